@@ -1,0 +1,1 @@
+"""LazyBench: one harness, five ways to prune a prompt, sixteen LongBench datasets."""

@@ -1,0 +1,30 @@
+"""One LongBench item."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One item of a dataset, in LongBench's own record format.
+
+    Attributes:
+        id: LongBench's `_id`, unique within a run.
+        dataset: name of the dataset, e.g. `hotpotqa`.
+        input: the question or instruction part (may be empty).
+        context: the long text.
+        answers: the references; the best-scoring one counts.
+        all_classes: the class names of a classification dataset, else None.
+        length: length in words, as LongBench counts it.
+        language: `en` or `zh`.
+    """
+
+    id: str
+    dataset: str
+    input: str
+    context: str
+    answers: tuple[str, ...]
+    all_classes: tuple[str, ...] | None
+    length: int
+    language: str = "en"
