@@ -1,0 +1,98 @@
+"""What a decoder layer is told about each token besides its hidden state, for the rows it computes now."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from lazyllm.buffers import GrowingTensor
+from lazyllm.cache import LazyCache, Segment
+from lazyllm.errors import LazyLLMError
+
+# The dimension that counts tokens: rotary tables are (batch, tokens, head_dim), position ids (batch, tokens).
+_TOKEN_DIM = {"position_embeddings": -2, "position_ids": -1, "cache_position": -1}
+
+
+class TokenArguments:
+    """Gives the rows of later segments the rotary tables and position ids of their original positions.
+
+    The model works these out for the tokens of its input alone. Here they are kept as they were when each
+    token first appeared, so a revived token gets exactly what it would have got then.
+    """
+
+    def __init__(self, cache: LazyCache) -> None:
+        self._cache = cache
+        self._tables: dict[tuple[str, int], _Table] = {}
+        self._gathered: dict[tuple[int, int], Any] = {}
+        self._step_objects: dict[int, _Table] = {}
+
+    def begin_step(self) -> None:
+        self._gathered.clear()
+        self._step_objects.clear()
+
+    def for_rows(self, layer: int, segment: Segment, kwargs: dict[str, Any]) -> dict[str, Any]:
+        """`kwargs` of decoder layer `layer` with every per-token argument taken at the segment's rows.
+
+        Raises:
+            LazyLLMError: the layer takes a tensor that is not known to be per token or not.
+        """
+        changed = {}
+        for name, value in kwargs.items():
+            if name in _TOKEN_DIM and value is not None:
+                table = self._table(name, layer, value)
+                if segment.rows is not None and not self._rows_are_the_input(segment):
+                    key = (id(table), segment.layers.start)
+                    if key not in self._gathered:
+                        self._gathered[key] = table.at(segment.rows)
+                    changed[name] = self._gathered[key]
+            elif isinstance(value, torch.Tensor) and name not in ("hidden_states", "attention_mask"):
+                raise LazyLLMError(
+                    f"the model's decoder layers take a tensor {name!r} that LazyLLM does not know how to prune: "
+                    "this architecture is not supported"
+                )
+        return {**kwargs, **changed} if changed else kwargs
+
+    def _rows_are_the_input(self, segment: Segment) -> bool:
+        # The newest token is always a row, so a decode step with a single row computes just the model's input.
+        return not self._cache.prefilling and segment.n_rows == 1
+
+    def _table(self, name: str, layer: int, value: Any) -> _Table:
+        # Layers share a table when the model hands them the same object, as it does for each kind of layer.
+        table = self._tables.get((name, layer))
+        if table is None:
+            table = self._step_objects.get(id(value)) or _Table(name)
+            self._tables[name, layer] = table
+        self._step_objects[id(value)] = table
+        table.cover(value, self._cache)
+        return table
+
+
+class _Table:
+    """One per-token argument, a tensor or a tuple of tensors, for all positions so far."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.is_tuple = False
+        self.parts: list[GrowingTensor] = []
+
+    def cover(self, value: Any, cache: LazyCache) -> None:
+        """Append the entries of this step's input tokens, once a step."""
+        if self.parts and self.parts[0].length == cache.total:
+            return
+        self.is_tuple = isinstance(value, tuple | list)
+        pieces = tuple(value) if self.is_tuple else (value,)
+        dim = _TOKEN_DIM[self.name]
+        for piece in pieces:
+            if not isinstance(piece, torch.Tensor) or piece.shape[dim] != cache.new:
+                raise LazyLLMError(
+                    f"the model's {self.name} are not one entry per token: this architecture is not supported"
+                )
+        if not self.parts:
+            self.parts = [GrowingTensor(dim) for _ in pieces]
+        for part, piece in zip(self.parts, pieces, strict=True):
+            part.append(piece)
+
+    def at(self, positions: torch.Tensor) -> Any:
+        taken = tuple(part.view.index_select(part.dim, positions) for part in self.parts)
+        return taken if self.is_tuple else taken[0]

@@ -1,0 +1,146 @@
+"""The attention that runs while LazyLLM is enabled: the model's own fused kernel, over the active tokens.
+
+Registered under one name in transformers' attention and mask interfaces, next to `sdpa` and the others.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.integrations.sdpa_attention import repeat_kv
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+from lazyllm.errors import LazyLLMError
+
+NAME = "lazyllm"
+# Query rows are taken in blocks so that no block's scores or mask have more elements than this.
+_BLOCK_ELEMENTS = 1 << 24
+
+MaskFunction = Callable[[Any, Any, torch.Tensor, torch.Tensor], torch.Tensor]
+
+
+class WindowMask:
+    """Stands in for the mask of a layer that sees a window or chunk of positions, not all earlier ones.
+
+    Travels through the model's layers in place of a mask tensor, which would be rows by tokens in size.
+    """
+
+    def __init__(self, visible: MaskFunction) -> None:
+        self.visible = visible
+
+
+def causal(batch: int, head: int, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
+    """Which positions a query sees without a window: its own and earlier ones."""
+    return key <= query
+
+
+class FusedAttention:
+    """The attention implementation the model was loaded with, callable while the config names ours."""
+
+    def __init__(self, config: Any) -> None:
+        self.name = config._attn_implementation
+        # Eager attention would allocate the whole matrix; SDPA computes the same without.
+        self._function = ALL_ATTENTION_FUNCTIONS["sdpa" if self.name == "eager" else self.name]
+        self._config = copy.copy(config)
+
+    @property
+    def caps_scores(self) -> bool:
+        return self.name.startswith("flash_attention")
+
+    def __call__(self, module: nn.Module, *args: Any, **kwargs: Any) -> torch.Tensor:
+        return self._function(_AsLoaded(module, self._config), *args, **kwargs)[0]
+
+
+class _AsLoaded:
+    """An attention module as its kernel expects it: with the config it was loaded with."""
+
+    def __init__(self, module: nn.Module, config: Any) -> None:
+        self._module = module
+        self.config = config
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._module, name)
+
+
+def attend_in_blocks(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    query_positions: torch.Tensor,
+    key_positions: torch.Tensor,
+    visible: MaskFunction,
+    scaling: float,
+    softcap: float | None,
+) -> torch.Tensor:
+    """Attention where plain causality by index does not say who sees whom: revived rows, windows, capped scores.
+
+    Args:
+        query: (1, heads, rows, head_dim).
+        key: (1, kv_heads, n, head_dim).
+        value: (1, kv_heads, n, value_dim).
+        query_positions: int64 (rows,).
+        key_positions: int64 (n,).
+        visible: says for positions (rows, 1) and (1, n) who sees whom, bool (rows, n).
+        scaling: factor on the scores.
+        softcap: `softcap * tanh(score / softcap)` where not None.
+
+    Returns:
+        (1, rows, heads, value_dim), contiguous.
+    """
+    heads, rows = query.shape[1:3]
+    groups = heads // key.shape[1]
+    prefilling = rows == key.shape[2]
+    key, value = repeat_kv(key, groups), repeat_kv(value, groups)
+    output = query.new_empty(query.shape[0], rows, heads, value.shape[-1])
+    for block in _blocks(rows, key.shape[2] * (heads if softcap is not None else 1)):
+        # Rows are a sorted part of the active tokens; where they are all of them, later ones are out of sight.
+        sight = slice(block.stop if prefilling else None)
+        part, seen, weighed = query[:, :, block], key[:, :, sight], value[:, :, sight]
+        mask = visible(0, 0, query_positions[block, None], key_positions[None, sight])[None, None]
+        if softcap is None:
+            attended = nn.functional.scaled_dot_product_attention(
+                part, seen, weighed, attn_mask=mask, scale=scaling
+            )
+        else:
+            scores = torch.matmul(part, seen.transpose(-1, -2)) * scaling
+            scores = softcap * torch.tanh(scores / softcap)
+            scores = scores.masked_fill(~mask, float("-inf"))
+            exact = torch.float64 if query.dtype == torch.float64 else torch.float32
+            attended = torch.matmul(scores.softmax(dim=-1, dtype=exact).to(query.dtype), weighed)
+        output[:, block] = attended.transpose(1, 2)
+    return output
+
+
+def _blocks(rows: int, elements_per_row: int) -> Iterator[slice]:
+    size = max(1, _BLOCK_ELEMENTS // elements_per_row)
+    for start in range(0, rows, size):
+        yield slice(start, min(start + size, rows))
+
+
+CURRENT: ContextVar[Any] = ContextVar("lazyllm_step", default=None)
+"""The forward pass under way, found here by the functions that transformers calls."""
+
+
+def _current() -> Any:
+    step = CURRENT.get()
+    if step is None:
+        raise LazyLLMError("a layer of a model under lazyllm.enable was called outside the model's own forward")
+    return step
+
+
+def _attention(module: nn.Module, *args: Any, **kwargs: Any) -> tuple[torch.Tensor, None]:
+    return _current().attend(module, *args, **kwargs), None
+
+
+def _mask(*args: Any, **kwargs: Any) -> WindowMask | None:
+    return _current().mask(*args, **kwargs)
+
+
+AttentionInterface.register(NAME, _attention)
+AttentionMaskInterface.register(NAME, _mask)

@@ -1,0 +1,38 @@
+"""How much the next token needs each token (paper, Eq. 1), and who goes on."""
+
+from __future__ import annotations
+
+import torch
+
+
+def newest_row(
+    query: torch.Tensor, key: torch.Tensor, scaling: float, softcap: float | None = None
+) -> torch.Tensor:
+    """Importance by Eq. 1: the newest token's attention probability on each token, mean over query heads.
+
+    As printed, Eq. 1 can be read as a column of the attention matrix, which is useless under a causal mask;
+    it is the newest token's row. Only that row is computed, never the matrix.
+
+    Args:
+        query: (1, heads, rows, head_dim), the newest token's query last.
+        key: (1, kv_heads, n_active, head_dim).
+        scaling: factor on the scores.
+        softcap: where the model caps its scores, `softcap * tanh(score / softcap)`.
+
+    Returns:
+        (n_active,), in float32, or float64 for a float64 model.
+    """
+    exact = torch.float64 if query.dtype == torch.float64 else torch.float32
+    batch, kv_heads, _, head_dim = key.shape
+    row = query[:, :, -1].reshape(batch, kv_heads, -1, head_dim).to(exact)
+    scores = torch.matmul(row, key.to(exact).transpose(-1, -2)) * scaling
+    if softcap is not None:
+        scores = softcap * torch.tanh(scores / softcap)
+    return scores.softmax(dim=-1).mean(dim=(1, 2))[0]
+
+
+def most_important(importance: torch.Tensor, count: int) -> torch.Tensor:
+    """Indices of the `count` most important tokens, sorted, int64 (count,); the newest (last) is always one."""
+    importance = importance.clone()
+    importance[-1] = float("inf")
+    return importance.topk(count, sorted=False).indices.sort().values

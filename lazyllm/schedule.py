@@ -1,0 +1,118 @@
+"""Where tokens are pruned, and how many stay."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from lazyllm.errors import LazyLLMError
+
+
+class Stage(NamedTuple):
+    """One pruning point: after decoder layer `layer` (0-based) the fraction `keep` of its tokens goes on."""
+
+    layer: int
+    keep: float
+
+    def kept(self, active: int) -> int:
+        """How many of `active` tokens go on: `max(1, ceil(keep * active))`, safe from float noise."""
+        return max(1, math.ceil(self.keep * active - 1e-9))
+
+
+@dataclass(frozen=True, init=False)
+class PruningSchedule:
+    """The stages of LazyLLM's progressive pruning (paper, section 3.2), in order of depth.
+
+    `keep` is relative to the tokens that entered the stage's layer, not to the prompt: two stages that keep
+    0.7 and 0.5 leave 0.35 of the prompt. `print(schedule)` shows both. No stage at all prunes nothing.
+
+    Args:
+        stages: pairs `(layer, keep)` with strictly increasing layers >= 0 and `0 < keep <= 1`.
+
+    Raises:
+        LazyLLMError: a layer or keep out of range, or layers that do not increase.
+    """
+
+    stages: tuple[Stage, ...]
+
+    def __init__(self, stages: Iterable[tuple[int, float]] = ()) -> None:
+        checked = tuple(_stage(pair) for pair in stages)
+        for before, after in zip(checked, checked[1:], strict=False):
+            if after.layer <= before.layer:
+                raise LazyLLMError(
+                    f"the layers of a schedule must increase, but layer {after.layer} follows layer {before.layer}"
+                )
+        object.__setattr__(self, "stages", checked)
+
+    @classmethod
+    def parse(cls, text: str) -> PruningSchedule:
+        """Read `layer:keep` pairs, e.g. `"10:0.7,20:0.5"`; an empty text is the empty schedule.
+
+        Raises:
+            LazyLLMError: the text is not of that form, or a value is out of range.
+        """
+        pairs = []
+        for part in filter(None, (part.strip() for part in text.split(","))):
+            layer, colon, keep = part.partition(":")
+            try:
+                pairs.append((int(layer), float(keep)))
+            except ValueError:
+                colon = ""
+            if not colon:
+                raise LazyLLMError(
+                    f"{part!r} in the schedule {text!r} is not layer:keep, such as 10:0.7"
+                ) from None
+        return cls(pairs)
+
+    @property
+    def spec(self) -> str:
+        """The text that `parse` reads back, e.g. `10:0.7,20:0.5`."""
+        return ",".join(f"{stage.layer}:{stage.keep:g}" for stage in self.stages)
+
+    @property
+    def fractions(self) -> tuple[float, ...]:
+        """Fraction of the prompt that is left after each stage."""
+        left, fractions = 1.0, []
+        for stage in self.stages:
+            left *= stage.keep
+            fractions.append(left)
+        return tuple(fractions)
+
+    def check(self, num_layers: int) -> None:
+        """Raise `LazyLLMError` unless every stage has at least one layer of the model after it."""
+        for stage in self.stages:
+            if stage.layer >= num_layers - 1:
+                raise LazyLLMError(
+                    f"the schedule prunes after layer {stage.layer}, but the model has {num_layers} layers: "
+                    f"the last useful place is after layer {num_layers - 2}"
+                )
+
+    def __str__(self) -> str:
+        if not self.stages:
+            return "no pruning"
+        return "; ".join(
+            f"after layer {stage.layer} keep {stage.keep:g} ({fraction:.0%} of the prompt)"
+            for stage, fraction in zip(self.stages, self.fractions, strict=True)
+        )
+
+    def __repr__(self) -> str:
+        return f"PruningSchedule({[tuple(stage) for stage in self.stages]})"
+
+
+def _stage(pair: tuple[int, float]) -> Stage:
+    try:
+        layer, keep = pair
+        if isinstance(layer, bool) or int(layer) != layer:
+            raise TypeError
+        stage = Stage(int(layer), float(keep))
+    except (TypeError, ValueError, OverflowError):
+        raise LazyLLMError(
+            f"a stage is a pair (layer, keep) of a whole number and a fraction, not {pair!r}"
+        ) from None
+    if stage.layer < 0:
+        raise LazyLLMError(f"layer {stage.layer} of the schedule is negative: layers count from 0")
+    if not 0 < stage.keep <= 1:
+        raise LazyLLMError(f"keep {keep!r} after layer {stage.layer} is out of range: 0 < keep <= 1")
+    return stage
