@@ -131,9 +131,7 @@ def test_single_document_names_its_subject_once_and_holds_the_answer(dataset):
 def evidence(record):
     """The one sentence that holds every name of a single-document question."""
     asked = re.findall(r"[A-Z]\w+(?: [A-Z]\w+)*", record.input)[1:]
-    found = [
-        s for s in re.split(r"(?<=[.?\"])\s+", record.context) if asked and all(name in s for name in asked)
-    ]
+    found = [s for s in re.split(r"(?<=[.?\"])\s+", record.context) if asked and all(name in s for name in asked)]
     assert len(found) == 1, (asked, found)
     return found[0]
 
@@ -180,9 +178,7 @@ def test_qmsum_decision_is_made_once():
     for record in load("qmsum"):
         product = re.fullmatch(r"What did the group decide about the (.+)\?", record.input)[1]
         (decision,) = re.findall(rf"^.+: Okay , so we agree : the {product} .+$", record.context, re.M)
-        words_of_answer = (
-            record.answers[0].removeprefix("The group decided that ").rstrip(".").replace(",", " ,")
-        )
+        words_of_answer = record.answers[0].removeprefix("The group decided that ").rstrip(".").replace(",", " ,")
         assert words_of_answer in decision
 
 
@@ -229,9 +225,9 @@ def test_passage_retrieval_names_the_described_paragraph(tokens):
     answers = set()
     for record in load("passage_retrieval_en", tokens):
         shown = paragraphs(record)
-        (person,) = re.findall(
-            r"[A-Z][a-z]+ [A-Z][a-z]+", re.sub(r"in [A-Z][\w ]+ and|home was .+", "", record.input)
-        )[-1:]
+        (person,) = re.findall(r"[A-Z][a-z]+ [A-Z][a-z]+", re.sub(r"in [A-Z][\w ]+ and|home was .+", "", record.input))[
+            -1:
+        ]
         (index,) = [i for i, text in enumerate(shown, start=1) if person in text]
         assert record.answers == (f"Paragraph {index}",)
         assert tokens < 2048 or len(shown) == 30

@@ -59,8 +59,7 @@ def repobench(rng: Random, position: float) -> Compose:
         defined = insert_at(taken, position, asked)
         files = [defined[i : i + _FILE_BLOCKS] for i in range(0, len(defined), _FILE_BLOCKS)]
         parts = [
-            f"{package}/part_{i}.py\n"
-            + _GAP.join([_IMPORT, *(subject.definition for subject in subjects_of_file)])
+            f"{package}/part_{i}.py\n" + _GAP.join([_IMPORT, *(subject.definition for subject in subjects_of_file)])
             for i, subjects_of_file in enumerate(files)
         ]
         where = {id(subject): f"part_{i}." for i, members in enumerate(files) for subject in members}

@@ -90,9 +90,7 @@ def hotpotqa(rng: Random, position: float) -> Compose:
     years = _two_years(rng)
     passages = (world.born_in_year(first, years[0]), world.born_in_year(second, years[1]))
     answer = first if int(years[0]) < int(years[1]) else second
-    return _compose(
-        rng, position, world, Puzzle(passages, f"Who was born first, {first} or {second}?", answer)
-    )
+    return _compose(rng, position, world, Puzzle(passages, f"Who was born first, {first} or {second}?", answer))
 
 
 def two_wiki(rng: Random, position: float) -> Compose:
@@ -108,9 +106,7 @@ def two_wiki(rng: Random, position: float) -> Compose:
     years = _two_years(rng)
     passages = (world.work(first, names.person(), years[0]), world.work(second, names.person(), years[1]))
     answer = first if int(years[0]) < int(years[1]) else second
-    return _compose(
-        rng, position, world, Puzzle(passages, f"Which was shown first, {first} or {second}?", answer)
-    )
+    return _compose(rng, position, world, Puzzle(passages, f"Which was shown first, {first} or {second}?", answer))
 
 
 def musique(rng: Random, position: float) -> Compose:

@@ -36,18 +36,17 @@ class Names:
         """A title, e.g. `The Copper Lantern`."""
         pick = self._rng.choice
         patterns = ("The {} {}", "A Song for the {} {}", "{} {} at Dusk", "Beyond the {} {}")
-        return self._fresh(
-            lambda: pick(patterns).format(pick(BANKS["adj"]).title(), pick(BANKS["noun"]).title())
-        )
+        return self._fresh(lambda: pick(patterns).format(pick(BANKS["adj"]).title(), pick(BANKS["noun"]).title()))
 
     def corpus(self) -> str:
         """The name of a data set, e.g. `CopperLantern`."""
         return "".join(part.title() for part in self.identifier().split("_"))
 
     def identifier(self) -> str:
-        """A name for code in snake case, e.g. `copper_lantern`."""
+        """A name for code in snake case, e.g. `copper_lantern` or `ferry_copper_lantern`."""
         pick = self._rng.choice
-        return self._fresh(lambda: f"{pick(BANKS['adj'])}_{pick(BANKS['noun'])}")
+        patterns = ("{1}_{2}", "{0}_{1}_{2}")
+        return self._fresh(lambda: pick(patterns).format(pick(BANKS["noun"]), pick(BANKS["adj"]), pick(BANKS["noun"])))
 
     def _fresh(self, make: Callable[[], str]) -> str:
         # Every bank holds several times the names that the longest record asks for, so this ends soon.

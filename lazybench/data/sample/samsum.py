@@ -46,9 +46,7 @@ def samsum(rng: Random, position: float) -> Compose:
     chats, fillers = Stream(lambda: _chat(rng)), Stream(lambda: sentence("chat", filler_rng))
 
     def compose(n: int) -> Draft:
-        shots = [
-            _render(chat, part, position) + chat.summary for chat, part in grouped(n, chats, fillers, _EXTRA)
-        ]
+        shots = [_render(chat, part, position) + chat.summary for chat, part in grouped(n, chats, fillers, _EXTRA)]
         return Draft("\n".join(shots), (query.summary,), text)
 
     return compose

@@ -120,9 +120,7 @@ def sectioned(genre: str, facts: tuple[Fact, ...], headings: tuple[str, ...]) ->
     def layout(sentences: list[str]) -> str:
         count = min(len(headings), -(-len(sentences) // _PARAGRAPH))
         sections = split_evenly(sentences, count)
-        return "\n\n".join(
-            f"{heading}\n{_paragraphs(body)}" for heading, body in zip(headings, sections, strict=False)
-        )
+        return "\n\n".join(f"{heading}\n{_paragraphs(body)}" for heading, body in zip(headings, sections, strict=False))
 
     return lambda rng, position: _document(rng, position, genre, facts, layout)
 

@@ -43,9 +43,7 @@ def gov_report(rng: Random, position: float) -> Compose:
     def compose(n: int) -> Draft:
         count = min(_SECTIONS, 1 + n // _SECTION_UNITS)
         sections = split_evenly(sentences.take(n), count)
-        bodies = [
-            _paragraphs(insert_at(body, position, key)) for body, key in zip(sections, findings, strict=False)
-        ]
+        bodies = [_paragraphs(insert_at(body, position, key)) for body, key in zip(sections, findings, strict=False)]
         context = "\n\n".join(f"{heading}\n\n{body}" for heading, body in zip(headings, bodies, strict=False))
         return Draft(context, (" ".join(findings[:count]),))
 
@@ -63,9 +61,7 @@ def multi_news(rng: Random, position: float) -> Compose:
     def compose(n: int) -> Draft:
         count = min(len(leads), 1 + n // _SECTION_UNITS)
         articles = split_evenly(sentences.take(n), count)
-        bodies = [
-            _paragraphs(insert_at(body, position, key)) for body, key in zip(articles, leads, strict=False)
-        ]
+        bodies = [_paragraphs(insert_at(body, position, key)) for body, key in zip(articles, leads, strict=False)]
         context = "\n".join(f"Passage {i}:\n{body}" for i, body in enumerate(bodies, start=1))
         return Draft(context, (" ".join(leads[:count]),))
 
@@ -95,9 +91,7 @@ def qmsum(rng: Random, position: float) -> Compose:
 
     turns = Stream(turn)
     query = f"What did the group decide about the {asked}?"
-    answer = fill(
-        "The group decided that the {product} will {decision}, because {reason}.", rng, asked_values
-    )
+    answer = fill("The group decided that the {product} will {decision}, because {reason}.", rng, asked_values)
     decision = decide(asked_values)
     return lambda n: Draft("\n".join(insert_at(turns.take(n), position, decision)), (answer,), query)
 

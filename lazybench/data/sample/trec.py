@@ -66,7 +66,10 @@ def trec(rng: Random, position: float) -> Compose:
 
 
 def _ask(label: str, rng: Random, names: Names) -> str:
-    return fill(rng.choice(QUESTIONS[label]), rng, {"person": names.person(), "place": names.place()})
+    template = rng.choice(QUESTIONS[label])
+    makers = {"person": names.person, "place": names.place}
+    # A long context asks thousands of questions: names are made only where they are used.
+    return fill(template, rng, {slot: make() for slot, make in makers.items() if f"{{{slot}}}" in template})
 
 
 def _example(question: str, label: str) -> str:

@@ -43,9 +43,7 @@ def triviaqa(rng: Random, position: float) -> Compose:
     items, fillers = Stream(lambda: _trivia(rng, names)), Stream(lambda: sentence("encyclopedia", filler_rng))
 
     def compose(n: int) -> Draft:
-        shots = [
-            _render(item, part, position) + item.answer for item, part in grouped(n, items, fillers, _EXTRA)
-        ]
+        shots = [_render(item, part, position) + item.answer for item, part in grouped(n, items, fillers, _EXTRA)]
         return Draft("\n".join(shots), (query.answer,), text)
 
     return compose

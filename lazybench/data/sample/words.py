@@ -32,7 +32,20 @@ PLACE_ENDS = _words(
     """bourne bridge burgh bury castle combe cross fell firth haven holm moor mouth point pool port
     quay rock shaw stoke strand thorpe vale water wyke"""
 )
-PLACE_QUALIFIERS = ("", "", "", "Great ", "Little ", "Lower ", "Upper ", "New ", "Old ", "East ", "West ")
+PLACE_QUALIFIERS = (
+    "",
+    "",
+    "",
+    "Great ",
+    "Little ",
+    "Lower ",
+    "Upper ",
+    "New ",
+    "Old ",
+    "East ",
+    "West ",
+    "High ",
+)
 
 BANKS: dict[str, tuple[str, ...]] = {
     "adj": _words(
@@ -164,7 +177,5 @@ BANKS: dict[str, tuple[str, ...]] = {
         the city library/the north gate/the bus stop/the flower market/the school gate/the ice rink/
         the pool"""
     ),
-    "river": _phrases(
-        "Aldra/Brisk/Carrow/Dunmere/Esker/Fenlow/Garrick/Hesper/Isen/Jarrow/Kestle/Lorne/Morwen/Nesk"
-    ),
+    "river": _phrases("Aldra/Brisk/Carrow/Dunmere/Esker/Fenlow/Garrick/Hesper/Isen/Jarrow/Kestle/Lorne/Morwen/Nesk"),
 }

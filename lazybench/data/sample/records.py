@@ -89,9 +89,7 @@ def load(
     if limit < 1:
         raise LazyBenchError(f"limit must be at least 1 record, got {limit}")
     if not MIN_TOKENS <= tokens <= MAX_TOKENS:
-        raise LazyBenchError(
-            f"tokens must be from {MIN_TOKENS} to {MAX_TOKENS} for the sample data, got {tokens}"
-        )
+        raise LazyBenchError(f"tokens must be from {MIN_TOKENS} to {MAX_TOKENS} for the sample data, got {tokens}")
     count = count_tokens or estimate_tokens
     return [_record(dataset, seed, index, tokens, count) for index in range(limit)]
 
@@ -103,8 +101,7 @@ def _record(dataset: str, seed: int, index: int, tokens: int, count: Callable[[s
     if draft is None:
         needed = count(compose(0).context)
         raise LazyBenchError(
-            f"record {index} of {dataset} needs a context of {needed} tokens with this tokenizer, "
-            f"got tokens={tokens}"
+            f"record {index} of {dataset} needs a context of {needed} tokens with this tokenizer, got tokens={tokens}"
         )
     return Record(
         id=hashlib.sha256(f"{dataset}/{seed}/{index}/{tokens}".encode()).hexdigest()[:32],
