@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import hashlib
+import json
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,3 +31,11 @@ class Record:
     all_classes: tuple[str, ...] | None
     length: int
     language: str = "en"
+
+
+def fingerprint(records: Iterable[Record]) -> str:
+    """SHA-256 (hex) of the records' content in their order: the same data gives the same value anywhere."""
+    digest = hashlib.sha256()
+    for record in records:
+        digest.update(json.dumps(asdict(record), sort_keys=True, separators=(",", ":")).encode() + b"\n")
+    return digest.hexdigest()

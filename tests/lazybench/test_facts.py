@@ -1,0 +1,97 @@
+"""LongBench's facts, and those of a user's datasets."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+import lazybench
+from lazybench import metrics
+from lazybench.errors import LazyBenchError
+from lazybench.facts import datasets_of, load_facts, tasks
+
+SHARED = Path(__file__).parents[2].parent / "shared/longbench"
+MINE = {"prompt": "{context}\nQ: {input}", "max_new_tokens": 8, "metric": "qa_f1"}
+
+
+@pytest.mark.skipif(not SHARED.exists(), reason="LongBench's config is not beside this checkout")
+def test_prompts_and_lengths_are_longbench_own():
+    facts = load_facts()
+    prompts = json.loads((SHARED / "dataset2prompt.json").read_text("utf-8"))
+    lengths = json.loads((SHARED / "dataset2maxlen.json").read_text("utf-8"))
+    assert {name: of.prompt.encode() for name, of in facts.items()} == {n: p.encode() for n, p in prompts.items()}
+    assert {name: of.max_new_tokens for name, of in facts.items()} == lengths
+
+
+def test_the_table():
+    facts = load_facts()
+    assert tasks() == ["single_doc_qa", "multidoc_qa", "summarization", "fewshot", "synthetic", "code"]
+    english = datasets_of("all", facts)
+    assert english == [name for task in tasks() for name in datasets_of(task, facts)]
+    assert len(english) == 16
+    assert len(facts) == 21
+    assert sum(facts[name].records for name in english) == 3750
+    assert {of.metric for of in facts.values()} <= set(metrics.names())
+    assert {name for name, of in facts.items() if not of.chat} == {
+        "trec", "triviaqa", "samsum", "lsht", "lcc", "repobench-p"
+    }  # fmt: skip
+    assert {name for name, of in facts.items() if of.first_line} == {"trec", "triviaqa", "samsum", "lsht"}
+    assert [name for name, of in facts.items() if of.stop_at_newline] == ["samsum"]
+    assert [name for name, of in facts.items() if of.language == "zh"] == [
+        name for name, of in facts.items() if of.task is None
+    ]
+
+
+def test_published_baselines_cover_the_table():
+    data = json.loads((Path(lazybench.__file__).parent / "longbench.json").read_text("utf-8"))
+    for scores in data["baselines"].values():
+        assert list(scores) == datasets_of("all", load_facts())
+
+
+def test_datasets_of_a_task_a_dataset_and_a_typo():
+    facts = load_facts()
+    assert datasets_of("code", facts) == ["lcc", "repobench-p"]
+    assert datasets_of("dureader", facts) == ["dureader"]
+    with pytest.raises(LazyBenchError, match=r"^unknown task or dataset 'hotpot_qa': did you mean 'hotpotqa'\?$"):
+        datasets_of("hotpot_qa", facts)
+
+
+def test_a_user_dataset_joins_its_task_but_not_longbench():
+    facts = load_facts({"mine": {**MINE, "task": "code"}, "alone": MINE})
+    assert datasets_of("code", facts) == ["lcc", "repobench-p", "mine"]
+    assert datasets_of("alone", facts) == ["alone"]
+    assert datasets_of("all", facts) == datasets_of("all", load_facts())
+    assert (facts["alone"].chat, facts["alone"].first_line, facts["alone"].records) == (True, False, None)
+
+
+@pytest.mark.parametrize(
+    ("name", "facts", "message"),
+    [
+        ("../mine", MINE, "use letters, digits"),
+        ("", MINE, "use letters, digits"),
+        ("lcc", MINE, "is LongBench's own"),
+        ("all", MINE, "is LongBench's own"),
+        ("code", MINE, "is LongBench's own"),
+        ("mine", None, "its facts must be a mapping, not NoneType"),
+        ("mine", {**MINE, "max_tokens": 3}, "unknown fact 'max_tokens': did you mean 'max_new_tokens'?"),
+        ("mine", {"prompt": "{input}", "metric": "count"}, "the fact 'max_new_tokens' is missing"),
+        ("mine", {**MINE, "max_new_tokens": True}, "max_new_tokens must be a whole number above 0, not True"),
+        ("mine", {**MINE, "max_new_tokens": 0}, "max_new_tokens must be a whole number above 0, not 0"),
+        ("mine", {**MINE, "records": "many"}, "records must be a whole number above 0, not 'many'"),
+        ("mine", {**MINE, "metric": "qa_f2"}, "metric 'qa_f2' is unknown: did you mean 'qa_f1'?"),
+        ("mine", {**MINE, "task": "coding"}, "task 'coding' is unknown: did you mean 'code'?"),
+        ("mine", {**MINE, "language": None}, "language must be text such as 'en', not None"),
+        ("mine", {**MINE, "chat": "no"}, "chat must be true or false, not 'no'"),
+        ("mine", {**MINE, "prompt": 3}, "prompt must be text, not 3"),
+        ("mine", {**MINE, "prompt": "no field"}, "prompt must hold {context} or {input}"),
+        ("mine", {**MINE, "prompt": "{question}"}, "prompt may hold no fields but {context} and {input}"),
+        ("mine", {**MINE, "prompt": "{input!r}"}, "prompt may hold no fields but {context} and {input}"),
+        ("mine", {**MINE, "prompt": "{input} {"}, "prompt is no template"),
+    ],
+)
+def test_wrong_facts_are_one_line(name, facts, message):
+    with pytest.raises(LazyBenchError) as caught:
+        load_facts({name: facts})
+    assert message in str(caught.value)
+    assert repr(name) in str(caught.value)
+    assert "\n" not in str(caught.value)

@@ -1,0 +1,129 @@
+"""`lazybench score FILE`."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from lazybench.errors import LazyBenchError
+from lazybench.score import main
+
+PARITY = Path(__file__).parents[2].parent / "shared/parity/longbench_scores.jsonl"
+ROW = {"dataset": "hotpotqa", "prediction": "Paris", "answers": ["Paris"], "all_classes": None}
+
+
+def write(path, *rows):
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
+    return str(path)
+
+
+def read(path):
+    return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+
+
+def test_table_and_records(tmp_path, capsys):
+    rows = [
+        ROW | {"id": "a", "seconds": 0.1, "score": 7},
+        ROW | {"prediction": "half \ud800 Paris"},
+        ROW | {"dataset": "lcc", "prediction": "abcd", "answers": ["bcde"]},
+    ]
+    out = tmp_path / "scored.jsonl"
+    assert main([write(tmp_path / "predictions.jsonl", *rows), "--out", str(out)]) == 0
+    scored = read(out)
+    assert [row["score"] for row in scored] == pytest.approx([1.0, 0.5, 0.75])
+    assert [row | {"score": 0} for row in scored] == [row | {"score": 0} for row in rows]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["predictions.jsonl", "scored.jsonl"]
+    table = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert table == [
+        ["dataset", "records", "score"],
+        ["hotpotqa", "2", "75.00"],
+        ["lcc", "1", "75.00", "code_sim_indel", "75.00"],
+        [],
+        ["task", "datasets", "score"],
+        ["multidoc_qa", "1/3", "75.00"],
+        ["code", "1/2", "75.00"],
+    ]
+
+
+def test_official_prediction_files_take_the_dataset_from_their_name(tmp_path, capsys):
+    row = {"pred": "\nDate\nmore", "answers": ["Date"], "all_classes": ["Date", "City"], "length": 9}
+    assert main([write(tmp_path / "trec.jsonl", row)]) == 0
+    assert ["trec", "1", "100.00"] in [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert main([write(tmp_path / "other.jsonl", row), "--dataset", "trec"]) == 0
+    with pytest.raises(LazyBenchError, match=r"other\.jsonl:1: unknown dataset 'other': .*--dataset NAME"):
+        main([write(tmp_path / "other.jsonl", row)])
+
+
+def test_out_to_stdout_leaves_the_table_to_stderr(tmp_path, capsys):
+    main([write(tmp_path / "p.jsonl", ROW), "--out", "-"])
+    captured = capsys.readouterr()
+    assert json.loads(captured.out) == ROW | {"score": 1.0}
+    assert "hotpotqa" in captured.err
+
+
+def test_out_may_be_the_file_itself_or_a_link_to_it(tmp_path):
+    file = tmp_path / "p.jsonl"
+    write(file, ROW)
+    link = tmp_path / "link.jsonl"
+    link.symlink_to(file)
+    main([str(file), "--out", str(link)])
+    assert link.is_symlink()
+    assert read(file) == [ROW | {"score": 1.0}]
+    assert main([str(file), "--out", "/dev/null"]) == 0
+    assert Path("/dev/null").is_char_device()
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("", "the file is empty"),
+        (json.dumps(ROW) + "\n{", "p.jsonl:2: not JSON"),
+        (json.dumps(ROW | {"dataset": "hotpot"}), ":1: unknown dataset 'hotpot': did you mean 'hotpotqa'?"),
+        (json.dumps(ROW | {"dataset": ["lcc"]}), ":1: unknown dataset"),
+        (json.dumps(ROW | {"prediction": None}), ":1: 'prediction' (or 'pred') must be a string, not null"),
+        (json.dumps(ROW | {"answers": "Paris"}), ":1: 'answers' must be a list"),
+        (json.dumps(ROW | {"all_classes": [1]}), ":1: 'all_classes' must be null or a list"),
+        (json.dumps(ROW | {"dataset": "trec"}), ":1: classification needs the class names"),
+        (
+            json.dumps(ROW | {"dataset": "passage_retrieval_en"}),
+            ":1: the reference must read 'Paragraph <number>'",
+        ),
+    ],
+)
+def test_a_bad_line_is_one_line_and_leaves_the_output_alone(tmp_path, content, message):
+    file, out = tmp_path / "p.jsonl", tmp_path / "out.jsonl"
+    file.write_text(content)
+    out.write_text("before")
+    with pytest.raises(LazyBenchError) as caught:
+        main([str(file), "--out", str(out)])
+    assert message in str(caught.value)
+    assert str(file) in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert out.read_text() == "before"
+
+
+def test_unusable_paths(tmp_path):
+    file = write(tmp_path / "p.jsonl", ROW)
+    with pytest.raises(LazyBenchError, match="cannot be read: No such file"):
+        main([str(tmp_path / "nowhere")])
+    with pytest.raises(LazyBenchError, match="cannot be written: No such file"):
+        main([file, "--out", str(tmp_path / "no/where.jsonl")])
+    with pytest.raises(LazyBenchError, match="cannot be written: Is a directory"):
+        main([file, "--out", str(tmp_path)])
+    assert [path.name for path in tmp_path.iterdir()] == ["p.jsonl"]
+
+
+def test_import_is_light():
+    heavy = "{'torch', 'transformers', 'datasets', 'numpy', 'rouge', 'jieba'}"
+    code = f"import sys, lazybench.score; assert not {heavy} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.skipif(not PARITY.exists(), reason="the official scores are not beside this checkout")
+def test_official_scores_come_out_of_the_command(tmp_path):
+    out = tmp_path / "out.jsonl"
+    main([str(PARITY), "--out", str(out)])
+    for ours, official in zip(read(out), read(PARITY), strict=True):
+        assert ours["score"] == pytest.approx(official["score"], abs=1e-9)
