@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from torch import nn
 from transformers import PreTrainedModel
 
+from lazyllm.attention import NAME
 from lazyllm.errors import LazyLLMError
 
 # Attention that sees every earlier token, or those in a window or chunk of true positions.
@@ -58,8 +59,7 @@ def dissect(model: nn.Module) -> Anatomy:
 def _is_layer_stack(stack: nn.ModuleList) -> bool:
     """Whether every module of the list holds attention that knows its own depth."""
     return len(stack) > 0 and all(
-        any(getattr(part, "layer_idx", None) == index for part in layer.modules())
-        for index, layer in enumerate(stack)
+        any(getattr(part, "layer_idx", None) == index for part in layer.modules()) for index, layer in enumerate(stack)
     )
 
 
@@ -79,6 +79,8 @@ def _refuse_unsupported(name: str, anatomy: Anatomy, model: PreTrainedModel) -> 
     if not decoder._supports_sdpa and getattr(config, "attn_logit_softcapping", None) is None:
         raise LazyLLMError(f"the attention of {name} is not plain softmax attention: LazyLLM cannot score it")
     implementation = config._attn_implementation
+    if implementation == NAME:
+        raise LazyLLMError("LazyLLM is already enabled on this model: leave the first `with` before the next")
     if implementation not in _ATTENTION:
         raise LazyLLMError(
             f"attention implementation {implementation!r} is not supported: load the model with "

@@ -104,9 +104,7 @@ def attend_in_blocks(
         part, seen, weighed = query[:, :, block], key[:, :, sight], value[:, :, sight]
         mask = visible(0, 0, query_positions[block, None], key_positions[None, sight])[None, None]
         if softcap is None:
-            attended = nn.functional.scaled_dot_product_attention(
-                part, seen, weighed, attn_mask=mask, scale=scaling
-            )
+            attended = nn.functional.scaled_dot_product_attention(part, seen, weighed, attn_mask=mask, scale=scaling)
         else:
             scores = torch.matmul(part, seen.transpose(-1, -2)) * scaling
             scores = softcap * torch.tanh(scores / softcap)
@@ -127,19 +125,21 @@ CURRENT: ContextVar[Any] = ContextVar("lazyllm_step", default=None)
 """The forward pass under way, found here by the functions that transformers calls."""
 
 
-def _current() -> Any:
+def _attention(module: nn.Module, *args: Any, **kwargs: Any) -> tuple[torch.Tensor, None]:
     step = CURRENT.get()
     if step is None:
         raise LazyLLMError("a layer of a model under lazyllm.enable was called outside the model's own forward")
-    return step
-
-
-def _attention(module: nn.Module, *args: Any, **kwargs: Any) -> tuple[torch.Tensor, None]:
-    return _current().attend(module, *args, **kwargs), None
+    return step.attend(module, *args, **kwargs), None
 
 
 def _mask(*args: Any, **kwargs: Any) -> WindowMask | None:
-    return _current().mask(*args, **kwargs)
+    step = CURRENT.get()
+    if step is None:
+        raise LazyLLMError(
+            "a mask for a cache of fixed size was asked for: LazyLLM keeps a cache of its own, so leave out "
+            "past_key_values and cache_implementation"
+        )
+    return step.mask(*args, **kwargs)
 
 
 AttentionInterface.register(NAME, _attention)

@@ -122,9 +122,7 @@ class LazyCache(Cache):
             rows = active[slots.index_select(0, active) < 0]
             hidden = aux.index_select(1, rows)
         count = rows.shape[0]
-        slots.index_copy_(
-            0, rows, torch.arange(following.stored, following.stored + count, device=rows.device)
-        )
+        slots.index_copy_(0, rows, torch.arange(following.stored, following.stored + count, device=rows.device))
         following.active, following.n_active = active, active.shape[0]
         following.rows, following.n_rows = rows, count
         following.gather = None if self.prefilling else slots.index_select(0, active)

@@ -36,6 +36,7 @@ class Generation:
         self._arguments = TokenArguments(self.cache)
         self._layer = -1
         self._attended = False
+        self._rotary = True
         self._importance: torch.Tensor | None = None
         self._unpadded: torch.Tensor | None = None
 
@@ -99,6 +100,7 @@ class Generation:
         if any(isinstance(value, torch.Tensor) for value in args[1:]):
             raise LazyLLMError("the decoder layers take positional tensors that LazyLLM does not know how to prune")
         self._layer, self._attended = layer, False
+        self._rotary = "position_embeddings" in kwargs
         return self._arguments.for_rows(layer, self.cache.segment_of[layer], kwargs)
 
     def after_layer(self, layer: int, output: torch.Tensor) -> torch.Tensor:
@@ -110,7 +112,9 @@ class Generation:
             )
         segment = self.cache.segment_of[layer]
         if layer == len(self.cache.segment_of) - 1:
-            return output[:, -1:]
+            newest = output[:, -1:]
+            # Decoders from before rotary tables (GPT-2) reshape what comes out to the shape of their input.
+            return newest if self._rotary else newest.expand(-1, self.cache.new, -1)
         if layer != segment.layers[-1]:
             return output
         count = segment.stage.kept(segment.n_active)

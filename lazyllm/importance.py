@@ -5,9 +5,7 @@ from __future__ import annotations
 import torch
 
 
-def newest_row(
-    query: torch.Tensor, key: torch.Tensor, scaling: float, softcap: float | None = None
-) -> torch.Tensor:
+def newest_row(query: torch.Tensor, key: torch.Tensor, scaling: float, softcap: float | None = None) -> torch.Tensor:
     """Importance by Eq. 1: the newest token's attention probability on each token, mean over query heads.
 
     As printed, Eq. 1 can be read as a column of the attention matrix, which is useless under a causal mask;
@@ -32,7 +30,17 @@ def newest_row(
 
 
 def most_important(importance: torch.Tensor, count: int) -> torch.Tensor:
-    """Indices of the `count` most important tokens, sorted, int64 (count,); the newest (last) is always one."""
-    importance = importance.clone()
-    importance[-1] = float("inf")
-    return importance.topk(count, sorted=False).indices.sort().values
+    """The `count` tokens that go on: the newest, which is the last, and the most important of the others.
+
+    Equally important tokens go on in order of position, the same on every device.
+
+    Args:
+        importance: (n_active,).
+        count: how many go on, 1 <= count <= n_active.
+
+    Returns:
+        their indices, sorted, int64 (count,).
+    """
+    newest = importance.shape[0] - 1
+    ranked = importance[:newest].sort(descending=True, stable=True).indices
+    return torch.cat([ranked[: count - 1].sort().values, ranked.new_full((1,), newest)])

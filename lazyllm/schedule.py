@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -39,7 +40,7 @@ class PruningSchedule:
 
     def __init__(self, stages: Iterable[tuple[int, float]] = ()) -> None:
         checked = tuple(_stage(pair) for pair in stages)
-        for before, after in zip(checked, checked[1:], strict=False):
+        for before, after in itertools.pairwise(checked):
             if after.layer <= before.layer:
                 raise LazyLLMError(
                     f"the layers of a schedule must increase, but layer {after.layer} follows layer {before.layer}"
@@ -61,9 +62,7 @@ class PruningSchedule:
             except ValueError:
                 colon = ""
             if not colon:
-                raise LazyLLMError(
-                    f"{part!r} in the schedule {text!r} is not layer:keep, such as 10:0.7"
-                ) from None
+                raise LazyLLMError(f"{part!r} in the schedule {text!r} is not layer:keep, such as 10:0.7") from None
         return cls(pairs)
 
     @property
@@ -108,9 +107,7 @@ def _stage(pair: tuple[int, float]) -> Stage:
             raise TypeError
         stage = Stage(int(layer), float(keep))
     except (TypeError, ValueError, OverflowError):
-        raise LazyLLMError(
-            f"a stage is a pair (layer, keep) of a whole number and a fraction, not {pair!r}"
-        ) from None
+        raise LazyLLMError(f"a stage is a pair (layer, keep) of a whole number and a fraction, not {pair!r}") from None
     if stage.layer < 0:
         raise LazyLLMError(f"layer {stage.layer} of the schedule is negative: layers count from 0")
     if not 0 < stage.keep <= 1:

@@ -28,6 +28,7 @@ class Session:
         anatomy = dissect(model)
         schedule.check(len(anatomy.layers))
         self.schedule = schedule
+        self._model = model
         self._decoder = anatomy.decoder
         self._layers = anatomy.layers
         self._record_positions = record_positions
@@ -70,6 +71,7 @@ class Session:
 
     def _hook(self) -> None:
         decoder = self._decoder
+        self._hooks.append(self._model.register_forward_pre_hook(_before_model, with_kwargs=True))
         self._hooks.append(decoder.register_forward_pre_hook(self._before_decoder, with_kwargs=True))
         self._hooks.append(decoder.register_forward_hook(self._after_decoder, always_call=True))
         for index, layer in enumerate(self._layers):
@@ -115,15 +117,22 @@ class Session:
                 f"a {type(cache).__name__} from outside is not supported: LazyLLM keeps a cache of its own, so leave "
                 "out past_key_values and cache_implementation"
             )
-        self._generation = Generation(
-            self.schedule, len(self._layers), self._attention, self._record_positions
-        )
+        self._generation = Generation(self.schedule, len(self._layers), self._attention, self._record_positions)
         return self._generation
 
     def _after_decoder(self, decoder: nn.Module, args: tuple[Any, ...], output: ModelOutput | None) -> None:
         CURRENT.set(None)
         if output is not None:
             self._generation.end_step()
+
+
+def _before_model(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    wanted = kwargs.get("logits_to_keep", 1)
+    if isinstance(wanted, torch.Tensor) or wanted > 1 or kwargs.get("labels") is not None:
+        raise LazyLLMError(
+            "logits of more than the newest token were asked for, as assisted decoding and losses need: LazyLLM "
+            "computes the newest token's alone"
+        )
 
 
 def _layer_hooks(index: int) -> tuple[Any, Any]:

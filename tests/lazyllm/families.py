@@ -1,0 +1,89 @@
+"""Tiny random models of every family the engine is proved on."""
+
+from __future__ import annotations
+
+import torch
+import transformers
+from transformers import PreTrainedModel
+
+VOCABULARY = 97
+
+_SHAPE = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 48,
+    "intermediate_size": 64,
+    "num_hidden_layers": 5,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 512,
+    "initializer_range": 0.3,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "pad_token_id": 0,
+}
+_MULTI_HEAD = {name: value for name, value in _SHAPE.items() if name != "num_key_value_heads"}
+
+# family: (config class, what differs from the common shape)
+FAMILIES: dict[str, tuple[str, dict]] = {
+    "llama": ("LlamaConfig", {}),
+    "mistral": ("MistralConfig", {"sliding_window": None}),
+    "qwen2": ("Qwen2Config", {}),
+    "qwen3": ("Qwen3Config", {"head_dim": 12}),
+    "phi3": ("Phi3Config", {}),
+    "gemma": ("GemmaConfig", {"head_dim": 12}),
+    "gemma2": ("Gemma2Config", {"head_dim": 12, "query_pre_attn_scalar": 12}),
+    "gemma3": ("Gemma3TextConfig", {"head_dim": 12, "query_pre_attn_scalar": 12, "sliding_window": 256}),
+    "olmo2": ("Olmo2Config", {}),
+    "granite": ("GraniteConfig", {"attention_multiplier": 0.25, "embedding_multiplier": 2.0}),
+    "smollm3": ("SmolLM3Config", {"no_rope_layers": [1, 1, 0, 1, 1]}),
+    "starcoder2": ("Starcoder2Config", {}),
+    "mixtral": ("MixtralConfig", {"num_local_experts": 4, "num_experts_per_tok": 2}),
+    "gpt_neox": ("GPTNeoXConfig", _MULTI_HEAD),
+    # Beyond the families promised: learned positions instead of rotary ones.
+    "gpt2": ("GPT2Config", {"n_positions": 512, "n_embd": 48, "n_layer": 5, "n_head": 4, "n_inner": 64}),
+}
+
+
+def config(family: str, **changes: object) -> transformers.PreTrainedConfig:
+    name, differences = FAMILIES[family]
+    base = _MULTI_HEAD if differences is _MULTI_HEAD else _SHAPE
+    if family == "gpt2":
+        base = {key: base[key] for key in ("vocab_size", "bos_token_id", "eos_token_id", "pad_token_id")}
+    return getattr(transformers, name)(**{**base, **differences, **changes})
+
+
+def build(
+    family: str,
+    seed: int = 0,
+    dtype: torch.dtype = torch.float32,
+    attention: str | None = None,
+    **changes: object,
+) -> PreTrainedModel:
+    """A random model of the family, the same for the same seed; weights large enough for peaked attention."""
+    torch.manual_seed(seed)
+    model = transformers.AutoModelForCausalLM.from_config(
+        config(family, **changes), dtype=dtype, attn_implementation=attention
+    )
+    if family == "mixtral" and dtype == torch.float64:
+        model.set_experts_implementation("eager")  # grouped matrix products know no float64
+    return model.eval()
+
+
+def prompt(length: int, seed: int = 0) -> torch.Tensor:
+    """Token ids, int64 (1, length), without special tokens."""
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(3, VOCABULARY, (1, length), generator=generator)
+
+
+def generate(model: PreTrainedModel, ids: torch.Tensor, new_tokens: int, **kwargs: object) -> object:
+    """Greedy generation that never stops early; returns tokens and each step's logits."""
+    return model.generate(
+        ids,
+        attention_mask=torch.ones_like(ids),
+        max_new_tokens=new_tokens,
+        do_sample=False,
+        eos_token_id=None,
+        return_dict_in_generate=True,
+        output_logits=True,
+        **kwargs,
+    )

@@ -1,0 +1,101 @@
+"""LazyLLM written a second time, slowly, for Llama-shaped models: one token, one head at a time, no cache tricks.
+
+Follows the definition step by step: rows are computed from their stored hidden state at their original
+positions, attend to the active members at or before them, and a stage passes on the most important members.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import torch
+from transformers import PreTrainedModel
+
+
+@dataclass
+class Trace:
+    tokens: list[int] = field(default_factory=list)
+    rows: list[list[list[int]]] = field(default_factory=list)
+    active: list[list[list[int]]] = field(default_factory=list)
+
+
+def run(model: PreTrainedModel, prompt: list[int], stages: list[tuple[int, float]], new_tokens: int) -> Trace:
+    """Greedy LazyLLM on a Llama, Mistral, Qwen2 or Qwen3 model."""
+    keep_after = dict(stages)
+    layers = model.model.layers
+    tokens, trace = list(prompt), Trace()
+    hidden: dict[int, torch.Tensor] = {}  # position -> input of the first layer it has no key and value in
+    cached: list[dict[int, tuple[torch.Tensor, torch.Tensor]]] = [{} for _ in layers]
+    with torch.no_grad():
+        for _ in range(new_tokens):
+            newest = len(tokens) - 1
+            for position in range(len(tokens)):
+                if position not in cached[0]:
+                    hidden[position] = model.model.embed_tokens.weight[tokens[position]]
+            active = list(range(len(tokens)))
+            step_rows, step_active = [], []
+            for index, layer in enumerate(layers):
+                rows = [position for position in active if position not in cached[index]]
+                step_rows.append(rows)
+                step_active.append(active)
+                queries = {}
+                for position in rows:
+                    query, key, value = _project(model, layer, hidden[position], position)
+                    queries[position] = query
+                    cached[index][position] = (key, value)
+                importance = {}
+                for position in rows:
+                    seen = [other for other in active if other <= position]
+                    attended, probabilities = _attend(layer, queries[position], [cached[index][j] for j in seen])
+                    if position == newest:
+                        importance = dict(zip(seen, probabilities, strict=True))
+                    middle = hidden[position] + layer.self_attn.o_proj(attended)
+                    hidden[position] = middle + layer.mlp(layer.post_attention_layernorm(middle)[None])[0]
+                if index in keep_after:
+                    count = max(1, math.ceil(keep_after[index] * len(active) - 1e-9))
+                    ranked = sorted(active, key=lambda j: (j != newest, -importance[j]))
+                    active = sorted(ranked[:count])
+            trace.rows.append(step_rows)
+            trace.active.append(step_active)
+            logits = model.lm_head(model.model.norm(hidden[newest]))
+            tokens.append(int(logits.argmax()))
+    trace.tokens = tokens[len(prompt) :]
+    return trace
+
+
+def _project(model, layer, hidden, position):  # -> query (heads, d), key (kv_heads, d), value (kv_heads, d)
+    attention = layer.self_attn
+    normed = layer.input_layernorm(hidden)
+    query = attention.q_proj(normed).view(-1, attention.head_dim)
+    key = attention.k_proj(normed).view(-1, attention.head_dim)
+    value = attention.v_proj(normed).view(-1, attention.head_dim)
+    if hasattr(attention, "q_norm"):
+        query, key = attention.q_norm(query), attention.k_norm(key)
+    frequencies = model.model.rotary_emb.inv_freq.to(hidden.dtype)
+    return _rotate(query, position, frequencies), _rotate(key, position, frequencies), value
+
+
+def _rotate(vectors, position, frequencies):
+    half = vectors.shape[-1] // 2
+    # transformers computes the rotary angles in float32, whatever the dtype of the model.
+    angles = (position * frequencies.float()).to(torch.float32)
+    cosine, sine = angles.cos().to(vectors.dtype), angles.sin().to(vectors.dtype)
+    first, second = vectors[:, :half], vectors[:, half:]
+    return torch.cat([first * cosine - second * sine, second * cosine + first * sine], dim=-1)
+
+
+def _attend(layer, query, pairs):  # -> output (heads * d,), mean probability over heads for each pair
+    heads, groups = query.shape[0], query.shape[0] // pairs[0][0].shape[0]
+    outputs, means = [], [0.0] * len(pairs)
+    for head in range(heads):
+        scores = [float(query[head] @ key[head // groups]) * layer.self_attn.scaling for key, _ in pairs]
+        largest = max(scores)
+        weights = [math.exp(score - largest) for score in scores]
+        total = sum(weights)
+        mixed = torch.zeros_like(query[head])
+        for j, (_, value) in enumerate(pairs):
+            mixed = mixed + weights[j] / total * value[head // groups]
+            means[j] += weights[j] / total / heads
+        outputs.append(mixed)
+    return torch.cat(outputs), means

@@ -1,0 +1,146 @@
+"""The engine against the unmodified model, against a one-pass replay, and against plain loops."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import families
+import pytest
+import reference
+import replay
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformers import AutoModelForCausalLM
+
+import lazyllm
+
+KNOWN_ANSWERS = Path(__file__).parents[2].parent / "shared" / "reference"
+WINDOWED = {"mistral", "gemma2", "gemma3", "starcoder2"}
+
+
+@pytest.fixture(params=families.FAMILIES)
+def family(request):
+    return request.param
+
+
+def enabled(model, stages, ids, new_tokens):
+    with lazyllm.enable(model, lazyllm.PruningSchedule(stages), record_positions=True) as lazy:
+        output = families.generate(model, ids, new_tokens)
+    return output, lazy.stats
+
+
+def test_keeping_everything_equals_the_unmodified_model(family):
+    model, ids = families.build(family), families.prompt(70)
+    before = families.generate(model, ids, 12)
+    after, stats = enabled(model, [(0, 1.0), (2, 1.0)], ids, 12)
+    assert torch.equal(before.sequences, after.sequences)
+    for unmodified, lazy in zip(before.logits, after.logits, strict=True):
+        torch.testing.assert_close(lazy, unmodified, rtol=0, atol=1e-5)
+    assert stats.prompt_computed == 1.0
+    assert stats.rows.tolist() == [[70] * 5] + [[1] * 5] * 11
+
+
+def check_by_replay(model, stages, ids, new_tokens):
+    output, stats = enabled(model, stages, ids, new_tokens)
+    model.set_attn_implementation("eager")
+    oracle = replay.Replay(model, output.sequences[:, :-1], stats.positions, stats.computed)
+    for step, logits in enumerate(output.logits):
+        newest = ids.shape[1] - 1 + step
+        torch.testing.assert_close(logits[0], oracle.logits[newest].float(), rtol=1e-5, atol=1e-5)
+        for layer, keep in stages:
+            active, survivors = stats.positions[step][layer], stats.positions[step][layer + 1]
+            assert torch.equal(survivors, oracle.expected_survivors(layer, newest, active, keep))
+    return stats
+
+
+def test_pruned_generation_equals_a_masked_pass_of_the_unmodified_model(family):
+    model = families.build(family, dtype=torch.float64)
+    stats = check_by_replay(model, [(0, 0.7), (2, 0.4)], families.prompt(40), 8)
+    assert stats.rows[1:, 3:].max() > 1, "nothing was revived, so revival was not tested"
+
+
+@pytest.mark.parametrize("family", sorted(WINDOWED))
+def test_active_windows_are_masked_by_true_positions(family):
+    kinds = {"layer_types": ["sliding_attention", "full_attention"] * 2 + ["full_attention"]}
+    if family in ("mistral", "starcoder2"):
+        model, ids = families.build(family, sliding_window=16), families.prompt(50)
+        before = families.generate(model, ids, 8)
+        after, _ = enabled(model, [(1, 1.0)], ids, 8)
+        assert torch.equal(before.sequences, after.sequences)
+        for unmodified, lazy in zip(before.logits, after.logits, strict=True):
+            torch.testing.assert_close(lazy, unmodified, rtol=0, atol=1e-5)
+    else:
+        model = families.build(family, dtype=torch.float64, sliding_window=16, **kinds)
+        check_by_replay(model, [(1, 0.6), (3, 0.5)], families.prompt(50), 8)
+
+
+def test_generation_may_cross_into_a_window():
+    model, ids = families.build("mistral", sliding_window=36), families.prompt(30)
+    before = families.generate(model, ids, 12)
+    after, _ = enabled(model, [(1, 1.0)], ids, 12)
+    assert torch.equal(before.sequences, after.sequences)
+
+
+@pytest.mark.parametrize("case", range(6))
+def test_known_answers(case):
+    folder = KNOWN_ANSWERS / f"case{case}"
+    if not folder.exists():
+        pytest.skip(f"no known answers at {folder}")
+    expected = json.loads((folder / "expected.json").read_text())
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float64)
+    ids = torch.tensor([expected["prompt"]])
+    output, stats = enabled(model, expected["stages"], ids, len(expected["tokens"]))
+    assert output.sequences[0, ids.shape[1] :].tolist() == expected["tokens"]
+    assert stats.rows.tolist() == expected["rows"]
+    assert [[p.tolist() for p in step] for step in stats.positions] == expected["active_positions"]
+
+
+@st.composite
+def schedules(draw, num_layers=5):
+    layers = draw(st.lists(st.integers(0, num_layers - 2), min_size=1, max_size=3, unique=True).map(sorted))
+    return [(layer, draw(st.sampled_from([0.05, 0.2, 0.33, 0.5, 0.7, 0.9, 1.0]))) for layer in layers]
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    family=st.sampled_from(["llama", "mistral", "qwen2", "qwen3"]),
+    seed=st.integers(0, 1000),
+    length=st.integers(2, 24),
+    stages=schedules(),
+)
+def test_agrees_with_plain_loops_step_by_step(family, seed, length, stages):
+    model = families.build(family, seed=seed, dtype=torch.float64)
+    ids = families.prompt(length, seed)
+    output, stats = enabled(model, stages, ids, 5)
+    expected = reference.run(model, ids[0].tolist(), stages, 5)
+    assert output.sequences[0, length:].tolist() == expected.tokens
+    assert [[p.tolist() for p in step] for step in stats.positions] == expected.active
+    assert [[p.tolist() for p in step] for step in stats.computed] == expected.rows
+
+
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 1000), length=st.integers(2, 60), stages=schedules())
+def test_invariants(seed, length, stages):
+    model = families.build("llama", seed=seed)
+    _, stats = enabled(model, stages, families.prompt(length, seed), 6)
+    once = [set() for _ in range(5)]
+    for step, (active, computed) in enumerate(zip(stats.positions, stats.computed, strict=True)):
+        newest = length - 1 + step
+        for layer in range(5):
+            members, rows = set(active[layer].tolist()), set(computed[layer].tolist())
+            assert newest in members
+            assert newest in rows
+            assert rows <= members
+            assert not rows & once[layer], "a token was computed twice in one layer"
+            once[layer] |= rows
+            assert members <= once[layer], "an active token has no keys and values"
+            if layer:
+                assert members <= set(active[layer - 1].tolist()), "active sets are not nested"
+        first_stage = next((layer for layer, keep in stages if keep < 1), 4)
+        assert all(len(active[layer]) == newest + 1 for layer in range(first_stage + 1))
+    assert stats.rows.tolist() == [[len(rows) for rows in step] for step in stats.computed]
+    assert stats.active.tolist() == [[len(members) for members in step] for step in stats.positions]
+    held = [len({p for p in layer if p < length}) / length for layer in once]
+    assert stats.prompt_computed == pytest.approx(sum(held) / 5)

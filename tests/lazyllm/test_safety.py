@@ -1,0 +1,236 @@
+"""The model is given back as it was; what cannot be done right is refused in one line; nothing is N by N."""
+
+from __future__ import annotations
+
+import copy
+import threading
+
+import families
+import pytest
+import torch
+import transformers
+from torch.utils._python_dispatch import TorchDispatchMode
+from transformers import DynamicCache
+
+import lazyllm
+
+STAGES = lazyllm.PruningSchedule([(1, 0.6), (3, 0.5)])
+
+
+@pytest.fixture(scope="module")
+def model():
+    return families.build("llama")
+
+
+@pytest.fixture(scope="module")
+def ids():
+    return families.prompt(40)
+
+
+def snapshot(model):
+    hooks = [
+        (len(m._forward_hooks), len(m._forward_pre_hooks), len(m._forward_hooks_always_called)) for m in model.modules()
+    ]
+    weights = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    return copy.deepcopy(vars(model.config)), hooks, [sorted(vars(m)) for m in model.modules()], weights
+
+
+def same(before, after):
+    weights = all(torch.equal(before[3][name], after[3][name]) for name in before[3])
+    return before[:3] == after[:3] and before[3].keys() == after[3].keys() and weights
+
+
+def test_the_model_is_given_back_as_it_was(model, ids):
+    before, output = snapshot(model), families.generate(model, ids, 6)
+    with lazyllm.enable(model, STAGES):
+        families.generate(model, ids, 6)
+    assert same(before, snapshot(model))
+    after = families.generate(model, ids, 6)
+    assert torch.equal(output.sequences, after.sequences)
+    assert all(torch.equal(a, b) for a, b in zip(output.logits, after.logits, strict=True))
+
+
+def test_the_model_is_given_back_after_an_error(model, ids):
+    before = snapshot(model)
+    with pytest.raises(KeyboardInterrupt), lazyllm.enable(model, STAGES):  # noqa: PT012
+        families.generate(model, ids, 2)
+        raise KeyboardInterrupt
+    assert same(before, snapshot(model))
+
+
+def test_the_model_is_given_back_after_an_error_inside_a_layer(model, ids):
+    before = snapshot(model)
+    layer = model.model.layers[2].mlp
+    with pytest.raises(RuntimeError, match="broken"), lazyllm.enable(model, STAGES):  # noqa: PT012
+        hook = layer.register_forward_hook(lambda *_: (_ for _ in ()).throw(RuntimeError("broken")))
+        try:
+            model.generate(ids, max_new_tokens=3)
+        finally:
+            hook.remove()
+    assert same(before, snapshot(model))
+    families.generate(model, ids, 3)
+    with lazyllm.enable(model, STAGES):
+        families.generate(model, ids, 3)
+
+
+def test_models_in_other_threads_do_not_meet(ids):
+    schedules = [lazyllm.PruningSchedule([(1, keep)]) for keep in (0.3, 0.8)]
+    found = {}
+
+    def work(index):
+        own = families.build("llama", seed=index)
+        with lazyllm.enable(own, schedules[index]) as lazy:
+            for _ in range(4):
+                families.generate(own, ids, 6)
+        found[index] = lazy.stats.active[0].tolist()
+
+    threads = [threading.Thread(target=work, args=(index,)) for index in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == {0: [40, 40, 12, 12, 12], 1: [40, 40, 32, 32, 32]}
+
+
+def refuse(says, call):
+    with pytest.raises(lazyllm.LazyLLMError, match=says) as error:
+        call()
+    assert "\n" not in str(error.value)
+
+
+def generating(model, **kwargs):
+    def call():
+        with lazyllm.enable(model, STAGES):
+            model.generate(**{"max_new_tokens": 4, "do_sample": False, **kwargs})
+
+    return call
+
+
+@pytest.mark.parametrize(
+    ("says", "kwargs"),
+    [
+        ("sequences at once", {"input_ids": torch.ones(2, 9, dtype=torch.long)}),
+        ("sequences at once", {"num_beams": 3}),
+        ("sequences at once", {"num_return_sequences": 2, "do_sample": True}),
+        ("use_cache=True", {"use_cache": False}),
+        ("leave out", {"cache_implementation": "static"}),
+        ("DynamicCache", {"cache_implementation": "offloaded"}),
+        ("one forward pass", {"prefill_chunk_size": 8}),
+        ("newest token's alone", {"prompt_lookup_num_tokens": 3}),
+        ("at least 2 tokens", {"input_ids": torch.tensor([[5]])}),
+        ("without padding", {"attention_mask": torch.tensor([[0] * 5 + [1] * 35])}),
+    ],
+)
+def test_unsupported_generation_says_why(model, ids, says, kwargs):
+    refuse(says, generating(model, **{"input_ids": ids, **kwargs}))
+    families.generate(model, ids, 2)
+
+
+def test_caches_from_outside_are_refused(model, ids):
+    filled = DynamicCache()
+    with torch.no_grad():
+        model(ids[:, :10], past_key_values=filled)
+    refuse("DynamicCache from outside", generating(model, input_ids=ids, past_key_values=filled))
+    with lazyllm.enable(model, STAGES):
+        earlier = families.generate(model, ids, 2).past_key_values
+    refuse("earlier generation", generating(model, input_ids=ids, past_key_values=earlier))
+
+
+def test_logits_of_other_tokens_are_refused(model, ids):
+    def loss():
+        with lazyllm.enable(model, STAGES):
+            model(ids, labels=ids)
+
+    refuse("newest token's alone", loss)
+
+
+def test_unsupported_use_says_why(model, ids):
+    refuse("has 5 layers", lambda: lazyllm.enable(model, lazyllm.PruningSchedule([(4, 0.5)])))
+    refuse("must be a lazyllm.PruningSchedule", lambda: lazyllm.enable(model, [(1, 0.5)]))
+    refuse("not a Hugging Face model", lambda: lazyllm.enable(torch.nn.Linear(2, 2), STAGES))
+    refuse("nothing has been generated", lambda: lazyllm.enable(model, STAGES).stats)
+    with lazyllm.enable(model, STAGES):
+        refuse("already enabled", lambda: lazyllm.enable(model, STAGES))
+        families.generate(model, ids, 2)
+
+
+def tiny(name, **kwargs):
+    config = getattr(transformers, name)(**{**families._SHAPE, **kwargs})
+    torch.manual_seed(0)
+    return transformers.AutoModelForCausalLM.from_config(config).eval()
+
+
+@pytest.mark.parametrize(
+    ("says", "make"),
+    [
+        ("linear_attention", lambda: tiny("Qwen3NextConfig")),
+        ("linear_attention", lambda: tiny("MambaConfig")),
+        ("attention interface", lambda: tiny("FalconConfig")),
+        ("not plain softmax", lambda: tiny("GptOssConfig")),
+        ("encoder-decoder", lambda: transformers.BartForConditionalGeneration(transformers.BartConfig(
+            vocab_size=97, d_model=16, encoder_layers=1, decoder_layers=2, encoder_attention_heads=2,
+            decoder_attention_heads=2, encoder_ffn_dim=16, decoder_ffn_dim=16))),
+        ("bidirectional", lambda: tiny("LlamaConfig", is_causal=False)),
+        ("flex_attention", lambda: families.build("llama", attention="flex_attention")),
+    ],
+)  # fmt: skip
+def test_unsupported_models_say_why(says, make):
+    refuse(says, lambda: lazyllm.enable(make(), STAGES))
+
+
+def test_a_mask_beyond_causality_is_refused(ids):
+    model = tiny("DogeConfig")
+    refuse("not plainly causal", generating(model, input_ids=ids))
+    gemma = families.build("gemma3", sliding_window=256)
+    gemma.config.use_bidirectional_attention = True
+    refuse("not plainly causal", generating(gemma, input_ids=ids))
+
+
+def test_a_stage_cannot_rank_what_its_window_hides(ids):
+    refuse("full attention", generating(families.build("mistral", sliding_window=16), input_ids=ids))
+
+
+class Watch(TorchDispatchMode):
+    """Largest tensor made, and how often the device was asked for a value."""
+
+    SYNCHRONISING = ("_local_scalar_dense", "nonzero", "masked_select", "is_nonzero", "equal")
+
+    def __init__(self):
+        super().__init__()
+        self.largest = 0
+        self.synchronisations = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        for item in result if isinstance(result, tuple | list) else [result]:
+            if isinstance(item, torch.Tensor):
+                self.largest = max(self.largest, item.untyped_storage().nbytes() // item.element_size())
+        name = function.overloadpacket.__name__
+        indexes = args[1] if name == "index" else ()
+        self.synchronisations += name in self.SYNCHRONISING or any(
+            index is not None and index.dtype == torch.bool for index in indexes
+        )
+        return result
+
+
+@pytest.mark.parametrize("family", ["llama", "gemma2"])
+def test_nothing_is_prompt_by_prompt_in_size(family):
+    length = 6000
+    model = families.build(family, max_position_embeddings=8192, sliding_window=8192, hidden_size=16, head_dim=4)
+    ids = families.prompt(length)
+    with Watch() as watch, lazyllm.enable(model, STAGES) as lazy:
+        families.generate(model, ids, 3)
+    assert lazy.stats.rows[1].max() > 100, "nothing was revived"
+    assert watch.largest < length * length
+
+
+def test_prefilling_asks_the_device_nothing_of_its_own(model, ids):
+    def synchronisations(run):
+        with Watch() as watch, torch.no_grad():
+            run()
+        return watch.synchronisations
+
+    unmodified = synchronisations(lambda: model(ids, attention_mask=torch.ones_like(ids)))
+    with lazyllm.enable(model, STAGES):
+        lazy = synchronisations(lambda: model(ids, attention_mask=torch.ones_like(ids)))
+    assert lazy <= unmodified

@@ -1,0 +1,78 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lazyllm import LazyLLMError, PruningSchedule, Stage
+from lazyllm.importance import most_important
+
+
+def test_parse_reads_what_spec_writes():
+    schedule = PruningSchedule.parse(" 10:0.7, 20:0.5 ")
+    assert schedule == PruningSchedule([(10, 0.7), (20, 0.5)])
+    assert schedule.spec == "10:0.7,20:0.5"
+    assert PruningSchedule.parse("").stages == ()
+
+
+def test_prints_each_keep_and_what_is_left_of_the_prompt():
+    text = str(PruningSchedule([(10, 0.7), (20, 0.5)]))
+    assert text == "after layer 10 keep 0.7 (70% of the prompt); after layer 20 keep 0.5 (35% of the prompt)"
+    assert str(PruningSchedule()) == "no pruning"
+
+
+@given(st.floats(0.001, 1), st.integers(1, 200_000))
+def test_at_least_one_token_and_at_most_all_are_kept(keep, active):
+    kept = Stage(0, keep).kept(active)
+    assert 1 <= kept <= active
+    assert kept - 1 <= keep * active <= kept + 1e-6
+
+
+def test_float_noise_does_not_keep_one_more():
+    assert Stage(0, 0.7).kept(10) == 7  # 0.7 * 10 is 7.000000000000001 for some keeps
+    assert Stage(0, 0.1 + 0.2).kept(10) == 3
+
+
+@pytest.mark.parametrize(
+    ("stages", "says"),
+    [
+        ([(1, 0.0)], "0 < keep <= 1"),
+        ([(1, 1.5)], "0 < keep <= 1"),
+        ([(1, float("nan"))], "0 < keep <= 1"),
+        ([(-1, 0.5)], "negative"),
+        ([(3, 0.5), (3, 0.4)], "must increase"),
+        ([(3, 0.5), (2, 0.4)], "must increase"),
+        ([(1.5, 0.5)], "whole number"),
+        ([(1, "half")], "whole number"),
+        ([1], "whole number"),
+    ],
+)
+def test_bad_stages_say_why(stages, says):
+    with pytest.raises(LazyLLMError, match=says) as error:
+        PruningSchedule(stages)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("text", ["10", "10:", "a:0.5", "10:0.5:3", "10;0.5"])
+def test_bad_text_says_what_is_right(text):
+    with pytest.raises(LazyLLMError, match="not layer:keep"):
+        PruningSchedule.parse(text)
+
+
+def test_ties_go_to_the_earliest_and_the_newest_always_stays():
+    importance = torch.tensor([0.1, 0.3, 0.1, 0.3, 0.1, 0.1])
+    assert most_important(importance, 4).tolist() == [0, 1, 3, 5]
+    assert most_important(importance, 1).tolist() == [5]
+    assert most_important(torch.full((4,), float("nan")), 2).tolist() == [0, 3]
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=30), st.data())
+def test_the_most_important_go_on(values, data):
+    count = data.draw(st.integers(1, len(values)))
+    chosen = most_important(torch.tensor(values), count).tolist()
+    assert chosen == sorted(set(chosen))
+    assert len(chosen) == count
+    assert chosen[-1] == len(values) - 1
+    left_out = [value for index, value in enumerate(values) if index not in chosen]
+    assert all(values[index] >= value for index in chosen[:-1] for value in left_out)
