@@ -70,7 +70,7 @@ def test_ties_go_to_the_earliest_and_the_newest_always_stays():
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=30), st.data())
 def test_the_most_important_go_on(values, data):
     count = data.draw(st.integers(1, len(values)))
-    chosen = most_important(torch.tensor(values), count).tolist()
+    chosen = most_important(torch.tensor(values, dtype=torch.float64), count).tolist()
     assert chosen == sorted(set(chosen))
     assert len(chosen) == count
     assert chosen[-1] == len(values) - 1
