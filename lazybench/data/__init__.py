@@ -1,1 +1,30 @@
 """Where records come from: LongBench itself, or a generated sample in its format."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from lazybench.data import longbench, sample
+from lazybench.data.record import Record
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+    from lazybench.config import DataConfig
+
+
+def load_records(dataset: str, config: DataConfig, tokenizer: PreTrainedTokenizerBase) -> list[Record]:
+    """The records of one dataset, as the data config says.
+
+    Raises:
+        LazyBenchError: no such data, or data that is not in LongBench's format.
+    """
+    if config.source == "sample":
+        return sample.load(
+            dataset,
+            limit=config.limit,
+            seed=config.seed,
+            tokens=config.tokens,
+            count_tokens=lambda text: len(tokenizer(text, add_special_tokens=False, verbose=False).input_ids),
+        )
+    return longbench.load(dataset, config.root, config.limit)

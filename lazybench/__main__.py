@@ -1,0 +1,86 @@
+"""The command line: `python -m lazybench`, or `lazybench` once installed."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+_USAGE = """\
+LazyBench compares ways to prune prompts: LazyLLM and others on LongBench.
+
+  lazybench run method=lazyllm task=multidoc_qa   run a method over the records of a task
+  lazybench list                                  methods, models, tasks, datasets
+  lazybench score FILE [--out FILE]               LongBench's scores of a file of predictions
+
+Each command has --help."""
+
+
+def main() -> int:
+    """Run one command; bad input ends in one line and exit code 2."""
+    from lazybench.errors import LazyBenchError
+
+    words = sys.argv[1:]
+    if not words or words[0] in ("-h", "--help"):
+        print(_USAGE)
+        return 0 if words else 2
+    command, rest = words[0], words[1:]
+    try:
+        return _COMMANDS[command](rest) if command in _COMMANDS else _unknown(command)
+    except LazyBenchError as error:
+        return _fail(str(error))
+    except KeyboardInterrupt:
+        print("\nstopped; the same command goes on from here", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+
+
+def _run(words: list[str]) -> int:
+    from hydra.errors import HydraException
+    from omegaconf.errors import OmegaConfBaseException
+
+    # With this set Hydra raises instead of printing a traceback of its own and leaving with exit code 1.
+    os.environ.setdefault("HYDRA_FULL_ERROR", "1")
+    from lazybench.cli_errors import explain
+    from lazybench.run import main as job
+
+    sys.argv = ["lazybench run", *words]
+    try:
+        job()
+    except (HydraException, OmegaConfBaseException) as error:
+        return _fail(explain(error))
+    return 0
+
+
+def _list(words: list[str]) -> int:
+    from lazybench.listing import main as listing
+
+    return listing(words)
+
+
+def _score(words: list[str]) -> int:
+    from lazybench.score import main as score
+
+    return score(words)
+
+
+_COMMANDS = {"run": _run, "list": _list, "score": _score}
+
+
+def _unknown(command: str) -> int:
+    from lazybench.suggest import suggest
+
+    # A completing shell calls the installed script with Hydra's own flags.
+    if command.startswith("-sc"):
+        return _run(sys.argv[1:])
+    return _fail(f"unknown command {command!r}: {suggest(command, _COMMANDS)}")
+
+
+def _fail(message: str) -> int:
+    print(f"lazybench: {message}", file=sys.stderr)
+    return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

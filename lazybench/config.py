@@ -1,0 +1,141 @@
+"""The schema of a run's configuration: what there is to set, of which type, in which range."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from hydra.core.config_store import ConfigStore
+from omegaconf import MISSING
+
+from lazybench.errors import LazyBenchError
+from lazybench.suggest import suggest
+
+DTYPES = ("auto", "float32", "float16", "bfloat16")
+ATTENTIONS = ("sdpa", "flash_attention_2", "eager")
+SOURCES = ("sample", "longbench")
+
+
+@dataclass
+class ModelConfig:
+    """A model under test.
+
+    Attributes:
+        name: name of the run folder's first level.
+        path: hub id, local folder or `.gguf` file; `package:NAME/FILE` is a file inside a Python package.
+        revision: hub revision; None means the default branch.
+        dtype: `auto` is bfloat16 on a GPU and float32 on a CPU.
+        attention: attention implementation of transformers.
+        device: `auto` is the first GPU, else the CPU.
+        limit: longest prompt in tokens before the chat wrapper; longer ones lose their middle.
+        chat: text with `{prompt}` to wrap prompts in, `template` for the tokenizer's own chat template, or
+            None for none.
+        remove: strings removed from predictions, after white space around them (LongBench, for XGen).
+        trust_remote_code: run Python code that comes with the model; off for every model that works without.
+    """
+
+    name: str = MISSING
+    path: str = MISSING
+    revision: str | None = None
+    dtype: str = "auto"
+    attention: str = "sdpa"
+    device: str = "auto"
+    limit: int = MISSING
+    chat: str | None = None
+    remove: list[str] = field(default_factory=list)
+    trust_remote_code: bool = False
+
+    def __post_init__(self) -> None:
+        _one_of("model.dtype", self.dtype, DTYPES)
+        _one_of("model.attention", self.attention, ATTENTIONS)
+        _at_least("model.limit", self.limit, 2)
+        if self.chat not in (None, "template") and self.chat.count("{prompt}") != 1:
+            raise LazyBenchError(
+                f"model.chat={self.chat!r} must be 'template', null or a text with {{prompt}} in it once"
+            )
+
+
+@dataclass
+class DataConfig:
+    """Where records come from.
+
+    Attributes:
+        name: name of the run folder's second level.
+        source: `sample` (generated, not LongBench) or `longbench` (JSON Lines in LongBench's format).
+        root: for `longbench`: a folder of `<dataset>.jsonl` files or a `data.zip`; None fetches the hub's.
+        limit: records a dataset at most; None means all of them.
+        seed: for `sample`: seed of the generated records.
+        tokens: for `sample`: length of a record's context in tokens.
+        datasets: facts of datasets beyond LongBench's, by name.
+    """
+
+    name: str = MISSING
+    source: str = MISSING
+    root: str | None = None
+    limit: int | None = None
+    seed: int = 0
+    tokens: int = 2048
+    datasets: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        _one_of("data.source", self.source, SOURCES)
+        if self.limit is not None:
+            _at_least("data.limit", self.limit, 1)
+        if self.source == "sample":
+            if self.limit is None:
+                raise LazyBenchError("data.limit=null has no end for generated records: give a number")
+            if self.datasets:
+                raise LazyBenchError("data.datasets needs records of your own: use data=longbench with data.root=")
+
+
+@dataclass
+class TimingConfig:
+    """How times are taken.
+
+    Attributes:
+        warmup: untimed runs of the first record before any timing.
+        paired: also run the unmodified model on each record, next to the method, so that speedups are ratios
+            of neighbours.
+    """
+
+    warmup: int = 5
+    paired: bool = True
+
+    def __post_init__(self) -> None:
+        _at_least("timing.warmup", self.warmup, 0)
+
+
+@dataclass
+class RunConfig:
+    """One run: a method on a model over the records of a task.
+
+    Attributes:
+        model: the model under test.
+        method: `_target_`, the method's class, and its settings.
+        data: where records come from.
+        task: one of the six tasks, one dataset, or `all`.
+        timing: how times are taken.
+        output: folder that holds all run folders.
+    """
+
+    model: ModelConfig = MISSING
+    method: dict[str, Any] = field(default_factory=dict)
+    data: DataConfig = MISSING
+    task: str = MISSING
+    timing: TimingConfig = field(default_factory=TimingConfig)
+    output: str = "results/runs"
+
+
+def register() -> None:
+    """Put the schema where `conf/config.yaml` finds it."""
+    ConfigStore.instance().store(name="schema", node=RunConfig)
+
+
+def _one_of(key: str, value: str, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise LazyBenchError(f"{key}={value}: {suggest(value, choices)}")
+
+
+def _at_least(key: str, value: int, least: int) -> None:
+    if value < least:
+        raise LazyBenchError(f"{key}={value} is out of range: at least {least}")

@@ -1,0 +1,117 @@
+"""Greedy generation with a clock in it, the same for every method."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+
+import torch
+from transformers import PreTrainedModel
+from transformers.generation.streamers import BaseStreamer
+
+from lazybench.config import ModelConfig
+from lazybench.facts import DatasetFacts
+from lazybench.prompts import Prompt
+
+
+class Clock(BaseStreamer):
+    """Notes when each new token's id is known on the host, in seconds since the start.
+
+    Transformers hands a streamer the prompt first, then each token after copying it to the host, which waits
+    for the device.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._start = 0.0
+        self._prompt_seen = False
+        self.times: list[float] = []
+
+    def start(self) -> None:
+        """Start from zero, once the device has finished what it was given before."""
+        synchronize(self._device)
+        self._prompt_seen = False
+        self.times = []
+        self._start = time.perf_counter()
+
+    def put(self, value: torch.Tensor) -> None:
+        if self._prompt_seen:
+            self.times.append(time.perf_counter() - self._start)
+        self._prompt_seen = True
+
+    def end(self) -> None:
+        """Nothing to do: the last token has been noted."""
+
+
+@dataclass
+class Decoder:
+    """Generates from token ids with the settings of one dataset; methods call it on what they make of a prompt.
+
+    Attributes:
+        model: the model under test.
+        max_new_tokens: tokens to generate at most.
+        stop_ids: ids that end a generation; none means that it always runs to `max_new_tokens`.
+        min_new_tokens: tokens before a stop counts.
+        clock: notes the time of each token.
+    """
+
+    model: PreTrainedModel
+    max_new_tokens: int
+    stop_ids: list[int] = field(default_factory=list)
+    min_new_tokens: int = 0
+    clock: Clock = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.clock = Clock(self.model.device)
+
+    def __call__(self, ids: torch.Tensor) -> list[int]:
+        """Generate greedily.
+
+        Args:
+            ids: prompt token ids, int64 (1, tokens).
+
+        Returns:
+            the new token ids, the stop included.
+        """
+        ids = ids.to(self.model.device)
+        output = self.model.generate(
+            ids,
+            attention_mask=torch.ones_like(ids),
+            max_new_tokens=self.max_new_tokens,
+            min_new_tokens=self.min_new_tokens or None,
+            do_sample=False,
+            num_beams=1,
+            eos_token_id=self.stop_ids or None,
+            pad_token_id=self.stop_ids[0] if self.stop_ids else None,
+            streamer=self.clock,
+        )
+        return output[0, ids.shape[1] :].tolist()
+
+
+def decoder_for(model: PreTrainedModel, facts: DatasetFacts, prompt: Prompt) -> Decoder:
+    """The decoder with LongBench's settings for a dataset."""
+    tokenizer = prompt.builder.tokenizer
+    stops = model.generation_config.eos_token_id
+    if stops is None:
+        stops = tokenizer.eos_token_id
+    stop_ids = list(stops) if isinstance(stops, list | tuple) else [stops] if stops is not None else []
+    if facts.stop_at_newline:
+        newline = tokenizer.encode("\n", add_special_tokens=False)[-1]
+        return Decoder(model, facts.max_new_tokens, [*stop_ids, newline], min_new_tokens=1)
+    return Decoder(model, facts.max_new_tokens, stop_ids)
+
+
+def read(tokens: list[int], prompt: Prompt, model: ModelConfig) -> str:
+    """The text of a prediction, after the model's own post-processing (LongBench, `post_process`)."""
+    text = prompt.builder.tokenizer.decode(tokens, skip_special_tokens=True)
+    if model.remove:
+        text = text.strip()
+        for unwanted in model.remove:
+            text = text.replace(unwanted, "")
+    return text
+
+
+def synchronize(device: torch.device) -> None:
+    """Wait until the device has finished all it was given; a CPU always has."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)

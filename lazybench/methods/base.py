@@ -1,0 +1,48 @@
+"""What a method is."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+from lazybench.decoding import Decoder
+from lazybench.prompts import Prompt
+
+
+@dataclass(frozen=True)
+class Output:
+    """What a method made of a prompt.
+
+    Attributes:
+        tokens: ids of the new tokens, as the decoder returned them.
+        prompt_computed: mean over layers of the fraction of prompt tokens computed there, in (0, 1] (Table 2).
+    """
+
+    tokens: list[int]
+    prompt_computed: float
+
+
+@dataclass
+class Method(ABC):
+    """A way to prune prompts: a small dataclass whose fields are its settings.
+
+    Everything in `generate` is timed, from the tokenised prompt to the last token. It calls `decode` once, on
+    whatever it makes of the prompt.
+
+    Attributes:
+        name: its name in run folders and tables.
+        repeats: how many seeds are run on each record and averaged.
+    """
+
+    name: str
+    repeats: int = 1
+
+    @abstractmethod
+    def generate(self, prompt: Prompt, decode: Decoder, seed: int) -> Output:
+        """Answer `prompt`.
+
+        Args:
+            prompt: the tokenised prompt; `prompt.ids` is int64 (1, tokens).
+            decode: greedy generation; `decode.model` is the model under test.
+            seed: 0 to `repeats - 1`; the same seed must give the same tokens.
+        """

@@ -1,0 +1,17 @@
+"""The unmodified model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from lazybench.decoding import Decoder
+from lazybench.methods.base import Method, Output
+from lazybench.prompts import Prompt
+
+
+@dataclass
+class Baseline(Method):
+    """Standard inference on the whole prompt."""
+
+    def generate(self, prompt: Prompt, decode: Decoder, seed: int) -> Output:
+        return Output(decode(prompt.ids), prompt_computed=1.0)

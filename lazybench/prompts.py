@@ -1,0 +1,88 @@
+"""Builds prompts as LongBench's official pipeline does, to the token."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from transformers import PreTrainedTokenizerBase
+
+from lazybench.config import ModelConfig
+from lazybench.data.record import Record
+from lazybench.errors import LazyBenchError
+from lazybench.facts import DatasetFacts
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """A tokenised prompt and what it was made of.
+
+    Attributes:
+        ids: token ids, int64 (1, tokens), on the CPU.
+        record: the record it asks about.
+        builder: what built it, to build it again from another context.
+    """
+
+    ids: torch.Tensor
+    record: Record
+    builder: PromptBuilder
+
+    def with_context(self, context: str) -> Prompt:
+        """The same question about another context, tokenised anew."""
+        return self.builder.build(replace(self.record, context=context))
+
+
+@dataclass(frozen=True)
+class PromptBuilder:
+    """Fills in, truncates, wraps and tokenises the prompts of one dataset.
+
+    Attributes:
+        tokenizer: the tokenizer of the model under test.
+        model: its settings: `limit` and `chat` matter here.
+        facts: the dataset's prompt, and whether it is wrapped as chat.
+    """
+
+    tokenizer: PreTrainedTokenizerBase
+    model: ModelConfig
+    facts: DatasetFacts
+
+    def build(self, record: Record) -> Prompt:
+        """The prompt of `record`.
+
+        Raises:
+            LazyBenchError: the chat template cannot be rendered.
+        """
+        text = self.facts.prompt.format(context=record.context, input=record.input)
+        text = self._truncate(text)
+        if self.facts.chat:
+            text = self._wrap(text)
+        return Prompt(torch.tensor([self._encode(text)]), record, self)
+
+    def _truncate(self, text: str) -> str:
+        """Cut out the middle: the first and the last half of the ids stay, decoded without special tokens."""
+        ids = self._encode(text)
+        if len(ids) <= self.model.limit:
+            return text
+        half = int(self.model.limit / 2)
+        ends = ids[:half], ids[-half:]
+        return "".join(self.tokenizer.decode(end, skip_special_tokens=True) for end in ends)
+
+    def _wrap(self, text: str) -> str:
+        if self.model.chat is None:
+            return text
+        if self.model.chat != "template":
+            return self.model.chat.replace("{prompt}", text)
+        try:
+            return self.tokenizer.apply_chat_template(
+                [{"role": "user", "content": text}], tokenize=False, add_generation_prompt=True
+            )
+        except Exception as error:  # a template is a program of the model's author: anything can go wrong in it
+            raise LazyBenchError(f"the chat template of {self.model.path} failed: {error}") from error
+
+    def _encode(self, text: str) -> list[int]:
+        """Token ids with exactly one BOS, whether the tokenizer or a chat template puts it there."""
+        beginning = self.tokenizer.bos_token
+        ids = self.tokenizer(text, verbose=False).input_ids
+        if beginning and text.startswith(beginning) and ids[:2] == [self.tokenizer.bos_token_id] * 2:
+            return ids[1:]
+        return ids

@@ -1,0 +1,110 @@
+"""A run's folder: what was set, where it ran, and one line a record, written once each."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from lazybench.errors import LazyBenchError
+
+PREDICTIONS = "predictions.jsonl"
+SCORES = "scores.json"
+CONFIG = "config.yaml"
+ENVIRONMENT = "environment.json"
+
+
+def digest(settings: Mapping[str, Any]) -> str:
+    """A short hash (12 hex digits) of everything that decides a run's results."""
+    text = json.dumps(settings, sort_keys=True, ensure_ascii=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+class RunFolder:
+    """One run on disk.
+
+    Args:
+        path: `<output>/<model>/<data>/<method>/<hash>`.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.rows: dict[tuple[str, str], dict[str, Any]] = {}
+
+    @contextmanager
+    def opened(self, config: Mapping[str, Any], environment: Mapping[str, Any]) -> Iterator[RunFolder]:
+        """Make or reopen the folder for this process alone; `rows` then holds the records already done.
+
+        Raises:
+            LazyBenchError: the folder cannot be written, or another process is at work in it.
+        """
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            with open(self.path / ".lock", "w") as lock:
+                try:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    raise LazyBenchError(f"another process is at work in {self.path}: wait for it to end") from None
+                self._write(CONFIG, yaml.safe_dump(dict(config), sort_keys=False, allow_unicode=True))
+                self._write(ENVIRONMENT, json.dumps(dict(environment), indent=2) + "\n")
+                self.rows = self._read_rows()
+                yield self
+        except OSError as error:
+            raise LazyBenchError(
+                f"{self.path} cannot be written: {error.strerror or error}; the records already there stay valid"
+            ) from error
+
+    def finished(self) -> dict[str, Any] | None:
+        """The scores of a run that has gone through all its records, else None."""
+        try:
+            return json.loads((self.path / SCORES).read_text("utf-8"))
+        except (OSError, ValueError):
+            return None
+
+    def add(self, row: dict[str, Any]) -> None:
+        """Append one record and make sure that it is on disk."""
+        with open(self.path / PREDICTIONS, "a", encoding="utf-8") as file:
+            file.write(json.dumps(row) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+        self.rows[row["dataset"], row["_id"]] = row
+
+    def finish(self, scores: Mapping[str, Any]) -> None:
+        """Write the scores, which also marks the run as finished."""
+        self._write(SCORES, json.dumps(scores, indent=2) + "\n")
+
+    def _read_rows(self) -> dict[tuple[str, str], dict[str, Any]]:
+        """The records on disk; a last line that was cut short is dropped, and its record runs again."""
+        path = self.path / PREDICTIONS
+        if not path.exists():
+            return {}
+        rows, whole = {}, 0
+        with open(path, "rb") as file:
+            for number, line in enumerate(file, start=1):
+                try:
+                    row = json.loads(line) if line.endswith(b"\n") else None
+                except ValueError:
+                    row = None
+                if row is None:
+                    if file.read(1):
+                        raise LazyBenchError(
+                            f"{path}:{number} is not JSON, with more lines behind it: move the file away to start anew"
+                        )
+                    break
+                rows[row["dataset"], row["_id"]] = row
+                whole += len(line)
+        os.truncate(path, whole)
+        return rows
+
+    def _write(self, name: str, text: str) -> None:
+        """Replace a file in one step, so that it is never seen half-written."""
+        temporary = self.path / f".{name}.{os.getpid()}"
+        temporary.write_text(text, "utf-8")
+        os.replace(temporary, self.path / name)
