@@ -37,18 +37,18 @@ def main() -> int:
 
 
 def _run(words: list[str]) -> int:
-    from hydra.errors import HydraException
-    from omegaconf.errors import OmegaConfBaseException
-
     # With this set Hydra raises instead of printing a traceback of its own and leaving with exit code 1.
     os.environ.setdefault("HYDRA_FULL_ERROR", "1")
     from lazybench.cli_errors import explain
+    from lazybench.run import KNOWN, SAID
     from lazybench.run import main as job
 
     sys.argv = ["lazybench run", *words]
     try:
         job()
-    except (HydraException, OmegaConfBaseException) as error:
+    except KNOWN as error:
+        if SAID in getattr(error, "__notes__", ()):
+            return _fail("jobs of the sweep failed, as said above; the same command runs what is missing")
         return _fail(explain(error))
     return 0
 

@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+import sys
+
 import hydra
+from hydra.core.hydra_config import HydraConfig
+from hydra.errors import HydraException
+from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 
 from lazybench import config as schema
+from lazybench.cli_errors import explain
 from lazybench.conf import CONF
 from lazybench.errors import LazyBenchError
+from lazyllm.errors import LazyLLMError
+
+# What bad input raises; anything else is a fault of ours and shows its traceback.
+KNOWN = (LazyBenchError, LazyLLMError, HydraException, OmegaConfBaseException)
+
+SAID = "said when the job ended"
 
 schema.register()
 
@@ -19,6 +32,15 @@ def main(config: DictConfig) -> str:
     Returns:
         the run's folder.
     """
+    try:
+        return _job(config)
+    except Exception as error:
+        if isinstance(error, KNOWN):
+            _end(error)
+        raise
+
+
+def _job(config: DictConfig) -> str:
     missing = OmegaConf.missing_keys(config)
     if missing:
         raise LazyBenchError(f"nothing is set for {', '.join(sorted(missing))}: give it as {sorted(missing)[0]}=VALUE")
@@ -30,3 +52,11 @@ def main(config: DictConfig) -> str:
     from lazybench.runner import run
 
     return str(run(settings))
+
+
+def _end(error: Exception) -> None:
+    """Say why a job ends. A single run ends the command here; a sweep goes on with its other jobs."""
+    print(f"lazybench: {explain(error)}", file=sys.stderr)
+    error.add_note(SAID)
+    if HydraConfig.get().mode == RunMode.RUN:
+        sys.exit(2)

@@ -15,7 +15,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from lazybench import environment, scoring
 from lazybench.config import RunConfig
 from lazybench.console import scores_table
-from lazybench.data import load_records
+from lazybench.data import load_records, sample
 from lazybench.data.record import Record, fingerprint
 from lazybench.decoding import Decoder, decoder_for, read
 from lazybench.errors import LazyBenchError
@@ -53,35 +53,36 @@ def run(config: RunConfig) -> Path:
     method = _method(config.method)
     tokenizer = load_tokenizer(config.model)
     records = [record for name in datasets for record in load_records(name, config.data, tokenizer)]
-    settings = _settings(config, records)
+    settings = _settings(config, method, records)
     where = environment.describe(config.model)
     folder = RunFolder(
         Path(config.output) / config.model.name / config.data.name / method.name / digest(_decisive(settings, where))
     )
-    print(f"model {config.model.name}, data {config.data.name}, method {method.name}, task {config.task}")
-    if config.data.source == "sample":
-        from lazybench.data.sample import LABEL
-
-        print(f"records: {LABEL}")
-    with folder.opened(settings, where):
-        scores = folder.finished()
-        missing = [record for record in records if (record.dataset, record.id) not in folder.rows]
-        if missing or scores is None:
-            if folder.rows:
-                print(f"going on in {folder.path}: {len(folder.rows)} of {len(records)} records are done")
-            if missing:
-                model = load_model(config.model)
-                _check_context(config, model, [facts[name] for name in datasets])
-                bench = _Bench(config, method, model, tokenizer, facts)
-                for row in bench.rows(missing):
-                    folder.add(row)
-            ordered = [folder.rows[record.dataset, record.id] for record in records]
-            scores = summarise(ordered, facts)
-            folder.finish(scores)
-        else:
-            print("finished earlier: nothing to do")
+    _announce(config, method)
+    scores = folder.finished()
+    if scores is None:
+        model = load_model(config.model)
+        _check_context(config, model, [facts[name] for name in datasets])
+        method.prepare(model)
+        bench = _Bench(config, method, model, tokenizer, facts)
+        with folder.opened(settings, where):
+            scores = _complete(folder, bench, records)
+    else:
+        print("finished earlier: nothing to do")
     _report(config, scores, folder.path)
     return folder.path
+
+
+def _complete(folder: RunFolder, bench: _Bench, records: list[Record]) -> dict[str, Any]:
+    """Run the records that the folder lacks, then sum up all of them."""
+    missing = [record for record in records if (record.dataset, record.id) not in folder.rows]
+    if folder.rows:
+        print(f"going on in {folder.path}: {len(records) - len(missing)} of {len(records)} records are done")
+    for row in bench.rows(missing):
+        folder.add(row)
+    scores = summarise((folder.rows[record.dataset, record.id] for record in records), bench.facts)
+    folder.finish(scores)
+    return scores
 
 
 @dataclass(frozen=True)
@@ -96,18 +97,14 @@ class _Bench:
 
     def rows(self, records: list[Record]) -> Iterator[dict[str, Any]]:
         """One finished row a record, in order."""
-        self._warm_up(records[0])
+        for _ in range(self.config.timing.warmup if records else 0):
+            self._both(self._prompt(records[0]), new_tokens=2)
         for record in tqdm(records, unit="record", desc=self.method.name):
             yield self._row(record)
 
     @property
     def _paired(self) -> bool:
         return self.config.timing.paired and not isinstance(self.method, Baseline)
-
-    def _warm_up(self, record: Record) -> None:
-        prompt = self._prompt(record)
-        for _ in range(self.config.timing.warmup):
-            self._both(prompt, new_tokens=2)
 
     def _row(self, record: Record) -> dict[str, Any]:
         facts, prompt = self.facts[record.dataset], self._prompt(record)
@@ -169,16 +166,17 @@ def _method(settings: dict[str, Any]) -> Method:
     target = settings.get("_target_")
     if not target:
         raise LazyBenchError("method has no _target_: name a class such as lazybench.methods.lazyllm.LazyLLM")
-    method = instantiate(settings)
+    method = instantiate(settings, _convert_="all")
     if not isinstance(method, Method):
         raise LazyBenchError(f"method._target_={target} is not a lazybench.methods.Method")
     return method
 
 
-def _settings(config: RunConfig, records: list[Record]) -> dict[str, Any]:
+def _settings(config: RunConfig, method: Method, records: list[Record]) -> dict[str, Any]:
     """What `config.yaml` says: everything set, and the hashes of the weights and records it met."""
     settings = asdict(config)
     del settings["output"]
+    settings["method"] = {"_target_": config.method["_target_"], **asdict(method)}
     return {**settings, "weights": locate(config.model).identity(), "records": fingerprint(records)}
 
 
@@ -195,12 +193,19 @@ def _check_context(config: RunConfig, model: PreTrainedModel, facts: list[Datase
     if holds is not None and longest > holds:
         raise LazyBenchError(
             f"model.limit={config.model.limit} and {longest - config.model.limit} new tokens are more than the "
-            f"{holds} positions of {config.model.name}: set model.limit to at most {holds - longest + config.model.limit}"
+            f"{holds} positions of {config.model.name}: set model.limit={holds - longest + config.model.limit} or less"
         )
 
 
-def _report(config: RunConfig, scores: dict[str, Any], folder: Path) -> None:
-    print(f"\n{scores_table(scores)}\n")
+def _announce(config: RunConfig, method: Method) -> None:
+    print(f"model {config.model.name}, data {config.data.name}, method {method.name}, task {config.task}")
     if config.data.source == "sample":
-        print("These records were generated, they are not LongBench: for that, add data=longbench (data.root=FOLDER).")
-    print(f"saved in {folder}")
+        print(f"records: {sample.LABEL}")
+
+
+def _report(config: RunConfig, scores: dict[str, Any], folder: Path) -> None:
+    print(f"\n{scores_table(scores)}\n\nsaved in {folder}")
+    if config.data.source == "sample":
+        print("next, on LongBench itself: add data=longbench, and data.root=FOLDER if it is on this machine")
+    else:
+        print("next, tables and figures of all runs: python -m lazybench report")

@@ -49,13 +49,13 @@ class PruningSchedule:
 
     @classmethod
     def parse(cls, text: str) -> PruningSchedule:
-        """Read `layer:keep` pairs, e.g. `"10:0.7,20:0.5"`; an empty text is the empty schedule.
+        """Read `layer:keep` pairs, e.g. `"10:0.7,20:0.5"` or with spaces between; an empty text prunes nothing.
 
         Raises:
             LazyLLMError: the text is not of that form, or a value is out of range.
         """
         pairs = []
-        for part in filter(None, (part.strip() for part in text.split(","))):
+        for part in text.replace(",", " ").split():
             layer, colon, keep = part.partition(":")
             try:
                 pairs.append((int(layer), float(keep)))

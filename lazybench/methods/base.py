@@ -5,6 +5,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
+from transformers import PreTrainedModel
+
 from lazybench.decoding import Decoder
 from lazybench.prompts import Prompt
 
@@ -36,6 +38,13 @@ class Method(ABC):
 
     name: str
     repeats: int = 1
+
+    def prepare(self, model: PreTrainedModel) -> None:  # noqa: B027  (most methods have nothing to prepare)
+        """Get ready for `model`, untimed, before anything is written.
+
+        Raises:
+            LazyBenchError: the method cannot work on this model.
+        """
 
     @abstractmethod
     def generate(self, prompt: Prompt, decode: Decoder, seed: int) -> Output:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from transformers import PreTrainedModel
+
 import lazyllm
 from lazybench.decoding import Decoder
 from lazybench.methods.base import Method, Output
@@ -15,13 +17,19 @@ class LazyLLM(Method):
     """Progressive, dynamic pruning with an Aux Cache (paper, section 3.2).
 
     Attributes:
-        schedule: `layer:keep` pairs, e.g. `10:0.7,20:0.5`.
+        schedule: `layer:keep` pairs as text or list; on the command line, where a comma outside brackets starts
+            a sweep, `method.schedule=[10:0.7,20:0.5]`.
     """
 
-    schedule: str = ""
+    schedule: str | list[str] = ""
 
     def __post_init__(self) -> None:
-        self._schedule = lazyllm.PruningSchedule.parse(self.schedule)
+        parts = self.schedule if isinstance(self.schedule, list) else [self.schedule]
+        self._schedule = lazyllm.PruningSchedule.parse(" ".join(map(str, parts)))
+        self.schedule = self._schedule.spec
+
+    def prepare(self, model: PreTrainedModel) -> None:
+        lazyllm.enable(model, self._schedule)  # refuses what it could not prune
 
     def generate(self, prompt: Prompt, decode: Decoder, seed: int) -> Output:
         with lazyllm.enable(decode.model, self._schedule) as lazy:
