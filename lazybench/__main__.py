@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import sys
 
+from lazybench.completion import SHELL_FLAGS, complete
+
 _USAGE = """\
 LazyBench compares ways to prune prompts: LazyLLM and others on LongBench.
 
@@ -25,6 +27,8 @@ def main() -> int:
         return 0 if words else 2
     command, rest = words[0], words[1:]
     try:
+        if command in SHELL_FLAGS:
+            return complete(words, _COMMANDS, lambda line: _run(line, program="lazybench"))
         return _COMMANDS[command](rest) if command in _COMMANDS else _unknown(command)
     except LazyBenchError as error:
         return _fail(str(error))
@@ -36,14 +40,16 @@ def main() -> int:
         return 1
 
 
-def _run(words: list[str]) -> int:
+def _run(words: list[str], program: str = "lazybench run") -> int:
     # With this set Hydra raises instead of printing a traceback of its own and leaving with exit code 1.
     os.environ.setdefault("HYDRA_FULL_ERROR", "1")
     from lazybench.cli_errors import explain
     from lazybench.run import KNOWN, SAID
     from lazybench.run import main as job
 
-    sys.argv = ["lazybench run", *words]
+    # Hydra takes flags and settings in one order only; people write them in any.
+    settings = [word for word in words if not word.startswith("-") and "=" in word]
+    sys.argv = [program, *(word for word in words if word not in settings), *settings]
     try:
         job()
     except KNOWN as error:
@@ -71,9 +77,6 @@ _COMMANDS = {"run": _run, "list": _list, "score": _score}
 def _unknown(command: str) -> int:
     from lazybench.suggest import suggest
 
-    # A completing shell calls the installed script with Hydra's own flags.
-    if command.startswith("-sc"):
-        return _run(sys.argv[1:])
     return _fail(f"unknown command {command!r}: {suggest(command, _COMMANDS)}")
 
 

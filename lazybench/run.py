@@ -45,6 +45,10 @@ def _job(config: DictConfig) -> str:
     if missing:
         raise LazyBenchError(f"nothing is set for {', '.join(sorted(missing))}: give it as {sorted(missing)[0]}=VALUE")
     settings = OmegaConf.to_object(config)
+    # A method of the user's own is a file next to its YAML.
+    for source in HydraConfig.get().runtime.config_sources:
+        if source.provider == "command-line" and source.path not in sys.path:
+            sys.path.append(source.path)
     import transformers
 
     transformers.utils.logging.set_verbosity_error()

@@ -1,0 +1,96 @@
+from __future__ import annotations
+
+import sys
+
+import pytest
+import torch
+import transformers
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+
+def byte_tokenizer(**special: str) -> PreTrainedTokenizerFast:
+    """One token a byte, with a BOS that the tokenizer itself puts in front, as Llama 2's does."""
+    from tokenizers.processors import TemplateProcessing
+
+    names = {"bos_token": "<s>", "eos_token": "</s>", **special}
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    vocabulary = {token: index for index, token in enumerate([*names.values(), *alphabet])}
+    core = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
+    core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    core.decoder = decoders.ByteLevel()
+    core.post_processor = TemplateProcessing(single="<s> $A", special_tokens=[("<s>", vocabulary["<s>"])])
+    return PreTrainedTokenizerFast(tokenizer_object=core, **names)
+
+
+@pytest.fixture(scope="session")
+def tokenizer():
+    return byte_tokenizer()
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tmp_path_factory, tokenizer):
+    """A random Llama with a byte tokenizer, saved as a folder."""
+    folder = tmp_path_factory.mktemp("tiny")
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=4,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=4096,
+        initializer_range=0.3,
+        bos_token_id=tokenizer.bos_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+    )
+    LlamaForCausalLM(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture
+def lazybench(monkeypatch, capsys, tiny_model, tmp_path):
+    """Call the command line in this process; returns (exit code, stdout, stderr)."""
+    from lazybench.__main__ import main
+
+    verbosity = transformers.utils.logging.get_verbosity()
+
+    def call(*words: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["lazybench", *words])
+        monkeypatch.setenv("HYDRA_FULL_ERROR", "1")
+        try:
+            code = main()
+        except SystemExit as stop:
+            code = stop.code
+        out, err = capsys.readouterr()
+        return code, out, err
+
+    yield call
+    transformers.utils.logging.set_verbosity(verbosity)
+
+
+@pytest.fixture
+def run(lazybench, tiny_model, tmp_path):
+    """Call `lazybench run` on the tiny model with small data; settings given override these."""
+
+    def call(*words: str, output: str = "runs") -> tuple[int, str, str]:
+        settings = {
+            "model.path": tiny_model,
+            "model.name": "tiny",
+            "model.chat": "null",
+            "model.limit": 900,
+            "data.tokens": 512,
+            "data.limit": 2,
+            "timing.warmup": 1,
+            "task": "2wikimqa",
+            "output": tmp_path / output,
+        }
+        if not any(word.startswith("method=") for word in words):
+            settings |= {"method": "lazyllm", "method.schedule": "[1:0.6]"}
+        given = {word.partition("=")[0] for word in words}
+        defaults = [f"{key}={value}" for key, value in settings.items() if key not in given]
+        return lazybench("run", *defaults, *words)
+
+    return call

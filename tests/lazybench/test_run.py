@@ -1,0 +1,292 @@
+"""`lazybench run` as a user meets it, on a tiny model."""
+
+from __future__ import annotations
+
+import json
+from statistics import fmean
+
+import pytest
+import yaml
+
+LAZY = ("method=lazyllm", "method.schedule=[1:0.6]")
+COLUMNS = {
+    "_id",
+    "dataset",
+    "prediction",
+    "answers",
+    "all_classes",
+    "length",
+    "score",
+    "prompt_tokens",
+    "new_tokens",
+    "ttft_s",
+    "generation_s",
+    "baseline_ttft_s",
+    "baseline_generation_s",
+    "prompt_computed",
+}
+
+
+def folders(root):
+    return sorted(path.parent for path in root.glob("*/*/*/*/config.yaml"))
+
+
+def rows(folder):
+    return [json.loads(line) for line in (folder / "predictions.jsonl").read_text().splitlines()]
+
+
+def test_a_run_saves_all_that_is_needed(run, tmp_path):
+    code, out, _ = run(*LAZY, "task=multidoc_qa")
+    assert code == 0
+    (folder,) = folders(tmp_path / "runs")
+    assert folder.parts[-4:-1] == ("tiny", "sample", "lazyllm")
+    assert "not LongBench" in out
+    assert str(folder) in out
+
+    records = rows(folder)
+    assert [row["dataset"] for row in records] == ["hotpotqa"] * 2 + ["2wikimqa"] * 2 + ["musique"] * 2
+    for row in records:
+        assert row.keys() >= COLUMNS
+        assert 0 < row["ttft_s"] <= row["generation_s"]
+        assert 0 < row["baseline_ttft_s"] <= row["baseline_generation_s"]
+        assert 0.5 < row["prompt_computed"] <= 1
+        assert row["new_tokens"] <= 32
+
+    scores = json.loads((folder / "scores.json").read_text())
+    assert list(scores["datasets"]) == ["hotpotqa", "2wikimqa", "musique"]
+    of = [row for row in records if row["dataset"] == "musique"]
+    musique = scores["datasets"]["musique"]
+    assert musique["records"] == 2
+    assert musique["score"] == pytest.approx(100 * fmean(row["score"] for row in of))
+    expected = fmean(row["baseline_ttft_s"] for row in of) / fmean(row["ttft_s"] for row in of)
+    assert musique["ttft_speedup"] == pytest.approx(expected)
+    task = scores["tasks"]["multidoc_qa"]
+    for key in ("score", "ttft_speedup", "generation_speedup", "prompt_computed"):
+        assert task[key] == pytest.approx(fmean(numbers[key] for numbers in scores["datasets"].values()))
+    assert task["records"] == 6
+
+    settings = yaml.safe_load((folder / "config.yaml").read_text())
+    assert settings["method"]["schedule"] == "1:0.6"
+    assert settings["task"] == "multidoc_qa"
+    where = json.loads((folder / "environment.json").read_text())
+    assert where.keys() >= {"versions", "commit", "device", "dtype", "attention", "threads"}
+    assert where["dtype"] == "float32"
+
+
+def test_a_finished_run_is_recognised(run, tmp_path):
+    run(*LAZY)
+    (folder,) = folders(tmp_path / "runs")
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    code, out, _ = run(*LAZY)
+    assert code == 0
+    assert "finished earlier" in out
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+
+
+def test_a_stopped_run_goes_on_where_it_stopped(run, tmp_path):
+    run(*LAZY, "task=multidoc_qa")
+    (folder,) = folders(tmp_path / "runs")
+    whole, predictions = rows(folder), folder / "predictions.jsonl"
+    lines = predictions.read_bytes().splitlines(keepends=True)
+    predictions.write_bytes(b"".join(lines[:3]) + lines[3][:40])
+    (folder / "scores.json").unlink()
+    code, out, _ = run(*LAZY, "task=multidoc_qa")
+    assert code == 0
+    assert "3 of 6 records are done" in out
+    again = rows(folder)
+    assert again[:3] == whole[:3]
+    assert [row["_id"] for row in again] == [row["_id"] for row in whole]
+    assert [row["prediction"] for row in again] == [row["prediction"] for row in whole]
+    assert json.loads((folder / "scores.json").read_text())["tasks"]["multidoc_qa"]["records"] == 6
+
+
+def test_damage_in_the_middle_is_not_papered_over(run, tmp_path):
+    run(*LAZY)
+    (folder,) = folders(tmp_path / "runs")
+    predictions = folder / "predictions.jsonl"
+    lines = predictions.read_bytes().splitlines(keepends=True)
+    predictions.write_bytes(b"{broken\n" + lines[1])
+    (folder / "scores.json").unlink()
+    code, _, err = run(*LAZY)
+    assert code == 2
+    assert "predictions.jsonl:1" in err
+
+
+@pytest.mark.parametrize(
+    "change",
+    ["method.schedule=[1:0.5]", "data.seed=1", "data.limit=1", "model.limit=800", "timing.paired=false"],
+)
+def test_changed_settings_give_another_folder(run, tmp_path, change):
+    run(*LAZY)
+    run(*LAZY, change)
+    assert len(folders(tmp_path / "runs")) == 2
+
+
+def test_where_the_results_lie_does_not_change_the_folder(run, tmp_path):
+    run(*LAZY)
+    run(*LAZY, output="elsewhere")
+    assert folders(tmp_path / "runs")[0].name == folders(tmp_path / "elsewhere")[0].name
+
+
+def test_a_sweep_runs_every_combination_and_goes_on_after_a_failure(run, tmp_path):
+    code, _, err = run("-m", "method=lazyllm", "method.schedule=[1:0.6],[9:0.5],[1:0.4]")
+    assert code == 2
+    assert "the model has 4 layers" in err
+    assert "the same command runs what is missing" in err
+    schedules = [
+        yaml.safe_load((f / "config.yaml").read_text())["method"]["schedule"] for f in folders(tmp_path / "runs")
+    ]
+    assert sorted(schedules) == ["1:0.4", "1:0.6"]
+
+
+def test_the_baseline_is_its_own_neighbour(run, tmp_path):
+    run("method=baseline")
+    (folder,) = folders(tmp_path / "runs")
+    for row in rows(folder):
+        assert row["ttft_s"] == row["baseline_ttft_s"]
+        assert row["prediction"] == row["baseline_prediction"]
+        assert row["prompt_computed"] == 1.0
+    assert json.loads((folder / "scores.json").read_text())["tasks"]["multidoc_qa"]["ttft_speedup"] == 1.0
+
+
+def test_unpaired_runs_have_no_speedup(run, tmp_path):
+    code, out, _ = run(*LAZY, "timing.paired=false")
+    assert code == 0
+    assert "not timed" in out
+    (folder,) = folders(tmp_path / "runs")
+    assert all(row["baseline_ttft_s"] is None for row in rows(folder))
+
+
+def test_keeping_everything_predicts_what_the_baseline_predicts(run, tmp_path):
+    run("method=lazyllm", "method.schedule=[1:1.0]", "task=all", "data.limit=1")
+    (folder,) = folders(tmp_path / "runs")
+    records = rows(folder)
+    assert len(records) == 16
+    assert all(row["prediction"] == row["baseline_prediction"] for row in records)
+
+
+def test_a_method_of_ones_own_is_one_file_and_one_yaml(run, tmp_path, monkeypatch):
+    (tmp_path / "keep_ends.py").write_text(
+        """
+from dataclasses import dataclass
+
+import torch
+
+from lazybench.methods import Method, Output
+
+
+@dataclass
+class KeepEnds(Method):
+    ends: int = 10
+
+    def generate(self, prompt, decode, seed):
+        ids = torch.cat([prompt.ids[:, : self.ends], prompt.ids[:, -self.ends :]], dim=1)
+        return Output(decode(ids), prompt_computed=ids.shape[1] / prompt.ids.shape[1])
+"""
+    )
+    (tmp_path / "method").mkdir()
+    (tmp_path / "method" / "keep_ends.yaml").write_text("_target_: keep_ends.KeepEnds\nname: keep_ends\nends: 30\n")
+    code, _, err = run("--config-dir", str(tmp_path), "method=keep_ends")
+    assert code == 0, err
+    (folder,) = folders(tmp_path / "runs")
+    assert folder.parts[-2] == "keep_ends"
+    assert all(row["prompt_computed"] == 60 / row["prompt_tokens"] for row in rows(folder))
+
+
+def test_real_records_from_a_folder(run, tmp_path):
+    root = tmp_path / "records"
+    root.mkdir()
+    record = {
+        "input": "Who?",
+        "context": "It was Ada. " * 60,
+        "answers": ["Ada"],
+        "length": 180,
+        "dataset": "hotpotqa",
+        "language": "en",
+        "all_classes": None,
+    }
+    with open(root / "hotpotqa.jsonl", "w") as file:
+        for index in range(3):
+            file.write(json.dumps({**record, "_id": f"r{index}"}) + "\n")
+    code, out, _ = run(*LAZY, "task=hotpotqa", "data=longbench", f"data.root={root}", "data.limit=null")
+    assert code == 0
+    assert "not LongBench" not in out
+    (folder,) = folders(tmp_path / "runs")
+    assert folder.parts[-3] == "longbench"
+    assert [row["_id"] for row in rows(folder)] == ["r0", "r1", "r2"]
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["task=multidoc"], "did you mean 'multidoc_qa'"),
+        (["method=lazzyllm"], "did you mean 'lazyllm'"),
+        (["methd=lazyllm"], "did you mean 'method'"),
+        (["method=lazyllm", "method.shedule=1"], "did you mean 'method.schedule'"),
+        (["method=lazyllm", "method.schedule=1"], "not layer:keep"),
+        (["method=lazyllm", "method.schedule=[1:0.5,1:0.4]"], "must increase"),
+        (["method=lazyllm", "method.schedule=[3:0.5]"], "the model has 4 layers"),
+        (["model.limit=many"], "model.limit=many"),
+        (["model.limit=1"], "at least 2"),
+        (["model.limit=4090"], "4096 positions"),
+        (["model.dtype=int8"], "choose one of: auto, float32"),
+        (["model.attention=magic"], "choose one of: sdpa"),
+        (["model.path=/no/such/folder"], "no such folder"),
+        (["model.path=./none.gguf"], "no such file"),
+        (["model.path=package:no_such_package/x.gguf"], "is not installed"),
+        (["model.chat=hello"], "{prompt}"),
+        (["model.chat=template"], "no chat template"),
+        (["model.device=cuda:7"], "not available here"),
+        (["data.limit=0"], "at least 1"),
+        (["data.limit=null"], "give a number"),
+        (["data.tokens=12"], "512"),
+        (["data=longbench", "data.root=/no/such/folder"], "/no/such/folder"),
+        (["timing.warmup=-1"], "at least 0"),
+        (["method._target_=no.such.Class"], "method._target_"),
+        (["method._target_=builtins.dict"], "not a lazybench.methods.Method"),
+    ],
+)
+def test_bad_settings_end_in_one_line_and_leave_nothing(run, tmp_path, words, says):
+    code, _, err = run(*words)
+    assert code == 2
+    lines = [line for line in err.splitlines() if line.strip()]
+    assert len(lines) == 1, err
+    assert says in lines[0]
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_missing_task_is_named(lazybench):
+    code, _, err = lazybench("run")
+    assert code == 2
+    assert "task" in err
+    assert len(err.strip().splitlines()) == 1
+
+
+def test_output_that_cannot_be_written(run, tmp_path):
+    (tmp_path / "runs").write_text("a file, not a folder")
+    code, _, err = run(*LAZY)
+    assert code == 2
+    assert "cannot be written" in err
+
+
+def test_help_list_and_completion(lazybench, monkeypatch):
+    code, out, _ = lazybench("--help")
+    assert code == 0
+    assert "lazybench run" in out
+    code, out, _ = lazybench("run", "--help")
+    assert code == 0
+    assert "method: baseline" in out
+    code, out, _ = lazybench("run", "--cfg", "job", "task=code")
+    assert code == 0
+    assert yaml.safe_load(out)["task"] == "code"
+    code, out, _ = lazybench("list")
+    assert code == 0
+    assert all(name in out for name in ("lazyllm", "llama2_7b", "xgen_7b", "multidoc_qa", "repobench-p"))
+    for line, expected in [("lazybench s", "score"), ("lazybench run method=l", "method=lazyllm")]:
+        monkeypatch.setenv("COMP_LINE", line)
+        monkeypatch.setenv("COMP_POINT", str(len(line)))
+        code, out, _ = lazybench("-sc", "query=bash")
+        assert out.split() == [expected]
+    code, _, err = lazybench("rum")
+    assert code == 2
+    assert "did you mean 'run'" in err
