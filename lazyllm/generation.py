@@ -11,8 +11,9 @@ from lazyllm.arguments import TokenArguments
 from lazyllm.attention import FusedAttention, WindowMask, attend_in_blocks, causal
 from lazyllm.cache import LazyCache, Segment
 from lazyllm.errors import LazyLLMError
-from lazyllm.importance import most_important, newest_row
+from lazyllm.importance import newest_row
 from lazyllm.schedule import PruningSchedule
+from lazyllm.selection import Selection
 from lazyllm.stats import Stats
 
 
@@ -23,21 +24,29 @@ class Generation:
         schedule: the stages.
         num_layers: number of decoder layers.
         attention: the model's own attention kernel.
+        selection: what ranks the tokens at the stages.
         record_positions: keep the positions of every step in `stats`.
+        record_importance: keep the importance in every layer of prefilling in `stats`.
     """
 
     def __init__(
-        self, schedule: PruningSchedule, num_layers: int, attention: FusedAttention, record_positions: bool
+        self,
+        schedule: PruningSchedule,
+        num_layers: int,
+        attention: FusedAttention,
+        selection: type[Selection],
+        record_positions: bool,
+        record_importance: bool,
     ) -> None:
-        self.schedule = schedule
         self.cache = LazyCache(schedule, num_layers)
         self.stats = Stats(self.cache, record_positions)
         self._attention = attention
+        self._selection = selection(self.cache)
+        self._record_importance = record_importance
         self._arguments = TokenArguments(self.cache)
         self._layer = -1
         self._attended = False
         self._rotary = True
-        self._importance: torch.Tensor | None = None
         self._unpadded: torch.Tensor | None = None
 
     def begin_step(self, new: int, attention_mask: torch.Tensor | None) -> None:
@@ -117,8 +126,7 @@ class Generation:
             return newest if self._rotary else newest.expand(-1, self.cache.new, -1)
         if layer != segment.layers[-1]:
             return output
-        count = segment.stage.kept(segment.n_active)
-        return self.cache.prune(segment, output, most_important(self._importance, count))
+        return self.cache.prune(segment, output, self._selection.survivors(segment))
 
     def mask(self, **kwargs: Any) -> WindowMask | None:
         """What stands for the attention mask: nothing where causality suffices (transformers' mask interface).
@@ -164,8 +172,13 @@ class Generation:
         self._refuse_unsupported(module, segment, query, key, attention_mask, is_causal, kwargs)
         self._attended = True
         scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
-        if segment.stage is not None and self._layer == segment.layers[-1]:
-            self._importance = newest_row(query, key, scaling, softcap)
+        wanted, recorded = self._selection.wants(self._layer), self._record_importance and self.cache.prefilling
+        if wanted or recorded:
+            importance = newest_row(query, key, scaling, softcap)
+            if wanted:
+                self._selection.observe(importance)
+            if recorded:
+                self.stats.importance.append(importance)
         by_index = self.cache.prefilling or segment.n_rows == 1
         if by_index and attention_mask is None and (softcap is None or self._attention.caps_scores):
             extra = {} if softcap is None else {"softcap": softcap}
@@ -194,7 +207,7 @@ class Generation:
             )
         if attention_mask is not None and not isinstance(attention_mask, WindowMask):
             raise LazyLLMError("the model builds an attention mask of its own: this architecture is not supported")
-        if attention_mask is not None and segment.stage is not None and self._layer == segment.layers[-1]:
+        if attention_mask is not None and self._selection.wants(self._layer):
             raise LazyLLMError(
                 f"layer {self._layer} sees only a window of the {self.cache.total} tokens, so it cannot rank them: "
                 "put the stage after a layer with full attention"

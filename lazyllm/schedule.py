@@ -48,22 +48,16 @@ class PruningSchedule:
         object.__setattr__(self, "stages", checked)
 
     @classmethod
-    def parse(cls, text: str) -> PruningSchedule:
+    def parse(cls, text: str, num_layers: int | None = None) -> PruningSchedule:
         """Read `layer:keep` pairs, e.g. `"10:0.7,20:0.5"` or with spaces between; an empty text prunes nothing.
+
+        A layer may be a percentage of depth where `num_layers` is given: `50%:0.7` prunes when half of the
+        layers have run.
 
         Raises:
             LazyLLMError: the text is not of that form, or a value is out of range.
         """
-        pairs = []
-        for part in text.replace(",", " ").split():
-            layer, colon, keep = part.partition(":")
-            try:
-                pairs.append((int(layer), float(keep)))
-            except ValueError:
-                colon = ""
-            if not colon:
-                raise LazyLLMError(f"{part!r} in the schedule {text!r} is not layer:keep, such as 10:0.7") from None
-        return cls(pairs)
+        return cls(_parse_pair(part, text, num_layers) for part in text.replace(",", " ").split())
 
     @property
     def spec(self) -> str:
@@ -98,6 +92,22 @@ class PruningSchedule:
 
     def __repr__(self) -> str:
         return f"PruningSchedule({[tuple(stage) for stage in self.stages]})"
+
+
+def _parse_pair(part: str, text: str, num_layers: int | None) -> tuple[int, float]:
+    layer, _, keep = part.partition(":")
+    try:
+        if not layer.endswith("%"):
+            return int(layer), float(keep)
+        depth = float(layer.removesuffix("%")) / 100
+        fraction = float(keep)
+    except ValueError:
+        raise LazyLLMError(f"{part!r} in the schedule {text!r} is not layer:keep, such as 10:0.7 or 33%:0.7") from None
+    if num_layers is None:
+        raise LazyLLMError(f"{part!r} in the schedule {text!r} is a part of the depth: say of how many layers")
+    if not 0 < depth < 1:
+        raise LazyLLMError(f"{layer} in the schedule {text!r} is out of range: above 0% and below 100% of the depth")
+    return max(0, round(depth * num_layers) - 1), fraction
 
 
 def _stage(pair: tuple[int, float]) -> Stage:

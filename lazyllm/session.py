@@ -16,22 +16,34 @@ from lazyllm.cache import LazyCache
 from lazyllm.errors import LazyLLMError
 from lazyllm.generation import Generation
 from lazyllm.schedule import PruningSchedule
+from lazyllm.selection import DynamicSelection, StaticSelection
 from lazyllm.stats import Stats
 
 
 class Session:
     """LazyLLM on one model, from `with` to its end; made by `lazyllm.enable`."""
 
-    def __init__(self, model: nn.Module, schedule: PruningSchedule, record_positions: bool) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        schedule: PruningSchedule,
+        static: bool,
+        record_positions: bool,
+        record_importance: bool,
+    ) -> None:
         if not isinstance(schedule, PruningSchedule):
             raise LazyLLMError(f"schedule must be a lazyllm.PruningSchedule, not {type(schedule).__name__}")
         anatomy = dissect(model)
         schedule.check(len(anatomy.layers))
+        if static and len(schedule.stages) != 1:
+            raise LazyLLMError(f"static pruning has one stage, not the {len(schedule.stages)} of {schedule.spec!r}")
         self.schedule = schedule
         self._model = model
         self._decoder = anatomy.decoder
         self._layers = anatomy.layers
+        self._selection = StaticSelection if static else DynamicSelection
         self._record_positions = record_positions
+        self._record_importance = record_importance
         self._hooks: list[Any] = []
         self._implementation = ""
         self._attention: FusedAttention | None = None
@@ -117,7 +129,14 @@ class Session:
                 f"a {type(cache).__name__} from outside is not supported: LazyLLM keeps a cache of its own, so leave "
                 "out past_key_values and cache_implementation"
             )
-        self._generation = Generation(self.schedule, len(self._layers), self._attention, self._record_positions)
+        self._generation = Generation(
+            self.schedule,
+            len(self._layers),
+            self._attention,
+            self._selection,
+            self._record_positions,
+            self._record_importance,
+        )
         return self._generation
 
     def _after_decoder(self, decoder: nn.Module, args: tuple[Any, ...], output: ModelOutput | None) -> None:
@@ -154,7 +173,14 @@ def _set_attention(config: Any, implementation: str) -> None:
     config._attn_implementation = {"": implementation}
 
 
-def enable(model: nn.Module, schedule: PruningSchedule, *, record_positions: bool = False) -> Session:
+def enable(
+    model: nn.Module,
+    schedule: PruningSchedule,
+    *,
+    static: bool = False,
+    record_positions: bool = False,
+    record_importance: bool = False,
+) -> Session:
     """Prune the prompt of everything `model` generates inside the `with` (LazyLLM, Fu et al. 2024).
 
     The weights are untouched; after the `with`, also after an exception, the model is what it was. Inside,
@@ -165,7 +191,10 @@ def enable(model: nn.Module, schedule: PruningSchedule, *, record_positions: boo
     Args:
         model: a Hugging Face decoder-only model.
         schedule: where tokens are pruned and how many stay.
+        static: prune once and for good instead, the paper's static token pruning: one stage, ranked in
+            prefilling by the mean over all layers up to it.
         record_positions: also keep the active and computed positions of every step and layer in `stats`.
+        record_importance: also keep the importance in every layer of prefilling in `stats`.
 
     Returns:
         A context manager with `stats`, the counts of the latest generation, and `schedule`.
@@ -174,4 +203,4 @@ def enable(model: nn.Module, schedule: PruningSchedule, *, record_positions: boo
         LazyLLMError: the model or the schedule is not supported; raised later, inside the `with`, for inputs
             that are not.
     """
-    return Session(model, schedule, record_positions)
+    return Session(model, schedule, static, record_positions, record_importance)

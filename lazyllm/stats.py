@@ -14,6 +14,8 @@ class Stats:
         positions: with `record_positions=True`, `positions[step][layer]` is the sorted active set, int64 (n,).
         computed: with `record_positions=True`, `computed[step][layer]` are the sorted positions whose keys and
             values were computed in that layer at that step, int64 (n,).
+        importance: with `record_importance=True`, `importance[layer]` is the newest token's mean attention
+            probability on each active token in prefilling, (n,).
     """
 
     def __init__(self, cache: LazyCache, record_positions: bool) -> None:
@@ -23,6 +25,7 @@ class Stats:
         self._active: list[list[int]] = []
         self.positions: list[list[torch.Tensor]] = []
         self.computed: list[list[torch.Tensor]] = []
+        self.importance: list[torch.Tensor] = []
 
     def add_step(self) -> None:
         """Take the counts of the forward pass that has just gone through all layers."""
@@ -54,6 +57,11 @@ class Stats:
     def active(self) -> torch.Tensor:
         """Size of the active set of each layer at each step, int64 (steps, layers)."""
         return torch.tensor(self._active)
+
+    @property
+    def stages(self) -> list[int]:
+        """The layers after which this generation pruned."""
+        return [segment.layers[-1] for segment in self._cache.segments[:-1]]
 
     @property
     def prompt_computed(self) -> float:

@@ -144,3 +144,29 @@ def test_invariants(seed, length, stages):
     assert stats.active.tolist() == [[len(members) for members in step] for step in stats.positions]
     held = [len({p for p in layer if p < length}) / length for layer in once]
     assert stats.prompt_computed == pytest.approx(sum(held) / 5)
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    seed=st.integers(0, 1000), length=st.integers(2, 40), layer=st.integers(0, 3), keep=st.sampled_from([0.1, 0.4, 0.8])
+)
+def test_static_pruning_prunes_once_and_for_good(seed, length, layer, keep):
+    model, ids = families.build("llama", seed=seed, dtype=torch.float64), families.prompt(length, seed)
+    schedule = lazyllm.PruningSchedule([(layer, keep)])
+    with lazyllm.enable(model, schedule, static=True, record_positions=True, record_importance=True) as lazy:
+        output = families.generate(model, ids, 5)
+    stats = lazy.stats
+    mean = torch.stack(stats.importance[: layer + 1]).mean(0)
+    mean[-1] = float("inf")
+    kept = mean.argsort(descending=True, stable=True)[: schedule.stages[0].kept(length)].sort().values.tolist()
+    for step in range(5):
+        generated = list(range(length, length + step))
+        assert [p.tolist() for p in stats.positions[step][layer + 1 :]] == [kept + generated] * (4 - layer)
+        assert stats.rows[step].tolist() == ([1] * 5 if step else [length] * (layer + 1) + [len(kept)] * (4 - layer))
+    model.set_attn_implementation("eager")
+    oracle = replay.Replay(model, output.sequences[:, :-1], stats.positions, stats.computed)
+    for step, logits in enumerate(output.logits):
+        torch.testing.assert_close(logits[0], oracle.logits[length - 1 + step].float(), rtol=1e-5, atol=1e-5)
+    for index in range(layer + 1):
+        row = oracle.probabilities[index][:, length - 1, :length].mean(0)
+        torch.testing.assert_close(stats.importance[index], row, rtol=1e-5, atol=1e-6)

@@ -147,6 +147,7 @@ def test_logits_of_other_tokens_are_refused(model, ids):
 def test_unsupported_use_says_why(model, ids):
     refuse("has 5 layers", lambda: lazyllm.enable(model, lazyllm.PruningSchedule([(4, 0.5)])))
     refuse("must be a lazyllm.PruningSchedule", lambda: lazyllm.enable(model, [(1, 0.5)]))
+    refuse("one stage", lambda: lazyllm.enable(model, STAGES, static=True))
     refuse("not a Hugging Face model", lambda: lazyllm.enable(torch.nn.Linear(2, 2), STAGES))
     refuse("nothing has been generated", lambda: lazyllm.enable(model, STAGES).stats)
     with lazyllm.enable(model, STAGES):

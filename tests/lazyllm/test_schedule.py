@@ -76,3 +76,12 @@ def test_the_most_important_go_on(values, data):
     assert chosen[-1] == len(values) - 1
     left_out = [value for index, value in enumerate(values) if index not in chosen]
     assert all(values[index] >= value for index in chosen[:-1] for value in left_out)
+
+
+def test_layers_may_be_parts_of_the_depth():
+    assert PruningSchedule.parse("33%:0.7,66%:0.5", num_layers=30) == PruningSchedule([(9, 0.7), (19, 0.5)])
+    assert PruningSchedule.parse("1%:0.7", num_layers=30).stages[0].layer == 0
+    with pytest.raises(LazyLLMError, match="of how many layers"):
+        PruningSchedule.parse("33%:0.7")
+    with pytest.raises(LazyLLMError, match="out of range"):
+        PruningSchedule.parse("100%:0.7", num_layers=30)
