@@ -1,0 +1,47 @@
+"""Random token drop."""
+
+from __future__ import annotations
+
+import math
+import random
+from dataclasses import dataclass
+
+import torch
+
+from lazybench.decoding import Decoder
+from lazybench.errors import LazyBenchError
+from lazybench.methods.base import Method, Output
+from lazybench.prompts import Prompt
+
+
+@dataclass
+class RandomDrop(Method):
+    """Drops prompt tokens at random before the model sees them; the survivors are an ordinary, shorter prompt.
+
+    Special tokens and the last token always stay. Of `n` tokens `ceil(keep * n)` remain, or all that must stay
+    if those are more; the rest are drawn evenly, without replacement.
+
+    Attributes:
+        keep: fraction of the prompt's tokens that remain, in (0, 1].
+        repeats: seeds; what is dropped depends on the seed and the record's id alone.
+    """
+
+    repeats: int = 5
+    keep: float = 0.5
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.keep, int | float) or not 0 < self.keep <= 1:
+            raise LazyBenchError(f"method.keep={self.keep} must be a number above 0, at most 1")
+        if not isinstance(self.repeats, int) or self.repeats < 1:
+            raise LazyBenchError(f"method.repeats={self.repeats} must be a whole number, at least 1")
+
+    def generate(self, prompt: Prompt, decode: Decoder, seed: int) -> Output:
+        ids = prompt.ids[0].tolist()
+        special = set(prompt.builder.tokenizer.all_special_ids)
+        droppable = [position for position, token in enumerate(ids[:-1]) if token not in special]
+        # 1e-9: keep * n may come out a hair above the whole number it stands for.
+        excess = min(len(droppable), len(ids) - math.ceil(self.keep * len(ids) - 1e-9))
+        # Python's generator: the same draws on every device and with every version of torch.
+        dropped = set(random.Random(f"{seed}/{prompt.record.id}").sample(droppable, excess))
+        kept = [token for position, token in enumerate(ids) if position not in dropped]
+        return Output(decode(torch.tensor([kept])), prompt_computed=len(kept) / len(ids))
