@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 
 from lazybench.completion import SHELL_FLAGS, complete
 
@@ -13,6 +14,7 @@ LazyBench compares ways to prune prompts: LazyLLM and others on LongBench.
   lazybench run method=lazyllm task=multidoc_qa   run a method over the records of a task
   lazybench list                                  methods, models, tasks, datasets
   lazybench score FILE [--out FILE]               LongBench's scores of a file of predictions
+  lazybench speed                                 times next to the unmodified model's, for prompt lengths
 
 Each command has --help."""
 
@@ -41,12 +43,23 @@ def main() -> int:
 
 
 def _run(words: list[str], program: str = "lazybench run") -> int:
+    from lazybench import hydra_app
+
+    return _hydra(hydra_app.main, program, words)
+
+
+def _speed(words: list[str]) -> int:
+    from lazybench import hydra_app
+
+    return _hydra(hydra_app.speed, "lazybench speed", words)
+
+
+def _hydra(job: Callable[[], None], program: str, words: list[str]) -> int:
+    from lazybench.cli_errors import explain
+    from lazybench.hydra_app import KNOWN, SAID
+
     # With this set Hydra raises instead of printing a traceback of its own and leaving with exit code 1.
     os.environ.setdefault("HYDRA_FULL_ERROR", "1")
-    from lazybench.cli_errors import explain
-    from lazybench.run import KNOWN, SAID
-    from lazybench.run import main as job
-
     # Hydra takes flags and settings in one order only; people write them in any.
     settings = [word for word in words if not word.startswith("-") and "=" in word]
     sys.argv = [program, *(word for word in words if word not in settings), *settings]
@@ -71,7 +84,7 @@ def _score(words: list[str]) -> int:
     return score(words)
 
 
-_COMMANDS = {"run": _run, "list": _list, "score": _score}
+_COMMANDS = {"run": _run, "list": _list, "score": _score, "speed": _speed}
 
 
 def _unknown(command: str) -> int:

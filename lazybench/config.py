@@ -126,9 +126,40 @@ class RunConfig:
     output: str = "results/runs"
 
 
+@dataclass
+class SpeedConfig:
+    """A measurement of speed without a dataset.
+
+    Attributes:
+        model: the model under test.
+        method: a method with a schedule.
+        lengths: prompt lengths in tokens.
+        new_tokens: tokens of a whole generation.
+        repeats: timed runs of each subject.
+        output: CSV file to write; None writes none.
+    """
+
+    model: ModelConfig = MISSING
+    method: dict[str, Any] = field(default_factory=dict)
+    lengths: list[int] = field(default_factory=list)
+    new_tokens: int = 32
+    repeats: int = 3
+    output: str | None = None
+
+    def __post_init__(self) -> None:
+        if not self.lengths:
+            raise LazyBenchError("lengths=[] measures nothing: give prompt lengths such as lengths=[1024,2048]")
+        for length in self.lengths:
+            _at_least("lengths", length, 2)
+        _at_least("new_tokens", self.new_tokens, 2)
+        _at_least("repeats", self.repeats, 1)
+
+
 def register() -> None:
-    """Put the schema where `conf/config.yaml` finds it."""
-    ConfigStore.instance().store(name="schema", node=RunConfig)
+    """Put the schemas where the configs in `conf/` find them."""
+    store = ConfigStore.instance()
+    store.store(name="schema", node=RunConfig)
+    store.store(name="speed_schema", node=SpeedConfig)
 
 
 def _one_of(key: str, value: str, choices: tuple[str, ...]) -> None:

@@ -52,6 +52,7 @@ class Decoder:
         max_new_tokens: tokens to generate at most.
         stop_ids: ids that end a generation; none means that it always runs to `max_new_tokens`.
         min_new_tokens: tokens before a stop counts.
+        tracing: an untimed pass that looks inside; keeps the logits of the first new token.
         clock: notes the time of each token.
     """
 
@@ -59,7 +60,9 @@ class Decoder:
     max_new_tokens: int
     stop_ids: list[int] = field(default_factory=list)
     min_new_tokens: int = 0
+    tracing: bool = False
     clock: Clock = field(init=False)
+    first_logits: torch.Tensor | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         self.clock = Clock(self.model.device)
@@ -71,7 +74,7 @@ class Decoder:
             ids: prompt token ids, int64 (1, tokens).
 
         Returns:
-            the new token ids, the stop included.
+            the new token ids, the stop included. In a tracing pass `first_logits` is (vocabulary,), float32.
         """
         ids = ids.to(self.model.device)
         output = self.model.generate(
@@ -84,7 +87,12 @@ class Decoder:
             eos_token_id=self.stop_ids or None,
             pad_token_id=self.stop_ids[0] if self.stop_ids else None,
             streamer=self.clock,
+            return_dict_in_generate=self.tracing,
+            output_logits=self.tracing,
         )
+        if self.tracing:
+            self.first_logits = output.logits[0][0].float().cpu()
+            output = output.sequences
         return output[0, ids.shape[1] :].tolist()
 
 

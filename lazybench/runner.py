@@ -50,7 +50,7 @@ def run(config: RunConfig) -> Path:
     """
     facts = load_facts(config.data.datasets)
     datasets = datasets_of(config.task, facts)
-    method = _method(config.method)
+    method = build_method(config.method)
     tokenizer = load_tokenizer(config.model)
     records = [record for name in datasets for record in load_records(name, config.data, tokenizer)]
     settings = _settings(config, method, records)
@@ -162,7 +162,12 @@ def _timed(method: Method, prompt: Prompt, decode: Decoder, seed: int) -> Pass:
     return Pass(output, times[0], times[-1])
 
 
-def _method(settings: dict[str, Any]) -> Method:
+def build_method(settings: dict[str, Any]) -> Method:
+    """The method that a config's `method` describes.
+
+    Raises:
+        LazyBenchError: `_target_` does not name a `Method`.
+    """
     target = settings.get("_target_")
     if not target:
         raise LazyBenchError("method has no _target_: name a class such as lazybench.methods.lazyllm.LazyLLM")

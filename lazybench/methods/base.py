@@ -9,6 +9,7 @@ from transformers import PreTrainedModel
 
 from lazybench.decoding import Decoder
 from lazybench.prompts import Prompt
+from lazyllm import Stats
 
 
 @dataclass(frozen=True)
@@ -18,10 +19,12 @@ class Output:
     Attributes:
         tokens: ids of the new tokens, as the decoder returned them.
         prompt_computed: mean over layers of the fraction of prompt tokens computed there, in (0, 1] (Table 2).
+        stats: what LazyLLM's engine counted, for methods that run on it.
     """
 
     tokens: list[int]
     prompt_computed: float
+    stats: Stats | None = None
 
 
 @dataclass

@@ -11,27 +11,34 @@ from lazybench.decoding import Decoder
 from lazybench.methods.base import Method, Output
 from lazybench.prompts import Prompt
 
+_DEEP = 1000  # layers; deep enough to read any schedule before the model's depth is known
+
 
 @dataclass
 class LazyLLM(Method):
     """Progressive, dynamic pruning with an Aux Cache (paper, section 3.2).
 
     Attributes:
-        schedule: `layer:keep` pairs as text or list; on the command line, where a comma outside brackets starts
-            a sweep, `method.schedule=[10:0.7,20:0.5]`.
+        schedule: `layer:keep` pairs as text or list; a layer may be a percentage of the depth. On the command
+            line, where a comma outside brackets starts a sweep, `method.schedule=[10:0.7,20:0.5]`.
     """
 
     schedule: str | list[str] = ""
 
     def __post_init__(self) -> None:
         parts = self.schedule if isinstance(self.schedule, list) else [self.schedule]
-        self._schedule = lazyllm.PruningSchedule.parse(" ".join(map(str, parts)))
-        self.schedule = self._schedule.spec
+        self.schedule = ",".join(" ".join(map(str, parts)).replace(",", " ").split())
+        self.pruning_schedule(num_layers=_DEEP)
+
+    def pruning_schedule(self, num_layers: int) -> lazyllm.PruningSchedule:
+        """The schedule on a model of `num_layers` decoder layers."""
+        return lazyllm.PruningSchedule.parse(self.schedule, num_layers)
 
     def prepare(self, model: PreTrainedModel) -> None:
+        self._schedule = self.pruning_schedule(model.config.num_hidden_layers)
         lazyllm.enable(model, self._schedule)  # refuses what it could not prune
 
     def generate(self, prompt: Prompt, decode: Decoder, seed: int) -> Output:
-        with lazyllm.enable(decode.model, self._schedule) as lazy:
+        with lazyllm.enable(decode.model, self._schedule, record_positions=decode.tracing) as lazy:
             tokens = decode(prompt.ids)
-        return Output(tokens, lazy.stats.prompt_computed)
+        return Output(tokens, lazy.stats.prompt_computed, lazy.stats)

@@ -1,0 +1,76 @@
+"""The commands that Hydra configures: it composes the settings, this checks them and hands them on."""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+
+import hydra
+from hydra.core.hydra_config import HydraConfig
+from hydra.errors import HydraException
+from hydra.types import RunMode
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from lazybench import config as schema
+from lazybench.cli_errors import explain
+from lazybench.conf import CONF
+from lazybench.errors import LazyBenchError
+from lazyllm.errors import LazyLLMError
+
+# What bad input raises; anything else is a fault of ours and shows its traceback.
+KNOWN = (LazyBenchError, LazyLLMError, HydraException, OmegaConfBaseException)
+
+SAID = "said when the job ended"
+
+schema.register()
+
+
+@hydra.main(version_base="1.3", config_path=str(CONF), config_name="config")
+def main(config: DictConfig) -> str:
+    """Run one job; a sweep calls this once a job.
+
+    Returns:
+        the run's folder.
+    """
+    return _guarded(config, "lazybench.runner", "run")
+
+
+@hydra.main(version_base="1.3", config_path=str(CONF), config_name="speed")
+def speed(config: DictConfig) -> str:
+    """Measure speed."""
+    return _guarded(config, "lazybench.speed", "main")
+
+
+def _guarded(config: DictConfig, module: str, function: str) -> str:
+    """Check the settings and carry them out; what is wrong with them is said in one line."""
+    try:
+        return _job(config, module, function)
+    except Exception as error:
+        if isinstance(error, KNOWN):
+            _end(error)
+        raise
+
+
+def _job(config: DictConfig, module: str, function: str) -> str:
+    missing = OmegaConf.missing_keys(config)
+    if missing:
+        raise LazyBenchError(f"nothing is set for {', '.join(sorted(missing))}: give it as {sorted(missing)[0]}=VALUE")
+    settings = OmegaConf.to_object(config)
+    # A method of the user's own is a file next to its YAML.
+    for source in HydraConfig.get().runtime.config_sources:
+        if source.provider == "command-line" and source.path not in sys.path:
+            sys.path.append(source.path)
+    import transformers
+
+    transformers.utils.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+    return str(getattr(import_module(module), function)(settings))
+
+
+def _end(error: Exception) -> None:
+    """Say why a job ends. A single run ends the command here; a sweep goes on with its other jobs."""
+    print(f"lazybench: {explain(error)}", file=sys.stderr)
+    error.add_note(SAID)
+    if HydraConfig.get().mode == RunMode.RUN:
+        sys.exit(2)

@@ -1,0 +1,36 @@
+"""Static token pruning, a baseline of the paper (section 5.1)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from transformers import PreTrainedModel
+
+import lazyllm
+from lazybench.decoding import Decoder
+from lazybench.methods.base import Method, Output
+from lazybench.prompts import Prompt
+
+
+@dataclass
+class StaticPruning(Method):
+    """Prune prompt tokens once, by their attention in the first layers; they never return.
+
+    Attributes:
+        layer: the decoder layer after which to prune; Eq. 1's importance is the mean over layers 0 to this one.
+        keep: fraction of the prompt tokens that stay.
+    """
+
+    layer: int = 4
+    keep: float = 0.5
+
+    def __post_init__(self) -> None:
+        self._schedule = lazyllm.PruningSchedule([(self.layer, self.keep)])
+
+    def prepare(self, model: PreTrainedModel) -> None:
+        lazyllm.enable(model, self._schedule, static=True)  # refuses what it could not prune
+
+    def generate(self, prompt: Prompt, decode: Decoder, seed: int) -> Output:
+        with lazyllm.enable(decode.model, self._schedule, static=True, record_positions=decode.tracing) as lazy:
+            tokens = decode(prompt.ids)
+        return Output(tokens, lazy.stats.prompt_computed, lazy.stats)
