@@ -115,6 +115,7 @@ class RunConfig:
         data: where records come from.
         task: one of the six tasks, one dataset, or `all`.
         timing: how times are taken.
+        trace: also look inside, in untimed passes: first-token divergence, tokens computed by step, attention.
         output: folder that holds all run folders.
     """
 
@@ -123,6 +124,7 @@ class RunConfig:
     data: DataConfig = MISSING
     task: str = MISSING
     timing: TimingConfig = field(default_factory=TimingConfig)
+    trace: bool = False
     output: str = "results/runs"
 
 

@@ -18,22 +18,27 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def scores_table(scores: Mapping[str, Any]) -> str:
-    """Scores and speedups per dataset, then per task."""
-    rows = [_row(name, numbers) for name, numbers in scores["datasets"].items()]
-    rows += [_row(f"{task} (mean of datasets)", numbers) for task, numbers in scores["tasks"].items()]
-    return table(("", "records", "score", "TTFT speedup", "generation speedup", "% prompt computed"), rows)
+    """Scores and speedups per dataset, then per task; records that failed are counted where there are any."""
+    named = [*scores["datasets"].items()]
+    named += [(f"{task} (mean of datasets)", numbers) for task, numbers in scores["tasks"].items()]
+    header = ["", "records", "score", "TTFT speedup", "generation speedup", "% prompt computed"]
+    rows = [_row(name, numbers) for name, numbers in named]
+    if any(numbers["failed"] for _, numbers in named):
+        header.append("failed")
+        rows = [[*row, str(numbers["failed"])] for row, (_, numbers) in zip(rows, named, strict=True)]
+    return table(header, rows)
 
 
-def _row(name: str, numbers: Mapping[str, Any]) -> tuple[str, ...]:
-    return (
+def _row(name: str, numbers: Mapping[str, Any]) -> list[str]:
+    return [
         name,
         str(numbers["records"]),
-        f"{numbers['score']:.2f}",
-        _times(numbers["ttft_speedup"]),
-        _times(numbers["generation_speedup"]),
-        f"{100 * numbers['prompt_computed']:.2f}",
-    )
+        _number(numbers["score"], "{:.2f}"),
+        _number(numbers["ttft_speedup"], "{:.2f}x"),
+        _number(numbers["generation_speedup"], "{:.2f}x"),
+        _number(numbers["prompt_computed"], "{:.2%}").removesuffix("%"),
+    ]
 
 
-def _times(speedup: float | None) -> str:
-    return "not timed" if speedup is None else f"{speedup:.2f}x"
+def _number(value: float | None, form: str) -> str:
+    return "-" if value is None else form.format(value)

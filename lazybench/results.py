@@ -17,9 +17,10 @@ def summarise(rows: Iterable[Mapping[str, Any]], facts: Mapping[str, DatasetFact
         facts: facts by dataset.
 
     Returns:
-        `datasets` and `tasks`, each by name with `score` (0 to 100), `records`, `ttft_speedup` and
-        `generation_speedup` (mean baseline time over mean method time on the same records; None without paired
-        times) and `prompt_computed` (0 to 1). A task's values are the mean over its datasets.
+        `datasets` and `tasks`, each by name with `score` (0 to 100), `records`, `failed` (records the method
+        could not run, left out of the rest), `ttft_speedup` and `generation_speedup` (mean baseline time over
+        mean method time on the same records; None without paired times) and `prompt_computed` (0 to 1). A
+        task's values are the mean over its datasets.
     """
     by_dataset: dict[str, list[Mapping[str, Any]]] = {}
     for row in rows:
@@ -32,10 +33,14 @@ def summarise(rows: Iterable[Mapping[str, Any]], facts: Mapping[str, DatasetFact
     return {"datasets": datasets, "tasks": {task: _macro_average(of) for task, of in by_task.items()}}
 
 
-def _dataset(rows: list[Mapping[str, Any]]) -> dict[str, Any]:
+def _dataset(every: list[Mapping[str, Any]]) -> dict[str, Any]:
+    rows = [row for row in every if not row.get("error")]
+    counts = {"records": len(rows), "failed": len(every) - len(rows)}
+    if not rows:
+        return {"score": None, **counts, "ttft_speedup": None, "generation_speedup": None, "prompt_computed": None}
     return {
         "score": 100 * fmean(row["score"] for row in rows),
-        "records": len(rows),
+        **counts,
         "ttft_speedup": _speedup(rows, "ttft_s"),
         "generation_speedup": _speedup(rows, "generation_s"),
         "prompt_computed": fmean(row["prompt_computed"] for row in rows),
@@ -53,5 +58,6 @@ def _macro_average(datasets: list[dict[str, Any]]) -> dict[str, Any]:
     for key in ("score", "ttft_speedup", "generation_speedup", "prompt_computed"):
         values = [numbers[key] for numbers in datasets]
         averaged[key] = None if None in values else fmean(values)
-    averaged["records"] = sum(numbers["records"] for numbers in datasets)
+    for key in ("records", "failed"):
+        averaged[key] = sum(numbers[key] for numbers in datasets)
     return averaged

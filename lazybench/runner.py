@@ -2,41 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 from hydra.utils import instantiate
 from tqdm import tqdm
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel
 
-from lazybench import environment, scoring
+from lazybench import environment
+from lazybench.bench import Bench
 from lazybench.config import RunConfig
 from lazybench.console import scores_table
 from lazybench.data import load_records, sample
 from lazybench.data.record import Record, fingerprint
-from lazybench.decoding import Decoder, decoder_for, read
 from lazybench.errors import LazyBenchError
 from lazybench.facts import DatasetFacts, datasets_of, load_facts
 from lazybench.language_model import load_model, load_tokenizer, locate
-from lazybench.methods.base import Method, Output
-from lazybench.methods.baseline import Baseline
-from lazybench.prompts import Prompt, PromptBuilder
+from lazybench.methods.base import Method
 from lazybench.results import summarise
 from lazybench.store import RunFolder, digest
-
-_UNMODIFIED = Baseline("baseline")
-
-
-@dataclass(frozen=True)
-class Pass:
-    """One timed answer: the method's output, and seconds to its first and to its last token."""
-
-    output: Output
-    ttft_s: float
-    generation_s: float
+from lazybench.tracing import trace
 
 
 def run(config: RunConfig) -> Path:
@@ -60,11 +46,12 @@ def run(config: RunConfig) -> Path:
     )
     _announce(config, method)
     scores = folder.finished()
-    if scores is None:
+    untraced = config.trace and folder.traced() < len(records)
+    if scores is None or untraced:
         model = load_model(config.model)
         _check_context(config, model, [facts[name] for name in datasets])
         method.prepare(model)
-        bench = _Bench(config, method, model, tokenizer, facts)
+        bench = Bench(config, method, model, tokenizer, facts)
         with folder.opened(settings, where):
             scores = _complete(folder, bench, records)
     else:
@@ -73,93 +60,23 @@ def run(config: RunConfig) -> Path:
     return folder.path
 
 
-def _complete(folder: RunFolder, bench: _Bench, records: list[Record]) -> dict[str, Any]:
+def _complete(folder: RunFolder, bench: Bench, records: list[Record]) -> dict[str, Any]:
     """Run the records that the folder lacks, then sum up all of them."""
-    missing = [record for record in records if (record.dataset, record.id) not in folder.rows]
-    if folder.rows:
+    done = folder.predictions.rows
+    missing = [record for record in records if (record.dataset, record.id) not in done]
+    if done:
         print(f"going on in {folder.path}: {len(records) - len(missing)} of {len(records)} records are done")
-    for row in bench.rows(missing):
-        folder.add(row)
-    scores = summarise((folder.rows[record.dataset, record.id] for record in records), bench.facts)
+    if missing:
+        bench.warm_up(missing[0])
+    for record in tqdm(missing, unit="record", desc=bench.method.name, disable=not missing):
+        folder.predictions.add(bench.row(record))
+    if bench.config.trace:
+        untraced = [record for record in records if (record.dataset, record.id) not in folder.traces.rows]
+        for record in tqdm(untraced, unit="record", desc="tracing", disable=not untraced):
+            folder.traces.add(trace(bench, record))
+    scores = summarise((done[record.dataset, record.id] for record in records), bench.facts)
     folder.finish(scores)
     return scores
-
-
-@dataclass(frozen=True)
-class _Bench:
-    """The model on the bench: times the method and the unmodified model on the same records."""
-
-    config: RunConfig
-    method: Method
-    model: PreTrainedModel
-    tokenizer: PreTrainedTokenizerBase
-    facts: dict[str, DatasetFacts]
-
-    def rows(self, records: list[Record]) -> Iterator[dict[str, Any]]:
-        """One finished row a record, in order."""
-        for _ in range(self.config.timing.warmup if records else 0):
-            self._both(self._prompt(records[0]), new_tokens=2)
-        for record in tqdm(records, unit="record", desc=self.method.name):
-            yield self._row(record)
-
-    @property
-    def _paired(self) -> bool:
-        return self.config.timing.paired and not isinstance(self.method, Baseline)
-
-    def _row(self, record: Record) -> dict[str, Any]:
-        facts, prompt = self.facts[record.dataset], self._prompt(record)
-        if self.model.device.type == "cuda":
-            # Kernels are chosen and memory is laid out per shape: one untimed pass of this very shape.
-            self._both(prompt, new_tokens=2)
-        unmodified, passes = self._both(prompt)
-        predictions = [read(done.output.tokens, prompt, self.config.model) for done in passes]
-        scores = [scoring.score(facts, text, record.answers, record.all_classes) for text in predictions]
-        row = {
-            "_id": record.id,
-            "dataset": record.dataset,
-            "prediction": predictions[0],
-            "answers": list(record.answers),
-            "all_classes": None if record.all_classes is None else list(record.all_classes),
-            "length": record.length,
-            "score": fmean(scores),
-            "prompt_tokens": prompt.ids.shape[1],
-            "new_tokens": len(passes[0].output.tokens),
-            "ttft_s": fmean(done.ttft_s for done in passes),
-            "generation_s": fmean(done.generation_s for done in passes),
-            "baseline_ttft_s": None if unmodified is None else unmodified.ttft_s,
-            "baseline_generation_s": None if unmodified is None else unmodified.generation_s,
-            "prompt_computed": fmean(done.output.prompt_computed for done in passes),
-        }
-        if unmodified is not None:
-            row["baseline_prediction"] = read(unmodified.output.tokens, prompt, self.config.model)
-            row["baseline_new_tokens"] = len(unmodified.output.tokens)
-        if len(passes) > 1:
-            row["repeats"] = [
-                {"prediction": text, "score": score, "ttft_s": done.ttft_s, "generation_s": done.generation_s}
-                for text, score, done in zip(predictions, scores, passes, strict=True)
-            ]
-        return row
-
-    def _prompt(self, record: Record) -> Prompt:
-        return PromptBuilder(self.tokenizer, self.config.model, self.facts[record.dataset]).build(record)
-
-    def _both(self, prompt: Prompt, new_tokens: int | None = None) -> tuple[Pass | None, list[Pass]]:
-        """The unmodified model's pass, and right after it the method's, one a seed."""
-        decode = decoder_for(self.model, self.facts[prompt.record.dataset], prompt)
-        if new_tokens is not None:
-            decode.max_new_tokens = new_tokens
-        unmodified = _timed(_UNMODIFIED, prompt, decode, 0) if self._paired else None
-        passes = [_timed(self.method, prompt, decode, seed) for seed in range(self.method.repeats)]
-        if isinstance(self.method, Baseline):
-            unmodified = passes[0]
-        return unmodified, passes
-
-
-def _timed(method: Method, prompt: Prompt, decode: Decoder, seed: int) -> Pass:
-    decode.clock.start()
-    output = method.generate(prompt, decode, seed)
-    times = decode.clock.times
-    return Pass(output, times[0], times[-1])
 
 
 def build_method(settings: dict[str, Any]) -> Method:
@@ -180,7 +97,7 @@ def build_method(settings: dict[str, Any]) -> Method:
 def _settings(config: RunConfig, method: Method, records: list[Record]) -> dict[str, Any]:
     """What `config.yaml` says: everything set, and the hashes of the weights and records it met."""
     settings = asdict(config)
-    del settings["output"]
+    del settings["output"], settings["trace"]
     settings["method"] = {"_target_": config.method["_target_"], **asdict(method)}
     return {**settings, "weights": locate(config.model).identity(), "records": fingerprint(records)}
 

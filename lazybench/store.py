@@ -16,6 +16,7 @@ import yaml
 from lazybench.errors import LazyBenchError
 
 PREDICTIONS = "predictions.jsonl"
+TRACES = "traces.jsonl"
 SCORES = "scores.json"
 CONFIG = "config.yaml"
 ENVIRONMENT = "environment.json"
@@ -27,20 +28,78 @@ def digest(settings: Mapping[str, Any]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
-class RunFolder:
-    """One run on disk.
+class Journal:
+    """A JSON Lines file that grows by one record at a time, each record once.
 
     Args:
-        path: `<output>/<model>/<data>/<method>/<hash>`.
+        path: the file.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.rows: dict[tuple[str, str], dict[str, Any]] = {}
 
+    def load(self) -> None:
+        """Read what is on disk; a last line that was cut short is dropped, and its record runs again.
+
+        Raises:
+            LazyBenchError: a line before the last one is damaged.
+        """
+        self.rows = {}
+        if not self.path.exists():
+            return
+        whole = 0
+        with open(self.path, "rb") as file:
+            for number, line in enumerate(file, start=1):
+                row = _parse(line)
+                if row is None:
+                    if file.read(1):
+                        raise LazyBenchError(
+                            f"{self.path}:{number} is not a record, with more lines behind it: move the file away "
+                            "to start anew"
+                        )
+                    break
+                self.rows[row["dataset"], row["_id"]] = row
+                whole += len(line)
+        os.truncate(self.path, whole)
+
+    def add(self, row: dict[str, Any]) -> None:
+        """Append one record and make sure that it is on disk."""
+        with open(self.path, "a", encoding="utf-8") as file:
+            file.write(json.dumps(row) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+        self.rows[row["dataset"], row["_id"]] = row
+
+
+def _parse(line: bytes) -> dict[str, Any] | None:
+    """The record on a whole, sound line, else None."""
+    try:
+        row = json.loads(line) if line.endswith(b"\n") else None
+    except ValueError:
+        return None
+    return row if isinstance(row, dict) and {"dataset", "_id"} <= row.keys() else None
+
+
+class RunFolder:
+    """One run on disk.
+
+    Args:
+        path: `<output>/<model>/<data>/<method>/<hash>`.
+
+    Attributes:
+        predictions: one line a record.
+        traces: what untimed passes saw, one line a record.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.predictions = Journal(path / PREDICTIONS)
+        self.traces = Journal(path / TRACES)
+
     @contextmanager
     def opened(self, config: Mapping[str, Any], environment: Mapping[str, Any]) -> Iterator[RunFolder]:
-        """Make or reopen the folder for this process alone; `rows` then holds the records already done.
+        """Make or reopen the folder for this process alone, and read the records already done.
 
         Raises:
             LazyBenchError: the folder cannot be written, or another process is at work in it.
@@ -54,7 +113,8 @@ class RunFolder:
                     raise LazyBenchError(f"another process is at work in {self.path}: wait for it to end") from None
                 self._write(CONFIG, yaml.safe_dump(dict(config), sort_keys=False, allow_unicode=True))
                 self._write(ENVIRONMENT, json.dumps(dict(environment), indent=2) + "\n")
-                self.rows = self._read_rows()
+                self.predictions.load()
+                self.traces.load()
                 yield self
         except OSError as error:
             raise LazyBenchError(
@@ -68,40 +128,16 @@ class RunFolder:
         except (OSError, ValueError):
             return None
 
-    def add(self, row: dict[str, Any]) -> None:
-        """Append one record and make sure that it is on disk."""
-        with open(self.path / PREDICTIONS, "a", encoding="utf-8") as file:
-            file.write(json.dumps(row) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
-        self.rows[row["dataset"], row["_id"]] = row
+    def traced(self) -> int:
+        """How many records have been traced."""
+        try:
+            return sum(1 for _ in open(self.traces.path, "rb"))
+        except OSError:
+            return 0
 
     def finish(self, scores: Mapping[str, Any]) -> None:
         """Write the scores, which also marks the run as finished."""
         self._write(SCORES, json.dumps(scores, indent=2) + "\n")
-
-    def _read_rows(self) -> dict[tuple[str, str], dict[str, Any]]:
-        """The records on disk; a last line that was cut short is dropped, and its record runs again."""
-        path = self.path / PREDICTIONS
-        if not path.exists():
-            return {}
-        rows, whole = {}, 0
-        with open(path, "rb") as file:
-            for number, line in enumerate(file, start=1):
-                try:
-                    row = json.loads(line) if line.endswith(b"\n") else None
-                except ValueError:
-                    row = None
-                if row is None:
-                    if file.read(1):
-                        raise LazyBenchError(
-                            f"{path}:{number} is not JSON, with more lines behind it: move the file away to start anew"
-                        )
-                    break
-                rows[row["dataset"], row["_id"]] = row
-                whole += len(line)
-        os.truncate(path, whole)
-        return rows
 
     def _write(self, name: str, text: str) -> None:
         """Replace a file in one step, so that it is never seen half-written."""
