@@ -51,7 +51,13 @@ class FusedAttention:
 
     @property
     def caps_scores(self) -> bool:
+        """Whether the kernel itself can cap attention scores."""
         return self.name.startswith("flash_attention")
+
+    @property
+    def ignores_softcap(self) -> bool:
+        """Whether the unmodified model runs without its cap: SDPA leaves it out, where transformers lets it."""
+        return self.name == "sdpa"
 
     def __call__(self, module: nn.Module, *args: Any, **kwargs: Any) -> torch.Tensor:
         return self._function(_AsLoaded(module, self._config), *args, **kwargs)[0]

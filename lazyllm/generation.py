@@ -172,6 +172,9 @@ class Generation:
         self._refuse_unsupported(module, segment, query, key, attention_mask, is_causal, kwargs)
         self._attended = True
         scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
+        extra = {} if softcap is None else {"softcap": softcap}
+        if self._attention.ignores_softcap:
+            softcap = None
         wanted, recorded = self._selection.wants(self._layer), self._record_importance and self.cache.prefilling
         if wanted or recorded:
             importance = newest_row(query, key, scaling, softcap)
@@ -181,7 +184,6 @@ class Generation:
                 self.stats.importance.append(importance)
         by_index = self.cache.prefilling or segment.n_rows == 1
         if by_index and attention_mask is None and (softcap is None or self._attention.caps_scores):
-            extra = {} if softcap is None else {"softcap": softcap}
             return self._attention(module, query, key, value, None, dropout=dropout, scaling=scaling, **extra)
         key_positions = segment.active
         if key_positions is None:
