@@ -1,0 +1,111 @@
+"""Joins runs into the rows of a table, and keeps apart what must not be compared."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from lazybench.facts import datasets_of, tasks
+from lazybench.report.conditions import conditions
+from lazybench.report.labels import METHODS, label, strength_order
+from lazybench.report.run_data import Run
+
+
+@dataclass(frozen=True)
+class Row:
+    """One method with one setting under the same conditions: a run, or several over different datasets.
+
+    Attributes:
+        method: the method's name.
+        label: method and setting, and the conditions where the block's runs differ in them.
+        conditions: the part of the label about conditions, empty where all runs share them.
+        runs: the runs; no dataset is in two of them.
+    """
+
+    method: str
+    label: str
+    conditions: str
+    runs: tuple[Run, ...]
+
+
+@dataclass(frozen=True)
+class Block:
+    """All runs of one model on one data.
+
+    Attributes:
+        model: the model's name.
+        data: the data's name.
+        rows: rows in the order of the tables.
+        differing: values of each condition that the runs do not share.
+    """
+
+    model: str
+    data: str
+    rows: tuple[Row, ...]
+    differing: dict[str, list[str]]
+
+    @property
+    def runs(self) -> list[Run]:
+        """The runs of all rows."""
+        return [run for row in self.rows for run in row.runs]
+
+    @property
+    def generated(self) -> bool:
+        """Whether its records are LazyBench's own and not LongBench's."""
+        return any(run.settings["data"].get("source") == "sample" for run in self.runs)
+
+    @property
+    def title(self) -> str:
+        """Model and data, for people."""
+        return f"{self.model} on {self.data}" + (" (generated records, not LongBench)" if self.generated else "")
+
+    @property
+    def file_stem(self) -> str:
+        """What its figures' files are named after."""
+        return f"{self.model}_{self.data}"
+
+    def tasks(self) -> dict[str, list[str]]:
+        """Datasets by task: the six tasks, then each dataset that stands alone and was run."""
+        facts = {name: fact for run in self.runs for name, fact in run.facts.items()}
+        grouped = {task: datasets_of(task, facts) for task in tasks()}
+        run = {name for run in self.runs for name in datasets_of(run.settings["task"], run.facts)}
+        alone = {name: [name] for name, fact in facts.items() if fact.task is None and name in run}
+        return grouped | alone
+
+
+def blocks(runs: list[Run]) -> list[Block]:
+    """The runs, one block a model and data."""
+    names = sorted({(run.model, run.data) for run in runs})
+    return [_block([run for run in runs if (run.model, run.data) == name]) for name in names]
+
+
+def _block(runs: list[Run]) -> Block:
+    of = {run.name: conditions(run) for run in runs}
+    values = {key: sorted({of[run.name][key] for run in runs}) for key in of[runs[0].name]}
+    differing = {key: found for key, found in values.items() if len(found) > 1}
+    groups: dict[tuple[str, str, str], list[Run]] = {}
+    for run in runs:
+        under = ", ".join(f"{key}={of[run.name][key]}" for key in differing)
+        groups.setdefault((run.method, label(run), under), []).append(run)
+    rows = [row for key, members in groups.items() for row in _rows(*key, members)]
+    order = {name: place for place, name in enumerate(METHODS)}
+    rows.sort(key=lambda row: (order.get(row.method, len(order)), row.method, strength_order(row.label)))
+    return Block(runs[0].model, runs[0].data, tuple(rows), differing)
+
+
+def _rows(method: str, name: str, under: str, runs: list[Run]) -> list[Row]:
+    """One row where no two runs share a dataset, else further ones with the hash of a run behind them."""
+    sets: list[list[Run]] = []
+    # The runs that cover most, and finished ones before others, go together.
+    covered = {run.name: set(datasets_of(run.settings["task"], run.facts)) for run in runs}
+    for run in sorted(runs, key=lambda run: (not run.finished, -len(covered[run.name]), run.name)):
+        for members in sets:
+            if all(covered[run.name].isdisjoint(covered[other.name]) for other in members):
+                members.append(run)
+                break
+        else:
+            sets.append([run])
+    full = f"{name} [{under}]" if under else name
+    return [
+        Row(method, full if len(sets) == 1 else f"{full} #{members[0].digest}", under, tuple(members))
+        for members in sets
+    ]

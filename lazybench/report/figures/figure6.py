@@ -1,0 +1,56 @@
+"""Figure 6: which layer prunes, and how much it keeps."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from lazybench.report.blocks import Block, Row
+from lazybench.report.figures.style import BLACK, canvas, legend_outside, line
+from lazybench.report.labels import stages
+from lazybench.report.measures import SCORE, measure
+from lazybench.report.parts import part_of
+
+CAPTION = "Figure 6. Score against the layer that prunes, a line a keep; from schedules of a single stage"
+NEEDS = "-m method=lazyllm task=all \"method.schedule='5:0.7','5:0.3','10:0.7','10:0.3','15:0.7','15:0.3'\""
+
+
+def draw(block: Block) -> Figure | None:
+    """A line a keep; the score is the mean over the tasks that every one of the runs has a number for."""
+    single = [row for row in block.rows if row.method == "lazyllm" and len(stages(row.runs[0])) == 1]
+    scores = {row.label: _scores(block, row) for row in single}
+    shared = [task for task in block.tasks() if scores and all(task in of for of in scores.values())]
+    lines: dict[tuple[float, str], list[tuple[int, float]]] = defaultdict(list)
+    for row in single:
+        ((layer, keep),) = stages(row.runs[0])
+        if shared:
+            lines[keep, row.conditions].append((layer, _mean(scores[row.label], shared)))
+    if not any(len(points) > 1 for points in lines.values()):
+        return None
+    figure = canvas(5.2, 3.6)
+    axes = figure.add_subplot()
+    for row in block.rows:
+        of = _scores(block, row) if row.method == "baseline" else {}
+        if all(task in of for task in shared):
+            axes.axhline(_mean(of, shared), color=BLACK, linestyle=":", linewidth=1.2, label=row.label)
+    for place, (keep, under) in enumerate(sorted(lines, key=lambda key: (-key[0], key[1]))):
+        layers, values = zip(*sorted(lines[keep, under]), strict=True)
+        axes.plot(layers, values, label=f"keep {keep:g}" + (f" [{under}]" if under else ""), **line(place))
+    tasks = f"mean of {len(shared)} tasks" if len(shared) > 1 else shared[0]
+    axes.set(xlabel="layer that prunes", ylabel="score (0 to 100)", title=f"{block.title}: {tasks}")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.margins(0.06)
+    legend_outside(figure)
+    return figure
+
+
+def _scores(block: Block, row: Row) -> dict[str, float]:
+    """The row's score by task, where it has one."""
+    found = {task: measure(part_of(row, members), SCORE).estimate for task, members in block.tasks().items()}
+    return {task: of.value for task, of in found.items() if of is not None}
+
+
+def _mean(scores: dict[str, float], tasks: list[str]) -> float:
+    return sum(scores[task] for task in tasks) / len(tasks)

@@ -1,0 +1,124 @@
+"""Reads run folders."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Iterator
+from pathlib import Path, PurePath
+from statistics import fmean
+from typing import Any
+
+import yaml
+
+from lazybench.errors import LazyBenchError
+from lazybench.report import traces
+from lazybench.report.run_data import NUMBERS, Run, table
+from lazybench.store import CONFIG, ENVIRONMENT, PREDICTIONS, SCORES
+
+TRACES = "traces.jsonl"
+
+
+def read(folder: Path) -> Run:
+    """The run in `<model>/<data>/<method>/<hash>`.
+
+    Raises:
+        LazyBenchError: a file of it cannot be read; the message names the file, and the line where there is one.
+    """
+    settings = _portable(_mapping(folder / CONFIG, yaml.safe_load))
+    traced = list(_lines(folder / TRACES))
+    kl = {(row.get("dataset"), row.get("_id")): row.get("first_token_kl") for _, row in traced}
+    # A record that ran twice counts once, as it does when a run goes on.
+    rows = {(row["dataset"], row["_id"]): row for row in map(_row, _lines(folder / PREDICTIONS))}
+    for key, row in rows.items():
+        row["first_token_kl"] = _number(kl.get(key), "first_token_kl", str(folder / TRACES))
+    try:
+        names = settings["model"]["name"], settings["data"]["name"], settings["method"]["name"]
+        settings["task"]
+    except (KeyError, TypeError) as error:
+        raise LazyBenchError(f"{folder / CONFIG}: {error} is missing: not the settings of a run") from None
+    return Run(
+        *names,
+        digest=folder.name,
+        settings=settings,
+        environment=_mapping(folder / ENVIRONMENT, json.loads),
+        finished=(folder / SCORES).is_file(),
+        records=table(list(rows.values())),
+        traces=traces.summarise([row for _, row in traced], str(folder / TRACES)),
+    )
+
+
+def _portable(settings: dict[str, Any]) -> dict[str, Any]:
+    """The settings without the folders of the machine they come from."""
+    for section, key in (("data", "root"), ("model", "path")):
+        value = (settings.get(section) or {}).get(key)
+        if isinstance(value, str) and PurePath(value).is_absolute():
+            settings[section][key] = PurePath(value).name
+    return settings
+
+
+def _mapping(path: Path, parse: Any) -> dict[str, Any]:
+    try:
+        values = parse(path.read_text("utf-8"))
+    except OSError as error:
+        raise LazyBenchError(f"{path}: cannot be read: {error.strerror}") from error
+    except (ValueError, yaml.YAMLError):
+        values = None
+    if not isinstance(values, dict):
+        raise LazyBenchError(f"{path} is damaged: keys and values were expected; move the run's folder away")
+    return values
+
+
+def _lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Where each line is, and its JSON object; a last line that was cut short is left out."""
+    if not path.exists():
+        return
+    for number, line in enumerate(path.read_text("utf-8").splitlines(keepends=True), start=1):
+        where = f"{path}:{number}"
+        try:
+            row = json.loads(line)
+        except ValueError as error:
+            if line.endswith("\n"):
+                raise LazyBenchError(f"{where} is not JSON: move the file away and run again") from error
+            return
+        if not isinstance(row, dict) or not all(isinstance(row.get(key), str) for key in ("_id", "dataset")):
+            raise LazyBenchError(f"{where} is not a record: it names no _id and dataset")
+        yield where, row
+
+
+def _row(line: tuple[str, dict[str, Any]]) -> dict[str, Any]:
+    """The numbers of one line of predictions."""
+    where, source = line
+    repeats = source.get("repeats") or []
+    row: dict[str, Any] = {key: _number(source.get(key), key, where) for key in NUMBERS}
+    if repeats:
+        # The line's own count is the first seed's, its times are means over the seeds.
+        counts = [_number(repeat.get("new_tokens"), "new_tokens", where) for repeat in repeats]
+        row["new_tokens"] = None if None in counts else fmean(counts)
+    error = source.get("error")
+    if not error and row["score"] is None:
+        raise LazyBenchError(f"{where}: 'score' is missing, and no 'error' says why")
+    prediction, unmodified = source.get("prediction"), source.get("baseline_prediction")
+    if prediction is not None and unmodified is not None and not error:
+        texts = [repeat.get("prediction") for repeat in repeats] or [prediction]
+        row["identical_answer"] = fmean(text == unmodified for text in texts)
+    return row | {
+        "dataset": source["dataset"],
+        "_id": source["_id"],
+        "error": str(error) if error else "",
+        "prediction_digest": _digest(prediction),
+        "baseline_prediction_digest": _digest(unmodified),
+    }
+
+
+def _number(value: object, key: str, where: str) -> float | None:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise LazyBenchError(f"{where}: {key!r} must be a number or null, not {value!r}")
+    return float(value)
+
+
+def _digest(text: str | None) -> str:
+    return "" if text is None else hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:12]

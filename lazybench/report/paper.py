@@ -1,0 +1,55 @@
+"""The paper's own numbers (Fu et al. 2024, Tables 1 and 2, Figure 1), to stand beside the measured ones."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator
+
+from lazybench.conf import CONF
+from lazybench.report.blocks import Block
+
+XGEN = "xgen_7b"
+LLAMA = "llama2_7b"
+# They lie beside the configs inside an installed wheel, and under results/ in a checkout.
+_FOLDER = next(folder for folder in (CONF.parent / "paper", CONF.parent / "results/paper") if folder.is_dir())
+
+
+def model_for(block: Block) -> str:
+    """The paper's model to compare with: the same one, else Llama 2."""
+    return XGEN if block.model == XGEN else LLAMA
+
+
+def heading(block: Block) -> str:
+    """What a column of the paper's numbers is called beside this block's."""
+    if block.model == XGEN:
+        return "paper, XGen"
+    return "paper, Llama 2" if block.model == LLAMA else "paper, Llama 2 (another model)"
+
+
+def value(block: Block, task: str, method: str, column: str) -> str:
+    """The number as printed; empty where the paper has none.
+
+    Args:
+        block: whose numbers it stands beside.
+        task: one of the six tasks.
+        method: one of `labels.METHODS`.
+        column: a column of `table1.csv` or `table2.csv`.
+    """
+    for name in ("table1", "table2"):
+        for row in _rows(name):
+            if (row["model"], row["task"], row["method"]) == (model_for(block), task, method) and column in row:
+                return row[column]
+    return ""
+
+
+def figure1(block: Block) -> dict[str, float] | None:
+    """TTFT over a decode step (ratio) and TTFT's share of the generation time (%) of the same model, if given."""
+    for row in _rows("figure1"):
+        if row["model"] == block.model:
+            return {key: float(row[key]) for key in ("ttft_over_decode_step", "ttft_share")}
+    return None
+
+
+def _rows(name: str) -> Iterator[dict[str, str]]:
+    with (_FOLDER / f"{name}.csv").open(encoding="utf-8", newline="") as file:
+        yield from csv.DictReader(file)

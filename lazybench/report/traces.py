@@ -1,0 +1,73 @@
+"""What the figures need of a run's traces, small enough to keep."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from lazybench.errors import LazyBenchError
+
+_SPREAD = (0.1, 0.9)
+
+
+def summarise(rows: list[dict[str, Any]], where: str) -> dict[str, Any]:
+    """Means and spreads over the records of a run.
+
+    Args:
+        rows: lines of `traces.jsonl`.
+        where: their file, for messages.
+
+    Returns:
+        `stages` and `computed` (Figure 7): `mean`, `low` and `high` (10th and 90th percentile), each `(stages, steps)`,
+        of the fraction of prompt tokens computed. A record whose generation has ended keeps its last value, so that
+        every step is about the same records.
+        `attention` (Figure 2): `map`, the mean of `(layers, bins)`, and `mean`, `low` and `high` of the cumulative
+        share of attention mass held by the top x % of tokens, x = 0..100. `records` counts them, in both.
+
+    Raises:
+        LazyBenchError: records that do not fit together.
+    """
+    try:
+        return {**_computed(rows), **_attention(rows)}
+    except (ValueError, TypeError, KeyError, IndexError) as error:
+        raise LazyBenchError(f"{where}: the traces of its records do not fit together ({error})") from error
+
+
+def _computed(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    traced = [row for row in rows if row.get("computed")]
+    if not traced:
+        return {}
+    stages = traced[0]["stages"]
+    if any(row["stages"] != stages for row in traced):
+        raise ValueError("they have different stages")
+    steps = max(len(row["computed"]) for row in traced)
+    held = np.empty((len(traced), len(stages), steps))
+    for record, row in zip(held, traced, strict=True):
+        values = np.asarray(row["computed"], dtype=float).T
+        record[:, : values.shape[1]] = values
+        record[:, values.shape[1] :] = values[:, -1:]
+    return {"stages": stages, "computed": {"records": len(traced), **_spread(held)}}
+
+
+def _attention(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    traced = [row["attention"] for row in rows if row.get("attention")]
+    if not traced:
+        return {}
+    maps = np.mean([of["map"] for of in traced], axis=0)
+    mass = np.asarray([of["sorted_mass"] for of in traced], dtype=float)
+    if mass.shape[1:] != (101,):
+        raise ValueError("sorted_mass must hold 101 numbers")
+    return {"attention": {"records": len(traced), "map": _short(maps), **_spread(mass)}}
+
+
+def _spread(values: np.ndarray) -> dict[str, Any]:
+    low, high = np.quantile(values, _SPREAD, axis=0)
+    return {"mean": _short(values.mean(axis=0)), "low": _short(low), "high": _short(high)}
+
+
+def _short(values: np.ndarray) -> list[Any]:
+    """Lists of numbers with five significant digits."""
+    if values.ndim > 1:
+        return [_short(row) for row in values]
+    return [float(f"{value:.5g}") for value in values]
