@@ -1,0 +1,59 @@
+"""What is installed from a wheel works without the checkout."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.mark.slow
+def test_a_wheel_brings_its_configs_and_facts(tmp_path):
+    subprocess.run(
+        [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", tmp_path, ROOT], check=True
+    )
+    (wheel,) = tmp_path.glob("*.whl")
+    installed = tmp_path / "installed"
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(installed)
+
+    def lazybench(*words):
+        return subprocess.run(
+            [sys.executable, "-m", "lazybench", *words],
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": str(installed)},
+            capture_output=True,
+            text=True,
+        )
+
+    listed = lazybench("list")
+    assert listed.returncode == 0, listed.stderr
+    assert "xgen_7b" in listed.stdout
+    settings = lazybench("run", "--cfg", "job", "task=code", "model=llama2_7b")
+    assert settings.returncode == 0, settings.stderr
+    assert "[INST]{prompt}[/INST]" in settings.stdout
+    where = subprocess.run(
+        [sys.executable, "-c", "import lazybench.conf as c; print(c.CONF)"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(installed)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert Path(where.stdout.strip()) == installed / "lazybench" / "conf"
+
+
+def test_starting_the_command_line_is_quick():
+    """`--help` must not import torch or transformers."""
+    code = "import sys, runpy; sys.argv = ['lazybench', '--help']\n"
+    code += (
+        "try: runpy.run_module('lazybench', run_name='__main__')\nexcept SystemExit as stop: assert stop.code == 0\n"
+    )
+    code += "assert not {'torch', 'transformers', 'hydra', 'datasets'} & set(sys.modules), 'heavy imports'"
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, capture_output=True)
