@@ -15,9 +15,7 @@ import yaml
 from lazybench.errors import LazyBenchError
 from lazybench.report import traces
 from lazybench.report.run_data import NUMBERS, Run, table
-from lazybench.store import CONFIG, ENVIRONMENT, PREDICTIONS, SCORES
-
-TRACES = "traces.jsonl"
+from lazybench.store import CONFIG, ENVIRONMENT, PREDICTIONS, SCORES, TRACES
 
 
 def read(folder: Path) -> Run:
@@ -71,19 +69,19 @@ def _mapping(path: Path, parse: Any) -> dict[str, Any]:
 
 
 def _lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Where each line is, and its JSON object; a last line that was cut short is left out."""
+    """Where each line is, and its JSON object; a last line that was cut short is left out, as a run leaves it out."""
     if not path.exists():
         return
-    for number, line in enumerate(path.read_text("utf-8").splitlines(keepends=True), start=1):
+    # Split at line feeds alone: texts may hold other characters that end lines.
+    lines = path.read_bytes().split(b"\n")
+    for number, line in enumerate(lines[:-1], start=1):
         where = f"{path}:{number}"
         try:
             row = json.loads(line)
-        except ValueError as error:
-            if line.endswith("\n"):
-                raise LazyBenchError(f"{where} is not JSON: move the file away and run again") from error
-            return
+        except ValueError:
+            row = None
         if not isinstance(row, dict) or not all(isinstance(row.get(key), str) for key in ("_id", "dataset")):
-            raise LazyBenchError(f"{where} is not a record: it names no _id and dataset")
+            raise LazyBenchError(f"{where} is not a record: move the file away and run again")
         yield where, row
 
 

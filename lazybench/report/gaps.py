@@ -5,12 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Any
 
-import yaml
-
-from lazybench.conf import CONF
 from lazybench.config import DataConfig, ModelConfig
 from lazybench.report.blocks import Block
-from lazybench.report.labels import METHODS, TASKS
+from lazybench.report.labels import METHOD_DEFAULTS, METHODS, TASKS
+from lazybench.report.named import own_settings
 from lazybench.report.parts import part_of
 from lazybench.report.run_data import Run
 
@@ -41,8 +39,8 @@ def _unfinished(block: Block) -> list[Gap]:
     for row in block.rows:
         for run in row.runs:
             if not run.finished:
-                named = run.settings["method"].items()
-                words = [_word(f"method.{key}", value) for key, value in named if key not in ("_target_", "name")]
+                own = own_settings("method", run.settings["method"], METHOD_DEFAULTS)
+                words = [_word(f"method.{key}", value) for key, value in own.items()]
                 command = _command(run, " ".join([f"method={run.method}", *words, f"task={run.settings['task']}"]))
                 found.append(Gap(f"{row.label}: unfinished, {len(run.records)} records so far", command))
     return found
@@ -82,14 +80,8 @@ def _command(like: Run, words: str) -> str:
 
 def _overrides(run: Run, section: str, schema: type) -> list[str]:
     """Settings of a run that its named config does not already say."""
-    path = CONF / section / f"{run.settings[section]['name']}.yaml"
-    named: dict[str, Any] = {of.name: of.default for of in fields(schema)}
-    named |= yaml.safe_load(path.read_text("utf-8")) if path.is_file() else {}
-    return [
-        _word(f"{section}.{key}", value)
-        for key, value in run.settings[section].items()
-        if isinstance(value, str | int | float) and value != named.get(key)
-    ]
+    own = own_settings(section, run.settings[section], {of.name: of.default for of in fields(schema)})
+    return [_word(f"{section}.{key}", value) for key, value in own.items() if not isinstance(value, list | dict)]
 
 
 def _word(key: str, value: Any) -> str:

@@ -5,10 +5,13 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from lazybench.report.named import own_settings
 from lazybench.report.run_data import Run
 
 # The methods of the paper's Table 1, in its order.
 METHODS = ("baseline", "random_drop", "static_pruning", "prompt_compression", "lazyllm")
+METHOD_DEFAULTS = {"repeats": 1}
+_STRENGTHS = ("schedule", "layer", "keep", "ratio")
 TASKS = {
     "single_doc_qa": "Single-document QA",
     "multidoc_qa": "Multi-document QA",
@@ -20,9 +23,14 @@ TASKS = {
 
 
 def label(run: Run) -> str:
-    """The method and its settings, e.g. `lazyllm 10:0.7,20:0.5` or `static_pruning layer=8 keep=0.7`."""
-    settings = {key: value for key, value in run.settings["method"].items() if key not in ("_target_", "name")}
-    words = [str(value) if key == "schedule" else f"{key}={value}" for key, value in settings.items()]
+    """The method and its settings, e.g. `lazyllm 10:0.7,20:0.5` or `static_pruning layer=8 keep=0.7`.
+
+    Settings that say how strongly it prunes are always there, others where they are not the named config's.
+    """
+    settings = run.settings["method"]
+    own = own_settings("method", settings, METHOD_DEFAULTS)
+    shown = {key: value for key, value in settings.items() if key in _STRENGTHS or key in own}
+    words = [str(value) if key == "schedule" else f"{key}={value}" for key, value in shown.items()]
     return " ".join([run.method, *words])
 
 
@@ -36,13 +44,11 @@ def strength_order(text: str) -> list[Any]:
     return [(1, float(part), "") if re.match(r"\d", part) else (0, 0.0, part) for part in _parts(text)]
 
 
-def stages(run: Run) -> list[tuple[int, float]]:
-    """The `(layer, keep)` stages of a schedule such as `10:0.7,20:0.5`; empty for a method without one."""
-    schedule = run.settings["method"].get("schedule")
-    if not isinstance(schedule, str):
-        return []
-    pairs = [re.fullmatch(r"\s*(\d+)\s*:\s*([\d.]+)\s*", stage) for stage in schedule.split(",")]
-    return [(int(pair[1]), float(pair[2])) for pair in pairs if pair]
+def stages(run: Run) -> list[tuple[str, float]]:
+    """The stages of a schedule such as `10:0.7,50%:0.5`, layer and keep; empty for a method without one."""
+    schedule = run.settings["method"].get("schedule") or ""
+    pairs = [stage.partition(":") for stage in schedule.split(",") if stage]
+    return [(layer, float(keep)) for layer, _, keep in pairs]
 
 
 def _parts(text: str) -> list[str]:

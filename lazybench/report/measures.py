@@ -54,7 +54,7 @@ class Cell:
     note: str = ""
 
 
-SCORE = Measure("score", "Score", ("score",))
+SCORE = Measure("score", "Score", ("score",), scale=100)
 TTFT = Measure("ttft_speedup", "TTFT speedup (×)", ("baseline_ttft_s",), ("ttft_s",))
 COMPUTED = Measure(
     "prompt_computed", "Prompt tokens computed (%)", ("prompt_computed",), scale=100, absent="not recorded"

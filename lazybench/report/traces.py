@@ -8,6 +8,7 @@ import numpy as np
 
 from lazybench.errors import LazyBenchError
 
+BINS = 100
 _SPREAD = (0.1, 0.9)
 
 
@@ -19,10 +20,10 @@ def summarise(rows: list[dict[str, Any]], where: str) -> dict[str, Any]:
         where: their file, for messages.
 
     Returns:
-        `stages` and `computed` (Figure 7): `mean`, `low` and `high` (10th and 90th percentile), each `(stages, steps)`,
-        of the fraction of prompt tokens computed. A record whose generation has ended keeps its last value, so that
-        every step is about the same records.
-        `attention` (Figure 2): `map`, the mean of `(layers, bins)`, and `mean`, `low` and `high` of the cumulative
+        `layers` and `computed` (Figure 7): the layers that prune, and `mean`, `low` and `high` (10th and 90th
+        percentile), each `(stages, steps)`, of the fraction of prompt tokens computed behind them. A record whose
+        generation has ended keeps its last value, so that every step is about the same records.
+        `attention` (Figure 2): `map`, the mean of `(layers, BINS)`, and `mean`, `low` and `high` of the cumulative
         share of attention mass held by the top x % of tokens, x = 0..100. `records` counts them, in both.
 
     Raises:
@@ -38,27 +39,40 @@ def _computed(rows: list[dict[str, Any]]) -> dict[str, Any]:
     traced = [row for row in rows if row.get("computed")]
     if not traced:
         return {}
-    stages = traced[0]["stages"]
-    if any(row["stages"] != stages for row in traced):
+    layers = [_layer(stage) for stage in traced[0]["stages"]]
+    if any([_layer(stage) for stage in row["stages"]] != layers for row in traced):
         raise ValueError("they have different stages")
     steps = max(len(row["computed"]) for row in traced)
-    held = np.empty((len(traced), len(stages), steps))
+    held = np.empty((len(traced), len(layers), steps))
     for record, row in zip(held, traced, strict=True):
         values = np.asarray(row["computed"], dtype=float).T
         record[:, : values.shape[1]] = values
         record[:, values.shape[1] :] = values[:, -1:]
-    return {"stages": stages, "computed": {"records": len(traced), **_spread(held)}}
+    return {"layers": layers, "computed": {"records": len(traced), **_spread(held)}}
 
 
 def _attention(rows: list[dict[str, Any]]) -> dict[str, Any]:
     traced = [row["attention"] for row in rows if row.get("attention")]
     if not traced:
         return {}
-    maps = np.mean([of["map"] for of in traced], axis=0)
+    maps = np.mean([_rebin(np.asarray(of["map"], dtype=float)) for of in traced], axis=0)
     mass = np.asarray([of["sorted_mass"] for of in traced], dtype=float)
     if mass.shape[1:] != (101,):
         raise ValueError("sorted_mass must hold 101 numbers")
-    return {"attention": {"records": len(traced), "map": _short(maps), **_spread(mass)}}
+    return {"attention": {"records": len(traced), "map": _short(maps, digits=3), **_spread(mass)}}
+
+
+def _layer(stage: Any) -> int:
+    """The layer of a stage, which is written with or without its keep."""
+    return int(stage["layer"] if isinstance(stage, dict) else stage)
+
+
+def _rebin(attention: np.ndarray) -> np.ndarray:
+    """The same attention `(layers, bins)` in as many bins for every record; short prompts come with fewer."""
+    given = np.linspace(0, 1, attention.shape[1] + 1)
+    wanted = np.linspace(0, 1, BINS + 1)
+    so_far = np.pad(attention, ((0, 0), (1, 0))).cumsum(axis=1)
+    return np.diff([np.interp(wanted, given, layer) for layer in so_far], axis=1)
 
 
 def _spread(values: np.ndarray) -> dict[str, Any]:
@@ -66,8 +80,8 @@ def _spread(values: np.ndarray) -> dict[str, Any]:
     return {"mean": _short(values.mean(axis=0)), "low": _short(low), "high": _short(high)}
 
 
-def _short(values: np.ndarray) -> list[Any]:
-    """Lists of numbers with five significant digits."""
+def _short(values: np.ndarray, digits: int = 5) -> list[Any]:
+    """Lists of numbers with a few significant digits."""
     if values.ndim > 1:
-        return [_short(row) for row in values]
-    return [float(f"{value:.5g}") for value in values]
+        return [_short(row, digits) for row in values]
+    return [float(f"{value:.{digits}g}") for value in values]

@@ -19,7 +19,7 @@ class Figure:
         name: stem of its files.
         caption: what it shows.
         draw: draws a block's runs; None where they lack what it shows.
-        needs: what must be run for it, as words of a command and further ones behind a `#`.
+        needs: what must be run for it, as words of a command.
     """
 
     name: str

@@ -9,25 +9,25 @@ from matplotlib.ticker import FuncFormatter
 
 from lazybench.report.blocks import Block
 from lazybench.report.figures.style import BLUE, VERMILLION, canvas
+from lazybench.report.traces import BINS
 
 CAPTION = "Figure 2. Attention of the newest token in prefilling, by layer and position, and how few tokens hold it"
-NEEDS = "method=baseline task=all  # with traces"
+NEEDS = "method=baseline task=all trace=true"
 
 
 def draw(block: Block) -> Figure | None:
     """A heat map of attention by layer, and the share of attention that the top tokens hold.
 
-    The attention is the mean over records of every baseline run that was traced; records count alike.
+    Both are means over the records of every baseline run that was traced; each record counts alike.
     """
     traced = [run.traces["attention"] for run in block.runs if "attention" in run.traces]
     if not traced:
         return None
-    layers, bins = np.shape(traced[0]["map"])
-    alike = [of for of in traced if np.shape(of["map"]) == (layers, bins)]
-    weights = [of["records"] for of in alike]
+    layers = len(traced[0]["map"])
+    weights = [of["records"] for of in traced]
     figure = canvas(7.2, 3.2)
     left, right = figure.subplots(1, 2, width_ratios=(1.25, 1))
-    heat = np.average([of["map"] for of in alike], axis=0, weights=weights)
+    heat = np.average([of["map"] for of in traced], axis=0, weights=weights)
     low = max(float(heat[heat > 0].min(initial=1.0)), float(heat.max()) * 1e-4)
     image = left.imshow(
         np.maximum(heat, low),
@@ -41,9 +41,9 @@ def draw(block: Block) -> Figure | None:
     left.grid(visible=False)
     left.set(xlabel="position in the prompt (%)", ylabel="layer", title="attention by layer")
     bar = figure.colorbar(image, ax=left, format=FuncFormatter(lambda value, _: f"{value:g}"))
-    bar.set_label(f"attention per bin of {100 / bins:g}% of the prompt")
+    bar.set_label(f"attention per bin of {100 // BINS}% of the prompt")
     top = np.arange(101)
-    mean, floor, ceiling = (100 * np.average([of[key] for of in alike], axis=0, weights=weights) for key in _CURVES)
+    mean, floor, ceiling = (100 * np.average([of[key] for of in traced], axis=0, weights=weights) for key in _CURVES)
     right.fill_between(top, floor, ceiling, color=BLUE, alpha=0.25, linewidth=0, label="10th to 90th percentile")
     right.plot(top, mean, color=BLUE, label="mean of layers and records")
     right.plot(top, top, color=VERMILLION, linestyle=":", label="if all tokens had the same")

@@ -20,13 +20,16 @@ NEEDS = "-m method=lazyllm task=all \"method.schedule='5:0.7','5:0.3','10:0.7','
 def draw(block: Block) -> Figure | None:
     """A line a keep; the score is the mean over the tasks that every one of the runs has a number for."""
     single = [row for row in block.rows if row.method == "lazyllm" and len(stages(row.runs[0])) == 1]
+    # Layers by number and by depth have no axis in common.
+    numbered = [row for row in single if stages(row.runs[0])[0][0].isdigit()]
+    by_depth, single = not numbered, numbered or single
     scores = {row.label: _scores(block, row) for row in single}
     shared = [task for task in block.tasks() if scores and all(task in of for of in scores.values())]
-    lines: dict[tuple[float, str], list[tuple[int, float]]] = defaultdict(list)
+    lines: dict[tuple[float, str], list[tuple[float, float]]] = defaultdict(list)
     for row in single:
         ((layer, keep),) = stages(row.runs[0])
         if shared:
-            lines[keep, row.conditions].append((layer, _mean(scores[row.label], shared)))
+            lines[keep, row.conditions].append((float(layer.removesuffix("%")), _mean(scores[row.label], shared)))
     if not any(len(points) > 1 for points in lines.values()):
         return None
     figure = canvas(5.2, 3.6)
@@ -39,7 +42,8 @@ def draw(block: Block) -> Figure | None:
         layers, values = zip(*sorted(lines[keep, under]), strict=True)
         axes.plot(layers, values, label=f"keep {keep:g}" + (f" [{under}]" if under else ""), **line(place))
     tasks = f"mean of {len(shared)} tasks" if len(shared) > 1 else shared[0]
-    axes.set(xlabel="layer that prunes", ylabel="score (0 to 100)", title=f"{block.title}: {tasks}")
+    where = "depth that prunes (% of the layers)" if by_depth else "layer that prunes"
+    axes.set(xlabel=where, ylabel="score (0 to 100)", title=f"{block.title}: {tasks}")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.margins(0.06)
     legend_outside(figure)

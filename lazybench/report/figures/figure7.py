@@ -15,7 +15,7 @@ CAPTION = (
     "Figure 7. Prompt tokens used so far against the generation step, a line a stage: mean and 10th to 90th percentile "
     "over records (averaged over a row's runs); a record that has ended keeps its last value"
 )
-NEEDS = "method=lazyllm task=all  # with traces"
+NEEDS = "method=lazyllm task=all trace=true"
 _WIDEST = 3
 
 
@@ -29,8 +29,10 @@ def draw(block: Block) -> Figure | None:
     lines = -(-len(traced) // columns)
     figure = canvas(max(5.0, 2.9 * columns + 0.4), 2.5 * lines + 0.8)
     panels = figure.subplots(lines, columns, sharex=True, sharey=True, squeeze=False).ravel()
+    layers = sorted({layer for _, of in traced for layer in of[0]["layers"]})
+    looks = {layer: line(place) for place, layer in enumerate(layers)}
     for axes, (row, traces) in zip(panels, traced, strict=False):
-        _panel(axes, row, traces)
+        _panel(axes, row, traces, looks)
     for axes in panels[len(traced) :]:
         axes.set_visible(False)
     figure.supxlabel("generation step (0 is prefilling)", fontsize=9)
@@ -40,7 +42,7 @@ def draw(block: Block) -> Figure | None:
     return figure
 
 
-def _panel(axes: Axes, row: Row, traces: list[dict[str, Any]]) -> None:
+def _panel(axes: Axes, row: Row, traces: list[dict[str, Any]], looks: dict[int, dict[str, Any]]) -> None:
     steps = max(len(of["computed"]["mean"][0]) for of in traces)
     weights = [of["computed"]["records"] for of in traces]
     held = {
@@ -48,14 +50,13 @@ def _panel(axes: Axes, row: Row, traces: list[dict[str, Any]]) -> None:
         for key in ("mean", "low", "high")
     }
     axes.axhline(100, color=BLACK, linestyle=":", linewidth=1.2, label="layers before the first stage")
-    for place, stage in enumerate(traces[0]["stages"]):
-        look = line(place)
+    for place, layer in enumerate(traces[0]["layers"]):
+        look = looks[layer]
         at = np.arange(steps)
         axes.fill_between(
             at, 100 * held["low"][place], 100 * held["high"][place], color=look["color"], alpha=0.2, linewidth=0
         )
-        name = f"after layer {stage['layer']} (keep {stage['keep']:g})"
-        axes.plot(at, 100 * held["mean"][place], label=name, markevery=max(1, steps // 8), **look)
+        axes.plot(at, 100 * held["mean"][place], label=f"after layer {layer}", markevery=max(1, steps // 8), **look)
     axes.set(ylim=(0, 104), title=f"{row.label}, {sum(weights)} records")
 
 
