@@ -12,6 +12,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from lazybench import scoring
 from lazybench.config import RunConfig
+from lazybench.data import data_label
 from lazybench.data.record import Record
 from lazybench.decoding import Decoder, decoder_for, read
 from lazybench.errors import RecordFailure
@@ -70,6 +71,7 @@ class Bench:
         about = {
             "_id": record.id,
             "dataset": record.dataset,
+            "data": data_label(self.config.data),
             "answers": list(record.answers),
             "all_classes": None if record.all_classes is None else list(record.all_classes),
             "length": record.length,

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from lazybench.config import ModelConfig
 from lazybench.errors import LazyBenchError
 
 _PACKAGE = "package:"
+_SAMPLE = 1 << 16  # bytes
 
 
 @dataclass(frozen=True)
@@ -32,13 +34,29 @@ class Weights:
             **{name: value for name, value in chosen.items() if value is not None},
         }
 
-    def identity(self) -> str:
-        """What tells these files from others: names and sizes of local files, else the hub id."""
+    def identity(self, config: ModelConfig) -> str:
+        """What tells these weights from others: samples of local files, else the hub's commit."""
         folder = Path(self.place)
         if not folder.is_dir():
-            return self.place
+            return f"{self.place}@{_load(AutoConfig, config)._commit_hash}"
         names = [self.gguf_file] if self.gguf_file else sorted(path.name for path in folder.iterdir())
-        return " ".join(f"{name}:{(folder / name).stat().st_size}" for name in names if (folder / name).is_file())
+        digest = hashlib.sha256()
+        for path in (folder / name for name in names):
+            if path.is_file():
+                digest.update(f"{path.name} {path.stat().st_size}\n".encode())
+                digest.update(_samples(path))
+        return digest.hexdigest()
+
+
+def _samples(path: Path) -> bytes:
+    """The beginning, middle and end of a file: other weights differ everywhere, and reading all takes minutes."""
+    size = path.stat().st_size
+    with open(path, "rb") as file:
+        pieces = []
+        for start in (0, size // 2, max(0, size - _SAMPLE)):
+            file.seek(start)
+            pieces.append(file.read(_SAMPLE))
+    return b"".join(pieces)
 
 
 def locate(config: ModelConfig) -> Weights:

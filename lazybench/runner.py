@@ -14,7 +14,7 @@ from lazybench import environment
 from lazybench.bench import Bench
 from lazybench.config import RunConfig
 from lazybench.console import scores_table
-from lazybench.data import load_records, sample
+from lazybench.data import data_label, load_records
 from lazybench.data.record import Record, fingerprint
 from lazybench.errors import LazyBenchError
 from lazybench.facts import DatasetFacts, datasets_of, load_facts
@@ -74,7 +74,9 @@ def _complete(folder: RunFolder, bench: Bench, records: list[Record]) -> dict[st
         untraced = [record for record in records if (record.dataset, record.id) not in folder.traces.rows]
         for record in tqdm(untraced, unit="record", desc="tracing", disable=not untraced):
             folder.traces.add(trace(bench, record))
-    scores = summarise((done[record.dataset, record.id] for record in records), bench.facts)
+    scores = {"data": data_label(bench.config.data)} | summarise(
+        (done[record.dataset, record.id] for record in records), bench.facts
+    )
     folder.finish(scores)
     return scores
 
@@ -99,7 +101,7 @@ def _settings(config: RunConfig, method: Method, records: list[Record]) -> dict[
     settings = asdict(config)
     del settings["output"], settings["trace"]
     settings["method"] = {"_target_": config.method["_target_"], **asdict(method)}
-    return {**settings, "weights": locate(config.model).identity(), "records": fingerprint(records)}
+    return {**settings, "weights": locate(config.model).identity(config.model), "records": fingerprint(records)}
 
 
 def _decisive(settings: dict[str, Any], where: dict[str, Any]) -> dict[str, Any]:
@@ -121,8 +123,7 @@ def _check_context(config: RunConfig, model: PreTrainedModel, facts: list[Datase
 
 def _announce(config: RunConfig, method: Method) -> None:
     print(f"model {config.model.name}, data {config.data.name}, method {method.name}, task {config.task}")
-    if config.data.source == "sample":
-        print(f"records: {sample.LABEL}")
+    print(f"records: {data_label(config.data)}")
 
 
 def _report(config: RunConfig, scores: dict[str, Any], folder: Path) -> None:

@@ -28,3 +28,8 @@ def load_records(dataset: str, config: DataConfig, tokenizer: PreTrainedTokenize
             count_tokens=lambda text: len(tokenizer(text, add_special_tokens=False, verbose=False).input_ids),
         )
     return longbench.load(dataset, config.root, config.limit)
+
+
+def data_label(config: DataConfig) -> str:
+    """What every output calls these records, so that generated ones are never taken for LongBench."""
+    return sample.LABEL if config.source == "sample" else config.name

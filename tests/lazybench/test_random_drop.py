@@ -62,7 +62,7 @@ def test_other_seeds_and_records_draw_otherwise():
 
 
 def test_draws_stay_the_same_everywhere():
-    assert drop(list(range(3, 23)), 0.3) == ([5, 8, 11, 12, 13, 22], 0.3)
+    assert drop(list(range(3, 23)), 0.3) == ([8, 9, 12, 18, 20, 22], 0.3)  # as first drawn, with Python 3.11
 
 
 def test_keep_is_not_off_by_one_in_floating_point():
@@ -81,13 +81,13 @@ def test_every_droppable_token_falls_equally_often():
 
 @pytest.mark.parametrize("keep", [0, -0.1, 1.01, float("nan"), "half"])
 def test_bad_keep_is_refused(keep):
-    with pytest.raises(LazyBenchError, match="method.keep="):
+    with pytest.raises(LazyBenchError, match=r"method\.keep="):
         RandomDrop("random_drop", keep=keep)
 
 
 @pytest.mark.parametrize("repeats", [0, 1.5])
 def test_bad_repeats_are_refused(repeats):
-    with pytest.raises(LazyBenchError, match="method.repeats="):
+    with pytest.raises(LazyBenchError, match=r"method\.repeats="):
         RandomDrop("random_drop", repeats=repeats)
 
 

@@ -47,12 +47,14 @@ def test_a_run_saves_all_that_is_needed(run, tmp_path):
     assert [row["dataset"] for row in records] == ["hotpotqa"] * 2 + ["2wikimqa"] * 2 + ["musique"] * 2
     for row in records:
         assert row.keys() >= COLUMNS
+        assert "not LongBench" in row["data"]
         assert 0 < row["ttft_s"] <= row["generation_s"]
         assert 0 < row["baseline_ttft_s"] <= row["baseline_generation_s"]
         assert 0.5 < row["prompt_computed"] <= 1
         assert row["new_tokens"] <= 32
 
     scores = json.loads((folder / "scores.json").read_text())
+    assert "not LongBench" in scores["data"]
     assert list(scores["datasets"]) == ["hotpotqa", "2wikimqa", "musique"]
     of = [row for row in records if row["dataset"] == "musique"]
     musique = scores["datasets"]["musique"]
@@ -119,6 +121,20 @@ def test_damage_in_the_middle_is_not_papered_over(run, tmp_path):
 def test_changed_settings_give_another_folder(run, tmp_path, change):
     run(*LAZY)
     run(*LAZY, change)
+    assert len(folders(tmp_path / "runs")) == 2
+
+
+def test_other_weights_give_another_folder(run, tmp_path, tiny_model):
+    import shutil
+
+    copy = shutil.copytree(tiny_model, tmp_path / "copy")
+    run(*LAZY)
+    run(*LAZY, f"model.path={copy}")
+    assert len(folders(tmp_path / "runs")) == 1
+    with open(copy / "model.safetensors", "r+b") as file:
+        file.seek(-4, 2)
+        file.write(b"abcd")
+    run(*LAZY, f"model.path={copy}")
     assert len(folders(tmp_path / "runs")) == 2
 
 
