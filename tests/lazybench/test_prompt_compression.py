@@ -25,6 +25,8 @@ from lazybench.methods.prompt_compression import PromptCompression
 from lazybench.prompts import PromptBuilder
 from lazybench.selective_context import Compressor, Scorer
 from lazybench.selective_context.phrases import phrase_parser
+from lazybench.selective_context.scoring import ScoredTokens
+from lazybench.selective_context.units import unit_values
 
 STORY = (
     "Ada Lovelace met Mr. Babbage in 1833. The old engine was never built! She wrote notes, e.g. on numbers of "
@@ -180,6 +182,11 @@ def test_the_originals_way_gives_the_originals_text(unit, ratio):
 @given(st.text(st.sampled_from("aB1 .?\n\t"), max_size=60).filter(str.strip), st.sampled_from(["sentence", "token"]))
 def test_the_originals_way_gives_the_originals_text_on_odd_texts(text, unit):
     assert compress(text, unit=unit, flat=True) == original(text, unit, 0.5, SCORER)
+
+
+def test_a_token_across_borders_is_shared_by_the_units_it_completes():
+    tokens = ScoredTokens(ends=np.array([3, 10, 11, 12]), information=np.array([1.0, 6.0, 2.0, 4.0]))
+    assert unit_values(np.array([2, 4, 8, 12]), tokens).tolist() == [1, 3, 3, 3]
 
 
 @needs_spacy
