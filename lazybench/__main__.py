@@ -13,6 +13,7 @@ LazyBench compares ways to prune prompts: LazyLLM and others on LongBench.
 
   lazybench run method=lazyllm task=multidoc_qa   run a method over the records of a task
   lazybench list                                  methods, models, tasks, datasets
+  lazybench report [runs=...] [out=...]           tables, figures and a page of all runs there are
   lazybench score FILE [--out FILE]               LongBench's scores of a file of predictions
   lazybench speed                                 times next to the unmodified model's, for prompt lengths
 
@@ -48,6 +49,12 @@ def _run(words: list[str], program: str = "lazybench run") -> int:
     return _hydra(hydra_app.main, program, words)
 
 
+def _report(words: list[str]) -> int:
+    from lazybench.report import main as report
+
+    return report(words)
+
+
 def _speed(words: list[str]) -> int:
     from lazybench import hydra_app
 
@@ -56,11 +63,13 @@ def _speed(words: list[str]) -> int:
 
 def _hydra(job: Callable[[], None], program: str, words: list[str]) -> int:
     from lazybench.cli_errors import explain
+    from lazybench.experiments import settle
     from lazybench.hydra_app import KNOWN, SAID
 
     # With this set Hydra raises instead of printing a traceback of its own and leaving with exit code 1.
     os.environ.setdefault("HYDRA_FULL_ERROR", "1")
     # Hydra takes flags and settings in one order only; people write them in any.
+    words = settle(words)
     settings = [word for word in words if not word.startswith("-") and "=" in word]
     sys.argv = [program, *(word for word in words if word not in settings), *settings]
     try:
@@ -84,7 +93,7 @@ def _score(words: list[str]) -> int:
     return score(words)
 
 
-_COMMANDS = {"run": _run, "list": _list, "score": _score, "speed": _speed}
+_COMMANDS = {"run": _run, "list": _list, "report": _report, "score": _score, "speed": _speed}
 
 
 def _unknown(command: str) -> int:
