@@ -81,6 +81,7 @@ def _command(like: Run, words: str) -> str:
 def _overrides(run: Run, section: str, schema: type) -> list[str]:
     """Settings of a run that its named config does not already say."""
     own = own_settings(section, run.settings[section], {of.name: of.default for of in fields(schema)})
+    own |= {"root": "FOLDER"} if own.get("root") else {}  # records keep no machine's folders
     return [_word(f"{section}.{key}", value) for key, value in own.items() if not isinstance(value, list | dict)]
 
 

@@ -46,9 +46,10 @@ def strength_order(text: str) -> list[Any]:
 
 def stages(run: Run) -> list[tuple[str, float]]:
     """The stages of a schedule such as `10:0.7,50%:0.5`, layer and keep; empty for a method without one."""
-    schedule = run.settings["method"].get("schedule") or ""
-    pairs = [stage.partition(":") for stage in schedule.split(",") if stage]
-    return [(layer, float(keep)) for layer, _, keep in pairs]
+    schedule = str(run.settings["method"].get("schedule", ""))
+    pairs = [re.fullmatch(r"(\d+(?:\.\d*)?%?):(\d*\.?\d+)", stage) for stage in schedule.split(",")]
+    # A user's method may call something else its schedule.
+    return [(pair[1], float(pair[2])) for pair in pairs if pair] if all(pairs) else []
 
 
 def _parts(text: str) -> list[str]:

@@ -27,8 +27,8 @@ h2 { margin-top: 2.5rem; border-bottom: 2px solid #0072b2; padding-bottom: .2rem
 table { border-collapse: collapse; font-size: .85rem; font-variant-numeric: tabular-nums; }
 th, td { padding: .25rem .6rem; text-align: right; white-space: nowrap; }
 th { white-space: normal; vertical-align: bottom; border-bottom: 2px solid #1a1a1a; }
-th:nth-child(-n+2), td:nth-child(-n+2) { text-align: left; }
-tr.first td { border-top: 1px solid #999; }
+th:first-child, td:first-child { text-align: left; position: sticky; left: 0; background: #fff; }
+th.task { border-bottom: 1px solid #999; padding-top: .8rem; }
 .notes { font-size: .85rem; color: #444; }
 figure { margin: 1.5rem 0; }
 img { max-width: 100%; height: auto; }

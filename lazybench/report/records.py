@@ -51,7 +51,6 @@ def read(path: Path) -> Run:
             dtype=dict.fromkeys(TEXTS, str) | dict.fromkeys(NUMBERS, float),
             keep_default_na=False,
             na_values={key: [""] for key in NUMBERS},
-            float_precision="round_trip",
         )
         if tuple(frame.columns) != COLUMNS:
             raise LazyBenchError(f"{rows}: the columns must be {','.join(COLUMNS)}")

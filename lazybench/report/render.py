@@ -33,14 +33,15 @@ def html(table: Table) -> str:
     """The table for the page."""
     text = [f"<h2>{escape(table.spec.title)}</h2>"]
     for block, lines in table.blocks:
-        head = _tags("th", heading(table, block))
-        body = "\n".join(
-            f"<tr{' class=first' if first else ''}>{_tags('td', row)}</tr>"
-            for row, first in zip(cells(table, lines), _first_of_task(lines), strict=True)
-        )
+        titles = heading(table, block)[1:]
+        body = []
+        for row in cells(table, lines):
+            if row[0]:
+                body.append(f'<tr><th class=task colspan="{len(titles)}">{escape(row[0])}</th></tr>')
+            body.append(f"<tr>{_tags('td', row[1:])}</tr>")
         text.append(
-            f"<h3>{escape(block.title)}</h3>\n<div class=wide><table>\n<thead><tr>{head}</tr></thead>\n"
-            f"<tbody>\n{body}\n</tbody></table></div>"
+            f"<h3>{escape(block.title)}</h3>\n<div class=wide><table>\n<thead><tr>{_tags('th', titles)}</tr></thead>\n"
+            "<tbody>\n" + "\n".join(body) + "\n</tbody></table></div>"
         )
     text.append(f"<ul class=notes>{''.join(f'<li>{escape(note)}</li>' for note in table.spec.notes)}</ul>")
     return "\n".join(text)

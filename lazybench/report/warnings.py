@@ -39,12 +39,12 @@ def _record_sets(block: Block) -> list[str]:
             if run.finished:
                 for dataset, records in run.records.groupby("dataset"):
                     met.setdefault(str(dataset), {}).setdefault(frozenset(records["_id"]), []).append(row.label)
-    return [
-        f"the runs met different records of {dataset}: "
-        + "; ".join(f"{len(ids)} records in {', '.join(labels)}" for ids, labels in sets.items())
-        for dataset, sets in met.items()
-        if len(sets) > 1
-    ]
+    differing: dict[str, list[str]] = {}
+    for dataset, sets in met.items():
+        if len(sets) > 1:
+            who = "; ".join(f"{len(ids)} a dataset in {', '.join(labels)}" for ids, labels in sets.items())
+            differing.setdefault(who, []).append(dataset)
+    return [f"the runs met different records of {', '.join(names)}: {who}" for who, names in differing.items()]
 
 
 def _contents(block: Block) -> list[str]:

@@ -111,7 +111,7 @@ def write_run(root, name, rows, *, task="multidoc_qa", digest="000000000001", fi
     } | changes.get("environment", {})
     folder = root / model["name"] / data["name"] / name / digest
     folder.mkdir(parents=True)
-    (folder / "config.yaml").write_text(yaml.safe_dump(settings), "utf-8")
+    (folder / "config.yaml").write_text(yaml.safe_dump(settings, sort_keys=False), "utf-8")
     (folder / "environment.json").write_text(json.dumps(environment), "utf-8")
     (folder / "predictions.jsonl").write_text("".join(json.dumps(line) + "\n" for line in rows), "utf-8")
     if traces:
@@ -160,8 +160,8 @@ def write_everything(root, records=4):
         traces = stage_traces(rows, [10, 20] if place < 2 else [5, 10]) if place else ()
         settings = {"schedule": schedule}
         write_run(root, "lazyllm", rows, task="all", digest=f"a{place}", method=settings, traces=traces)
-    for layer in (5, 10, 15):
-        for keep in (0.7, 0.5, 0.3):
+    for layer in (5, 15):
+        for keep in (0.7, 0.3):
             rows = rows_of(names, records, 1.5, 0.5 - (1 - keep) / layer, seed=layer)
             settings = {"schedule": f"{layer}:{keep}"}
             write_run(root, "lazyllm", rows, task="all", digest=f"b{layer}-{keep}", method=settings)

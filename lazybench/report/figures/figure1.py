@@ -51,7 +51,7 @@ def draw(block: Block) -> Figure | None:
         label="decoding",
     )
     for place, (_, share, ratio) in enumerate(bars):
-        axes.text(101.5, place, f"{share:.0f}% TTFT; {ratio:.1f} decode steps", va="center", fontsize=8)
+        axes.text(101.5, place, f"TTFT {share:.0f}%, {ratio:.1f} × a decode step", va="center", fontsize=8)
     axes.set(xlim=(0, 100), xlabel="share of the generation time (%)", title=f"baseline, {block.title}")
     axes.invert_yaxis()
     axes.grid(visible=False, axis="y")

@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
 from lazybench.report.blocks import Block
-from lazybench.report.figures.style import BLUE, VERMILLION, canvas
+from lazybench.report.figures.style import BLUE, VERMILLION, canvas, legend_outside
 from lazybench.report.traces import BINS
 
 CAPTION = "Figure 2. Attention of the newest token in prefilling, by layer and position, and how few tokens hold it"
@@ -25,7 +25,8 @@ def draw(block: Block) -> Figure | None:
         return None
     layers = len(traced[0]["map"])
     weights = [of["records"] for of in traced]
-    figure = canvas(7.2, 3.2)
+    figure = canvas(7.6, 3.2)
+    figure.get_layout_engine().set(wspace=0.06)
     left, right = figure.subplots(1, 2, width_ratios=(1.25, 1))
     heat = np.average([of["map"] for of in traced], axis=0, weights=weights)
     low = max(float(heat[heat > 0].min(initial=1.0)), float(heat.max()) * 1e-4)
@@ -41,7 +42,7 @@ def draw(block: Block) -> Figure | None:
     left.grid(visible=False)
     left.set(xlabel="position in the prompt (%)", ylabel="layer", title="attention by layer")
     bar = figure.colorbar(image, ax=left, format=FuncFormatter(lambda value, _: f"{value:g}"))
-    bar.set_label(f"attention per bin of {100 // BINS}% of the prompt")
+    bar.set_label(f"attention on {100 // BINS}% of the prompt")
     top = np.arange(101)
     mean, floor, ceiling = (100 * np.average([of[key] for of in traced], axis=0, weights=weights) for key in _CURVES)
     right.fill_between(top, floor, ceiling, color=BLUE, alpha=0.25, linewidth=0, label="10th to 90th percentile")
@@ -54,8 +55,7 @@ def draw(block: Block) -> Figure | None:
         ylim=(0, 101),
         title="attention held by the top tokens",
     )
-    handles, labels = right.get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=3)
+    legend_outside(figure)
     figure.suptitle(f"{block.title}, {sum(weights)} records", fontsize=9)
     return figure
 

@@ -51,11 +51,10 @@ def draw(block: Block) -> Figure | None:
                 axes.plot(speedups, scores, label=_name(*key), **method_line(key[0], others.index(key)))
         axes.axvline(1, color="#888888", linewidth=0.8)
         axes.margins(0.1)
-        axes.set_title(task_title(task))
-    figure.supxlabel("TTFT speedup (×)", fontsize=9)
+        axes.set(title=task_title(task), xlabel="TTFT speedup (×)" if place > len(panels) - columns else None)
     figure.supylabel("score (0 to 100)", fontsize=9)
     figure.suptitle(block.title, fontsize=9)
-    legend_outside(figure, columns=min(5, columns + 1))
+    legend_outside(figure)
     return figure
 
 

@@ -33,12 +33,14 @@ def draw(block: Block) -> Figure | None:
     looks = {layer: line(place) for place, layer in enumerate(layers)}
     for axes, (row, traces) in zip(panels, traced, strict=False):
         _panel(axes, row, traces, looks)
+    for axes in panels[len(traced) - columns : len(traced)]:
+        axes.xaxis.set_tick_params(labelbottom=True)
+        axes.set_xlabel("generation step (0 is prefilling)")
     for axes in panels[len(traced) :]:
         axes.set_visible(False)
-    figure.supxlabel("generation step (0 is prefilling)", fontsize=9)
     figure.supylabel("prompt tokens used so far (%)", fontsize=9)
     figure.suptitle(block.title, fontsize=9)
-    legend_outside(figure, columns=min(3, columns + 1))
+    legend_outside(figure)
     return figure
 
 

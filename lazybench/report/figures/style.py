@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 # Okabe and Ito's palette without its yellow, which is too pale for lines on white.
@@ -26,6 +25,8 @@ _MARKERS = "osD^vPX"
 _DASHES = ("-", "--", "-.", ":")
 _BY_METHOD = {"lazyllm": 0, "random_drop": 1, "static_pruning": 2, "prompt_compression": 3}
 _DPI = 200
+# At the legend's size of type.
+_LETTERS_PER_INCH, _LETTERS_OF_HANDLE = 15, 6
 _SETTINGS = {
     "font.size": 9,
     "axes.titlesize": 9,
@@ -65,12 +66,14 @@ def canvas(width: float, height: float) -> Figure:
     return Figure(figsize=(width, height), layout="constrained")
 
 
-def legend_outside(figure: Figure, axes: Axes | None = None, columns: int = 4) -> None:
-    """One legend below the axes, each label once."""
+def legend_outside(figure: Figure) -> None:
+    """One legend below the axes, each label once, in as many columns as the figure is wide."""
     found = {}
-    for of in [axes] if axes is not None else figure.axes:
-        for handle, text in zip(*of.get_legend_handles_labels(), strict=True):
+    for axes in figure.axes:
+        for handle, text in zip(*axes.get_legend_handles_labels(), strict=True):
             found.setdefault(text, handle)
+    longest = max(map(len, found))
+    columns = max(1, int(figure.get_figwidth() * _LETTERS_PER_INCH / (longest + _LETTERS_OF_HANDLE)))
     figure.legend(found.values(), found.keys(), loc="outside lower center", ncols=columns)
 
 

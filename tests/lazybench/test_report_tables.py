@@ -1,0 +1,205 @@
+"""The report's tables: numbers recomputed by hand, cells that say why they are empty, and what must not be mixed."""
+
+import csv
+import json
+
+import pytest
+from report_runs import failed, row, rows_of, write_run
+
+from lazybench.report import main
+
+TASK = ("hotpotqa", "2wikimqa", "musique")
+LAZY = "lazyllm 10:0.7,20:0.5"
+
+
+@pytest.fixture
+def runs(tmp_path):
+    return tmp_path / "runs"
+
+
+@pytest.fixture
+def made(tmp_path, runs, monkeypatch):
+    """Makes a report without its figures, and reads its CSV files by name."""
+    monkeypatch.setattr("lazybench.report.figures.FIGURES", ())
+    out = tmp_path / "report"
+
+    def make():
+        assert main([f"runs={runs}", f"out={out}"]) == 0
+        names = ("table1", "table2", "fidelity")
+        return {name: list(csv.DictReader((out / f"{name}.csv").open(encoding="utf-8"))) for name in names}
+
+    return make
+
+
+def line(table, label=LAZY, task="multidoc_qa"):
+    (found,) = [one for one in table if (one["label"], one["task"]) == (label, task)]
+    return found
+
+
+def values(one, *keys):
+    return [float(one[key]) for key in keys]
+
+
+def test_a_task_is_the_mean_of_its_datasets(runs, made):
+    rows = [
+        row("hotpotqa", 1, score=1.0, ttft_s=1.0, baseline_ttft_s=2.0, prompt_computed=0.5, identical_tokens=0.5),
+        row("hotpotqa", 2, score=0.0, ttft_s=3.0, baseline_ttft_s=4.0, prompt_computed=0.7, prediction="another"),
+        row("hotpotqa", 3, score=0.2, ttft_s=2.0, baseline_ttft_s=6.0, prompt_computed=0.9),
+        row("musique", 1, score=0.6, generation_s=2.0, baseline_generation_s=6.0, new_tokens=2, baseline_new_tokens=8),
+        row("musique", 2, score=0.6, generation_s=4.0, baseline_generation_s=6.0, new_tokens=4, baseline_new_tokens=8),
+        row("2wikimqa", 1, score=0.3),
+        row("2wikimqa", 2, score=0.5),
+    ]
+    traces = [
+        {"_id": f"{name}-{number}", "dataset": name, "first_token_kl": number / 10}
+        for name in TASK
+        for number in (1, 2, 3)
+    ]
+    write_run(runs, "lazyllm", rows, traces=traces)
+    tables = made()
+    one = line(tables["table1"])
+    assert values(one, "score", "ttft_speedup") == pytest.approx([(40 + 60 + 40) / 3, (12 / 6 + 2 + 2) / 3], rel=1e-5)
+    assert values(one, "datasets", "datasets_of_task", "records", "failed", "score_records") == [3, 3, 7, 0, 7]
+    assert (one["score_paper"], one["ttft_speedup_paper"], one["paper_model"]) == ("22.31", "2.34", "llama2_7b")
+    two = line(tables["table2"])
+    per_token = ((12 / 16) / (6 / 6) + 1.5 + 1.5) / 3
+    expected = [100 * (0.7 + 0.75 + 0.75) / 3, (12 / 6 + 1.5 + 1.5) / 3, per_token]
+    keys = ("prompt_computed", "generation_speedup", "generation_speedup_per_token")
+    assert values(two, *keys) == pytest.approx(expected, rel=1e-5)
+    assert (two["prompt_computed_paper"], two["generation_speedup_paper"]) == ("63.94", "1.56")
+    three = line(tables["fidelity"])
+    expected = [(0.2 + 0.15 + 0.15) / 3, 100 * (2.5 / 3 + 2) / 3, 100 * (2 / 3 + 2) / 3]
+    assert values(three, "first_token_kl", "identical_tokens", "identical_answers") == pytest.approx(expected, rel=1e-5)
+    for of, table in ((one, "score"), (two, "prompt_computed"), (three, "first_token_kl")):
+        low, value, high = values(of, f"{table}_low", table, f"{table}_high")
+        assert low <= value <= high
+
+
+def test_seeds_count_as_one_record_each(runs, made):
+    seeds = [{"prediction": text, "score": 0, "new_tokens": n} for text, n in (("answer 1", 2), ("no", 4), ("no", 6))]
+    rows = [row("hotpotqa", number, new_tokens=2, repeats=seeds) for number in (1, 1, 2)]
+    write_run(runs, "random_drop", rows, task="hotpotqa")
+    tables = made()
+    label = "random_drop keep=0.5"
+    answers = line(tables["fidelity"], label)
+    assert values(answers, "records", "identical_answers") == pytest.approx([2, 100 / 6], rel=1e-5)
+    assert values(line(tables["table2"], label), "generation_speedup_per_token") == [1.5]
+
+
+def test_missing_cells_say_why(runs, made, capsys):
+    write_run(runs, "baseline", rows_of(TASK))
+    rows = rows_of(TASK)
+    write_run(runs, "lazyllm", rows[:2], finished=False)
+    write_run(runs, "static_pruning", [failed(*one["_id"].split("-")) for one in rows])
+    untimed = dict.fromkeys(("baseline_ttft_s", "baseline_generation_s", "baseline_prediction", "identical_tokens"))
+    write_run(runs, "prompt_compression", [row("hotpotqa", number, **untimed) for number in range(3)], task="hotpotqa")
+    tables = made()
+    one = line(tables["table1"])
+    assert (one["score"], one["score_missing"], one["records"]) == ("", "unfinished: 2 of 600", "2")
+    one = line(tables["table1"], "static_pruning layer=4 keep=0.5")
+    assert (one["score_missing"], one["failed"]) == ("failed: 12 of 12", "12")
+    one = line(tables["table1"], "prompt_compression ratio=0.5")
+    assert (one["ttft_speedup_missing"], one["score"], one["datasets"]) == ("not timed", "50", "1")
+    one = line(tables["fidelity"], "prompt_compression ratio=0.5")
+    assert (one["first_token_kl_missing"], one["identical_answers_missing"]) == ("not traced", "not paired")
+    assert line(tables["table1"], "random_drop")["score_missing"] == "no run"
+    assert line(tables["table1"], "random_drop")["score_paper"] == "16.77"
+    told = capsys.readouterr().out
+    same = "python -m lazybench run model=llama2_7b data=longbench"
+    assert f"{same} data.root=FOLDER method=lazyllm task=multidoc_qa" in told
+    assert f"{same} data.root=FOLDER method=random_drop task=all" in told
+    assert "method=prompt_compression task=single_doc_qa,2wikimqa,musique,summarization" in told
+
+
+def test_failed_records_are_counted_and_in_no_mean(runs, made, tmp_path):
+    rows = [row("hotpotqa", 1, score=0.4), row("hotpotqa", 2, score=0.8), failed("hotpotqa", 3, "empty prompt")]
+    write_run(runs, "lazyllm", rows, task="hotpotqa")
+    one = line(made()["table1"])
+    assert values(one, "score", "records", "failed", "score_records") == pytest.approx([60, 3, 1, 2])
+    assert "| 1/3 | 3 | 1 | 60.00 [" in (tmp_path / "report/table1.md").read_text("utf-8")
+
+
+def test_times_of_some_records_are_said_to_be_of_some(runs, made, tmp_path):
+    rows = [row("hotpotqa", 1), row("hotpotqa", 2), row("hotpotqa", 3, baseline_ttft_s=None)]
+    write_run(runs, "lazyllm", rows, task="hotpotqa")
+    assert values(line(made()["table1"]), "ttft_speedup", "ttft_speedup_records", "score_records") == [2, 2, 3]
+    assert "2.00 [2.00, 2.00] (2 of 3 records)" in (tmp_path / "report/table1.md").read_text("utf-8")
+
+
+def test_runs_of_single_tasks_join_into_one_row(runs, made):
+    write_run(runs, "lazyllm", rows_of(TASK), digest="a")
+    write_run(runs, "lazyllm", rows_of(["lcc", "repobench-p"]), task="code", digest="b", records="e" * 64)
+    table = made()["table1"]
+    assert {one["task"]: one["datasets"] for one in table if one["label"] == LAZY} == {"multidoc_qa": "3", "code": "2"}
+
+
+def test_runs_under_other_conditions_stay_apart(runs, made, capsys, tmp_path):
+    write_run(runs, "lazyllm", rows_of(TASK), digest="a")
+    write_run(runs, "lazyllm", rows_of(TASK, seed=1), digest="b", environment={"dtype": "float32"})
+    write_run(runs, "lazyllm", rows_of(TASK, 2), digest="c", data={"limit": 2})
+    labels = {one["label"] for one in made()["table1"] if one["label"].startswith("lazyllm 10")}
+    assert labels == {
+        f"{LAZY} [dtype={dtype}, data.limit={limit}]"
+        for dtype, limit in (("bfloat16", None), ("float32", None), ("bfloat16", 2))
+    }
+    warning = "the runs differ in dtype (bfloat16, float32)"
+    told = capsys.readouterr().out
+    assert warning in told
+    assert "different records of 2wikimqa, hotpotqa, musique: 2 a dataset in" in told
+    for name in ("table1.md", "table1.tex", "report.html"):
+        assert warning in (tmp_path / "report" / name).read_text("utf-8")
+
+
+def test_a_second_run_of_the_same_is_a_row_of_its_own(runs, made, capsys):
+    write_run(runs, "lazyllm", rows_of(TASK), digest="a")
+    write_run(runs, "lazyllm", rows_of(["hotpotqa"]), task="hotpotqa", digest="b")
+    labels = {one["label"] for one in made()["table1"] if one["label"].startswith("lazyllm 10")}
+    assert labels == {f"{LAZY} #a", f"{LAZY} #b"}
+    assert "more than one run of lazyllm 10:0.7,20:0.5 covers the same dataset" in capsys.readouterr().out
+
+
+def test_other_answers_of_the_unmodified_model_are_told(runs, made, capsys):
+    write_run(runs, "baseline", rows_of(TASK))
+    rows = rows_of(TASK)
+    rows[0]["baseline_prediction"] = rows[-1]["baseline_prediction"] = "something else"
+    write_run(runs, "lazyllm", rows)
+    made()
+    told = f"beside {LAZY} differ from those of baseline on 2 of 12 records (hotpotqa 1, musique 1)"
+    assert told in capsys.readouterr().out
+
+
+def test_another_model_and_generated_records_are_called_so(runs, made, tmp_path):
+    sample = {"name": "sample", "source": "sample", "limit": 4}
+    write_run(runs, "lazyllm", rows_of(TASK), model={"name": "xgen_7b"})
+    write_run(runs, "lazyllm", rows_of(TASK), model={"name": "smollm2_135m"}, data=sample)
+    table = made()["table1"]
+    assert {(one["model"], one["paper_model"]) for one in table} == {
+        ("xgen_7b", "xgen_7b"),
+        ("smollm2_135m", "llama2_7b"),
+    }
+    text = (tmp_path / "report/table1.md").read_text("utf-8")
+    assert "paper, Llama 2 (another model)" in text
+    assert "smollm2_135m on sample (generated records, not LongBench)" in text
+
+
+def test_a_dataset_of_the_user_has_rows_of_its_own(runs, made):
+    mine = {"prompt": "{context}", "max_new_tokens": 8, "metric": "qa_f1"}
+    data = {"datasets": {"mine": mine, "ours": mine | {"task": "code"}}}
+    write_run(runs, "lazyllm", rows_of(["mine"]), task="mine", data=data)
+    write_run(runs, "lazyllm", rows_of(["lcc", "repobench-p", "ours"]), task="code", data=data, digest="b")
+    table = made()["table1"]
+    assert values(line(table, task="mine"), "datasets", "records") == [1, 4]
+    assert values(line(table, task="code"), "datasets", "records") == [3, 12]
+
+
+def test_the_summary_of_the_run_itself_agrees(runs, made):
+    from lazybench.facts import load_facts
+    from lazybench.results import summarise
+
+    rows = json.loads(json.dumps(rows_of(TASK, 5, 1.7)))
+    write_run(runs, "lazyllm", rows)
+    said = summarise(rows, load_facts())["tasks"]["multidoc_qa"]
+    tables = made()
+    keys = ("score", "ttft_speedup", "generation_speedup")
+    found = values(line(tables["table1"]) | line(tables["table2"]), *keys)
+    assert found == pytest.approx([said[key] for key in keys], rel=1e-5)
