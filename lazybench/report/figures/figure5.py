@@ -16,7 +16,7 @@ CAPTION = (
     "Figure 5. TTFT speedup against score, a line a method with its strengths as points (lazyllm: schedules of two "
     "stages or more, where there are any); the tables have the confidence intervals"
 )
-NEEDS = "-m method=lazyllm task=all \"method.schedule='10:0.8,20:0.7','10:0.7,20:0.5','10:0.5,20:0.3'\""
+NEEDS = "-m +experiment=figure5"
 
 
 def draw(block: Block) -> Figure | None:

@@ -14,7 +14,7 @@ from lazybench.report.measures import SCORE, measure
 from lazybench.report.parts import part_of
 
 CAPTION = "Figure 6. Score against the layer that prunes, a line a keep; from schedules of a single stage"
-NEEDS = "-m method=lazyllm task=all \"method.schedule='5:0.7','5:0.3','10:0.7','10:0.3','15:0.7','15:0.3'\""
+NEEDS = "-m +experiment=figure6"
 
 
 def draw(block: Block) -> Figure | None:
