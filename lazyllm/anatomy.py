@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from torch import nn
-from transformers import PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel
 
 from lazyllm.attention import NAME
 from lazyllm.errors import LazyLLMError
@@ -90,3 +90,14 @@ def _refuse_unsupported(name: str, anatomy: Anatomy, model: PreTrainedModel) -> 
     if len(devices) > 1:
         listed = ", ".join(sorted(map(str, devices)))
         raise LazyLLMError(f"{name} is spread over {listed}: LazyLLM needs the whole model on one device")
+
+
+def rope_switch(config: PreTrainedConfig) -> int | None:
+    """Number of positions beyond which a model with LongRoPE changes its rotary tables, else None.
+
+    The unmodified model computes its whole cache anew there.
+    """
+    rope = getattr(config, "rope_parameters", None) or {}
+    if rope.get("rope_type") != "longrope":
+        return None
+    return rope.get("original_max_position_embeddings") or getattr(config, "original_max_position_embeddings", None)

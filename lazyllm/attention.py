@@ -142,8 +142,8 @@ def _mask(*args: Any, **kwargs: Any) -> WindowMask | None:
     step = CURRENT.get()
     if step is None:
         raise LazyLLMError(
-            "a mask for a cache of fixed size was asked for: LazyLLM keeps a cache of its own, so leave out "
-            "past_key_values and cache_implementation"
+            "an attention mask was made outside the decoder's own forward, as for caches of fixed size and multimodal "
+            "models: LazyLLM prunes text models and keeps a cache of its own, so leave out cache_implementation"
         )
     return step.mask(*args, **kwargs)
 

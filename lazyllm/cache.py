@@ -151,14 +151,6 @@ class LazyCache(Cache):
             return keys, values
         return keys.index_select(2, gather), values.index_select(2, gather)
 
-    def prompt_fraction_computed(self) -> float:
-        """Mean over layers of the fraction of prompt tokens that have keys and values there (paper, Table 2)."""
-        fractions = [1.0] * len(self.segments[0].layers)
-        for segment in self.segments[1:]:
-            held = int((segment.slots.view[: self.prompt_length] >= 0).sum())
-            fractions += [held / self.prompt_length] * len(segment.layers)
-        return sum(fractions) / len(fractions)
-
     def get_seq_length(self, layer_idx: int = 0) -> int:
         return self.seen
 

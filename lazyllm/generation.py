@@ -49,8 +49,13 @@ class Generation:
         self._rotary = True
         self._unpadded: torch.Tensor | None = None
 
-    def begin_step(self, new: int, attention_mask: torch.Tensor | None) -> None:
+    def begin_step(self, new: int, attention_mask: torch.Tensor | None, rope_switch: int | None) -> None:
         """Start a forward pass over `new` tokens.
+
+        Args:
+            new: tokens of the input.
+            attention_mask: (1, positions) where given.
+            rope_switch: number of positions beyond which the model's rotary tables change, if they do.
 
         Raises:
             LazyLLMError: a prompt the schedule cannot prune, or an input that is not one new token a step.
@@ -61,39 +66,39 @@ class Generation:
                 raise LazyLLMError(
                     f"a prompt of {new} token leaves the schedule nothing to prune: it needs at least 2 tokens"
                 )
-            self._note_padding(attention_mask)
         elif new != 1:
             raise LazyLLMError(
                 f"{new} tokens came in one step after prefilling: LazyLLM takes the whole prompt in one forward "
                 "pass, then one token a step (no prefill_chunk_size, assisted decoding or continued cache)"
             )
-        self.check_padding()
+        elif rope_switch is not None and cache.prompt_length <= rope_switch < cache.seen + new:
+            raise LazyLLMError(
+                f"the generation crosses {rope_switch} positions, where this model's rotary tables change and all of "
+                "its cache with them: use a longer prompt, or fewer new tokens"
+            )
+        self._note_padding(attention_mask)
         cache.begin_step(new)
         self._arguments.begin_step()
         self._layer = -1
 
     def end_step(self) -> None:
         """Close a forward pass that went through all layers."""
-        self.stats.add_step()
+        self.stats.add_step(self.cache.seen, self.cache.total)
         self.cache.end_step()
 
     def _note_padding(self, attention_mask: torch.Tensor | None) -> None:
-        if attention_mask is None:
-            return
-        if attention_mask.ndim != 2:
-            raise LazyLLMError("an attention mask of its own per query is not supported: LazyLLM is causal")
-        self._unpadded = attention_mask.all()
+        """Check the mask; on an accelerator prefilling does not wait for the answer, the next step asks for it."""
+        if attention_mask is not None:
+            if attention_mask.ndim != 2:
+                raise LazyLLMError("an attention mask of its own per query is not supported: LazyLLM is causal")
+            unpadded = attention_mask.all()
+            self._unpadded = unpadded if self._unpadded is None else self._unpadded & unpadded
+            if unpadded.device.type == "cpu" or self.cache.seen == self.cache.prompt_length > 0:
+                self.check_padding()
 
     def check_padding(self) -> None:
-        """Raise `LazyLLMError` if the prompt was padded.
-
-        On an accelerator prefilling does not wait for the answer: the next step or the end asks for it.
-        """
-        unpadded = self._unpadded
-        if unpadded is None or (unpadded.device.type != "cpu" and self.cache.seen == 0):
-            return
-        self._unpadded = None
-        if not bool(unpadded):
+        """Raise `LazyLLMError` if a mask so far hid part of the prompt."""
+        if self._unpadded is not None and not bool(self._unpadded):
             raise LazyLLMError(
                 "the attention mask hides part of the prompt: LazyLLM takes one sequence without padding"
             )

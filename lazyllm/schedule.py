@@ -62,7 +62,7 @@ class PruningSchedule:
     @property
     def spec(self) -> str:
         """The text that `parse` reads back, e.g. `10:0.7,20:0.5`."""
-        return ",".join(f"{stage.layer}:{stage.keep:g}" for stage in self.stages)
+        return ",".join(f"{stage.layer}:{stage.keep!r}" for stage in self.stages)
 
     @property
     def fractions(self) -> tuple[float, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from types import TracebackType
 from typing import Any
 
@@ -10,7 +11,7 @@ from torch import nn
 from transformers import DynamicCache
 from transformers.utils import ModelOutput
 
-from lazyllm.anatomy import dissect
+from lazyllm.anatomy import dissect, rope_switch
 from lazyllm.attention import CURRENT, NAME, FusedAttention
 from lazyllm.cache import LazyCache
 from lazyllm.errors import LazyLLMError
@@ -18,6 +19,8 @@ from lazyllm.generation import Generation
 from lazyllm.schedule import PruningSchedule
 from lazyllm.selection import DynamicSelection, StaticSelection
 from lazyllm.stats import Stats
+
+_PER_TOKEN = ("attentions", "hidden_states")
 
 
 class Session:
@@ -35,6 +38,7 @@ class Session:
             raise LazyLLMError(f"schedule must be a lazyllm.PruningSchedule, not {type(schedule).__name__}")
         anatomy = dissect(model)
         schedule.check(len(anatomy.layers))
+        self._rope_switch = rope_switch(anatomy.decoder.config)
         if static and len(schedule.stages) != 1:
             raise LazyLLMError(f"static pruning has one stage, not the {len(schedule.stages)} of {schedule.spec!r}")
         self.schedule = schedule
@@ -48,6 +52,8 @@ class Session:
         self._implementation = ""
         self._attention: FusedAttention | None = None
         self._generation: Generation | None = None
+        self._stats: Stats | None = None
+        self._busy: int | None = None  # the thread whose forward pass is under way
 
     @property
     def stats(self) -> Stats:
@@ -56,9 +62,9 @@ class Session:
         Raises:
             LazyLLMError: nothing has been generated yet.
         """
-        if self._generation is None:
+        if self._stats is None:
             raise LazyLLMError("nothing has been generated under lazyllm.enable yet, so there are no stats")
-        return self._generation.stats
+        return self._stats
 
     def __enter__(self) -> Session:
         config = self._decoder.config
@@ -78,8 +84,9 @@ class Session:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._restore()
-        if kind is None and self._generation is not None:
-            self._generation.check_padding()
+        last, self._generation = self._generation, None  # its keys and values may go
+        if kind is None and last is not None:
+            last.check_padding()
 
     def _hook(self) -> None:
         decoder = self._decoder
@@ -95,6 +102,8 @@ class Session:
         for hook in self._hooks:
             hook.remove()
         self._hooks.clear()
+        self._busy = None
+        CURRENT.set(None)  # a forward pass that was interrupted has left it
         _set_attention(self._decoder.config, self._implementation)
 
     def _before_decoder(
@@ -112,8 +121,11 @@ class Session:
             )
         if kwargs.get("use_cache") is False:
             raise LazyLLMError("use_cache=False recomputes everything at each step: LazyLLM needs use_cache=True")
+        if self._busy not in (None, threading.get_ident()):
+            raise LazyLLMError("another thread is generating with this model: LazyLLM runs one generation at a time")
         generation = self._generation_for(kwargs.get("past_key_values"))
-        generation.begin_step(tokens.shape[1], kwargs.get("attention_mask"))
+        generation.begin_step(tokens.shape[1], kwargs.get("attention_mask"), self._rope_switch)
+        self._busy = threading.get_ident()
         CURRENT.set(generation)
         return args, {**kwargs, "past_key_values": generation.cache, "use_cache": True}
 
@@ -121,7 +133,10 @@ class Session:
         """The generation that `cache` belongs to: a new one for an empty cache, else the one under way."""
         if isinstance(cache, LazyCache):
             if self._generation is None or cache is not self._generation.cache:
-                raise LazyLLMError("this cache is from an earlier generation: LazyLLM starts each one from its prompt")
+                raise LazyLLMError(
+                    "this cache is not that of the generation under way, but from an earlier generation or one beside "
+                    "it, as for guidance: LazyLLM runs one at a time, each from its prompt"
+                )
             return self._generation
         empty = type(cache) is DynamicCache and not cache.offloading and cache.get_seq_length() == 0
         if cache is not None and not empty:
@@ -129,6 +144,8 @@ class Session:
                 f"a {type(cache).__name__} from outside is not supported: LazyLLM keeps a cache of its own, so leave "
                 "out past_key_values and cache_implementation"
             )
+        if self._generation is not None:
+            self._generation.check_padding()
         self._generation = Generation(
             self.schedule,
             len(self._layers),
@@ -137,12 +154,15 @@ class Session:
             self._record_positions,
             self._record_importance,
         )
+        self._stats = self._generation.stats
         return self._generation
 
     def _after_decoder(self, decoder: nn.Module, args: tuple[Any, ...], output: ModelOutput | None) -> None:
+        generation = CURRENT.get()
         CURRENT.set(None)
+        self._busy = None
         if output is not None:
-            self._generation.end_step()
+            generation.end_step()
 
 
 def _before_model(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -151,6 +171,12 @@ def _before_model(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any
         raise LazyLLMError(
             "logits of more than the newest token were asked for, as assisted decoding and losses need: LazyLLM "
             "computes the newest token's alone"
+        )
+
+    if any(kwargs.get(f"output_{what}") or getattr(model.config, f"output_{what}", False) for what in _PER_TOKEN):
+        raise LazyLLMError(
+            "output_attentions and output_hidden_states are of every token in every layer: LazyLLM does not compute "
+            "them; record_positions=True tells what it does"
         )
 
 

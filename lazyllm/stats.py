@@ -5,12 +5,15 @@ from __future__ import annotations
 import torch
 
 from lazyllm.cache import LazyCache
+from lazyllm.errors import LazyLLMError
 
 
 class Stats:
     """Counts of one generation; a step is one forward pass, step 0 is prefilling.
 
     Attributes:
+        prompt_length: tokens in the prompt.
+        stages: the layers after which this generation prunes.
         positions: with `record_positions=True`, `positions[step][layer]` is the sorted active set, int64 (n,).
         computed: with `record_positions=True`, `computed[step][layer]` are the sorted positions whose keys and
             values were computed in that layer at that step, int64 (n,).
@@ -19,51 +22,63 @@ class Stats:
     """
 
     def __init__(self, cache: LazyCache, record_positions: bool) -> None:
-        self._cache = cache
+        # The segments alone: holding on to the cache would keep all its keys and values alive.
+        self._segments = cache.segments
         self._record_positions = record_positions
         self._rows: list[list[int]] = []
         self._active: list[list[int]] = []
+        self.prompt_length = 0
+        self.stages = [segment.layers[-1] for segment in cache.segments[:-1]]
         self.positions: list[list[torch.Tensor]] = []
         self.computed: list[list[torch.Tensor]] = []
         self.importance: list[torch.Tensor] = []
 
-    def add_step(self) -> None:
-        """Take the counts of the forward pass that has just gone through all layers."""
-        cache = self._cache
-        self._rows.append([segment.n_rows for segment in cache.segment_of])
-        self._active.append([segment.n_active for segment in cache.segment_of])
+    def add_step(self, seen: int, total: int) -> None:
+        """Take the counts of the forward pass that has just gone through all layers.
+
+        Args:
+            seen: positions before the step.
+            total: positions with the step's own.
+        """
+        if seen == 0:
+            self.prompt_length = total
+        self._rows.append([segment.n_rows for segment in self._segments for _ in segment.layers])
+        self._active.append([segment.n_active for segment in self._segments for _ in segment.layers])
         if self._record_positions:
-            everything = torch.arange(cache.total)
+            everything = torch.arange(total)
             active, computed = [], []
-            for segment in cache.segments:
+            for segment in self._segments:
                 taking_part = everything if segment.active is None else segment.active.cpu()
-                rows = everything[cache.seen :] if segment.rows is None else segment.rows.cpu()
+                rows = everything[seen:] if segment.rows is None else segment.rows.cpu()
                 active += [taking_part] * len(segment.layers)
                 computed += [rows] * len(segment.layers)
             self.positions.append(active)
             self.computed.append(computed)
 
     @property
-    def prompt_length(self) -> int:
-        """Tokens in the prompt."""
-        return self._cache.prompt_length
-
-    @property
     def rows(self) -> torch.Tensor:
         """Tokens computed in each layer at each step, int64 (steps, layers)."""
-        return torch.tensor(self._rows)
+        return self._table(self._rows)
 
     @property
     def active(self) -> torch.Tensor:
         """Size of the active set of each layer at each step, int64 (steps, layers)."""
-        return torch.tensor(self._active)
-
-    @property
-    def stages(self) -> list[int]:
-        """The layers after which this generation pruned."""
-        return [segment.layers[-1] for segment in self._cache.segments[:-1]]
+        return self._table(self._active)
 
     @property
     def prompt_computed(self) -> float:
-        """Mean over layers of the fraction of prompt tokens computed there so far, in (0, 1] (paper, Table 2)."""
-        return self._cache.prompt_fraction_computed()
+        """Mean over layers of the fraction of prompt tokens that have keys and values there (paper, Table 2).
+
+        Raises:
+            LazyLLMError: no step has been finished.
+        """
+        if not self._rows:
+            raise LazyLLMError("no step of this generation was finished, so nothing is known of its prompt")
+        fractions = [1.0] * len(self._segments[0].layers)
+        for segment in self._segments[1:]:
+            held = int((segment.slots.view[: self.prompt_length] >= 0).sum())
+            fractions += [held / self.prompt_length] * len(segment.layers)
+        return sum(fractions) / len(fractions)
+
+    def _table(self, counts: list[list[int]]) -> torch.Tensor:
+        return torch.tensor(counts, dtype=torch.int64).reshape(-1, self._segments[-1].layers.stop)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import gc
 import threading
+import weakref
 
 import families
 import pytest
@@ -235,3 +237,79 @@ def test_prefilling_asks_the_device_nothing_of_its_own(model, ids):
     with lazyllm.enable(model, STAGES):
         lazy = synchronisations(lambda: model(ids, attention_mask=torch.ones_like(ids)))
     assert lazy <= unmodified
+
+
+def test_rotary_tables_that_change_midway_are_refused():
+    rope = {"rope_type": "longrope", "rope_theta": 10000.0, "short_factor": [1.0] * 6, "long_factor": [4.0] * 6}
+    model = families.build(
+        "phi3", original_max_position_embeddings=32, rope_parameters={**rope, "original_max_position_embeddings": 32}
+    )
+    refuse("crosses 32 positions", generating(model, input_ids=families.prompt(28), max_new_tokens=10))
+    for length, new in ((20, 10), (40, 10)):  # on either side
+        before = families.generate(model, families.prompt(length), new)
+        with lazyllm.enable(model, lazyllm.PruningSchedule([(1, 1.0)])):
+            after = families.generate(model, families.prompt(length), new)
+        assert torch.equal(before.sequences, after.sequences)
+
+
+def test_two_threads_on_one_model_never_mix(model, ids):
+    with lazyllm.enable(model, STAGES):
+        expected = families.generate(model, ids, 6).sequences
+        wrong = []
+
+        def work():
+            for _ in range(8):
+                try:
+                    if not torch.equal(families.generate(model, ids, 6).sequences, expected):
+                        wrong.append("other tokens")
+                except lazyllm.LazyLLMError:
+                    pass  # one of them is told so
+
+        threads = [threading.Thread(target=work) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert not wrong
+
+
+def test_a_mask_that_hides_tokens_in_a_later_step_is_refused(model, ids):
+    def call():
+        with lazyllm.enable(model, lazyllm.PruningSchedule([(1, 1.0)])), torch.no_grad():
+            cache = model(ids, attention_mask=torch.ones_like(ids)).past_key_values
+            mask = torch.tensor([[0] * 20 + [1] * 21])
+            model(ids[:, :1], attention_mask=mask, past_key_values=cache)
+
+    refuse("without padding", call)
+
+
+@pytest.mark.parametrize("what", ["output_hidden_states", "output_attentions"])
+def test_outputs_of_every_token_are_refused(model, ids, what):
+    eager = families.build("llama", attention="eager")
+    refuse("of every token", generating(eager, input_ids=ids, return_dict_in_generate=True, **{what: True}))
+
+
+def test_stats_do_not_keep_the_cache_alive(model, ids):
+    with lazyllm.enable(model, STAGES) as lazy:
+        cache = weakref.ref(families.generate(model, ids, 4).past_key_values)
+    stats = lazy.stats
+    gc.collect()
+    assert cache() is None
+    assert stats.rows.shape == (4, 5)
+    assert 0 < stats.prompt_computed <= 1
+
+
+def test_an_interrupted_forward_leaves_nothing_behind(model, ids):
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt), lazyllm.enable(model, STAGES) as lazy:  # noqa: PT012
+        hook = model.model.layers[2].mlp.register_forward_hook(interrupt)
+        try:
+            families.generate(model, ids, 3)
+        finally:
+            hook.remove()
+    assert lazy.stats.rows.shape == (0, 5)
+    refuse("no step", lambda: lazy.stats.prompt_computed)
+    with lazyllm.enable(model, STAGES):
+        families.generate(model, ids, 3)

@@ -85,3 +85,9 @@ def test_layers_may_be_parts_of_the_depth():
         PruningSchedule.parse("33%:0.7")
     with pytest.raises(LazyLLMError, match="out of range"):
         PruningSchedule.parse("100%:0.7", num_layers=30)
+
+
+@given(st.lists(st.tuples(st.integers(0, 99), st.floats(0.001, 1)), max_size=4, unique_by=lambda pair: pair[0]))
+def test_spec_is_read_back_exactly(pairs):
+    schedule = PruningSchedule(sorted(pairs))
+    assert PruningSchedule.parse(schedule.spec) == schedule
