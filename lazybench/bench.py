@@ -78,6 +78,7 @@ class Bench:
             "prompt_tokens": prompt.ids.shape[1],
         }
         try:
+            self._check_length(prompt)
             return about | self._measured(prompt)
         except RecordFailure as failure:
             return about | dict.fromkeys(_MEASURED) | {"error": str(failure)}
@@ -98,6 +99,12 @@ class Bench:
     def is_baseline(self) -> bool:
         """Whether the method is the unmodified model itself."""
         return isinstance(self.method, Baseline)
+
+    def _check_length(self, prompt: Prompt) -> None:
+        holds = getattr(self.model.config, "max_position_embeddings", None)
+        tokens, new = prompt.ids.shape[1], self.facts[prompt.record.dataset].max_new_tokens
+        if holds is not None and tokens + new > holds:
+            raise RecordFailure(f"{tokens} tokens of prompt and {new} new ones are more than the model's {holds}")
 
     def _measured(self, prompt: Prompt) -> dict[str, Any]:
         record, facts = prompt.record, self.facts[prompt.record.dataset]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,7 +13,8 @@ from lazybench.errors import LazyBenchError
 from lazybench.suggest import suggest
 
 DTYPES = ("auto", "float32", "float16", "bfloat16")
-ATTENTIONS = ("sdpa", "flash_attention_2", "eager")
+# Never eager: a speedup over an eager baseline flatters every method.
+ATTENTIONS = ("sdpa", "flash_attention_2")
 SOURCES = ("sample", "longbench")
 
 
@@ -46,6 +48,7 @@ class ModelConfig:
     trust_remote_code: bool = False
 
     def __post_init__(self) -> None:
+        check_name("model.name", self.name)
         _one_of("model.dtype", self.dtype, DTYPES)
         _one_of("model.attention", self.attention, ATTENTIONS)
         _at_least("model.limit", self.limit, 2)
@@ -78,6 +81,7 @@ class DataConfig:
     datasets: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        check_name("data.name", self.name)
         _one_of("data.source", self.source, SOURCES)
         if self.limit is not None:
             _at_least("data.limit", self.limit, 1)
@@ -162,6 +166,14 @@ def register() -> None:
     store = ConfigStore.instance()
     store.store(name="schema", node=RunConfig)
     store.store(name="speed_schema", node=SpeedConfig)
+
+
+def check_name(key: str, name: str) -> None:
+    """Raise `LazyBenchError` unless `name` can name a folder."""
+    if not re.fullmatch(r"[A-Za-z0-9][\w.-]*", str(name), re.ASCII):
+        raise LazyBenchError(
+            f"{key}={name} names a folder: use letters, digits, '_', '-' and '.', with a letter or digit first"
+        )
 
 
 def _one_of(key: str, value: str, choices: tuple[str, ...]) -> None:

@@ -99,14 +99,18 @@ class Decoder:
 def decoder_for(model: PreTrainedModel, facts: DatasetFacts, prompt: Prompt) -> Decoder:
     """The decoder with LongBench's settings for a dataset."""
     tokenizer = prompt.builder.tokenizer
-    stops = model.generation_config.eos_token_id
-    if stops is None:
-        stops = tokenizer.eos_token_id
-    stop_ids = list(stops) if isinstance(stops, list | tuple) else [stops] if stops is not None else []
     if facts.stop_at_newline:
+        # The official code names these two and so leaves out other stops of the model's own.
         newline = tokenizer.encode("\n", add_special_tokens=False)[-1]
-        return Decoder(model, facts.max_new_tokens, [*stop_ids, newline], min_new_tokens=1)
-    return Decoder(model, facts.max_new_tokens, stop_ids)
+        return Decoder(model, facts.max_new_tokens, [*_ids(tokenizer.eos_token_id), newline], min_new_tokens=1)
+    stops = model.generation_config.eos_token_id
+    return Decoder(model, facts.max_new_tokens, _ids(tokenizer.eos_token_id if stops is None else stops))
+
+
+def _ids(stops: int | list[int] | None) -> list[int]:
+    if stops is None:
+        return []
+    return list(stops) if isinstance(stops, list | tuple) else [stops]
 
 
 def read(tokens: list[int], prompt: Prompt, model: ModelConfig) -> str:

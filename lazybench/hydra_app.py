@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from importlib import import_module
+from pathlib import Path
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
@@ -56,6 +58,7 @@ def _job(config: DictConfig, module: str, function: str) -> str:
     missing = OmegaConf.missing_keys(config)
     if missing:
         raise LazyBenchError(f"nothing is set for {', '.join(sorted(missing))}: give it as {sorted(missing)[0]}=VALUE")
+    _name_model(config)
     settings = OmegaConf.to_object(config)
     # A method of the user's own is a file next to its YAML.
     for source in HydraConfig.get().runtime.config_sources:
@@ -66,6 +69,14 @@ def _job(config: DictConfig, module: str, function: str) -> str:
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
     return str(getattr(import_module(module), function)(settings))
+
+
+def _name_model(config: DictConfig) -> None:
+    """Name a model that was given by its path alone, so that it is not filed under another's name."""
+    given = {override.partition("=")[0] for override in HydraConfig.get().overrides.task}
+    if "model.path" in given and "model.name" not in given:
+        stem = Path(config.model.path).name.removesuffix(".gguf")
+        config.model.name = re.sub(r"[^\w.-]+", "-", stem, flags=re.ASCII).lstrip("-_.") or "model"
 
 
 def _end(error: Exception) -> None:

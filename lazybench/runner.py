@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 
 from lazybench import environment
 from lazybench.bench import Bench
-from lazybench.config import RunConfig
+from lazybench.config import RunConfig, check_name
 from lazybench.console import scores_table
 from lazybench.data import data_label, load_records
 from lazybench.data.record import Record, fingerprint
@@ -23,6 +23,9 @@ from lazybench.methods.base import Method
 from lazybench.results import summarise
 from lazybench.store import RunFolder, digest
 from lazybench.tracing import trace
+
+# Raised when a change of code changes what runs give: a score, a time, a column. Older runs then run again.
+RESULTS_VERSION = 1
 
 
 def run(config: RunConfig) -> Path:
@@ -40,14 +43,18 @@ def run(config: RunConfig) -> Path:
     tokenizer = load_tokenizer(config.model)
     records = [record for name in datasets for record in load_records(name, config.data, tokenizer)]
     settings = _settings(config, method, records)
+    used = {name: asdict(facts[name]) for name in datasets}
     where = environment.describe(config.model)
     folder = RunFolder(
-        Path(config.output) / config.model.name / config.data.name / method.name / digest(_decisive(settings, where))
+        Path(config.output)
+        / config.model.name
+        / config.data.name
+        / method.name
+        / digest(_decisive(settings, where, used))
     )
     _announce(config, method)
-    scores = folder.finished()
-    untraced = config.trace and folder.traced() < len(records)
-    if scores is None or untraced:
+    scores = folder.finished({(record.dataset, record.id) for record in records}, config.trace)
+    if scores is None:
         model = load_model(config.model)
         _check_context(config, model, [facts[name] for name in datasets])
         method.prepare(model)
@@ -93,6 +100,9 @@ def build_method(settings: dict[str, Any]) -> Method:
     method = instantiate(settings, _convert_="all")
     if not isinstance(method, Method):
         raise LazyBenchError(f"method._target_={target} is not a lazybench.methods.Method")
+    check_name("method.name", method.name)
+    if not isinstance(method.repeats, int) or method.repeats < 1:
+        raise LazyBenchError(f"method.repeats={method.repeats} is out of range: at least 1")
     return method
 
 
@@ -104,11 +114,13 @@ def _settings(config: RunConfig, method: Method, records: list[Record]) -> dict[
     return {**settings, "weights": locate(config.model).identity(config.model), "records": fingerprint(records)}
 
 
-def _decisive(settings: dict[str, Any], where: dict[str, Any]) -> dict[str, Any]:
+def _decisive(settings: dict[str, Any], where: dict[str, Any], facts: dict[str, Any]) -> dict[str, Any]:
     """What decides a run's results, times included; where files lie and who committed what does not."""
     model = {key: value for key, value in settings["model"].items() if key not in ("name", "path", "device")}
-    data = {key: value for key, value in settings["data"].items() if key not in ("name", "root")}
-    return {**settings, "model": model, "data": data, "where": {k: v for k, v in where.items() if k != "commit"}}
+    # The records' own hash says which they are, however they were come by.
+    rest = {key: value for key, value in settings.items() if key != "data"}
+    where = {key: value for key, value in where.items() if key != "commit"}
+    return {**rest, "model": model, "where": where, "facts": facts, "results_version": RESULTS_VERSION}
 
 
 def _check_context(config: RunConfig, model: PreTrainedModel, facts: list[DatasetFacts]) -> None:

@@ -45,10 +45,12 @@ class Journal:
         Raises:
             LazyBenchError: a line before the last one is damaged.
         """
-        self.rows = {}
-        if not self.path.exists():
-            return
-        whole = 0
+        if self.path.exists():
+            os.truncate(self.path, self.read())
+
+    def read(self) -> int:
+        """Read what is on disk into `rows` and leave the file alone; returns the bytes of its whole lines."""
+        self.rows, whole = {}, 0
         with open(self.path, "rb") as file:
             for number, line in enumerate(file, start=1):
                 row = _parse(line)
@@ -61,15 +63,30 @@ class Journal:
                     break
                 self.rows[row["dataset"], row["_id"]] = row
                 whole += len(line)
-        os.truncate(self.path, whole)
+        return whole
 
     def add(self, row: dict[str, Any]) -> None:
-        """Append one record and make sure that it is on disk."""
-        with open(self.path, "a", encoding="utf-8") as file:
+        """Append one record and make sure that it is on disk.
+
+        Raises:
+            LazyBenchError: it cannot be written.
+        """
+        with _writing(self.path), open(self.path, "a", encoding="utf-8") as file:
             file.write(json.dumps(row) + "\n")
             file.flush()
             os.fsync(file.fileno())
         self.rows[row["dataset"], row["_id"]] = row
+
+
+@contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    """Say in one line that `path` cannot be written."""
+    try:
+        yield
+    except OSError as error:
+        raise LazyBenchError(
+            f"{path} cannot be written: {error.strerror or error}; the records already there stay valid"
+        ) from error
 
 
 def _parse(line: bytes) -> dict[str, Any] | None:
@@ -104,36 +121,37 @@ class RunFolder:
         Raises:
             LazyBenchError: the folder cannot be written, or another process is at work in it.
         """
-        try:
+        with _writing(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
-            with open(self.path / ".lock", "w") as lock:
-                try:
-                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                except BlockingIOError:
-                    raise LazyBenchError(f"another process is at work in {self.path}: wait for it to end") from None
-                self._write(CONFIG, yaml.safe_dump(dict(config), sort_keys=False, allow_unicode=True))
-                self._write(ENVIRONMENT, json.dumps(dict(environment), indent=2) + "\n")
+            lock = open(self.path / ".lock", "w")  # noqa: SIM115  (held to the end of the run)
+        with lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise LazyBenchError(f"another process is at work in {self.path}: wait for it to end") from None
+            self._write(CONFIG, yaml.safe_dump(dict(config), sort_keys=False, allow_unicode=True))
+            self._write(ENVIRONMENT, json.dumps(dict(environment), indent=2) + "\n")
+            with _writing(self.path):
                 self.predictions.load()
                 self.traces.load()
-                yield self
-        except OSError as error:
-            raise LazyBenchError(
-                f"{self.path} cannot be written: {error.strerror or error}; the records already there stay valid"
-            ) from error
+            yield self
 
-    def finished(self) -> dict[str, Any] | None:
-        """The scores of a run that has gone through all its records, else None."""
+    def finished(self, records: set[tuple[str, str]], traced: bool) -> dict[str, Any] | None:
+        """The scores of a run that has gone through all its records, else None.
+
+        Args:
+            records: dataset and id of each.
+            traced: whether all of them must have been traced too.
+        """
         try:
-            return json.loads((self.path / SCORES).read_text("utf-8"))
-        except (OSError, ValueError):
+            scores = json.loads((self.path / SCORES).read_text("utf-8"))
+            for journal in [self.predictions, self.traces] if traced else [self.predictions]:
+                journal.read()
+                if not records <= journal.rows.keys():
+                    return None
+        except (OSError, ValueError, LazyBenchError):
             return None
-
-    def traced(self) -> int:
-        """How many records have been traced."""
-        try:
-            return sum(1 for _ in open(self.traces.path, "rb"))
-        except OSError:
-            return 0
+        return scores
 
     def finish(self, scores: Mapping[str, Any]) -> None:
         """Write the scores, which also marks the run as finished."""
@@ -142,5 +160,6 @@ class RunFolder:
     def _write(self, name: str, text: str) -> None:
         """Replace a file in one step, so that it is never seen half-written."""
         temporary = self.path / f".{name}.{os.getpid()}"
-        temporary.write_text(text, "utf-8")
-        os.replace(temporary, self.path / name)
+        with _writing(self.path / name):
+            temporary.write_text(text, "utf-8")
+            os.replace(temporary, self.path / name)

@@ -28,6 +28,8 @@ class LazyLLM(Method):
     def __post_init__(self) -> None:
         parts = self.schedule if isinstance(self.schedule, list) else [self.schedule]
         self.schedule = ",".join(" ".join(map(str, parts)).replace(",", " ").split())
+        if "%" not in self.schedule:
+            self.schedule = lazyllm.PruningSchedule.parse(self.schedule).spec  # 0.60 is 0.6
         self.pruning_schedule(num_layers=_DEEP)
 
     def pruning_schedule(self, num_layers: int) -> lazyllm.PruningSchedule:

@@ -140,6 +140,45 @@ def test_other_weights_give_another_folder(run, tmp_path, tiny_model):
     assert len(folders(tmp_path / "runs")) == 2
 
 
+def test_the_same_settings_said_otherwise_give_the_same_folder(run, tmp_path):
+    run("method=lazyllm", "method.schedule=[1:0.6]")
+    code, out, _ = run("method=lazyllm", "method.schedule='1:0.60'")
+    assert code == 0
+    assert "finished earlier" in out
+
+
+def test_a_changed_prompt_runs_again(run, tmp_path, monkeypatch):
+    run(*LAZY)
+    from lazybench import facts
+
+    changed = json.loads(json.dumps(facts._longbench()))
+    changed["datasets"]["2wikimqa"]["prompt"] = "{context} {input}"
+    monkeypatch.setattr(facts, "_longbench", lambda: changed)
+    run(*LAZY)
+    assert len(folders(tmp_path / "runs")) == 2
+
+
+def test_a_model_given_by_path_alone_is_filed_under_its_own_name(lazybench, tmp_path, tiny_model):
+    code, _, err = lazybench(
+        "run",
+        *("task=lcc", "method=baseline", f"model.path={tiny_model}", "model.chat=null", "data.limit=1"),
+        *("data.tokens=512", "timing.warmup=0", f"output={tmp_path / 'runs'}"),
+    )
+    assert code == 0, err
+    assert folders(tmp_path / "runs")[0].parts[-4] == tiny_model.name
+
+
+def test_torn_traces_are_made_whole(run, tmp_path):
+    run(*LAZY, "trace=true")
+    (folder,) = folders(tmp_path / "runs")
+    traces = folder / "traces.jsonl"
+    whole = traces.read_bytes()
+    traces.write_bytes(whole[:-40])
+    code, _, err = run(*LAZY, "trace=true")
+    assert code == 0, err
+    assert traces.read_bytes() == whole
+
+
 def test_where_the_results_lie_does_not_change_the_folder(run, tmp_path):
     run(*LAZY)
     run(*LAZY, output="elsewhere")
@@ -322,6 +361,11 @@ def test_traces_come_from_passes_of_their_own(run, tmp_path):
         (["data=longbench", "data.root=/no/such/folder"], "/no/such/folder"),
         (["timing.warmup=-1"], "at least 0"),
         (["method._target_=no.such.Class"], "method._target_"),
+        (["model.attention=eager"], "choose one of: sdpa"),
+        (["model.name=../other"], "names a folder"),
+        (["data.name=a/b"], "names a folder"),
+        (["method.name=a/b"], "names a folder"),
+        (["method=baseline", "+method.repeats=0"], "at least 1"),
         (["method._target_=builtins.dict"], "not a lazybench.methods.Method"),
     ],
 )
