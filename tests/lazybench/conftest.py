@@ -5,22 +5,8 @@ import sys
 import pytest
 import torch
 import transformers
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
-
-
-def byte_tokenizer(**special: str) -> PreTrainedTokenizerFast:
-    """One token a byte, with a BOS that the tokenizer itself puts in front, as Llama 2's does."""
-    from tokenizers.processors import TemplateProcessing
-
-    names = {"bos_token": "<s>", "eos_token": "</s>", **special}
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    vocabulary = {token: index for index, token in enumerate([*names.values(), *alphabet])}
-    core = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
-    core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    core.decoder = decoders.ByteLevel()
-    core.post_processor = TemplateProcessing(single="<s> $A", special_tokens=[("<s>", vocabulary["<s>"])])
-    return PreTrainedTokenizerFast(tokenizer_object=core, **names)
+from support import byte_tokenizer
+from transformers import LlamaConfig, LlamaForCausalLM
 
 
 @pytest.fixture(scope="session")

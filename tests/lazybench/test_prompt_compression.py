@@ -11,9 +11,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from conftest import byte_tokenizer
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support import byte_tokenizer
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 

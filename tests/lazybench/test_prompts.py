@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import byte_tokenizer
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support import byte_tokenizer
 from transformers import AutoModelForCausalLM
 
 from lazybench.config import ModelConfig

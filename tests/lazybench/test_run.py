@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from statistics import fmean
 
 import pytest
 import yaml
-from omegaconf import OmegaConf
+from support import LAZY, folders, rows
 
-LAZY = ("method=lazyllm", "method.schedule=[1:0.6]")
 COLUMNS = {
     "_id",
     "dataset",
@@ -27,14 +25,6 @@ COLUMNS = {
     "baseline_generation_s",
     "prompt_computed",
 }
-
-
-def folders(root):
-    return sorted(path.parent for path in root.glob("*/*/*/*/config.yaml"))
-
-
-def rows(folder):
-    return [json.loads(line) for line in (folder / "predictions.jsonl").read_text().splitlines()]
 
 
 def test_a_run_saves_all_that_is_needed(run, tmp_path):
@@ -332,113 +322,3 @@ def test_traces_come_from_passes_of_their_own(run, tmp_path):
         assert sum(layer) == pytest.approx(1, abs=0.01)
     assert trace["attention"]["sorted_mass"][0] == 0
     assert trace["attention"]["sorted_mass"][-1] == pytest.approx(1, abs=1e-4)
-
-
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [
-        (["task=multidoc"], "did you mean 'multidoc_qa'"),
-        (["method=lazzyllm"], "did you mean 'lazyllm'"),
-        (["methd=lazyllm"], "did you mean 'method'"),
-        (["method=lazyllm", "method.shedule=1"], "did you mean 'method.schedule'"),
-        (["method=lazyllm", "method.schedule=1"], "not layer:keep"),
-        (["method=lazyllm", "method.schedule=[1:0.5,1:0.4]"], "must increase"),
-        (["method=lazyllm", "method.schedule=[3:0.5]"], "the model has 4 layers"),
-        (["model.limit=many"], "model.limit=many"),
-        (["model.limit=1"], "at least 2"),
-        (["model.limit=4090"], "4096 positions"),
-        (["model.dtype=int8"], "choose one of: auto, float32"),
-        (["model.attention=magic"], "choose one of: sdpa"),
-        (["model.path=/no/such/folder"], "no such folder"),
-        (["model.path=./none.gguf"], "no such file"),
-        (["model.path=package:no_such_package/x.gguf"], "is not installed"),
-        (["model.chat=hello"], "{prompt}"),
-        (["model.chat=template"], "no chat template"),
-        (["model.device=cuda:7"], "not available here"),
-        (["data.limit=0"], "at least 1"),
-        (["data.limit=null"], "give a number"),
-        (["data.tokens=12"], "512"),
-        (["data=longbench", "data.root=/no/such/folder"], "/no/such/folder"),
-        (["timing.warmup=-1"], "at least 0"),
-        (["method._target_=no.such.Class"], "method._target_"),
-        (["model.attention=eager"], "choose one of: sdpa"),
-        (["model.name=../other"], "names a folder"),
-        (["data.name=a/b"], "names a folder"),
-        (["method.name=a/b"], "names a folder"),
-        (["method=baseline", "+method.repeats=0"], "at least 1"),
-        (["method._target_=builtins.dict"], "not a lazybench.methods.Method"),
-    ],
-)
-def test_bad_settings_end_in_one_line_and_leave_nothing(run, tmp_path, words, says):
-    code, _, err = run(*words)
-    assert code == 2
-    lines = [line for line in err.splitlines() if line.strip()]
-    assert len(lines) == 1, err
-    assert says in lines[0]
-    assert not (tmp_path / "runs").exists()
-
-
-def test_a_missing_task_is_named(lazybench):
-    code, _, err = lazybench("run")
-    assert code == 2
-    assert "task" in err
-    assert len(err.strip().splitlines()) == 1
-
-
-def test_output_that_cannot_be_written(run, tmp_path):
-    (tmp_path / "runs").write_text("a file, not a folder")
-    code, _, err = run(*LAZY)
-    assert code == 2
-    assert "cannot be written" in err
-
-
-def test_help_list_and_completion(lazybench, monkeypatch):
-    code, out, _ = lazybench("--help")
-    assert code == 0
-    assert "lazybench run" in out
-    code, out, _ = lazybench("run", "--help")
-    assert code == 0
-    assert "method: baseline" in out
-    code, out, _ = lazybench("run", "--cfg", "job", "task=code")
-    assert code == 0
-    assert yaml.safe_load(out)["task"] == "code"
-    code, out, _ = lazybench("list")
-    assert code == 0
-    assert all(name in out for name in ("lazyllm", "llama2_7b", "xgen_7b", "multidoc_qa", "repobench-p"))
-    for line, expected in [("lazybench sc", "score"), ("lazybench run method=l", "method=lazyllm")]:
-        monkeypatch.setenv("COMP_LINE", line)
-        monkeypatch.setenv("COMP_POINT", str(len(line)))
-        code, out, _ = lazybench("-sc", "query=bash")
-        assert out.split() == [expected]
-    code, _, err = lazybench("rum")
-    assert code == 2
-    assert "did you mean 'run'" in err
-
-
-EXPERIMENTS = sorted(path.stem for path in (Path(__file__).parents[2] / "conf" / "experiment").glob("*.yaml"))
-
-
-@pytest.mark.parametrize("name", EXPERIMENTS)
-def test_experiments_compose_for_every_method_they_sweep(name):
-    from hydra import compose, initialize_config_dir
-
-    from lazybench import config as schema
-    from lazybench.conf import CONF
-    from lazybench.runner import build_method
-
-    schema.register()
-    params = yaml.safe_load((CONF / "experiment" / f"{name}.yaml").read_text())["hydra"]["sweeper"]["params"]
-    with initialize_config_dir(str(CONF), version_base="1.3"):
-        for method in params.get("method", "lazyllm").split(","):
-            composed = compose("config", [f"+experiment={name}", f"method={method}"])
-            settings = OmegaConf.to_object(composed)
-            assert settings.task == "all"
-            assert build_method(settings.method).name == method.rpartition("/")[2].removesuffix("_gentle").removesuffix(
-                "_strong"
-            )
-
-
-def test_what_is_given_replaces_what_an_experiment_sweeps(run, tmp_path):
-    code, _, err = run("-m", "+experiment=smoke", "method=baseline,random_drop", "task=2wikimqa")
-    assert code == 0, err
-    assert sorted(folder.parts[-2] for folder in folders(tmp_path / "runs")) == ["baseline", "random_drop"]

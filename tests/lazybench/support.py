@@ -1,0 +1,35 @@
+"""What several tests of the harness share."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from tokenizers.processors import TemplateProcessing
+from transformers import PreTrainedTokenizerFast
+
+LAZY = ("method=lazyllm", "method.schedule=[1:0.6]")
+
+
+def folders(root: Path) -> list[Path]:
+    """The run folders below `root`."""
+    return sorted(path.parent for path in root.glob("*/*/*/*/config.yaml"))
+
+
+def rows(folder: Path) -> list[dict[str, Any]]:
+    """The rows of a run."""
+    return [json.loads(line) for line in (folder / "predictions.jsonl").read_text().splitlines()]
+
+
+def byte_tokenizer(**special: str) -> PreTrainedTokenizerFast:
+    """One token a byte, with a BOS that the tokenizer itself puts in front, as Llama 2's does."""
+    names = {"bos_token": "<s>", "eos_token": "</s>", **special}
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    vocabulary = {token: index for index, token in enumerate([*names.values(), *alphabet])}
+    core = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
+    core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    core.decoder = decoders.ByteLevel()
+    core.post_processor = TemplateProcessing(single="<s> $A", special_tokens=[("<s>", vocabulary["<s>"])])
+    return PreTrainedTokenizerFast(tokenizer_object=core, **names)
