@@ -1,4 +1,14 @@
-import sys
-from pathlib import Path
+from __future__ import annotations
 
-sys.path.insert(0, str(Path(__file__).parent))
+import families
+import pytest
+
+
+@pytest.fixture(scope="module")
+def model():
+    return families.build("llama")
+
+
+@pytest.fixture(scope="module")
+def ids():
+    return families.prompt(40)

@@ -22,16 +22,6 @@ STAGES = lazyllm.PruningSchedule([(1, 0.6), (3, 0.5)])
 KEEP_ALL = lazyllm.PruningSchedule([(1, 1.0)])
 
 
-@pytest.fixture(scope="module")
-def model():
-    return families.build("llama")
-
-
-@pytest.fixture(scope="module")
-def ids():
-    return families.prompt(40)
-
-
 def test_sampling_draws_what_the_unmodified_model_draws(model, ids):
     torch.manual_seed(7)
     before = model.generate(ids, do_sample=True, temperature=0.8, top_p=0.9, max_new_tokens=12)

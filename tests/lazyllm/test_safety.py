@@ -19,16 +19,6 @@ import lazyllm
 STAGES = lazyllm.PruningSchedule([(1, 0.6), (3, 0.5)])
 
 
-@pytest.fixture(scope="module")
-def model():
-    return families.build("llama")
-
-
-@pytest.fixture(scope="module")
-def ids():
-    return families.prompt(40)
-
-
 def snapshot(model):
     hooks = [
         (len(m._forward_hooks), len(m._forward_pre_hooks), len(m._forward_hooks_always_called)) for m in model.modules()
