@@ -21,7 +21,7 @@ from lazybench.methods.base import Method, Output
 from lazybench.methods.baseline import Baseline
 from lazybench.prompts import Prompt, PromptBuilder
 
-_UNMODIFIED = Baseline("baseline")
+UNMODIFIED = Baseline("baseline")
 # What a row says of an answer; None throughout where there is none.
 _MEASURED = (
     "prediction",
@@ -150,12 +150,13 @@ class Bench:
         if new_tokens is not None:
             decode.max_new_tokens = new_tokens
         paired = self.config.timing.paired and not self.is_baseline
-        unmodified = _timed(_UNMODIFIED, prompt, decode, 0) if paired else None
-        passes = [_timed(self.method, prompt, decode, seed) for seed in range(self.method.repeats)]
+        unmodified = timed(UNMODIFIED, prompt, decode, 0) if paired else None
+        passes = [timed(self.method, prompt, decode, seed) for seed in range(self.method.repeats)]
         return passes[0] if self.is_baseline else unmodified, passes
 
 
-def _timed(method: Method, prompt: Prompt, decode: Decoder, seed: int) -> Pass:
+def timed(method: Method, prompt: Prompt, decode: Decoder, seed: int) -> Pass:
+    """One answer of `method`, timed."""
     decode.clock.start()
     output = method.generate(prompt, decode, seed)
     times = decode.clock.times

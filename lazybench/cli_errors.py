@@ -9,7 +9,7 @@ from dataclasses import fields
 import yaml
 
 from lazybench.conf import CONF
-from lazybench.config import DataConfig, ModelConfig, RunConfig, TimingConfig
+from lazybench.config import DataConfig, ModelConfig, RunConfig, SpeedConfig, TimingConfig
 from lazybench.errors import LazyBenchError
 from lazybench.suggest import suggest
 from lazyllm.errors import LazyLLMError
@@ -23,7 +23,10 @@ def explain(error: BaseException) -> str:
             return str(cause)
     text = _flat(error)
     if (found := re.search(r"Could not override '([^']*)'", text)) and found.group(1):
-        return f"there is no setting {found.group(1)!r}: {suggest(found.group(1), _keys())}"
+        key = found.group(1)
+        if key in _keys():  # a mapping: its own keys are not known beforehand
+            return f"{key} takes keys of your own with a plus in front: +{key}={{...}}"
+        return f"there is no setting {key!r}: {suggest(key, _keys())}"
     if found := re.search(r"Could not find '(\w+)/([^']+)' Available options in '\w+': (.*?) Config search", text):
         group, name, options = found.groups()
         return f"there is no {group} {name!r}: {suggest(name, options.split())}"
@@ -51,7 +54,7 @@ def _flat(error: BaseException) -> str:
 def _keys() -> list[str]:
     """Every setting there is, as it is written on the command line."""
     nested = {"model": ModelConfig, "data": DataConfig, "timing": TimingConfig}
-    keys = [field.name for field in fields(RunConfig)]
+    keys = [field.name for schema in (RunConfig, SpeedConfig) for field in fields(schema)]
     keys += [f"{group}.{field.name}" for group, schema in nested.items() for field in fields(schema)]
     for path in sorted((CONF / "method").glob("*.yaml")):
         keys += [f"method.{key}" for key in yaml.safe_load(path.read_text("utf-8"))]

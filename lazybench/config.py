@@ -34,6 +34,8 @@ class ModelConfig:
             None for none.
         remove: strings removed from predictions, after white space around them (LongBench, for XGen).
         trust_remote_code: run Python code that comes with the model; off for every model that works without.
+        shape: transformers config, with its `model_type`, of a model with random weights, to measure speed where
+            there are no weights: `path` then gives the tokenizer alone. Empty loads the weights.
     """
 
     name: str = MISSING
@@ -46,6 +48,7 @@ class ModelConfig:
     chat: str | None = None
     remove: list[str] = field(default_factory=list)
     trust_remote_code: bool = False
+    shape: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         check_name("model.name", self.name)
@@ -138,11 +141,13 @@ class SpeedConfig:
 
     Attributes:
         model: the model under test.
-        method: a method with a schedule.
+        method: the method to time; what its work would ideally take is known where it has a schedule.
         lengths: prompt lengths in tokens.
         new_tokens: tokens of a whole generation.
         repeats: timed runs of each subject.
-        output: CSV file to write; None writes none.
+        text: text file to take prompts from; None takes a generated report.
+        eager: also time the unmodified model with eager attention.
+        output: CSV file to write, with a plot of TTFT next to it; None writes none.
     """
 
     model: ModelConfig = MISSING
@@ -150,6 +155,8 @@ class SpeedConfig:
     lengths: list[int] = field(default_factory=list)
     new_tokens: int = 32
     repeats: int = 3
+    text: str | None = None
+    eager: bool = False
     output: str | None = None
 
     def __post_init__(self) -> None:

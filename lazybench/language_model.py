@@ -105,14 +105,31 @@ def load_tokenizer(config: ModelConfig) -> PreTrainedTokenizerBase:
 
 
 def load_model(config: ModelConfig) -> PreTrainedModel:
-    """Load a model for inference on its device.
+    """Load a model for inference on its device; one with random weights where the config has a `shape`.
 
     Raises:
         LazyBenchError: it cannot be had, or its device or attention is not available.
     """
     device = device_of(config)
+    if config.shape:
+        return _random_model(config, device)
     model = _load(AutoModelForCausalLM, config, dtype=dtype_of(config), attn_implementation=config.attention)
     return model.to(device).eval()
+
+
+def _random_model(config: ModelConfig, device: torch.device) -> PreTrainedModel:
+    """Random weights, the same each time; the vocabulary grows to the tokenizer's if that is larger."""
+    try:
+        shape = AutoConfig.for_model(**config.shape)
+        shape.vocab_size = max(shape.vocab_size, len(load_tokenizer(config)))
+        torch.manual_seed(0)
+        with device:
+            model = AutoModelForCausalLM.from_config(
+                shape, dtype=dtype_of(config), attn_implementation=config.attention
+            )
+    except (ValueError, TypeError, AttributeError, ImportError) as error:
+        raise LazyBenchError(f"model.shape: {first_line(error)}") from error
+    return model.eval()
 
 
 def device_of(config: ModelConfig) -> torch.device:

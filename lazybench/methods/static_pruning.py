@@ -27,6 +27,10 @@ class StaticPruning(Method):
     def __post_init__(self) -> None:
         self._schedule = lazyllm.PruningSchedule([(self.layer, self.keep)])
 
+    def pruning_schedule(self, num_layers: int) -> lazyllm.PruningSchedule:
+        """The one stage, whatever the model's depth."""
+        return self._schedule
+
     def prepare(self, model: PreTrainedModel) -> None:
         lazyllm.enable(model, self._schedule, static=True)  # refuses what it could not prune
 

@@ -212,34 +212,6 @@ def test_keeping_everything_predicts_what_the_baseline_predicts(run, tmp_path):
     assert all(row["prediction"] == row["baseline_prediction"] for row in records)
 
 
-def test_a_method_of_ones_own_is_one_file_and_one_yaml(run, tmp_path, monkeypatch):
-    (tmp_path / "keep_ends.py").write_text(
-        """
-from dataclasses import dataclass
-
-import torch
-
-from lazybench.methods import Method, Output
-
-
-@dataclass
-class KeepEnds(Method):
-    ends: int = 10
-
-    def generate(self, prompt, decode, seed):
-        ids = torch.cat([prompt.ids[:, : self.ends], prompt.ids[:, -self.ends :]], dim=1)
-        return Output(decode(ids), prompt_computed=ids.shape[1] / prompt.ids.shape[1])
-"""
-    )
-    (tmp_path / "method").mkdir()
-    (tmp_path / "method" / "keep_ends.yaml").write_text("_target_: keep_ends.KeepEnds\nname: keep_ends\nends: 30\n")
-    code, _, err = run("--config-dir", str(tmp_path), "method=keep_ends")
-    assert code == 0, err
-    (folder,) = folders(tmp_path / "runs")
-    assert folder.parts[-2] == "keep_ends"
-    assert all(row["prompt_computed"] == 60 / row["prompt_tokens"] for row in rows(folder))
-
-
 def test_real_records_from_a_folder(run, tmp_path):
     root = tmp_path / "records"
     root.mkdir()

@@ -1,0 +1,98 @@
+"""What is timed at one prompt length."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+from transformers.utils import is_flash_attn_2_available
+
+from lazybench.bench import UNMODIFIED, Pass, timed
+from lazybench.decoding import Decoder
+from lazybench.methods.base import Method
+from lazybench.methods.lazyllm import LazyLLM
+from lazybench.prompts import Prompt
+from lazybench.speed.memory import peak_bytes
+
+# Names of passes; those of the unmodified model on part of the prompt are token counts.
+WHOLE, METHOD, KEEP_1, EAGER, FLASH = "unmodified", "method", "keep_1", "eager", "flash_attention_2"
+
+
+@dataclass(frozen=True)
+class Subjects:
+    """A method, the unmodified model, and the unmodified model at each token count that the method's layers see.
+
+    Attributes:
+        method: the method under test, prepared.
+        decode: greedy generation of as many tokens as are measured.
+        prompt: the prompt.
+        eager: also time the unmodified model with eager attention.
+    """
+
+    method: Method
+    decode: Decoder
+    prompt: Prompt
+    eager: bool
+
+    @property
+    def counts(self) -> list[int] | None:
+        """Tokens in each layer while the prompt is prefilled; None for a method that has no schedule of layers."""
+        schedule_for = getattr(self.method, "pruning_schedule", None)
+        if schedule_for is None:
+            return None
+        layers = self.decode.model.config.num_hidden_layers
+        stages = {stage.layer: stage for stage in schedule_for(layers).stages}
+        left, counts = self.prompt.ids.shape[1], []
+        for layer in range(layers):
+            counts.append(left)
+            if layer in stages:
+                left = stages[layer].kept(left)
+        return counts
+
+    def runs(self) -> dict[str | int, Callable[[int], Pass]]:
+        """The passes to time, by name; each takes the number of the repeat, which is the method's seed."""
+        runs = {
+            WHOLE: lambda repeat: self._pass(UNMODIFIED),
+            METHOD: lambda repeat: self._pass(self.method, repeat),
+        }
+        model = self.decode.model
+        if self.counts is not None:
+            nothing_pruned = LazyLLM(KEEP_1, schedule="")
+            nothing_pruned.prepare(model)
+            runs[KEEP_1] = lambda repeat: self._pass(nothing_pruned)
+            for count in sorted(set(self.counts) - {self.prompt.ids.shape[1]}):
+                runs[count] = lambda repeat, count=count: self._part(count)
+        others = [EAGER] * self.eager
+        if model.device.type == "cuda" and model.config._attn_implementation != FLASH and is_flash_attn_2_available():
+            others.append(FLASH)
+        for attention in others:
+            runs[attention] = lambda repeat, attention=attention: self._with_attention(attention)
+        return runs
+
+    def peak_bytes(self, name: str) -> int:
+        """Most memory that one of the `runs` takes, in bytes."""
+        run = self.runs()[name]
+        return peak_bytes(self.decode.model.device, lambda: run(0))
+
+    def _pass(self, method: Method, seed: int = 0) -> Pass:
+        return timed(method, self.prompt, self.decode, seed)
+
+    def _part(self, count: int) -> Pass:
+        """The first token after the prompt's first `count` tokens."""
+        first = Decoder(self.decode.model, max_new_tokens=1)
+        return timed(UNMODIFIED, replace(self.prompt, ids=self.prompt.ids[:, :count]), first, 0)
+
+    def _with_attention(self, attention: str) -> Pass:
+        with _attention(self.decode.model, attention):
+            return self._pass(UNMODIFIED)
+
+
+@contextmanager
+def _attention(model: object, attention: str) -> Iterator[None]:
+    before = model.config._attn_implementation
+    model.set_attn_implementation(attention)
+    try:
+        yield
+    finally:
+        model.set_attn_implementation(before)

@@ -1,0 +1,86 @@
+"""`lazybench speed` and models with random weights."""
+
+from __future__ import annotations
+
+import pandas as pd
+import pytest
+
+SHAPE = (
+    "+model.shape={model_type: llama, vocab_size: 64, hidden_size: 32, intermediate_size: 48, num_hidden_layers: 4, "
+    "num_attention_heads: 4, num_key_value_heads: 2, max_position_embeddings: 4096}"
+)
+
+
+@pytest.fixture
+def speed(lazybench, tiny_model, tmp_path):
+    """Call `lazybench speed` on the tiny model; returns (exit code, the CSV or None, stderr)."""
+
+    def call(*words: str):
+        table = tmp_path / "speed.csv"
+        settings = [f"model.path={tiny_model}", "model.name=tiny", "model.chat=null", f"output={table}"]
+        settings += [] if any(word.startswith("method") for word in words) else ["method.schedule=[1:0.5,2:0.5]"]
+        settings += [] if any(word.startswith("lengths") for word in words) else ["lengths=[64,100]"]
+        code, _, err = lazybench("speed", *settings, "new_tokens=4", "repeats=2", *words)
+        return code, pd.read_csv(table) if table.exists() else None, err
+
+    return call
+
+
+def test_each_length_has_a_row_of_consistent_ratios(speed, tmp_path):
+    code, table, err = speed("eager=true")
+    assert code == 0, err
+    assert table["tokens"].tolist() == [64, 100]
+    for _, row in table.iterrows():
+        for name in (
+            "ttft_speedup",
+            "efficiency",
+            "decode_step_ratio",
+            "generation_speedup",
+            "keep_1_ttft",
+            "eager_ttft",
+        ):
+            assert 0 < row[f"{name}_low"] <= row[name] <= row[f"{name}_high"]
+        assert row["generation_s"] > row["ttft_s"] > 0
+        assert 0 < row["method_memory_mb"] < 10
+    assert {path.name for path in tmp_path.glob("speed.*")} == {"speed.csv", "speed.png", "speed.pdf"}
+
+
+@pytest.mark.parametrize("method", ["random_drop", "static_pruning", "prompt_compression", "baseline"])
+def test_every_method_can_be_timed(speed, method):
+    settings = ["method.layer=1"] if method == "static_pruning" else []
+    code, table, err = speed(f"method={method}", *settings, "lengths=[600]")
+    assert code == 0, err
+    assert table["method"].tolist() == [method]
+    assert ("efficiency" in table) == (method == "static_pruning")
+
+
+def test_random_weights_need_a_tokenizer_alone(speed, tiny_model, tmp_path, tokenizer):
+    (tmp_path / "tokenizer").mkdir()
+    tokenizer.save_pretrained(tmp_path / "tokenizer")
+    code, table, err = speed(SHAPE, f"model.path={tmp_path / 'tokenizer'}")
+    assert code == 0, err
+    assert len(table) == 2
+
+
+def test_a_text_of_ones_own(speed, tmp_path):
+    (tmp_path / "text.txt").write_text("To be, or not to be. " * 20)
+    assert speed(f"text={tmp_path / 'text.txt'}")[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["lengths=[5000]"], "4096"),
+        (["lengths=[]"], "lengths=[]"),
+        (["text=nowhere.txt"], "nowhere.txt"),
+        (["text=README.md", "lengths=[64]", "method=prompt_compression", "method.scorer=/nowhere"], "method.scorer"),
+        (["model.shape={model_type: llama}"], "+model.shape="),
+        (["+model.shape={model_type: lama}"], "model.shape"),
+        (["+model.shape={hidden_size: 8}"], "model.shape"),
+    ],
+)
+def test_what_cannot_work_is_said_in_one_line(speed, words, said):
+    code, table, err = speed(*words)
+    assert (code, table) == (2, None)
+    assert said in err
+    assert len(err.strip().splitlines()) == 1
