@@ -1,0 +1,99 @@
+"""The script that measures everything on a GPU, tried without one."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from support import byte_tokenizer
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from lazybench.data import sample
+
+SCRIPT = Path(__file__).parents[2] / "scripts" / "gpu_report"
+
+
+@pytest.fixture
+def weights(tmp_path):
+    """A tiny model deep enough for the default schedule, which ends every answer with its first token."""
+    tokenizer = byte_tokenizer()
+    tokenizer.chat_template = "{{ messages[0]['content'] }}"
+    config = LlamaConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=16,
+        intermediate_size=16,
+        num_hidden_layers=30,
+        num_attention_heads=2,
+        max_position_embeddings=4096,
+        eos_token_id=0,
+    )
+    torch.manual_seed(0)
+    model = LlamaForCausalLM(config)
+    torch.nn.init.zeros_(model.lm_head.weight)
+    model.save_pretrained(tmp_path / "weights")
+    tokenizer.save_pretrained(tmp_path / "weights")
+    return tmp_path / "weights"
+
+
+@pytest.fixture
+def records(tmp_path):
+    """One short record of each dataset."""
+    (tmp_path / "records").mkdir()
+    for name in sample.DATASETS:
+        record = sample.load(name, 1, 0, sample.MIN_TOKENS)[0]
+        row = {
+            "_id": record.id,
+            "input": record.input,
+            "context": record.context[-600:],
+            "answers": list(record.answers),
+            "length": record.length,
+            "dataset": name,
+            "language": "en",
+            "all_classes": None if record.all_classes is None else list(record.all_classes),
+        }
+        (tmp_path / "records" / f"{name}.jsonl").write_text(json.dumps(row) + "\n")
+    return tmp_path / "records"
+
+
+def call(*words):
+    return subprocess.run([sys.executable, str(SCRIPT), *map(str, words)], capture_output=True, text=True)
+
+
+@pytest.mark.slow
+def test_it_measures_all_methods_and_goes_on_where_it_stopped(weights, records, tmp_path):
+    out = tmp_path / "out"
+    words = ["--weights", weights, "--records", records, "--out", out, "--device", "cpu", "--lengths", 200]
+    words += ["--new-tokens", 3, "--model", "smollm2_135m", "--shape", "smollm2_135m"]
+    (out / "speed_lazyllm.csv").parent.mkdir()
+    (out / "speed_lazyllm.csv").write_text("measured earlier\n")
+    done = call(*words)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    assert (out / "speed_lazyllm.csv").read_text() == "measured earlier\n"
+    assert {path.name for path in out.glob("speed_*.csv")} == {
+        f"speed_{method}.csv" for method in ("lazyllm", "random_drop", "static_pruning", "prompt_compression")
+    }
+    table = (out / "report" / "table1.md").read_text()
+    for method in ("baseline", "random_drop", "static_pruning", "prompt_compression", "lazyllm"):
+        assert table.count(f"| {method}") == 6, table  # a line a task
+    assert (
+        (out / "command.txt").read_text().startswith("scripts/gpu_report --weights WEIGHTS --records RECORDS --out OUT")
+    )
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_without_a_gpu_it_says_so(weights, tmp_path):
+    done = call("--weights", weights, "--records", tmp_path, "--out", tmp_path / "out")
+    assert done.returncode == 2
+    assert len(done.stderr.strip().splitlines()) == 1
+    assert "no CUDA GPU" in done.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_folder_that_is_not_there(tmp_path):
+    done = call("--weights", tmp_path / "nowhere", "--records", tmp_path, "--out", tmp_path / "out")
+    assert done.returncode == 2
+    assert "nowhere" in done.stderr
