@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from statistics import stdev
 from typing import Any
 
 
@@ -18,7 +19,10 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def scores_table(scores: Mapping[str, Any]) -> str:
-    """Scores and speedups per dataset, then per task; records that failed are counted where there are any."""
+    """Scores and speedups per dataset, then per task; records that failed are counted where there are any.
+
+    Behind the score of a method with several seeds stands the standard deviation over them.
+    """
     named = [*scores["datasets"].items()]
     named += [(f"{task} (mean of datasets)", numbers) for task, numbers in scores["tasks"].items()]
     header = ["", "records", "score", "TTFT speedup", "generation speedup", "% prompt computed"]
@@ -30,10 +34,11 @@ def scores_table(scores: Mapping[str, Any]) -> str:
 
 
 def _row(name: str, numbers: Mapping[str, Any]) -> list[str]:
+    seeds = numbers.get("score_by_seed")
     return [
         name,
         str(numbers["records"]),
-        _number(numbers["score"], "{:.2f}"),
+        _number(numbers["score"], "{:.2f}") + (f" ± {stdev(seeds):.2f}" if seeds else ""),
         _number(numbers["ttft_speedup"], "{:.2f}x"),
         _number(numbers["generation_speedup"], "{:.2f}x"),
         _number(numbers["prompt_computed"], "{:.2%}").removesuffix("%"),

@@ -94,6 +94,7 @@ def _row(line: tuple[str, dict[str, Any]]) -> dict[str, Any]:
         # The line's own count is the first seed's, its times are means over the seeds.
         counts = [_number(repeat.get("new_tokens"), "new_tokens", where) for repeat in repeats]
         row["new_tokens"] = None if None in counts else fmean(counts)
+    seeds = [_number(repeat.get("score"), "score", where) for repeat in repeats]
     error = source.get("error")
     if not error and row["score"] is None:
         raise LazyBenchError(f"{where}: 'score' is missing, and no 'error' says why")
@@ -105,6 +106,7 @@ def _row(line: tuple[str, dict[str, Any]]) -> dict[str, Any]:
         "dataset": source["dataset"],
         "_id": source["_id"],
         "error": str(error) if error else "",
+        "score_by_seed": "" if None in seeds else " ".join(f"{score:.6g}" for score in seeds),
         "prediction_digest": _digest(prediction),
         "baseline_prediction_digest": _digest(unmodified),
     }

@@ -26,6 +26,7 @@ class Measure:
         scale: factor from what is stored to what is shown.
         digits: digits shown after the point.
         absent: why there is none where the columns are empty.
+        by_seed: column with the values of several seeds, of which the value is the mean; empty without one.
     """
 
     key: str
@@ -35,6 +36,7 @@ class Measure:
     scale: float = 1.0
     digits: int = 2
     absent: str = "not timed"
+    by_seed: str = ""
 
 
 @dataclass(frozen=True)
@@ -46,15 +48,17 @@ class Cell:
         records: number of records behind it.
         reason: why it is missing, empty where it is not.
         note: what it does not cover, empty where it covers everything that was run.
+        seed_deviation: standard deviation over seeds, where there are several.
     """
 
     estimate: Estimate | None
     records: int = 0
     reason: str = ""
     note: str = ""
+    seed_deviation: float | None = None
 
 
-SCORE = Measure("score", "Score", ("score",), scale=100)
+SCORE = Measure("score", "Score", ("score",), scale=100, by_seed="score_by_seed")
 TTFT = Measure("ttft_speedup", "TTFT speedup (×)", ("baseline_ttft_s",), ("ttft_s",))
 COMPUTED = Measure(
     "prompt_computed", "Prompt tokens computed (%)", ("prompt_computed",), scale=100, absent="not recorded"
@@ -89,7 +93,20 @@ def measure(part: Part, of: Measure) -> Cell:
     found = estimate([_ratio(frame, of) for frame in usable])
     if found is None:
         return Cell(None, have, "not defined: a sum is zero")
-    return Cell(found, have, note="" if have == total else f"{have} of {total} records")
+    note = "" if have == total else f"{have} of {total} records"
+    return Cell(found, have, note=note, seed_deviation=_seed_deviation(usable, of))
+
+
+def _seed_deviation(datasets: list[pd.DataFrame], of: Measure) -> float | None:
+    """Standard deviation over seeds of the mean over datasets; None unless all records have the same several seeds."""
+    if not of.by_seed:
+        return None
+    seeds = [frame[of.by_seed].str.split(expand=True) for frame in datasets]
+    if any(frame.shape[1] < 2 or frame.isna().to_numpy().any() for frame in seeds):
+        return None
+    if len({frame.shape[1] for frame in seeds}) > 1:
+        return None
+    return float(np.mean([frame.astype(float).mean() for frame in seeds], axis=0).std(ddof=1)) * of.scale
 
 
 def _ratio(frame: pd.DataFrame, of: Measure) -> tuple[np.ndarray, np.ndarray]:

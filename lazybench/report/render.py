@@ -72,6 +72,7 @@ def csv_text(table: Table) -> str:
     header = ["model", "data", "task", "method", "label", "datasets", "datasets_of_task", "records", "failed"]
     for of in table.spec.measures:
         header += [of.key, *(f"{of.key}_{end}" for end in ("low", "high", "records", "missing"))]
+        header += [f"{of.key}_seed_deviation"] if of.by_seed else []
         header += [f"{of.key}_paper"] if of.key in table.spec.in_paper else []
     header += ["paper_model"] if table.spec.in_paper else []
     out = io.StringIO()
@@ -84,6 +85,7 @@ def csv_text(table: Table) -> str:
             row += [len(part.datasets), part.members or "", part.records, part.failed]
             for of in table.spec.measures:
                 row += _numbers(line.cells[of.key])
+                row += [_short(line.cells[of.key].seed_deviation)] if of.by_seed else []
                 row += [line.paper[of.key]] if of.key in table.spec.in_paper else []
             row += [paper.model_for(block)] if table.spec.in_paper else []
             writer.writerow(row)
@@ -127,6 +129,8 @@ def _cell(cell: Cell, of: Measure) -> str:
     if found is None:
         return f"— ({cell.reason})"
     text = f"{found.value:.{of.digits}f}"
+    if cell.seed_deviation is not None:
+        text += f" ± {cell.seed_deviation:.{of.digits}f}"
     if found.low is not None:
         text += f" [{found.low:.{of.digits}f}, {found.high:.{of.digits}f}]"
     return f"{text} ({cell.note})" if cell.note else text
@@ -135,7 +139,11 @@ def _cell(cell: Cell, of: Measure) -> str:
 def _numbers(cell: Cell) -> list[str | int]:
     found = cell.estimate
     values = [None] * 3 if found is None else [found.value, found.low, found.high]
-    return [*("" if value is None else f"{value:.6g}" for value in values), cell.records, cell.reason]
+    return [*map(_short, values), cell.records, cell.reason]
+
+
+def _short(value: float | None) -> str:
+    return "" if value is None else f"{value:.6g}"
 
 
 def _pipe(text: str) -> str:
@@ -159,6 +167,7 @@ _TEX: dict[int, str] = str.maketrans(
         "~": "\\textasciitilde{}",
         "^": "\\textasciicircum{}",
         "×": "$\\times$",
+        "±": "$\\pm$",
         "—": "---",
         "…": "\\ldots{}",
     }

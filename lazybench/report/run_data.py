@@ -25,8 +25,9 @@ NUMBERS = (
     "first_token_kl",
 )
 # The digests stand for the texts of two predictions, so that records without texts can still tell them apart.
-TEXTS = ("dataset", "_id", "error", "prediction_digest", "baseline_prediction_digest")
-COLUMNS = ("dataset", "_id", *NUMBERS, "prediction_digest", "baseline_prediction_digest", "error")
+# The scores of several seeds stand side by side, with blanks between them.
+TEXTS = ("dataset", "_id", "error", "score_by_seed", "prediction_digest", "baseline_prediction_digest")
+COLUMNS = ("dataset", "_id", *NUMBERS, "score_by_seed", "prediction_digest", "baseline_prediction_digest", "error")
 
 
 @dataclass(frozen=True)

@@ -73,6 +73,7 @@ SPECS = (
         notes=(
             "TTFT speedup: mean TTFT of the baseline over mean TTFT of the method, on the same records in the same "
             "process.",
+            "±: standard deviation over the seeds of a method that has several; its score is their mean.",
             *_COMMON,
             _PAPER,
         ),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from statistics import fmean
+from statistics import fmean, stdev
 
 import pytest
 import yaml
@@ -65,6 +65,23 @@ def test_a_run_saves_all_that_is_needed(run, tmp_path):
     where = json.loads((folder / "environment.json").read_text())
     assert where.keys() >= {"versions", "commit", "device", "dtype", "attention", "threads"}
     assert where["dtype"] == "float32"
+
+
+def test_seeds_are_averaged_and_their_spread_reported(run, lazybench, tmp_path):
+    code, out, err = run("method=random_drop", "method.repeats=3", "task=multidoc_qa", "data.limit=2")
+    assert code == 0, err
+    (folder,) = folders(tmp_path / "runs")
+    task = json.loads((folder / "scores.json").read_text())["tasks"]["multidoc_qa"]
+    by_seed = [
+        100 * fmean(row["repeats"][seed]["score"] for row in rows(folder))  # as many records in each dataset
+        for seed in range(3)
+    ]
+    assert task["score_by_seed"] == pytest.approx(by_seed)
+    assert task["score"] == pytest.approx(fmean(by_seed))
+    spread = f"{task['score']:.2f} ± {stdev(by_seed):.2f}"
+    assert spread in out
+    assert lazybench("report", f"runs={tmp_path / 'runs'}", f"out={tmp_path / 'report'}")[0] == 0
+    assert spread in (tmp_path / "report" / "table1.md").read_text()
 
 
 def test_a_finished_run_is_recognised(run, tmp_path):
