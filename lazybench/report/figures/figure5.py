@@ -17,6 +17,7 @@ CAPTION = (
     "stages or more, where there are any); the tables have the confidence intervals"
 )
 NEEDS = "-m +experiment=figure5"
+_LEAST_SPAN = 2  # points of score
 
 
 def draw(block: Block) -> Figure | None:
@@ -51,6 +52,9 @@ def draw(block: Block) -> Figure | None:
                 axes.plot(speedups, scores, label=_name(*key), **method_line(key[0], others.index(key)))
         axes.axvline(1, color="#888888", linewidth=0.8)
         axes.margins(0.1)
+        low, high = axes.get_ylim()
+        if high - low < _LEAST_SPAN:  # else noise, or nothing at all, would fill the panel
+            axes.set_ylim((low + high - _LEAST_SPAN) / 2, (low + high + _LEAST_SPAN) / 2)
         axes.set(title=task_title(task), xlabel="TTFT speedup (×)" if place > len(panels) - columns else None)
     figure.supylabel("score (0 to 100)", fontsize=9)
     figure.suptitle(block.title, fontsize=9)
