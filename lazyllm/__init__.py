@@ -7,19 +7,36 @@ from lazyllm.errors import LazyLLMError
 from lazyllm.schedule import PruningSchedule, Stage
 
 if TYPE_CHECKING:
+    from lazyllm.selection import DynamicSelection, FrozenSelection, Selection, StaticSelection
     from lazyllm.session import Session, enable
     from lazyllm.stats import Stats
 
-__all__ = ["LazyLLMError", "PruningSchedule", "Session", "Stage", "Stats", "enable"]
+__all__ = [
+    "DynamicSelection",
+    "FrozenSelection",
+    "LazyLLMError",
+    "PruningSchedule",
+    "Selection",
+    "Session",
+    "Stage",
+    "StaticSelection",
+    "Stats",
+    "enable",
+]
 
 # These need torch and transformers, which take seconds to import: a schedule can be read and checked without.
-_HEAVY = {"Session": "lazyllm.session", "enable": "lazyllm.session", "Stats": "lazyllm.stats"}
+_HEAVY = {
+    "lazyllm.selection": ("DynamicSelection", "FrozenSelection", "Selection", "StaticSelection"),
+    "lazyllm.session": ("Session", "enable"),
+    "lazyllm.stats": ("Stats",),
+}
+_HOMES = {name: module for module, names in _HEAVY.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HEAVY:
+    if name not in _HOMES:
         raise AttributeError(f"module 'lazyllm' has no attribute {name!r}")
-    return getattr(import_module(_HEAVY[name]), name)
+    return getattr(import_module(_HOMES[name]), name)
 
 
 def __dir__() -> list[str]:

@@ -24,12 +24,17 @@ class TokenArguments:
     def __init__(self, cache: LazyCache) -> None:
         self._cache = cache
         self._tables: dict[tuple[str, int], _Table] = {}
+        self._first_with_table: set[int] = set()
         self._gathered: dict[tuple[int, int], Any] = {}
         self._step_objects: dict[int, _Table] = {}
 
     def begin_step(self) -> None:
         self._gathered.clear()
         self._step_objects.clear()
+
+    def stay(self, layer: int, segment: Segment) -> bool:
+        """Whether `layer` needs nothing done to its arguments in a decoding step."""
+        return layer not in self._first_with_table and (segment.rows is None or segment.n_rows == 1)
 
     def for_rows(self, layer: int, segment: Segment, kwargs: dict[str, Any]) -> dict[str, Any]:
         """`kwargs` of decoder layer `layer` with every per-token argument taken at the segment's rows.
@@ -61,11 +66,28 @@ class TokenArguments:
         # Layers share a table when the model hands them the same object, as it does for each kind of layer.
         table = self._tables.get((name, layer))
         if table is None:
-            table = self._step_objects.get(id(value)) or _Table(name)
+            table = self._step_objects.get(id(value))
+            if table is None:
+                table = _Table(name)
+                self._first_with_table.add(layer)
             self._tables[name, layer] = table
         self._step_objects[id(value)] = table
         table.cover(value, self._cache)
         return table
+
+
+def newest_alone(kwargs: dict[str, Any]) -> dict[str, Any]:
+    """A layer's `kwargs` with every per-token argument cut down to its last entry."""
+
+    def last(value: Any, dim: int) -> Any:
+        if isinstance(value, tuple | list):
+            return tuple(last(part, dim) for part in value)
+        return value.narrow(dim, value.shape[dim] - 1, 1)
+
+    return {
+        name: last(value, _TOKEN_DIM[name]) if name in _TOKEN_DIM and value is not None else value
+        for name, value in kwargs.items()
+    }
 
 
 class _Table:

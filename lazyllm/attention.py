@@ -13,7 +13,6 @@ from typing import Any
 import torch
 from torch import nn
 from transformers import AttentionInterface, AttentionMaskInterface
-from transformers.integrations.sdpa_attention import repeat_kv
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from lazyllm.errors import LazyLLMError
@@ -21,6 +20,8 @@ from lazyllm.errors import LazyLLMError
 NAME = "lazyllm"
 # Query rows are taken in blocks so that no block's scores or mask have more elements than this.
 _BLOCK_ELEMENTS = 1 << 24
+# Rows that attend together where later ones see more: fewer would cost more calls, more would see what is masked.
+_STEP_ROWS = 6
 
 MaskFunction = Callable[[Any, Any, torch.Tensor, torch.Tensor], torch.Tensor]
 
@@ -48,6 +49,11 @@ class FusedAttention:
         # Eager attention would allocate the whole matrix; SDPA computes the same without.
         self._function = ALL_ATTENTION_FUNCTIONS["sdpa" if self.name == "eager" else self.name]
         self._config = copy.copy(config)
+
+    @property
+    def is_sdpa(self) -> bool:
+        """Whether it is PyTorch's fused attention."""
+        return self.name in ("sdpa", "eager")
 
     @property
     def caps_scores(self) -> bool:
@@ -80,6 +86,7 @@ def attend_in_blocks(
     value: torch.Tensor,
     query_positions: torch.Tensor,
     key_positions: torch.Tensor,
+    present: torch.Tensor | None,
     visible: MaskFunction,
     scaling: float,
     softcap: float | None,
@@ -90,8 +97,9 @@ def attend_in_blocks(
         query: (1, heads, rows, head_dim).
         key: (1, kv_heads, n, head_dim).
         value: (1, kv_heads, n, value_dim).
-        query_positions: int64 (rows,).
-        key_positions: int64 (n,).
+        query_positions: int64 (rows,), sorted.
+        key_positions: int64 (n,); sorted where the rows are all of them, as in prefilling.
+        present: which of the keys take part, bool (n,); None means all of them.
         visible: says for positions (rows, 1) and (1, n) who sees whom, bool (rows, n).
         scaling: factor on the scores.
         softcap: `softcap * tanh(score / softcap)` where not None.
@@ -100,25 +108,92 @@ def attend_in_blocks(
         (1, rows, heads, value_dim), contiguous.
     """
     heads, rows = query.shape[1:3]
-    groups = heads // key.shape[1]
     prefilling = rows == key.shape[2]
-    key, value = repeat_kv(key, groups), repeat_kv(value, groups)
     output = query.new_empty(query.shape[0], rows, heads, value.shape[-1])
-    for block in _blocks(rows, key.shape[2] * (heads if softcap is not None else 1)):
-        # Rows are a sorted part of the active tokens; where they are all of them, later ones are out of sight.
+    # Fused attention under a mask holds one mask for all heads on a CPU, and no scores.
+    held = heads if softcap is not None or query.device.type != "cpu" else 1
+    for block in _blocks(rows, key.shape[2] * held):
+        # In prefilling, tokens behind the block are out of its sight.
         sight = slice(block.stop if prefilling else None)
         part, seen, weighed = query[:, :, block], key[:, :, sight], value[:, :, sight]
-        mask = visible(0, 0, query_positions[block, None], key_positions[None, sight])[None, None]
-        if softcap is None:
-            attended = nn.functional.scaled_dot_product_attention(part, seen, weighed, attn_mask=mask, scale=scaling)
-        else:
-            scores = torch.matmul(part, seen.transpose(-1, -2)) * scaling
-            scores = softcap * torch.tanh(scores / softcap)
-            scores = scores.masked_fill(~mask, float("-inf"))
-            exact = torch.float64 if query.dtype == torch.float64 else torch.float32
-            attended = torch.matmul(scores.softmax(dim=-1, dtype=exact).to(query.dtype), weighed)
-        output[:, block] = attended.transpose(1, 2)
+        mask = visible(0, 0, query_positions[block, None], key_positions[None, sight])
+        if present is not None:
+            mask = mask & present
+        output[:, block] = attend_masked(part, seen, weighed, mask, scaling, softcap).transpose(1, 2)
     return output
+
+
+def attend_masked(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    mask: torch.Tensor | None,
+    scaling: float,
+    softcap: float | None,
+) -> torch.Tensor:
+    """Attention under a mask, bool (rows, n) or None, without copying keys and values for heads that share them.
+
+    Returns:
+        (1, heads, rows, value_dim).
+    """
+    if softcap is None and (mask is None or query.device.type == "cpu"):
+        mask = None if mask is None else mask[None, None]
+        shared = query.shape[1] != key.shape[1]
+        return nn.functional.scaled_dot_product_attention(query, key, value, mask, scale=scaling, enable_gqa=shared)
+    # Elsewhere no fused kernel takes both a mask and shared heads: the heads of a group become rows of one head.
+    batch, heads, rows, width = query.shape
+    groups = heads // key.shape[1]
+    query = query.reshape(batch, key.shape[1], groups * rows, width)
+    mask = mask.repeat(groups, 1)
+    if softcap is None:
+        attended = nn.functional.scaled_dot_product_attention(
+            query, key, value, attn_mask=mask[None, None], scale=scaling
+        )
+    else:
+        scores = torch.matmul(query, key.transpose(-1, -2)) * scaling
+        scores = softcap * torch.tanh(scores / softcap)
+        scores = scores.masked_fill(~mask, float("-inf"))
+        exact = torch.float64 if query.dtype == torch.float64 else torch.float32
+        attended = torch.matmul(scores.softmax(dim=-1, dtype=exact).to(query.dtype), value)
+    return attended.reshape(batch, heads, rows, value.shape[-1])
+
+
+def attend_in_steps(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    mask: torch.Tensor,
+    sights: list[int],
+    scaling: float,
+) -> torch.Tensor:
+    """Attention of a few rows to keys in order of position: a few rows at a time, to what the last of them sees.
+
+    Args:
+        query: (1, heads, rows, head_dim), in order of position.
+        key: (1, kv_heads, n, head_dim), in order of position.
+        value: (1, kv_heads, n, value_dim).
+        mask: whom each row sees, bool (rows, n).
+        sights: how many keys each row sees.
+        scaling: factor on the scores.
+
+    Returns:
+        (1, rows, heads, value_dim), contiguous.
+    """
+    rows = query.shape[2]
+    output = query.new_empty(query.shape[0], rows, query.shape[1], value.shape[-1])
+    for start in range(0, rows, _STEP_ROWS):
+        step = slice(start, min(start + _STEP_ROWS, rows))
+        sight = slice(sights[step.stop - 1])
+        attended = attend_masked(
+            query[:, :, step], key[:, :, sight], value[:, :, sight], mask[step, sight], scaling, None
+        )
+        output[:, step] = attended.transpose(1, 2)
+    return output
+
+
+def fits_one_block(heads: int, rows: int, columns: int) -> bool:
+    """Whether all scores of an attention are few enough to be held at once."""
+    return heads * rows * columns <= _BLOCK_ELEMENTS
 
 
 def _blocks(rows: int, elements_per_row: int) -> Iterator[slice]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import torch
 
-_SLACK = 128  # tokens of room to spare when a buffer must grow, so that decoding rarely reallocates
+_SLACK = 128  # tokens of room to spare at first: prefilling holds little that it does not need
+_GROWTH = 512  # tokens of room to spare when a buffer must grow later, so that decoding rarely reallocates
 
 
 class GrowingTensor:
@@ -19,27 +20,30 @@ class GrowingTensor:
         self.dim = dim
         self.fill = fill
         self.length = 0
+        self._room = 0
         self._data: torch.Tensor | None = None
 
     def extend(self, length: int, like: torch.Tensor) -> torch.Tensor:
         """Make the tensor `length` long (never shorter) and return it; other sizes and dtype are those of `like`."""
-        data = self._data
-        if data is None or data.shape[self.dim] < length:
-            shape = list(like.shape)
-            shape[self.dim] = length + _SLACK
-            grown = like.new_empty(shape) if self.fill is None else like.new_full(shape, self.fill)
-            if data is not None:
-                grown.narrow(self.dim, 0, self.length).copy_(data.narrow(self.dim, 0, self.length))
-            self._data = data = grown
+        if length > self._room:
+            self._grow(length, like)
         self.length = max(self.length, length)
-        return data.narrow(self.dim, 0, self.length)
+        return self._data.narrow(self.dim, 0, self.length)
 
-    def append(self, piece: torch.Tensor) -> torch.Tensor:
-        """Write `piece` behind what is there and return the whole as a view."""
+    def append(self, piece: torch.Tensor) -> None:
+        """Write `piece` behind what is there."""
         start, size = self.length, piece.shape[self.dim]
-        whole = self.extend(start + size, piece)
-        whole.narrow(self.dim, start, size).copy_(piece)
-        return whole
+        self.length = start + size
+        if self.length > self._room:
+            self._grow(self.length, piece)
+        self._data.narrow(self.dim, start, size).copy_(piece)
+
+    def _grow(self, length: int, like: torch.Tensor) -> None:
+        old, shape = self._data, list(like.shape)
+        shape[self.dim] = self._room = length + (_SLACK if old is None else _GROWTH)
+        self._data = like.new_empty(shape) if self.fill is None else like.new_full(shape, self.fill)
+        if old is not None:
+            self._data.narrow(self.dim, 0, old.shape[self.dim]).copy_(old)
 
     @property
     def view(self) -> torch.Tensor:

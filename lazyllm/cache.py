@@ -12,33 +12,46 @@ from lazyllm.buffers import GrowingTensor
 from lazyllm.errors import LazyLLMError
 from lazyllm.schedule import PruningSchedule, Stage
 
+# Copying a key and its value takes as long as this many rows take to attend to it.
+_GATHERED_ROWS = 4
+
 
 @dataclass
 class Segment:
     """The layers between two stages. All of them see the same tokens, so what holds for one holds for all.
 
     A token's key and value lie at the same slot in every layer of the segment, in the order of their
-    computation. The first segment computes every token when it first appears: there, slot = position.
+    computation, for good. Where some sit out a step, either they are masked or the others are gathered, whichever
+    costs less. The first segment computes every token when it first appears: there, slot = position.
 
     Attributes:
         layers: the decoder layers of the segment.
         stage: the stage that ends it; None for the last segment.
         slots: slot of each position, int64 (positions,), -1 where nothing was computed; unused in the first.
+        holders: position of each slot, int64 (stored,); unused in the first.
         stored: how many tokens have keys and values here.
         active: positions that take part in this step, sorted, int64 (n_active,); None means all of them.
         rows: the active positions computed in this step, sorted, int64 (n_rows,); None means the new tokens.
-        gather: slots of `active`, int64 (n_active,); None means that all slots, in order, are active.
+        present: which slots hold active tokens, bool (stored,); None means all that attention gets.
+        gather: slots of `active`, int64 (n_active,), where attention gets no others; None means that it gets all.
     """
 
     layers: range
     stage: Stage | None
     slots: GrowingTensor = field(default_factory=lambda: GrowingTensor(0, fill=-1))
+    holders: GrowingTensor = field(default_factory=lambda: GrowingTensor(0))
     stored: int = 0
     active: torch.Tensor | None = None
     rows: torch.Tensor | None = None
+    present: torch.Tensor | None = None
     gather: torch.Tensor | None = None
     n_active: int = 0
     n_rows: int = 0
+
+    @property
+    def n_keys(self) -> int:
+        """How many keys attention gets."""
+        return self.stored if self.gather is None else self.n_active
 
 
 def partition(schedule: PruningSchedule, num_layers: int) -> list[Segment]:
@@ -95,61 +108,96 @@ class LazyCache(Cache):
         """Count the tokens of the finished forward pass as seen."""
         self.seen, self.new = self.total, 0
 
-    def prune(self, segment: Segment, output: torch.Tensor, survivors: torch.Tensor) -> torch.Tensor:
+    def held(self, segment: Segment) -> torch.Tensor:
+        """Position of each key that attention gets, int64 (n_keys,)."""
+        if segment is self.segments[0]:
+            return torch.arange(self.total, device=self.keys[0].view.device)
+        return segment.holders.view if segment.gather is None else segment.active
+
+    def by_position(self, segment: Segment, importance: torch.Tensor) -> torch.Tensor:
+        """Importance of each position, -1 where it takes no part.
+
+        Args:
+            segment: the segment whose layer gave `importance`.
+            importance: (n_keys,), of the keys that attention got.
+
+        Returns:
+            (positions,).
+        """
+        if segment is self.segments[0]:
+            return importance
+        if segment.present is not None:
+            importance = importance.masked_fill(~segment.present, -1)
+        return importance.new_full((self.total,), -1).index_copy_(0, self.held(segment), importance)
+
+    def prune(self, segment: Segment, output: torch.Tensor, active: torch.Tensor, revives: bool) -> torch.Tensor:
         """Cross the stage that ends `segment`: set up the next segment and return the hidden states of its rows.
 
         Args:
             segment: the segment whose last layer gave `output`.
             output: (1, n_rows, hidden), that layer's output.
-            survivors: indices into the segment's active tokens that go on, sorted, int64 (k,).
+            active: positions that go on, sorted, int64 (k,).
+            revives: whether a token that was left behind may be among them.
 
         Returns:
             (1, rows of the next segment, hidden): fresh outputs for the survivors computed just now, Aux Cache
             entries for revived tokens.
         """
         following = self.segments[self.segments.index(segment) + 1]
-        active = survivors if segment.active is None else segment.active.index_select(0, survivors)
         aux = self.aux.extend(self.total, output)
         if segment.rows is None:
             aux[:, self.seen :].copy_(output)
         else:
             aux.index_copy_(1, segment.rows, output)
         slots = following.slots.extend(self.total, active)
-        if self.prefilling:
-            # Sizes are known beforehand and nothing is cached yet: no need to ask the device anything.
-            rows, hidden = active, output.index_select(1, survivors)
-        else:
+        # How many rows there are is asked of the device only where it is not known: in prefilling nothing is stored
+        # yet, and without revival a step computes the newest token alone.
+        rows = active if self.prefilling else active[-1:]
+        if revives and not self.prefilling:
             rows = active[slots.index_select(0, active) < 0]
-            hidden = aux.index_select(1, rows)
         count = rows.shape[0]
-        slots.index_copy_(0, rows, torch.arange(following.stored, following.stored + count, device=rows.device))
+        stored = following.stored + count
+        slots.index_copy_(0, rows, torch.arange(following.stored, stored, device=rows.device))
+        following.holders.append(rows)
         following.active, following.n_active = active, active.shape[0]
-        following.rows, following.n_rows = rows, count
-        following.gather = None if self.prefilling else slots.index_select(0, active)
-        following.stored += count
-        return hidden
+        following.rows, following.n_rows, following.stored = rows, count, stored
+        following.present = following.gather = None
+        idle = stored - following.n_active
+        if count * idle > _GATHERED_ROWS * following.n_active:
+            following.gather = slots.index_select(0, active)
+        elif idle:
+            present = torch.zeros(stored, dtype=torch.bool, device=rows.device)
+            following.present = present.index_fill_(0, slots.index_select(0, active), True)
+        return aux.index_select(1, rows)
 
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, layer_idx: int, *args: Any, **kwargs: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Store the rows' keys and values; return those of the layer's active tokens in order of position.
+        """Store the rows' keys and values; return those that attention gets.
+
+        Where the rows are all stored, the newest token's are given again: they take the place of the last.
 
         Args:
             key_states: (1, kv_heads, n_rows, head_dim).
-            value_states: (1, kv_heads, n_rows, head_dim).
+            value_states: (1, kv_heads, n_rows, value_dim).
             layer_idx: the decoder layer.
 
         Returns:
-            keys and values, (1, kv_heads, n_active, head_dim) each.
+            keys (1, kv_heads, n_keys, head_dim) and values (1, kv_heads, n_keys, value_dim).
         """
-        keys = self.keys[layer_idx].append(key_states)
-        values = self.values[layer_idx].append(value_states)
-        gather = self.segment_of[layer_idx].gather
-        if self.prefilling:
-            return key_states, value_states
-        if gather is None:
-            return keys, values
-        return keys.index_select(2, gather), values.index_select(2, gather)
+        segment = self.segment_of[layer_idx]
+        keys, values = self.keys[layer_idx], self.values[layer_idx]
+        if keys.length < segment.stored:
+            keys.append(key_states)
+            values.append(value_states)
+            if self.prefilling:
+                return key_states, value_states
+        else:
+            keys.view[:, :, -1:].copy_(key_states)
+            values.view[:, :, -1:].copy_(value_states)
+        if segment.gather is None:
+            return keys.view, values.view
+        return keys.view.index_select(2, segment.gather), values.view.index_select(2, segment.gather)
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
         return self.seen

@@ -7,14 +7,26 @@ from typing import Any
 import torch
 from torch import nn
 
-from lazyllm.arguments import TokenArguments
-from lazyllm.attention import FusedAttention, WindowMask, attend_in_blocks, causal
+from lazyllm.arguments import TokenArguments, newest_alone
+from lazyllm.attention import (
+    FusedAttention,
+    WindowMask,
+    attend_in_blocks,
+    attend_in_steps,
+    attend_masked,
+    causal,
+    fits_one_block,
+)
 from lazyllm.cache import LazyCache, Segment
 from lazyllm.errors import LazyLLMError
 from lazyllm.importance import newest_row
 from lazyllm.schedule import PruningSchedule
 from lazyllm.selection import Selection
 from lazyllm.stats import Stats
+
+
+class _Stored(Exception):
+    """A layer's keys and values are stored, which was all it was run for."""
 
 
 class Generation:
@@ -45,9 +57,13 @@ class Generation:
         self._record_importance = record_importance
         self._arguments = TokenArguments(self.cache)
         self._layer = -1
+        self._last = num_layers - 1
         self._attended = False
+        self._storing = False
         self._rotary = True
         self._unpadded: torch.Tensor | None = None
+        self._masked: Segment | None = None
+        self._sights: list[int] | None = None
 
     def begin_step(self, new: int, attention_mask: torch.Tensor | None, rope_switch: int | None) -> None:
         """Start a forward pass over `new` tokens.
@@ -80,6 +96,7 @@ class Generation:
         cache.begin_step(new)
         self._arguments.begin_step()
         self._layer = -1
+        self._masked = None
 
     def end_step(self) -> None:
         """Close a forward pass that went through all layers."""
@@ -103,35 +120,68 @@ class Generation:
                 "the attention mask hides part of the prompt: LazyLLM takes one sequence without padding"
             )
 
-    def before_layer(self, layer: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-        """The layer's keyword arguments for the rows it computes."""
+    def before_layer(
+        self, module: nn.Module, layer: int, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+        """The layer's arguments for the rows it computes; in the last layer, for the newest token.
+
+        Returns:
+            the arguments, or None where they stay as they are.
+        """
+        if layer > 0 and not self._attended:
+            raise self._unattended()
+        segment, follows = self.cache.segment_of[layer], layer == self._layer + 1
+        self._layer, self._attended = layer, False
+        if follows and not self.cache.prefilling and self._arguments.stay(layer, segment):
+            return None
         hidden = args[0] if args else kwargs["hidden_states"]
-        if layer != self._layer + 1 or hidden.ndim != 3:
+        if not follows or hidden.ndim != 3:
             raise LazyLLMError(
                 "the decoder layers do not pass one hidden state a token from each to the next: this "
                 "architecture is not supported"
             )
         if any(isinstance(value, torch.Tensor) for value in args[1:]):
             raise LazyLLMError("the decoder layers take positional tensors that LazyLLM does not know how to prune")
-        self._layer, self._attended = layer, False
         self._rotary = "position_embeddings" in kwargs
-        return self._arguments.for_rows(layer, self.cache.segment_of[layer], kwargs)
+        kwargs = self._arguments.for_rows(layer, segment, kwargs)
+        if layer == self._last and segment.n_rows > 1:
+            return self._newest_alone(module, args, kwargs)
+        return args, kwargs
+
+    def _newest_alone(
+        self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Store the keys and values of the last layer's rows; its other work is needed for the newest token alone."""
+        self._storing = True
+        try:
+            # Past the module's hooks, which belong to the pass that gives an output.
+            module.forward(*args, **kwargs)
+        except _Stored:
+            pass
+        finally:
+            self._storing = False
+        if args:
+            args = (args[0][:, -1:], *args[1:])
+        else:
+            kwargs = {**kwargs, "hidden_states": kwargs["hidden_states"][:, -1:]}
+        return args, newest_alone(kwargs)
 
     def after_layer(self, layer: int, output: torch.Tensor) -> torch.Tensor:
-        """The hidden states that go on: those of the next layer's rows, after the last layer the newest's."""
+        """The hidden states that go on: after a stage those of the next layer's rows, after the last the newest's."""
         if not self._attended:
-            raise LazyLLMError(
-                f"decoder layer {layer} did not attend through transformers' attention interface and cache: this "
-                "architecture is not supported"
-            )
-        segment = self.cache.segment_of[layer]
-        if layer == len(self.cache.segment_of) - 1:
+            raise self._unattended()
+        if layer == self._last:
             newest = output[:, -1:]
             # Decoders from before rotary tables (GPT-2) reshape what comes out to the shape of their input.
             return newest if self._rotary else newest.expand(-1, self.cache.new, -1)
-        if layer != segment.layers[-1]:
-            return output
-        return self.cache.prune(segment, output, self._selection.survivors(segment))
+        segment = self.cache.segment_of[layer]
+        return self.cache.prune(segment, output, self._selection.survivors(segment), self._selection.revives)
+
+    def _unattended(self) -> LazyLLMError:
+        return LazyLLMError(
+            f"decoder layer {self._layer} did not attend through transformers' attention interface and cache: this "
+            "architecture is not supported"
+        )
 
     def mask(self, **kwargs: Any) -> WindowMask | None:
         """What stands for the attention mask: nothing where causality suffices (transformers' mask interface).
@@ -163,39 +213,70 @@ class Generation:
 
         Args:
             module: the attention module.
-            query: (1, heads, n_rows, head_dim).
-            key: (1, kv_heads, n_active, head_dim), as `LazyCache.update` returned it.
-            value: (1, kv_heads, n_active, value_dim).
+            query: (1, heads, rows, head_dim): the layer's rows, in the last layer the newest token alone.
+            key: (1, kv_heads, n_keys, head_dim), as `LazyCache.update` returned it.
+            value: (1, kv_heads, n_keys, value_dim).
 
         Returns:
-            (1, n_rows, heads, value_dim).
+            (1, rows, heads, value_dim), contiguous.
 
         Raises:
             LazyLLMError: attention with parts other than softmax over causal scores.
         """
         segment = self.cache.segment_of[self._layer]
+        if self._storing:
+            raise _Stored
         self._refuse_unsupported(module, segment, query, key, attention_mask, is_causal, kwargs)
         self._attended = True
         scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
         extra = {} if softcap is None else {"softcap": softcap}
         if self._attention.ignores_softcap:
             softcap = None
-        wanted, recorded = self._selection.wants(self._layer), self._record_importance and self.cache.prefilling
-        if wanted or recorded:
-            importance = newest_row(query, key, scaling, softcap)
-            if wanted:
-                self._selection.observe(importance)
-            if recorded:
-                self.stats.importance.append(importance)
-        by_index = self.cache.prefilling or segment.n_rows == 1
+        if self._selection.wants(self._layer):
+            self._selection.observe(self._layer, query, key, scaling, softcap)
+        if self._record_importance and self.cache.prefilling:
+            self.stats.importance.append(newest_row(query, key, None, scaling, softcap))
+        # Whom a row sees follows from its index in prefilling, and is everyone where the newest token is alone.
+        by_index = self.cache.prefilling or (segment.n_rows == 1 and segment.present is None)
         if by_index and attention_mask is None and (softcap is None or self._attention.caps_scores):
+            if query.shape[2] == 1 and self._attention.is_sdpa and not dropout:  # the same kernel, with less ado
+                return attend_masked(query, key, value, None, scaling, None).transpose(1, 2)
             return self._attention(module, query, key, value, None, dropout=dropout, scaling=scaling, **extra)
-        key_positions = segment.active
-        if key_positions is None:
-            key_positions = torch.arange(self.cache.total, device=query.device)
+        if attention_mask is None and fits_one_block(query.shape[1], segment.n_rows, segment.n_keys):
+            mask = self._mask_of(segment)[-query.shape[2] :]
+            if segment.gather is not None and softcap is None and query.shape[2] > 1 and query.device.type == "cpu":
+                return attend_in_steps(query, key, value, mask, self._sights_of(segment), scaling)
+            return attend_masked(query, key, value, mask, scaling, softcap).transpose(1, 2).contiguous()
+        key_positions = self.cache.held(segment)
         query_positions = key_positions[self.cache.seen :] if segment.rows is None else segment.rows
-        visible = causal if attention_mask is None else attention_mask.visible
-        return attend_in_blocks(query, key, value, query_positions, key_positions, visible, scaling, softcap)
+        return attend_in_blocks(
+            query,
+            key,
+            value,
+            query_positions[-query.shape[2] :],
+            key_positions,
+            segment.present,
+            causal if attention_mask is None else attention_mask.visible,
+            scaling,
+            softcap,
+        )
+
+    def _mask_of(self, segment: Segment) -> torch.Tensor:
+        """Which keys each row sees, bool (n_rows, n_keys); the same in all the segment's layers."""
+        if self._masked is not segment:
+            self._masked, self._sights = segment, None
+            held = self.cache.held(segment)
+            rows = held[self.cache.seen :] if segment.rows is None else segment.rows
+            self._row_mask = held <= rows[:, None]
+            if segment.present is not None:
+                self._row_mask &= segment.present
+        return self._row_mask
+
+    def _sights_of(self, segment: Segment) -> list[int]:
+        """How many of the gathered keys each row sees, which are the first ones."""
+        if self._sights is None:
+            self._sights = self._row_mask.sum(dim=1).tolist()
+        return self._sights
 
     def _refuse_unsupported(
         self,
@@ -207,7 +288,8 @@ class Generation:
         is_causal: bool | None,
         kwargs: dict[str, Any],
     ) -> None:
-        if self._attended or query.shape[2] != segment.n_rows or key.shape[2] != segment.n_active:
+        rows = 1 if self._layer == self._last else segment.n_rows
+        if self._attended or query.shape[2] != rows or key.shape[2] != segment.n_keys:
             raise LazyLLMError(
                 f"decoder layer {self._layer} does not attend once, over its own cached keys: this architecture "
                 "is not supported"
@@ -219,6 +301,8 @@ class Generation:
                 f"layer {self._layer} sees only a window of the {self.cache.total} tokens, so it cannot rank them: "
                 "put the stage after a layer with full attention"
             )
+        if not self.cache.prefilling:
+            return  # the rest is the same at every step
         if is_causal is False or not getattr(module, "is_causal", True):
             raise LazyLLMError(f"the attention of layer {self._layer} is not causal: LazyLLM cannot prune it")
         extra = [

@@ -5,7 +5,13 @@ from __future__ import annotations
 import torch
 
 
-def newest_row(query: torch.Tensor, key: torch.Tensor, scaling: float, softcap: float | None = None) -> torch.Tensor:
+def newest_row(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    present: torch.Tensor | None,
+    scaling: float,
+    softcap: float | None = None,
+) -> torch.Tensor:
     """Importance by Eq. 1: the newest token's attention probability on each token, mean over query heads.
 
     As printed, Eq. 1 can be read as a column of the attention matrix, which is useless under a causal mask;
@@ -13,12 +19,13 @@ def newest_row(query: torch.Tensor, key: torch.Tensor, scaling: float, softcap: 
 
     Args:
         query: (1, heads, rows, head_dim), the newest token's query last.
-        key: (1, kv_heads, n_active, head_dim).
+        key: (1, kv_heads, n, head_dim).
+        present: which of the keys take part, bool (n,); None means all of them.
         scaling: factor on the scores.
         softcap: where the model caps its scores, `softcap * tanh(score / softcap)`.
 
     Returns:
-        (n_active,), in float32, or float64 for a float64 model.
+        (n,), in float32, or float64 for a float64 model.
     """
     exact = torch.float64 if query.dtype == torch.float64 else torch.float32
     batch, kv_heads, _, head_dim = key.shape
@@ -26,20 +33,22 @@ def newest_row(query: torch.Tensor, key: torch.Tensor, scaling: float, softcap: 
     scores = torch.matmul(row, key.to(exact).transpose(-1, -2)) * scaling
     if softcap is not None:
         scores = softcap * torch.tanh(scores / softcap)
+    if present is not None:
+        scores = scores.masked_fill(~present, float("-inf"))
     return scores.softmax(dim=-1).mean(dim=(1, 2))[0]
 
 
 def most_important(importance: torch.Tensor, count: int) -> torch.Tensor:
-    """The `count` tokens that go on: the newest, which is the last, and the most important of the others.
+    """The `count` positions that go on: the newest, which is the last, and the most important of the others.
 
     Equally important tokens go on in order of position, the same on every device.
 
     Args:
-        importance: (n_active,).
-        count: how many go on, 1 <= count <= n_active.
+        importance: (positions,), negative where a position takes no part.
+        count: how many go on, at least 1, at most as many as take part.
 
     Returns:
-        their indices, sorted, int64 (count,).
+        the positions, sorted, int64 (count,).
     """
     newest = importance.shape[0] - 1
     ranked = importance[:newest].sort(descending=True, stable=True).indices

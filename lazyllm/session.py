@@ -13,11 +13,11 @@ from transformers.utils import ModelOutput
 
 from lazyllm.anatomy import dissect, rope_switch
 from lazyllm.attention import CURRENT, NAME, FusedAttention
-from lazyllm.cache import LazyCache
+from lazyllm.cache import LazyCache, partition
 from lazyllm.errors import LazyLLMError
 from lazyllm.generation import Generation
 from lazyllm.schedule import PruningSchedule
-from lazyllm.selection import DynamicSelection, StaticSelection
+from lazyllm.selection import DynamicSelection, Selection
 from lazyllm.stats import Stats
 
 _PER_TOKEN = ("attentions", "hidden_states")
@@ -30,22 +30,26 @@ class Session:
         self,
         model: nn.Module,
         schedule: PruningSchedule,
-        static: bool,
+        selection: type[Selection],
         record_positions: bool,
         record_importance: bool,
     ) -> None:
         if not isinstance(schedule, PruningSchedule):
             raise LazyLLMError(f"schedule must be a lazyllm.PruningSchedule, not {type(schedule).__name__}")
+        if not (isinstance(selection, type) and issubclass(selection, Selection)):
+            raise LazyLLMError(f"selection must be a subclass of lazyllm.Selection, not {selection!r}")
         anatomy = dissect(model)
         schedule.check(len(anatomy.layers))
         self._rope_switch = rope_switch(anatomy.decoder.config)
-        if static and len(schedule.stages) != 1:
-            raise LazyLLMError(f"static pruning has one stage, not the {len(schedule.stages)} of {schedule.spec!r}")
+        if selection.single_stage and len(schedule.stages) != 1:
+            raise LazyLLMError(
+                f"{selection.__name__} prunes at one stage, not at the {len(schedule.stages)} of {schedule.spec!r}"
+            )
         self.schedule = schedule
         self._model = model
         self._decoder = anatomy.decoder
         self._layers = anatomy.layers
-        self._selection = StaticSelection if static else DynamicSelection
+        self._selection = selection
         self._record_positions = record_positions
         self._record_importance = record_importance
         self._hooks: list[Any] = []
@@ -93,10 +97,12 @@ class Session:
         self._hooks.append(self._model.register_forward_pre_hook(_before_model, with_kwargs=True))
         self._hooks.append(decoder.register_forward_pre_hook(self._before_decoder, with_kwargs=True))
         self._hooks.append(decoder.register_forward_hook(self._after_decoder, always_call=True))
+        ends = {segment.layers[-1] for segment in partition(self.schedule, len(self._layers))}
         for index, layer in enumerate(self._layers):
             before, after = _layer_hooks(index)
             self._hooks.append(layer.register_forward_pre_hook(before, with_kwargs=True))
-            self._hooks.append(layer.register_forward_hook(after))
+            if index in ends:
+                self._hooks.append(layer.register_forward_hook(after))
 
     def _restore(self) -> None:
         for hook in self._hooks:
@@ -161,7 +167,9 @@ class Session:
         generation = CURRENT.get()
         CURRENT.set(None)
         self._busy = None
-        if output is not None:
+        if output is None:
+            self._generation = None  # a pass that broke off has left its cache half-written
+        else:
             generation.end_step()
 
 
@@ -184,7 +192,7 @@ def _layer_hooks(index: int) -> tuple[Any, Any]:
     def before(
         layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        return args, CURRENT.get().before_layer(index, args, kwargs)
+        return CURRENT.get().before_layer(layer, index, args, kwargs)
 
     def after(layer: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
         if isinstance(output, torch.Tensor):
@@ -203,7 +211,7 @@ def enable(
     model: nn.Module,
     schedule: PruningSchedule,
     *,
-    static: bool = False,
+    selection: type[Selection] = DynamicSelection,
     record_positions: bool = False,
     record_importance: bool = False,
 ) -> Session:
@@ -217,8 +225,8 @@ def enable(
     Args:
         model: a Hugging Face decoder-only model.
         schedule: where tokens are pruned and how many stay.
-        static: prune once and for good instead, the paper's static token pruning: one stage, ranked in
-            prefilling by the mean over all layers up to it.
+        selection: what ranks the tokens; LazyLLM's own by default, `lazyllm.StaticSelection` for the paper's static
+            token pruning, or a subclass of `lazyllm.Selection`.
         record_positions: also keep the active and computed positions of every step and layer in `stats`.
         record_importance: also keep the importance in every layer of prefilling in `stats`.
 
@@ -229,4 +237,4 @@ def enable(
         LazyLLMError: the model or the schedule is not supported; raised later, inside the `with`, for inputs
             that are not.
     """
-    return Session(model, schedule, static, record_positions, record_importance)
+    return Session(model, schedule, selection, record_positions, record_importance)

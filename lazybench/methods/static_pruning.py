@@ -4,37 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from transformers import PreTrainedModel
-
 import lazyllm
-from lazybench.decoding import Decoder
-from lazybench.methods.base import Method, Output
-from lazybench.prompts import Prompt
+from lazybench.methods.one_stage import OneStage
 
 
 @dataclass
-class StaticPruning(Method):
-    """Prune prompt tokens once, by their attention in the first layers; they never return.
+class StaticPruning(OneStage):
+    """Prune by the attention in the first layers: Eq. 1's importance is the mean over layers 0 to `layer`."""
 
-    Attributes:
-        layer: the decoder layer after which to prune; Eq. 1's importance is the mean over layers 0 to this one.
-        keep: fraction of the prompt tokens that stay.
-    """
-
-    layer: int = 4
-    keep: float = 0.5
-
-    def __post_init__(self) -> None:
-        self._schedule = lazyllm.PruningSchedule([(self.layer, self.keep)])
-
-    def pruning_schedule(self, num_layers: int) -> lazyllm.PruningSchedule:
-        """The one stage, whatever the model's depth."""
-        return self._schedule
-
-    def prepare(self, model: PreTrainedModel) -> None:
-        lazyllm.enable(model, self._schedule, static=True)  # refuses what it could not prune
-
-    def generate(self, prompt: Prompt, decode: Decoder, seed: int) -> Output:
-        with lazyllm.enable(decode.model, self._schedule, static=True, record_positions=decode.tracing) as lazy:
-            tokens = decode(prompt.ids)
-        return Output(tokens, lazy.stats.prompt_computed, lazy.stats)
+    @property
+    def selection(self) -> type[lazyllm.FrozenSelection]:
+        return lazyllm.StaticSelection

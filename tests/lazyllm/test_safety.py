@@ -11,8 +11,8 @@ import families
 import pytest
 import torch
 import transformers
-from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import DynamicCache
+from watch import Watch
 
 import lazyllm
 
@@ -139,7 +139,7 @@ def test_logits_of_other_tokens_are_refused(model, ids):
 def test_unsupported_use_says_why(model, ids):
     refuse("has 5 layers", lambda: lazyllm.enable(model, lazyllm.PruningSchedule([(4, 0.5)])))
     refuse("must be a lazyllm.PruningSchedule", lambda: lazyllm.enable(model, [(1, 0.5)]))
-    refuse("one stage", lambda: lazyllm.enable(model, STAGES, static=True))
+    refuse("one stage", lambda: lazyllm.enable(model, STAGES, selection=lazyllm.StaticSelection))
     refuse("not a Hugging Face model", lambda: lazyllm.enable(torch.nn.Linear(2, 2), STAGES))
     refuse("nothing has been generated", lambda: lazyllm.enable(model, STAGES).stats)
     with lazyllm.enable(model, STAGES):
@@ -183,29 +183,6 @@ def test_a_stage_cannot_rank_what_its_window_hides(ids):
     refuse("full attention", generating(families.build("mistral", sliding_window=16), input_ids=ids))
 
 
-class Watch(TorchDispatchMode):
-    """Largest tensor made, and how often the device was asked for a value."""
-
-    SYNCHRONISING = ("_local_scalar_dense", "nonzero", "masked_select", "is_nonzero", "equal")
-
-    def __init__(self):
-        super().__init__()
-        self.largest = 0
-        self.synchronisations = 0
-
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        result = function(*args, **(kwargs or {}))
-        for item in result if isinstance(result, tuple | list) else [result]:
-            if isinstance(item, torch.Tensor):
-                self.largest = max(self.largest, item.untyped_storage().nbytes() // item.element_size())
-        name = function.overloadpacket.__name__
-        indexes = args[1] if name == "index" else ()
-        self.synchronisations += name in self.SYNCHRONISING or any(
-            index is not None and index.dtype == torch.bool for index in indexes
-        )
-        return result
-
-
 @pytest.mark.parametrize("family", ["llama", "gemma2"])
 def test_nothing_is_prompt_by_prompt_in_size(family):
     length = 6000
@@ -215,18 +192,6 @@ def test_nothing_is_prompt_by_prompt_in_size(family):
         families.generate(model, ids, 3)
     assert lazy.stats.rows[1].max() > 100, "nothing was revived"
     assert watch.largest < length * length
-
-
-def test_prefilling_asks_the_device_nothing_of_its_own(model, ids):
-    def synchronisations(run):
-        with Watch() as watch, torch.no_grad():
-            run()
-        return watch.synchronisations
-
-    unmodified = synchronisations(lambda: model(ids, attention_mask=torch.ones_like(ids)))
-    with lazyllm.enable(model, STAGES):
-        lazy = synchronisations(lambda: model(ids, attention_mask=torch.ones_like(ids)))
-    assert lazy <= unmodified
 
 
 def test_rotary_tables_that_change_midway_are_refused():

@@ -1,0 +1,97 @@
+"""No work that is not needed: rows, copies, and questions to the device."""
+
+from __future__ import annotations
+
+import families
+import pytest
+import torch
+from watch import Watch
+
+import lazyllm
+
+STAGES = lazyllm.PruningSchedule([(1, 0.6), (3, 0.5)])
+
+
+def prefill(model, ids):
+    with torch.no_grad():
+        return model(ids, attention_mask=torch.ones_like(ids))
+
+
+def step(model, cache, total):
+    """One decoding step."""
+    with torch.no_grad():
+        model(torch.tensor([[5]]), attention_mask=torch.ones(1, total, dtype=torch.int64), past_key_values=cache)
+
+
+@pytest.mark.parametrize("schedule", [STAGES, lazyllm.PruningSchedule()], ids=["pruned", "whole"])
+def test_the_last_layer_finishes_the_newest_token_alone(model, ids, schedule):
+    seen = []
+    hook = model.model.layers[-1].mlp.register_forward_hook(lambda module, args, output: seen.append(output.shape[1]))
+    with lazyllm.enable(model, schedule) as lazy:
+        families.generate(model, ids, 6)
+    hook.remove()
+    assert seen == [1] * 6
+    assert lazy.stats.rows[0, -1] == (12 if schedule.stages else 40)  # half of 24, which are 0.6 of 40
+
+
+def test_hooks_on_the_last_layer_run_once_a_step(model, ids):
+    calls = []
+    hooks = [
+        model.model.layers[-1].register_forward_pre_hook(lambda module, args: calls.append("before")),
+        model.model.layers[-1].register_forward_hook(lambda module, args, output: calls.append("after")),
+    ]
+    with lazyllm.enable(model, STAGES):
+        families.generate(model, ids, 3)
+    for hook in hooks:
+        hook.remove()
+    assert calls == ["before", "after"] * 3
+
+
+@pytest.mark.parametrize(
+    ("schedule", "selection"),
+    [
+        (lazyllm.PruningSchedule(), lazyllm.DynamicSelection),
+        (lazyllm.PruningSchedule([(1, 0.6)]), lazyllm.StaticSelection),
+    ],
+    ids=["whole", "static"],
+)
+def test_a_decoding_step_that_revives_nothing_copies_no_keys_or_values(schedule, selection):
+    model, ids = families.build("llama", max_position_embeddings=8192), families.prompt(4000)
+    with lazyllm.enable(model, schedule, selection=selection):
+        cache = prefill(model, ids).past_key_values
+        with Watch() as watch:
+            step(model, cache, 4001)
+    config = model.config
+    keys_of_a_layer = 4000 * config.num_key_value_heads * config.hidden_size // config.num_attention_heads
+    assert 0 < watch.largest_made < 0.3 * keys_of_a_layer
+
+
+def synchronisations(run):
+    with Watch() as watch:
+        run()
+    return watch.synchronisations
+
+
+def test_prefilling_asks_the_device_nothing_of_its_own(model, ids):
+    unmodified = synchronisations(lambda: prefill(model, ids))
+    with lazyllm.enable(model, STAGES):
+        assert synchronisations(lambda: prefill(model, ids)) <= unmodified
+
+
+@pytest.mark.parametrize(
+    ("schedule", "selection", "questions"),
+    [
+        (lazyllm.PruningSchedule(), lazyllm.DynamicSelection, 0),
+        (STAGES, lazyllm.DynamicSelection, 2),  # how many tokens are revived at each stage
+        (lazyllm.PruningSchedule([(1, 0.6)]), lazyllm.StaticSelection, 0),
+    ],
+    ids=["whole", "dynamic", "static"],
+)
+def test_a_decoding_step_asks_the_device_once_a_stage_at_most(model, ids, schedule, selection, questions):
+    unmodified = prefill(model, ids).past_key_values
+    step(model, unmodified, 41)
+    expected = synchronisations(lambda: step(model, unmodified, 42))
+    with lazyllm.enable(model, schedule, selection=selection):
+        cache = prefill(model, ids).past_key_values
+        step(model, cache, 41)  # asks about the prompt's mask, once
+        assert synchronisations(lambda: step(model, cache, 42)) <= expected + questions
