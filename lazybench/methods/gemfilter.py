@@ -1,0 +1,87 @@
+"""GemFilter (Shi et al. 2024, arXiv 2409.17422)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+from transformers import PreTrainedModel
+
+import lazyllm
+from lazybench.decoding import Decoder
+from lazybench.errors import LazyBenchError
+from lazybench.methods.base import Method, Output
+from lazybench.prompts import Prompt
+
+
+@dataclass
+class GemFilter(Method):
+    """Run the prompt up to a filter layer, pick tokens there, then run the model on those as an ordinary prompt.
+
+    The importance of a token is the last token's raw score on it in the filter layer, `q k`, summed over heads and
+    averaged over `pooling` neighbours. Whatever ranks highest is kept, the last token too only if it does.
+
+    Attributes:
+        layer: the filter layer, 0-based.
+        keep: fraction of the prompt's tokens that are kept; the paper keeps a number, 1,024 to 4,096.
+        pooling: neighbours in an average, an odd number.
+    """
+
+    layer: int = 13
+    keep: float = 0.5
+    pooling: int = 5
+
+    def __post_init__(self) -> None:
+        self._schedule = lazyllm.PruningSchedule([(self.layer, self.keep)])
+        if not isinstance(self.pooling, int) or self.pooling < 1 or self.pooling % 2 == 0:
+            raise LazyBenchError(f"method.pooling={self.pooling} must be an odd number, at least 1")
+
+    def prepare(self, model: PreTrainedModel) -> None:
+        lazyllm.enable(model, self._schedule, selection=FilterSelection)  # refuses what it could not prune
+
+    def generate(self, prompt: Prompt, decode: Decoder, seed: int) -> Output:
+        if self.keep == 1:
+            return Output(decode(prompt.ids), prompt_computed=1.0)
+        scores = self._scores(decode.model, prompt.ids)
+        pooled = nn.functional.avg_pool1d(scores[None], self.pooling, stride=1, padding=self.pooling // 2)[0]
+        count = self._schedule.stages[0].kept(scores.shape[0])
+        kept = pooled.sort(descending=True, stable=True).indices[:count].sort().values
+        layers = decode.model.config.num_hidden_layers
+        computed = (self.layer + 1 + (layers - self.layer - 1) * count / scores.shape[0]) / layers
+        return Output(decode(prompt.ids[:, kept.to(prompt.ids.device)]), prompt_computed=computed)
+
+    @torch.no_grad()
+    def _scores(self, model: PreTrainedModel, ids: torch.Tensor) -> torch.Tensor:
+        try:
+            with lazyllm.enable(model, self._schedule, selection=FilterSelection):
+                model(ids.to(model.device))
+        except Scored as scored:
+            return scored.importance
+        raise AssertionError("the filter layer was not reached")
+
+
+class Scored(Exception):
+    """The filter layer has been reached: nothing behind it is needed.
+
+    Attributes:
+        importance: the last token's raw scores, (tokens,).
+    """
+
+    def __init__(self, importance: torch.Tensor) -> None:
+        super().__init__()
+        self.importance = importance
+
+
+class FilterSelection(lazyllm.FrozenSelection):
+    """Ends the pass at the filter layer, with its scores."""
+
+    def observe(
+        self, layer: int, query: torch.Tensor, key: torch.Tensor, scaling: float, softcap: float | None
+    ) -> None:
+        batch, kv_heads, _, width = key.shape
+        last = query[:, :, -1].reshape(batch, kv_heads, -1, width).float()
+        raise Scored(torch.matmul(last, key.float().transpose(-1, -2)).sum(dim=(1, 2))[0])
+
+    def choose(self, count: int) -> torch.Tensor:
+        raise AssertionError("the pass has ended at the filter layer")
