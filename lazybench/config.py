@@ -148,6 +148,7 @@ class SpeedConfig:
         text: text file to take prompts from; None takes a generated report.
         eager: also time the unmodified model with eager attention.
         output: CSV file to write, with a plot of TTFT next to it; None writes none.
+        profile: text file to write tables of operations to, of the longest prompt; None writes none.
     """
 
     model: ModelConfig = MISSING
@@ -158,6 +159,7 @@ class SpeedConfig:
     text: str | None = None
     eager: bool = False
     output: str | None = None
+    profile: str | None = None
 
     def __post_init__(self) -> None:
         if not self.lengths:

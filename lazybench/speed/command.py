@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import sys
+from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pandas as pd
+import torch
 from tqdm import tqdm
+from transformers import PreTrainedModel
 
 from lazybench import environment
 from lazybench.config import SpeedConfig
@@ -17,29 +23,53 @@ from lazybench.language_model import load_model, load_tokenizer
 from lazybench.runner import build_method
 from lazybench.speed import plot
 from lazybench.speed.measures import SHOWN, summary
+from lazybench.speed.profiling import write_profile
 from lazybench.speed.prompts import prompt_of
+from lazybench.speed.rate import matrix_rate, prefill_operations
 from lazybench.speed.subjects import METHOD, WHOLE, Subjects
+from lazyllm.anatomy import dissect
+from lazyllm.errors import LazyLLMError
 
-_MEMORY_TOKENS = 16  # enough to see what decoding holds on top of prefilling
+# Memory peaks in prefilling; these show what decoding holds on top, before the caches grow.
+_MEMORY_TOKENS = 16
 
 
 def main(config: SpeedConfig) -> int:
-    """Measure, print the table, and write CSV and plot where asked to."""
-    measured = measure(config)
-    print(table([title for title, _ in SHOWN], [[cell(row) for _, cell in SHOWN] for _, row in measured.iterrows()]))
-    if config.output is not None:
-        path = Path(config.output)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        measured.to_csv(path, index=False, float_format="%.5g")
-        print(f"saved in {', '.join(map(str, [path, *plot.save(measured, path)]))}")
+    """Measure, print the table, and write CSV, plot and profile where asked to.
+
+    Raises:
+        LazyBenchError: a model, method or length that cannot work, or a file that cannot be written.
+    """
+    output, profile = _writable("output", config.output), _writable("profile", config.profile)
+    subjects = list(subjects_of(config))
+    measured = measure(config, subjects)
+    titles = [title for title, _ in SHOWN]
+    print(table(titles, [[cell(row) for _, cell in SHOWN] for _, row in measured.iterrows()]))
+    if output is not None:
+        measured.to_csv(output, index=False, float_format="%.5g")
+        print(f"saved in {', '.join(map(str, [output, *plot.save(measured, output)]))}")
+    if profile is not None:
+        _profile(subjects[len(measured) - 1], profile)
+        print(f"saved in {profile}")
     return 0
 
 
-def measure(config: SpeedConfig) -> pd.DataFrame:
-    """Time a method at every prompt length in this process, interleaved with the unmodified model.
+def _writable(key: str, name: str | None) -> Path | None:
+    """The file that a setting names, once it is sure that it can be written: measuring takes long."""
+    if name is None:
+        return None
+    path = Path(name)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise LazyBenchError(f"{key}={name}: {error.filename}: {error.strerror}") from None
+    if path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise LazyBenchError(f"{key}={name} cannot be written: give a file in a folder that can")
+    return path
 
-    Returns:
-        one row a length, with the columns of `measures.summary` and what they were measured on.
+
+def subjects_of(config: SpeedConfig) -> Iterator[Subjects]:
+    """What is timed at each prompt length.
 
     Raises:
         LazyBenchError: a model, method or length that cannot work.
@@ -53,19 +83,40 @@ def measure(config: SpeedConfig) -> pd.DataFrame:
             f"{config.model.name} has {holds}: set shorter lengths"
         )
     method.prepare(model)
+    for length in sorted(config.lengths):
+        yield Subjects(method, Decoder(model, config.new_tokens), prompt_of(length, tokenizer, config), config.eager)
+
+
+def measure(config: SpeedConfig, subjects: list[Subjects]) -> pd.DataFrame:
+    """Time a method at every prompt length in this process, interleaved with the unmodified model.
+
+    Returns:
+        one row a length, with the columns of `measures.summary`; `memory_mb` and `method_memory_mb`, the most that a
+        pass allocates in prefilling and its first steps; `matrix_rate`, operations a second of a large matrix product,
+        and the share of it that prefilling reaches, `unmodified_matrix_share` and `method_matrix_share`; and what they
+        were measured on. Where memory runs out, the shorter lengths alone.
+
+    Raises:
+        LazyBenchError: the method cannot run on a prompt, or memory is too small for the shortest.
+    """
     where = environment.describe(config.model)
-    about = {"model": config.model.name, "method": method.name}
+    about = {"model": config.model.name, "method": subjects[0].method.name}
     settings = {"new_tokens": config.new_tokens, "repeats": config.repeats}
     settings |= {key: where[key] for key in ("device", "dtype", "attention", "threads")}
-    rows = []
-    for length in config.lengths:
-        subjects = Subjects(
-            method, Decoder(model, config.new_tokens), prompt_of(length, tokenizer, config), config.eager
-        )
+    rate, rows = matrix_rate(subjects[0].decode.model), []
+    for subject in subjects:
+        tokens = subject.prompt.ids.shape[1]
         try:
-            rows.append({**about, "tokens": length, **_row(subjects, config), **settings})
+            row = _row(subject, config)
         except RecordFailure as failure:
-            raise LazyBenchError(f"method={method.name} at {length} tokens: {failure}") from None
+            raise LazyBenchError(f"method={about['method']} at {tokens} tokens: {failure}") from None
+        except torch.OutOfMemoryError:
+            message = f"out of memory at {tokens} tokens: set shorter lengths"
+            if not rows:
+                raise LazyBenchError(message) from None
+            print(f"lazybench: {message}; the shorter ones are kept", file=sys.stderr)
+            break
+        rows.append({**about, "tokens": tokens, **row, "matrix_rate": rate, **_shares(subject, row, rate), **settings})
     return pd.DataFrame(rows)
 
 
@@ -90,3 +141,30 @@ def _interleaved(subjects: Subjects, repeats: int) -> list[dict]:
         done = {name: runs[name](repeat) for name in order}
         rounds.append({name: done[name] for name in runs})
     return rounds[1:]
+
+
+def _shares(subjects: Subjects, row: dict[str, float], rate: float) -> dict[str, float]:
+    """The share of the matrix rate that prefilling reaches, where its work is known."""
+    model: PreTrainedModel = subjects.decode.model
+    try:
+        layers = dissect(model).layers
+    except LazyLLMError:  # a model that other methods run on all the same
+        return {}
+    work = {"unmodified": ([subjects.prompt.ids.shape[1]] * len(layers), row["ttft_s"])}
+    if subjects.counts is not None:
+        work["method"] = (subjects.counts, row["method_ttft_s"])
+    done = {name: (prefill_operations(model, layers, counts), seconds) for name, (counts, seconds) in work.items()}
+    return {
+        f"{name}_matrix_share": operations / seconds / rate
+        for name, (operations, seconds) in done.items()
+        if operations is not None
+    }
+
+
+def _profile(subjects: Subjects, path: Path) -> None:
+    passes = {}
+    for tokens in (1, _MEMORY_TOKENS):
+        runs = replace(subjects, decode=Decoder(subjects.decode.model, tokens)).runs()
+        for name in (WHOLE, METHOD):
+            passes[f"{name}, {tokens} new tokens"] = partial(runs[name], 0)
+    write_profile(subjects.decode.model.device, passes, path)

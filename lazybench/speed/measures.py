@@ -25,8 +25,9 @@ def summary(rounds: Sequence[Times], counts: list[int] | None, new_tokens: int) 
         `ttft_s`, `decode_step_s` and `generation_s` of the unmodified model; `method_ttft_s` and so on; the ratios
         `ttft_speedup`, `decode_step_ratio` (method over unmodified) and `generation_speedup`; `ideal_speedup` and
         `efficiency`, where the ideal time is the sum over layers of the unmodified model's time per layer at that
-        layer's token count; `keep_1_ttft`, `keep_1_decode_step` and `keep_1_generation`, with nothing pruned over
-        unmodified; TTFT over the unmodified model's for other attention implementations, where they were timed.
+        layer's token count, which the engine may beat, since its last layer does less; `keep_1_ttft`,
+        `keep_1_decode_step` and `keep_1_generation`, with nothing pruned over unmodified; TTFT over the unmodified
+        model's for other attention implementations, where they were timed.
     """
     found = [_of_round(times, counts, new_tokens) for times in rounds]
     columns = {}
@@ -79,6 +80,11 @@ def _spread(name: str, form: str) -> Callable[[pd.Series], str]:
     return cell
 
 
+def _share(row: pd.Series) -> str:
+    share = row.get("method_matrix_share")
+    return "-" if share is None or pd.isna(share) else f"{share:.0%}"
+
+
 SHOWN: tuple[tuple[str, Callable[[pd.Series], str]], ...] = (
     ("tokens", lambda row: f"{row['tokens']}"),
     ("TTFT s", _spread("ttft_s", "{:.3g}")),
@@ -90,6 +96,7 @@ SHOWN: tuple[tuple[str, Callable[[pd.Series], str]], ...] = (
     ("step ratio", _spread("decode_step_ratio", "{:.2f}")),
     ("keep 1 step", _spread("keep_1_decode_step", "{:.2f}")),
     ("generation speedup", _spread("generation_speedup", "{:.2f}")),
+    ("matrix share", _share),
     ("memory ratio", lambda row: f"{row['method_memory_mb'] / row['memory_mb']:.2f}"),
 )
 """The table people see: each column's title, and what it says of a row."""

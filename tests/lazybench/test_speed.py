@@ -42,16 +42,19 @@ def test_each_length_has_a_row_of_consistent_ratios(speed, tmp_path):
             assert 0 < row[f"{name}_low"] <= row[name] <= row[f"{name}_high"]
         assert row["generation_s"] > row["ttft_s"] > 0
         assert 0 < row["method_memory_mb"] < 10
+        assert 0 < row["unmodified_matrix_share"] < 1
     assert {path.name for path in tmp_path.glob("speed.*")} == {"speed.csv", "speed.png", "speed.pdf"}
 
 
-@pytest.mark.parametrize("method", ["random_drop", "static_pruning", "prompt_compression", "baseline"])
+@pytest.mark.parametrize(
+    "method", ["random_drop", "static_pruning", "prompt_compression", "baseline", "gemfilter", "fastkv"]
+)
 def test_every_method_can_be_timed(speed, method):
-    settings = ["method.layer=1"] if method == "static_pruning" else []
+    settings = ["method.layer=1"] if method in ("static_pruning", "gemfilter", "fastkv") else []
     code, table, err = speed(f"method={method}", *settings, "lengths=[600]")
     assert code == 0, err
     assert table["method"].tolist() == [method]
-    assert ("efficiency" in table) == (method == "static_pruning")
+    assert ("efficiency" in table) == (method in ("static_pruning", "fastkv"))
 
 
 def test_random_weights_need_a_tokenizer_alone(speed, tiny_model, tmp_path, tokenizer):
@@ -60,6 +63,13 @@ def test_random_weights_need_a_tokenizer_alone(speed, tiny_model, tmp_path, toke
     code, table, err = speed(SHAPE, f"model.path={tmp_path / 'tokenizer'}")
     assert code == 0, err
     assert len(table) == 2
+
+
+def test_a_profile_names_the_operations(speed, tmp_path):
+    code, _, err = speed(f"profile={tmp_path / 'deep' / 'profile.txt'}")
+    assert code == 0, err
+    written = (tmp_path / "deep" / "profile.txt").read_text()
+    assert all(title in written for title in ("unmodified, 1 new tokens", "method, 16 new tokens", "aten::"))
 
 
 def test_a_text_of_ones_own(speed, tmp_path):
@@ -73,6 +83,7 @@ def test_a_text_of_ones_own(speed, tmp_path):
         (["lengths=[5000]"], "4096"),
         (["lengths=[]"], "lengths=[]"),
         (["text=nowhere.txt"], "nowhere.txt"),
+        (["profile=README.md/deeper/profile.txt"], "README.md"),
         (["text=README.md", "lengths=[64]", "method=prompt_compression", "method.scorer=/nowhere"], "method.scorer"),
         (["model.shape={model_type: llama}"], "+model.shape="),
         (["+model.shape={model_type: lama}"], "model.shape"),
@@ -81,6 +92,7 @@ def test_a_text_of_ones_own(speed, tmp_path):
 )
 def test_what_cannot_work_is_said_in_one_line(speed, words, said):
     code, table, err = speed(*words)
-    assert (code, table) == (2, None)
+    assert code == 2
+    assert table is None
     assert said in err
     assert len(err.strip().splitlines()) == 1
