@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from lazybench.facts import datasets_of, tasks
 from lazybench.report.conditions import conditions
-from lazybench.report.labels import METHODS, label, strength_order
+from lazybench.report.labels import METHODS, label, stages, strength_order
 from lazybench.report.run_data import Run
 
 
@@ -47,6 +47,12 @@ class Block:
     def runs(self) -> list[Run]:
         """The runs of all rows."""
         return [run for row in self.rows for run in row.runs]
+
+    @property
+    def compared(self) -> list[Row]:
+        """The rows without the single-stage schedules, which are Figure 6's, where lazyllm has others."""
+        several = any(len(stages(run)) > 1 for run in self.runs)
+        return [row for row in self.rows if not (several and len(stages(row.runs[0])) == 1)]
 
     @property
     def generated(self) -> bool:

@@ -61,6 +61,7 @@ _COMMON = (
     "none where a dataset has a single record.",
     "A task is the mean over its datasets. Failed records are counted, and are in no other number.",
     "A dash is a missing number, with the reason behind it.",
+    "Where there are schedules of several stages, those of one stage are in Figure 6 alone.",
 )
 _PAPER = "The paper does not say which schedule, keep or ratio its rows were made with, and its machine was an A100."
 
@@ -116,7 +117,7 @@ def fill(spec: Spec, blocks: list[Block]) -> Table:
 def _lines(spec: Spec, block: Block) -> list[Line]:
     lines = []
     for task, members in block.tasks().items():
-        parts = [(row, part_of(row, members)) for row in block.rows if row.method not in spec.skip]
+        parts = [(row, part_of(row, members)) for row in block.compared if row.method not in spec.skip]
         ran = [(row.method, row.label, part) for row, part in parts if part.reason != NO_RUN]
         met = {method for method, _, _ in ran}
         if task in TASKS:

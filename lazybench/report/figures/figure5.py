@@ -6,9 +6,9 @@ from collections import defaultdict
 
 from matplotlib.figure import Figure
 
-from lazybench.report.blocks import Block, Row
+from lazybench.report.blocks import Block
 from lazybench.report.figures.style import BLACK, canvas, legend_outside, method_line
-from lazybench.report.labels import stages, task_title
+from lazybench.report.labels import task_title
 from lazybench.report.measures import SCORE, TTFT, measure
 from lazybench.report.parts import part_of
 
@@ -22,7 +22,7 @@ _LEAST_SPAN = 2  # points of score
 
 def draw(block: Block) -> Figure | None:
     """A panel a task; None unless a method has points at two strengths or more on a task."""
-    rows = _rows(block)
+    rows = block.compared
     panels: dict[str, dict[tuple[str, str], list[tuple[float, float]]]] = {}
     levels: dict[str, dict[str, float]] = {}
     for task, members in block.tasks().items():
@@ -64,9 +64,3 @@ def draw(block: Block) -> Figure | None:
 
 def _name(method: str, under: str) -> str:
     return f"{method} [{under}]" if under else method
-
-
-def _rows(block: Block) -> list[Row]:
-    """The block's rows, without the single-stage schedules of Figure 6 where lazyllm has others."""
-    several = any(len(stages(run)) > 1 for run in block.runs)
-    return [row for row in block.rows if not (several and len(stages(row.runs[0])) == 1)]
