@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from torch import nn
 
 import lazyllm
 from lazybench.errors import LazyBenchError
 from lazybench.methods.one_stage import OneStage
+from lazybench.methods.pooling import check_pooling, pooled
 
 
 @dataclass
@@ -36,8 +36,7 @@ class FastKV(OneStage):
         super().__post_init__()
         if not isinstance(self.window, int) or self.window < 1:
             raise LazyBenchError(f"method.window={self.window} must be a whole number, at least 1")
-        if not isinstance(self.pooling, int) or self.pooling < 1 or self.pooling % 2 == 0:
-            raise LazyBenchError(f"method.pooling={self.pooling} must be an odd number, at least 1")
+        check_pooling(self.pooling)
 
     @property
     def selection(self) -> type[lazyllm.FrozenSelection]:
@@ -62,8 +61,7 @@ class WindowSelection(lazyllm.FrozenSelection):
             scores = softcap * torch.tanh(scores / softcap)
         later = torch.ones(window, tokens, dtype=torch.bool, device=key.device).triu(tokens - window + 1)
         attention = scores.masked_fill(later, float("-inf")).softmax(dim=-1)[..., : tokens - window].sum(dim=1)
-        pooled = nn.functional.avg_pool1d(attention[None], self.pooling, stride=1, padding=self.pooling // 2)
-        self._importance = pooled[0].sum(dim=0)
+        self._importance = pooled(attention, self.pooling).sum(dim=0)
 
     def choose(self, count: int) -> torch.Tensor:
         earlier = self._importance.shape[0]

@@ -5,13 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from torch import nn
 from transformers import PreTrainedModel
 
 import lazyllm
 from lazybench.decoding import Decoder
-from lazybench.errors import LazyBenchError
 from lazybench.methods.base import Method, Output
+from lazybench.methods.pooling import check_pooling, pooled
 from lazybench.prompts import Prompt
 
 
@@ -34,8 +33,7 @@ class GemFilter(Method):
 
     def __post_init__(self) -> None:
         self._schedule = lazyllm.PruningSchedule([(self.layer, self.keep)])
-        if not isinstance(self.pooling, int) or self.pooling < 1 or self.pooling % 2 == 0:
-            raise LazyBenchError(f"method.pooling={self.pooling} must be an odd number, at least 1")
+        check_pooling(self.pooling)
 
     def prepare(self, model: PreTrainedModel) -> None:
         lazyllm.enable(model, self._schedule, selection=FilterSelection)  # refuses what it could not prune
@@ -44,9 +42,8 @@ class GemFilter(Method):
         if self.keep == 1:
             return Output(decode(prompt.ids), prompt_computed=1.0)
         scores = self._scores(decode.model, prompt.ids)
-        pooled = nn.functional.avg_pool1d(scores[None], self.pooling, stride=1, padding=self.pooling // 2)[0]
         count = self._schedule.stages[0].kept(scores.shape[0])
-        kept = pooled.sort(descending=True, stable=True).indices[:count].sort().values
+        kept = pooled(scores[None], self.pooling)[0].sort(descending=True, stable=True).indices[:count].sort().values
         layers = decode.model.config.num_hidden_layers
         computed = (self.layer + 1 + (layers - self.layer - 1) * count / scores.shape[0]) / layers
         return Output(decode(prompt.ids[:, kept.to(prompt.ids.device)]), prompt_computed=computed)

@@ -7,15 +7,13 @@ from dataclasses import dataclass
 from transformers import PreTrainedModel
 
 import lazyllm
-from lazybench.decoding import Decoder
-from lazybench.methods.base import Method, Output
-from lazybench.prompts import Prompt
+from lazybench.methods.on_engine import OnEngine
 
 _DEEP = 1000  # layers; deep enough to read any schedule before the model's depth is known
 
 
 @dataclass
-class LazyLLM(Method):
+class LazyLLM(OnEngine):
     """Progressive, dynamic pruning with an Aux Cache (paper, section 3.2).
 
     Attributes:
@@ -38,9 +36,4 @@ class LazyLLM(Method):
 
     def prepare(self, model: PreTrainedModel) -> None:
         self._schedule = self.pruning_schedule(model.config.num_hidden_layers)
-        lazyllm.enable(model, self._schedule)  # refuses what it could not prune
-
-    def generate(self, prompt: Prompt, decode: Decoder, seed: int) -> Output:
-        with lazyllm.enable(decode.model, self._schedule, record_positions=decode.tracing) as lazy:
-            tokens = decode(prompt.ids)
-        return Output(tokens, lazy.stats.prompt_computed, lazy.stats)
+        super().prepare(model)

@@ -5,16 +5,12 @@ from __future__ import annotations
 from abc import abstractmethod
 from dataclasses import dataclass
 
-from transformers import PreTrainedModel
-
 import lazyllm
-from lazybench.decoding import Decoder
-from lazybench.methods.base import Method, Output
-from lazybench.prompts import Prompt
+from lazybench.methods.on_engine import OnEngine
 
 
 @dataclass
-class OneStage(Method):
+class OneStage(OnEngine):
     """Prune prompt tokens once, after one layer; they never return.
 
     Attributes:
@@ -36,13 +32,3 @@ class OneStage(Method):
     def pruning_schedule(self, num_layers: int) -> lazyllm.PruningSchedule:
         """The one stage, whatever the model's depth."""
         return self._schedule
-
-    def prepare(self, model: PreTrainedModel) -> None:
-        lazyllm.enable(model, self._schedule, selection=self.selection)  # refuses what it could not prune
-
-    def generate(self, prompt: Prompt, decode: Decoder, seed: int) -> Output:
-        with lazyllm.enable(
-            decode.model, self._schedule, selection=self.selection, record_positions=decode.tracing
-        ) as lazy:
-            tokens = decode(prompt.ids)
-        return Output(tokens, lazy.stats.prompt_computed, lazy.stats)

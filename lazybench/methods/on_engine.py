@@ -1,0 +1,31 @@
+"""What methods share that answer a prompt in one generation of LazyLLM's engine."""
+
+from __future__ import annotations
+
+from transformers import PreTrainedModel
+
+import lazyllm
+from lazybench.decoding import Decoder
+from lazybench.methods.base import Method, Output
+from lazybench.prompts import Prompt
+
+
+class OnEngine(Method):
+    """Prunes by a schedule and a way of ranking; a subclass sets `_schedule`, in `prepare` at the latest."""
+
+    _schedule: lazyllm.PruningSchedule
+
+    @property
+    def selection(self) -> type[lazyllm.Selection]:
+        """What ranks the tokens."""
+        return lazyllm.DynamicSelection
+
+    def prepare(self, model: PreTrainedModel) -> None:
+        lazyllm.enable(model, self._schedule, selection=self.selection)  # refuses what it could not prune
+
+    def generate(self, prompt: Prompt, decode: Decoder, seed: int) -> Output:
+        with lazyllm.enable(
+            decode.model, self._schedule, selection=self.selection, record_positions=decode.tracing
+        ) as lazy:
+            tokens = decode(prompt.ids)
+        return Output(tokens, lazy.stats.prompt_computed, lazy.stats)
