@@ -112,7 +112,7 @@ def attend_in_blocks(
     output = query.new_empty(query.shape[0], rows, heads, value.shape[-1])
     # Fused attention under a mask holds one mask for all heads on a CPU, and no scores.
     held = heads if softcap is not None or query.device.type != "cpu" else 1
-    for block in _blocks(rows, key.shape[2] * held):
+    for block in _blocks(rows, max(1, _BLOCK_ELEMENTS // (key.shape[2] * held))):
         # In prefilling, tokens behind the block are out of its sight.
         sight = slice(block.stop if prefilling else None)
         part, seen, weighed = query[:, :, block], key[:, :, sight], value[:, :, sight]
@@ -181,8 +181,7 @@ def attend_in_steps(
     """
     rows = query.shape[2]
     output = query.new_empty(query.shape[0], rows, query.shape[1], value.shape[-1])
-    for start in range(0, rows, _STEP_ROWS):
-        step = slice(start, min(start + _STEP_ROWS, rows))
+    for step in _blocks(rows, _STEP_ROWS):
         sight = slice(sights[step.stop - 1])
         attended = attend_masked(
             query[:, :, step], key[:, :, sight], value[:, :, sight], mask[step, sight], scaling, None
@@ -196,8 +195,7 @@ def fits_one_block(heads: int, rows: int, columns: int) -> bool:
     return heads * rows * columns <= _BLOCK_ELEMENTS
 
 
-def _blocks(rows: int, elements_per_row: int) -> Iterator[slice]:
-    size = max(1, _BLOCK_ELEMENTS // elements_per_row)
+def _blocks(rows: int, size: int) -> Iterator[slice]:
     for start in range(0, rows, size):
         yield slice(start, min(start + size, rows))
 
