@@ -117,6 +117,18 @@ def load_model(config: ModelConfig) -> PreTrainedModel:
     return model.to(device).eval()
 
 
+def load_skeleton(config: ModelConfig) -> PreTrainedModel:
+    """The model's structure on the meta device, without weights: what can be checked of a model in a second.
+
+    Raises:
+        LazyBenchError: its config cannot be had.
+    """
+    shape = AutoConfig.for_model(**config.shape) if config.shape else _load(AutoConfig, config)
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(shape, trust_remote_code=config.trust_remote_code)
+    return model.eval()
+
+
 def _random_model(config: ModelConfig, device: torch.device) -> PreTrainedModel:
     """Random weights, the same each time; the vocabulary grows to the tokenizer's if that is larger."""
     try:

@@ -42,12 +42,23 @@ class Method(ABC):
     name: str
     repeats: int = 1
 
-    def prepare(self, model: PreTrainedModel) -> None:  # noqa: B027  (most methods have nothing to prepare)
+    def check(self, model: PreTrainedModel) -> None:  # noqa: B027  (most methods work on every model)
+        """Refuse a model by its structure, before a sweep starts.
+
+        Args:
+            model: the model under test, maybe on the meta device: without weights.
+
+        Raises:
+            LazyBenchError: the method cannot work on this model.
+        """
+
+    def prepare(self, model: PreTrainedModel) -> None:
         """Get ready for `model`, untimed, before anything is written.
 
         Raises:
             LazyBenchError: the method cannot work on this model.
         """
+        self.check(model)
 
     @abstractmethod
     def generate(self, prompt: Prompt, decode: Decoder, seed: int) -> Output:

@@ -35,7 +35,7 @@ class GemFilter(Method):
         self._schedule = lazyllm.PruningSchedule([(self.layer, self.keep)])
         check_pooling(self.pooling)
 
-    def prepare(self, model: PreTrainedModel) -> None:
+    def check(self, model: PreTrainedModel) -> None:
         lazyllm.enable(model, self._schedule, selection=FilterSelection)  # refuses what it could not prune
 
     def generate(self, prompt: Prompt, decode: Decoder, seed: int) -> Output:
