@@ -12,6 +12,8 @@ _USAGE = """\
 LazyBench compares ways to prune prompts: LazyLLM and others on LongBench.
 
   lazybench run method=lazyllm task=multidoc_qa   run a method over the records of a task
+  lazybench plan                                  what a run or sweep would do, and about how long it would take
+  lazybench status [runs=...]                     what has become of each job: done, running, failed, missing
   lazybench list                                  methods, models, tasks, datasets
   lazybench report [runs=...] [out=...]           tables, figures and a page of all runs there are
   lazybench score FILE [--out FILE]               LongBench's scores of a file of predictions
@@ -47,6 +49,16 @@ def _run(words: list[str], program: str = "lazybench run") -> int:
     from lazybench import hydra_app
 
     return _hydra(hydra_app.main, program, words)
+
+
+def _plan(words: list[str]) -> int:
+    return _run(["--multirun", *words, "hydra.callbacks.sweep.plan=true"], program="lazybench plan")
+
+
+def _status(words: list[str]) -> int:
+    from lazybench.status import main as status
+
+    return status(words)
 
 
 def _report(words: list[str]) -> int:
@@ -93,7 +105,15 @@ def _score(words: list[str]) -> int:
     return score(words)
 
 
-_COMMANDS = {"run": _run, "list": _list, "report": _report, "score": _score, "speed": _speed}
+_COMMANDS = {
+    "run": _run,
+    "plan": _plan,
+    "status": _status,
+    "list": _list,
+    "report": _report,
+    "score": _score,
+    "speed": _speed,
+}
 
 
 def _unknown(command: str) -> int:

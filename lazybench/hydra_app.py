@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Iterable
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
@@ -55,15 +57,7 @@ def _guarded(config: DictConfig, module: str, function: str) -> str:
 
 
 def _job(config: DictConfig, module: str, function: str) -> str:
-    missing = OmegaConf.missing_keys(config)
-    if missing:
-        raise LazyBenchError(f"nothing is set for {', '.join(sorted(missing))}: give it as {sorted(missing)[0]}=VALUE")
-    _name_model(config)
-    settings = OmegaConf.to_object(config)
-    # A method of the user's own is a file next to its YAML.
-    for source in HydraConfig.get().runtime.config_sources:
-        if source.provider == "command-line" and source.path not in sys.path:
-            sys.path.append(source.path)
+    settings = read_settings(config, HydraConfig.get())
     import transformers
 
     transformers.utils.logging.set_verbosity_error()
@@ -71,9 +65,31 @@ def _job(config: DictConfig, module: str, function: str) -> str:
     return str(getattr(import_module(module), function)(settings))
 
 
-def _name_model(config: DictConfig) -> None:
+def read_settings(config: DictConfig, about: DictConfig) -> Any:
+    """A job's settings as objects of the schema, checked.
+
+    Args:
+        config: what Hydra composed.
+        about: what Hydra says of itself and of the job.
+
+    Raises:
+        LazyBenchError: a setting is missing or wrong.
+    """
+    missing = OmegaConf.missing_keys(config)
+    if missing:
+        raise LazyBenchError(f"nothing is set for {', '.join(sorted(missing))}: give it as {sorted(missing)[0]}=VALUE")
+    _name_model(config, about.overrides.task)
+    settings = OmegaConf.to_object(config)
+    # A method of the user's own is a file next to its YAML.
+    for source in about.runtime.config_sources:
+        if source.provider == "command-line" and source.path not in sys.path:
+            sys.path.append(source.path)
+    return settings
+
+
+def _name_model(config: DictConfig, overrides: Iterable[str]) -> None:
     """Name a model that was given by its path alone, so that it is not filed under another's name."""
-    given = {override.partition("=")[0] for override in HydraConfig.get().overrides.task}
+    given = {override.partition("=")[0] for override in overrides}
     if "model.path" in given and "model.name" not in given:
         stem = Path(config.model.path).name.removesuffix(".gguf")
         config.model.name = re.sub(r"[^\w.-]+", "-", stem, flags=re.ASCII).lstrip("-_.") or "model"

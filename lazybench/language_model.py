@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from huggingface_hub import try_to_load_from_cache
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from lazybench.config import ModelConfig
@@ -87,6 +88,16 @@ def locate(config: ModelConfig) -> Weights:
             f"model.path={config.path}: no such folder, and not a hub id such as meta-llama/Llama-2-7b-chat-hf"
         )
     return Weights(path, None)
+
+
+def cached(config: ModelConfig) -> bool:
+    """Whether a model's weights are on this machine, so that nothing is fetched for them."""
+    weights = locate(config)
+    if config.shape or Path(weights.place).is_dir():
+        return True
+    names = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
+    found = (try_to_load_from_cache(weights.place, name, revision=config.revision) for name in names)
+    return any(isinstance(path, str) for path in found)
 
 
 def load_tokenizer(config: ModelConfig) -> PreTrainedTokenizerBase:

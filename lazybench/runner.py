@@ -67,7 +67,7 @@ def _complete(folder: RunFolder, bench: Bench, job: Job) -> Mapping[str, Any] | 
         folder.traces.drop(failed)
         done, traced = ({key: row for key, row in rows.items() if key not in failed} for rows in (done, traced))
     missing = [record for record in job.own if (record.dataset, record.id) not in done]
-    if done:
+    if len(missing) < len(job.own):
         print(f"going on in {folder.path}: {len(job.own) - len(missing)} of {len(job.own)} records are done")
     if missing:
         bench.warm_up(missing[0])

@@ -58,14 +58,19 @@ class StateFile:
 
     Args:
         config: the job's settings.
+
+    Attributes:
+        path: the file.
+        summary: the job as it is before anything is known of it.
     """
 
     def __init__(self, config: RunConfig) -> None:
         self.path = Path(config.output) / FOLDER / f"{_key(config)}.json"
         self._output = Path(config.output)
         method = dict(config.method)
-        settings = " ".join(f"{key}={value}" for key, value in method.items() if key not in ("_target_", "name"))
-        self._new = State(
+        words = {key: ",".join(value) if isinstance(value, list) else value for key, value in method.items()}
+        settings = " ".join(f"{key}={value}" for key, value in words.items() if key not in ("_target_", "name"))
+        self.summary = State(
             config.model.name, config.data.name, str(method.get("name")), config.task, config.shard, settings
         )
 
@@ -76,7 +81,7 @@ class StateFile:
             LazyBenchError: the output folder cannot be written.
         """
         if read(self.path) is None:
-            self._write(self._new)
+            self._write(self.summary)
 
     @contextmanager
     def following(self) -> Iterator[StateFile]:
@@ -105,7 +110,7 @@ class StateFile:
         job = os.environ.get("SLURM_JOB_ID")
         where = f"{platform.node()} process {os.getpid()}" + (f" job {job}" if job else "")
         inside = os.path.relpath(folder, self._output)
-        self._write(replace(self._new, state=RUNNING, folder=inside, records=records, where=where))
+        self._write(replace(self.summary, state=RUNNING, folder=inside, records=records, where=where))
 
     def _note(self, state: str, why: str | None = None) -> None:
         before = read(self.path)

@@ -173,6 +173,14 @@ class RunFolder:
         """Whether a process is at work on these records."""
         return is_held(self.path / _lock_name(self._shard))
 
+    def count(self) -> int:
+        """How many of these records are done."""
+        if self._shard is None:
+            return len(self.done())
+        with suppress(FileNotFoundError):
+            self.predictions.read()
+        return len(self.predictions.rows)
+
     @contextmanager
     def opened(self, config: Mapping[str, Any], environment: Mapping[str, Any]) -> Iterator[RunFolder]:
         """Make or reopen the folder for this process alone, and read the records already done.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import ClassVar
 
 from transformers import PreTrainedModel
 
@@ -37,7 +38,10 @@ class Method(ABC):
     Attributes:
         name: its name in run folders and tables.
         repeats: how many seeds are run on each record and averaged.
+        prefills: for plans: its time to first token at most, in times of the unmodified model's.
     """
+
+    prefills: ClassVar[float] = 1.0
 
     name: str
     repeats: int = 1

@@ -19,8 +19,8 @@ from lazybench.config import SpeedConfig
 from lazybench.console import table
 from lazybench.decoding import Decoder
 from lazybench.errors import LazyBenchError, RecordFailure
-from lazybench.language_model import load_model, load_tokenizer
 from lazybench.job import build_method
+from lazybench.language_model import load_model, load_tokenizer
 from lazybench.speed import plot
 from lazybench.speed.measures import SHOWN, summary
 from lazybench.speed.profiling import write_profile
