@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
 from collections.abc import Callable
 
 from lazybench.completion import SHELL_FLAGS, complete
@@ -32,17 +33,27 @@ def main() -> int:
         return 0 if words else 2
     command, rest = words[0], words[1:]
     try:
+        _check_text(words)
         if command in SHELL_FLAGS:
             return complete(words, _COMMANDS, lambda line: _run(line, program="lazybench"))
         return _COMMANDS[command](rest) if command in _COMMANDS else _unknown(command)
     except LazyBenchError as error:
         return _fail(str(error))
-    except KeyboardInterrupt:
-        print("\nstopped; the same command goes on from here", file=sys.stderr)
-        return 130
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
+        return 1  # who read the output has gone: there is nobody to tell
+    except OSError as error:
+        return _fail(": ".join(str(part) for part in (error.filename, error.strerror or error) if part is not None))
+
+
+def _check_text(words: list[str]) -> None:
+    """Raise `LazyBenchError` for a word that is no text: it can be neither printed nor written to a file."""
+    from lazybench.errors import LazyBenchError
+
+    for word in words:
+        try:
+            word.encode()
+        except UnicodeEncodeError:
+            raise LazyBenchError(f"{word!a} is not valid UTF-8: write it anew, or rename the file") from None
 
 
 def _run(words: list[str], program: str = "lazybench run") -> int:
@@ -74,19 +85,26 @@ def _speed(words: list[str]) -> int:
 
 
 def _hydra(job: Callable[[], None], program: str, words: list[str]) -> int:
-    from lazybench.cli_errors import explain
+    from lazybench.cli_errors import check, explain, from_hydra
     from lazybench.experiments import settle
     from lazybench.hydra_app import KNOWN, SAID
 
     # With this set Hydra raises instead of printing a traceback of its own and leaving with exit code 1.
-    os.environ.setdefault("HYDRA_FULL_ERROR", "1")
+    os.environ["HYDRA_FULL_ERROR"] = "1"
     # Hydra takes flags and settings in one order only; people write them in any.
     words = settle(words)
     settings = [word for word in words if not word.startswith("-") and "=" in word]
-    sys.argv = [program, *(word for word in words if word not in settings), *settings]
+    words = [*(word for word in words if word not in settings), *settings]
+    check(program, words)
+    sys.argv = [program, *words]
     try:
-        job()
-    except KNOWN as error:
+        with warnings.catch_warnings():
+            # A folder that is not there is bad input, whatever Hydra thinks of it.
+            warnings.filterwarnings("error", message="provider=.* is not available")
+            job()
+    except Exception as error:
+        if not isinstance(error, KNOWN) and not from_hydra(error):
+            raise
         if SAID in getattr(error, "__notes__", ()):
             return _fail("jobs of the sweep failed, as said above; the same command runs what is missing")
         return _fail(explain(error))
@@ -123,7 +141,9 @@ def _unknown(command: str) -> int:
 
 
 def _fail(message: str) -> int:
-    print(f"lazybench: {message}", file=sys.stderr)
+    from lazybench.errors import one_line
+
+    print(f"lazybench: {one_line(message)}", file=sys.stderr)
     return 2
 
 

@@ -3,38 +3,260 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from dataclasses import fields
+import sys
+import traceback
+from collections.abc import Iterator, Sequence
+from dataclasses import fields, is_dataclass
+from functools import cache
 
-import yaml
+from hydra._internal.utils import get_args_parser
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.errors import HydraException, InstantiationException, OverrideParseException, SearchPathException
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 
+from lazybench.arguments import read_arguments
 from lazybench.conf import CONF
-from lazybench.config import DataConfig, ModelConfig, RunConfig, SpeedConfig, TimingConfig
+from lazybench.config import RunConfig
 from lazybench.errors import LazyBenchError
+from lazybench.facts import ALL, load_facts, tasks
 from lazybench.suggest import suggest
 from lazyllm.errors import LazyLLMError
 
+_GROUPS = ("method", "model", "data", "experiment")
+_SETTINGS = [field.name for field in fields(RunConfig)]
+_KEY = re.compile(r"(?P<sign>\+\+?|~?)(?P<key>[A-Za-z_$][^\s=]*)=", re.ASCII)
+_TYPES = {
+    "IntegerNode": "a whole number",
+    "FloatNode": "a number",
+    "BooleanNode": "true or false",
+    "StringNode": "text",
+    "ListConfig": "a list such as [a,b]",
+    "DictConfig": "keys and values such as {a:1}",
+}
+
+
+def check(program: str, words: Sequence[str]) -> None:
+    """Raise `LazyBenchError` for flags and words that Hydra would answer with a page, a traceback or silence."""
+    parser = get_args_parser()
+    parser.prog = program
+    given = read_arguments(parser, words)
+    modes = {"--run": given.run, "--multirun": given.multirun, "--cfg": given.cfg, "--info": given.info}
+    modes["--shell-completion"] = given.shell_completion
+    asked = [flag for flag, value in modes.items() if value]
+    if len(asked) > 1:
+        raise LazyBenchError(f"{' and '.join(asked)} contradict each other: give one of them")
+    if given.resolve and not (given.cfg or given.help):
+        raise LazyBenchError("--resolve shows values, and does nothing by itself: add --cfg job")
+    if given.experimental_rerun is not None:
+        raise LazyBenchError("--experimental-rerun is not supported: the command that began a run also goes on with it")
+    if given.shell_completion:
+        return
+    for word in given.overrides:
+        _check_word(word)
+
+
+def _check_word(word: str) -> None:
+    found = _KEY.match(word)
+    if found is None:
+        raise LazyBenchError(_no_setting(word))
+    sign, key, value = found["sign"], found["key"], word[found.end() :]
+    if sign == "~" and not key.startswith("hydra"):
+        raise LazyBenchError(f"~{key} takes a setting away, and every one is needed: give a value, {key}=VALUE")
+    if key in _GROUPS and not sign and value.lower() in ("null", "true", "false"):
+        raise LazyBenchError(f"{word} is no name: {suggest(value, _names(key))}")
+    if key == "experiment" and not sign:
+        raise LazyBenchError(f"an experiment comes on top of the settings: write +{word}")
+
+
+def _no_setting(word: str) -> str:
+    """What is wrong with a word that is not key=value."""
+    bare = word.lstrip("+~")
+    if word.startswith("~") and bare:
+        return f"{word} takes a setting away, and every one is needed: give a value, {bare}=VALUE"
+    if re.fullmatch(r"[\w./-]+", bare):
+        meant = next((f"{group}={bare}" for group in _GROUPS if bare in _names(group)), None)
+        if meant is None and bare in (ALL, *tasks(), *load_facts()):
+            meant = f"task={bare}"
+        if meant is None and bare in _SETTINGS:
+            meant = f"{bare}=VALUE"
+        if meant is not None:
+            return f"{word!r} is not key=value: did you mean {meant}?"
+    return f"{word!r} is not key=value: write a setting and its value, such as task=code"
+
 
 def explain(error: BaseException) -> str:
-    """One line: what was wrong with the settings, and what would be right."""
+    """What was wrong with the settings, and what would be right."""
     chain = list(_chain(error))
     for cause in chain:  # a check of ours, or of the library's, says it best
         if isinstance(cause, LazyBenchError | LazyLLMError):
             return str(cause)
+    if isinstance(error, OverrideParseException):
+        return _unreadable(error)
+    if isinstance(error, InstantiationException):
+        return _no_method(error, chain[-1])
+    if isinstance(error, SearchPathException):
+        return f"--config-dir: {_flat(error).removeprefix('Additional config directory ')}"
+    if isinstance(error, RecursionError):
+        return "the brackets of a value are nested too deeply"
+    if isinstance(error, OSError) and not isinstance(error, HydraException):
+        return ": ".join(str(part) for part in (error.filename, error.strerror or error) if part is not None)
+    return _misfit(error, chain)
+
+
+def _misfit(error: BaseException, chain: list[BaseException]) -> str:
+    """What is wrong with settings that Hydra can read but not put together."""
     text = _flat(error)
-    if (found := re.search(r"Could not override '([^']*)'", text)) and found.group(1):
+    causes = [cause for cause in chain if isinstance(cause, OmegaConfBaseException)]
+    if found := re.search(r"Could not override '([^']*)'", text):
+        return _unknown_key(found.group(1), next((cause for cause in causes if cause.full_key), None))
+    if found := re.search(
+        r"Could not (?:find|load) '([^']*)'(?: Available options in '([^']*)': (.*?) Config search)?", text
+    ):
+        path, group, options = found.groups()
+        group = group or path.partition("/")[0]
+        name = path.removeprefix(f"{group}/")
+        return f"there is no {group} {name!r}: {suggest(name, options.split() if options else _names(group))}"
+    if found := re.search(r"Ambiguous value for argument '([^=]+)=(.*?)' 1\. To use|Sweep parameters '(.*)'", text):
+        key, values, swept = found.groups()
+        if swept is not None:
+            return f"{swept} is several values: -m makes a run of each"
+        return f"{key}={values} is several values: -m makes a run of each; a list stands in brackets, {key}=[{values}]"
+    if found := re.search(r"Sweeping over Hydra's configuration is not supported : '(.*)'", text):
+        return f"{found.group(1)}: Hydra's own settings cannot be swept, give one value"
+    if found := re.search(r"does not support sweep type : (\w+)_SWEEP", text):
+        return f"{found.group(1).lower()}() is endless: sweep over values with commas between, choice() or range()"
+    if found := re.search(r"Could not append to config. An item is already at '([^']*)'", text):
+        return f"{found.group(1)} is set already: write it without the plus"
+    if found := re.search(r"Multiple values for ([\w/]+)|([\w/]+) appears more than once", text):
+        return f"{found.group(1) or found.group(2)} is chosen already: write it without the plus"
+    if found := re.search(r"Cannot find primary config '([^']*)'", text):
+        return f"--config-name: there is no config {found.group(1)!r} in the folders that hold configs"
+    if found := re.search(r"Primary config directory not found.*directory '([^']*)'", text):
+        return f"--config-path: no such folder: {found.group(1)}"
+    if found := re.search(r"Override (\S+) looks like a config group override", text):
+        return f"{found.group(1)}: only a choice of method, model or data can be put elsewhere with @"
+    if found := re.search(r"provider=.*searchpath in (.*), path=(.*) is not available", text):
+        return f"hydra.searchpath: there is no folder {found.group(2)!r}"
+    if found := re.search(r"Error merging override (.*)", text):
+        return _wrong_type(found.group(1), next((cause for cause in causes if cause.full_key), None))
+    if isinstance(error, OmegaConfBaseException) and error.full_key:
+        return f"{error.full_key}: {_cleaned(text)}"
+    return _cleaned(next((_flat(cause) for cause in chain if str(cause).strip()), text))
+
+
+def _unreadable(error: OverrideParseException) -> str:
+    """What keeps Hydra's grammar from reading a word."""
+    word = error.override
+    key, _, value = word.partition("=")
+    if not re.fullmatch(r"[~+]{0,2}[\w.$/@-]+", key, re.ASCII) or ".." in key or key.endswith(".") or "//" in key:
+        return f"{key!r} cannot be the name of a setting: write key=value, such as model.limit=1500"
+    if found := re.search(r"Unknown function '(\w+)' Available: ?(\S+)", _flat(error)):
+        return f"{word}: there is no function {found.group(1)!r}; {_quoted(word, key, value)}"
+    if found := re.search(r"(?:\w+Error|Exception) while evaluating '.*?': (.*?) See http", _flat(error)):
+        return f"{word}: {found.group(1)}"
+    if not value:
+        return f"{key}= cannot be read"
+    if value.count("'") % 2 or value.count('"') % 2:
+        return f"{word}: a quote is opened or closed and the other one is missing"
+    if any(value.count(opening) != value.count(closing) for opening, closing in ("[]", "{}", "()")):
+        return f"{word}: a bracket is opened or closed and the other one is missing"
+    if value.startswith(",") or value.endswith(",") or ",," in value:
+        return f"{word}: a value is missing next to a comma"
+    return f"{word} cannot be read: {_quoted(word, key, value)}"
+
+
+def _quoted(word: str, key: str, value: str) -> str:
+    """How to write a value with signs in it that mean something to Hydra."""
+    quoted = f"{key}='{value}'"
+    try:
+        OverridesParser.create().parse_override(quoted)
+    except Exception:
+        return "write key=value, such as task=code"
+    return f'a value with such signs stands in quotes within quotes, "{quoted}"'
+
+
+def _unknown_key(key: str, cause: OmegaConfBaseException | None) -> str:
+    """Which setting was meant by one that is not there."""
+    missing = (cause and cause.full_key) or key
+    if missing.startswith("hydra"):
+        return f"Hydra has no setting {missing!r}: lazybench run --cfg hydra shows those that it has"
+    place = cause.parent_node if cause is not None else None
+    if key != missing and OmegaConf.get_type(place) is dict:
+        return f"{key} takes keys of your own with a plus in front: +{key}={{...}}"
+    parent = missing.rpartition(".")[0]
+    names = [str(name) for name in place if name != "hydra"] if isinstance(place, DictConfig) else _SETTINGS
+    if not names:
+        return f"there is no setting {missing!r}: leave it out"
+    names = [f"{parent}.{name}" if parent else name for name in names]
+    return f"there is no setting {missing!r}: {suggest(missing, names)}"
+
+
+def _wrong_type(word: str, cause: OmegaConfBaseException | None) -> str:
+    """Of which type a setting is whose value is of another."""
+    if cause is None:
+        return f"{word} is not a value that can be set"
+    node = cause.child_node if cause.child_node is not None else cause.parent_node
+    wanted = _TYPES.get(type(node).__name__)
+    if wanted is None:
+        return f"{word}: {_cleaned(_flat(cause))}"
+    key = word.lstrip("+").partition("=")[0]
+    if key.startswith(f"{cause.full_key}."):
+        return f"{word}: {cause.full_key} is {wanted} and has no settings of its own"
+    within = "" if cause.full_key == key else f"{cause.full_key} "
+    return f"{word}: {within}must be {wanted}{' or null' if node._is_optional() else ''}"
+
+
+def _no_method(error: InstantiationException, cause: BaseException) -> str:
+    """Why no method comes of `method`'s settings."""
+    text = _flat(error)
+    if found := re.search(r"unexpected keyword argument '([^']*)'", text):
         key = found.group(1)
-        if key in _keys():  # a mapping: its own keys are not known beforehand
-            return f"{key} takes keys of your own with a plus in front: +{key}={{...}}"
-        return f"there is no setting {key!r}: {suggest(key, _keys())}"
-    if found := re.search(r"Could not find '(\w+)/([^']+)' Available options in '\w+': (.*?) Config search", text):
-        group, name, options = found.groups()
-        return f"there is no {group} {name!r}: {suggest(name, options.split())}"
-    if text.startswith("Error merging override") and len(chain) > 1:
-        return f"{text.removeprefix('Error merging override ')}: {_flat(chain[-1])}"
-    if text.startswith("Error locating target") and len(chain) > 1:
-        return f"method._target_: {_flat(chain[-1])}"
-    return text
+        target = re.search(r"call to target '([^']*)'", text)
+        names = _arguments(target.group(1)) if target else []
+        hint = suggest(f"method.{key}", [f"method.{name}" for name in names]) if names else "leave it out"
+        return f"there is no setting 'method.{key}' in this method: {hint}"
+    if found := re.search(r"missing \d+ required .*?: '(\w+)'", text):
+        return f"nothing is set for method.{found.group(1)}: give it as method.{found.group(1)}=VALUE"
+    if text.startswith("Error in call to target"):
+        return f"method: {_flat(cause)}"
+    if text.startswith("Error locating target"):
+        return f"method._target_: {_flat(cause)}"
+    return f"method._target_: {text.partition('. It cannot be authorized')[0]}"
+
+
+def _arguments(target: str) -> list[str]:
+    module, _, name = target.rpartition(".")
+    method = getattr(sys.modules.get(module), name, None)
+    return [field.name for field in fields(method)] if is_dataclass(method) else []
+
+
+def from_hydra(error: BaseException) -> bool:
+    """Whether Hydra itself, or what it reads settings with, stumbled: it meets some bad words with any exception."""
+    frames = list(traceback.walk_tb(error.__traceback__))
+    module = frames[-1][0].f_globals.get("__name__", "") if frames else ""
+    return module.partition(".")[0] in ("hydra", "omegaconf", "antlr4")
+
+
+def check_keys(config: DictConfig, schema: type) -> None:
+    """Raise `LazyBenchError` for settings that nothing would read: with a plus in front Hydra takes any."""
+    if OmegaConf.get_type(config) is not schema:
+        raise LazyBenchError("--config-name: the config lacks LazyBench's settings: begin it with defaults: [config]")
+    _check_place(config, "")
+
+
+def _check_place(place: DictConfig, prefix: str) -> None:
+    known = OmegaConf.get_type(place)
+    if not is_dataclass(known):
+        return  # a mapping for keys of the user's own
+    names = [f"{prefix}{field.name}" for field in fields(known)]
+    for key in place:
+        name = f"{prefix}{key}"
+        if name not in names:
+            raise LazyBenchError(f"there is no setting {name!r}: {suggest(name, names)}")
+        read = not OmegaConf.is_missing(place, key) and not OmegaConf.is_interpolation(place, key)
+        if read and OmegaConf.is_dict(place[key]):
+            _check_place(place[key], f"{name}.")
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
@@ -51,11 +273,14 @@ def _flat(error: BaseException) -> str:
     return re.sub(r"\s+", " ", " ".join(line for line in lines if not line.startswith(notes))) or type(error).__name__
 
 
-def _keys() -> list[str]:
-    """Every setting there is, as it is written on the command line."""
-    nested = {"model": ModelConfig, "data": DataConfig, "timing": TimingConfig}
-    keys = [field.name for schema in (RunConfig, SpeedConfig) for field in fields(schema)]
-    keys += [f"{group}.{field.name}" for group, schema in nested.items() for field in fields(schema)]
-    for path in sorted((CONF / "method").glob("*.yaml")):
-        keys += [f"method.{key}" for key in yaml.safe_load(path.read_text("utf-8"))]
-    return list(dict.fromkeys(keys))
+def _cleaned(text: str) -> str:
+    """A message of OmegaConf's or Hydra's without the names of their exceptions and where they looked."""
+    text = re.sub(r"^\w+ raised while resolving interpolation: ", "", text)
+    text = re.sub(r"^In '[^']*': |^\w+(Error|Exception) raised while composing config: ", "", text)
+    return text.partition(" Config search path:")[0].partition(" See https://hydra.cc")[0].strip('"')
+
+
+@cache
+def _names(group: str) -> list[str]:
+    """What there is to choose in a config group of ours."""
+    return sorted(path.stem for path in (CONF / group).glob("*.yaml"))

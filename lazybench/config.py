@@ -55,6 +55,10 @@ class ModelConfig:
         check_name("model.name", self.name)
         _one_of("model.dtype", self.dtype, DTYPES)
         _one_of("model.attention", self.attention, ATTENTIONS)
+        if self.attention == "flash_attention_2" and (self.dtype == "float32" or self.device == "cpu"):
+            raise LazyBenchError(
+                "model.attention=flash_attention_2 needs a GPU, and float16 or bfloat16: use sdpa here"
+            )
         _at_least("model.limit", self.limit, 2)
         if self.chat not in (None, "template") and self.chat.count("{prompt}") != 1:
             raise LazyBenchError(
@@ -92,6 +96,8 @@ class DataConfig:
         if self.source == "sample":
             if self.limit is None:
                 raise LazyBenchError("data.limit=null has no end for generated records: give a number")
+            if self.root is not None:
+                raise LazyBenchError(f"data.root={self.root} holds records of LongBench's format: use data=longbench")
             if self.datasets:
                 raise LazyBenchError("data.datasets needs records of your own: use data=longbench with data.root=")
 
@@ -141,6 +147,8 @@ class RunConfig:
 
     def __post_init__(self) -> None:
         Shard.parse(self.shard)
+        if not self.output:
+            raise LazyBenchError("output= is empty: give a folder")
 
 
 @dataclass
@@ -187,9 +195,10 @@ def register() -> None:
 
 def check_name(key: str, name: str) -> None:
     """Raise `LazyBenchError` unless `name` can name a folder."""
-    if not re.fullmatch(r"[A-Za-z0-9][\w.-]*", str(name), re.ASCII):
+    if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z0-9][\w.-]{0,199}", name, re.ASCII):
         raise LazyBenchError(
-            f"{key}={name} names a folder: use letters, digits, '_', '-' and '.', with a letter or digit first"
+            f"{key}={name} names a folder: use letters, digits, '_', '-' and '.', with a letter or digit first, "
+            "200 at most"
         )
 
 

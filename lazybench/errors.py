@@ -1,5 +1,11 @@
 """What goes wrong in ways that are expected."""
 
+from __future__ import annotations
+
+import re
+
+_WORD, _LINE = 200, 600  # characters: a path still fits whole
+
 
 class LazyBenchError(Exception):
     """Bad input: the message says in one line what was wrong, what would be right, and where.
@@ -10,3 +16,16 @@ class LazyBenchError(Exception):
 
 class RecordFailure(Exception):
     """This method cannot run on this record; the row says why; the run goes on."""
+
+
+def one_line(message: str) -> str:
+    """`message` in one printable line of readable length: what a user typed may hold anything."""
+    text = re.sub(r"\s+", " ", message).strip()
+    text = "".join(sign if sign.isprintable() else sign.encode("unicode_escape").decode() for sign in text)
+    return _cut(" ".join(_cut(word, _WORD) for word in text.split(" ")), _LINE)
+
+
+def _cut(text: str, longest: int) -> str:
+    """Leave out the middle: the beginning says what it is about, the end what would be right."""
+    half = longest // 2
+    return text if len(text) <= longest else f"{text[:half]}...{text[-half:]}"

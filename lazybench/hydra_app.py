@@ -7,23 +7,25 @@ import sys
 from collections.abc import Iterable
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
+from hydra.core.utils import JobReturn
 from hydra.errors import HydraException
+from hydra.experimental.callback import Callback
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from lazybench import config as schema
-from lazybench.cli_errors import explain
+from lazybench.cli_errors import check_keys, explain
 from lazybench.conf import CONF
-from lazybench.errors import LazyBenchError
+from lazybench.errors import LazyBenchError, one_line
 from lazyllm.errors import LazyLLMError
 
 # What bad input raises; anything else is a fault of ours and shows its traceback.
-KNOWN = (LazyBenchError, LazyLLMError, HydraException, OmegaConfBaseException)
+KNOWN = (LazyBenchError, LazyLLMError, HydraException, OmegaConfBaseException, OSError)
 
 SAID = "said when the job ended"
 
@@ -37,27 +39,43 @@ def main(config: DictConfig) -> str:
     Returns:
         the run's folder.
     """
-    return _guarded(config, "lazybench.runner", "run")
+    return _guarded(config, schema.RunConfig, "lazybench.runner", "run")
 
 
 @hydra.main(version_base="1.3", config_path=str(CONF), config_name="speed")
 def speed(config: DictConfig) -> str:
     """Measure speed."""
-    return _guarded(config, "lazybench.speed", "main")
+    return _guarded(config, schema.SpeedConfig, "lazybench.speed", "main")
 
 
-def _guarded(config: DictConfig, module: str, function: str) -> str:
+def _guarded(config: DictConfig, kind: type, module: str, function: str) -> str:
     """Check the settings and carry them out; what is wrong with them is said in one line."""
     try:
-        return _job(config, module, function)
+        return _job(config, kind, module, function)
+    except BrokenPipeError:
+        raise SystemExit(1) from None  # who read the output has gone: there is nobody to tell
     except Exception as error:
         if isinstance(error, KNOWN):
             _end(error)
         raise
 
 
-def _job(config: DictConfig, module: str, function: str) -> str:
-    settings = read_settings(config, HydraConfig.get())
+class QuietFailures(Callback):
+    """Keeps Hydra from saying once more, with every setting, that a job failed whose line has been said."""
+
+    def on_job_end(self, config: DictConfig, job_return: JobReturn, **kwargs: Any) -> None:
+        if SAID in getattr(job_return._return_value, "__notes__", ()):
+            job_return.__class__ = _Said
+
+
+class _Said(JobReturn):
+    @property
+    def return_value(self) -> NoReturn:
+        raise self._return_value
+
+
+def _job(config: DictConfig, kind: type, module: str, function: str) -> str:
+    settings = read_settings(config, kind, HydraConfig.get())
     import transformers
 
     transformers.utils.logging.set_verbosity_error()
@@ -65,16 +83,18 @@ def _job(config: DictConfig, module: str, function: str) -> str:
     return str(getattr(import_module(module), function)(settings))
 
 
-def read_settings(config: DictConfig, about: DictConfig) -> Any:
+def read_settings(config: DictConfig, kind: type, about: DictConfig) -> Any:
     """A job's settings as objects of the schema, checked.
 
     Args:
         config: what Hydra composed.
+        kind: the schema it must be of.
         about: what Hydra says of itself and of the job.
 
     Raises:
         LazyBenchError: a setting is missing or wrong.
     """
+    check_keys(config, kind)
     missing = OmegaConf.missing_keys(config)
     if missing:
         raise LazyBenchError(f"nothing is set for {', '.join(sorted(missing))}: give it as {sorted(missing)[0]}=VALUE")
@@ -97,7 +117,7 @@ def _name_model(config: DictConfig, overrides: Iterable[str]) -> None:
 
 def _end(error: Exception) -> None:
     """Say why a job ends. A single run ends the command here; a sweep goes on with its other jobs."""
-    print(f"lazybench: {explain(error)}", file=sys.stderr)
+    print(f"lazybench: {one_line(explain(error))}", file=sys.stderr)
     error.add_note(SAID)
     if HydraConfig.get().mode == RunMode.RUN:
         sys.exit(2)

@@ -7,14 +7,16 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from lazybench import facts
+from lazybench.arguments import read_arguments
 from lazybench.conf import CONF
 
 
 def main(argv: Sequence[str]) -> int:
     """Print methods, models, data, tasks and datasets."""
-    argparse.ArgumentParser(
+    parser = argparse.ArgumentParser(
         prog="lazybench list", description="Methods, models, data, tasks and datasets to choose from."
-    ).parse_args(argv)
+    )
+    read_arguments(parser, argv)
     for group in ("method", "model", "data"):
         print(f"{group}:")
         for path in sorted((CONF / group).glob("*.yaml")):

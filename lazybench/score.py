@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from lazybench import scoring
+from lazybench.arguments import read_arguments
 from lazybench.data.jsonl import is_strings, kind, parse
 from lazybench.errors import LazyBenchError
 from lazybench.facts import DatasetFacts, datasets_of, load_facts, tasks
@@ -32,12 +33,13 @@ def main(argv: Sequence[str]) -> int:
     """Score a file of predictions, print a table, and write the records with their scores if asked to.
 
     Returns:
-        0. argparse ends the process for `--help` and for wrong arguments.
+        0. argparse ends the process for `--help`.
 
     Raises:
-        LazyBenchError: the file, or a line of it, cannot be scored; the message names the line.
+        LazyBenchError: the arguments are wrong, or the file, or a line of it, cannot be scored; the message names the
+            line.
     """
-    args = _parser().parse_args(argv)
+    args = read_arguments(_parser(), argv)
     facts = load_facts()
     scored = _score_file(args.file, args.dataset, facts)
     if args.out is not None:

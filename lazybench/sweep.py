@@ -13,10 +13,11 @@ from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, open_dict
 
 from lazybench.cli_errors import explain
+from lazybench.config import RunConfig
+from lazybench.errors import LazyBenchError, one_line
 from lazybench.hydra_app import KNOWN, read_settings
 
 if TYPE_CHECKING:
-    from lazybench.config import RunConfig
     from lazybench.job import Job, Sources
 
 _BASIC = "hydra._internal.core_plugins.basic_sweeper.BasicSweeper"
@@ -43,7 +44,7 @@ class SweepCheck(Callback):
         try:
             self._start(config)
         except KNOWN as error:
-            print(f"lazybench: {explain(error)}", file=sys.stderr)
+            print(f"lazybench: {one_line(explain(error))}", file=sys.stderr)
             sys.exit(2)
         if self.plan:
             sys.exit(0)
@@ -82,7 +83,7 @@ def _settings(config: DictConfig) -> Iterator[RunConfig]:
             hydra = composed.hydra
             with open_dict(composed):
                 del composed["hydra"]
-            yield read_settings(composed, hydra)
+            yield read_settings(composed, RunConfig, hydra)
 
 
 def _sweepers() -> list[Any]:
@@ -97,7 +98,6 @@ def _checked(configs: list[RunConfig], sources: Sources) -> list[Job]:
     Raises:
         LazyBenchError: jobs that cannot work; the message is the first one's.
     """
-    from lazybench.errors import LazyBenchError
     from lazybench.job import prepare
 
     jobs, wrong = [], {}

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 
 import lazyllm
-from lazybench.errors import LazyBenchError
+from lazybench.methods.checks import check_count
 from lazybench.methods.one_stage import OneStage
 from lazybench.methods.pooling import check_pooling, pooled
 
@@ -34,8 +34,7 @@ class FastKV(OneStage):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not isinstance(self.window, int) or self.window < 1:
-            raise LazyBenchError(f"method.window={self.window} must be a whole number, at least 1")
+        check_count("window", self.window)
         check_pooling(self.pooling)
 
     @property

@@ -10,6 +10,7 @@ from transformers import PreTrainedModel
 import lazyllm
 from lazybench.decoding import Decoder
 from lazybench.methods.base import Method, Output
+from lazybench.methods.checks import check_depth, one_stage
 from lazybench.methods.pooling import check_pooling, pooled
 from lazybench.prompts import Prompt
 
@@ -32,10 +33,11 @@ class GemFilter(Method):
     pooling: int = 5
 
     def __post_init__(self) -> None:
-        self._schedule = lazyllm.PruningSchedule([(self.layer, self.keep)])
+        self._schedule = one_stage(self.layer, self.keep)
         check_pooling(self.pooling)
 
     def check(self, model: PreTrainedModel) -> None:
+        check_depth("method.layer", self._schedule, model)
         lazyllm.enable(model, self._schedule, selection=FilterSelection)  # refuses what it could not prune
 
     def generate(self, prompt: Prompt, decode: Decoder, seed: int) -> Output:

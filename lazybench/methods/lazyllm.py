@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from transformers import PreTrainedModel
 
 import lazyllm
+from lazybench.methods.checks import check_depth, naming
 from lazybench.methods.on_engine import OnEngine
 
 _DEEP = 1000  # layers; deep enough to read any schedule before the model's depth is known
@@ -26,14 +27,17 @@ class LazyLLM(OnEngine):
     def __post_init__(self) -> None:
         parts = self.schedule if isinstance(self.schedule, list) else [self.schedule]
         self.schedule = ",".join(" ".join(map(str, parts)).replace(",", " ").split())
-        if "%" not in self.schedule:
-            self.schedule = lazyllm.PruningSchedule.parse(self.schedule).spec  # 0.60 is 0.6
-        self.pruning_schedule(num_layers=_DEEP)
+        with naming("method.schedule"):
+            if "%" not in self.schedule:
+                self.schedule = lazyllm.PruningSchedule.parse(self.schedule).spec  # 0.60 is 0.6
+            self.pruning_schedule(num_layers=_DEEP)
 
     def pruning_schedule(self, num_layers: int) -> lazyllm.PruningSchedule:
         """The schedule on a model of `num_layers` decoder layers."""
         return lazyllm.PruningSchedule.parse(self.schedule, num_layers)
 
     def check(self, model: PreTrainedModel) -> None:
-        self._schedule = self.pruning_schedule(model.config.num_hidden_layers)
+        with naming("method.schedule"):
+            self._schedule = self.pruning_schedule(model.config.num_hidden_layers)
+        check_depth("method.schedule", self._schedule, model)
         super().check(model)

@@ -5,7 +5,10 @@ from __future__ import annotations
 from abc import abstractmethod
 from dataclasses import dataclass
 
+from transformers import PreTrainedModel
+
 import lazyllm
+from lazybench.methods.checks import check_depth, one_stage
 from lazybench.methods.on_engine import OnEngine
 
 
@@ -22,7 +25,11 @@ class OneStage(OnEngine):
     keep: float = 0.5
 
     def __post_init__(self) -> None:
-        self._schedule = lazyllm.PruningSchedule([(self.layer, self.keep)])
+        self._schedule = one_stage(self.layer, self.keep)
+
+    def check(self, model: PreTrainedModel) -> None:
+        check_depth("method.layer", self._schedule, model)
+        super().check(model)
 
     @property
     @abstractmethod

@@ -10,7 +10,7 @@ from lazybench.errors import LazyBenchError
 
 def check_pooling(pooling: object) -> None:
     """Raise `LazyBenchError` unless `pooling` can be the number of neighbours in an average."""
-    if not isinstance(pooling, int) or pooling < 1 or pooling % 2 == 0:
+    if not isinstance(pooling, int) or isinstance(pooling, bool) or pooling < 1 or pooling % 2 == 0:
         raise LazyBenchError(f"method.pooling={pooling} must be an odd number, at least 1")
 
 

@@ -58,7 +58,7 @@ class PromptCompression(Method):
         for key, value, choices in (("unit", self.unit, UNITS), ("windows", self.windows, _WINDOWS)):
             if value not in choices:
                 raise LazyBenchError(f"method.{key}={value}: {suggest(str(value), choices)}")
-        if not isinstance(self.ratio, int | float) or not 0 <= self.ratio < 1:
+        if not isinstance(self.ratio, int | float) or isinstance(self.ratio, bool) or not 0 <= self.ratio < 1:
             raise LazyBenchError(f"method.ratio={self.ratio} must be a number, at least 0 and below 1")
         if self.window_tokens is not None and (not isinstance(self.window_tokens, int) or self.window_tokens < 1):
             raise LazyBenchError(f"method.window_tokens={self.window_tokens} must be null or a whole number above 0")

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import torch
 
 from lazybench.decoding import Decoder
-from lazybench.errors import LazyBenchError
 from lazybench.methods.base import Method, Output
+from lazybench.methods.checks import check_count, check_keep
 from lazybench.prompts import Prompt
 
 
@@ -30,10 +30,8 @@ class RandomDrop(Method):
     keep: float = 0.5
 
     def __post_init__(self) -> None:
-        if not isinstance(self.keep, int | float) or not 0 < self.keep <= 1:
-            raise LazyBenchError(f"method.keep={self.keep} must be a number above 0, at most 1")
-        if not isinstance(self.repeats, int) or self.repeats < 1:
-            raise LazyBenchError(f"method.repeats={self.repeats} must be a whole number, at least 1")
+        check_keep(self.keep)
+        check_count("repeats", self.repeats)
 
     def generate(self, prompt: Prompt, decode: Decoder, seed: int) -> Output:
         ids = prompt.ids[0].tolist()

@@ -1,0 +1,62 @@
+"""Ctrl-C, and SIGTERM as schedulers send it, end a command in one line, wherever it is."""
+
+from __future__ import annotations
+
+# Nothing that is slow to import: until `watch` has run, Ctrl-C prints a traceback.
+import _thread
+import os
+import signal
+import sys
+import time
+from types import FrameType
+
+# Libraries may swallow the exception that unwinds a command, or wait for threads of theirs: it has this many seconds.
+_GRACE = 0.8
+
+_stopped: int | None = None
+_message = "stopped"
+
+
+def watch() -> None:
+    """From here on, end in one line on SIGINT and SIGTERM."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _stop)
+
+
+def unwatch() -> None:
+    """From here on, end without a word: all that matters has been done."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)
+
+
+def say(message: str) -> None:
+    """Set what is said when a signal comes: how to go on."""
+    global _message
+    _message = message
+
+
+def exit_code() -> int | None:
+    """What a stopped command exits with, as shells have it: 128 and the signal's number; None while none has come."""
+    return _stopped
+
+
+def _stop(number: int, frame: FrameType | None) -> None:
+    global _stopped
+    if _stopped is not None:
+        os._exit(_stopped)  # asked twice
+    _stopped = 128 + number
+    try:
+        os.write(2, f"\nlazybench: {_message}\n".encode())
+        # Whatever libraries print of the interruption from here on is no news.
+        silence = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(silence, 2)
+    except OSError:
+        pass  # nobody reads
+    sys.unraisablehook = lambda _: None
+    _thread.start_new_thread(_give_up, ())
+    raise KeyboardInterrupt
+
+
+def _give_up() -> None:
+    time.sleep(_GRACE)
+    os._exit(_stopped or 1)
