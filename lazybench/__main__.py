@@ -7,6 +7,7 @@ import sys
 import warnings
 from collections.abc import Callable
 
+from lazybench import stopping
 from lazybench.completion import SHELL_FLAGS, complete
 
 _USAGE = """\
@@ -21,6 +22,45 @@ LazyBench compares ways to prune prompts: LazyLLM and others on LongBench.
 Each command has --help."""
 
 
+def script() -> int:
+    """The whole life of a process: `main`, and one line or none where a signal or the system ends it."""
+    stopping.watch()
+    _open_closed_streams()
+    try:
+        code = _ended()
+        stopping.unwatch()
+    except BaseException:
+        # Imports and libraries make other exceptions of the one that a signal raises.
+        if stopping.exit_code() is None:
+            raise
+        code = 0
+    return stopping.exit_code() or code
+
+
+def _ended() -> int:
+    """What `main` returns, or exits with, once all it has printed is out."""
+    try:
+        code = main()
+    except SystemExit as stop:
+        code = int(stop.code or 0)
+    try:
+        sys.stdout.flush()
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what is still to print cannot be
+        if not isinstance(error, BrokenPipeError):
+            return _fail(f"the output cannot be written: {error.strerror}")
+        return code or 1
+    return code
+
+
+def _open_closed_streams() -> None:
+    """Give a process that was started without standard streams empty ones: else files it opens take their places."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest free number
+            setattr(sys, name, open(number, "r" if number == 0 else "w", closefd=False))  # noqa: SIM115
+
+
 def main() -> int:
     """Run one command; bad input ends in one line and exit code 2."""
     from lazybench.errors import LazyBenchError
@@ -30,6 +70,7 @@ def main() -> int:
         print(_USAGE)
         return 0 if words else 2
     command, rest = words[0], words[1:]
+    stopping.say(f"stopped; the same command {'goes on where it stopped' if command == 'run' else 'starts anew'}")
     try:
         _check_text(words)
         if command in SHELL_FLAGS:
@@ -87,8 +128,9 @@ def _hydra(job: Callable[[], None], program: str, words: list[str]) -> int:
     sys.argv = [program, *words]
     try:
         with warnings.catch_warnings():
-            # A folder that is not there is bad input, whatever Hydra thinks of it.
-            warnings.filterwarnings("error", message="provider=.* is not available")
+            # What Hydra warns of here is bad input: a folder that is not there, two modes at once.
+            for said in ("provider=.* is not available", r"\s*Running Hydra app with --multirun"):
+                warnings.filterwarnings("error", message=said)
             job()
     except Exception as error:
         if not isinstance(error, KNOWN) and not from_hydra(error):
@@ -128,4 +170,4 @@ def _fail(message: str) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(script())

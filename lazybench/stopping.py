@@ -20,13 +20,15 @@ _message = "stopped"
 def watch() -> None:
     """From here on, end in one line on SIGINT and SIGTERM."""
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, _stop)
+        if signal.getsignal(number) != signal.SIG_IGN:  # as shells start what runs in the background
+            signal.signal(number, _stop)
 
 
 def unwatch() -> None:
     """From here on, end without a word: all that matters has been done."""
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_DFL)
+        if signal.getsignal(number) is _stop:
+            signal.signal(number, signal.SIG_DFL)
 
 
 def say(message: str) -> None:
