@@ -24,17 +24,18 @@ Each command has --help."""
 
 def script() -> int:
     """The whole life of a process: `main`, and one line or none where a signal or the system ends it."""
-    stopping.watch()
+    onward = "goes on where it stopped" if sys.argv[1:2] == ["run"] else "starts anew"
+    stopping.watch(f"stopped; the same command {onward}")
     _open_closed_streams()
     try:
         code = _ended()
-        stopping.unwatch()
     except BaseException:
         # Imports and libraries make other exceptions of the one that a signal raises.
-        if stopping.exit_code() is None:
-            raise
-        code = 0
-    return stopping.exit_code() or code
+        stopping.leave_if_stopped()
+        raise
+    stopping.leave_if_stopped()
+    stopping.unwatch()
+    return code
 
 
 def _ended() -> int:
@@ -70,7 +71,6 @@ def main() -> int:
         print(_USAGE)
         return 0 if words else 2
     command, rest = words[0], words[1:]
-    stopping.say(f"stopped; the same command {'goes on where it stopped' if command == 'run' else 'starts anew'}")
     try:
         _check_text(words)
         if command in SHELL_FLAGS:
