@@ -7,6 +7,7 @@ import sys
 import warnings
 from collections.abc import Callable
 
+from lazybench import stopping
 from lazybench.completion import SHELL_FLAGS, complete
 
 _USAGE = """\
@@ -21,6 +22,46 @@ LazyBench compares ways to prune prompts: LazyLLM and others on LongBench.
   lazybench speed                                 times next to the unmodified model's, for prompt lengths
 
 Each command has --help."""
+
+
+def script() -> int:
+    """The whole life of a process: `main`, and one line or none where a signal or the system ends it."""
+    onward = "goes on where it stopped" if sys.argv[1:2] == ["run"] else "starts anew"
+    stopping.watch(f"stopped; the same command {onward}")
+    _open_closed_streams()
+    try:
+        code = _ended()
+    except BaseException:
+        # Imports and libraries make other exceptions of the one that a signal raises.
+        stopping.leave_if_stopped()
+        raise
+    stopping.leave_if_stopped()
+    stopping.unwatch()
+    return code
+
+
+def _ended() -> int:
+    """What `main` returns, or exits with, once all it has printed is out."""
+    try:
+        code = main()
+    except SystemExit as stop:
+        code = int(stop.code or 0)
+    try:
+        sys.stdout.flush()
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what is still to print cannot be
+        if not isinstance(error, BrokenPipeError):
+            return _fail(f"the output cannot be written: {error.strerror}")
+        return code or 1
+    return code
+
+
+def _open_closed_streams() -> None:
+    """Give a process that was started without standard streams empty ones: else files it opens take their places."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest free number
+            setattr(sys, name, open(number, "r" if number == 0 else "w", closefd=False))  # noqa: SIM115
 
 
 def main() -> int:
@@ -99,8 +140,9 @@ def _hydra(job: Callable[[], None], program: str, words: list[str]) -> int:
     sys.argv = [program, *words]
     try:
         with warnings.catch_warnings():
-            # A folder that is not there is bad input, whatever Hydra thinks of it.
-            warnings.filterwarnings("error", message="provider=.* is not available")
+            # What Hydra warns of here is bad input: a folder that is not there, two modes at once.
+            for said in ("provider=.* is not available", r"\s*Running Hydra app with --multirun"):
+                warnings.filterwarnings("error", message=said)
             job()
     except Exception as error:
         if not isinstance(error, KNOWN) and not from_hydra(error):
@@ -148,4 +190,4 @@ def _fail(message: str) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(script())

@@ -36,6 +36,17 @@ _TYPES = {
 }
 
 
+_JARGON = (
+    (r"^\w+ raised while resolving interpolation: ", ""),
+    (r"^In '[^']*': |^\w+(Error|Exception) raised while composing config: ", ""),
+    (r"Interpolation key '(.*)' not found", r"there is no setting '\1' to take its value from"),
+    (r"Recursive interpolation detected", "it takes its value from itself"),
+    (r"Unsupported interpolation type (\S+)", r"there is nothing called '\1' to take a value from"),
+    (r"^While dereferencing interpolation ", ""),
+    (r"of type '\w+' could not be converted to Integer", "is not a whole number"),
+)
+
+
 def check(program: str, words: Sequence[str]) -> None:
     """Raise `LazyBenchError` for flags and words that Hydra would answer with a page, a traceback or silence."""
     parser = get_args_parser()
@@ -50,6 +61,8 @@ def check(program: str, words: Sequence[str]) -> None:
         raise LazyBenchError("--resolve shows values, and does nothing by itself: add --cfg job")
     if given.experimental_rerun is not None:
         raise LazyBenchError("--experimental-rerun is not supported: the command that began a run also goes on with it")
+    if given.package is not None:
+        raise LazyBenchError("--package is not supported: --cfg job shows all settings")
     if given.shell_completion:
         return
     for word in given.overrides:
@@ -138,6 +151,8 @@ def _misfit(error: BaseException, chain: list[BaseException]) -> str:
         return f"{found.group(1)}: only a choice of method, model or data can be put elsewhere with @"
     if found := re.search(r"provider=.*searchpath in (.*), path=(.*) is not available", text):
         return f"hydra.searchpath: there is no folder {found.group(2)!r}"
+    if "Running Hydra app with --multirun" in text:
+        return "--multirun and hydra.mode=RUN contradict each other: give one of them"
     if found := re.search(r"Error merging override (.*)", text):
         return _wrong_type(found.group(1), next((cause for cause in causes if cause.full_key), None))
     if isinstance(error, OmegaConfBaseException) and error.full_key:
@@ -181,6 +196,8 @@ def _unknown_key(key: str, cause: OmegaConfBaseException | None) -> str:
     missing = (cause and cause.full_key) or key
     if missing.startswith("hydra"):
         return f"Hydra has no setting {missing!r}: lazybench run --cfg hydra shows those that it has"
+    if cause is None and key in _SETTINGS:
+        return f"{key} is no setting of this command"  # an experiment asks for it
     place = cause.parent_node if cause is not None else None
     if key != missing and OmegaConf.get_type(place) is dict:
         return f"{key} takes keys of your own with a plus in front: +{key}={{...}}"
@@ -196,7 +213,7 @@ def _wrong_type(word: str, cause: OmegaConfBaseException | None) -> str:
     """Of which type a setting is whose value is of another."""
     if cause is None:
         return f"{word} is not a value that can be set"
-    node = cause.child_node if cause.child_node is not None else cause.parent_node
+    node = cause.parent_node if cause.key is None else cause.child_node
     wanted = _TYPES.get(type(node).__name__)
     if wanted is None:
         return f"{word}: {_cleaned(_flat(cause))}"
@@ -254,9 +271,9 @@ def _check_place(place: DictConfig, prefix: str) -> None:
         name = f"{prefix}{key}"
         if name not in names:
             raise LazyBenchError(f"there is no setting {name!r}: {suggest(name, names)}")
-        read = not OmegaConf.is_missing(place, key) and not OmegaConf.is_interpolation(place, key)
-        if read and OmegaConf.is_dict(place[key]):
-            _check_place(place[key], f"{name}.")
+        inner = place._get_node(key)
+        if isinstance(inner, DictConfig) and not inner._is_missing() and not inner._is_interpolation():
+            _check_place(inner, f"{name}.")
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
@@ -275,8 +292,8 @@ def _flat(error: BaseException) -> str:
 
 def _cleaned(text: str) -> str:
     """A message of OmegaConf's or Hydra's without the names of their exceptions and where they looked."""
-    text = re.sub(r"^\w+ raised while resolving interpolation: ", "", text)
-    text = re.sub(r"^In '[^']*': |^\w+(Error|Exception) raised while composing config: ", "", text)
+    for jargon, plain in _JARGON:
+        text = re.sub(jargon, plain, text)
     return text.partition(" Config search path:")[0].partition(" See https://hydra.cc")[0].strip('"')
 
 

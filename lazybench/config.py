@@ -60,6 +60,10 @@ class ModelConfig:
                 "model.attention=flash_attention_2 needs a GPU, and float16 or bfloat16: use sdpa here"
             )
         _at_least("model.limit", self.limit, 2)
+        if self.device == "meta":
+            raise LazyBenchError("model.device=meta computes nothing: use auto, cpu or cuda")
+        if not all(isinstance(text, str) for text in self.remove):
+            raise LazyBenchError(f"model.remove={self.remove} must be a list of texts")
         if self.chat not in (None, "template") and self.chat.count("{prompt}") != 1:
             raise LazyBenchError(
                 f"model.chat={self.chat!r} must be 'template', null or a text with {{prompt}} in it once"

@@ -8,36 +8,39 @@ import os
 import signal
 import sys
 import time
+from contextlib import suppress
 from types import FrameType
 
 # Libraries may swallow the exception that unwinds a command, or wait for threads of theirs: it has this many seconds.
 _GRACE = 0.8
 
 _stopped: int | None = None
-_message = "stopped"
+_message = ""
 
 
-def watch() -> None:
-    """From here on, end in one line on SIGINT and SIGTERM."""
+def watch(message: str) -> None:
+    """From here on, end with `message`, which says how to go on, on SIGINT and SIGTERM."""
+    global _message
+    _message = message
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, _stop)
+        if signal.getsignal(number) != signal.SIG_IGN:  # as shells start what runs in the background
+            signal.signal(number, _stop)
 
 
 def unwatch() -> None:
     """From here on, end without a word: all that matters has been done."""
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_DFL)
+        if signal.getsignal(number) is _stop:
+            signal.signal(number, signal.SIG_DFL)
 
 
-def say(message: str) -> None:
-    """Set what is said when a signal comes: how to go on."""
-    global _message
-    _message = message
-
-
-def exit_code() -> int | None:
-    """What a stopped command exits with, as shells have it: 128 and the signal's number; None while none has come."""
-    return _stopped
+def leave_if_stopped() -> None:
+    """End the process where a signal has come, with the exit code that shells give it: 128 and the signal's number."""
+    if _stopped is None:
+        return
+    with suppress(OSError):
+        sys.stdout.flush()
+    os._exit(_stopped)  # threads that a library had at work may crash an orderly shutdown
 
 
 def _stop(number: int, frame: FrameType | None) -> None:

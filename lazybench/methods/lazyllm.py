@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from transformers import PreTrainedModel
 
 import lazyllm
+from lazybench.errors import LazyBenchError
 from lazybench.methods.checks import check_depth, naming
 from lazybench.methods.on_engine import OnEngine
 
@@ -25,6 +26,8 @@ class LazyLLM(OnEngine):
     schedule: str | list[str] = ""
 
     def __post_init__(self) -> None:
+        if not isinstance(self.schedule, str | int | list):
+            raise LazyBenchError(f"method.schedule={self.schedule} is not layer:keep pairs, such as [10:0.7,20:0.5]")
         parts = self.schedule if isinstance(self.schedule, list) else [self.schedule]
         self.schedule = ",".join(" ".join(map(str, parts)).replace(",", " ").split())
         with naming("method.schedule"):

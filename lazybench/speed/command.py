@@ -40,7 +40,7 @@ def main(config: SpeedConfig) -> int:
     Raises:
         LazyBenchError: a model, method or length that cannot work, or a file that cannot be written.
     """
-    _check_apart(config)
+    _check_files(config)
     output, profile = _writable("output", config.output), _writable("profile", config.profile)
     subjects = list(subjects_of(config))
     measured = measure(config, subjects)
@@ -55,12 +55,14 @@ def main(config: SpeedConfig) -> int:
     return 0
 
 
-def _check_apart(config: SpeedConfig) -> None:
-    """Raise `LazyBenchError` where two settings name one file: the later one would overwrite the other."""
+def _check_files(config: SpeedConfig) -> None:
+    """Raise `LazyBenchError` where two settings name one file, which the later would overwrite, or `text` none."""
     named: dict[Path, str] = {}
     for key, name in (("text", config.text), ("output", config.output), ("profile", config.profile)):
         if name is not None and (other := named.setdefault(Path(name).resolve(), key)) != key:
             raise LazyBenchError(f"{key}={name} is the file of {other}=, too: give each its own")
+    if config.text is not None and not os.access(config.text, os.R_OK):
+        raise LazyBenchError(f"text={config.text} cannot be read: give a text file")
 
 
 def _writable(key: str, name: str | None) -> Path | None:
