@@ -126,9 +126,10 @@ def _speed(words: list[str]) -> int:
 
 
 def _hydra(job: Callable[[], None], program: str, words: list[str]) -> int:
+    from lazybench import lost_jobs
     from lazybench.cli_errors import check, explain, from_hydra
     from lazybench.experiments import settle
-    from lazybench.hydra_app import KNOWN, SAID
+    from lazybench.hydra_app import KNOWN
 
     # With this set Hydra raises instead of printing a traceback of its own and leaving with exit code 1.
     os.environ["HYDRA_FULL_ERROR"] = "1"
@@ -145,10 +146,10 @@ def _hydra(job: Callable[[], None], program: str, words: list[str]) -> int:
                 warnings.filterwarnings("error", message=said)
             job()
     except Exception as error:
+        if lost_jobs.was_said(error) or lost_jobs.is_lost(error):
+            return _fail(lost_jobs.message(error))
         if not isinstance(error, KNOWN) and not from_hydra(error):
             raise
-        if SAID in getattr(error, "__notes__", ()):
-            return _fail("jobs of the sweep failed, as said above; the same command runs what is missing")
         return _fail(explain(error))
     return 0
 

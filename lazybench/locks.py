@@ -23,10 +23,12 @@ class Lock:
 
     Args:
         path: the file; made where it is missing.
+        patience_s: seconds to try for.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, patience_s: float = _PATIENCE_S) -> None:
         self._path = path
+        self._patience_s = patience_s
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
 
     def exclusive(self) -> bool:
@@ -46,7 +48,7 @@ class Lock:
         os.close(self._file)
 
     def _take(self, kind: int) -> bool:
-        end = time.monotonic() + _PATIENCE_S
+        end = time.monotonic() + self._patience_s
         while True:
             try:
                 fcntl.flock(self._file, kind | fcntl.LOCK_NB)

@@ -199,7 +199,7 @@ class RunFolder:
             # Shards share the folder with each other, but with no process that takes it for itself.
             taken = self._whole.exclusive() if self._shard is None else self._whole.shared() and locks[1].exclusive()
             if not taken:
-                raise Busy(f"another process is at work in {self.path}: wait for it to end")
+                raise Busy(f"another process is at work in {self.path}")
             replace(self.path / CONFIG, yaml.safe_dump(dict(config), sort_keys=False, allow_unicode=True))
             replace(self.path / ENVIRONMENT, json.dumps(dict(environment), indent=2) + "\n")
             if self._shard is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hydra.core.global_hydra import GlobalHydra
@@ -20,6 +21,7 @@ from lazybench.hydra_app import KNOWN, read_settings
 if TYPE_CHECKING:
     from lazybench.job import Job, Sources
 
+_IN_TURN = "BasicLauncher"
 _BASIC = "hydra._internal.core_plugins.basic_sweeper.BasicSweeper"
 
 
@@ -69,6 +71,10 @@ class SweepCheck(Callback):
             return
         for job in jobs:
             StateFile(job.config).plan()
+        if launcher != _IN_TURN:
+            folder = config.hydra.launcher.get("submitit_folder")
+            said = f"; what they say is in {Path(folder).parent}" if folder else ""
+            print(f"{len(jobs)} jobs{said}; follow them with: python -m lazybench status runs={jobs[0].config.output}")
 
 
 def _settings(config: DictConfig) -> Iterator[RunConfig]:
