@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import multiprocessing
 import os
 import signal
@@ -36,7 +37,7 @@ def test_no_two_jobs_have_one_gpu_and_all_get_their_turn(tmp_path, monkeypatch):
     assert {device for device, _ in spans} == {"0", "1"}
     for device in "01":
         ordered = sorted(sorted(span) for (on, _), span in spans.items() if on == device)
-        assert all(end <= begin for (_, end), (begin, _) in zip(ordered, ordered[1:], strict=False))
+        assert all(end <= begin for (_, end), (begin, _) in itertools.pairwise(ordered))
 
 
 def test_a_killed_job_frees_its_gpu(tmp_path, monkeypatch):
