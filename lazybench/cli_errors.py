@@ -42,6 +42,7 @@ _JARGON = (
     (r"Interpolation key '(.*)' not found", r"there is no setting '\1' to take its value from"),
     (r"Recursive interpolation detected", "it takes its value from itself"),
     (r"Unsupported interpolation type (\S+)", r"there is nothing called '\1' to take a value from"),
+    (r"(missing|extraneous|mismatched|no viable|token recognition) .*", "what it is to be made of cannot be read"),
     (r"^While dereferencing interpolation ", ""),
     (r"of type '\w+' could not be converted to Integer", "is not a whole number"),
 )
