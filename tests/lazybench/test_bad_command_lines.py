@@ -277,7 +277,7 @@ def _of_hydra(chance: random.Random) -> Line:
         "hydra.verbose=[1",
         "hydra=3",
     ]
-    made += [f"+hydra.{name}.x=${{nothing}}", f"hydra.run.dir=${{{name}}}", "hydra.sweeper=3", "hydra.job.num=x"]
+    made += [f"hydra.run.dir=${{{name}}}", "hydra.job.num=x"]
     return (chance.choice(made),)
 
 
