@@ -42,6 +42,7 @@ _JARGON = (
     (r"Interpolation key '(.*)' not found", r"there is no setting '\1' to take its value from"),
     (r"Recursive interpolation detected", "it takes its value from itself"),
     (r"Unsupported interpolation type (\S+)", r"there is nothing called '\1' to take a value from"),
+    (r"(missing|extraneous|mismatched|no viable|token recognition) .*", "what it is to be made of cannot be read"),
     (r"^While dereferencing interpolation ", ""),
     (r"of type '\w+' could not be converted to Integer", "is not a whole number"),
 )
@@ -76,7 +77,7 @@ def _check_word(word: str) -> None:
     sign, key, value = found["sign"], found["key"], word[found.end() :]
     if sign == "~" and not key.startswith("hydra"):
         raise LazyBenchError(f"~{key} takes a setting away, and every one is needed: give a value, {key}=VALUE")
-    if key in _GROUPS and not sign and value.lower() in ("null", "true", "false"):
+    if key in _GROUPS and not sign and re.fullmatch(r"null|true|false|[-+\d.e]+", value.lower()):
         raise LazyBenchError(f"{word} is no name: {suggest(value, _names(key))}")
     if key == "experiment" and not sign:
         raise LazyBenchError(f"an experiment comes on top of the settings: write +{word}")
