@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import lzma
 import re
 import struct
 import zipfile
@@ -24,11 +23,10 @@ _FOLDERS = ("", "data/")
 # Far above any file of LongBench: a bound on what a damaged or hostile archive may unpack to.
 _MAX_BYTES = 1 << 30
 
-# What zipfile raises on archives that are damaged, cut short, encrypted, or compressed in a way it does not know.
+# What zipfile raises on archives that are damaged, cut short, encrypted, or made in a way it does not know.
 _UNREADABLE = (
     zipfile.BadZipFile,
     zlib.error,
-    lzma.LZMAError,
     struct.error,
     EOFError,
     NotImplementedError,
@@ -105,12 +103,18 @@ def _lines(dataset: str, path: Path) -> Iterator[tuple[Iterable[bytes], str]]:
                 yield file, f"{path}/{file.name}"
         else:
             raise LazyBenchError(f"{path}: no such folder or archive")
-    except _UNREADABLE as error:
-        raise LazyBenchError(
-            f"{path}: neither a folder of <dataset>.jsonl files nor a readable zip archive of them ({error})"
-        ) from error
     except OSError as error:
+        if error.filename is None and path.is_file():
+            raise _unreadable(path, error) from error  # places in the archive that are not there
         raise LazyBenchError(f"{error.filename or path}: cannot be read: {error.strerror or error}") from error
+    except _UNREADABLE as error:
+        raise _unreadable(path, error) from error
+
+
+def _unreadable(path: Path, error: Exception) -> LazyBenchError:
+    return LazyBenchError(
+        f"{path}: neither a folder of <dataset>.jsonl files nor a readable zip archive of them ({error})"
+    )
 
 
 def _open_in_folder(dataset: str, folder: Path) -> IO[bytes]:
@@ -131,6 +135,9 @@ def _member(dataset: str, archive: zipfile.ZipFile, path: Path) -> zipfile.ZipIn
             continue
         if info.file_size > _MAX_BYTES:
             raise LazyBenchError(f"{path}/{info.filename}: unpacks to {info.file_size} bytes; {_MAX_BYTES} are allowed")
+        if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+            # zipfile unpacks the others by whole blocks, of any size, whatever the archive says of them.
+            raise LazyBenchError(f"{path}/{info.filename}: compressed in a way other than deflate: pack it anew")
         return info
     there = [found[2] for name in members if (found := re.fullmatch(r"(data/)?([\w.-]+)\.jsonl", name))]
     raise _missing(dataset, path, there)
