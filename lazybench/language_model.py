@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from huggingface_hub import try_to_load_from_cache
 from safetensors import SafetensorError, safe_open
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
@@ -50,7 +51,7 @@ class Weights:
         """What tells these weights from others: samples of local files, else the hub's commit."""
         folder = Path(self.place)
         if not self.is_local:
-            return f"{self.place}@{_load(AutoConfig, config)._commit_hash}"
+            return f"{self.place}@{self._commit(config)}"
         names = [self.gguf_file] if self.gguf_file else sorted(path.name for path in folder.iterdir())
         digest = hashlib.sha256()
         for path in (folder / name for name in names):
@@ -58,6 +59,12 @@ class Weights:
                 digest.update(f"{path.name} {path.stat().st_size}\n".encode())
                 digest.update(_samples(path))
         return digest.hexdigest()
+
+    def _commit(self, config: ModelConfig) -> str | None:
+        """The hub's commit, which the local cache names its folders after."""
+        _load(AutoConfig, config)  # so that it is in the cache
+        cached = try_to_load_from_cache(self.place, "config.json", revision=config.revision)
+        return Path(cached).parent.name if isinstance(cached, str) else config.revision
 
 
 def _samples(path: Path) -> bytes:
