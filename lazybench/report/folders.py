@@ -12,6 +12,7 @@ from typing import Any
 
 import yaml
 
+from lazybench.config import check_name
 from lazybench.errors import LazyBenchError
 from lazybench.report import traces
 from lazybench.report.run_data import NUMBERS, Run, table
@@ -36,6 +37,11 @@ def read(folder: Path) -> Run:
         settings["task"]
     except (KeyError, TypeError) as error:
         raise LazyBenchError(f"{folder / CONFIG}: {error} is missing: not the settings of a run") from None
+    try:
+        for key, name in zip(("model.name", "data.name"), names[:2], strict=True):
+            check_name(key, name)  # figures' files are named after them
+    except LazyBenchError as error:
+        raise LazyBenchError(f"{folder / CONFIG}: {error}") from None
     return Run(
         *names,
         digest=folder.name,
