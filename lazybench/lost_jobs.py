@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 
 from lazybench.cli_errors import explain
 from lazybench.errors import one_line
@@ -34,5 +35,10 @@ def message(error: BaseException) -> str:
         return "jobs of the sweep failed, as said above; the same command runs what is missing"
     if was_said(error):
         return f"jobs of the sweep failed: {one_line(explain(error))}; {_ONWARD}"
-    lines = [line.strip() for line in str(error).splitlines() if line.strip(" -=*")]
-    return f"a job was lost ({lines[0] if lines else type(error).__name__}); others may still run; {_ONWARD}"
+    text = str(error)
+    if found := re.search(r"Job (\S+) .*\(state: ([^)]+)\)", text, re.DOTALL):  # submitit
+        reason = f"job {found[1]} ended as {found[2]}"
+    else:
+        lines = [line.strip() for line in text.splitlines() if line.strip(" -=*")]
+        reason = f"a job was lost: {lines[-1] if lines else type(error).__name__}"
+    return f"{reason}; others may still run; {_ONWARD}"

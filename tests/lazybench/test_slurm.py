@@ -1,0 +1,218 @@
+"""Sweeps on a real Slurm, whose jobs are cancelled, whose nodes fail and whose driver is killed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from support import folders, rows
+
+pytestmark = pytest.mark.slow
+
+ROOT = Path(__file__).parents[2]
+SCRIPT = ROOT / "scripts" / "slurm_cluster"
+PROGRAMS = ("munged", "mariadbd", "slurmdbd", "slurmctld", "slurmd", "sbatch", "sacct")
+
+
+def control(folder, *words):
+    return subprocess.run([SCRIPT, "--dir", folder, *words], capture_output=True, text=True, timeout=180)
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory):
+    """The environment of commands that speak to a running cluster."""
+    pytest.importorskip("submitit", reason="needs pip install 'lazybench[submitit]'")
+    folder = tmp_path_factory.mktemp("slurm")
+    search = os.pathsep.join([os.environ["PATH"], "/usr/sbin", "/sbin"])
+    if any(shutil.which(program, path=search) is None for program in PROGRAMS):
+        if os.geteuid() != 0 or shutil.which("apt-get") is None:
+            pytest.skip("Slurm is not installed, and cannot be: that needs root and apt-get")
+        installed = control(folder, "install")
+        if installed.returncode != 0:
+            pytest.skip(f"Slurm is not installed, and cannot be: {installed.stderr.strip()}")
+    started = control(folder, "start")
+    assert started.returncode == 0, started.stderr
+    yield {
+        **os.environ,
+        "SLURM_CONF": str(folder / "slurm.conf"),
+        "SLURM_CLUSTER_DIR": str(folder),
+        "PYTHONPATH": str(ROOT),
+    }
+    assert control(folder, "stop").returncode == 0
+    left = subprocess.run(["pgrep", "-f", str(folder)], capture_output=True, text=True).stdout
+    assert not [pid for pid in left.split() if (Path("/proc") / pid / "cmdline").read_bytes()]  # not just unburied
+
+
+@pytest.fixture
+def sweep(cluster, tiny_model, tmp_path):
+    """Start a sweep over LazyLLM's schedules: a job for each keep ratio."""
+    started = []
+
+    def start(keeps, records, *words):
+        settings = [
+            *(f"model.path={tiny_model}", "model.name=tiny", "model.chat=null", "model.limit=900", "task=2wikimqa"),
+            *(f"data.limit={records}", "data.tokens=512", "timing.warmup=0", "timing.paired=false"),
+            *("method=lazyllm", "method.schedule=" + ",".join(f"[1:{keep}]" for keep in keeps)),
+            *(f"output={tmp_path / 'runs'}", "hydra.launcher.cpus_per_task=1", "hydra.launcher.mem_gb=1"),
+        ]
+        command = [sys.executable, "-m", "lazybench", "run", "-m", "+cluster=slurm_cpu", *settings, *words]
+        driver = subprocess.Popen(
+            command, env=cluster, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        started.append(driver)
+        return driver
+
+    yield start
+    subprocess.run(["scancel", "--user", str(os.getuid())], env=cluster, check=True)
+    for driver in started:
+        driver.kill()
+        driver.communicate()
+    wait_for(lambda: not jobs(cluster), 30)
+
+
+def jobs(cluster, *words):
+    """The ids and nodes of the jobs there are; `words` go to squeue."""
+    listed = slurm(cluster, "squeue", "--noheader", "--array", "--format=%i %N", *words)
+    return [line.split() for line in listed.splitlines()]
+
+
+def slurm(cluster, *command):
+    """What one of Slurm's commands prints."""
+    return subprocess.run(command, env=cluster, capture_output=True, text=True, check=True, timeout=120).stdout
+
+
+def status(cluster, tmp_path):
+    """The last line of `lazybench status`."""
+    command = [sys.executable, "-m", "lazybench", "status", f"runs={tmp_path / 'runs'}"]
+    return slurm(cluster, *command).splitlines()[-1]
+
+
+def one_line(err):
+    """What the driver says of an error."""
+    assert "Traceback" not in err, err
+    (line,) = [line for line in err.splitlines() if line.startswith("lazybench: ")]
+    return line
+
+
+def wait_for(condition, seconds):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "this takes too long"
+        time.sleep(0.3)
+
+
+def written(tmp_path):
+    """Records on disk, by run folder."""
+    return [len(path.read_bytes().splitlines()) for path in (tmp_path / "runs").glob("*/*/*/*/predictions.jsonl")]
+
+
+def all_at_work(tmp_path, count):
+    return lambda: len(written(tmp_path)) == count and min(written(tmp_path)) >= 2
+
+
+def check(tmp_path, runs, records):
+    """Every record of every run is there once, and every run is summed up."""
+    found = folders(tmp_path / "runs")
+    assert len(found) == runs
+    for folder in found:
+        times = Counter((row["dataset"], row["_id"]) for row in rows(folder))
+        assert len(times) == records
+        assert set(times.values()) == {1}
+        assert (folder / "scores.json").exists()
+    assert {path.name for path in tmp_path.iterdir()} == {"runs"}, "something was written beside the output folder"
+
+
+def complete(cluster, sweep, *arguments):
+    """Give the same command once no job is left, and let it end."""
+    wait_for(lambda: not jobs(cluster), 180)
+    driver = sweep(*arguments)
+    _, err = driver.communicate(timeout=180)
+    assert driver.returncode == 0, err
+
+
+def test_a_sweep_of_a_dozen_jobs(cluster, sweep, tmp_path):
+    driver = sweep([f"0.{number}" for number in range(40, 52)], 2)
+    out, err = driver.communicate(timeout=240)
+    assert driver.returncode == 0, err
+    assert out.startswith("12 jobs; what they say is in ")
+    check(tmp_path, 12, 2)
+    assert status(cluster, tmp_path) == "12 done"
+    wait_for(lambda: not jobs(cluster), 30)
+    listed = slurm(cluster, "sacct", "-X", "--noheader", "--parsable2", "--format=State,JobID")
+    states = [line.split("|")[0] for line in listed.splitlines()]
+    assert states == ["COMPLETED"] * 12
+
+
+def test_a_cancelled_job(cluster, sweep, tmp_path):
+    keeps, records = ("0.5", "0.6", "0.7"), 40
+    driver = sweep(keeps, records)
+    wait_for(all_at_work(tmp_path, 3), 90)
+    cancelled = jobs(cluster, "--states=running")[0][0]
+    slurm(cluster, "scancel", cancelled)
+    _, err = driver.communicate(timeout=120)
+    assert driver.returncode == 2
+    assert "CANCELLED" in one_line(err)
+    assert "stopped" in status(cluster, tmp_path) or "failed" in status(cluster, tmp_path)
+    complete(cluster, sweep, keeps, records)
+    check(tmp_path, 3, records)
+
+
+def test_a_node_that_fails(cluster, sweep, tmp_path):
+    keeps, records = ("0.5", "0.6", "0.7"), 40
+    driver = sweep(keeps, records)
+    wait_for(all_at_work(tmp_path, 3), 90)
+    _, node = jobs(cluster, "--states=running")[0]
+    hit = [number for number, where in jobs(cluster, "--states=running") if where == node]
+    assert control(cluster["SLURM_CLUSTER_DIR"], "kill-node", node).returncode == 0
+    try:
+        _, err = driver.communicate(timeout=180)
+        assert "Traceback" not in err
+        # Slurm itself puts the job back into the queue, and it goes on where it stopped.
+        wait_for(lambda: not jobs(cluster), 180)
+        listed = slurm(
+            cluster, "sacct", "-X", "--duplicates", "--noheader", "--parsable2", "--format=State", "-j", hit[0]
+        )
+        assert listed.split() == ["NODE_FAIL", "COMPLETED"]
+        check(tmp_path, 3, records)
+        complete(cluster, sweep, keeps, records)
+        check(tmp_path, 3, records)
+    finally:
+        assert control(cluster["SLURM_CLUSTER_DIR"], "revive-node", node).returncode == 0
+
+
+def test_a_killed_driver(cluster, sweep, tmp_path):
+    keeps, records = ("0.5", "0.6"), 80
+    driver = sweep(keeps, records)
+    wait_for(all_at_work(tmp_path, 2), 90)
+    driver.send_signal(signal.SIGKILL)
+    driver.wait()
+    again = sweep(keeps, records)  # while the jobs of the first still run
+    _, err = again.communicate(timeout=150)
+    assert again.returncode == 0, err
+    complete(cluster, sweep, keeps, records)
+    check(tmp_path, 2, records)
+
+
+def test_shards_of_one_run(cluster, sweep, tmp_path):
+    driver = sweep(("0.5",), 12, "shard=1/3,2/3,3/3")
+    _, err = driver.communicate(timeout=150)
+    assert driver.returncode == 0, err
+    check(tmp_path, 1, 12)
+
+
+def test_no_two_jobs_have_one_gpu(cluster, tmp_path):
+    script = tmp_path / "job.sh"
+    script.write_text("#!/bin/sh\necho $SLURMD_NODENAME $CUDA_VISIBLE_DEVICES; sleep 3\n")
+    slurm(
+        cluster, "sbatch", "--wait", "--array=1-8", "--gres=gpu:1", "--mem=10", f"--output={tmp_path}/%a", str(script)
+    )
+    taken = [(tmp_path / str(number)).read_text().split() for number in range(1, 9)]
+    assert len({tuple(pair) for pair in taken}) == 8  # four nodes of two GPUs
+    assert {device for _, device in taken} == {"0", "1"}
