@@ -14,6 +14,8 @@ _USAGE = """\
 LazyBench compares ways to prune prompts: LazyLLM and others on LongBench.
 
   lazybench run method=lazyllm task=multidoc_qa   run a method over the records of a task
+  lazybench plan                                  what a run or sweep would do, and about how long it would take
+  lazybench status [runs=...]                     what has become of each job: done, running, failed, missing
   lazybench list                                  methods, models, tasks, datasets
   lazybench report [runs=...] [out=...]           tables, figures and a page of all runs there are
   lazybench score FILE [--out FILE]               LongBench's scores of a file of predictions
@@ -101,6 +103,16 @@ def _run(words: list[str], program: str = "lazybench run") -> int:
     return _hydra(hydra_app.main, program, words)
 
 
+def _plan(words: list[str]) -> int:
+    return _run(["--multirun", *words, "hydra.callbacks.sweep.plan=true"], program="lazybench plan")
+
+
+def _status(words: list[str]) -> int:
+    from lazybench.status import main as status
+
+    return status(words)
+
+
 def _report(words: list[str]) -> int:
     from lazybench.report import main as report
 
@@ -114,9 +126,10 @@ def _speed(words: list[str]) -> int:
 
 
 def _hydra(job: Callable[[], None], program: str, words: list[str]) -> int:
+    from lazybench import lost_jobs
     from lazybench.cli_errors import check, explain, from_hydra
     from lazybench.experiments import settle
-    from lazybench.hydra_app import KNOWN, SAID
+    from lazybench.hydra_app import KNOWN
 
     # With this set Hydra raises instead of printing a traceback of its own and leaving with exit code 1.
     os.environ["HYDRA_FULL_ERROR"] = "1"
@@ -133,10 +146,10 @@ def _hydra(job: Callable[[], None], program: str, words: list[str]) -> int:
                 warnings.filterwarnings("error", message=said)
             job()
     except Exception as error:
+        if lost_jobs.was_said(error) or lost_jobs.is_lost(error):
+            return _fail(lost_jobs.message(error))
         if not isinstance(error, KNOWN) and not from_hydra(error):
             raise
-        if SAID in getattr(error, "__notes__", ()):
-            return _fail("jobs of the sweep failed, as said above; the same command runs what is missing")
         return _fail(explain(error))
     return 0
 
@@ -153,7 +166,15 @@ def _score(words: list[str]) -> int:
     return score(words)
 
 
-_COMMANDS = {"run": _run, "list": _list, "report": _report, "score": _score, "speed": _speed}
+_COMMANDS = {
+    "run": _run,
+    "plan": _plan,
+    "status": _status,
+    "list": _list,
+    "report": _report,
+    "score": _score,
+    "speed": _speed,
+}
 
 
 def _unknown(command: str) -> int:

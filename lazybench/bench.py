@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import gc
+from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import fmean
-from typing import Any
+from typing import Any, TypeVar
 
-import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from lazybench import scoring
@@ -19,7 +18,11 @@ from lazybench.errors import RecordFailure
 from lazybench.facts import DatasetFacts
 from lazybench.methods.base import Method, Output
 from lazybench.methods.baseline import Baseline
+from lazybench.out_of_memory import ran_out, release
 from lazybench.prompts import Prompt, PromptBuilder
+from lazyllm import LazyLLMError
+
+Done = TypeVar("Done")
 
 UNMODIFIED = Baseline("baseline")
 # What a row says of an answer; None throughout where there is none.
@@ -59,11 +62,12 @@ class Bench:
 
     def warm_up(self, record: Record) -> None:
         """Untimed runs before any timing."""
-        for _ in range(self.config.timing.warmup):
-            try:
-                self._both(self.prompt(record), new_tokens=2)
-            except (RecordFailure, torch.OutOfMemoryError):
-                return  # its row will say so
+        prompt = self.prompt(record)
+        try:
+            for _ in range(self.config.timing.warmup):
+                self.attempt(prompt, lambda: self._both(prompt, new_tokens=2))
+        except RecordFailure:
+            pass  # its row will say so
 
     def row(self, record: Record) -> dict[str, Any]:
         """The finished row of one record; one that cannot be run has an `error` and no measurements."""
@@ -78,14 +82,25 @@ class Bench:
             "prompt_tokens": prompt.ids.shape[1],
         }
         try:
-            self._check_length(prompt)
-            return about | self._measured(prompt)
-        except RecordFailure as failure:
+            return about | self.attempt(prompt, lambda: self._measured(prompt))
+        except (RecordFailure, LazyLLMError) as failure:
             return about | dict.fromkeys(_MEASURED) | {"error": str(failure)}
-        except torch.OutOfMemoryError:
-            gc.collect()
-            torch.cuda.empty_cache()
-            return about | dict.fromkeys(_MEASURED) | {"error": "oom"}
+
+    def attempt(self, prompt: Prompt, work: Callable[[], Done]) -> Done:
+        """What `work` returns, which is about `prompt`.
+
+        Raises:
+            RecordFailure: the model cannot hold the prompt, or memory ran out; whatever was allocated is given back.
+        """
+        try:
+            self.decoder(prompt).check(prompt.ids)
+            return work()
+        except Exception as error:
+            if not ran_out(error):
+                raise
+        # Only out here is the exception gone, and with it all that it kept alive.
+        release()
+        raise RecordFailure(f"oom: {prompt.ids.shape[1]} tokens of prompt")
 
     def prompt(self, record: Record) -> Prompt:
         """The record's prompt."""
@@ -99,12 +114,6 @@ class Bench:
     def is_baseline(self) -> bool:
         """Whether the method is the unmodified model itself."""
         return isinstance(self.method, Baseline)
-
-    def _check_length(self, prompt: Prompt) -> None:
-        holds = getattr(self.model.config, "max_position_embeddings", None)
-        tokens, new = prompt.ids.shape[1], self.facts[prompt.record.dataset].max_new_tokens
-        if holds is not None and tokens + new > holds:
-            raise RecordFailure(f"{tokens} tokens of prompt and {new} new ones are more than the model's {holds}")
 
     def _measured(self, prompt: Prompt) -> dict[str, Any]:
         record, facts = prompt.record, self.facts[prompt.record.dataset]
@@ -150,9 +159,15 @@ class Bench:
         if new_tokens is not None:
             decode.max_new_tokens = new_tokens
         paired = self.config.timing.paired and not self.is_baseline
-        unmodified = timed(UNMODIFIED, prompt, decode, 0) if paired else None
+        unmodified = self._unmodified(prompt, decode) if paired else None
         passes = [timed(self.method, prompt, decode, seed) for seed in range(self.method.repeats)]
         return passes[0] if self.is_baseline else unmodified, passes
+
+    def _unmodified(self, prompt: Prompt, decode: Decoder) -> Pass:
+        try:
+            return timed(UNMODIFIED, prompt, decode, 0)
+        except RecordFailure as failure:
+            raise RecordFailure(f"the unmodified model: {failure}") from failure
 
 
 def timed(method: Method, prompt: Prompt, decode: Decoder, seed: int) -> Pass:

@@ -10,6 +10,7 @@ from hydra.core.config_store import ConfigStore
 from omegaconf import MISSING
 
 from lazybench.errors import LazyBenchError
+from lazybench.shard import Shard
 from lazybench.suggest import suggest
 
 DTYPES = ("auto", "float32", "float16", "bfloat16")
@@ -132,7 +133,9 @@ class RunConfig:
         data: where records come from.
         task: one of the six tasks, one dataset, or `all`.
         timing: how times are taken.
+        shard: `i/n`, the i-th of n parts of the records, for a run too long for one job; None for all of them.
         trace: also look inside, in untimed passes: first-token divergence, tokens computed by step, attention.
+        retry_failed: run again the records that ended in an error, such as out of memory.
         output: folder that holds all run folders.
     """
 
@@ -141,10 +144,13 @@ class RunConfig:
     data: DataConfig = MISSING
     task: str = MISSING
     timing: TimingConfig = field(default_factory=TimingConfig)
+    shard: str | None = None
     trace: bool = False
+    retry_failed: bool = False
     output: str = "results/runs"
 
     def __post_init__(self) -> None:
+        Shard.parse(self.shard)
         if not self.output:
             raise LazyBenchError("output= is empty: give a folder")
 

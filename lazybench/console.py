@@ -7,12 +7,13 @@ from statistics import stdev
 from typing import Any
 
 
-def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Columns of text: the first to the left, the others to the right."""
+def table(header: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> str:
+    """Columns of text: the first `left` of them to the left, the others to the right."""
     widths = [max(len(row[column]) for row in (header, *rows)) for column in range(len(header))]
 
     def line(row: Sequence[str]) -> str:
-        cells = [row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))]
+        cells = [cell.ljust(width) for cell, width in zip(row[:left], widths[:left], strict=True)]
+        cells += [cell.rjust(width) for cell, width in zip(row[left:], widths[left:], strict=True)]
         return "  ".join(cells).rstrip()
 
     return "\n".join([line(header), "  ".join("-" * width for width in widths), *map(line, rows)])

@@ -6,10 +6,11 @@ import time
 from dataclasses import dataclass, field
 
 import torch
-from transformers import PreTrainedModel
+from transformers import LogitsProcessor, LogitsProcessorList, PreTrainedModel
 from transformers.generation.streamers import BaseStreamer
 
 from lazybench.config import ModelConfig
+from lazybench.errors import RecordFailure
 from lazybench.facts import DatasetFacts
 from lazybench.prompts import Prompt
 
@@ -41,6 +42,30 @@ class Clock(BaseStreamer):
 
     def end(self) -> None:
         """Nothing to do: the last token has been noted."""
+
+
+class GreatestLogits(LogitsProcessor):
+    """Notes the greatest logit of each new token and changes nothing.
+
+    It is NaN or infinite where any logit is NaN or positive infinity, or all are negative infinity: wherever the
+    token chosen means nothing. It stays on the device, so that no step waits for it.
+    """
+
+    def __init__(self) -> None:
+        self._greatest: list[torch.Tensor] = []
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        self._greatest.append(scores.amax())
+        return scores
+
+    def check(self) -> None:
+        """Raise `RecordFailure` if logits of a new token were not finite."""
+        finite = torch.stack(self._greatest).isfinite().tolist()
+        if not all(finite):
+            raise RecordFailure(
+                f"the logits of new token {finite.index(False) + 1} are not finite: the weights are damaged, or "
+                "model.dtype is too narrow for them"
+            )
 
 
 @dataclass
@@ -75,8 +100,12 @@ class Decoder:
 
         Returns:
             the new token ids, the stop included. In a tracing pass `first_logits` is (vocabulary,), float32.
+
+        Raises:
+            RecordFailure: there is no token, there are more than the model can hold, or logits are not finite.
         """
-        ids = ids.to(self.model.device)
+        self.check(ids)
+        ids, greatest = ids.to(self.model.device), GreatestLogits()
         output = self.model.generate(
             ids,
             attention_mask=torch.ones_like(ids),
@@ -87,13 +116,26 @@ class Decoder:
             eos_token_id=self.stop_ids or None,
             pad_token_id=self.stop_ids[0] if self.stop_ids else None,
             streamer=self.clock,
+            logits_processor=LogitsProcessorList([greatest]),
             return_dict_in_generate=self.tracing,
             output_logits=self.tracing,
         )
+        greatest.check()  # after the last token's time has been noted
         if self.tracing:
             self.first_logits = output.logits[0][0].float().cpu()
             output = output.sequences
         return output[0, ids.shape[1] :].tolist()
+
+    def check(self, ids: torch.Tensor) -> None:
+        """Raise `RecordFailure` unless there is a prompt, and it and the new tokens have positions in the model."""
+        tokens = ids.shape[1]
+        if not tokens:
+            raise RecordFailure("empty prompt: there is no token in it")
+        holds = getattr(self.model.config.get_text_config(), "max_position_embeddings", None)
+        if holds is not None and tokens + self.max_new_tokens > holds:
+            raise RecordFailure(
+                f"{tokens} tokens of prompt and {self.max_new_tokens} new ones are more than the model's {holds}"
+            )
 
 
 def decoder_for(model: PreTrainedModel, facts: DatasetFacts, prompt: Prompt) -> Decoder:

@@ -29,3 +29,14 @@ def _cut(text: str, longest: int) -> str:
     """Leave out the middle: the beginning says what it is about, the end what would be right."""
     half = longest // 2
     return text if len(text) <= longest else f"{text[:half]}...{text[-half:]}"
+
+
+def first_line(error: BaseException) -> str:
+    """The part of an exception's message that fits one line; its type where the message says little by itself."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    if not lines:
+        return type(error).__name__
+    # A line that ends in a colon is a heading.
+    said = " ".join(lines[:2]) if lines[0].endswith(":") else lines[0]
+    plain = isinstance(error, OSError | ValueError | ImportError | RuntimeError)
+    return said if plain else f"{type(error).__name__}: {said}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Iterable
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn
@@ -18,15 +19,19 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from lazybench import config as schema
+from lazybench import one_gpu
 from lazybench.cli_errors import check_keys, explain
 from lazybench.conf import CONF
 from lazybench.errors import LazyBenchError, one_line
+from lazybench.locks import Busy
+from lazybench.lost_jobs import mark_said, was_said
 from lazyllm.errors import LazyLLMError
 
 # What bad input raises; anything else is a fault of ours and shows its traceback.
 KNOWN = (LazyBenchError, LazyLLMError, HydraException, OmegaConfBaseException, OSError)
 
-SAID = "said when the job ended"
+# Launchers of jobs that share this machine, with nothing that shares out its GPUs.
+_NEIGHBOURS = ("LocalLauncher", "JoblibLauncher")
 
 schema.register()
 
@@ -54,6 +59,9 @@ def _guarded(config: DictConfig, kind: type, module: str, function: str) -> str:
     except BrokenPipeError:
         raise SystemExit(1) from None  # who read the output has gone: there is nobody to tell
     except Exception as error:
+        if isinstance(error, Busy) and HydraConfig.get().mode == RunMode.MULTIRUN:
+            print(f"{error}: left to it")  # as when a sweep is started anew while its jobs still run
+            return ""
         if isinstance(error, KNOWN):
             _end(error)
         raise
@@ -63,7 +71,7 @@ class QuietFailures(Callback):
     """Keeps Hydra from saying once more, with every setting, that a job failed whose line has been said."""
 
     def on_job_end(self, config: DictConfig, job_return: JobReturn, **kwargs: Any) -> None:
-        if SAID in getattr(job_return._return_value, "__notes__", ()):
+        if was_said(job_return._return_value):
             job_return.__class__ = _Said
 
 
@@ -74,16 +82,9 @@ class _Said(JobReturn):
 
 
 def _job(config: DictConfig, kind: type, module: str, function: str) -> str:
-    check_keys(config, kind)
-    missing = OmegaConf.missing_keys(config)
-    if missing:
-        raise LazyBenchError(f"nothing is set for {', '.join(sorted(missing))}: give it as {sorted(missing)[0]}=VALUE")
-    _name_model(config)
-    settings = OmegaConf.to_object(config)
-    # A method of the user's own is a file next to its YAML.
-    for source in HydraConfig.get().runtime.config_sources:
-        if source.provider == "command-line" and source.path not in sys.path:
-            sys.path.append(source.path)
+    settings = read_settings(config, kind, HydraConfig.get())
+    if HydraConfig.get().mode == RunMode.MULTIRUN and HydraConfig.get().launcher._target_.endswith(_NEIGHBOURS):
+        one_gpu.claim()
     import transformers
 
     transformers.utils.logging.set_verbosity_error()
@@ -91,9 +92,33 @@ def _job(config: DictConfig, kind: type, module: str, function: str) -> str:
     return str(getattr(import_module(module), function)(settings))
 
 
-def _name_model(config: DictConfig) -> None:
+def read_settings(config: DictConfig, kind: type, about: DictConfig) -> Any:
+    """A job's settings as objects of the schema, checked.
+
+    Args:
+        config: what Hydra composed.
+        kind: the schema it must be of.
+        about: what Hydra says of itself and of the job.
+
+    Raises:
+        LazyBenchError: a setting is missing or wrong.
+    """
+    check_keys(config, kind)
+    missing = OmegaConf.missing_keys(config)
+    if missing:
+        raise LazyBenchError(f"nothing is set for {', '.join(sorted(missing))}: give it as {sorted(missing)[0]}=VALUE")
+    _name_model(config, about.overrides.task)
+    settings = OmegaConf.to_object(config)
+    # A method of the user's own is a file next to its YAML.
+    for source in about.runtime.config_sources:
+        if source.provider == "command-line" and source.path not in sys.path:
+            sys.path.append(source.path)
+    return settings
+
+
+def _name_model(config: DictConfig, overrides: Iterable[str]) -> None:
     """Name a model that was given by its path alone, so that it is not filed under another's name."""
-    given = {override.partition("=")[0] for override in HydraConfig.get().overrides.task}
+    given = {override.partition("=")[0] for override in overrides}
     if "model.path" in given and "model.name" not in given:
         stem = Path(config.model.path).name.removesuffix(".gguf")
         config.model.name = re.sub(r"[^\w.-]+", "-", stem, flags=re.ASCII).lstrip("-_.") or "model"
@@ -102,6 +127,6 @@ def _name_model(config: DictConfig) -> None:
 def _end(error: Exception) -> None:
     """Say why a job ends. A single run ends the command here; a sweep goes on with its other jobs."""
     print(f"lazybench: {one_line(explain(error))}", file=sys.stderr)
-    error.add_note(SAID)
+    mark_said(error)
     if HydraConfig.get().mode == RunMode.RUN:
         sys.exit(2)

@@ -4,18 +4,26 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import json
+import pickle
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from huggingface_hub import try_to_load_from_cache
+from safetensors import SafetensorError, safe_open
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from lazybench.config import ModelConfig
-from lazybench.errors import LazyBenchError
+from lazybench.data.jsonl import kind
+from lazybench.errors import LazyBenchError, first_line
+from lazybench.hub import unreachable
+from lazybench.out_of_memory import ran_out
 
 _PACKAGE = "package:"
 _SAMPLE = 1 << 16  # bytes
+_OBJECTS = ("config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json")
 
 
 @dataclass(frozen=True)
@@ -24,6 +32,11 @@ class Weights:
 
     place: str
     gguf_file: str | None
+
+    @property
+    def is_local(self) -> bool:
+        """Whether the files are on this machine rather than on the hub."""
+        return Path(self.place).is_dir()
 
     def arguments(self, config: ModelConfig) -> dict[str, Any]:
         """Arguments that `from_pretrained` needs to find and read the files."""
@@ -37,8 +50,8 @@ class Weights:
     def identity(self, config: ModelConfig) -> str:
         """What tells these weights from others: samples of local files, else the hub's commit."""
         folder = Path(self.place)
-        if not folder.is_dir():
-            return f"{self.place}@{_load(AutoConfig, config)._commit_hash}"
+        if not self.is_local:
+            return f"{self.place}@{self._commit(config)}"
         names = [self.gguf_file] if self.gguf_file else sorted(path.name for path in folder.iterdir())
         digest = hashlib.sha256()
         for path in (folder / name for name in names):
@@ -46,6 +59,12 @@ class Weights:
                 digest.update(f"{path.name} {path.stat().st_size}\n".encode())
                 digest.update(_samples(path))
         return digest.hexdigest()
+
+    def _commit(self, config: ModelConfig) -> str | None:
+        """The hub's commit, which the local cache names its folders after."""
+        _load(AutoConfig, config)  # so that it is in the cache
+        cached = try_to_load_from_cache(self.place, "config.json", revision=config.revision)
+        return Path(cached).parent.name if isinstance(cached, str) else config.revision
 
 
 def _samples(path: Path) -> bytes:
@@ -89,6 +108,16 @@ def locate(config: ModelConfig) -> Weights:
     return Weights(path, None)
 
 
+def cached(config: ModelConfig) -> bool:
+    """Whether a model's weights are on this machine, so that nothing is fetched for them."""
+    weights = locate(config)
+    if config.shape or Path(weights.place).is_dir():
+        return True
+    names = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
+    found = (try_to_load_from_cache(weights.place, name, revision=config.revision) for name in names)
+    return any(isinstance(path, str) for path in found)
+
+
 def load_tokenizer(config: ModelConfig) -> PreTrainedTokenizerBase:
     """Load the tokenizer of a model.
 
@@ -111,10 +140,51 @@ def load_model(config: ModelConfig) -> PreTrainedModel:
         LazyBenchError: it cannot be had, or its device or attention is not available.
     """
     device = device_of(config)
-    if config.shape:
-        return _random_model(config, device)
-    model = _load(AutoModelForCausalLM, config, dtype=dtype_of(config), attn_implementation=config.attention)
-    return model.to(device).eval()
+    try:
+        if config.shape:
+            return _random_model(config, device)
+        return _whole_model(config).to(device).eval()
+    except Exception as error:
+        if not ran_out(error):
+            raise
+        raise LazyBenchError(
+            f"model.path={config.path} does not fit into the memory of {device} as {dtype_of(config)}: set a narrower "
+            "model.dtype, or take a smaller model or another model.device"
+        ) from None
+
+
+def _whole_model(config: ModelConfig) -> PreTrainedModel:
+    """The model with each of its weights; transformers alone would fill in random ones for those that are missing."""
+    place = locate(config).place
+    # Transformers goes on without this file if it is broken, and generations then end elsewhere.
+    if damage := _damage(Path(place), "generation_config.json"):
+        raise LazyBenchError(f"model.path={config.path}: {damage} (get the file again, or remove it)")
+    model, info = _load(
+        AutoModelForCausalLM,
+        config,
+        dtype=dtype_of(config),
+        attn_implementation=config.attention,
+        weights_only=True,
+        output_loading_info=True,
+    )
+    if missing := sorted(info["missing_keys"]):
+        raise LazyBenchError(
+            f"model.path={config.path}: its files lack {len(missing)} of the model's weights, such as {missing[0]} "
+            "(they are incomplete, or config.json is another model's)"
+        )
+    return model
+
+
+def load_skeleton(config: ModelConfig) -> PreTrainedModel:
+    """The model's structure on the meta device, without weights: what can be checked of a model in a second.
+
+    Raises:
+        LazyBenchError: its config cannot be had.
+    """
+    shape = AutoConfig.for_model(**config.shape) if config.shape else _load(AutoConfig, config)
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(shape, trust_remote_code=config.trust_remote_code)
+    return model.eval()
 
 
 def _random_model(config: ModelConfig, device: torch.device) -> PreTrainedModel:
@@ -127,7 +197,11 @@ def _random_model(config: ModelConfig, device: torch.device) -> PreTrainedModel:
             model = AutoModelForCausalLM.from_config(
                 shape, dtype=dtype_of(config), attn_implementation=config.attention
             )
-    except (ValueError, TypeError, AttributeError, ImportError) as error:
+    except LazyBenchError:
+        raise
+    except Exception as error:  # the configs' own checks raise all sorts
+        if ran_out(error):
+            raise
         raise LazyBenchError(f"model.shape: {first_line(error)}") from error
     return model.eval()
 
@@ -151,19 +225,58 @@ def dtype_of(config: ModelConfig) -> torch.dtype:
     return getattr(torch, config.dtype)
 
 
-def first_line(error: BaseException) -> str:
-    """The part of an exception's message that fits one line."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
-
-
-def _load(kind: Any, config: ModelConfig, **kwargs: Any) -> Any:
+def _load(auto: Any, config: ModelConfig, **kwargs: Any) -> Any:
     weights = locate(config)
     if config.trust_remote_code:
         print(f"running Python code that comes with {config.path} (model.trust_remote_code=true)")
+    if weights.is_local:
+        offline = None
+    elif offline := unreachable():
+        kwargs["local_files_only"] = True
     try:
-        return kind.from_pretrained(**weights.arguments(config), **kwargs)
-    except (OSError, ValueError, ImportError, RuntimeError, KeyError, TypeError) as error:
-        raise LazyBenchError(
-            f"model.path={config.path} cannot be loaded: {first_line(error)} (give model.path= a local folder or "
-            ".gguf file, or log in to the hub if the model is gated)"
-        ) from error
+        return auto.from_pretrained(**weights.arguments(config), **kwargs)
+    except Exception as error:  # files can be broken in any way, and each library has its own exceptions
+        if ran_out(error):
+            raise
+        said, advice = _explain(weights, error, offline)
+        raise LazyBenchError(f"model.path={config.path} cannot be loaded: {said} ({advice})") from error
+
+
+def _explain(weights: Weights, error: Exception, offline: str | None) -> tuple[str, str]:
+    """What was wrong with the files of a model, and what to do."""
+    said = first_line(error)
+    if "trust_remote_code" in str(error):
+        return "it comes with Python code of its own", "set model.trust_remote_code=true if you trust that code"
+    if isinstance(error, pickle.UnpicklingError | EOFError):
+        return "its pickled weights are damaged or hold more than tensors", "convert them to .safetensors"
+    if "ignore_mismatched_sizes" in said:
+        said = "its weights have other sizes than its configuration says"
+    if weights.gguf_file:
+        path = Path(weights.place) / weights.gguf_file
+        return said, f"a file of {path.stat().st_size:,} bytes; get it again if it is damaged or cut short"
+    if weights.is_local:
+        return (
+            _damage(Path(weights.place)) or said,
+            "a folder must hold whole config.json, tokenizer and .safetensors files, as save_pretrained writes them",
+        )
+    if offline:
+        return f"{offline}, and the local cache lacks it", "connect to the hub, or give a local folder or .gguf file"
+    return said, "log in with `hf auth login` if the model is gated, or give a local folder or .gguf file"
+
+
+def _damage(folder: Path, pattern: str = "*") -> str | None:
+    """The first of a folder's files that cannot be read, and why; None where all can."""
+    for path in sorted(folder.glob(pattern)):
+        try:
+            if path.suffix == ".json":
+                content = json.loads(path.read_bytes())
+                if path.name in _OBJECTS and not isinstance(content, dict):
+                    return f"{path}: must hold a JSON object, not {kind(content)}"
+            elif path.suffix == ".safetensors":
+                with safe_open(path, "pt"):
+                    pass
+        except json.JSONDecodeError as error:
+            return f"{path}:{error.lineno}: not JSON: {error.msg} at column {error.colno}"
+        except (OSError, ValueError, SafetensorError) as error:
+            return f"{path}: {first_line(error)}"
+    return None

@@ -9,7 +9,7 @@ from transformers import PreTrainedTokenizerBase
 
 from lazybench.config import ModelConfig
 from lazybench.data.record import Record
-from lazybench.errors import LazyBenchError
+from lazybench.errors import LazyBenchError, first_line
 from lazybench.facts import DatasetFacts
 
 
@@ -77,7 +77,7 @@ class PromptBuilder:
                 [{"role": "user", "content": text}], tokenize=False, add_generation_prompt=True
             )
         except Exception as error:  # a template is a program of the model's author: anything can go wrong in it
-            raise LazyBenchError(f"the chat template of {self.model.path} failed: {error}") from error
+            raise LazyBenchError(f"the chat template of {self.model.path} failed: {first_line(error)}") from error
 
     def _encode(self, text: str) -> list[int]:
         """Token ids with exactly one BOS, whether the tokenizer or a chat template puts it there."""

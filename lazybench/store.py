@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from lazybench.errors import LazyBenchError
+from lazybench.locks import Busy, Lock, is_held
+from lazybench.shard import Shard
 
 PREDICTIONS = "predictions.jsonl"
 TRACES = "traces.jsonl"
 SCORES = "scores.json"
 CONFIG = "config.yaml"
 ENVIRONMENT = "environment.json"
+_LOCK = ".lock"
+
+Key = tuple[str, str]
+Rows = dict[Key, dict[str, Any]]
 
 
 def digest(settings: Mapping[str, Any]) -> str:
@@ -33,11 +39,14 @@ class Journal:
 
     Args:
         path: the file.
+
+    Attributes:
+        rows: the records by dataset and id.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.rows: dict[tuple[str, str], dict[str, Any]] = {}
+        self.rows: Rows = {}
 
     def load(self) -> None:
         """Read what is on disk; a last line that was cut short is dropped, and its record runs again.
@@ -72,10 +81,45 @@ class Journal:
             LazyBenchError: it cannot be written.
         """
         with _writing(self.path), open(self.path, "a", encoding="utf-8") as file:
-            file.write(json.dumps(row) + "\n")
+            file.write(_line(row))
             file.flush()
             os.fsync(file.fileno())
         self.rows[row["dataset"], row["_id"]] = row
+
+    def drop(self, keys: Collection[Key]) -> None:
+        """Leave out some records, in one step."""
+        if keys:
+            self.rows = {key: row for key, row in self.rows.items() if key not in keys}
+            replace(self.path, "".join(map(_line, self.rows.values())))
+
+
+def journals(folder: Path, name: str) -> list[Path]:
+    """The files of a folder that hold the rows of `name`: the whole run's, then those of shards not yet merged.
+
+    Where a record is in several, the last says what holds.
+    """
+    stem, suffix = name.split(".")
+    parts = [path for path in folder.glob(f"{stem}-*.{suffix}") if re.fullmatch(rf"{stem}-\d+of\d+", path.stem)]
+    return [path for path in [folder / name, *sorted(parts)] if path.is_file()]
+
+
+def replace(path: Path, text: str) -> None:
+    """Write a file in one step, so that it is never seen half-written.
+
+    Raises:
+        LazyBenchError: it cannot be written; the file that was there stays.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with _writing(path), open(temporary, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        with _writing(path):
+            os.replace(temporary, path)
+    finally:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
 
 
 @contextmanager
@@ -89,6 +133,10 @@ def _writing(path: Path) -> Iterator[None]:
         ) from error
 
 
+def _line(row: Mapping[str, Any]) -> str:
+    return json.dumps(row) + "\n"
+
+
 def _parse(line: bytes) -> dict[str, Any] | None:
     """The record on a whole, sound line, else None."""
     try:
@@ -99,44 +147,87 @@ def _parse(line: bytes) -> dict[str, Any] | None:
 
 
 class RunFolder:
-    """One run on disk.
+    """One run on disk, or one shard's view of it.
+
+    A shard writes files of its own; when all records are there, they become one. Whoever reads a run takes its
+    files together (`journals`), so it is one run at any time.
 
     Args:
         path: `<output>/<model>/<data>/<method>/<hash>`.
+        shard: the part of the records that this process runs; None for all.
 
     Attributes:
         predictions: one line a record.
         traces: what untimed passes saw, one line a record.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, shard: Shard | None = None) -> None:
         self.path = path
-        self.predictions = Journal(path / PREDICTIONS)
-        self.traces = Journal(path / TRACES)
+        self.predictions = Journal(path / _part(PREDICTIONS, shard))
+        self.traces = Journal(path / _part(TRACES, shard))
+        self._shard = shard
+        self._whole: Lock | None = None
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a process is at work on these records."""
+        return is_held(self.path / _lock_name(self._shard))
+
+    def count(self) -> int:
+        """How many of these records are done."""
+        if self._shard is None:
+            return len(self.done())
+        with suppress(FileNotFoundError):
+            self.predictions.read()
+        return len(self.predictions.rows)
 
     @contextmanager
     def opened(self, config: Mapping[str, Any], environment: Mapping[str, Any]) -> Iterator[RunFolder]:
         """Make or reopen the folder for this process alone, and read the records already done.
 
         Raises:
-            LazyBenchError: the folder cannot be written, or another process is at work in it.
+            LazyBenchError: the folder cannot be written.
+            Busy: another process is at work in it.
         """
         with _writing(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
-            lock = open(self.path / ".lock", "w")  # noqa: SIM115  (held to the end of the run)
-        with lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise LazyBenchError(f"another process is at work in {self.path}: wait for it to end") from None
-            self._write(CONFIG, yaml.safe_dump(dict(config), sort_keys=False, allow_unicode=True))
-            self._write(ENVIRONMENT, json.dumps(dict(environment), indent=2) + "\n")
+            locks = [Lock(self.path / _LOCK)]
+            if self._shard is not None:
+                locks.append(Lock(self.path / _lock_name(self._shard)))
+        try:
+            self._whole = locks[0]
+            # Shards share the folder with each other, but with no process that takes it for itself.
+            taken = self._whole.exclusive() if self._shard is None else self._whole.shared() and locks[1].exclusive()
+            if not taken:
+                raise Busy(f"another process is at work in {self.path}")
+            replace(self.path / CONFIG, yaml.safe_dump(dict(config), sort_keys=False, allow_unicode=True))
+            replace(self.path / ENVIRONMENT, json.dumps(dict(environment), indent=2) + "\n")
+            if self._shard is None:
+                for name in (PREDICTIONS, TRACES):
+                    self._merge(name, self.done(name))
             with _writing(self.path):
                 self.predictions.load()
                 self.traces.load()
             yield self
+        finally:
+            for lock in locks:
+                lock.close()
 
-    def finished(self, records: set[tuple[str, str]], traced: bool) -> dict[str, Any] | None:
+    def done(self, name: str = PREDICTIONS) -> Rows:
+        """The rows of all shards so far.
+
+        Raises:
+            LazyBenchError: a line before the last one of a file is damaged.
+        """
+        rows: Rows = {}
+        for path in journals(self.path, name):
+            journal = Journal(path)
+            with suppress(FileNotFoundError):  # merged just now: its rows are in the whole run's file
+                journal.read()
+            rows |= journal.rows
+        return rows
+
+    def finished(self, records: Collection[Key], traced: bool) -> dict[str, Any] | None:
         """The scores of a run that has gone through all its records, else None.
 
         Args:
@@ -145,21 +236,55 @@ class RunFolder:
         """
         try:
             scores = json.loads((self.path / SCORES).read_text("utf-8"))
-            for journal in [self.predictions, self.traces] if traced else [self.predictions]:
-                journal.read()
-                if not records <= journal.rows.keys():
-                    return None
+            complete = all(set(records) <= self.done(name).keys() for name in _names(traced))
         except (OSError, ValueError, LazyBenchError):
             return None
+        return scores if complete else None
+
+    def finish(
+        self, records: Sequence[Key], traced: bool, summarise: Callable[[Rows], Mapping[str, Any]]
+    ) -> Mapping[str, Any] | None:
+        """Where all records are there, make one file of the shards' and write the scores; call it while `opened`.
+
+        Args:
+            records: dataset and id of all the run's records, in their order.
+            traced: whether all of them must have been traced too.
+            summarise: makes the scores of the rows.
+
+        Returns:
+            the scores; None while records are missing, or where another shard is about to do this.
+        """
+        if self._shard is not None:
+            self._whole.release()
+            if not self._whole.exclusive():
+                return None  # a shard is still at work; the last one to end finds all records there
+        if not all(set(records) <= self.done(name).keys() for name in _names(traced)):
+            return None
+        for name in (PREDICTIONS, TRACES):
+            self._merge(name, records)
+        scores = summarise(self.done())
+        replace(self.path / SCORES, json.dumps(scores, indent=2) + "\n")
         return scores
 
-    def finish(self, scores: Mapping[str, Any]) -> None:
-        """Write the scores, which also marks the run as finished."""
-        self._write(SCORES, json.dumps(scores, indent=2) + "\n")
+    def _merge(self, name: str, records: Iterable[Key]) -> None:
+        parts = [path for path in journals(self.path, name) if path.name != name]
+        if not parts:
+            return
+        rows = self.done(name)
+        replace(self.path / name, "".join(_line(rows[key]) for key in records if key in rows))
+        with _writing(self.path):
+            for path in parts:
+                path.unlink()
 
-    def _write(self, name: str, text: str) -> None:
-        """Replace a file in one step, so that it is never seen half-written."""
-        temporary = self.path / f".{name}.{os.getpid()}"
-        with _writing(self.path / name):
-            temporary.write_text(text, "utf-8")
-            os.replace(temporary, self.path / name)
+
+def _names(traced: bool) -> tuple[str, ...]:
+    return (PREDICTIONS, TRACES) if traced else (PREDICTIONS,)
+
+
+def _part(name: str, shard: Shard | None) -> str:
+    stem, suffix = name.split(".")
+    return name if shard is None else f"{stem}-{shard}.{suffix}"
+
+
+def _lock_name(shard: Shard | None) -> str:
+    return _LOCK if shard is None else f"{_LOCK}-{shard}"

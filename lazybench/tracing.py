@@ -13,7 +13,7 @@ from lazybench.decoding import Decoder
 from lazybench.errors import RecordFailure
 from lazybench.methods.base import Output
 from lazybench.prompts import Prompt
-from lazyllm import Stats
+from lazyllm import LazyLLMError, Stats
 
 _BINS = 200
 _SHARES = 101
@@ -32,18 +32,20 @@ def trace(bench: Bench, record: Record) -> dict[str, Any]:
     """
     prompt = bench.prompt(record)
     traced: dict[str, Any] = {"_id": record.id, "dataset": record.dataset}
-    if bench.is_baseline:
-        return traced | {"first_token_kl": 0.0, "attention": _attention(bench, prompt)}
-    decode = _tracing(bench, prompt)
     try:
-        output = bench.method.generate(prompt, decode, seed=0)
-    except (RecordFailure, torch.OutOfMemoryError) as failure:
-        return traced | {"error": str(failure) if isinstance(failure, RecordFailure) else "oom"}
-    unmodified = _tracing(bench, prompt)
+        return traced | bench.attempt(prompt, lambda: _traced(bench, prompt))
+    except (RecordFailure, LazyLLMError) as failure:
+        return traced | {"error": str(failure)}
+
+
+def _traced(bench: Bench, prompt: Prompt) -> dict[str, Any]:
+    if bench.is_baseline:
+        return {"first_token_kl": 0.0, "attention": _attention(bench, prompt)}
+    decode, unmodified = _tracing(bench, prompt), _tracing(bench, prompt)
+    output = bench.method.generate(prompt, decode, seed=0)
     unmodified.max_new_tokens = 1
     unmodified(prompt.ids)
-    traced["first_token_kl"] = _divergence(unmodified.first_logits, decode.first_logits)
-    return traced | _progress(output)
+    return {"first_token_kl": _divergence(unmodified.first_logits, decode.first_logits)} | _progress(output)
 
 
 def _tracing(bench: Bench, prompt: Prompt) -> Decoder:

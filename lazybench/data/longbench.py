@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import struct
 import zipfile
 import zlib
 from collections.abc import Iterable, Iterator
@@ -12,7 +13,8 @@ from typing import IO, Any
 
 from lazybench.data.jsonl import is_strings, kind, parse
 from lazybench.data.record import Record
-from lazybench.errors import LazyBenchError
+from lazybench.errors import LazyBenchError, first_line
+from lazybench.hub import unreachable
 
 _HUB = "THUDM/LongBench"
 _ARCHIVE = "data.zip"
@@ -20,6 +22,17 @@ _ARCHIVE = "data.zip"
 _FOLDERS = ("", "data/")
 # Far above any file of LongBench: a bound on what a damaged or hostile archive may unpack to.
 _MAX_BYTES = 1 << 30
+
+# What zipfile raises on archives that are damaged, cut short, encrypted, or made in a way it does not know.
+_UNREADABLE = (
+    zipfile.BadZipFile,
+    zlib.error,
+    struct.error,
+    EOFError,
+    NotImplementedError,
+    RuntimeError,
+    ValueError,
+)
 
 _TEXT_FIELDS = ("input", "context", "dataset", "language", "_id")
 _FIELDS = (*_TEXT_FIELDS, "answers", "all_classes", "length")
@@ -67,9 +80,11 @@ def _from_hub() -> Path:
         try:
             return Path(hf_hub_download(_HUB, _ARCHIVE, repo_type="dataset", local_files_only=True))
         except LocalEntryNotFoundError:
+            if offline := unreachable():
+                raise LazyBenchError(offline) from None
             return Path(hf_hub_download(_HUB, _ARCHIVE, repo_type="dataset"))
     except Exception as error:  # by the hub library's version: OSError, ValueError or its HTTP client's own
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        reason = str(error) if isinstance(error, LazyBenchError) else first_line(error)
         raise LazyBenchError(
             f"{_ARCHIVE} of {_HUB} is neither in the local cache nor to be had from the hub: "
             f"download it and name it with data.root=<path to {_ARCHIVE}> ({reason})"
@@ -88,13 +103,18 @@ def _lines(dataset: str, path: Path) -> Iterator[tuple[Iterable[bytes], str]]:
                 yield file, f"{path}/{file.name}"
         else:
             raise LazyBenchError(f"{path}: no such folder or archive")
-    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
-        # RuntimeError: an encrypted member. NotImplementedError: a compression zipfile does not know.
-        raise LazyBenchError(
-            f"{path}: neither a folder of <dataset>.jsonl files nor a readable zip archive of them ({error})"
-        ) from error
     except OSError as error:
-        raise LazyBenchError(f"{path}: cannot be read: {error.strerror or error}") from error
+        if error.filename is None and path.is_file():
+            raise _unreadable(path, error) from error  # places in the archive that are not there
+        raise LazyBenchError(f"{error.filename or path}: cannot be read: {error.strerror or error}") from error
+    except _UNREADABLE as error:
+        raise _unreadable(path, error) from error
+
+
+def _unreadable(path: Path, error: Exception) -> LazyBenchError:
+    return LazyBenchError(
+        f"{path}: neither a folder of <dataset>.jsonl files nor a readable zip archive of them ({error})"
+    )
 
 
 def _open_in_folder(dataset: str, folder: Path) -> IO[bytes]:
@@ -102,7 +122,7 @@ def _open_in_folder(dataset: str, folder: Path) -> IO[bytes]:
         path = folder / inner / f"{dataset}.jsonl"
         if path.is_file():
             return path.open("rb")
-    there = [path.stem for inner in _FOLDERS for path in (folder / inner).glob("*.jsonl")]
+    there = [path.stem for inner in _FOLDERS for path in (folder / inner).glob("*.jsonl") if path.is_file()]
     raise _missing(dataset, folder, there)
 
 
@@ -115,6 +135,9 @@ def _member(dataset: str, archive: zipfile.ZipFile, path: Path) -> zipfile.ZipIn
             continue
         if info.file_size > _MAX_BYTES:
             raise LazyBenchError(f"{path}/{info.filename}: unpacks to {info.file_size} bytes; {_MAX_BYTES} are allowed")
+        if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+            # zipfile unpacks the others by whole blocks, of any size, whatever the archive says of them.
+            raise LazyBenchError(f"{path}/{info.filename}: compressed in a way other than deflate: pack it anew")
         return info
     there = [found[2] for name in members if (found := re.fullmatch(r"(data/)?([\w.-]+)\.jsonl", name))]
     raise _missing(dataset, path, there)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import ClassVar
 
 from transformers import PreTrainedModel
 
@@ -37,17 +38,31 @@ class Method(ABC):
     Attributes:
         name: its name in run folders and tables.
         repeats: how many seeds are run on each record and averaged.
+        prefills: for plans: its time to first token at most, in times of the unmodified model's.
     """
+
+    prefills: ClassVar[float] = 1.0
 
     name: str
     repeats: int = 1
 
-    def prepare(self, model: PreTrainedModel) -> None:  # noqa: B027  (most methods have nothing to prepare)
+    def check(self, model: PreTrainedModel) -> None:  # noqa: B027  (most methods work on every model)
+        """Refuse a model by its structure, before a sweep starts.
+
+        Args:
+            model: the model under test, maybe on the meta device: without weights.
+
+        Raises:
+            LazyBenchError: the method cannot work on this model.
+        """
+
+    def prepare(self, model: PreTrainedModel) -> None:
         """Get ready for `model`, untimed, before anything is written.
 
         Raises:
             LazyBenchError: the method cannot work on this model.
         """
+        self.check(model)
 
     @abstractmethod
     def generate(self, prompt: Prompt, decode: Decoder, seed: int) -> Output:

@@ -36,7 +36,7 @@ class GemFilter(Method):
         self._schedule = one_stage(self.layer, self.keep)
         check_pooling(self.pooling)
 
-    def prepare(self, model: PreTrainedModel) -> None:
+    def check(self, model: PreTrainedModel) -> None:
         check_depth("method.layer", self._schedule, model)
         lazyllm.enable(model, self._schedule, selection=FilterSelection)  # refuses what it could not prune
 

@@ -39,8 +39,8 @@ class LazyLLM(OnEngine):
         """The schedule on a model of `num_layers` decoder layers."""
         return lazyllm.PruningSchedule.parse(self.schedule, num_layers)
 
-    def prepare(self, model: PreTrainedModel) -> None:
+    def check(self, model: PreTrainedModel) -> None:
         with naming("method.schedule"):
             self._schedule = self.pruning_schedule(model.config.num_hidden_layers)
         check_depth("method.schedule", self._schedule, model)
-        super().prepare(model)
+        super().check(model)

@@ -11,7 +11,7 @@ from lazybench.prompts import Prompt
 
 
 class OnEngine(Method):
-    """Prunes by a schedule and a way of ranking; a subclass sets `_schedule`, in `prepare` at the latest."""
+    """Prunes by a schedule and a way of ranking; a subclass sets `_schedule`, in `check` at the latest."""
 
     _schedule: lazyllm.PruningSchedule
 
@@ -20,7 +20,7 @@ class OnEngine(Method):
         """What ranks the tokens."""
         return lazyllm.DynamicSelection
 
-    def prepare(self, model: PreTrainedModel) -> None:
+    def check(self, model: PreTrainedModel) -> None:
         lazyllm.enable(model, self._schedule, selection=self.selection)  # refuses what it could not prune
 
     def generate(self, prompt: Prompt, decode: Decoder, seed: int) -> Output:

@@ -27,9 +27,9 @@ class OneStage(OnEngine):
     def __post_init__(self) -> None:
         self._schedule = one_stage(self.layer, self.keep)
 
-    def prepare(self, model: PreTrainedModel) -> None:
+    def check(self, model: PreTrainedModel) -> None:
         check_depth("method.layer", self._schedule, model)
-        super().prepare(model)
+        super().check(model)
 
     @property
     @abstractmethod

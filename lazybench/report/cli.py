@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from lazybench.errors import LazyBenchError
+from lazybench import words
 from lazybench.report import records, render, tables
 from lazybench.report.blocks import Block, blocks
 from lazybench.report.gaps import Gap, gaps
@@ -14,7 +14,6 @@ from lazybench.report.page import page
 from lazybench.report.run_data import Run
 from lazybench.report.sources import find
 from lazybench.report.warnings import warnings
-from lazybench.suggest import suggest
 
 _DEFAULTS = {"runs": "results/runs", "out": "results/report"}
 _USAGE = """\
@@ -43,30 +42,16 @@ def main(argv: Sequence[str]) -> int:
     if any(word in ("-h", "--help") for word in argv):
         print(_USAGE)
         return 0
-    words = _words(argv)
-    runs, met = find([place for place in words["runs"].split(",") if place])
+    given = words.settings(argv, _DEFAULTS)
+    runs, met = find([place for place in given["runs"].split(",") if place])
     grouped = blocks(runs)
     said = met + [text for block in grouped for text in warnings(block)]
-    out = Path(words["out"])
+    out = Path(given["out"])
     with replacing(out) as folder:
         missing = _write(folder, runs, grouped, said)
         written = sorted(str(path.relative_to(folder)) for path in folder.iterdir())
     _tell(out, runs, written, said, missing)
     return 0
-
-
-def _words(argv: Sequence[str]) -> dict[str, str]:
-    words = dict(_DEFAULTS)
-    for word in argv:
-        key, equals, value = word.partition("=")
-        if not equals:
-            raise LazyBenchError(f"{word!r} is not key=value: {suggest(key, [f'{name}=' for name in _DEFAULTS])}")
-        if key not in words:
-            raise LazyBenchError(f"unknown setting {key!r}: {suggest(key, _DEFAULTS)}")
-        if not value.strip(","):
-            raise LazyBenchError(f"{key}= is empty: give a folder")
-        words[key] = value
-    return words
 
 
 def _write(folder: Path, runs: list[Run], grouped: list[Block], said: list[str]) -> list[Gap]:

@@ -12,10 +12,11 @@ from typing import Any
 
 import yaml
 
+from lazybench.config import check_name
 from lazybench.errors import LazyBenchError
 from lazybench.report import traces
 from lazybench.report.run_data import NUMBERS, Run, table
-from lazybench.store import CONFIG, ENVIRONMENT, PREDICTIONS, SCORES, TRACES
+from lazybench.store import CONFIG, ENVIRONMENT, PREDICTIONS, SCORES, TRACES, journals
 
 
 def read(folder: Path) -> Run:
@@ -25,10 +26,10 @@ def read(folder: Path) -> Run:
         LazyBenchError: a file of it cannot be read; the message names the file, and the line where there is one.
     """
     settings = _portable(_mapping(folder / CONFIG, yaml.safe_load))
-    traced = list(_lines(folder / TRACES))
+    traced = list(_lines(folder, TRACES))
     kl = {(row.get("dataset"), row.get("_id")): row.get("first_token_kl") for _, row in traced}
     # A record that ran twice counts once, as it does when a run goes on.
-    rows = {(row["dataset"], row["_id"]): row for row in map(_row, _lines(folder / PREDICTIONS))}
+    rows = {(row["dataset"], row["_id"]): row for row in map(_row, _lines(folder, PREDICTIONS))}
     for key, row in rows.items():
         row["first_token_kl"] = _number(kl.get(key), "first_token_kl", str(folder / TRACES))
     try:
@@ -36,6 +37,11 @@ def read(folder: Path) -> Run:
         settings["task"]
     except (KeyError, TypeError) as error:
         raise LazyBenchError(f"{folder / CONFIG}: {error} is missing: not the settings of a run") from None
+    try:
+        for key, name in zip(("model.name", "data.name"), names[:2], strict=True):
+            check_name(key, name)  # figures' files are named after them
+    except LazyBenchError as error:
+        raise LazyBenchError(f"{folder / CONFIG}: {error}") from None
     return Run(
         *names,
         digest=folder.name,
@@ -68,10 +74,14 @@ def _mapping(path: Path, parse: Any) -> dict[str, Any]:
     return values
 
 
-def _lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Where each line is, and its JSON object; a last line that was cut short is left out, as a run leaves it out."""
-    if not path.exists():
-        return
+def _lines(folder: Path, name: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Where each line is, and its JSON object, of the whole run's file and of its shards'."""
+    for path in journals(folder, name):
+        yield from _lines_of(path)
+
+
+def _lines_of(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The lines of one file; a last one that was cut short is left out, as a run leaves it out."""
     # Split at line feeds alone: texts may hold other characters that end lines.
     lines = path.read_bytes().split(b"\n")
     for number, line in enumerate(lines[:-1], start=1):

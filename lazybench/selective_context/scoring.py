@@ -9,7 +9,7 @@ import torch
 from torch.nn import functional
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from lazybench.errors import LazyBenchError
+from lazybench.errors import LazyBenchError, RecordFailure
 from lazybench.selective_context.tokens import encode
 
 # Tokens whose logits exist at once. The rest of a window waits, and reads the cache: long windows times large
@@ -63,6 +63,7 @@ class Scorer:
 
         Raises:
             LazyBenchError: the tokenizer has no token to begin with.
+            RecordFailure: the model's logits are not finite.
         """
         ends: list[int] = []
         losses: list[torch.Tensor] = []
@@ -74,6 +75,8 @@ class Scorer:
             ends += [start + position for position in inside[:-1]] + [end]
             losses += [self._losses(window) for window in torch.tensor(ids).split(self._window())]
         information = torch.cat(losses).double().cpu().numpy() if losses else np.empty(0)
+        if np.isnan(information).any():
+            raise RecordFailure("the scorer's logits are not finite: nothing can be told from them")
         return ScoredTokens(np.maximum.accumulate(np.array(ends, np.int64)), information)
 
     def _losses(self, ids: torch.Tensor) -> torch.Tensor:

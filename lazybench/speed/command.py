@@ -10,7 +10,6 @@ from functools import partial
 from pathlib import Path
 
 import pandas as pd
-import torch
 from tqdm import tqdm
 from transformers import PreTrainedModel
 
@@ -19,8 +18,9 @@ from lazybench.config import SpeedConfig
 from lazybench.console import table
 from lazybench.decoding import Decoder
 from lazybench.errors import LazyBenchError, RecordFailure
+from lazybench.job import build_method
 from lazybench.language_model import load_model, load_tokenizer
-from lazybench.runner import build_method
+from lazybench.out_of_memory import ran_out
 from lazybench.speed import plot
 from lazybench.speed.measures import SHOWN, summary
 from lazybench.speed.profiling import write_profile
@@ -121,7 +121,9 @@ def measure(config: SpeedConfig, subjects: list[Subjects]) -> pd.DataFrame:
             row = _row(subject, config)
         except RecordFailure as failure:
             raise LazyBenchError(f"method={about['method']} at {tokens} tokens: {failure}") from None
-        except torch.OutOfMemoryError:
+        except Exception as error:
+            if not ran_out(error):
+                raise
             message = f"out of memory at {tokens} tokens: set shorter lengths"
             if not rows:
                 raise LazyBenchError(message) from None

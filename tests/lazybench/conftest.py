@@ -59,9 +59,9 @@ def lazybench(monkeypatch, capsys, tiny_model, tmp_path):
 
 @pytest.fixture
 def run(lazybench, tiny_model, tmp_path):
-    """Call `lazybench run` on the tiny model with small data; settings given override these."""
+    """Call `lazybench run`, or `plan`, on the tiny model with small data; settings given override these."""
 
-    def call(*words: str, output: str = "runs") -> tuple[int, str, str]:
+    def call(*words: str, output: str = "runs", command: str = "run") -> tuple[int, str, str]:
         settings = {
             "model.path": tiny_model,
             "model.name": "tiny",
@@ -77,6 +77,6 @@ def run(lazybench, tiny_model, tmp_path):
             settings |= {"method": "lazyllm", "method.schedule": "[1:0.6]"}
         given = {word.partition("=")[0] for word in words}
         defaults = [f"{key}={value}" for key, value in settings.items() if key not in given]
-        return lazybench("run", *defaults, *words)
+        return lazybench(command, *defaults, *words)
 
     return call

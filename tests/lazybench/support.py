@@ -23,6 +23,15 @@ def rows(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (folder / "predictions.jsonl").read_text().splitlines()]
 
 
+def one_line(code: int, err: str) -> str:
+    """What a command says that ended because of bad input: one line, and exit code 2."""
+    lines = [line for line in err.splitlines() if line.strip()]
+    assert code == 2, err
+    assert len(lines) == 1, err
+    assert "Traceback" not in err
+    return lines[0]
+
+
 def byte_tokenizer(**special: str) -> PreTrainedTokenizerFast:
     """One token a byte, with a BOS that the tokenizer itself puts in front, as Llama 2's does."""
     names = {"bos_token": "<s>", "eos_token": "</s>", **special}

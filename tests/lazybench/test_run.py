@@ -192,17 +192,6 @@ def test_where_the_results_lie_does_not_change_the_folder(run, tmp_path):
     assert folders(tmp_path / "runs")[0].name == folders(tmp_path / "elsewhere")[0].name
 
 
-def test_a_sweep_runs_every_combination_and_goes_on_after_a_failure(run, tmp_path):
-    code, _, err = run("-m", "method=lazyllm", "method.schedule=[1:0.6],[9:0.5],[1:0.4]")
-    assert code == 2
-    assert "the model has 4 layers" in err
-    assert "the same command runs what is missing" in err
-    schedules = [
-        yaml.safe_load((f / "config.yaml").read_text())["method"]["schedule"] for f in folders(tmp_path / "runs")
-    ]
-    assert sorted(schedules) == ["1:0.4", "1:0.6"]
-
-
 def test_the_baseline_is_its_own_neighbour(run, tmp_path):
     run("method=baseline")
     (folder,) = folders(tmp_path / "runs")

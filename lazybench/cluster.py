@@ -1,0 +1,98 @@
+"""What must hold on a cluster before a sweep starts there."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import subprocess
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from lazybench.errors import LazyBenchError
+from lazybench.job import Job
+from lazybench.language_model import cached
+
+SLURM = "SlurmLauncher"
+# File systems that no other machine sees.
+_OWN = ("tmpfs", "ramfs", "overlay", "squashfs")
+_SHARED = ("nfs", "nfs4", "lustre", "gpfs", "beegfs", "ceph", "cifs", "smb3", "afs", "panfs", "pvfs2", "wekafs", "9p")
+_PATIENCE_S = 60
+
+
+def check(launcher: str, jobs: Sequence[Job]) -> list[str]:
+    """Look for what would make a cluster's jobs fail or hang.
+
+    Args:
+        launcher: the class name of Hydra's launcher.
+        jobs: the sweep's jobs.
+
+    Returns:
+        warnings.
+
+    Raises:
+        LazyBenchError: Slurm is not there, keeps no accounts, or its nodes cannot see the output folder.
+    """
+    if launcher != SLURM:
+        return []
+    _check_accounting()
+    warnings = [] if _is_one_machine() else _check_shared({job.config.output for job in jobs})
+    for path in sorted({job.config.model.path for job in jobs if not cached(job.config.model)}):
+        warnings.append(f"the weights of {path} are not on this machine: every job would fetch them; fetch them once")
+    return warnings
+
+
+def _check_accounting() -> None:
+    if shutil.which("sbatch") is None:
+        raise LazyBenchError(
+            "there is no sbatch here: start the sweep where Slurm's commands are, or use +cluster=local"
+        )
+    config = _said("scontrol", "show", "config")
+    kept = [line.partition("=")[2].strip() for line in config.splitlines() if line.startswith("AccountingStorageType")]
+    if not any(kind.endswith("slurmdbd") for kind in kept):
+        raise LazyBenchError(
+            "Slurm keeps no accounts here, so a sweep would wait for ever for a cancelled job: it needs "
+            f"AccountingStorageType=accounting_storage/slurmdbd, not {', '.join(kept) or 'nothing'}"
+        )
+    _said("sacct", "--noheader", "--starttime", "now")
+
+
+def _said(*command: str) -> str:
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_PATIENCE_S)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise LazyBenchError(f"{command[0]} does not answer: {error}") from None
+    if done.returncode:
+        reason = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
+        raise LazyBenchError(f"{' '.join(command)} fails: {reason}")
+    return done.stdout
+
+
+def _is_one_machine() -> bool:
+    """Whether all nodes are this machine, which then sees all that they see."""
+    here = {socket.gethostname(), socket.gethostname().partition(".")[0], "localhost", "127.0.0.1"}
+    addresses = {word.partition("=")[2] for word in _said("scontrol", "show", "node").split() if "NodeAddr=" in word}
+    return addresses <= here
+
+
+def _check_shared(outputs: Iterable[str]) -> list[str]:
+    warnings = []
+    for output in sorted(outputs):
+        kind = _file_system(Path(output).absolute())
+        if kind in _OWN:
+            raise LazyBenchError(f"output={output} is on {kind}, which the nodes cannot see: set it to a shared folder")
+        if kind not in _SHARED and not kind.startswith("fuse"):
+            warnings.append(f"output={output} is on {kind}: make sure that every node sees the same folder there")
+    return warnings
+
+
+def _file_system(path: Path) -> str:
+    """The type of the file system that `path` is on or would be made on."""
+    while not path.exists():
+        path = path.parent
+    path, found, best = path.resolve(), "unknown", -1
+    for line in Path("/proc/self/mounts").read_text().splitlines():
+        _, place, kind, *_ = line.split()
+        place = place.replace("\\040", " ")
+        if (str(path) + "/").startswith(place.rstrip("/") + "/") and len(place) >= best:
+            found, best = kind, len(place)
+    return found

@@ -1,0 +1,161 @@
+"""One run, checked as far as it can be without the model's weights, and not started."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hydra.utils import instantiate
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from lazybench.config import DataConfig, ModelConfig, RunConfig, check_name
+from lazybench.data import load_records
+from lazybench.data.record import Record, fingerprint
+from lazybench.errors import LazyBenchError
+from lazybench.facts import DatasetFacts, datasets_of, load_facts
+from lazybench.language_model import load_skeleton, load_tokenizer, locate
+from lazybench.methods.base import Method
+from lazybench.shard import Shard
+from lazybench.store import Key, digest
+
+# Raised when a change of code changes what runs give: a score, a time, a column. Older runs then run again.
+RESULTS_VERSION = 2
+
+
+class Sources:
+    """Tokenizers, records and model structures, each loaded once for all jobs that share them."""
+
+    def __init__(self) -> None:
+        self._loaded: dict[tuple[str, str], Any] = {}
+
+    def tokenizer(self, model: ModelConfig) -> PreTrainedTokenizerBase:
+        """See `language_model.load_tokenizer`."""
+        return self._once("tokenizer", asdict(model), lambda: load_tokenizer(model))
+
+    def skeleton(self, model: ModelConfig) -> PreTrainedModel:
+        """See `language_model.load_skeleton`."""
+        return self._once("skeleton", asdict(model), lambda: load_skeleton(model))
+
+    def weights(self, model: ModelConfig) -> str:
+        """See `language_model.Weights.identity`."""
+        return self._once("weights", asdict(model), lambda: locate(model).identity(model))
+
+    def records(self, dataset: str, data: DataConfig, model: ModelConfig) -> list[Record]:
+        """See `data.load_records`."""
+        # Generated records are counted in the model's tokens; others are the same for every model.
+        key = {"dataset": dataset, "data": asdict(data), "model": asdict(model) if data.source == "sample" else None}
+        return self._once("records", key, lambda: load_records(dataset, data, self.tokenizer(model)))
+
+    def _once(self, kind: str, key: dict[str, Any], load: Any) -> Any:
+        name = (kind, digest(key))
+        if name not in self._loaded:
+            self._loaded[name] = load()
+        return self._loaded[name]
+
+
+@dataclass(frozen=True)
+class Job:
+    """A run's settings and all that follows from them.
+
+    Attributes:
+        config: the settings.
+        facts: facts by dataset.
+        datasets: the datasets of the task.
+        method: the method, not yet prepared for the model.
+        tokenizer: the model's tokenizer.
+        records: all records of the run, whatever the shard.
+        settings: what `config.yaml` says: everything set, and the hashes of the weights and records met.
+    """
+
+    config: RunConfig
+    facts: dict[str, DatasetFacts]
+    datasets: list[str]
+    method: Method
+    tokenizer: PreTrainedTokenizerBase
+    records: list[Record] = field(repr=False)
+    settings: dict[str, Any]
+
+    @property
+    def shard(self) -> Shard | None:
+        """The part of the records that this job runs; None for all."""
+        return Shard.parse(self.config.shard)
+
+    @property
+    def own(self) -> list[Record]:
+        """The records that this job runs."""
+        return self.records if self.shard is None else self.shard.of(self.records)
+
+    @property
+    def keys(self) -> list[Key]:
+        """Dataset and id of all records of the run."""
+        return [(record.dataset, record.id) for record in self.records]
+
+    def folder(self, where: dict[str, Any]) -> Path:
+        """The run's folder on a machine that `environment.describe` described as `where`."""
+        config = self.config
+        inside = Path(config.output) / config.model.name / config.data.name / self.method.name
+        return inside / digest(self._decisive(where))
+
+    def _decisive(self, where: dict[str, Any]) -> dict[str, Any]:
+        """What decides a run's results, times included; where files lie and who committed what does not."""
+        model = {key: value for key, value in self.settings["model"].items() if key not in ("name", "path", "device")}
+        # The records' own hash says which they are, however they were come by.
+        rest = {key: value for key, value in self.settings.items() if key != "data"}
+        where = {key: value for key, value in where.items() if key != "commit"}
+        facts = {name: asdict(self.facts[name]) for name in self.datasets}
+        return {**rest, "model": model, "where": where, "facts": facts, "results_version": RESULTS_VERSION}
+
+    def check_context(self, model: PreTrainedModel) -> None:
+        """Refuse prompts that the model has no positions for.
+
+        Raises:
+            LazyBenchError: the limit and the new tokens are more than the model holds.
+        """
+        limit, holds = self.config.model.limit, getattr(model.config, "max_position_embeddings", None)
+        longest = limit + max(self.facts[name].max_new_tokens for name in self.datasets)
+        if holds is not None and longest > holds:
+            raise LazyBenchError(
+                f"model.limit={limit} and {longest - limit} new tokens are more than the {holds} positions of "
+                f"{self.config.model.name}: set model.limit={holds - longest + limit} or less"
+            )
+
+
+def prepare(config: RunConfig, sources: Sources) -> Job:
+    """Check a run's settings, and find its data and weights.
+
+    Raises:
+        LazyBenchError: anything about the settings, the data or the model's files that cannot work.
+    """
+    facts = load_facts(config.data.datasets)
+    datasets = datasets_of(config.task, facts)
+    method = build_method(config.method)
+    tokenizer = sources.tokenizer(config.model)
+    records = [record for name in datasets for record in sources.records(name, config.data, config.model)]
+    settings = asdict(config)
+    for free in ("output", "trace", "shard", "retry_failed"):
+        del settings[free]
+    settings["method"] = {"_target_": config.method["_target_"], **asdict(method)}
+    settings |= {"weights": sources.weights(config.model), "records": fingerprint(records)}
+    job = Job(config, facts, datasets, method, tokenizer, records, settings)
+    if not job.own:
+        raise LazyBenchError(f"shard={config.shard}: the run has {len(records)} records: set fewer parts")
+    return job
+
+
+def build_method(settings: dict[str, Any]) -> Method:
+    """The method that a config's `method` describes.
+
+    Raises:
+        LazyBenchError: `_target_` does not name a `Method`.
+    """
+    target = settings.get("_target_")
+    if not target:
+        raise LazyBenchError("method has no _target_: name a class such as lazybench.methods.lazyllm.LazyLLM")
+    method = instantiate(settings, _convert_="all")
+    if not isinstance(method, Method):
+        raise LazyBenchError(f"method._target_={target} is not a lazybench.methods.Method")
+    check_name("method.name", method.name)
+    if not isinstance(method.repeats, int) or method.repeats < 1:
+        raise LazyBenchError(f"method.repeats={method.repeats} is out of range: at least 1")
+    return method

@@ -1,0 +1,84 @@
+"""Locks on files, which end with the process that holds them, however it ends."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import time
+from pathlib import Path
+
+from lazybench.errors import LazyBenchError
+
+# Long enough for another process that only looks at the lock.
+_PATIENCE_S = 1.0
+
+
+class Busy(LazyBenchError):
+    """Another process is at work where this one wanted to be."""
+
+
+class Lock:
+    """A lock on a file, shared or exclusive, held until it is released.
+
+    Args:
+        path: the file; made where it is missing.
+        patience_s: seconds to try for.
+    """
+
+    def __init__(self, path: Path, patience_s: float = _PATIENCE_S) -> None:
+        self._path = path
+        self._patience_s = patience_s
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+
+    def exclusive(self) -> bool:
+        """Hold it alone; returns whether that could be had."""
+        return self._take(fcntl.LOCK_EX)
+
+    def shared(self) -> bool:
+        """Hold it together with others that share it; returns whether that could be had."""
+        return self._take(fcntl.LOCK_SH)
+
+    def release(self) -> None:
+        """Let others have it."""
+        fcntl.flock(self._file, fcntl.LOCK_UN)
+
+    def close(self) -> None:
+        """Release it for good."""
+        os.close(self._file)
+
+    def _take(self, kind: int) -> bool:
+        end = time.monotonic() + self._patience_s
+        while True:
+            try:
+                fcntl.flock(self._file, kind | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if time.monotonic() > end:
+                    return False
+                time.sleep(0.05)
+            except OSError as error:
+                if error.errno not in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP):
+                    raise
+                raise LazyBenchError(
+                    f"{self._path}: this file system has no locks, which keep two jobs apart: set output= to another, "
+                    "or have it mounted with flock"
+                ) from None
+            else:
+                return True
+
+
+def is_held(path: Path) -> bool:
+    """Whether a process holds the lock on `path`."""
+    try:
+        file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    finally:
+        os.close(file)
+    return False

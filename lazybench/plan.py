@@ -1,0 +1,116 @@
+"""What a sweep would do: its jobs, what is already done, and about how long and how much memory each takes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+from transformers import PreTrainedModel
+
+from lazybench.console import table
+from lazybench.data.record import Record
+from lazybench.job import Job, Sources
+from lazybench.methods.baseline import Baseline
+from lazybench.states import StateFile, read
+from lazybench.store import CONFIG, RunFolder
+
+# One A100 in bfloat16: what prefilling reaches of its 312e12 operations a second, and Python's time between kernels.
+_OPERATIONS_PER_S = 140e12
+_LAYER_STEP_S = 0.9e-3
+_BYTES_PER_S = 1.5e12
+# English text: tokens of a word, by the tokenizers of Llama 2 and SmolLM2.
+_TOKENS_PER_WORD = 1.4
+_CONTEXT_BYTES = 1e9  # what CUDA and its libraries take for themselves
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What a job takes at most on one A100.
+
+    Attributes:
+        hours: for the records that are left.
+        memory_gb: of the GPU, at the longest prompt.
+    """
+
+    hours: float
+    memory_gb: float
+
+
+def show(jobs: Sequence[Job], sources: Sources) -> None:
+    """Print the plan.
+
+    Args:
+        jobs: the checked jobs.
+        sources: what they were loaded from.
+    """
+    rows, hours = [], 0.0
+    for job in jobs:
+        done = done_records(job)
+        guess = estimate(job, sources.skeleton(job.config.model), len(job.own) - done)
+        hours += guess.hours
+        config = job.config
+        settings = StateFile(config).summary.settings
+        rows.append(
+            [
+                f"{job.method.name} {settings}".strip(),
+                config.model.name,
+                config.data.name,
+                config.task + (f" {config.shard}" if config.shard else ""),
+                f"{done}/{len(job.own)}",
+                f"{guess.hours:.1f}",
+                f"{guess.memory_gb:.0f}",
+            ]
+        )
+    header = ["method", "model", "data", "task", "records done", "A100 hours", "GPU GB"]
+    print(table(header, rows, left=4))
+    left = sum(row[4].partition("/")[0] != row[4].partition("/")[2] for row in rows)
+    print(f"\n{len(jobs)} jobs, {left} of them with records to run")
+    print(f"about {hours:.1f} hours of one A100 at most: every answer taken to be as long as its dataset allows")
+
+
+def done_records(job: Job) -> int:
+    """How many of a job's records are done, wherever they were run."""
+    state = read(StateFile(job.config).path)
+    if state is None or state.folder is None:
+        return 0
+    folder = Path(job.config.output) / state.folder
+    try:
+        settings = yaml.safe_load((folder / CONFIG).read_text("utf-8"))
+    except (OSError, yaml.YAMLError):
+        return 0
+    if settings != json.loads(json.dumps(job.settings)):  # other records or weights lie there now
+        return 0
+    return len(RunFolder(folder).done().keys() & {(record.dataset, record.id) for record in job.own})
+
+
+def estimate(job: Job, model: PreTrainedModel, left: int) -> Estimate:
+    """The time of the records left and the memory of the longest one, from the model's size.
+
+    Prefilling takes two operations a weight and token; a decoding step reads all weights once, and waits for Python.
+    """
+    config = model.config.get_text_config()
+    weights = sum(weight.numel() for weight in model.parameters())
+    size = 4 if job.config.model.dtype == "float32" else 2
+    step = config.num_hidden_layers * _LAYER_STEP_S + weights * size / _BYTES_PER_S
+    paired = job.config.timing.paired and not isinstance(job.method, Baseline)
+
+    def seconds(record: Record) -> float:
+        words = min(record.length * _TOKENS_PER_WORD, job.config.model.limit)
+        prefill = 2 * weights * words / _OPERATIONS_PER_S
+        answer = prefill + job.facts[record.dataset].max_new_tokens * step
+        method = answer + (job.method.prefills - 1) * prefill
+        # One untimed pass of two tokens goes before the timed one of each.
+        return (job.method.repeats * (method + prefill + step)) + paired * (answer + prefill + step)
+
+    mean = sum(map(seconds, job.own)) / len(job.own)
+    tokens = job.config.model.limit + max(job.facts[name].max_new_tokens for name in job.datasets)
+    heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+    width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    kept = 2 * config.num_hidden_layers * heads * width * tokens * size
+    working = (
+        tokens * (8 * config.hidden_size + 3 * getattr(config, "intermediate_size", 4 * config.hidden_size)) * size
+    )
+    return Estimate(mean * left / 3600, (weights * size + kept + working + _CONTEXT_BYTES) / 1e9)

@@ -1,0 +1,122 @@
+"""The command that tells what has become of each job."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from lazybench import states, words
+from lazybench.console import table
+from lazybench.errors import LazyBenchError
+from lazybench.shard import Shard
+from lazybench.states import State
+from lazybench.store import CONFIG, ENVIRONMENT, SCORES, RunFolder
+
+_DEFAULTS = {"runs": "results/runs"}
+_USAGE = """\
+lazybench status: what has become of each job
+
+  python -m lazybench status
+  python -m lazybench status runs=FOLDER,OTHER
+
+  runs  output folders of runs, several with commas (default results/runs)
+
+done; running; stopped (a person or a scheduler ended it); failed, with the last line of why; missing (planned by a
+sweep and not begun). The command that started a job goes on where it stopped."""
+# How a state is shown, in the order of the table.
+_SHOWN = {
+    states.RUNNING: "running",
+    states.FAILED: "failed",
+    states.STOPPED: "stopped",
+    states.PLANNED: "missing",
+    states.DONE: "done",
+}
+
+
+def main(argv: Sequence[str]) -> int:
+    """Print the jobs of some output folders.
+
+    Args:
+        argv: `key=value` words, or `--help`.
+
+    Returns:
+        0.
+
+    Raises:
+        LazyBenchError: a word is unknown, or a folder has no jobs.
+    """
+    if any(word in ("-h", "--help") for word in argv):
+        print(_USAGE)
+        return 0
+    places = words.settings(argv, _DEFAULTS)["runs"].split(",")
+    jobs = [(job, done) for place in places if place for job, done in _jobs(Path(place))]
+    order = list(_SHOWN)
+    jobs.sort(key=lambda job: order.index(job[0].state))
+    print(table(["state", "task", "model", "data", "method", "", "records"], [_row(*job) for job in jobs], left=6))
+    counts = Counter(job.state for job, _ in jobs)
+    print("\n" + ", ".join(f"{counts[state]} {shown}" for state, shown in _SHOWN.items() if counts[state]))
+    return 0
+
+
+def _jobs(output: Path) -> list[tuple[State, int]]:
+    """The jobs of an output folder, and how many records each has done."""
+    if not output.is_dir():
+        raise LazyBenchError(f"runs={output}: no such folder")
+    known = [state for path in sorted((output / states.FOLDER).glob("*.json")) if (state := states.read(path))]
+    jobs = [_looked_at(state, output) for state in known]
+    jobs += _older(output, {state.folder for state in known})
+    if not jobs:
+        raise LazyBenchError(
+            f"runs={output}: no runs there; make one: python -m lazybench run method=lazyllm task=code"
+        )
+    return jobs
+
+
+def _looked_at(state: State, output: Path) -> tuple[State, int]:
+    """The state as it is now: a job that was killed could not say so."""
+    if state.folder is None:
+        return state, 0
+    folder = RunFolder(output / state.folder, Shard.parse(state.shard))
+    if state.state == states.RUNNING and not folder.is_busy:
+        state = replace(state, state=states.FAILED, why=f"killed, or its machine went down ({state.where})")
+    if state.state == states.DONE:
+        if folder.path.is_dir():
+            return state, state.records or 0
+        return replace(state, state=states.PLANNED, folder=None), 0
+    return state, folder.count()
+
+
+def _older(output: Path, known: set[str | None]) -> Iterator[tuple[State, int]]:
+    """Runs that are there without a state, as after a copy."""
+    for path in sorted(output.glob(f"*/*/*/*/{CONFIG}")):
+        folder = path.parent
+        inside = folder.relative_to(output)
+        if str(inside) in known or not (folder / ENVIRONMENT).is_file():
+            continue
+        model, data, method, digest = inside.parts
+        finished = (folder / SCORES).is_file()
+        count = len(RunFolder(folder).done())
+        yield (
+            State(
+                model,
+                data,
+                method,
+                "",
+                None,
+                digest,
+                state=states.DONE if finished else states.STOPPED,
+                folder=str(inside),
+                records=count if finished else None,
+            ),
+            count,
+        )
+
+
+def _row(state: State, done: int) -> list[str]:
+    task = state.task + (f" {state.shard}" if state.shard else "")
+    records = f"{done}/{'?' if state.records is None else state.records}"
+    method = f"{state.method} {state.settings}".strip()
+    note = state.why or (state.where if state.state == states.RUNNING else "") or ""
+    return [_SHOWN[state.state], task, state.model, state.data, method, note, records]

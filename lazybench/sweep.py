@@ -1,0 +1,122 @@
+"""Checks every job of a sweep before the first one starts, and plans it where only that is asked for."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.plugins import Plugins
+from hydra.experimental.callback import Callback
+from omegaconf import DictConfig, open_dict
+
+from lazybench.cli_errors import explain
+from lazybench.config import RunConfig
+from lazybench.errors import LazyBenchError, one_line
+from lazybench.hydra_app import KNOWN, read_settings
+
+if TYPE_CHECKING:
+    from lazybench.job import Job, Sources
+
+_IN_TURN = "BasicLauncher"
+_BASIC = "hydra._internal.core_plugins.basic_sweeper.BasicSweeper"
+
+
+class SweepCheck(Callback):
+    """Hydra's word for what runs before a sweep's launcher, on the machine that drives it.
+
+    Args:
+        plan: print what the sweep would do, and end there.
+    """
+
+    def __init__(self, plan: bool = False) -> None:
+        self.plan = plan
+
+    def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
+        """Check all jobs, then note them as planned.
+
+        Raises:
+            SystemExit: a job cannot work (2), or only a plan was asked for (0). Hydra lets no other exception through.
+        """
+        if config.hydra.sweeper._target_ != _BASIC:  # another sweeper chooses its jobs as it goes
+            return
+        try:
+            self._start(config)
+        except KNOWN as error:
+            print(f"lazybench: {one_line(explain(error))}", file=sys.stderr)
+            sys.exit(2)
+        if self.plan:
+            sys.exit(0)
+
+    def _start(self, config: DictConfig) -> None:
+        import transformers
+
+        from lazybench import cluster, plan
+        from lazybench.job import Sources
+        from lazybench.states import StateFile
+
+        transformers.utils.logging.set_verbosity_error()
+        transformers.utils.logging.disable_progress_bar()
+        sources = Sources()
+        jobs = _checked(list(_settings(config)), sources)
+        launcher = config.hydra.launcher._target_.rpartition(".")[2]
+        warnings = cluster.check(launcher, jobs)
+        for text in warnings:
+            print(f"warning: {text}", file=sys.stderr)
+        if self.plan:
+            plan.show(jobs, sources)
+            return
+        for job in jobs:
+            StateFile(job.config).plan()
+        if launcher != _IN_TURN:
+            folder = config.hydra.launcher.get("submitit_folder")
+            said = f"; what they say is in {Path(folder).parent}" if folder else ""
+            print(f"{len(jobs)} jobs{said}; follow them with: python -m lazybench status runs={jobs[0].config.output}")
+
+
+def _settings(config: DictConfig) -> Iterator[RunConfig]:
+    """The settings of each job, as Hydra's own sweeper makes them."""
+    loader = GlobalHydra.instance().config_loader()
+    words = [f"{key}={value}" for key, value in (config.hydra.sweeper.params or {}).items()]
+    overrides = OverridesParser.create(config_loader=loader).parse_overrides([*words, *config.hydra.overrides.task])
+    sweeper = next(kind for kind in _sweepers() if kind.__name__ == "BasicSweeper")
+    for batch in sweeper.split_arguments(overrides, max_batch_size=None):
+        for job in batch:
+            composed = loader.load_sweep_config(config, list(job))
+            hydra = composed.hydra
+            with open_dict(composed):
+                del composed["hydra"]
+            yield read_settings(composed, RunConfig, hydra)
+
+
+def _sweepers() -> list[Any]:
+    from hydra.plugins.sweeper import Sweeper
+
+    return Plugins.instance().discover(Sweeper)
+
+
+def _checked(configs: list[RunConfig], sources: Sources) -> list[Job]:
+    """Every job, checked.
+
+    Raises:
+        LazyBenchError: jobs that cannot work; the message is the first one's.
+    """
+    from lazybench.job import prepare
+
+    jobs, wrong = [], {}
+    for config in configs:
+        try:
+            job = prepare(config, sources)
+            skeleton = sources.skeleton(config.model)
+            job.check_context(skeleton)
+            job.method.check(skeleton)
+            jobs.append(job)
+        except KNOWN as error:
+            wrong.setdefault(explain(error), config)
+    if wrong:
+        more = f" (and {len(wrong) - 1} more: correct this one to see the next)" if len(wrong) > 1 else ""
+        raise LazyBenchError(f"{next(iter(wrong))}{more}")
+    return jobs

@@ -1,0 +1,27 @@
+"""Reads `key=value` words for the commands that Hydra does not configure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from lazybench.errors import LazyBenchError
+from lazybench.suggest import suggest
+
+
+def settings(words: Sequence[str], defaults: Mapping[str, str]) -> dict[str, str]:
+    """The defaults with the given values in their places.
+
+    Raises:
+        LazyBenchError: a word is not `key=value`, its key is unknown, or its value is empty.
+    """
+    read = dict(defaults)
+    for word in words:
+        key, equals, value = word.partition("=")
+        if not equals:
+            raise LazyBenchError(f"{word!r} is not key=value: {suggest(key, [f'{name}=' for name in defaults])}")
+        if key not in defaults:
+            raise LazyBenchError(f"unknown setting {key!r}: {suggest(key, defaults)}")
+        if not value.strip(","):
+            raise LazyBenchError(f"{key}= is empty: give a folder")
+        read[key] = value
+    return read

@@ -1,0 +1,137 @@
+"""A run's records shared out among jobs, and records that are run again."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support import LAZY, folders, rows
+
+from lazybench.errors import LazyBenchError
+from lazybench.shard import Shard
+from lazybench.store import RunFolder
+
+TASK = ("task=multidoc_qa", "data.limit=2")
+
+
+def answers(folder: Path) -> list[tuple[str, str, str]]:
+    return [(row["dataset"], row["_id"], row["prediction"]) for row in rows(folder)]
+
+
+@given(st.integers(1, 40), st.integers(0, 100))
+def test_shards_hold_every_record_once_and_are_about_as_large(count, records):
+    parts = [Shard(index, count).of(range(records)) for index in range(1, count + 1)]
+    assert sorted(record for part in parts for record in part) == list(range(records))
+    assert max(map(len, parts)) - min(map(len, parts)) <= 1
+
+
+@pytest.mark.parametrize("text", ["0/2", "3/2", "1", "1/0", "a/b", "-1/2", "1/2/3", "", "1 / 2", "٣/٤"])
+def test_what_is_no_shard_is_refused(run, tmp_path, text):
+    with pytest.raises(LazyBenchError, match="write i/n"):
+        Shard.parse(text)
+    code, _, err = run(*LAZY, f"shard='{text}'")
+    assert code == 2
+    assert "write i/n" in err
+    assert not (tmp_path / "runs").exists()
+
+
+def test_shards_give_the_run_that_one_job_gives(run, lazybench, tmp_path):
+    run(*LAZY, *TASK)
+    (whole,) = folders(tmp_path / "runs")
+    for shard in ("2/3", "3/3", "1/3"):
+        code, out, _ = run(*LAZY, *TASK, f"shard={shard}", output="shared")
+        assert code == 0
+        assert ("2wikimqa" in out) == (shard == "1/3")  # scores come when all records are there
+        code, out, _ = lazybench("report", f"runs={tmp_path / 'shared'}", f"out={tmp_path / 'report'}")
+        assert code == 0
+        assert out.startswith("1 runs")
+    (shared,) = folders(tmp_path / "shared")
+    assert shared.name == whole.name
+    assert answers(shared) == answers(whole)
+    assert sorted(path.name for path in shared.glob("*.jsonl")) == ["predictions.jsonl"]
+    known = {"records", "failed", "score"}
+    score, other = (json.loads((folder / "scores.json").read_text())["datasets"] for folder in (shared, whole))
+    assert {name: {key: of[key] for key in known} for name, of in score.items()} == {
+        name: {key: of[key] for key in known} for name, of in other.items()
+    }
+    code, out, _ = run(*LAZY, *TASK, "shard=2/3", output="shared")
+    assert code == 0
+    assert "nothing to do" in out
+
+
+def test_a_whole_run_takes_up_what_shards_have_left(run, tmp_path):
+    run(*LAZY, *TASK, "shard=2/3", "trace=true")
+    (folder,) = folders(tmp_path / "runs")
+    before = rows(folder / ".." / folder.name) if (folder / "predictions.jsonl").exists() else []
+    assert before == []
+    code, out, _ = run(*LAZY, *TASK, "trace=true")
+    assert code == 0
+    assert "2 of 6 records are done" in out
+    assert len(answers(folder)) == len(set(answers(folder))) == 6
+    assert not list(folder.glob("*-2of3.jsonl"))
+    assert len((folder / "traces.jsonl").read_text().splitlines()) == 6
+
+
+def test_one_process_to_a_run_and_one_to_a_shard(run, tmp_path):
+    run(*LAZY, *TASK, "shard=1/2")
+    (path,) = folders(tmp_path / "runs")
+    with RunFolder(path, Shard(2, 2)).opened({}, {}):
+        for taken in ("shard=2/2", "shard=null"):
+            code, _, err = run(*LAZY, *TASK, taken)
+            assert code == 2
+            assert "another process is at work" in err
+    code, out, _ = run(*LAZY, *TASK, "shard=2/2")
+    assert code == 0
+    assert "2wikimqa" in out
+
+
+def test_more_shards_than_records_are_refused(run, tmp_path):
+    code, _, err = run(*LAZY, *TASK, "shard=7/7")
+    assert code == 2
+    assert "the run has 6 records" in err
+    assert not (tmp_path / "runs").exists()
+
+
+FLAKY = """
+import os
+from dataclasses import dataclass
+
+import torch
+
+from lazybench.methods import Method, Output
+
+
+@dataclass
+class Flaky(Method):
+    def generate(self, prompt, decode, seed):
+        if prompt.record.dataset == "musique" and "FLAKY" in os.environ:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return Output(decode(prompt.ids), prompt_computed=1.0)
+"""
+
+
+@pytest.mark.parametrize("shards", [["null"], ["1/2", "2/2"]])
+def test_failed_records_are_run_again_where_asked_for(run, tmp_path, monkeypatch, shards):
+    (tmp_path / "flaky.py").write_text(FLAKY)
+    (tmp_path / "method").mkdir()
+    (tmp_path / "method" / "flaky.yaml").write_text("_target_: flaky.Flaky\nname: flaky\n")
+    words = ["--config-dir", str(tmp_path), "method=flaky", *TASK]
+    monkeypatch.setenv("FLAKY", "1")
+    for shard in shards:
+        assert run(*words, f"shard={shard}")[0] == 0
+    (folder,) = folders(tmp_path / "runs")
+    assert sum(1 for row in rows(folder) if row.get("error")) == 2
+    monkeypatch.delenv("FLAKY")
+    code, out, _ = run(*words)
+    assert "nothing to do" in out
+    for shard in shards:
+        code, out, _ = run(*words, f"shard={shard}", "retry_failed=true")
+        assert code == 0
+    assert len(rows(folder)) == 6
+    assert not any(row.get("error") for row in rows(folder))
+    assert json.loads((folder / "scores.json").read_text())["tasks"]["multidoc_qa"]["failed"] == 0
+    code, out, _ = run(*words, "retry_failed=true")
+    assert "nothing to do" in out
