@@ -28,10 +28,9 @@ def watch(message: str) -> None:
 
 
 def unwatch() -> None:
-    """From here on, end without a word: all that matters has been done."""
+    """From here on, let the process end by itself: all is done, and its exit code says how."""
     for number in (signal.SIGINT, signal.SIGTERM):
-        if signal.getsignal(number) is _stop:
-            signal.signal(number, signal.SIG_DFL)
+        signal.signal(number, signal.SIG_IGN)
 
 
 def leave_if_stopped() -> None:

@@ -354,8 +354,18 @@ def _of_other_commands(chance: random.Random) -> Line:
     odd = chance.choice([name, long, f"{name}=1", "", "ä", os.fsdecode(b"\xff"), "a\nb", "\x1b[31m", f"--{name}", "-z"])
     made = [
         (odd,),
-        (_misspelt(chance.choice(["run", "list", "report", "score", "speed"]), ("run",), chance), "task=code"),
+        (
+            _misspelt(chance.choice(["run", "plan", "status", "list", "report", "score", "speed"]), ("run",), chance),
+            "task=code",
+        ),
         ("list", odd),
+        ("plan", odd),
+        ("plan", f"task={name}"),
+        ("plan", "task=code", f"method=baseline,{name}"),
+        ("plan", f"--{name}"),
+        ("status", odd),
+        ("status", f"runs=/{name}"),
+        ("status", f"{name}=1"),
         ("score",),
         ("score", f"/{name}"),
         ("score", long),
@@ -485,12 +495,25 @@ def test_the_line_says_what_would_be_right(run, cwd, words, says):
     assert says in err
 
 
-def test_a_sweep_with_a_bad_job_shows_no_line_of_hydras(run):
-    code, _, err = run("-m", "method=static_pruning", "method.layer=1", "method.keep=2,0.5", "data.limit=1")
-    assert code == 2
-    assert "method.keep=2 must be a number above 0" in err
-    assert "Traceback" not in err
-    assert "Error executing job" not in err
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["method=static_pruning", "method.layer=1", "method.keep=0.5,2"], "method.keep=2 must be a number above 0"),
+        (["task=code,nothing_like_it_zq"], "unknown task or dataset 'nothing_like_it_zq'"),
+        (["method=baseline,lazylm"], "did you mean 'lazyllm'?"),
+        (["data.limit=1,x"], "data.limit=x: must be a whole number or null"),
+        (["data.limit=1,0"], "data.limit=0 is out of range"),
+        (["methd=baseline,lazyllm"], "did you mean 'method'?"),
+        (["method.schedule=[1:0.5],[9:2]"], "method.schedule: keep 2.0 after layer 9"),
+        (["task="], "unknown task or dataset ''"),
+        (["task=code", "model.path=/nowhere,/nothing"], "model.path=/nowhere: no such folder"),
+    ],
+)
+def test_a_sweep_with_one_bad_job_costs_one_line(run, tmp_path, cwd, words, says):
+    code, out, err = run("-m", *words)
+    _check(tuple(words), code, out, err, cwd)
+    assert says in err
+    assert not (tmp_path / "runs").exists()
 
 
 def _process(*words: str | bytes, shell: str = "") -> subprocess.CompletedProcess:
