@@ -333,9 +333,13 @@ def hub_that(answers):
 
 
 def on_the_hub(tmp_path, begin="", **environment):
-    """Run on a model of the hub, in a process of its own: the hub's library reads its settings when imported."""
-    words = ("run", "method=baseline", "task=lcc", f"model.path={GATED}", "model.chat=null", "data.limit=1")
-    code = f"{begin}\nimport sys\nfrom lazybench.__main__ import main\nsys.argv[1:] = {words!r}\nsys.exit(main())"
+    """What is said of a model of the hub, in a process of its own: its library reads its settings when imported."""
+    code = (
+        f"{begin}\nimport sys\nfrom lazybench.config import ModelConfig\nfrom lazybench.errors import LazyBenchError\n"
+        "from lazybench.language_model import load_tokenizer\n"
+        f"try: load_tokenizer(ModelConfig(name='x', path={GATED!r}, limit=100))\n"
+        "except LazyBenchError as error: sys.exit(f'{error}')"
+    )
     settings = {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "HUGGING"))}
     settings |= {"HF_HOME": str(tmp_path / "home"), "PYTHONPATH": ":".join(sys.path), **environment}
     start = time.monotonic()
@@ -343,11 +347,14 @@ def on_the_hub(tmp_path, begin="", **environment):
         [sys.executable, "-c", code],
         capture_output=True, text=True, env=settings, cwd=tmp_path, stdin=subprocess.DEVNULL, timeout=120,
     )  # fmt: skip
-    said = one_line(done.returncode, done.stderr)
+    said, seconds = done.stderr.strip(), time.monotonic() - start
+    assert done.returncode == 1, said
+    assert len(said.splitlines()) == 1, said
     assert f"model.path={GATED} cannot be loaded" in said
-    return said, time.monotonic() - start
+    return said, seconds
 
 
+@pytest.mark.slow
 def test_a_gated_model_without_a_token(tmp_path):
     gate = {"X-Error-Code": "GatedRepo", "X-Error-Message": "Access to this model is restricted."}
     with hub_that((401, gate)) as url:
