@@ -184,6 +184,7 @@ def test_broken_json_is_named_with_its_line(refused, copy, name):
         ({"num_hidden_layers": 6}, "lack 18 of the model's weights, such as model.layers.4.input_layernorm.weight"),
         ({"model_type": "gpt2"}, "of the model's weights, such as transformer."),
         ({"rope_parameters": {"rope_type": "nope"}}, "'nope'"),
+        ({"quantization_config": {"quant_method": "hqq"}}, "(install it, or choose a model and settings that do"),
     ],
 )
 def test_a_configuration_that_does_not_fit_the_weights(refused, copy, values, says):
