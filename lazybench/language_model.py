@@ -227,6 +227,8 @@ def _explain(weights: Weights, error: Exception, offline: str | None) -> tuple[s
         return "it comes with Python code of its own", "set model.trust_remote_code=true if you trust that code"
     if isinstance(error, ImportError):
         return said, "install it, or choose a model and settings that do without"
+    if "attn_implementation" in said:
+        return "it does not run on the attention that model.attention names", "set another, or take another model"
     if isinstance(error, pickle.UnpicklingError | EOFError):
         return "its pickled weights are damaged or hold more than tensors", "convert them to .safetensors"
     if "ignore_mismatched_sizes" in said:

@@ -216,6 +216,12 @@ def test_missing_shards(refused, copy):
     assert "model-00002-of-00002.safetensors" in refused(copy)
 
 
+def test_attention_that_an_architecture_lacks(refused, tiny_model, monkeypatch):
+    monkeypatch.setattr(LlamaForCausalLM, "_supports_sdpa", False)
+    said = refused(tiny_model)
+    assert "it does not run on the attention that model.attention names (set another, or take another model)" in said
+
+
 def test_a_tokenizer_without_a_chat_template(refused, copy):
     (copy / "chat_template.jinja").write_text("")
     config = ModelConfig(name="x", path=str(copy), limit=100, chat="template")
