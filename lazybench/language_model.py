@@ -236,7 +236,7 @@ def _load(auto: Any, config: ModelConfig, **kwargs: Any) -> Any:
     try:
         return auto.from_pretrained(**weights.arguments(config), **kwargs)
     except Exception as error:  # files can be broken in any way, and each library has its own exceptions
-        if ran_out(error):
+        if auto is AutoModelForCausalLM and ran_out(error):
             raise
         said, advice = _explain(weights, error, offline)
         raise LazyBenchError(f"model.path={config.path} cannot be loaded: {said} ({advice})") from error
@@ -247,6 +247,10 @@ def _explain(weights: Weights, error: Exception, offline: str | None) -> tuple[s
     said = first_line(error)
     if "trust_remote_code" in str(error):
         return "it comes with Python code of its own", "set model.trust_remote_code=true if you trust that code"
+    if isinstance(error, ImportError):
+        return said, "install it, or choose a model and settings that do without"
+    if "attn_implementation" in said:
+        return "it does not run on the attention that model.attention names", "set another, or take another model"
     if isinstance(error, pickle.UnpicklingError | EOFError):
         return "its pickled weights are damaged or hold more than tensors", "convert them to .safetensors"
     if "ignore_mismatched_sizes" in said:

@@ -184,6 +184,7 @@ def test_broken_json_is_named_with_its_line(refused, copy, name):
         ({"num_hidden_layers": 6}, "lack 18 of the model's weights, such as model.layers.4.input_layernorm.weight"),
         ({"model_type": "gpt2"}, "of the model's weights, such as transformer."),
         ({"rope_parameters": {"rope_type": "nope"}}, "'nope'"),
+        ({"quantization_config": {"quant_method": "hqq"}}, "(install it, or choose a model and settings that do"),
     ],
 )
 def test_a_configuration_that_does_not_fit_the_weights(refused, copy, values, says):
@@ -213,6 +214,12 @@ def test_missing_shards(refused, copy):
     shards = {"lm_head.weight": "model-00002-of-00002.safetensors"}
     (copy / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": shards}))
     assert "model-00002-of-00002.safetensors" in refused(copy)
+
+
+def test_attention_that_an_architecture_lacks(refused, tiny_model, monkeypatch):
+    monkeypatch.setattr(LlamaForCausalLM, "_supports_sdpa", False)
+    said = refused(tiny_model)
+    assert "it does not run on the attention that model.attention names (set another, or take another model)" in said
 
 
 def test_a_tokenizer_without_a_chat_template(refused, copy):
@@ -333,9 +340,13 @@ def hub_that(answers):
 
 
 def on_the_hub(tmp_path, begin="", **environment):
-    """Run on a model of the hub, in a process of its own: the hub's library reads its settings when imported."""
-    words = ("run", "method=baseline", "task=lcc", f"model.path={GATED}", "model.chat=null", "data.limit=1")
-    code = f"{begin}\nimport sys\nfrom lazybench.__main__ import main\nsys.argv[1:] = {words!r}\nsys.exit(main())"
+    """What is said of a model of the hub, in a process of its own: its library reads its settings when imported."""
+    code = (
+        f"{begin}\nimport sys\nfrom lazybench.config import ModelConfig\nfrom lazybench.errors import LazyBenchError\n"
+        "from lazybench.language_model import load_tokenizer\n"
+        f"try: load_tokenizer(ModelConfig(name='x', path={GATED!r}, limit=100))\n"
+        "except LazyBenchError as error: sys.exit(f'{error}')"
+    )
     settings = {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "HUGGING"))}
     settings |= {"HF_HOME": str(tmp_path / "home"), "PYTHONPATH": ":".join(sys.path), **environment}
     start = time.monotonic()
@@ -343,11 +354,14 @@ def on_the_hub(tmp_path, begin="", **environment):
         [sys.executable, "-c", code],
         capture_output=True, text=True, env=settings, cwd=tmp_path, stdin=subprocess.DEVNULL, timeout=120,
     )  # fmt: skip
-    said = one_line(done.returncode, done.stderr)
+    said, seconds = done.stderr.strip(), time.monotonic() - start
+    assert done.returncode == 1, said
+    assert len(said.splitlines()) == 1, said
     assert f"model.path={GATED} cannot be loaded" in said
-    return said, time.monotonic() - start
+    return said, seconds
 
 
+@pytest.mark.slow
 def test_a_gated_model_without_a_token(tmp_path):
     gate = {"X-Error-Code": "GatedRepo", "X-Error-Message": "Access to this model is restricted."}
     with hub_that((401, gate)) as url:
