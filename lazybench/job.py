@@ -112,7 +112,7 @@ class Job:
         Raises:
             LazyBenchError: the limit and the new tokens are more than the model holds.
         """
-        limit, holds = self.config.model.limit, getattr(model.config, "max_position_embeddings", None)
+        limit, holds = self.config.model.limit, getattr(model.config.get_text_config(), "max_position_embeddings", None)
         longest = limit + max(self.facts[name].max_new_tokens for name in self.datasets)
         if holds is not None and longest > holds:
             raise LazyBenchError(
