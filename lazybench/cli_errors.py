@@ -24,6 +24,8 @@ from lazybench.suggest import suggest
 from lazyllm.errors import LazyLLMError
 
 _GROUPS = ("method", "model", "data", "experiment")
+# Which extra brings a launcher of Hydra's.
+_EXTRAS = {"joblib": "joblib", "submitit_local": "submitit", "submitit_slurm": "submitit", "ray": "ray"}
 _SETTINGS = [field.name for field in fields(RunConfig)]
 _KEY = re.compile(r"(?P<sign>\+\+?|~?)(?P<key>[A-Za-z_$][^\s=]*)=", re.ASCII)
 _TYPES = {
@@ -130,6 +132,8 @@ def _misfit(error: BaseException, chain: list[BaseException]) -> str:
         path, group, options = found.groups()
         group = group or path.partition("/")[0]
         name = path.removeprefix(f"{group}/")
+        if group == "hydra/launcher" and name in _EXTRAS:
+            return f"hydra/launcher={name} is not installed: pip install 'lazybench[{_EXTRAS[name]}]'"
         return f"there is no {group} {name!r}: {suggest(name, options.split() if options else _names(group))}"
     if found := re.search(r"Ambiguous value for argument '([^=]+)=(.*?)' 1\. To use|Sweep parameters '(.*)'", text):
         key, values, swept = found.groups()
