@@ -108,7 +108,7 @@ def _plan(words: list[str]) -> int:
 
 
 def _status(words: list[str]) -> int:
-    from lazybench.status import main as status
+    from lazybench.jobs.status import main as status
 
     return status(words)
 
@@ -126,10 +126,10 @@ def _speed(words: list[str]) -> int:
 
 
 def _hydra(job: Callable[[], None], program: str, words: list[str]) -> int:
-    from lazybench import lost_jobs
     from lazybench.cli_errors import check, explain, from_hydra
     from lazybench.experiments import settle
     from lazybench.hydra_app import KNOWN
+    from lazybench.jobs import lost_jobs
 
     # With this set Hydra raises instead of printing a traceback of its own and leaving with exit code 1.
     os.environ["HYDRA_FULL_ERROR"] = "1"

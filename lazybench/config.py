@@ -10,7 +10,7 @@ from hydra.core.config_store import ConfigStore
 from omegaconf import MISSING
 
 from lazybench.errors import LazyBenchError
-from lazybench.shard import Shard
+from lazybench.jobs.shard import Shard
 from lazybench.suggest import suggest
 
 DTYPES = ("auto", "float32", "float16", "bfloat16")

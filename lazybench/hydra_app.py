@@ -19,12 +19,12 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from lazybench import config as schema
-from lazybench import one_gpu
 from lazybench.cli_errors import check_keys, explain
 from lazybench.conf import CONF
 from lazybench.errors import LazyBenchError, one_line
+from lazybench.jobs import one_gpu
+from lazybench.jobs.lost_jobs import mark_said, was_said
 from lazybench.locks import Busy
-from lazybench.lost_jobs import mark_said, was_said
 from lazyllm.errors import LazyLLMError
 
 # What bad input raises; anything else is a fault of ours and shows its traceback.

@@ -13,10 +13,10 @@ from lazybench.bench import Bench
 from lazybench.config import RunConfig
 from lazybench.console import scores_table
 from lazybench.data import data_label
-from lazybench.job import Job, Sources, prepare
+from lazybench.jobs.job import Job, Sources, prepare
+from lazybench.jobs.states import StateFile
 from lazybench.language_model import load_model
 from lazybench.results import summarise
-from lazybench.states import StateFile
 from lazybench.store import TRACES, RunFolder
 from lazybench.tracing import trace
 

@@ -14,8 +14,8 @@ from typing import Any
 import yaml
 
 from lazybench.errors import LazyBenchError
+from lazybench.jobs.shard import Shard
 from lazybench.locks import Busy, Lock, is_held
-from lazybench.shard import Shard
 
 PREDICTIONS = "predictions.jsonl"
 TRACES = "traces.jsonl"

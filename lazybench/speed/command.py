@@ -18,7 +18,7 @@ from lazybench.config import SpeedConfig
 from lazybench.console import table
 from lazybench.decoding import Decoder
 from lazybench.errors import LazyBenchError, RecordFailure
-from lazybench.job import build_method
+from lazybench.jobs.job import build_method
 from lazybench.language_model import load_model, load_tokenizer
 from lazybench.out_of_memory import ran_out
 from lazybench.speed import plot

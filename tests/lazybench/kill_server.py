@@ -17,8 +17,8 @@ import time
 import torch
 import transformers
 
+import lazybench.jobs.sweep
 import lazybench.runner
-import lazybench.sweep
 from lazybench.__main__ import main
 
 torch.set_num_threads(1)

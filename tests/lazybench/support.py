@@ -42,3 +42,37 @@ def byte_tokenizer(**special: str) -> PreTrainedTokenizerFast:
     core.decoder = decoders.ByteLevel()
     core.post_processor = TemplateProcessing(single="<s> $A", special_tokens=[("<s>", vocabulary["<s>"])])
     return PreTrainedTokenizerFast(tokenizer_object=core, **names)
+
+
+STUBBORN = """
+import os
+import signal
+from dataclasses import dataclass
+
+from lazybench.errors import LazyBenchError
+from lazybench.methods import Method, Output
+
+
+@dataclass
+class Stubborn(Method):
+    mood: str = "good"
+
+    def prepare(self, model):
+        if self.mood == "bad":
+            raise LazyBenchError("the mood is bad")
+        if self.mood == "stopped":
+            raise KeyboardInterrupt
+        if self.mood == "dead":
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def generate(self, prompt, decode, seed):
+        return Output(decode(prompt.ids), prompt_computed=1.0)
+"""
+
+
+def stubborn_method(folder: Path) -> tuple[str, ...]:
+    """Write a method whose jobs end as its `mood` says; returns the words that choose it."""
+    (folder / "stubborn.py").write_text(STUBBORN)
+    (folder / "method").mkdir()
+    (folder / "method" / "stubborn.yaml").write_text("_target_: stubborn.Stubborn\nname: stubborn\nmood: good\n")
+    return ("--config-dir", str(folder), "method=stubborn")

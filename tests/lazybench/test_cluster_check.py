@@ -8,9 +8,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from lazybench import cluster
 from lazybench.config import ModelConfig
 from lazybench.errors import LazyBenchError
+from lazybench.jobs import cluster
 
 ACCOUNTS = "AccountingStorageType   = accounting_storage/slurmdbd"
 NODES = "NodeName=n1 NodeAddr={0} State=IDLE\nNodeName=n2 NodeAddr={0} State=IDLE"

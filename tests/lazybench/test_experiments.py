@@ -18,7 +18,7 @@ def test_experiments_compose_for_every_method_they_sweep(name):
 
     from lazybench import config as schema
     from lazybench.conf import CONF
-    from lazybench.job import build_method
+    from lazybench.jobs.job import build_method
 
     schema.register()
     params = yaml.safe_load((CONF / "experiment" / f"{name}.yaml").read_text())["hydra"]["sweeper"]["params"]

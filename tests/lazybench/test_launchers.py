@@ -10,34 +10,12 @@ from pathlib import Path
 
 import pytest
 import yaml
-from support import folders, rows
+from support import folders, rows, stubborn_method
 
 from lazybench.conf import CONF
 
 CLUSTERS = sorted(path.stem for path in (CONF / "cluster").glob("*.yaml"))
 NEEDS = {"joblib": "joblib", "local": "submitit", "slurm_a100": "submitit", "slurm_cpu": "submitit", "ray": "ray"}
-STUBBORN = """
-import os
-import signal
-from dataclasses import dataclass
-
-from lazybench.errors import LazyBenchError
-from lazybench.methods import Method, Output
-
-
-@dataclass
-class Stubborn(Method):
-    mood: str = "good"
-
-    def prepare(self, model):
-        if self.mood == "bad":
-            raise LazyBenchError("the mood is bad")
-        if self.mood == "dead":
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    def generate(self, prompt, decode, seed):
-        return Output(decode(prompt.ids), prompt_computed=1.0)
-"""
 
 
 def installed(name: str) -> bool:
@@ -80,11 +58,8 @@ def said(err: str) -> list[str]:
 @pytest.fixture
 def sweep(tiny_model, tmp_path):
     """Run a sweep in a process of its own; returns (exit code, stdout, stderr)."""
-    (tmp_path / "stubborn.py").write_text(STUBBORN)
-    (tmp_path / "method").mkdir()
-    (tmp_path / "method" / "stubborn.yaml").write_text("_target_: stubborn.Stubborn\nname: stubborn\nmood: good\n")
     settings = [
-        *("--config-dir", str(tmp_path), "method=stubborn", f"model.path={tiny_model}", "model.name=tiny"),
+        *(*stubborn_method(tmp_path), f"model.path={tiny_model}", "model.name=tiny"),
         *("model.chat=null", "model.limit=900", "data.tokens=512", "data.limit=2", "timing.warmup=0", "task=2wikimqa"),
         f"output={tmp_path / 'runs'}",
     ]

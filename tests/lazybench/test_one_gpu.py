@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from lazybench import one_gpu
+from lazybench.jobs import one_gpu
 
 
 def hold(folder, queue, seconds):

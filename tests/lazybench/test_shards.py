@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from support import LAZY, folders, rows
 
 from lazybench.errors import LazyBenchError
-from lazybench.shard import Shard
+from lazybench.jobs.shard import Shard
 from lazybench.store import RunFolder
 
 TASK = ("task=multidoc_qa", "data.limit=2")

@@ -8,40 +8,17 @@ from pathlib import Path
 
 import pytest
 import yaml
-from support import LAZY, folders
+from support import LAZY, folders, stubborn_method
 
-from lazybench import states
+from lazybench.jobs import states
 
 SCHEDULES = "method.schedule=[1:0.6],[1:0.4],[2:0.5]"
-STUBBORN = """
-from dataclasses import dataclass
-
-from lazybench.errors import LazyBenchError
-from lazybench.methods import Method, Output
-
-
-@dataclass
-class Stubborn(Method):
-    mood: str = "good"
-
-    def prepare(self, model):
-        if self.mood == "bad":
-            raise LazyBenchError("the mood is bad")
-        if self.mood == "stopped":
-            raise KeyboardInterrupt
-
-    def generate(self, prompt, decode, seed):
-        return Output(decode(prompt.ids), prompt_computed=1.0)
-"""
 
 
 @pytest.fixture
 def stubborn(tmp_path):
     """Words that choose a method which may fail once its job runs."""
-    (tmp_path / "stubborn.py").write_text(STUBBORN)
-    (tmp_path / "method").mkdir()
-    (tmp_path / "method" / "stubborn.yaml").write_text("_target_: stubborn.Stubborn\nname: stubborn\nmood: good\n")
-    return ("--config-dir", str(tmp_path), "method=stubborn")
+    return stubborn_method(tmp_path)
 
 
 def shown(lazybench, output: Path) -> list[list[str]]:

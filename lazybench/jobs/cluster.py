@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from lazybench.errors import LazyBenchError
-from lazybench.job import Job
+from lazybench.jobs.job import Job
 from lazybench.language_model import cached
 
 SLURM = "SlurmLauncher"

@@ -7,11 +7,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from lazybench import states, words
+from lazybench import words
 from lazybench.console import table
 from lazybench.errors import LazyBenchError
-from lazybench.shard import Shard
-from lazybench.states import State
+from lazybench.jobs import states
+from lazybench.jobs.shard import Shard
+from lazybench.jobs.states import State
 from lazybench.store import CONFIG, ENVIRONMENT, SCORES, RunFolder
 
 _DEFAULTS = {"runs": "results/runs"}

@@ -12,9 +12,9 @@ from transformers import PreTrainedModel
 
 from lazybench.console import table
 from lazybench.data.record import Record
-from lazybench.job import Job, Sources
+from lazybench.jobs.job import Job, Sources
+from lazybench.jobs.states import StateFile, read
 from lazybench.methods.baseline import Baseline
-from lazybench.states import StateFile, read
 from lazybench.store import CONFIG, RunFolder
 
 # One A100 in bfloat16: what prefilling reaches of its 312e12 operations a second, and Python's time between kernels.

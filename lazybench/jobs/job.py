@@ -14,9 +14,9 @@ from lazybench.data import load_records
 from lazybench.data.record import Record, fingerprint
 from lazybench.errors import LazyBenchError
 from lazybench.facts import DatasetFacts, datasets_of, load_facts
+from lazybench.jobs.shard import Shard
 from lazybench.language_model import load_skeleton, load_tokenizer, locate
 from lazybench.methods.base import Method
-from lazybench.shard import Shard
 from lazybench.store import Key, digest
 
 # Raised when a change of code changes what runs give: a score, a time, a column. Older runs then run again.

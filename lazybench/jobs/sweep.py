@@ -19,7 +19,7 @@ from lazybench.errors import LazyBenchError, one_line
 from lazybench.hydra_app import KNOWN, read_settings
 
 if TYPE_CHECKING:
-    from lazybench.job import Job, Sources
+    from lazybench.jobs.job import Job, Sources
 
 _IN_TURN = "BasicLauncher"
 _BASIC = "hydra._internal.core_plugins.basic_sweeper.BasicSweeper"
@@ -54,9 +54,9 @@ class SweepCheck(Callback):
     def _start(self, config: DictConfig) -> None:
         import transformers
 
-        from lazybench import cluster, plan
-        from lazybench.job import Sources
-        from lazybench.states import StateFile
+        from lazybench.jobs import cluster, plan
+        from lazybench.jobs.job import Sources
+        from lazybench.jobs.states import StateFile
 
         transformers.utils.logging.set_verbosity_error()
         transformers.utils.logging.disable_progress_bar()
@@ -104,7 +104,7 @@ def _checked(configs: list[RunConfig], sources: Sources) -> list[Job]:
     Raises:
         LazyBenchError: jobs that cannot work; the message is the first one's.
     """
-    from lazybench.job import prepare
+    from lazybench.jobs.job import prepare
 
     jobs, wrong = [], {}
     for config in configs:
