@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+import traceback
 from collections.abc import Iterable
 from importlib import import_module
 from pathlib import Path
@@ -30,6 +31,7 @@ from lazyllm.errors import LazyLLMError
 # What bad input raises; anything else is a fault of ours and shows its traceback.
 KNOWN = (LazyBenchError, LazyLLMError, HydraException, OmegaConfBaseException, OSError)
 
+_IN_TURN = "BasicLauncher"
 # Launchers of jobs that share this machine, with nothing that shares out its GPUs.
 _NEIGHBOURS = ("LocalLauncher", "JoblibLauncher")
 
@@ -64,6 +66,8 @@ def _guarded(config: DictConfig, kind: type, module: str, function: str) -> str:
             return ""
         if isinstance(error, KNOWN):
             _end(error)
+        elif not HydraConfig.get().launcher._target_.endswith(_IN_TURN):
+            traceback.print_exc()  # Hydra hands the error on to the driver without it
         raise
 
 

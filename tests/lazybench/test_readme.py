@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from pathlib import Path
 
 import pytest
@@ -51,3 +52,21 @@ def test_every_command_named_there_exists(command):
     from lazybench.__main__ import _COMMANDS
 
     assert command in _COMMANDS
+
+
+RUNS = [line.split("#")[0] for line in re.findall(r"^python -m lazybench (?:run|plan) (.*)$", README, re.MULTILINE)]
+
+
+@pytest.mark.parametrize("line", RUNS)
+def test_every_run_named_there_has_settings_that_fit(lazybench, monkeypatch, line):
+    words = [word for word in shlex.split(line) if word not in ("-m", "$small")]
+    if "--config-dir" in words:
+        pytest.skip("a method of one's own is tried above")
+    if "experiment=" in line:  # what else is given there takes the place of values that it sweeps over
+        words = [word for word in words if word.startswith(("+", "data.", "output="))]
+    # The first job of a sweep stands for all.
+    first = [word if "[" in word else word.partition(",")[0] for word in words]
+    task = [] if "task=" in line or "experiment=" in line else ["task=code"]
+    code, out, err = lazybench("run", *first, "--cfg", "job", *task)
+    assert code == 0, err
+    assert "task:" in out

@@ -22,7 +22,7 @@ PROGRAMS = ("munged", "mariadbd", "slurmdbd", "slurmctld", "slurmd", "sbatch", "
 
 
 def control(folder, *words):
-    return subprocess.run([SCRIPT, "--dir", folder, *words], capture_output=True, text=True, timeout=180)
+    return subprocess.run([SCRIPT, "--dir", folder, *words], capture_output=True, text=True, timeout=600)
 
 
 @pytest.fixture(scope="module")
