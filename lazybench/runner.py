@@ -41,6 +41,7 @@ def _run(job: Job, state: StateFile) -> Path:
     _announce(job)
     scores = folder.finished(job.keys, config.trace)
     if scores is None or (config.retry_failed and _failed(folder)):
+        folder.check()
         model = load_model(config.model)
         job.check_context(model)
         job.method.prepare(model)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -173,6 +174,27 @@ class RunFolder:
         """Whether a process is at work on these records."""
         return is_held(self.path / _lock_name(self._shard))
 
+    def check(self) -> None:
+        """See that the folder can be made and is free, before time is spent on a model.
+
+        Raises:
+            LazyBenchError: it cannot be written.
+            Busy: another process is at work in it.
+        """
+        place = next(path for path in (self.path, *self.path.parents) if path.exists())
+        with _writing(self.path):
+            if not place.is_dir():
+                raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+            if os.statvfs(place).f_flag & os.ST_RDONLY:
+                raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+            if not os.access(place, os.W_OK | os.X_OK):
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        if self.is_busy:
+            raise self._busy()
+
+    def _busy(self) -> Busy:
+        return Busy(f"another process is at work in {self.path}")
+
     def count(self) -> int:
         """How many of these records are done."""
         if self._shard is None:
@@ -199,7 +221,7 @@ class RunFolder:
             # Shards share the folder with each other, but with no process that takes it for itself.
             taken = self._whole.exclusive() if self._shard is None else self._whole.shared() and locks[1].exclusive()
             if not taken:
-                raise Busy(f"another process is at work in {self.path}")
+                raise self._busy()
             replace(self.path / CONFIG, yaml.safe_dump(dict(config), sort_keys=False, allow_unicode=True))
             replace(self.path / ENVIRONMENT, json.dumps(dict(environment), indent=2) + "\n")
             if self._shard is None:

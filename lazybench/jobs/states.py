@@ -68,7 +68,7 @@ class StateFile:
         self.path = Path(config.output) / FOLDER / f"{_key(config)}.json"
         self._output = Path(config.output)
         method = dict(config.method)
-        words = {key: ",".join(value) if isinstance(value, list) else value for key, value in method.items()}
+        words = {key: ",".join(map(str, value)) if isinstance(value, list) else value for key, value in method.items()}
         settings = " ".join(f"{key}={value}" for key, value in words.items() if key not in ("_target_", "name"))
         self.summary = State(
             config.model.name, config.data.name, str(method.get("name")), config.task, config.shard, settings
