@@ -68,8 +68,12 @@ class StateFile:
         self.path = Path(config.output) / FOLDER / f"{_key(config)}.json"
         self._output = Path(config.output)
         method = dict(config.method)
-        words = {key: ",".join(map(str, value)) if isinstance(value, list) else value for key, value in method.items()}
-        settings = " ".join(f"{key}={value}" for key, value in words.items() if key not in ("_target_", "name"))
+        words = {
+            key: ",".join(map(str, value)) if isinstance(value, list) else value
+            for key, value in method.items()
+            if key not in ("_target_", "name")
+        }
+        settings = " ".join(f"{key}={value}" for key, value in words.items() if value not in (None, False))
         self.summary = State(
             config.model.name, config.data.name, str(method.get("name")), config.task, config.shard, settings
         )
