@@ -73,7 +73,7 @@ class StateFile:
             for key, value in method.items()
             if key not in ("_target_", "name")
         }
-        settings = " ".join(f"{key}={value}" for key, value in words.items() if value not in (None, False))
+        settings = " ".join(f"{key}={value}" for key, value in words.items() if value is not None and value is not False)
         self.summary = State(
             config.model.name, config.data.name, str(method.get("name")), config.task, config.shard, settings
         )
