@@ -73,7 +73,8 @@ class StateFile:
             for key, value in method.items()
             if key not in ("_target_", "name")
         }
-        settings = " ".join(f"{key}={value}" for key, value in words.items() if value is not None and value is not False)
+        set_to = {key: value for key, value in words.items() if value is not None and value is not False}
+        settings = " ".join(f"{key}={value}" for key, value in set_to.items())
         self.summary = State(
             config.model.name, config.data.name, str(method.get("name")), config.task, config.shard, settings
         )
