@@ -82,7 +82,7 @@ def start(words: list[str], how: str, number: int) -> int:
 
 def serve(how: str, note: str, most: int, words: list[str]) -> int:
     """Kill start after start; returns the exit code of the one that was let alone."""
-    chance = random.Random(0)
+    chance = random.Random(" ".join(words))
     kind, _, longest = how.partition(":")
     for number in range(1, most + 1):
         child = start(words, kind, number)

@@ -76,9 +76,9 @@ def test_shards_killed_at_every_write(words, tmp_path):
 @pytest.mark.slow
 def test_fifty_kills_at_random_moments(words, tmp_path):
     note, round = tmp_path / "kills", 0
-    assert serve("random:3", 0, note, *words, f"output={tmp_path / 'calm'}") == 0
+    assert serve("random:1", 0, note, *words, f"output={tmp_path / 'calm'}") == 0
     while kills(note) < 50:
-        assert serve("random:3", 50, note, *words, f"output={tmp_path / f'runs{round}'}") == 0
+        assert serve("random:1", 50, note, *words, f"output={tmp_path / f'runs{round}'}") == 0
         assert answers(tmp_path / f"runs{round}") == answers(tmp_path / "calm")
         round += 1
-        assert round < 50
+        assert round < 100

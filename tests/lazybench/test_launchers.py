@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -52,7 +53,7 @@ def test_experiments_come_to_clusters_in_any_order(lazybench):
 
 def said(err: str) -> list[str]:
     """What LazyBench says among the progress bars and warnings of libraries."""
-    return [line for line in err.replace("\r", "\n").splitlines() if line.startswith("lazybench: ")]
+    return re.findall("lazybench: .*", err)
 
 
 @pytest.fixture
