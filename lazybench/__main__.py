@@ -45,7 +45,7 @@ def _ended() -> int:
     try:
         code = main()
     except SystemExit as stop:
-        code = int(stop.code or 0)
+        code = stop.code if isinstance(stop.code, int) else _fail(stop.code) if stop.code else 0
     try:
         sys.stdout.flush()
     except OSError as error:
@@ -104,6 +104,10 @@ def _run(words: list[str], program: str = "lazybench run") -> int:
 
 
 def _plan(words: list[str]) -> int:
+    from lazybench.errors import LazyBenchError
+
+    if any(word.split("=")[0] in ("--cfg", "-c") for word in words):
+        raise LazyBenchError("plan shows what would be run, and --cfg the settings: lazybench run --cfg job")
     return _run(["--multirun", *words, "hydra.callbacks.sweep.plan=true"], program="lazybench plan")
 
 

@@ -70,6 +70,8 @@ def check(program: str, words: Sequence[str]) -> None:
         return
     for word in given.overrides:
         _check_word(word)
+        if word.startswith("+cluster=") and not (given.multirun or given.cfg or given.info or given.help):
+            raise LazyBenchError(f"{word} is where the jobs of a sweep run: add -m, also for a single one")
 
 
 def _check_word(word: str) -> None:
@@ -81,8 +83,8 @@ def _check_word(word: str) -> None:
         raise LazyBenchError(f"~{key} takes a setting away, and every one is needed: give a value, {key}=VALUE")
     if key in _GROUPS and not sign and re.fullmatch(r"null|true|false|[-+\d.e]+", value.lower()):
         raise LazyBenchError(f"{word} is no name: {suggest(value, _names(key))}")
-    if key == "experiment" and not sign:
-        raise LazyBenchError(f"an experiment comes on top of the settings: write +{word}")
+    if key in ("experiment", "cluster") and not sign:
+        raise LazyBenchError(f"{key} comes on top of the settings: write +{word}")
 
 
 def _no_setting(word: str) -> str:

@@ -31,7 +31,7 @@ from lazyllm.errors import LazyLLMError
 # What bad input raises; anything else is a fault of ours and shows its traceback.
 KNOWN = (LazyBenchError, LazyLLMError, HydraException, OmegaConfBaseException, OSError)
 
-_IN_TURN = "BasicLauncher"
+IN_TURN = "BasicLauncher"
 # Launchers of jobs that share this machine, with nothing that shares out its GPUs.
 _NEIGHBOURS = ("LocalLauncher", "JoblibLauncher")
 
@@ -66,7 +66,7 @@ def _guarded(config: DictConfig, kind: type, module: str, function: str) -> str:
             return ""
         if isinstance(error, KNOWN):
             _end(error)
-        elif not HydraConfig.get().launcher._target_.endswith(_IN_TURN):
+        elif not HydraConfig.get().launcher._target_.endswith(IN_TURN):
             traceback.print_exc()  # Hydra hands the error on to the driver without it
         raise
 

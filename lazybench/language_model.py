@@ -181,9 +181,14 @@ def load_skeleton(config: ModelConfig) -> PreTrainedModel:
     Raises:
         LazyBenchError: its config cannot be had.
     """
-    shape = AutoConfig.for_model(**config.shape) if config.shape else _load(AutoConfig, config)
-    with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(shape, trust_remote_code=config.trust_remote_code)
+    shape = None if config.shape else _load(AutoConfig, config)
+    try:
+        shape = shape or AutoConfig.for_model(**config.shape)
+        with torch.device("meta"):
+            model = AutoModelForCausalLM.from_config(shape, trust_remote_code=config.trust_remote_code)
+    except Exception as error:  # whatever a model's own code raises
+        setting = "model.shape" if config.shape else f"model.path={config.path}"
+        raise LazyBenchError(f"{setting}: no causal language model can be made of it: {first_line(error)}") from error
     return model.eval()
 
 

@@ -10,8 +10,9 @@ from pathlib import Path
 
 from lazybench.errors import LazyBenchError
 
-# Long enough for another process that only looks at the lock.
-_PATIENCE_S = 1.0
+# Long enough for another process that only looks at the lock; and for a file server that has to find out that a
+# machine went down, where the scheduler has started a job anew.
+_PATIENCE_S, _RESTARTED_PATIENCE_S = 1.0, 180.0
 
 
 class Busy(LazyBenchError):
@@ -23,12 +24,13 @@ class Lock:
 
     Args:
         path: the file; made where it is missing.
-        patience_s: seconds to try for.
+        patience_s: seconds to try for; None means long enough for those who only look at it.
     """
 
-    def __init__(self, path: Path, patience_s: float = _PATIENCE_S) -> None:
+    def __init__(self, path: Path, patience_s: float | None = None) -> None:
         self._path = path
-        self._patience_s = patience_s
+        usual = _RESTARTED_PATIENCE_S if is_restarted() else _PATIENCE_S
+        self._patience_s = usual if patience_s is None else patience_s
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
 
     def exclusive(self) -> bool:
@@ -67,14 +69,19 @@ class Lock:
                 return True
 
 
+def is_restarted() -> bool:
+    """Whether Slurm has started this job before, on a machine that may have gone down with its locks."""
+    return "SLURM_RESTART_COUNT" in os.environ
+
+
 def is_held(path: Path) -> bool:
-    """Whether a process holds the lock on `path`."""
+    """Whether a process holds the lock on `path` alone."""
     try:
-        file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return False
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
     except OSError:

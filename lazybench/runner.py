@@ -17,7 +17,7 @@ from lazybench.jobs.job import Job, Sources, prepare
 from lazybench.jobs.states import StateFile
 from lazybench.language_model import load_model
 from lazybench.results import summarise
-from lazybench.store import TRACES, RunFolder
+from lazybench.store import PREDICTIONS, TRACES, Key, RunFolder
 from lazybench.tracing import trace
 
 
@@ -39,8 +39,9 @@ def _run(job: Job, state: StateFile) -> Path:
     where = environment.describe(config.model)
     folder = RunFolder(job.folder(where), job.shard)
     _announce(job)
+    state.found(folder.path, len(job.own))
     scores = folder.finished(job.keys, config.trace)
-    if scores is None or (config.retry_failed and _failed(folder)):
+    if scores is None or (config.retry_failed and _failed(folder, config.trace)):
         folder.check()
         model = load_model(config.model)
         job.check_context(model)
@@ -55,15 +56,16 @@ def _run(job: Job, state: StateFile) -> Path:
     return folder.path
 
 
-def _failed(folder: RunFolder) -> set[tuple[str, str]]:
-    return {key for key, row in folder.done().items() if row.get("error")}
+def _failed(folder: RunFolder, traced: bool) -> set[Key]:
+    names = (PREDICTIONS, TRACES) if traced else (PREDICTIONS,)
+    return {key for name in names for key, row in folder.done(name).items() if row.get("error")}
 
 
 def _complete(folder: RunFolder, bench: Bench, job: Job) -> Mapping[str, Any] | None:
     """Run the records that the folder lacks, then sum up all of them; None while other shards have some to run."""
     done, traced = folder.done(), folder.done(TRACES)
     if job.config.retry_failed:
-        failed = _failed(folder)
+        failed = _failed(folder, job.config.trace)
         folder.predictions.drop(failed)
         folder.traces.drop(failed)
         done, traced = ({key: row for key, row in rows.items() if key not in failed} for rows in (done, traced))

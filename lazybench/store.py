@@ -6,6 +6,7 @@ import errno
 import hashlib
 import json
 import os
+import platform
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -16,7 +17,7 @@ import yaml
 
 from lazybench.errors import LazyBenchError
 from lazybench.jobs.shard import Shard
-from lazybench.locks import Busy, Lock, is_held
+from lazybench.locks import Busy, Lock, is_held, is_restarted
 
 PREDICTIONS = "predictions.jsonl"
 TRACES = "traces.jsonl"
@@ -89,19 +90,30 @@ class Journal:
 
     def drop(self, keys: Collection[Key]) -> None:
         """Leave out some records, in one step."""
-        if keys:
+        if self.rows.keys() & keys:
             self.rows = {key: row for key, row in self.rows.items() if key not in keys}
             replace(self.path, "".join(map(_line, self.rows.values())))
 
 
 def journals(folder: Path, name: str) -> list[Path]:
-    """The files of a folder that hold the rows of `name`: the whole run's, then those of shards not yet merged.
+    """The files of a folder that hold the rows of `name`: those of shards not yet merged, then the whole run's.
 
-    Where a record is in several, the last says what holds.
+    Read them in this order, and take none of them for granted: while they are read, a merge may move rows from the
+    first ones into the last.
     """
     stem, suffix = name.split(".")
     parts = [path for path in folder.glob(f"{stem}-*.{suffix}") if re.fullmatch(rf"{stem}-\d+of\d+", path.stem)]
-    return [path for path in [folder / name, *sorted(parts)] if path.is_file()]
+    return [*sorted(parts), folder / name]
+
+
+def settled(rows: Iterable[dict[str, Any]]) -> Rows:
+    """Rows by dataset and id; of several of one record the last holds, but no failure takes the place of an answer."""
+    found: Rows = {}
+    for row in rows:
+        key = row["dataset"], row["_id"]
+        if key not in found or not row.get("error") or found[key].get("error"):
+            found[key] = row
+    return found
 
 
 def replace(path: Path, text: str) -> None:
@@ -110,7 +122,8 @@ def replace(path: Path, text: str) -> None:
     Raises:
         LazyBenchError: it cannot be written; the file that was there stays.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    # Shards on several machines may write the same file, under the same process id.
+    temporary = path.with_name(f".{path.name}.{platform.node()}.{os.getpid()}")
     try:
         with _writing(path), open(temporary, "w", encoding="utf-8") as file:
             file.write(text)
@@ -171,11 +184,18 @@ class RunFolder:
 
     @property
     def is_busy(self) -> bool:
-        """Whether a process is at work on these records."""
+        """Whether a process is at work on just these records."""
         return is_held(self.path / _lock_name(self._shard))
 
+    def _is_cut_otherwise(self) -> bool:
+        """Whether shards of another number of parts are at work: they have records of this one's."""
+        if self._shard is None:
+            return False
+        others = [path for path in self.path.glob(f"{_LOCK}-*") if not path.name.endswith(f"of{self._shard.count}")]
+        return any(map(is_held, others))
+
     def check(self) -> None:
-        """See that the folder can be made and is free, before time is spent on a model.
+        """See that the folder can be written and no process has it, as far as can be told without taking it.
 
         Raises:
             LazyBenchError: it cannot be written.
@@ -189,7 +209,7 @@ class RunFolder:
                 raise OSError(errno.EROFS, os.strerror(errno.EROFS))
             if not os.access(place, os.W_OK | os.X_OK):
                 raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
-        if self.is_busy:
+        if (self.is_busy or is_held(self.path / _LOCK)) and not is_restarted():
             raise self._busy()
 
     def _busy(self) -> Busy:
@@ -220,8 +240,11 @@ class RunFolder:
             self._whole = locks[0]
             # Shards share the folder with each other, but with no process that takes it for itself.
             taken = self._whole.exclusive() if self._shard is None else self._whole.shared() and locks[1].exclusive()
-            if not taken:
+            if not taken or self._is_cut_otherwise():
                 raise self._busy()
+            # Made anew from the rows at the end: what is about to change must not look finished.
+            with _writing(self.path):
+                (self.path / SCORES).unlink(missing_ok=True)
             replace(self.path / CONFIG, yaml.safe_dump(dict(config), sort_keys=False, allow_unicode=True))
             replace(self.path / ENVIRONMENT, json.dumps(dict(environment), indent=2) + "\n")
             if self._shard is None:
@@ -241,13 +264,13 @@ class RunFolder:
         Raises:
             LazyBenchError: a line before the last one of a file is damaged.
         """
-        rows: Rows = {}
+        rows: list[dict[str, Any]] = []
         for path in journals(self.path, name):
             journal = Journal(path)
-            with suppress(FileNotFoundError):  # merged just now: its rows are in the whole run's file
+            with suppress(FileNotFoundError):
                 journal.read()
-            rows |= journal.rows
-        return rows
+            rows += journal.rows.values()
+        return settled(rows)
 
     def finished(self, records: Collection[Key], traced: bool) -> dict[str, Any] | None:
         """The scores of a run that has gone through all its records, else None.
@@ -259,6 +282,7 @@ class RunFolder:
         try:
             scores = json.loads((self.path / SCORES).read_text("utf-8"))
             complete = all(set(records) <= self.done(name).keys() for name in _names(traced))
+            complete &= not self._parts(PREDICTIONS) and not self._parts(TRACES)
         except (OSError, ValueError, LazyBenchError):
             return None
         return scores if complete else None
@@ -288,8 +312,11 @@ class RunFolder:
         replace(self.path / SCORES, json.dumps(scores, indent=2) + "\n")
         return scores
 
+    def _parts(self, name: str) -> list[Path]:
+        return journals(self.path, name)[:-1]
+
     def _merge(self, name: str, records: Iterable[Key]) -> None:
-        parts = [path for path in journals(self.path, name) if path.name != name]
+        parts = self._parts(name)
         if not parts:
             return
         rows = self.done(name)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import socket
 import subprocess
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from lazybench.errors import LazyBenchError
@@ -35,7 +35,7 @@ def check(launcher: str, jobs: Sequence[Job]) -> list[str]:
     if launcher != SLURM:
         return []
     _check_accounting()
-    warnings = [] if _is_one_machine() else _check_shared({job.config.output for job in jobs})
+    warnings = [] if _is_one_machine() else _check_shared({place for job in jobs for place in _places(job)})
     for path in sorted({job.config.model.path for job in jobs if not cached(job.config.model)}):
         warnings.append(f"the weights of {path} are not on this machine: every job would fetch them; fetch them once")
     return warnings
@@ -74,14 +74,25 @@ def _is_one_machine() -> bool:
     return addresses <= here
 
 
-def _check_shared(outputs: Iterable[str]) -> list[str]:
+def _places(job: Job) -> Iterator[tuple[str, str]]:
+    """The settings that name folders which all nodes have to see."""
+    yield "output", job.config.output
+    if job.config.data.root is not None:
+        yield "data.root", job.config.data.root
+    if Path(job.config.model.path).expanduser().exists():
+        yield "model.path", job.config.model.path
+
+
+def _check_shared(places: Iterable[tuple[str, str]]) -> list[str]:
     warnings = []
-    for output in sorted(outputs):
-        kind = _file_system(Path(output).absolute())
+    for setting, place in sorted(places):
+        kind = _file_system(Path(place).expanduser().absolute())
         if kind in _OWN:
-            raise LazyBenchError(f"output={output} is on {kind}, which the nodes cannot see: set it to a shared folder")
+            raise LazyBenchError(
+                f"{setting}={place} is on {kind}, which the nodes cannot see: set it to a folder that all of them share"
+            )
         if kind not in _SHARED and not kind.startswith("fuse"):
-            warnings.append(f"output={output} is on {kind}: make sure that every node sees the same folder there")
+            warnings.append(f"{setting}={place} is on {kind}: make sure that every node sees the same there")
     return warnings
 
 

@@ -42,7 +42,7 @@ def take(devices: Sequence[str], folder: Path | None = None) -> tuple[str, Lock]
 
 
 def visible() -> list[str]:
-    """The GPUs that this process may use: those of this machine that `CUDA_VISIBLE_DEVICES` does not hide."""
+    """The ids of the GPUs that this process may use: those that `CUDA_VISIBLE_DEVICES` does not hide."""
     try:
         listed = subprocess.run(
             ["nvidia-smi", "--query-gpu=index,uuid", "--format=csv,noheader"],
@@ -56,9 +56,9 @@ def visible() -> list[str]:
     pairs = [[part.strip() for part in line.split(",")] for line in listed.stdout.splitlines()]
     allowed = os.environ.get("CUDA_VISIBLE_DEVICES")
     if allowed is None:
-        return [index for index, _ in pairs]
-    index_of = {name: index for index, uuid in pairs for name in (index, uuid)}
-    return [index_of[name.strip()] for name in allowed.split(",") if name.strip() in index_of]
+        return [uuid for _, uuid in pairs]
+    uuid_of = {name: uuid for index, uuid in pairs for name in (index, uuid)}
+    return [uuid_of[name.strip()] for name in allowed.split(",") if name.strip() in uuid_of]
 
 
 def claim() -> None:

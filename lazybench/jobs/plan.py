@@ -83,7 +83,9 @@ def done_records(job: Job) -> int:
         return 0
     if settings != json.loads(json.dumps(job.settings)):  # other records or weights lie there now
         return 0
-    return len(RunFolder(folder).done().keys() & {(record.dataset, record.id) for record in job.own})
+    retry = job.config.retry_failed
+    done = {key for key, row in RunFolder(folder).done().items() if not (retry and row.get("error"))}
+    return len(done & {(record.dataset, record.id) for record in job.own})
 
 
 def estimate(job: Job, model: PreTrainedModel, left: int) -> Estimate:

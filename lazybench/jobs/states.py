@@ -67,6 +67,7 @@ class StateFile:
     def __init__(self, config: RunConfig) -> None:
         self.path = Path(config.output) / FOLDER / f"{_key(config)}.json"
         self._output = Path(config.output)
+        self._where: str | None = None
         method = dict(config.method)
         words = {
             key: ",".join(map(str, value)) if isinstance(value, list) else value
@@ -106,6 +107,19 @@ class StateFile:
             raise
         self._note(DONE)
 
+    def found(self, folder: Path, records: int) -> None:
+        """Note where the job's records go, if anything was noted of the job before it started."""
+        before, inside = read(self.path), os.path.relpath(folder, self._output)
+        if before is None or before.state == RUNNING or before.folder == inside:
+            return
+        if before.folder is not None:
+            print(
+                f"begun in {before.folder} on another device, with other versions or another number of threads: times "
+                f"would not compare, so it begins anew in {inside}"
+            )
+        with suppress(LazyBenchError):  # a finished run may lie where nothing can be written
+            self._write(replace(before, folder=inside, records=records))
+
     def running(self, folder: Path, records: int) -> None:
         """Note that the job is at work in `folder`.
 
@@ -113,14 +127,17 @@ class StateFile:
             LazyBenchError: the output folder cannot be written.
         """
         job = os.environ.get("SLURM_JOB_ID")
-        where = f"{platform.node()} process {os.getpid()}" + (f" job {job}" if job else "")
+        self._where = f"{platform.node()} process {os.getpid()}" + (f" job {job}" if job else "")
         inside = os.path.relpath(folder, self._output)
-        self._write(replace(self.summary, state=RUNNING, folder=inside, records=records, where=where))
+        self._write(replace(self.summary, state=RUNNING, folder=inside, records=records, where=self._where))
 
     def _note(self, state: str, why: str | None = None) -> None:
         before = read(self.path)
         if before is None:
             return
+        others = before.state == RUNNING and before.where != self._where
+        if others or (before.state == DONE and state != DONE and self._where is None):
+            return  # this process came to nothing, and says nothing of what another does or has done
         with suppress(LazyBenchError):  # a full disk must not hide what went wrong
             self._write(replace(before, state=state, why=why))
 
@@ -136,9 +153,10 @@ class StateFile:
 def read(path: Path) -> State | None:
     """The state in a file, or None where there is none that can be read."""
     try:
-        return State(**json.loads(path.read_text("utf-8")))
+        state = State(**json.loads(path.read_text("utf-8")))
     except (OSError, ValueError, TypeError):
         return None
+    return state if state.state in (PLANNED, RUNNING, DONE, STOPPED, FAILED) else None
 
 
 def _key(config: RunConfig) -> str:

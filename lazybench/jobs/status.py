@@ -80,13 +80,18 @@ def _looked_at(state: State, output: Path) -> tuple[State, int]:
     if state.folder is None:
         return state, 0
     folder = RunFolder(output / state.folder, Shard.parse(state.shard))
-    if state.state == states.RUNNING and not folder.is_busy:
+    if folder.is_busy:
+        state = replace(state, state=states.RUNNING)
+    elif state.state == states.RUNNING:
         state = replace(state, state=states.FAILED, why=f"killed, or its machine went down ({state.where})")
     if state.state == states.DONE:
         if folder.path.is_dir():
             return state, state.records or 0
         return replace(state, state=states.PLANNED, folder=None), 0
-    return state, folder.count()
+    try:
+        return state, folder.count()
+    except LazyBenchError as error:
+        return replace(state, why=str(error)), 0
 
 
 def _older(output: Path, known: set[str | None]) -> Iterator[tuple[State, int]]:
@@ -98,7 +103,11 @@ def _older(output: Path, known: set[str | None]) -> Iterator[tuple[State, int]]:
             continue
         model, data, method, digest = inside.parts
         finished = (folder / SCORES).is_file()
-        count = len(RunFolder(folder).done())
+        why = None
+        try:
+            count = RunFolder(folder).count()
+        except LazyBenchError as error:
+            count, why = 0, str(error)
         yield (
             State(
                 model,
@@ -110,6 +119,7 @@ def _older(output: Path, known: set[str | None]) -> Iterator[tuple[State, int]]:
                 state=states.DONE if finished else states.STOPPED,
                 folder=str(inside),
                 records=count if finished else None,
+                why=why,
             ),
             count,
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import traceback
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,12 +17,11 @@ from omegaconf import DictConfig, open_dict
 from lazybench.cli_errors import explain
 from lazybench.config import RunConfig
 from lazybench.errors import LazyBenchError, one_line
-from lazybench.hydra_app import KNOWN, read_settings
+from lazybench.hydra_app import IN_TURN, KNOWN, read_settings
 
 if TYPE_CHECKING:
     from lazybench.jobs.job import Job, Sources
 
-_IN_TURN = "BasicLauncher"
 _BASIC = "hydra._internal.core_plugins.basic_sweeper.BasicSweeper"
 
 
@@ -41,13 +41,17 @@ class SweepCheck(Callback):
         Raises:
             SystemExit: a job cannot work (2), or only a plan was asked for (0). Hydra lets no other exception through.
         """
-        if config.hydra.sweeper._target_ != _BASIC:  # another sweeper chooses its jobs as it goes
-            return
         try:
-            self._start(config)
+            if config.hydra.sweeper._target_ == _BASIC:
+                self._start(config)
+            elif self.plan:
+                raise LazyBenchError("hydra/sweeper: it chooses its jobs as it goes, so there is no plan of them")
         except KNOWN as error:
             print(f"lazybench: {one_line(explain(error))}", file=sys.stderr)
             sys.exit(2)
+        except Exception:
+            traceback.print_exc()  # Hydra would make a warning of it and start the jobs
+            sys.exit(1)
         if self.plan:
             sys.exit(0)
 
@@ -71,7 +75,7 @@ class SweepCheck(Callback):
             return
         for job in jobs:
             StateFile(job.config).plan()
-        if launcher != _IN_TURN:
+        if launcher != IN_TURN:
             folder = config.hydra.launcher.get("submitit_folder")
             said = f"; what they say is in {Path(folder).parent}" if folder else ""
             print(f"{len(jobs)} jobs{said}; follow them with: python -m lazybench status runs={jobs[0].config.output}")

@@ -16,7 +16,7 @@ from lazybench.config import check_name
 from lazybench.errors import LazyBenchError
 from lazybench.report import traces
 from lazybench.report.run_data import NUMBERS, Run, table
-from lazybench.store import CONFIG, ENVIRONMENT, PREDICTIONS, SCORES, TRACES, journals
+from lazybench.store import CONFIG, ENVIRONMENT, PREDICTIONS, SCORES, TRACES, journals, settled
 
 
 def read(folder: Path) -> Run:
@@ -26,10 +26,10 @@ def read(folder: Path) -> Run:
         LazyBenchError: a file of it cannot be read; the message names the file, and the line where there is one.
     """
     settings = _portable(_mapping(folder / CONFIG, yaml.safe_load))
-    traced = list(_lines(folder, TRACES))
-    kl = {(row.get("dataset"), row.get("_id")): row.get("first_token_kl") for _, row in traced}
+    traced = settled(row for _, row in _lines(folder, TRACES))
+    kl = {key: row.get("first_token_kl") for key, row in traced.items()}
     # A record that ran twice counts once, as it does when a run goes on.
-    rows = {(row["dataset"], row["_id"]): row for row in map(_row, _lines(folder, PREDICTIONS))}
+    rows = settled(map(_row, _lines(folder, PREDICTIONS)))
     for key, row in rows.items():
         row["first_token_kl"] = _number(kl.get(key), "first_token_kl", str(folder / TRACES))
     try:
@@ -49,7 +49,7 @@ def read(folder: Path) -> Run:
         environment=_mapping(folder / ENVIRONMENT, json.loads),
         finished=(folder / SCORES).is_file(),
         records=table(list(rows.values())),
-        traces=traces.summarise([row for _, row in traced], str(folder / TRACES)),
+        traces=traces.summarise(list(traced.values()), str(folder / TRACES)),
     )
 
 
@@ -82,8 +82,11 @@ def _lines(folder: Path, name: str) -> Iterator[tuple[str, dict[str, Any]]]:
 
 def _lines_of(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """The lines of one file; a last one that was cut short is left out, as a run leaves it out."""
-    # Split at line feeds alone: texts may hold other characters that end lines.
-    lines = path.read_bytes().split(b"\n")
+    try:
+        # Split at line feeds alone: texts may hold other characters that end lines.
+        lines = path.read_bytes().split(b"\n")
+    except FileNotFoundError:  # merged just now, or never written
+        return
     for number, line in enumerate(lines[:-1], start=1):
         where = f"{path}:{number}"
         try:

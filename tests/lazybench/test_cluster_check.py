@@ -34,7 +34,7 @@ def slurm(tmp_path, monkeypatch):
 
 def job(output: Path, model: str) -> SimpleNamespace:
     config = ModelConfig(name="m", path=model, limit=100)
-    return SimpleNamespace(config=SimpleNamespace(output=str(output), model=config))
+    return SimpleNamespace(config=SimpleNamespace(output=str(output), model=config, data=SimpleNamespace(root=None)))
 
 
 def checked(output: Path, model: Path | str, launcher: str = cluster.SLURM) -> list[str]:
@@ -75,8 +75,10 @@ def test_the_output_folder_has_to_be_shared(tmp_path, slurm, monkeypatch):
             with pytest.raises(LazyBenchError, match=outcome):
                 checked(tmp_path / "runs", tmp_path)
     monkeypatch.setattr(cluster, "_file_system", lambda path: "ext4")
-    (warning,) = checked(tmp_path / "runs", tmp_path)
-    assert "make sure that every node sees" in warning
+    model, output = checked(tmp_path / "runs", tmp_path)
+    assert "model.path=" in model
+    assert "output=" in output
+    assert "make sure that every node sees" in output
 
 
 def test_one_machine_shares_all_with_itself(tmp_path, slurm, monkeypatch):

@@ -59,7 +59,13 @@ def test_a_killed_job_frees_its_gpu(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(
     ("allowed", "expected"),
-    [(None, ["0", "1", "2"]), ("1,2", ["1", "2"]), ("0,1,2,3,4", ["0", "1", "2"]), ("GPU-b", ["1"]), ("", [])],
+    [
+        (None, ["GPU-a", "GPU-b", "GPU-c"]),
+        ("1,2", ["GPU-b", "GPU-c"]),
+        ("0,1,2,3,4", ["GPU-a", "GPU-b", "GPU-c"]),
+        ("GPU-b", ["GPU-b"]),
+        ("", []),
+    ],
 )
 def test_the_gpus_that_a_job_may_use(tmp_path, monkeypatch, allowed, expected):
     smi = tmp_path / "nvidia-smi"

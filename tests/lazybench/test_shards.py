@@ -88,6 +88,49 @@ def test_one_process_to_a_run_and_one_to_a_shard(run, tmp_path):
     assert "2wikimqa" in out
 
 
+def test_shards_cut_otherwise_do_not_share_records(run, tmp_path):
+    run(*LAZY, *TASK, "shard=1/2")
+    (path,) = folders(tmp_path / "runs")
+    with RunFolder(path, Shard(1, 4)).opened({}, {}):
+        code, _, err = run(*LAZY, *TASK, "shard=2/2")
+        assert code == 2
+        assert "another process is at work" in err
+    assert run(*LAZY, *TASK, "shard=2/2")[0] == 0
+
+
+@pytest.mark.parametrize("lost", ["scores.json", "merge"])
+def test_what_a_kill_leaves_at_the_end_is_mended(run, tmp_path, lost):
+    for shard in ("1/2", "2/2"):
+        run(*LAZY, *TASK, f"shard={shard}")
+    (folder,) = folders(tmp_path / "runs")
+    whole = (folder / "predictions.jsonl").read_text()
+    if lost == "merge":  # killed between the merge and the end of the parts
+        (folder / "predictions-1of2.jsonl").write_text(whole.splitlines(keepends=True)[0])
+    else:
+        (folder / "scores.json").unlink()
+    code, out, _ = run(*LAZY, *TASK, "shard=1/2")
+    assert code == 0
+    assert "nothing to do" not in out
+    assert (folder / "scores.json").is_file()
+    assert not list(folder.glob("predictions-*"))
+    assert (folder / "predictions.jsonl").read_text() == whole
+
+
+def test_a_retry_that_was_stopped_leaves_nothing_that_looks_finished(run, tmp_path, monkeypatch):
+    words = flaky_words(tmp_path)
+    monkeypatch.setenv("FLAKY", "1")
+    run(*words)
+    (folder,) = folders(tmp_path / "runs")
+    monkeypatch.delenv("FLAKY")
+    monkeypatch.setattr(RunFolder, "finish", lambda *_: (_ for _ in ()).throw(LazyBenchError("stopped")))
+    assert run(*words, "retry_failed=true")[0] == 2
+    assert not (folder / "scores.json").exists()
+    monkeypatch.undo()
+    code, _, _ = run(*words)
+    assert code == 0
+    assert json.loads((folder / "scores.json").read_text())["tasks"]["multidoc_qa"]["failed"] == 0
+
+
 def test_more_shards_than_records_are_refused(run, tmp_path):
     code, _, err = run(*LAZY, *TASK, "shard=7/7")
     assert code == 2
@@ -113,20 +156,30 @@ class Flaky(Method):
 """
 
 
-@pytest.mark.parametrize("shards", [["null"], ["1/2", "2/2"]])
-def test_failed_records_are_run_again_where_asked_for(run, tmp_path, monkeypatch, shards):
-    (tmp_path / "flaky.py").write_text(FLAKY)
-    (tmp_path / "method").mkdir()
-    (tmp_path / "method" / "flaky.yaml").write_text("_target_: flaky.Flaky\nname: flaky\n")
-    words = ["--config-dir", str(tmp_path), "method=flaky", *TASK]
+def flaky_words(folder: Path) -> list[str]:
+    """Words that choose a method which fails on some records while FLAKY is set."""
+    (folder / "flaky.py").write_text(FLAKY)
+    (folder / "method").mkdir()
+    (folder / "method" / "flaky.yaml").write_text("_target_: flaky.Flaky\nname: flaky\n")
+    return ["--config-dir", str(folder), "method=flaky", *TASK]
+
+
+@pytest.mark.parametrize(
+    ("first", "shards"),
+    [(["null"], ["null"]), (["1/2", "2/2"], ["1/2", "2/2"]), (["1/4", "2/4", "3/4"], ["1/2", "2/2"])],
+)
+def test_failed_records_are_run_again_where_asked_for(run, tmp_path, monkeypatch, first, shards):
+    words = flaky_words(tmp_path)
     monkeypatch.setenv("FLAKY", "1")
-    for shard in shards:
+    for shard in first:
         assert run(*words, f"shard={shard}")[0] == 0
     (folder,) = folders(tmp_path / "runs")
-    assert sum(1 for row in rows(folder) if row.get("error")) == 2
+    failed = [row for row in RunFolder(folder).done().values() if row.get("error")]
+    assert failed
     monkeypatch.delenv("FLAKY")
-    code, out, _ = run(*words)
-    assert "nothing to do" in out
+    if (folder / "scores.json").exists():
+        code, out, _ = run(*words)
+        assert "nothing to do" in out
     for shard in shards:
         code, out, _ = run(*words, f"shard={shard}", "retry_failed=true")
         assert code == 0

@@ -68,7 +68,7 @@ def test_a_job_that_fails_does_not_stop_the_others_and_status_says_why(run, lazy
     assert "the mood is bad" in err
     assert "the same command runs what is missing" in err
     assert len(folders(tmp_path / "runs")) == 2
-    assert shown(lazybench, tmp_path / "runs") == [["failed", "0/?"], ["done", "2/2"], ["done", "2/2"]]
+    assert shown(lazybench, tmp_path / "runs") == [["failed", "0/2"], ["done", "2/2"], ["done", "2/2"]]
     _, out, _ = lazybench("status", f"runs={tmp_path / 'runs'}")
     assert "the mood is bad" in out
     assert out.splitlines()[-1] == "1 failed, 2 done"
@@ -77,7 +77,7 @@ def test_a_job_that_fails_does_not_stop_the_others_and_status_says_why(run, lazy
 def test_status_tells_the_stopped_from_what_never_began(run, lazybench, tmp_path, stubborn):
     with pytest.raises(KeyboardInterrupt):
         run("-m", *stubborn, "method.mood=good,stopped,fine")
-    assert shown(lazybench, tmp_path / "runs") == [["stopped", "0/?"], ["missing", "0/?"], ["done", "2/2"]]
+    assert shown(lazybench, tmp_path / "runs") == [["stopped", "0/2"], ["missing", "0/?"], ["done", "2/2"]]
 
 
 def test_status_tells_the_running_from_the_killed(run, lazybench, tmp_path):
@@ -154,6 +154,47 @@ def test_a_plan_of_one_job_estimates_a_7b_model(run, lazybench, tmp_path):
     # 50 answers of 512 tokens, twice, at some 40 ms a token; 13.5 GB of weights and half a megabyte a token of cache.
     assert 0.4 < hours < 0.8
     assert 15 < memory < 18
+
+
+def test_a_fault_of_a_check_does_not_start_the_sweep(run, tmp_path):
+    (tmp_path / "odd.py").write_text(
+        "from lazybench.methods import Method\n\n\nclass Odd(Method):\n"
+        "    def check(self, model):\n        raise ZeroDivisionError\n\n"
+        "    def generate(self, prompt, decode, seed):\n        raise AssertionError\n"
+    )
+    (tmp_path / "method").mkdir()
+    (tmp_path / "method" / "odd.yaml").write_text("_target_: odd.Odd\nname: odd\n")
+    for command in (["plan"], ["run", "-m"]):
+        code, out, _ = run(*command[1:], "--config-dir", str(tmp_path), "method=odd", command=command[0])
+        assert code == 1
+        assert "model tiny" not in out
+    assert not (tmp_path / "runs").exists()
+
+
+def test_what_is_no_model_ends_a_plan_in_one_line(run):
+    code, _, err = run(*LAZY, "+model.shape={model_type:nonsense}", command="plan")
+    assert code == 2
+    assert err.startswith("lazybench: model.shape: ")
+    assert err.count("\n") == 1
+
+
+def test_a_stopped_second_start_says_nothing_of_the_first(run, lazybench, tmp_path, monkeypatch):
+    run(*LAZY)
+    (state,) = (tmp_path / "runs" / states.FOLDER).glob("*.json")
+    at_work = {**json.loads(state.read_text()), "state": "running", "where": "another machine"}
+    state.write_text(json.dumps(at_work))
+    monkeypatch.setattr("lazybench.runner.prepare", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        run(*LAZY)
+    assert json.loads(state.read_text()) == at_work
+
+
+def test_a_cluster_without_a_sweep_is_asked_about(run, tmp_path):
+    for words, says in ((["+cluster=local"], "add -m"), (["-m", "cluster=local"], "+cluster=local")):
+        code, _, err = run(*LAZY, *words)
+        assert code == 2
+        assert says in err
+    assert not (tmp_path / "runs").exists()
 
 
 def test_a_plan_refuses_what_the_sweep_would(run, tmp_path):
