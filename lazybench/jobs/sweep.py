@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.plugins import Plugins
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, open_dict
 
@@ -22,7 +22,7 @@ from lazybench.hydra_app import IN_TURN, KNOWN, read_settings
 if TYPE_CHECKING:
     from lazybench.jobs.job import Job, Sources
 
-_BASIC = "hydra._internal.core_plugins.basic_sweeper.BasicSweeper"
+_BASIC = f"{BasicSweeper.__module__}.{BasicSweeper.__name__}"
 
 
 class SweepCheck(Callback):
@@ -86,20 +86,13 @@ def _settings(config: DictConfig) -> Iterator[RunConfig]:
     loader = GlobalHydra.instance().config_loader()
     words = [f"{key}={value}" for key, value in (config.hydra.sweeper.params or {}).items()]
     overrides = OverridesParser.create(config_loader=loader).parse_overrides([*words, *config.hydra.overrides.task])
-    sweeper = next(kind for kind in _sweepers() if kind.__name__ == "BasicSweeper")
-    for batch in sweeper.split_arguments(overrides, max_batch_size=None):
+    for batch in BasicSweeper.split_arguments(overrides, max_batch_size=None):
         for job in batch:
             composed = loader.load_sweep_config(config, list(job))
             hydra = composed.hydra
             with open_dict(composed):
                 del composed["hydra"]
             yield read_settings(composed, RunConfig, hydra)
-
-
-def _sweepers() -> list[Any]:
-    from hydra.plugins.sweeper import Sweeper
-
-    return Plugins.instance().discover(Sweeper)
 
 
 def _checked(configs: list[RunConfig], sources: Sources) -> list[Job]:
@@ -110,7 +103,7 @@ def _checked(configs: list[RunConfig], sources: Sources) -> list[Job]:
     """
     from lazybench.jobs.job import prepare
 
-    jobs, wrong = [], {}
+    jobs, wrong = [], []
     for config in configs:
         try:
             job = prepare(config, sources)
@@ -119,8 +112,8 @@ def _checked(configs: list[RunConfig], sources: Sources) -> list[Job]:
             job.method.check(skeleton)
             jobs.append(job)
         except KNOWN as error:
-            wrong.setdefault(explain(error), config)
+            wrong.append(explain(error))
     if wrong:
-        more = f" (and {len(wrong) - 1} more: correct this one to see the next)" if len(wrong) > 1 else ""
-        raise LazyBenchError(f"{next(iter(wrong))}{more}")
+        others = len(set(wrong)) - 1
+        raise LazyBenchError(wrong[0] + (f" (and {others} more: correct this one to see the next)" if others else ""))
     return jobs
