@@ -46,7 +46,7 @@ def tiny_gguf(tiny_model, tokenizer, tmp_path_factory):
     path = tmp_path_factory.mktemp("gguf") / "tiny.gguf"
     model = LlamaForCausalLM.from_pretrained(tiny_model)
     config, vocabulary = model.config, tokenizer.get_vocab()
-    tokens = [*sorted(vocabulary, key=vocabulary.get), "ab"]
+    tokens = [*sorted(vocabulary, key=vocabulary.get), "ab", "cd"]
     writer = gguf.GGUFWriter(path, "llama")
     writer.add_block_count(config.num_hidden_layers)
     writer.add_context_length(config.max_position_embeddings)
@@ -59,7 +59,7 @@ def tiny_gguf(tiny_model, tokenizer, tmp_path_factory):
     writer.add_tokenizer_model("gpt2")
     writer.add_token_list(tokens)
     writer.add_token_types([gguf.TokenType.CONTROL] * 2 + [gguf.TokenType.NORMAL] * (len(tokens) - 2))
-    writer.add_token_merges(["a b"])
+    writer.add_token_merges(["a b", "c d"])
     writer.add_bos_token_id(tokenizer.bos_token_id)
     writer.add_eos_token_id(tokenizer.eos_token_id)
     model.resize_token_embeddings(len(tokens))
