@@ -151,7 +151,7 @@ def test_a_sweep_of_a_dozen_jobs(cluster, sweep, tmp_path):
 
 
 def test_a_cancelled_job(cluster, sweep, tmp_path):
-    keeps, records = ("0.5", "0.6", "0.7"), 40
+    keeps, records = ("0.5", "0.6", "0.7"), 150
     driver = sweep(keeps, records)
     wait_for(all_at_work(tmp_path, 3), 90)
     cancelled = jobs(cluster, "--states=running")[0][0]
@@ -165,7 +165,7 @@ def test_a_cancelled_job(cluster, sweep, tmp_path):
 
 
 def test_a_node_that_fails(cluster, sweep, tmp_path):
-    keeps, records = ("0.5", "0.6", "0.7"), 40
+    keeps, records = ("0.5", "0.6", "0.7"), 150
     driver = sweep(keeps, records)
     wait_for(all_at_work(tmp_path, 3), 90)
     _, node = jobs(cluster, "--states=running")[0]
@@ -188,7 +188,7 @@ def test_a_node_that_fails(cluster, sweep, tmp_path):
 
 
 def test_a_killed_driver(cluster, sweep, tmp_path):
-    keeps, records = ("0.5", "0.6"), 80
+    keeps, records = ("0.5", "0.6"), 150
     driver = sweep(keeps, records)
     wait_for(all_at_work(tmp_path, 2), 90)
     driver.send_signal(signal.SIGKILL)
