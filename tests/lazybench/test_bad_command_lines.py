@@ -427,13 +427,13 @@ def _lines(broken: Callable[[random.Random], Line], count: int, seed: str) -> li
 
 @pytest.mark.parametrize("broken", _BROKEN, ids=lambda broken: broken.__name__.strip("_"))
 def test_a_bad_run_costs_one_line(run, tmp_path, cwd, broken):
-    for words in _lines(broken, 10, "few"):
+    for words in _lines(broken, 4, "few"):
         _check(words, *run(*words), cwd)
         assert not (tmp_path / "runs").exists(), words
 
 
 def test_bad_words_of_other_commands_cost_one_line(lazybench, cwd):
-    for words in _lines(_of_other_commands, 60, "few"):
+    for words in _lines(_of_other_commands, 40, "few"):
         _check(words, *lazybench(*words), cwd)
 
 

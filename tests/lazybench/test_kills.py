@@ -45,7 +45,8 @@ def answers(output: Path) -> list[tuple[str, str, str, float]]:
     assert not list(folder.glob("*-*of*.jsonl"))
     found = rows(folder)
     assert len({(row["dataset"], row["_id"]) for row in found}) == len(found)
-    assert len((folder / "traces.jsonl").read_text().splitlines()) == len(found)
+    traces = folder / "traces.jsonl"
+    assert not traces.exists() or len(traces.read_text().splitlines()) == len(found)
     assert (folder / "scores.json").is_file()
     return [(row["dataset"], row["_id"], row["prediction"], row["score"]) for row in found]
 
@@ -54,12 +55,13 @@ def kills(note: Path) -> int:
     return len(note.read_text().splitlines()) if note.exists() else 0
 
 
+@pytest.mark.slow
 def test_killed_at_every_write(words, tmp_path):
     note = tmp_path / "kills"
-    few = [*words, "task=2wikimqa", "data.limit=1"]
+    few = [*words[:-1], "task=2wikimqa", "data.limit=1"]
     assert serve("writes", 0, note, *few, f"output={tmp_path / 'calm'}") == 0
     assert serve("writes", 1000, note, *few, f"output={tmp_path / 'runs'}") == 0
-    assert kills(note) > 12
+    assert kills(note) > 8
     assert answers(tmp_path / "runs") == answers(tmp_path / "calm")
 
 

@@ -106,6 +106,7 @@ def test_while_generating_then_the_same_command_goes_on(tmp_path, words):
     assert _journals_hold(tmp_path) == 4
 
 
+@pytest.mark.slow
 def test_while_tracing(tmp_path, words):
     process = _start(tmp_path, *words, "task=2wikimqa", "data.limit=6", "trace=true")
     _await(process, lambda: any(path.stat().st_size for path in tmp_path.rglob("traces.jsonl")))
@@ -120,6 +121,7 @@ def test_a_sweep_stops_as_a_whole(tmp_path, words):
     assert len(list(tmp_path.rglob("predictions.jsonl"))) == 1
 
 
+@pytest.mark.slow
 def test_speed(tmp_path, words):
     process = _start(tmp_path, "speed", *words[1:5], *LAZY, "lengths=[512]", "repeats=1000", "output=speed.csv")
     _await(process, lambda: _listens(process))
@@ -128,6 +130,7 @@ def test_speed(tmp_path, words):
     assert not any(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_a_report_leaves_the_earlier_one(tmp_path):
     write_everything(tmp_path / "runs")
     report = ("report", "runs=runs", "out=out")
