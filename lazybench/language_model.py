@@ -111,7 +111,7 @@ def locate(config: ModelConfig) -> Weights:
 def cached(config: ModelConfig) -> bool:
     """Whether a model's weights are on this machine, so that nothing is fetched for them."""
     weights = locate(config)
-    if config.shape or Path(weights.place).is_dir():
+    if config.shape or weights.is_local:
         return True
     names = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
     found = (try_to_load_from_cache(weights.place, name, revision=config.revision) for name in names)

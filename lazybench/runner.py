@@ -17,7 +17,7 @@ from lazybench.jobs.job import Job, Sources, prepare
 from lazybench.jobs.states import StateFile
 from lazybench.language_model import load_model
 from lazybench.results import summarise
-from lazybench.store import PREDICTIONS, TRACES, Key, RunFolder
+from lazybench.store import TRACES, Key, RunFolder, journal_names
 from lazybench.tracing import trace
 
 
@@ -57,8 +57,7 @@ def _run(job: Job, state: StateFile) -> Path:
 
 
 def _failed(folder: RunFolder, traced: bool) -> set[Key]:
-    names = (PREDICTIONS, TRACES) if traced else (PREDICTIONS,)
-    return {key for name in names for key, row in folder.done(name).items() if row.get("error")}
+    return {key for name in journal_names(traced) for key, row in folder.done(name).items() if row.get("error")}
 
 
 def _complete(folder: RunFolder, bench: Bench, job: Job) -> Mapping[str, Any] | None:
@@ -69,7 +68,7 @@ def _complete(folder: RunFolder, bench: Bench, job: Job) -> Mapping[str, Any] | 
         folder.predictions.drop(failed)
         folder.traces.drop(failed)
         done, traced = ({key: row for key, row in rows.items() if key not in failed} for rows in (done, traced))
-    missing = [record for record in job.own if (record.dataset, record.id) not in done]
+    missing = [record for record in job.own if record.key not in done]
     if len(missing) < len(job.own):
         print(f"going on in {folder.path}: {len(job.own) - len(missing)} of {len(job.own)} records are done")
     if missing:
@@ -77,7 +76,7 @@ def _complete(folder: RunFolder, bench: Bench, job: Job) -> Mapping[str, Any] | 
     for record in tqdm(missing, unit="record", desc=bench.method.name, disable=not missing):
         folder.predictions.add(bench.row(record))
     if job.config.trace:
-        untraced = [record for record in job.own if (record.dataset, record.id) not in traced]
+        untraced = [record for record in job.own if record.key not in traced]
         for record in tqdm(untraced, unit="record", desc="tracing", disable=not untraced):
             folder.traces.add(trace(bench, record))
     label = {"data": data_label(job.config.data)}

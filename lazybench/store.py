@@ -281,7 +281,7 @@ class RunFolder:
         """
         try:
             scores = json.loads((self.path / SCORES).read_text("utf-8"))
-            complete = all(set(records) <= self.done(name).keys() for name in _names(traced))
+            complete = all(set(records) <= self.done(name).keys() for name in journal_names(traced))
             complete &= not self._parts(PREDICTIONS) and not self._parts(TRACES)
         except (OSError, ValueError, LazyBenchError):
             return None
@@ -304,7 +304,7 @@ class RunFolder:
             self._whole.release()
             if not self._whole.exclusive():
                 return None  # a shard is still at work; the last one to end finds all records there
-        if not all(set(records) <= self.done(name).keys() for name in _names(traced)):
+        if not all(set(records) <= self.done(name).keys() for name in journal_names(traced)):
             return None
         for name in (PREDICTIONS, TRACES):
             self._merge(name, records)
@@ -326,7 +326,8 @@ class RunFolder:
                 path.unlink()
 
 
-def _names(traced: bool) -> tuple[str, ...]:
+def journal_names(traced: bool) -> tuple[str, ...]:
+    """The journals that a run needs to be finished: with its traces or without."""
     return (PREDICTIONS, TRACES) if traced else (PREDICTIONS,)
 
 

@@ -32,6 +32,11 @@ class Record:
     length: int
     language: str = "en"
 
+    @property
+    def key(self) -> tuple[str, str]:
+        """Dataset and id: what tells a record from all others of a run."""
+        return self.dataset, self.id
+
 
 def fingerprint(records: Iterable[Record]) -> str:
     """SHA-256 (hex) of the records' content in their order: the same data gives the same value anywhere."""

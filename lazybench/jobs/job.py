@@ -89,7 +89,7 @@ class Job:
     @property
     def keys(self) -> list[Key]:
         """Dataset and id of all records of the run."""
-        return [(record.dataset, record.id) for record in self.records]
+        return [record.key for record in self.records]
 
     def folder(self, where: dict[str, Any]) -> Path:
         """The run's folder on a machine that `environment.describe` described as `where`."""

@@ -46,11 +46,12 @@ def show(jobs: Sequence[Job], sources: Sources) -> None:
         jobs: the checked jobs.
         sources: what they were loaded from.
     """
-    rows, hours = [], 0.0
+    rows, hours, unfinished = [], 0.0, 0
     for job in jobs:
         done = done_records(job)
         guess = estimate(job, sources.skeleton(job.config.model), len(job.own) - done)
         hours += guess.hours
+        unfinished += done < len(job.own)
         config = job.config
         settings = StateFile(config).summary.settings
         rows.append(
@@ -66,8 +67,7 @@ def show(jobs: Sequence[Job], sources: Sources) -> None:
         )
     header = ["method", "model", "data", "task", "records done", "A100 hours", "GPU GB"]
     print(table(header, rows, left=4))
-    left = sum(row[4].partition("/")[0] != row[4].partition("/")[2] for row in rows)
-    print(f"\n{len(jobs)} jobs, {left} of them with records to run")
+    print(f"\n{len(jobs)} jobs, {unfinished} of them with records to run")
     print(f"about {hours:.1f} hours of one A100 at most: every answer taken to be as long as its dataset allows")
 
 
@@ -85,7 +85,7 @@ def done_records(job: Job) -> int:
         return 0
     retry = job.config.retry_failed
     done = {key for key, row in RunFolder(folder).done().items() if not (retry and row.get("error"))}
-    return len(done & {(record.dataset, record.id) for record in job.own})
+    return len(done & {record.key for record in job.own})
 
 
 def estimate(job: Job, model: PreTrainedModel, left: int) -> Estimate:
