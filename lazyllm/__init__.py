@@ -10,10 +10,12 @@ if TYPE_CHECKING:
     from lazyllm.selection import DynamicSelection, FrozenSelection, Selection, StaticSelection
     from lazyllm.session import Session, enable
     from lazyllm.stats import Stats
+    from lazyllm.variants import Importance
 
 __all__ = [
     "DynamicSelection",
     "FrozenSelection",
+    "Importance",
     "LazyLLMError",
     "PruningSchedule",
     "Selection",
@@ -29,6 +31,7 @@ _HEAVY = {
     "lazyllm.selection": ("DynamicSelection", "FrozenSelection", "Selection", "StaticSelection"),
     "lazyllm.session": ("Session", "enable"),
     "lazyllm.stats": ("Stats",),
+    "lazyllm.variants": ("Importance",),
 }
 _HOMES = {name: module for module, names in _HEAVY.items() for name in names}
 

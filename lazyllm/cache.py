@@ -199,6 +199,11 @@ class LazyCache(Cache):
             return keys.view, values.view
         return keys.view.index_select(2, segment.gather), values.view.index_select(2, segment.gather)
 
+    def attended_values(self, layer: int) -> torch.Tensor:
+        """The values that attention gets in `layer`, after `update`: (1, kv_heads, n_keys, value_dim)."""
+        gather, values = self.segment_of[layer].gather, self.values[layer].view
+        return values if gather is None else values.index_select(2, gather)
+
     def get_seq_length(self, layer_idx: int = 0) -> int:
         return self.seen
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -36,7 +37,7 @@ class Generation:
         schedule: the stages.
         num_layers: number of decoder layers.
         attention: the model's own attention kernel.
-        selection: what ranks the tokens at the stages.
+        selection: makes what ranks the tokens at the stages.
         record_positions: keep the positions of every step in `stats`.
         record_importance: keep the importance in every layer of prefilling in `stats`.
     """
@@ -46,7 +47,7 @@ class Generation:
         schedule: PruningSchedule,
         num_layers: int,
         attention: FusedAttention,
-        selection: type[Selection],
+        selection: Callable[[LazyCache], Selection],
         record_positions: bool,
         record_importance: bool,
     ) -> None:
@@ -299,7 +300,7 @@ class Generation:
         if attention_mask is not None and self._selection.wants(self._layer):
             raise LazyLLMError(
                 f"layer {self._layer} sees only a window of the {self.cache.total} tokens, so it cannot rank them: "
-                "put the stage after a layer with full attention"
+                "put the stage after a layer with full attention, and take the importance of that layer alone"
             )
         if not self.cache.prefilling:
             return  # the rest is the same at every step

@@ -27,15 +27,35 @@ def newest_row(
     Returns:
         (n,), in float32, or float64 for a float64 model.
     """
+    return attention_on(key, query[:, :, -1:], present, scaling, softcap).mean(dim=(1, 2, 3))[0]
+
+
+def attention_on(
+    key: torch.Tensor, query: torch.Tensor, visible: torch.Tensor | None, scaling: float, softcap: float | None
+) -> torch.Tensor:
+    """Attention probability of a few queries on each key.
+
+    Args:
+        key: (1, kv_heads, n, head_dim).
+        query: (1, heads, queries, head_dim).
+        visible: which keys each query sees, bool (queries, n) or (n,); None means all of them.
+        scaling: factor on the scores.
+        softcap: where the model caps its scores, `softcap * tanh(score / softcap)`.
+
+    Returns:
+        (1, kv_heads, heads of a group, queries, n), in float32, or float64 for a float64 model.
+    """
     exact = torch.float64 if query.dtype == torch.float64 else torch.float32
     batch, kv_heads, _, head_dim = key.shape
-    row = query[:, :, -1].reshape(batch, kv_heads, -1, head_dim).to(exact)
-    scores = torch.matmul(row, key.to(exact).transpose(-1, -2)) * scaling
+    queries = query.shape[2]
+    rows = query.reshape(batch, kv_heads, -1, head_dim).to(exact)
+    scores = torch.matmul(rows, key.to(exact).transpose(-1, -2)) * scaling
+    scores = scores.view(batch, kv_heads, -1, queries, key.shape[2])
     if softcap is not None:
         scores = softcap * torch.tanh(scores / softcap)
-    if present is not None:
-        scores = scores.masked_fill(~present, float("-inf"))
-    return scores.softmax(dim=-1).mean(dim=(1, 2))[0]
+    if visible is not None:
+        scores = scores.masked_fill(~visible, float("-inf"))
+    return scores.softmax(dim=-1)
 
 
 def most_important(importance: torch.Tensor, count: int) -> torch.Tensor:

@@ -19,6 +19,7 @@ from lazyllm.generation import Generation
 from lazyllm.schedule import PruningSchedule
 from lazyllm.selection import DynamicSelection, Selection
 from lazyllm.stats import Stats
+from lazyllm.variants import Importance, selection_by
 
 _PER_TOKEN = ("attentions", "hidden_states")
 
@@ -31,6 +32,7 @@ class Session:
         model: nn.Module,
         schedule: PruningSchedule,
         selection: type[Selection],
+        importance: Importance,
         record_positions: bool,
         record_importance: bool,
     ) -> None:
@@ -38,6 +40,10 @@ class Session:
             raise LazyLLMError(f"schedule must be a lazyllm.PruningSchedule, not {type(schedule).__name__}")
         if not (isinstance(selection, type) and issubclass(selection, Selection)):
             raise LazyLLMError(f"selection must be a subclass of lazyllm.Selection, not {selection!r}")
+        if not isinstance(importance, Importance):
+            raise LazyLLMError(f"importance must be a lazyllm.Importance, not {type(importance).__name__}")
+        if not importance.is_eq1 and selection is not DynamicSelection:
+            raise LazyLLMError(f"importance is LazyLLM's own ranking: {selection.__name__} has another")
         anatomy = dissect(model)
         schedule.check(len(anatomy.layers))
         self._rope_switch = rope_switch(anatomy.decoder.config)
@@ -49,7 +55,7 @@ class Session:
         self._model = model
         self._decoder = anatomy.decoder
         self._layers = anatomy.layers
-        self._selection = selection
+        self._selection = selection if importance.is_eq1 else selection_by(importance)
         self._record_positions = record_positions
         self._record_importance = record_importance
         self._hooks: list[Any] = []
@@ -212,6 +218,7 @@ def enable(
     schedule: PruningSchedule,
     *,
     selection: type[Selection] = DynamicSelection,
+    importance: Importance | None = None,
     record_positions: bool = False,
     record_importance: bool = False,
 ) -> Session:
@@ -227,6 +234,7 @@ def enable(
         schedule: where tokens are pruned and how many stay.
         selection: what ranks the tokens; LazyLLM's own by default, `lazyllm.StaticSelection` for the paper's static
             token pruning, or a subclass of `lazyllm.Selection`.
+        importance: by what LazyLLM's own selection ranks them; Eq. 1 by default, the paper's.
         record_positions: also keep the active and computed positions of every step and layer in `stats`.
         record_importance: also keep the importance in every layer of prefilling in `stats`.
 
@@ -237,4 +245,11 @@ def enable(
         LazyLLMError: the model or the schedule is not supported; raised later, inside the `with`, for inputs
             that are not.
     """
-    return Session(model, schedule, selection, record_positions, record_importance)
+    return Session(
+        model,
+        schedule,
+        selection,
+        Importance() if importance is None else importance,
+        record_positions,
+        record_importance,
+    )

@@ -1,0 +1,161 @@
+"""`lazyllm.Importance` written a second time, densely and slowly, for Llama-shaped models.
+
+The engine is the definition's, as in `reference`: rows are computed from their stored hidden state and attend to the
+active members at or before them. The ranking is the one formula, head by head, query by query, token by token.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import reference
+import torch
+from transformers import PreTrainedModel
+
+import lazyllm
+
+# attention(layer, head, query, token): probability of a query's position on a token's, among the active ones
+Attention = Callable[[int, int, int, int], float]
+
+
+def run(
+    model: PreTrainedModel,
+    prompt: list[int],
+    stages: list[tuple[int, float]],
+    importance: lazyllm.Importance,
+    new_tokens: int,
+) -> reference.Trace:
+    """Greedy generation with the parts of `importance` on a Llama, Mistral, Qwen2 or Qwen3 model."""
+    stages = [(layer, keep) for layer, keep in stages if keep < 1]  # one that keeps everything is none
+    keep_after = dict(stages)
+    layers, heads = model.model.layers, model.config.num_attention_heads
+    tokens, trace = list(prompt), reference.Trace()
+    hidden: dict[int, torch.Tensor] = {}  # position -> input of the first layer it has no key and value in
+    cached: list[dict[int, tuple[torch.Tensor, torch.Tensor]]] = [{} for _ in layers]
+    asked: list[dict[int, torch.Tensor]] = [{} for _ in layers]  # a layer's queries, by position, oldest first
+    with torch.no_grad():
+        for step in range(new_tokens):
+            newest = len(tokens) - 1
+            for position in range(len(tokens)):
+                if position not in cached[0]:
+                    hidden[position] = model.model.embed_tokens.weight[tokens[position]]
+            active = list(range(len(tokens)))
+            step_rows, step_active = [], []
+            for index, layer in enumerate(layers):
+                rows = [position for position in active if position not in cached[index]]
+                step_rows.append(rows)
+                step_active.append(active)
+                queries = {}
+                for position in rows:
+                    query, key, value = reference._project(model, layer, hidden[position], position)
+                    queries[position] = query
+                    cached[index][position] = (_per_head(key, heads), _per_head(value, heads))
+                # What is revived in decoding has been asked for before: of its queries only the newest joins.
+                asked[index].update(queries if step == 0 else {newest: queries[newest]})
+                for position in rows:
+                    seen = [other for other in active if other <= position]
+                    weights = _probabilities(layer, queries[position], [cached[index][j][0] for j in seen])
+                    values = torch.stack([cached[index][j][1] for j in seen], dim=1)
+                    attended = (weights[:, :, None] * values).sum(dim=1).flatten()
+                    middle = hidden[position] + layer.self_attn.o_proj(attended)
+                    hidden[position] = middle + layer.mlp(layer.post_attention_layernorm(middle)[None])[0]
+                if index in keep_after:
+                    before = max((stage for stage, _ in stages if stage < index), default=-1)
+                    span = range(max(before + 1, index - importance.layers + 1), index + 1)
+                    found = {
+                        other: _seen_by(layers[other], asked[other], cached[other], active, importance.queries)
+                        for other in span
+                    }
+                    by_token = weigh(
+                        lambda layer, head, query, token, found=found: found[layer].get((head, query, token), 0.0),
+                        {layer: list(asked[layer])[-importance.queries :] for layer in span},
+                        heads,
+                        active,
+                        importance,
+                        lambda layer, head, token: float(torch.linalg.vector_norm(cached[layer][token][1][head])),
+                    )
+                    active = survivors(by_token, keep_after[index], newest, len(prompt), importance)
+            trace.rows.append(step_rows)
+            trace.active.append(step_active)
+            logits = model.lm_head(model.model.norm(hidden[newest]))
+            tokens.append(int(logits.argmax()))
+    trace.tokens = tokens[len(prompt) :]
+    return trace
+
+
+def weigh(
+    attention: Attention,
+    queries: dict[int, list[int]],
+    heads: int,
+    active: list[int],
+    importance: lazyllm.Importance,
+    norm: Callable[[int, int, int], float],
+) -> dict[int, float]:
+    """The formula.
+
+    Args:
+        attention: probability by layer, head, query's position, token's position; 0 where the query does not see it.
+        queries: positions of the queries, by layer; the layers are those that have a say.
+        heads: number of query heads.
+        active: positions that take part.
+        importance: the parts.
+        norm: length of a value by layer, head and token's position.
+
+    Returns:
+        importance by position.
+    """
+    reduce = max if importance.heads == "max" else lambda values: sum(values) / len(values)
+    largest = {}
+    for token in active:
+        by_layer = []
+        for layer, window in queries.items():
+            by_head = []
+            for head in range(heads):
+                mean = sum(attention(layer, head, query, token) for query in window) / len(window)
+                by_head.append(mean * (norm(layer, head, token) if importance.value_norm else 1))
+            by_layer.append(reduce(by_head))
+        largest[token] = max(by_layer)
+    if importance.pooling == 1:
+        return largest
+    pooled = {}
+    for token in active:
+        near = [largest[other] for other in active if abs(other - token) <= importance.pooling // 2]
+        pooled[token] = sum(near) / len(near)
+    return pooled
+
+
+def survivors(
+    by_token: dict[int, float], keep: float, newest: int, prompt_length: int, importance: lazyllm.Importance
+) -> list[int]:
+    """Positions that go on: the newest, then other protected ones from new to old, then by importance."""
+    count = max(1, math.ceil(keep * len(by_token) - 1e-9))
+    recent = max(importance.last, importance.queries)
+
+    def rank(position):
+        protected = position > newest - recent or position < min(importance.first, prompt_length)
+        return (0, -position) if protected else (1, -by_token[position])
+
+    return sorted(sorted(by_token, key=rank)[:count])
+
+
+def _per_head(states, heads):  # (kv_heads, d) -> (heads, d)
+    return torch.stack([states[head * states.shape[0] // heads] for head in range(heads)])
+
+
+def _probabilities(layer, query, keys):  # query (heads, d), a list of keys (heads, d) -> (heads, keys)
+    scores = (query[:, None] * torch.stack(keys, dim=1)).sum(dim=-1) * layer.self_attn.scaling
+    weights = (scores - scores.max(dim=1, keepdim=True).values).exp()
+    return weights / weights.sum(dim=1, keepdim=True)
+
+
+def _seen_by(layer, asked, cached, active, count):  # -> {(head, query, token): probability}
+    found = {}
+    for position in list(asked)[-count:]:
+        seen = [other for other in active if other <= position]
+        if not seen:  # the active ones are all newer: this query has nothing to say
+            continue
+        weights = _probabilities(layer, asked[position], [cached[j][0] for j in seen]).tolist()
+        for head, by_token in enumerate(weights):
+            found.update({(head, position, token): weight for token, weight in zip(seen, by_token, strict=True)})
+    return found
