@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import warnings
 from collections.abc import Callable
@@ -19,6 +20,7 @@ LazyBench compares ways to prune prompts: LazyLLM and others on LongBench.
   lazybench list                                  methods, models, tasks, datasets
   lazybench report [runs=...] [out=...]           tables, figures and a page of all runs there are
   lazybench score FILE [--out FILE]               LongBench's scores of a file of predictions
+  lazybench calibrate                             find LazyLLM's schedule for a model, within a budget
   lazybench speed                                 times next to the unmodified model's, for prompt lengths
 
 Each command has --help."""
@@ -26,7 +28,7 @@ Each command has --help."""
 
 def script() -> int:
     """The whole life of a process: `main`, and one line or none where a signal or the system ends it."""
-    onward = "goes on where it stopped" if sys.argv[1:2] == ["run"] else "starts anew"
+    onward = "goes on where it stopped" if sys.argv[1:2] in (["run"], ["calibrate"]) else "starts anew"
     stopping.watch(f"stopped; the same command {onward}")
     _open_closed_streams()
     try:
@@ -123,6 +125,14 @@ def _report(words: list[str]) -> int:
     return report(words)
 
 
+def _calibrate(words: list[str]) -> int:
+    from lazybench import hydra_app
+
+    # A budget has signs in it that Hydra's grammar keeps for itself.
+    words = [re.sub(r"^budget=([^'\"].*)$", r'budget="\1"', word) for word in words]
+    return _hydra(hydra_app.calibrate, "lazybench calibrate", words)
+
+
 def _speed(words: list[str]) -> int:
     from lazybench import hydra_app
 
@@ -178,6 +188,7 @@ _COMMANDS = {
     "report": _report,
     "score": _score,
     "speed": _speed,
+    "calibrate": _calibrate,
 }
 
 

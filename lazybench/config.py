@@ -17,6 +17,7 @@ DTYPES = ("auto", "float32", "float16", "bfloat16")
 # Never eager: a speedup over an eager baseline flatters every method.
 ATTENTIONS = ("sdpa", "flash_attention_2")
 SOURCES = ("sample", "longbench")
+HALVES = ("first", "second")
 
 
 @dataclass
@@ -79,6 +80,8 @@ class DataConfig:
         source: `sample` (generated, not LongBench) or `longbench` (JSON Lines in LongBench's format).
         root: for `longbench`: a folder of `<dataset>.jsonl` files or a `data.zip`; None fetches the hub's.
         limit: records a dataset at most; None means all of them.
+        half: `first` or `second`, the records of one half by their hash, the same two halves everywhere: one to
+            calibrate on and one to report. None means all of them.
         seed: for `sample`: seed of the generated records.
         tokens: for `sample`: length of a record's context in tokens.
         datasets: facts of datasets beyond LongBench's, by name.
@@ -88,6 +91,7 @@ class DataConfig:
     source: str = MISSING
     root: str | None = None
     limit: int | None = None
+    half: str | None = None
     seed: int = 0
     tokens: int = 2048
     datasets: dict[str, Any] = field(default_factory=dict)
@@ -95,6 +99,8 @@ class DataConfig:
     def __post_init__(self) -> None:
         check_name("data.name", self.name)
         _one_of("data.source", self.source, SOURCES)
+        if self.half is not None:
+            _one_of("data.half", self.half, HALVES)
         if self.limit is not None:
             _at_least("data.limit", self.limit, 1)
         if self.source == "sample":
@@ -136,6 +142,7 @@ class RunConfig:
         shard: `i/n`, the i-th of n parts of the records, for a run too long for one job; None for all of them.
         trace: also look inside, in untimed passes: first-token divergence, tokens computed by step, attention.
         retry_failed: run again the records that ended in an error, such as out of memory.
+        calibrated: `refuse` or `mark` a run on records that its schedule was calibrated on.
         output: folder that holds all run folders.
     """
 
@@ -147,9 +154,11 @@ class RunConfig:
     shard: str | None = None
     trace: bool = False
     retry_failed: bool = False
+    calibrated: str = "refuse"
     output: str = "results/runs"
 
     def __post_init__(self) -> None:
+        _one_of("calibrated", self.calibrated, ("refuse", "mark"))
         Shard.parse(self.shard)
         if not self.output:
             raise LazyBenchError("output= is empty: give a folder")
@@ -190,18 +199,63 @@ class SpeedConfig:
         _at_least("repeats", self.repeats, 1)
 
 
+@dataclass
+class CalibrateConfig:
+    """A search for the schedule of LazyLLM on a model.
+
+    Attributes:
+        model: the model.
+        data: where records come from.
+        task: one of the six tasks, one dataset, or `all`.
+        budget: what the schedule is to keep to, several with commas: `speedup >= 2`, `KL <= 0.1`, `score loss <= 1%`.
+        importance: `eq1`, parts of `lazyllm.Importance`, or `search`, which searches them with the schedule.
+        speedups: ideal speedups to search at, besides those of the budgets.
+        half: the half of the records to calibrate on, `first` or `second`; `cross` calibrates on each of them and
+            measures on the other.
+        minutes: how long to search; what is measured on the other half afterwards comes on top.
+        answer_tokens: tokens of the unmodified model's answer to compare at most.
+        reference: the schedule that is scaled to each speedup, to compare with.
+        confirm: also score the schedules that were found, and the unmodified model.
+        output: folder that holds all calibrations.
+    """
+
+    model: ModelConfig = MISSING
+    data: DataConfig = MISSING
+    task: str = MISSING
+    budget: str = "speedup >= 2"
+    importance: Any = "eq1"
+    speedups: list[float] = field(default_factory=list)
+    half: str = "first"
+    minutes: float = 30
+    answer_tokens: int = 8
+    reference: str = ""
+    confirm: bool = True
+    output: str = "results/calibrations"
+
+    def __post_init__(self) -> None:
+        _one_of("half", self.half, (*HALVES, "cross"))
+        if not 0 < self.minutes < float("inf"):
+            raise LazyBenchError(f"minutes={self.minutes:g} is out of range: above 0")
+        _at_least("answer_tokens", self.answer_tokens, 1)
+        if any(not 1 < speedup < float("inf") for speedup in self.speedups):
+            raise LazyBenchError(f"speedups={self.speedups}: each is above 1")
+        if not self.output:
+            raise LazyBenchError("output= is empty: give a folder")
+
+
 def register() -> None:
     """Put the schemas where the configs in `conf/` find them."""
     store = ConfigStore.instance()
     store.store(name="schema", node=RunConfig)
     store.store(name="speed_schema", node=SpeedConfig)
+    store.store(name="calibrate_schema", node=CalibrateConfig)
 
 
 def check_name(key: str, name: str) -> None:
     """Raise `LazyBenchError` unless `name` can name a folder."""
-    if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z0-9][\w.-]{0,199}", name, re.ASCII):
+    if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z0-9][\w.+-]{0,199}", name, re.ASCII):
         raise LazyBenchError(
-            f"{key}={name} names a folder: use letters, digits, '_', '-' and '.', with a letter or digit first, "
+            f"{key}={name} names a folder: use letters, digits, '_', '-', '+' and '.', with a letter or digit first, "
             "200 at most"
         )
 

@@ -54,6 +54,12 @@ def speed(config: DictConfig) -> str:
     return _guarded(config, schema.SpeedConfig, "lazybench.speed", "main")
 
 
+@hydra.main(version_base="1.3", config_path=str(CONF), config_name="calibrate")
+def calibrate(config: DictConfig) -> str:
+    """Find a schedule."""
+    return _guarded(config, schema.CalibrateConfig, "lazybench.calibration", "main")
+
+
 def _guarded(config: DictConfig, kind: type, module: str, function: str) -> str:
     """Check the settings and carry them out; what is wrong with them is said in one line."""
     try:

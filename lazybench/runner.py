@@ -13,7 +13,7 @@ from lazybench.bench import Bench
 from lazybench.config import RunConfig
 from lazybench.console import scores_table
 from lazybench.data import data_label
-from lazybench.jobs.job import Job, Sources, prepare
+from lazybench.jobs.job import Job, Sources, check_context, prepare
 from lazybench.jobs.states import StateFile
 from lazybench.language_model import load_model
 from lazybench.results import summarise
@@ -44,7 +44,7 @@ def _run(job: Job, state: StateFile) -> Path:
     if scores is None or (config.retry_failed and _failed(folder, config.trace)):
         folder.check()
         model = load_model(config.model)
-        job.check_context(model)
+        check_context(config.model, job.new_tokens, model)
         job.method.prepare(model)
         bench = Bench(config, job.method, model, job.tokenizer, job.facts)
         with folder.opened(job.settings, where):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from lazybench.config import HALVES
 from lazybench.data import longbench, sample
 from lazybench.data.record import Record
 
@@ -20,14 +21,21 @@ def load_records(dataset: str, config: DataConfig, tokenizer: PreTrainedTokenize
         LazyBenchError: no such data, or data that is not in LongBench's format.
     """
     if config.source == "sample":
-        return sample.load(
+        records = sample.load(
             dataset,
             limit=config.limit,
             seed=config.seed,
             tokens=config.tokens,
             count_tokens=lambda text: len(tokenizer(text, add_special_tokens=False, verbose=False).input_ids),
         )
-    return longbench.load(dataset, config.root, config.limit)
+    else:
+        records = longbench.load(dataset, config.root, config.limit)
+    return records if config.half is None else [record for record in records if half_of(record) == config.half]
+
+
+def half_of(record: Record) -> str:
+    """`first` or `second`: by the record's hash alone, whatever other records there are."""
+    return HALVES[int(record.hash, 16) % 2]
 
 
 def data_label(config: DataConfig) -> str:

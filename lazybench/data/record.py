@@ -37,6 +37,11 @@ class Record:
         """Dataset and id: what tells a record from all others of a run."""
         return self.dataset, self.id
 
+    @property
+    def hash(self) -> str:
+        """16 hex digits of the record's content: the same record has the same hash anywhere."""
+        return fingerprint([self])[:16]
+
 
 def fingerprint(records: Iterable[Record]) -> str:
     """SHA-256 (hex) of the records' content in their order: the same data gives the same value anywhere."""

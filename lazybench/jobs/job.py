@@ -17,6 +17,7 @@ from lazybench.facts import DatasetFacts, datasets_of, load_facts
 from lazybench.jobs.shard import Shard
 from lazybench.language_model import load_skeleton, load_tokenizer, locate
 from lazybench.methods.base import Method
+from lazybench.methods.calibrated import Calibrated
 from lazybench.store import Key, digest
 
 # Raised when a change of code changes what runs give: a score, a time, a column. Older runs then run again.
@@ -87,6 +88,11 @@ class Job:
         return self.records if self.shard is None else self.shard.of(self.records)
 
     @property
+    def new_tokens(self) -> int:
+        """Most tokens that are generated on a prompt."""
+        return max(self.facts[name].max_new_tokens for name in self.datasets)
+
+    @property
     def keys(self) -> list[Key]:
         """Dataset and id of all records of the run."""
         return [record.key for record in self.records]
@@ -106,19 +112,24 @@ class Job:
         facts = {name: asdict(self.facts[name]) for name in self.datasets}
         return {**rest, "model": model, "where": where, "facts": facts, "results_version": RESULTS_VERSION}
 
-    def check_context(self, model: PreTrainedModel) -> None:
-        """Refuse prompts that the model has no positions for.
 
-        Raises:
-            LazyBenchError: the limit and the new tokens are more than the model holds.
-        """
-        limit, holds = self.config.model.limit, getattr(model.config.get_text_config(), "max_position_embeddings", None)
-        longest = limit + max(self.facts[name].max_new_tokens for name in self.datasets)
-        if holds is not None and longest > holds:
-            raise LazyBenchError(
-                f"model.limit={limit} and {longest - limit} new tokens are more than the {holds} positions of "
-                f"{self.config.model.name}: set model.limit={holds - longest + limit} or less"
-            )
+def check_context(config: ModelConfig, new_tokens: int, model: PreTrainedModel) -> None:
+    """Refuse prompts that the model has no positions for.
+
+    Args:
+        config: the model's settings.
+        new_tokens: most tokens that are generated on a prompt.
+        model: the model, maybe without weights.
+
+    Raises:
+        LazyBenchError: the limit and the new tokens are more than the model holds.
+    """
+    holds = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+    if holds is not None and config.limit + new_tokens > holds:
+        raise LazyBenchError(
+            f"model.limit={config.limit} and {new_tokens} new tokens are more than the {holds} positions of "
+            f"{config.name}: set model.limit={holds - new_tokens} or less"
+        )
 
 
 def prepare(config: RunConfig, sources: Sources) -> Job:
@@ -132,15 +143,33 @@ def prepare(config: RunConfig, sources: Sources) -> Job:
     method = build_method(config.method)
     tokenizer = sources.tokenizer(config.model)
     records = [record for name in datasets for record in sources.records(name, config.data, config.model)]
+    seen = _calibrated_on(method, records, config)
     settings = asdict(config)
-    for free in ("output", "trace", "shard", "retry_failed"):
+    for free in ("output", "trace", "shard", "retry_failed", "calibrated"):
         del settings[free]
+    if seen:
+        settings["calibrated_on"] = seen
     settings["method"] = {"_target_": config.method["_target_"], **asdict(method)}
     settings |= {"weights": sources.weights(config.model), "records": fingerprint(records)}
     job = Job(config, facts, datasets, method, tokenizer, records, settings)
     if not job.own:
         raise LazyBenchError(f"shard={config.shard}: the run has {len(records)} records: set fewer parts")
     return job
+
+
+def _calibrated_on(method: Method, records: list[Record], config: RunConfig) -> int:
+    """How many records the method's schedule was calibrated on.
+
+    Raises:
+        LazyBenchError: there are some, and the run was not told to go on.
+    """
+    seen = method.calibrated_on(records) if isinstance(method, Calibrated) else 0
+    if seen and config.calibrated == "refuse":
+        raise LazyBenchError(
+            f"method {method.name} was calibrated on {seen} of these {len(records)} records: run it on the other half, "
+            "data.half=second or first, or set calibrated=mark to run it all the same, marked in every report"
+        )
+    return seen
 
 
 def build_method(settings: dict[str, Any]) -> Method:

@@ -101,14 +101,14 @@ def _checked(configs: list[RunConfig], sources: Sources) -> list[Job]:
     Raises:
         LazyBenchError: jobs that cannot work; the message is the first one's.
     """
-    from lazybench.jobs.job import prepare
+    from lazybench.jobs.job import check_context, prepare
 
     jobs, wrong = [], []
     for config in configs:
         try:
             job = prepare(config, sources)
             skeleton = sources.skeleton(config.model)
-            job.check_context(skeleton)
+            check_context(job.config.model, job.new_tokens, skeleton)
             job.method.check(skeleton)
             jobs.append(job)
         except KNOWN as error:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import Any
 
 from transformers import PreTrainedModel
 
@@ -10,7 +11,10 @@ import lazyllm
 from lazybench.errors import LazyBenchError
 from lazybench.methods.checks import check_depth, naming
 from lazybench.methods.on_engine import OnEngine
+from lazybench.suggest import suggest
 
+EQ1 = "eq1"
+PAPER, PLUS = "lazyllm", "lazyllm+"
 _DEEP = 1000  # layers; deep enough to read any schedule before the model's depth is known
 
 
@@ -21,9 +25,12 @@ class LazyLLM(OnEngine):
     Attributes:
         schedule: `layer:keep` pairs as text or list; a layer may be a percentage of the depth. On the command
             line, where a comma outside brackets starts a sweep, `method.schedule=[10:0.7,20:0.5]`.
+        importance: by what tokens are ranked: `eq1`, the paper's, or the parts of `lazyllm.Importance` that differ from
+            it, such as `{queries: 8, pooling: 7}`. With another than the paper's the method is called `lazyllm+`.
     """
 
     schedule: str | list[str] = ""
+    importance: Any = EQ1
 
     def __post_init__(self) -> None:
         if not isinstance(self.schedule, str | int | list):
@@ -34,6 +41,9 @@ class LazyLLM(OnEngine):
             if "%" not in self.schedule:
                 self.schedule = lazyllm.PruningSchedule.parse(self.schedule).spec  # 0.60 is 0.6
             self.pruning_schedule(num_layers=_DEEP)
+        self.ranking = parse_importance(self.importance)
+        self.importance = self.ranking.changed or EQ1
+        self.name = name_for(self.name, self.ranking)
 
     def pruning_schedule(self, num_layers: int) -> lazyllm.PruningSchedule:
         """The schedule on a model of `num_layers` decoder layers."""
@@ -44,3 +54,26 @@ class LazyLLM(OnEngine):
             self._schedule = self.pruning_schedule(model.config.num_hidden_layers)
         check_depth("method.schedule", self._schedule, model)
         super().check(model)
+
+
+def parse_importance(value: object) -> lazyllm.Importance:
+    """The importance that a config's `importance` describes.
+
+    Raises:
+        LazyBenchError: neither `eq1` nor parts of `lazyllm.Importance`.
+    """
+    if value == EQ1:
+        return lazyllm.Importance()
+    if not isinstance(value, dict):
+        raise LazyBenchError(f"method.importance={value} must be eq1 or parts such as {{queries:8,pooling:7}}")
+    known = [part.name for part in fields(lazyllm.Importance)]
+    for part in value:
+        if part not in known:
+            raise LazyBenchError(f"method.importance: there is no part {part!r}: {suggest(str(part), known)}")
+    with naming("method.importance"):
+        return lazyllm.Importance(**value)
+
+
+def name_for(name: str, importance: lazyllm.Importance) -> str:
+    """A method's name, which says whether it is LazyLLM as published."""
+    return PLUS if name == PAPER and not importance.is_eq1 else name

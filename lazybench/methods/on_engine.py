@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from transformers import PreTrainedModel
 
 import lazyllm
@@ -11,9 +13,14 @@ from lazybench.prompts import Prompt
 
 
 class OnEngine(Method):
-    """Prunes by a schedule and a way of ranking; a subclass sets `_schedule`, in `check` at the latest."""
+    """Prunes by a schedule and a way of ranking; a subclass sets `_schedule`, in `check` at the latest.
+
+    Attributes:
+        ranking: the importance that LazyLLM's own selection ranks by.
+    """
 
     _schedule: lazyllm.PruningSchedule
+    ranking: ClassVar[lazyllm.Importance] = lazyllm.Importance()
 
     @property
     def selection(self) -> type[lazyllm.Selection]:
@@ -25,7 +32,11 @@ class OnEngine(Method):
 
     def generate(self, prompt: Prompt, decode: Decoder, seed: int) -> Output:
         with lazyllm.enable(
-            decode.model, self._schedule, selection=self.selection, record_positions=decode.tracing
+            decode.model,
+            self._schedule,
+            selection=self.selection,
+            importance=self.ranking,
+            record_positions=decode.tracing,
         ) as lazy:
             tokens = decode(prompt.ids)
         return Output(tokens, lazy.stats.prompt_computed, lazy.stats)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from lazybench import words
+from lazybench.errors import LazyBenchError
 from lazybench.report import records, render, tables
 from lazybench.report.blocks import Block, blocks
 from lazybench.report.gaps import Gap, gaps
@@ -14,8 +15,9 @@ from lazybench.report.page import page
 from lazybench.report.run_data import Run
 from lazybench.report.sources import find
 from lazybench.report.warnings import warnings
+from lazybench.suggest import suggest
 
-_DEFAULTS = {"runs": "results/runs", "out": "results/report"}
+_DEFAULTS = {"runs": "results/runs", "out": "results/report", "calibrated": "refuse"}
 _USAGE = """\
 lazybench report: tables, figures and one HTML page from run folders
 
@@ -24,7 +26,8 @@ lazybench report: tables, figures and one HTML page from run folders
 
   runs  folders that hold run folders, or the records/ of an earlier report; several with commas
         (default results/runs)
-  out   folder to write; an earlier report in it is replaced (default results/report)"""
+  out   folder to write; an earlier report in it is replaced (default results/report)
+  calibrated  refuse runs on records that their schedule was calibrated on, or mark them (default refuse)"""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -43,7 +46,10 @@ def main(argv: Sequence[str]) -> int:
         print(_USAGE)
         return 0
     given = words.settings(argv, _DEFAULTS)
+    if given["calibrated"] not in ("refuse", "mark"):
+        raise LazyBenchError(f"calibrated={given['calibrated']}: {suggest(given['calibrated'], ['refuse', 'mark'])}")
     runs, met = find([place for place in given["runs"].split(",") if place])
+    _refuse_calibrated(runs, given["calibrated"])
     grouped = blocks(runs)
     said = met + [text for block in grouped for text in warnings(block)]
     out = Path(given["out"])
@@ -52,6 +58,16 @@ def main(argv: Sequence[str]) -> int:
         written = sorted(str(path.relative_to(folder)) for path in folder.iterdir())
     _tell(out, runs, written, said, missing)
     return 0
+
+
+def _refuse_calibrated(runs: list[Run], told: str) -> None:
+    seen = [run for run in runs if run.calibrated_on]
+    if seen and told == "refuse":
+        raise LazyBenchError(
+            f"{seen[0].name} ran on {seen[0].calibrated_on} records that its schedule was calibrated on"
+            f"{f', and {len(seen) - 1} more runs did so' if len(seen) > 1 else ''}: leave it out with runs=, or set "
+            "calibrated=mark to report it, marked"
+        )
 
 
 def _write(folder: Path, runs: list[Run], grouped: list[Block], said: list[str]) -> list[Gap]:

@@ -8,7 +8,7 @@ from typing import Any
 from lazybench.report.run_data import Run
 
 _SETTINGS = ("limit", "chat", "remove")
-_DATA = ("limit", "seed", "tokens")
+_DATA = ("limit", "half", "seed", "tokens")
 _ENVIRONMENT = ("dtype", "attention", "device", "threads")
 _VERSIONS = ("torch", "transformers")
 

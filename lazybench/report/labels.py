@@ -10,7 +10,7 @@ from lazybench.report.run_data import Run
 
 # The methods of the paper's Table 1, in its order.
 METHODS = ("baseline", "random_drop", "static_pruning", "prompt_compression", "lazyllm")
-METHOD_DEFAULTS = {"repeats": 1}
+METHOD_DEFAULTS = {"repeats": 1, "importance": "eq1"}
 _STRENGTHS = ("schedule", "layer", "keep", "ratio")
 TASKS = {
     "single_doc_qa": "Single-document QA",
@@ -28,10 +28,22 @@ def label(run: Run) -> str:
     Settings that say how strongly it prunes are always there, others where they are not the named config's.
     """
     settings = run.settings["method"]
+    if is_calibrated(run):
+        mark = f" [on {run.calibrated_on} records it was calibrated on]" if run.calibrated_on else ""
+        return f"{run.method} calibrated for {settings.get('budget')}{mark}"
     own = own_settings("method", settings, METHOD_DEFAULTS)
     shown = {key: value for key, value in settings.items() if key in _STRENGTHS or key in own}
-    words = [str(value) if key == "schedule" else f"{key}={value}" for key, value in shown.items()]
+    words = [str(value) if key == "schedule" else f"{key}={_short(value)}" for key, value in shown.items()]
     return " ".join([run.method, *words])
+
+
+def is_calibrated(run: Run) -> bool:
+    """Whether the run's schedule comes from `lazybench calibrate`."""
+    return "folds" in run.settings["method"]
+
+
+def _short(value: Any) -> str:
+    return ",".join(f"{key}:{of}" for key, of in value.items()) if isinstance(value, dict) else str(value)
 
 
 def task_title(task: str) -> str:

@@ -62,6 +62,11 @@ class Run:
         return f"{self.model}/{self.data}/{self.method}/{self.digest}"
 
     @property
+    def calibrated_on(self) -> int:
+        """How many of its records the method's schedule was calibrated on."""
+        return int(self.settings.get("calibrated_on") or 0)
+
+    @property
     def facts(self) -> dict[str, DatasetFacts]:
         """Facts by dataset, those of the user's datasets included."""
         return load_facts(self.settings["data"].get("datasets"))

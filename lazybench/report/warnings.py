@@ -11,8 +11,17 @@ from lazybench.report.run_data import Run
 def warnings(block: Block) -> list[str]:
     """One sentence each, for one model and data."""
     where = f"{block.model} on {block.data}"
-    texts = [*_conditions(block), *_overlaps(block), *_record_sets(block), *_contents(block), *_unmodified(block)]
+    about = (_calibrated, _conditions, _overlaps, _record_sets, _contents, _unmodified)
+    texts = [text for of in about for text in of(block)]
     return [f"{where}: {text}" for text in texts]
+
+
+def _calibrated(block: Block) -> list[str]:
+    return [
+        f"{row.label}: its schedule was chosen on these records, so its numbers flatter it"
+        for row in block.rows
+        if any(run.calibrated_on for run in row.runs)
+    ]
 
 
 def _conditions(block: Block) -> list[str]:

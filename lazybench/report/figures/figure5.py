@@ -6,15 +6,16 @@ from collections import defaultdict
 
 from matplotlib.figure import Figure
 
-from lazybench.report.blocks import Block
+from lazybench.report.blocks import Block, Row
 from lazybench.report.figures.style import BLACK, canvas, legend_outside, method_line
-from lazybench.report.labels import task_title
+from lazybench.report.labels import is_calibrated, task_title
 from lazybench.report.measures import SCORE, TTFT, measure
 from lazybench.report.parts import part_of
 
 CAPTION = (
     "Figure 5. TTFT speedup against score, a line a method with its strengths as points (lazyllm: schedules of two "
-    "stages or more, where there are any); the tables have the confidence intervals"
+    "stages or more, where there are any; "
+    "calibrated: found on other records); the tables have the confidence intervals"
 )
 NEEDS = "-m +experiment=figure5"
 _LEAST_SPAN = 2  # points of score
@@ -33,7 +34,7 @@ def draw(block: Block) -> Figure | None:
             if score is not None and row.method == "baseline":
                 levels.setdefault(task, {})[row.conditions] = score.value
             elif score is not None and speedup is not None:
-                points[row.method, row.conditions].append((speedup.value, score.value))
+                points[_series(row), row.conditions].append((speedup.value, score.value))
         if points:
             panels[task] = points
     if not any(len(line) > 1 for points in panels.values() for line in points.values()):
@@ -60,6 +61,11 @@ def draw(block: Block) -> Figure | None:
     figure.suptitle(block.title, fontsize=9)
     legend_outside(figure)
     return figure
+
+
+def _series(row: Row) -> str:
+    """A method's line; what calibration found is a frontier of its own."""
+    return f"{row.method} calibrated" if is_calibrated(row.runs[0]) else row.method
 
 
 def _name(method: str, under: str) -> str:

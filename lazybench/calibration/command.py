@@ -1,0 +1,64 @@
+"""What `lazybench calibrate` does: search, measure what was found on other records, write it down."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from lazybench import environment
+from lazybench.calibration import found, output
+from lazybench.calibration.budgets import choose
+from lazybench.calibration.folder import Folder
+from lazybench.calibration.plan import Plan
+from lazybench.calibration.study import Study
+from lazybench.config import CalibrateConfig
+from lazybench.data import data_label
+from lazybench.errors import LazyBenchError
+from lazybench.jobs.job import check_context
+from lazybench.language_model import load_model
+from lazybench.out_of_memory import ran_out
+
+
+def main(config: CalibrateConfig) -> Path:
+    """Calibrate, or go on where an earlier start of the same calibration stopped.
+
+    Returns:
+        the calibration's folder.
+
+    Raises:
+        LazyBenchError: anything about the settings, the data, the model or the folder that cannot work.
+    """
+    plan = Plan.of(config)
+    where = environment.describe(config.model)
+    print(f"model {config.model.name}, data {config.data.name}, task {config.task}: {len(plan.records)} records")
+    print(f"records: {data_label(config.data)}")
+    model = load_model(config.model)
+    check_context(config.model, plan.new_tokens, model)
+    with Folder(plan.folder(where)).opened(plan.settings, where) as folder:
+        try:
+            _calibrate(plan, Study(plan, model, folder), folder)
+        except Exception as error:
+            if not ran_out(error):
+                raise
+            raise LazyBenchError(
+                f"out of memory: set model.limit below {config.model.limit} or answer_tokens below "
+                f"{config.answer_tokens}; what was measured is kept"
+            ) from error
+        print(f"\nsaved in {folder.path}")
+    return folder.path
+
+
+def _calibrate(plan: Plan, study: Study, folder: Folder) -> None:
+    for half in plan.halves:
+        study.search(half, 60 * plan.config.minutes / len(plan.halves))
+    frontier = found.table([result for half in plan.halves for result in study.held_out(half)])
+    output.write_frontier(folder, plan, frontier, study)
+    for budget in plan.budgets:
+        chosen = [choose(budget, study.winners(half), study.loss(half)) for half in plan.halves]
+        missed = [half for half, trial in zip(plan.halves, chosen, strict=True) if trial is None]
+        if missed:
+            print(
+                f"{budget}: no schedule found on the {' and the '.join(missed)} half keeps to it: give slower ones, "
+                f"such as speedups=[{1 + (plan.speedups[0] - 1) / 2:g}]"
+            )
+        else:
+            output.write_method(folder, plan, study, budget, [trial.candidate for trial in chosen])

@@ -1,0 +1,57 @@
+"""The YAML of a calibrated method, which `lazybench run` takes as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import yaml
+
+from lazybench.calibration.budgets import Budget
+from lazybench.calibration.harm import Candidate
+from lazybench.data.record import Record
+
+_WIDTH = 120
+
+
+def text(
+    budget: Budget, folds: Sequence[tuple[Candidate, Sequence[Record]]], found: Mapping[str, Any], command: str
+) -> str:
+    """The file's text.
+
+    Args:
+        budget: what the schedule keeps to.
+        folds: each schedule with the records that it was found on.
+        found: how it was found.
+        command: the command that found it.
+    """
+    plain = all(candidate.importance.is_eq1 for candidate, _ in folds)
+    method = {
+        "_target_": "lazybench.methods.calibrated.Calibrated",
+        "name": "lazyllm" if plain else "lazyllm+",
+        "budget": str(budget),
+        "folds": [
+            {
+                "schedule": candidate.schedule.spec,
+                "importance": candidate.importance.changed or "eq1",
+                "records": sorted(record.hash for record in records),
+            }
+            for candidate, records in folds
+        ],
+        "found": dict(found),
+    }
+    shown = "; ".join(str(candidate.schedule) for candidate, _ in folds)
+    head = f"# Found by: {command}\n# {shown}\n"
+    return head + yaml.dump(method, Dumper=_Dumper, sort_keys=False, width=_WIDTH)
+
+
+class _Dumper(yaml.SafeDumper):
+    """Lists of hashes in lines rather than one below the other."""
+
+
+def _list(dumper: yaml.SafeDumper, values: list[Any]) -> yaml.Node:
+    flat = not any(isinstance(value, dict) for value in values)
+    return dumper.represent_sequence("tag:yaml.org,2002:seq", values, flow_style=flat)
+
+
+_Dumper.add_representer(list, _list)

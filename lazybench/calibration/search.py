@@ -1,0 +1,152 @@
+"""The search: an optimiser proposes candidates, records are measured one by one, and bad candidates end early."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+
+import optuna
+from optuna.storages import JournalStorage
+from optuna.storages.journal import JournalFileBackend
+from optuna.trial import FrozenTrial, TrialState
+
+from lazybench.calibration.harm import Candidate
+from lazybench.calibration.space import Space
+from lazybench.data.record import Record
+
+# A candidate is given up where it is worse than the best so far, record by record, at this level of significance.
+_SIGNIFICANCE = 0.1
+_LEAST_RECORDS = 8
+_RANDOM_TRIALS = 8
+_SEED = 0
+# Proposals in a row that were nothing new: then the search has seen what there is.
+_MOST_MISSES = 200
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A candidate that was measured.
+
+    Attributes:
+        candidate: the schedule and its importance.
+        kl: mean KL over the records that it was measured on, in nats.
+        records: how many those are.
+        complete: whether they are all; else it was given up.
+    """
+
+    candidate: Candidate
+    kl: float
+    records: int
+    complete: bool
+
+
+class Search:
+    """The search for the least harmful candidate of one ideal speedup, kept in a file that it can go on from.
+
+    Args:
+        path: the journal that the optimiser writes.
+        name: the search's name in it.
+        space: what to search.
+        records: what to measure on, the most telling order first: any first part should be like the whole.
+    """
+
+    def __init__(self, path: Path, name: str, space: Space, records: Sequence[Record]) -> None:
+        self._space = space
+        self._records = records
+        optuna.logging.set_verbosity(optuna.logging.ERROR)
+        with _quiet():
+            self._study = optuna.create_study(
+                study_name=name,
+                storage=JournalStorage(JournalFileBackend(str(path))),
+                sampler=optuna.samplers.TPESampler(
+                    n_startup_trials=_RANDOM_TRIALS, multivariate=True, group=True, seed=_SEED
+                ),
+                pruner=optuna.pruners.WilcoxonPruner(p_threshold=_SIGNIFICANCE, n_startup_steps=_LEAST_RECORDS),
+                load_if_exists=True,
+            )
+            for trial in self._study.get_trials(states=(TrialState.RUNNING,)):
+                self._study.tell(trial.number, state=TrialState.FAIL)  # was cut short by the end of its process
+
+    @property
+    def spent(self) -> float:
+        """Seconds that finished trials have taken so far."""
+        return sum(trial.duration.total_seconds() for trial in self._finished())
+
+    @property
+    def trials(self) -> list[Trial]:
+        """What was measured so far."""
+        found = []
+        for trial in self._finished():
+            candidate = self._space.replay(trial.params) if trial.intermediate_values else None
+            if candidate is not None:
+                values = list(trial.intermediate_values.values())
+                found.append(Trial(candidate, fmean(values), len(values), trial.state == TrialState.COMPLETE))
+        return found
+
+    @property
+    def best(self) -> Trial | None:
+        """The complete trial of least harm."""
+        return min((trial for trial in self.trials if trial.complete), key=lambda trial: trial.kl, default=None)
+
+    def start_from(self, candidates: Sequence[Candidate]) -> None:
+        """Have these tried before any other, each as strongly as the speedup asks for."""
+        for candidate in candidates:
+            parameters = self._space.parameters(candidate)
+            if parameters is not None:
+                self._study.enqueue_trial(parameters, skip_if_exists=True)
+
+    def run(
+        self, seconds: float, kl: Callable[[Candidate, Record], float], tick: Callable[[Trial | None], None]
+    ) -> None:
+        """Try candidates until so many seconds are spent, over all starts of this search; at least one is completed.
+
+        Args:
+            seconds: how long to search.
+            kl: measures a candidate on a record.
+            tick: called after each record, and with a trial after its last.
+        """
+        misses = 0
+        while misses < _MOST_MISSES and (self.spent < seconds or self.best is None):
+            with _quiet():
+                trial = self._study.ask()
+                candidate = self._space.suggest(trial)
+            if candidate is None or self._is_known(trial):
+                self._study.tell(trial, state=TrialState.FAIL)
+                misses += 1
+            else:
+                self._measure(trial, candidate, kl, tick)
+                misses = 0
+
+    def _measure(self, trial: optuna.Trial, candidate: Candidate, kl: Callable, tick: Callable) -> None:
+        values: list[float] = []
+        for step, record in enumerate(self._records):
+            values.append(kl(candidate, record))
+            trial.report(values[-1], step)
+            tick(None)
+            with _quiet():
+                if len(values) < len(self._records) and trial.should_prune():
+                    break
+        complete = len(values) == len(self._records)
+        if complete:
+            self._study.tell(trial, fmean(values))
+        else:
+            self._study.tell(trial, state=TrialState.PRUNED)
+        tick(Trial(candidate, fmean(values), len(values), complete))
+
+    def _is_known(self, trial: optuna.Trial) -> bool:
+        return any(other.params == trial.params for other in self._finished())
+
+    def _finished(self) -> list[FrozenTrial]:
+        return self._study.get_trials(deepcopy=False, states=(TrialState.COMPLETE, TrialState.PRUNED))
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without notes that parts of the optimiser may still change."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+        yield
