@@ -10,6 +10,7 @@ import yaml
 from lazybench.calibration.budgets import Budget
 from lazybench.calibration.harm import Candidate
 from lazybench.data.record import Record
+from lazybench.methods.lazyllm import EQ1, PAPER, PLUS
 
 _WIDTH = 120
 
@@ -28,12 +29,12 @@ def text(
     plain = all(candidate.importance.is_eq1 for candidate, _ in folds)
     method = {
         "_target_": "lazybench.methods.calibrated.Calibrated",
-        "name": "lazyllm" if plain else "lazyllm+",
+        "name": PAPER if plain else PLUS,
         "budget": str(budget),
         "folds": [
             {
                 "schedule": candidate.schedule.spec,
-                "importance": candidate.importance.changed or "eq1",
+                "importance": candidate.importance.changed or EQ1,
                 "records": sorted(record.hash for record in records),
             }
             for candidate, records in folds

@@ -16,6 +16,7 @@ from lazybench.calibration.plan import Plan
 from lazybench.calibration.study import Study
 from lazybench.console import table
 from lazybench.data import data_label
+from lazybench.methods.lazyllm import PAPER, PLUS
 from lazybench.store import replace
 
 
@@ -47,7 +48,7 @@ def write_method(folder: Folder, plan: Plan, study: Study, budget: Budget, candi
     """
     crossed = len(plan.halves) > 1
     plus = any(not candidate.importance.is_eq1 for candidate in candidates)
-    name = f"{'lazyllm_plus' if plus else 'lazyllm'}_{budget.slug}{'_cross' if crossed else ''}"
+    name = f"{PLUS if plus else PAPER}_{budget.slug}{'_cross' if crossed else ''}"
     about = {
         "model": plan.config.model.name,
         "layers": study.layers,

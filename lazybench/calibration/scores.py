@@ -13,7 +13,7 @@ from lazybench.config import ModelConfig
 from lazybench.data.record import Record
 from lazybench.decoding import Decoder, read
 from lazybench.facts import DatasetFacts
-from lazybench.methods.lazyllm import LazyLLM
+from lazybench.methods.lazyllm import EQ1, PAPER, LazyLLM
 from lazybench.prompts import Prompt
 from lazybench.report.bootstrap import estimate
 
@@ -36,7 +36,7 @@ def score_of(
     if candidate is None:
         tokens = decode(prompt.ids)
     else:
-        method = LazyLLM("lazyllm", 1, candidate.schedule.spec, candidate.importance.changed or "eq1")
+        method = LazyLLM(PAPER, 1, candidate.schedule.spec, candidate.importance.changed or EQ1)
         method.prepare(decode.model)
         tokens = method.generate(prompt, decode, seed=0).tokens
     return scoring.score(facts[record.dataset], read(tokens, prompt, model), record.answers, record.all_classes)

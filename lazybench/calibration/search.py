@@ -69,7 +69,9 @@ class Search:
                 load_if_exists=True,
             )
             for trial in self._study.get_trials(states=(TrialState.RUNNING,)):
-                self._study.tell(trial.number, state=TrialState.FAIL)  # was cut short by the end of its process
+                # Cut short by the end of its process: once more.
+                self._study.tell(trial.number, state=TrialState.FAIL)
+                self._study.enqueue_trial(trial.params)
 
     @property
     def spent(self) -> float:

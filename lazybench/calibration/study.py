@@ -28,7 +28,7 @@ from lazybench.prompts import Prompt
 from lazyllm import Importance, PruningSchedule
 
 # Where searches start besides the reference: early and even stages did well wherever they were tried.
-_STARTS = ("23%:0.5,50%:0.5", "17%:0.5,33%:0.5,50%:0.5")
+_STARTS = ("20%:0.3,50%:0.55", "13%:0.6,27%:0.6,50%:0.6", "23%:0.5,50%:0.5")
 # Importances to start from where they are searched.
 _IMPORTANCES = (Importance(pooling=31), Importance(queries=8, pooling=7, layers=3, first=4))
 _BAR = "{desc} {percentage:3.0f}%|{bar}| {elapsed}<{remaining}{postfix}"

@@ -17,6 +17,8 @@ from lazybench.errors import LazyBenchError
 from lazybench.locks import Busy
 
 FOLDER = ".jobs"
+# Settings of a calibrated method that say more than its budget does in a few words.
+_LONG = ("folds", "found")
 PLANNED, RUNNING, DONE, STOPPED, FAILED = "planned", "running", "done", "stopped", "failed"
 
 
@@ -72,7 +74,7 @@ class StateFile:
         words = {
             key: ",".join(map(str, value)) if isinstance(value, list) else value
             for key, value in method.items()
-            if key not in ("_target_", "name")
+            if key not in ("_target_", "name", *_LONG)
         }
         set_to = {key: value for key, value in words.items() if value is not None and value is not False}
         settings = " ".join(f"{key}={value}" for key, value in set_to.items())

@@ -76,4 +76,6 @@ def parse_importance(value: object) -> lazyllm.Importance:
 
 def name_for(name: str, importance: lazyllm.Importance) -> str:
     """A method's name, which says whether it is LazyLLM as published."""
-    return PLUS if name == PAPER and not importance.is_eq1 else name
+    if name not in (PAPER, PLUS):
+        return name
+    return PAPER if importance.is_eq1 else PLUS

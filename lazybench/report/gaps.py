@@ -7,7 +7,7 @@ from typing import Any
 
 from lazybench.config import DataConfig, ModelConfig
 from lazybench.report.blocks import Block
-from lazybench.report.labels import METHOD_DEFAULTS, METHODS, TASKS
+from lazybench.report.labels import METHOD_DEFAULTS, METHODS, TASKS, is_calibrated
 from lazybench.report.named import own_settings
 from lazybench.report.parts import part_of
 from lazybench.report.run_data import Run
@@ -39,11 +39,17 @@ def _unfinished(block: Block) -> list[Gap]:
     for row in block.rows:
         for run in row.runs:
             if not run.finished:
-                own = own_settings("method", run.settings["method"], METHOD_DEFAULTS)
-                words = [_word(f"method.{key}", value) for key, value in own.items()]
-                command = _command(run, " ".join([f"method={run.method}", *words, f"task={run.settings['task']}"]))
+                command = _command(run, f"{_method(run)} task={run.settings['task']}")
                 found.append(Gap(f"{row.label}: unfinished, {len(run.records)} records so far", command))
     return found
+
+
+def _method(run: Run) -> str:
+    """The words of a command that choose a run's method."""
+    if is_calibrated(run):
+        return "--config-dir CALIBRATION method=NAME"  # a folder that calibrate made, and a YAML in it
+    own = own_settings("method", run.settings["method"], METHOD_DEFAULTS)
+    return " ".join([f"method={run.method}", *(_word(f"method.{key}", value) for key, value in own.items())])
 
 
 def _not_run(block: Block) -> list[Gap]:
@@ -89,4 +95,6 @@ def _word(key: str, value: Any) -> str:
     """`key=value` for a shell; a comma or colon needs Hydra's quotes too."""
     if isinstance(value, str) and not value.replace("_", "").replace("-", "").replace(".", "").isalnum():
         return f"\"{key}='{value}'\""
+    if isinstance(value, dict):
+        return f'"{key}={{{",".join(f"{name}:{of}" for name, of in value.items())}}}"'
     return f"{key}={'null' if value is None else value}"
