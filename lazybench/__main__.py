@@ -128,8 +128,8 @@ def _report(words: list[str]) -> int:
 def _calibrate(words: list[str]) -> int:
     from lazybench import hydra_app
 
-    # A budget has signs in it that Hydra's grammar keeps for itself.
-    words = [re.sub(r"^budget=([^'\"].*)$", r'budget="\1"', word) for word in words]
+    # Their signs are ones that Hydra's grammar keeps for itself.
+    words = [re.sub(r"^(budget|reference)=([^'\"].*)$", r'\1="\2"', word) for word in words]
     return _hydra(hydra_app.calibrate, "lazybench calibrate", words)
 
 

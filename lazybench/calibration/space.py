@@ -81,7 +81,7 @@ class Space:
     def parameters(self, candidate: Candidate) -> dict[str, Any] | None:
         """What an optimiser must suggest for a candidate like this one; None for one that is not in the space."""
         stages = [stage for stage in candidate.schedule.stages if stage.keep < 1]
-        if not 1 <= len(stages) <= MOST_STAGES or stages[0].layer > (self.deepest or -1):
+        if not 1 <= len(stages) <= MOST_STAGES or self.deepest is None or stages[0].layer > self.deepest:
             return None
         powers = _relative_strengths(candidate.schedule)
         found: dict[str, Any] = {"stages": len(stages), "layer 1": stages[0].layer}

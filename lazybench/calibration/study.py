@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import cached_property
 
 import pandas as pd
@@ -25,7 +26,7 @@ from lazybench.decoding import Decoder, decoder_for
 from lazybench.errors import LazyBenchError
 from lazybench.methods.checks import naming
 from lazybench.prompts import Prompt
-from lazyllm import Importance, PruningSchedule
+from lazyllm import Importance, LazyLLMError, PruningSchedule
 
 # Where searches start besides the reference: early and even stages did well wherever they were tried.
 _STARTS = ("20%:0.3,50%:0.55", "13%:0.6,27%:0.6,50%:0.6", "23%:0.5,50%:0.5")
@@ -52,9 +53,7 @@ class Study:
         self._folder = folder
         self._harm = Harm(model, self._ask, plan.config.answer_tokens)
         self.layers = int(model.config.get_text_config().num_hidden_layers)
-        with naming("reference"):
-            self._reference = PruningSchedule.parse(plan.config.reference, self.layers)
-            self._reference.check(self.layers)
+        self._reference = _reference(plan.config.reference, self.layers)
         self._searches: dict[tuple[str, float], Search] = {}
         for speedup in plan.speedups:
             if self._space(speedup).deepest is None:
@@ -105,7 +104,7 @@ class Study:
     def _starts(self, half: str, speedup: float) -> list[Candidate]:
         """What to try first: what was found for less speedup, the scaled reference, and what does well elsewhere."""
         slower = [self.winners(half)[other] for other in self._plan.speedups if other < speedup]
-        schedules = [PruningSchedule.parse(text, self.layers) for text in _STARTS]
+        schedules = _known_starts(self.layers)
         schedules += [schedule for schedule in self._scaled(speedup).values() if schedule is not None]
         importances = _IMPORTANCES if self._plan.importance is None else (self._plan.importance,)
         fresh = [Candidate(schedule, importance) for importance in importances for schedule in schedules]
@@ -176,6 +175,28 @@ class Study:
                 lambda record: score_of(record, candidate, self._ask, self._plan.facts, self._plan.config.model),
                 lambda: bar.update(),
             )
+
+
+def _reference(text: str, layers: int) -> PruningSchedule:
+    """The schedule to compare with, without stages that keep everything."""
+    with naming("reference"):
+        given = PruningSchedule.parse(text, layers)
+        given.check(layers)
+    schedule = PruningSchedule(stage for stage in given.stages if stage.keep < 1)
+    if not schedule.stages:
+        raise LazyBenchError(f"reference={text} prunes nothing: give layer:keep pairs such as 36%:0.7,70%:0.5")
+    return schedule
+
+
+def _known_starts(layers: int) -> list[PruningSchedule]:
+    """The starts that a model of so many layers has room for."""
+    found = []
+    for text in _STARTS:
+        with suppress(LazyLLMError):  # in a shallow model two stages fall on one layer
+            schedule = PruningSchedule.parse(text, layers)
+            schedule.check(layers)
+            found.append(schedule)
+    return found
 
 
 def _run(search: Search, seconds: float, kl: Callable[[Candidate, Record], float], bar: tqdm, name: str) -> None:
