@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import sys
 from collections.abc import Sequence
@@ -60,8 +61,7 @@ def write_method(folder: Folder, plan: Plan, study: Study, budget: Budget, candi
         "ideal_speedup": [round(study.speedup(candidate), 3) for candidate in candidates],
     }
     folds = [(candidate, plan.of_half(half)) for candidate, half in zip(candidates, plan.halves, strict=True)]
-    command = shlex.join(["python", "-m", "lazybench", "calibrate", *sys.argv[1:]])
-    replace(folder.method(name), method_file.text(budget, folds, about, command))
+    replace(folder.method(name), method_file.text(budget, folds, about, _command()))
     print(f"{budget}: {' | '.join(str(candidate.schedule) for candidate in candidates)}")
     if plan.config.confirm:
         compared = _confirm(plan, study, candidates)
@@ -70,6 +70,12 @@ def write_method(folder: Folder, plan: Plan, study: Study, budget: Budget, candi
         print(f"\n{table(header, [_score_row(row) for _, row in compared.iterrows()])}\n")
     other = "" if crossed else f" data.half={'second' if plan.config.half == 'first' else 'first'}"
     print(f"  python -m lazybench run --config-dir {folder.path} method={name} task={plan.config.task}{other} ...")
+
+
+def _command() -> str:
+    """The command under way, without the folders of this machine."""
+    words = [re.sub(r"^([\w.]+)=/.*/", r"\1=", word) for word in sys.argv[1:]]
+    return shlex.join(["python", "-m", "lazybench", "calibrate", *words])
 
 
 def _confirm(plan: Plan, study: Study, candidates: Sequence[Candidate]) -> pd.DataFrame:

@@ -371,6 +371,7 @@ def test_a_calibrated_method_says_what_it_was_found_on(calibrations):
     assert len(first | second) == 4
 
 
+@pytest.mark.slow
 def test_the_same_command_goes_on(calibrate, tmp_path):
     def kept():
         return {path: path.read_bytes() for path in files}
@@ -398,6 +399,7 @@ def test_the_same_command_goes_on(calibrate, tmp_path):
     assert (folder / "times.json").read_bytes() == before[folder / "times.json"]
 
 
+@pytest.mark.slow
 def test_a_model_of_few_layers(calibrate, tiny_model):
     code, _, err = calibrate(f"model.path={tiny_model}", "speedups=[]", "confirm=false")
     assert code == 0, err
