@@ -52,7 +52,11 @@ class _Dumper(yaml.SafeDumper):
 
 def _list(dumper: yaml.SafeDumper, values: list[Any]) -> yaml.Node:
     flat = not any(isinstance(value, dict) for value in values)
-    return dumper.represent_sequence("tag:yaml.org,2002:seq", values, flow_style=flat)
+    node = dumper.represent_sequence("tag:yaml.org,2002:seq", values, flow_style=flat)
+    for value, item in zip(values, node.value, strict=True):
+        if isinstance(value, str):
+            item.style = '"'  # some hashes read as numbers to some readers of YAML
+    return node
 
 
 _Dumper.add_representer(list, _list)

@@ -39,7 +39,9 @@ def save(frontier: pd.DataFrame, tried: pd.DataFrame, title: str, stem: Path) ->
             if rows["kl_low"].notna().all():
                 around = (rows["kl"] - rows["kl_low"], rows["kl_high"] - rows["kl"])
             axes.errorbar(rows["speedup"], rows["kl"], yerr=around, capsize=2, label=kind, **style.line(place))
-        axes.set(xlabel="ideal TTFT speedup (×)", ylabel="KL of the next token (nats), records held out", yscale="log")
-        figure.suptitle(title, fontsize=9)
+        axes.set(xlabel="ideal TTFT speedup (×)", ylabel="KL of the next token (nats)", yscale="log")
+        for show in (axes.yaxis.set_major_formatter, axes.yaxis.set_minor_formatter):
+            show("{x:g}")
+        figure.suptitle(f"{title}; lines: records held out", fontsize=9)
         style.legend_outside(figure)
         return style.save(figure, stem)

@@ -14,11 +14,12 @@ import torch
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from omegaconf import OmegaConf
 from support import folders, one_line, rows
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
 import lazyllm
-from lazybench.calibration import budgets
+from lazybench.calibration import budgets, method_file
 from lazybench.calibration.harm import Candidate, Harm
 from lazybench.calibration.scaling import scaled_depth, scaled_keeps, with_speedup
 from lazybench.calibration.search import Trial
@@ -556,3 +557,12 @@ def test_bad_words_cost_one_line(calibrate, words, says):
     line = one_line(code, err)
     assert line.startswith("lazybench: ")
     assert says in line
+
+
+def test_hashes_that_look_like_numbers_stay_text(tmp_path):
+    records = ["1234567890123e45", "0123456789012345", "1e10000000000000"]
+    candidate = Candidate(PruningSchedule([(1, 0.5)]), Importance())
+    written = tmp_path / "method.yaml"
+    folds = [(candidate, [SimpleNamespace(hash=record) for record in records])]
+    written.write_text(method_file.text(budgets.Budget("speedup", 2.0), folds, {"layers": 6}, "command"))
+    assert OmegaConf.load(written).folds[0].records == sorted(records)
