@@ -202,6 +202,7 @@ def _known_starts(layers: int) -> list[PruningSchedule]:
 def _run(search: Search, seconds: float, kl: Callable[[Candidate, Record], float], bar: tqdm, name: str) -> None:
     began, shown = time.monotonic(), bar.n
     tried = len(search.trials)
+    bar.set_postfix_str("")
 
     def tick(trial: Trial | None) -> None:
         nonlocal tried
