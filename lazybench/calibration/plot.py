@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pandas as pd
+from matplotlib.ticker import LogLocator
 
 from lazybench.calibration.found import CALIBRATED, DEPTH, KEEPS
 from lazybench.report.figures import style
@@ -40,6 +41,7 @@ def save(frontier: pd.DataFrame, tried: pd.DataFrame, title: str, stem: Path) ->
                 around = (rows["kl"] - rows["kl_low"], rows["kl_high"] - rows["kl"])
             axes.errorbar(rows["speedup"], rows["kl"], yerr=around, capsize=2, label=kind, **style.line(place))
         axes.set(xlabel="ideal TTFT speedup (×)", ylabel="KL of the next token (nats)", yscale="log")
+        axes.yaxis.set_minor_locator(LogLocator(subs=(2, 3, 5)))
         for show in (axes.yaxis.set_major_formatter, axes.yaxis.set_minor_formatter):
             show("{x:g}")
         figure.suptitle(f"{title}; lines: records held out", fontsize=9)
