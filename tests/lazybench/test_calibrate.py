@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from itertools import pairwise
+from statistics import fmean
 from types import SimpleNamespace
 
 import optuna
@@ -22,13 +23,14 @@ import lazyllm
 from lazybench.calibration import budgets, method_file
 from lazybench.calibration.harm import Candidate, Harm
 from lazybench.calibration.scaling import scaled_depth, scaled_keeps, with_speedup
-from lazybench.calibration.search import Trial
+from lazybench.calibration.search import Search, Trial
 from lazybench.calibration.space import MOST_STAGES, Space
 from lazybench.calibration.times import Times, measure
 from lazybench.config import DataConfig
 from lazybench.data import half_of, load_records
 from lazybench.decoding import Decoder
 from lazybench.errors import LazyBenchError
+from lazybench.locks import Lock
 from lazyllm import Importance, PruningSchedule
 
 TIMES = Times(fixed=0.01, linear=1e-4, quadratic=1e-8, layers=16)
@@ -216,6 +218,61 @@ def test_the_first_layer_alone_is_in_a_space():
     assert space.parameters(Candidate(PruningSchedule([(0, 0.05)]), EQ1)) is not None
 
 
+def _made_up_harm(candidate, record):
+    """Grows the earlier the first stage is, and with the record."""
+    return record * 2.0 ** -candidate.schedule.stages[0].layer
+
+
+def _search(path, records=range(1, 21)):
+    return Search(path, "2", Space(TIMES, LENGTHS, 2.0, EQ1), records)
+
+
+def test_a_search_betters_what_it_starts_from(tmp_path):
+    start = Candidate(PruningSchedule([(0, 0.5)]), EQ1)
+    search, ended = _search(tmp_path / "log"), []
+    search.start_from([start])
+    search.run(2, _made_up_harm, lambda trial: trial and ended.append(trial))
+    first, best = search.trials[0], search.best
+    assert [stage.layer for stage in first.candidate.schedule.stages] == [0]
+    assert first.complete
+    assert best.kl < first.kl
+    assert best.kl == min(trial.kl for trial in ended if trial.complete)
+    assert ended == search.trials
+    stopped = [trial for trial in ended if not trial.complete]
+    assert stopped
+    for trial in stopped:  # on few records, and it was worse than the best by then on these
+        assert trial.records < 20
+        assert trial.kl > best.kl * fmean(range(1, trial.records + 1)) / fmean(range(1, 21))
+
+
+def test_a_search_that_was_killed_goes_on_with_the_candidate_under_way(tmp_path):
+    def killed(candidate, record):
+        seen.append(candidate)
+        if len(seen) > 25:
+            raise KeyboardInterrupt
+        return _made_up_harm(candidate, record)
+
+    def noted(candidate, record):
+        again.append(candidate)
+        return _made_up_harm(candidate, record)
+
+    seen, again = [], []
+    starts = [Candidate(PruningSchedule([(layer, 0.5)]), EQ1) for layer in (2, 1)]
+    search = _search(tmp_path / "log")
+    search.start_from(starts)
+    with pytest.raises(KeyboardInterrupt):
+        search.run(60, killed, lambda _: None)
+    kept = search.trials
+    reopened = _search(tmp_path / "log")
+    reopened.start_from(starts)
+    assert reopened.trials == kept
+    assert len(kept) == 1
+    reopened.run(0.2, noted, lambda _: None)
+    assert again[0] == seen[-1] != kept[0].candidate
+    assert reopened.trials[: len(kept)] == kept
+    assert [stage.layer for trial in reopened.trials[:2] for stage in trial.candidate.schedule.stages] == [2, 1]
+
+
 @pytest.fixture(scope="module")
 def model(tiny_model):
     return AutoModelForCausalLM.from_pretrained(tiny_model)
@@ -398,6 +455,62 @@ def test_the_same_command_goes_on(calibrate, tmp_path):
         assert again["schedule"].tolist()[: len(of)] == of["schedule"].tolist()
         assert again["kl"].tolist()[: len(of)] == of["kl"].tolist()
     assert (folder / "times.json").read_bytes() == before[folder / "times.json"]
+
+
+@pytest.mark.slow
+def test_another_importance_is_searched_and_scores_keep_to_a_budget(calibrate, lazybench, six_layers, tmp_path):
+    code, _, err = calibrate("importance=search", "budget=score loss <= 100%", "minutes=0.1")
+    assert code == 0, err
+    (folder,) = {path.parent for path in tmp_path.glob("calibrations/*/*/*/*/config.yaml")}
+    tried = pd.read_csv(folder / "tried.csv")
+    assert "pooling:31" in set(tried["importance"])
+    assert tried["importance"].nunique() > 2
+    scores = {path.name.split("-")[0] for path in (folder / "measured").iterdir()}
+    assert scores == {"kl", "score"}
+    (written,) = (folder / "method").iterdir()
+    method = yaml.safe_load(written.read_text())
+    assert (written.stem, method["name"]) == ("lazyllm+_score_loss_100", "lazyllm+")
+    assert method["budget"] == "score loss <= 100%"
+    words = _line("run", six_layers, tmp_path / "runs", f"method={written.stem}", "data.half=second")
+    code, _, err = lazybench(*words, "--config-dir", str(folder))
+    assert code == 0, err
+    (run,) = folders(tmp_path / "runs")
+    assert run.parts[-2] == "lazyllm+"
+
+
+@pytest.mark.slow
+def test_a_score_loss_that_nothing_keeps_to_is_said(calibrate, monkeypatch, tmp_path):
+    monkeypatch.setattr("lazybench.calibration.study.loss", lambda *_: 50.0)
+    code, out, err = calibrate("budget=score loss <= 10%")
+    assert code == 0, err
+    assert "score loss <= 10%: no schedule found on the first half keeps to it" in out
+    (folder,) = {path.parent for path in tmp_path.glob("calibrations/*/*/*/*/config.yaml")}
+    assert (folder / "frontier.csv").exists()
+    assert not any((folder / "method").iterdir())
+
+
+@pytest.mark.slow
+def test_one_schedule_a_task(calibrate, tmp_path):
+    code, _, err = calibrate("-m", "task=code,synthetic", "confirm=false")
+    assert code == 0, err
+    assert {path.parts[-3] for path in tmp_path.glob("calibrations/*/*/*/*/frontier.csv")} == {"code", "synthetic"}
+    methods = tmp_path.glob("calibrations/*/*/*/*/method/*.yaml")
+    found = {yaml.safe_load(path.read_text())["found"]["task"] for path in methods}
+    assert found == {"code", "synthetic"}
+
+
+@pytest.mark.slow
+def test_two_calibrations_do_not_work_in_one_folder(calibrate, tmp_path):
+    assert calibrate("confirm=false")[0] == 0
+    (folder,) = {path.parent for path in tmp_path.glob("calibrations/*/*/*/*/config.yaml")}
+    before = (folder / "config.yaml").stat().st_mtime_ns
+    other = Lock(folder / ".lock")
+    assert other.exclusive()
+    code, _, err = calibrate("confirm=false")
+    other.close()
+    assert "another process is at work" in one_line(code, err)
+    assert (folder / "config.yaml").stat().st_mtime_ns == before
+    assert calibrate("confirm=false")[0] == 0
 
 
 @pytest.mark.slow
