@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ from lazybench.data import data_label
 from lazybench.jobs.job import Job, Sources, check_context, prepare
 from lazybench.jobs.states import StateFile
 from lazybench.language_model import load_model
+from lazybench.methods.calibrated import Calibrated
+from lazybench.provenance import provenance
 from lazybench.results import summarise
 from lazybench.store import TRACES, Key, RunFolder, journal_names
 from lazybench.tracing import trace
@@ -89,6 +92,8 @@ def _announce(job: Job) -> None:
     config, part = job.config, "" if job.shard is None else f", shard {job.config.shard}"
     print(f"model {config.model.name}, data {config.data.name}, method {job.method.name}, task {config.task}{part}")
     print(f"records: {data_label(config.data)}")
+    if isinstance(job.method, Calibrated):
+        print(f"calibrated for {job.method.budget}: {provenance(asdict(job.method))}")
 
 
 def _report(job: Job, scores: Mapping[str, Any] | None, folder: RunFolder) -> None:

@@ -41,9 +41,8 @@ def text(
         ],
         "found": dict(found),
     }
-    shown = "; ".join(str(candidate.schedule) for candidate, _ in folds)
-    head = f"# Found by: {command}\n# {shown}\n"
-    return head + yaml.dump(method, Dumper=_Dumper, sort_keys=False, width=_WIDTH)
+    head = [f"# Found by: {command}\n", *(f"# {candidate.schedule}\n" for candidate, _ in folds)]
+    return "".join(head) + yaml.dump(method, Dumper=_Dumper, sort_keys=False, width=_WIDTH)
 
 
 class _Dumper(yaml.SafeDumper):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from statistics import median
 
 import numpy as np
@@ -66,10 +66,6 @@ class Times:
             total += (stage.layer + 1 - start) * self.seconds(left)
             start, left = stage.layer + 1, stage.kept(left)
         return (total + (self.layers - start) * self.seconds(left)) / self.layers
-
-    def settings(self) -> dict[str, float]:
-        """The numbers, to be kept."""
-        return asdict(self)
 
 
 @torch.no_grad()

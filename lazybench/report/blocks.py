@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from lazybench.facts import datasets_of, tasks
+from lazybench.provenance import provenance
 from lazybench.report.conditions import conditions
-from lazybench.report.labels import METHODS, label, stages, strength_order
+from lazybench.report.labels import METHODS, is_calibrated, label, stages, strength_order
 from lazybench.report.run_data import Run
 
 
@@ -58,6 +59,17 @@ class Block:
     def generated(self) -> bool:
         """Whether its records are LazyBench's own and not LongBench's."""
         return any(run.settings["data"].get("source") == "sample" for run in self.runs)
+
+    @property
+    def notes(self) -> list[str]:
+        """What its rows alone ask to be said: where calibrated schedules come from."""
+        said = [
+            f"{row.label}: {provenance(run.settings['method'])}"
+            for row in self.rows
+            for run in row.runs
+            if is_calibrated(run)
+        ]
+        return list(dict.fromkeys(said))
 
     @property
     def title(self) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from lazybench.provenance import setting_text
 from lazybench.report.named import own_settings
 from lazybench.report.run_data import Run
 
@@ -33,17 +34,13 @@ def label(run: Run) -> str:
         return f"{run.method} calibrated for {settings.get('budget')}{mark}"
     own = own_settings("method", settings, METHOD_DEFAULTS)
     shown = {key: value for key, value in settings.items() if key in _STRENGTHS or key in own}
-    words = [str(value) if key == "schedule" else f"{key}={_short(value)}" for key, value in shown.items()]
+    words = [str(value) if key == "schedule" else f"{key}={setting_text(value)}" for key, value in shown.items()]
     return " ".join([run.method, *words])
 
 
 def is_calibrated(run: Run) -> bool:
     """Whether the run's schedule comes from `lazybench calibrate`."""
     return "folds" in run.settings["method"]
-
-
-def _short(value: Any) -> str:
-    return ",".join(f"{key}:{of}" for key, of in value.items()) if isinstance(value, dict) else str(value)
 
 
 def task_title(task: str) -> str:

@@ -25,7 +25,7 @@ def markdown(table: Table, warnings: Sequence[str]) -> str:
         rows = [[_pipe(cell) for cell in row] for row in cells(table, lines)]
         align = ["---"] * 2 + ["---:"] * (len(header) - 2)
         text += ["", f"## {block.title}", "", *(f"| {' | '.join(row)} |" for row in (header, align, *rows))]
-    text += ["", *(f"- {note}" for note in table.spec.notes)]
+    text += ["", *(f"- {note}" for note in _notes(table))]
     return "\n".join(text) + "\n"
 
 
@@ -43,7 +43,7 @@ def html(table: Table) -> str:
             f"<h3>{escape(block.title)}</h3>\n<div class=wide><table>\n<thead><tr>{_tags('th', titles)}</tr></thead>\n"
             "<tbody>\n" + "\n".join(body) + "\n</tbody></table></div>"
         )
-    text.append(f"<ul class=notes>{''.join(f'<li>{escape(note)}</li>' for note in table.spec.notes)}</ul>")
+    text.append(f"<ul class=notes>{''.join(f'<li>{escape(note)}</li>' for note in _notes(table))}</ul>")
     return "\n".join(text)
 
 
@@ -64,7 +64,7 @@ def latex(table: Table, warnings: Sequence[str]) -> str:
             text += ["\\midrule"] if first else []
             text.append(_tex_row(row))
         text += ["\\bottomrule", "\\end{tabular}"]
-    return "\n".join([*text, "", *(f"% {note}" for note in table.spec.notes)]) + "\n"
+    return "\n".join([*text, "", *(f"% {note}" for note in _notes(table))]) + "\n"
 
 
 def csv_text(table: Table) -> str:
@@ -106,6 +106,10 @@ def cells(table: Table, lines: Iterable[Line]) -> list[list[str]]:
         [task_title(line.task) if first else "", *_line(table, line)]
         for line, first in zip(lines, _first_of_task(lines), strict=True)
     ]
+
+
+def _notes(table: Table) -> list[str]:
+    return [*table.spec.notes, *(f"{block.title}: {note}" for block, _ in table.blocks for note in block.notes)]
 
 
 def _first_of_task(lines: Iterable[Line]) -> list[bool]:

@@ -530,7 +530,7 @@ def use(lazybench, calibrations, six_layers, tmp_path):
 
 
 def test_a_calibrated_method_runs_on_the_other_half(use, calibrations, lazybench, tmp_path):
-    code, _, err = use(f"method={METHOD}", "data.half=second")
+    code, shown, err = use(f"method={METHOD}", "data.half=second")
     assert code == 0, err
     (folder,) = folders(tmp_path / "runs")
     assert folder.parts[-2] == "lazyllm"
@@ -538,9 +538,14 @@ def test_a_calibrated_method_runs_on_the_other_half(use, calibrations, lazybench
     assert "calibrated_on" not in settings
     both = yaml.safe_load((calibrations / "method" / f"{CROSSED}.yaml").read_text())
     assert len(rows(folder)) == len(both["folds"][1]["records"])
+    (fold,) = yaml.safe_load((calibrations / "method" / f"{METHOD}.yaml").read_text())["folds"]
+    found = f"found {fold['schedule']} (eq1) on {len(fold['records'])} records of "
+    assert f"calibrated for speedup >= 1.3: {found}" in shown
     code, out, err = lazybench("report", f"runs={tmp_path / 'runs'}", f"out={tmp_path / 'report'}")
     assert code == 0, err
     assert "flatter" not in out
+    for name in ("table1.md", "table1.tex", "report.html"):
+        assert found in (tmp_path / "report" / name).read_text(), name
 
 
 @pytest.mark.parametrize("half", ["null", "first"])
