@@ -3,10 +3,8 @@ from __future__ import annotations
 import sys
 
 import pytest
-import torch
 import transformers
-from support import byte_tokenizer
-from transformers import LlamaConfig, LlamaForCausalLM
+from support import byte_tokenizer, save_tiny_model
 
 
 @pytest.fixture(scope="session")
@@ -17,23 +15,7 @@ def tokenizer():
 @pytest.fixture(scope="session")
 def tiny_model(tmp_path_factory, tokenizer):
     """A random Llama with a byte tokenizer, saved as a folder."""
-    folder = tmp_path_factory.mktemp("tiny")
-    torch.manual_seed(0)
-    config = LlamaConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=32,
-        intermediate_size=48,
-        num_hidden_layers=4,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=4096,
-        initializer_range=0.3,
-        bos_token_id=tokenizer.bos_token_id,
-        eos_token_id=tokenizer.eos_token_id,
-    )
-    LlamaForCausalLM(config).save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return folder
+    return save_tiny_model(tmp_path_factory.mktemp("tiny"), tokenizer)
 
 
 @pytest.fixture

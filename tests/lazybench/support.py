@@ -6,9 +6,10 @@ import json
 from pathlib import Path
 from typing import Any
 
+import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from tokenizers.processors import TemplateProcessing
-from transformers import PreTrainedTokenizerFast
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 LAZY = ("method=lazyllm", "method.schedule=[1:0.6]")
 
@@ -42,6 +43,26 @@ def byte_tokenizer(**special: str) -> PreTrainedTokenizerFast:
     core.decoder = decoders.ByteLevel()
     core.post_processor = TemplateProcessing(single="<s> $A", special_tokens=[("<s>", vocabulary["<s>"])])
     return PreTrainedTokenizerFast(tokenizer_object=core, **names)
+
+
+def save_tiny_model(folder: Path, tokenizer: PreTrainedTokenizerFast, layers: int = 4) -> Path:
+    """A random Llama and its tokenizer, saved in `folder`."""
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=layers,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=4096,
+        initializer_range=0.3,
+        bos_token_id=tokenizer.bos_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+    )
+    LlamaForCausalLM(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
 
 
 STUBBORN = """

@@ -16,8 +16,8 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
-from support import folders, one_line, rows
-from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
+from support import folders, one_line, rows, save_tiny_model
+from transformers import AutoModelForCausalLM
 
 import lazyllm
 from lazybench.calibration import budgets, method_file
@@ -335,21 +335,7 @@ def test_the_limit_moves_no_record_to_the_other_half():
 
 @pytest.fixture(scope="module")
 def six_layers(tmp_path_factory, tokenizer):
-    folder = tmp_path_factory.mktemp("six")
-    torch.manual_seed(0)
-    shape = {"hidden_size": 32, "intermediate_size": 48, "num_attention_heads": 4, "num_key_value_heads": 2}
-    config = LlamaConfig(
-        vocab_size=len(tokenizer),
-        num_hidden_layers=6,
-        max_position_embeddings=4096,
-        initializer_range=0.3,
-        bos_token_id=tokenizer.bos_token_id,
-        eos_token_id=tokenizer.eos_token_id,
-        **shape,
-    )
-    LlamaForCausalLM(config).save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return folder
+    return save_tiny_model(tmp_path_factory.mktemp("six"), tokenizer, layers=6)
 
 
 def _line(command, path, output, *words):
