@@ -209,10 +209,12 @@ class CalibrateConfig:
         task: one of the six tasks, one dataset, or `all`.
         budget: what the schedule is to keep to, several with commas: `speedup >= 2`, `KL <= 0.1`, `score loss <= 1%`.
         importance: `eq1`, parts of `lazyllm.Importance`, or `search`, which searches them with the schedule.
-        speedups: ideal speedups to search at, besides those of the budgets.
+        speedups: ideal speedups to search at, besides those of the budgets; a budget of harm picks among what is found.
         half: the half of the records to calibrate on, `first` or `second`; `cross` calibrates on each of them and
             measures on the other.
-        minutes: how long to search; what is measured on the other half afterwards comes on top.
+        records: records of each half at most, the datasets in turn; None means all of them.
+        minutes: how long to search, though each search measures one candidate in full at least; what is measured on
+            the other half afterwards comes on top.
         answer_tokens: tokens of the unmodified model's answer to compare at most.
         reference: the schedule that is scaled to each speedup, to compare with.
         confirm: also score the schedules that were found, and the unmodified model.
@@ -226,6 +228,7 @@ class CalibrateConfig:
     importance: Any = "eq1"
     speedups: list[float] = field(default_factory=list)
     half: str = "first"
+    records: int | None = 64
     minutes: float = 30
     answer_tokens: int = 8
     reference: str = ""
@@ -234,6 +237,8 @@ class CalibrateConfig:
 
     def __post_init__(self) -> None:
         _one_of("half", self.half, (*HALVES, "cross"))
+        if self.records is not None:
+            _at_least("records", self.records, 1)
         if not 0 < self.minutes < float("inf"):
             raise LazyBenchError(f"minutes={self.minutes:g} is out of range: above 0")
         _at_least("answer_tokens", self.answer_tokens, 1)

@@ -17,7 +17,8 @@ def provenance(method: Mapping[str, Any]) -> str:
         for fold in method["folds"]
     ]
     found = method.get("found") or {}
-    where = [f"{name} {found[key]}" for name, key in (("of", "data"), ("task", "task")) if key in found]
+    said = (("of", "data"), ("task", "task"), ("with", "model"))
+    where = [f"{name} {found[key]}" for name, key in said if key in found]
     where += [f"cut to {found['limit']} tokens"] if "limit" in found else []
     each = "; each record gets one that was found without it" if len(schedules) > 1 else ""
     return f"found {' and '.join(schedules)} {', '.join(where)}".rstrip() + each

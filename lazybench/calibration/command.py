@@ -22,7 +22,7 @@ def main(config: CalibrateConfig) -> Path:
     """Calibrate, or go on where an earlier start of the same calibration stopped.
 
     Returns:
-        the calibration's folder.
+        the folder of what was found.
 
     Raises:
         LazyBenchError: anything about the settings, the data, the model or the folder that cannot work.
@@ -33,7 +33,7 @@ def main(config: CalibrateConfig) -> Path:
     print(f"records: {data_label(config.data)}")
     model = load_model(config.model)
     check_context(config.model, plan.new_tokens, model)
-    with Folder(plan.folder(where)).opened(plan.settings, where) as folder:
+    with Folder(plan.folder(where), f"{plan.slug}/{config.half}").opened(plan.settings, where) as folder:
         try:
             _calibrate(plan, Study(plan, model, folder), folder)
         except Exception as error:
@@ -43,15 +43,15 @@ def main(config: CalibrateConfig) -> Path:
                 f"out of memory: set model.limit below {config.model.limit} or answer_tokens below "
                 f"{config.answer_tokens}; what was measured is kept"
             ) from error
-        print(f"\nsaved in {folder.path}")
-    return folder.path
+        print(f"\nsaved in {folder.found}")
+    return folder.found
 
 
 def _calibrate(plan: Plan, study: Study, folder: Folder) -> None:
     for half in plan.halves:
         study.search(half, 60 * plan.config.minutes / len(plan.halves))
-    frontier = found.table([result for half in plan.halves for result in study.held_out(half)])
-    output.write_frontier(folder, plan, frontier, study)
+    results = [result for half in plan.halves for result in study.held_out(half)]
+    output.write_frontier(folder, plan, found.table(results), study)
     for budget in plan.budgets:
         chosen = [choose(budget, study.winners(half), study.loss(half)) for half in plan.halves]
         missed = [half for half, trial in zip(plan.halves, chosen, strict=True) if trial is None]
@@ -61,4 +61,4 @@ def _calibrate(plan: Plan, study: Study, folder: Folder) -> None:
                 f"such as speedups=[{1 + (plan.speedups[0] - 1) / 2:g}]"
             )
         else:
-            output.write_method(folder, plan, study, budget, [trial.candidate for trial in chosen])
+            output.write_method(folder, plan, study, budget, found.calibrated(results, chosen))

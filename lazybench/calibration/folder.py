@@ -23,14 +23,16 @@ _MEASURED, _METHODS = "measured", "method"
 
 
 class Folder:
-    """Where one calibration lives.
+    """Where calibrations live that differ in no more than what is searched: times and harm are measured once for all.
 
     Args:
-        path: `<output>/<model>/<data>/<task>/<hash of what decides its results>`.
+        path: `<output>/<model>/<data>/<task>/<hash of what decides what is measured>`.
+        found: the folder in it, `<importance>/<half>`, of what this calibration finds.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, found: str) -> None:
         self.path = path
+        self.found = path / found
 
     @contextmanager
     def opened(self, settings: Mapping[str, Any], environment: Mapping[str, Any]) -> Iterator[Folder]:
@@ -41,16 +43,16 @@ class Folder:
             Busy: another process is at work in it.
         """
         try:
-            for inner in (_SEARCHES, _MEASURED, _METHODS):
-                (self.path / inner).mkdir(parents=True, exist_ok=True)
+            for inner in (self.path / _SEARCHES, self.path / _MEASURED, self.found / _METHODS):
+                inner.mkdir(parents=True, exist_ok=True)
             lock = Lock(self.path / _LOCK)
         except OSError as error:
             raise LazyBenchError(f"{self.path} cannot be written: {error.strerror or error}") from error
         try:
             if not lock.exclusive():
                 raise Busy(f"another process is at work in {self.path}")
-            replace(self.path / CONFIG, yaml.safe_dump(dict(settings), sort_keys=False, allow_unicode=True))
-            replace(self.path / ENVIRONMENT, json.dumps(dict(environment), indent=2) + "\n")
+            replace(self.found / CONFIG, yaml.safe_dump(dict(settings), sort_keys=False, allow_unicode=True))
+            replace(self.found / ENVIRONMENT, json.dumps(dict(environment), indent=2) + "\n")
             yield self
         finally:
             lock.close()
@@ -64,13 +66,13 @@ class Folder:
         replace(path, json.dumps(measured, indent=2) + "\n")
         return measured
 
-    def search(self, half: str) -> Path:
-        """The journal of the searches on one half."""
-        return self.path / _SEARCHES / f"{half}.log"
+    def search(self, half: str, importance: str) -> Path:
+        """The journal of the searches on one half by one importance."""
+        return self.path / _SEARCHES / f"{half}_{importance}.log"
 
     def method(self, name: str) -> Path:
-        """The YAML of a method: with the folder as `--config-dir`, `method=NAME` finds it."""
-        return self.path / _METHODS / f"{name}.yaml"
+        """The YAML of a method: with `found` as `--config-dir`, `method=NAME` finds it."""
+        return self.found / _METHODS / f"{name}.yaml"
 
     def measured(
         self,

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 
 from lazybench.calibration.harm import Candidate
+from lazybench.calibration.search import Trial
 from lazybench.data.record import Record
 from lazybench.report.bootstrap import Estimate, estimate
 
@@ -37,6 +38,19 @@ class Result:
     found_kl: float | None
     records: Sequence[Record]
     kl: Sequence[float]
+
+
+def calibrated(results: Sequence[Result], trials: Sequence[Trial]) -> list[Result]:
+    """What the winners of the searches do on the other half: one a half, in the same order."""
+    halves = dict.fromkeys(result.half for result in results)
+    return [
+        next(
+            result
+            for result in results
+            if (result.half, result.kind, result.candidate) == (half, CALIBRATED, trial.candidate)
+        )
+        for half, trial in zip(halves, trials, strict=True)
+    ]
 
 
 def table(results: Sequence[Result]) -> pd.DataFrame:

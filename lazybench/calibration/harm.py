@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -11,6 +12,7 @@ from transformers import PreTrainedModel
 import lazyllm
 from lazybench.data.record import Record
 from lazybench.decoding import Decoder
+from lazybench.errors import LazyBenchError, RecordFailure
 from lazybench.prompts import Prompt
 from lazyllm import Importance, PruningSchedule
 
@@ -26,6 +28,10 @@ class Candidate:
     def name(self) -> str:
         """Both as text."""
         return f"{self.schedule.spec or 'no pruning'} {self.importance}"
+
+
+class CandidateFailure(LazyBenchError):
+    """Pruned like this the model does not work."""
 
 
 @dataclass(frozen=True)
@@ -65,23 +71,37 @@ class Harm:
         would be: so decoding and revival count, and a difference is counted where it arises.
 
         Raises:
-            RecordFailure: the model cannot hold the prompt, or its logits are not finite.
+            LazyBenchError: the unmodified model cannot run on the record.
+            CandidateFailure: the pruned model's logits are not finite.
+            LazyLLMError: the model cannot be pruned like this.
         """
-        lesson = self._lesson(record)
+        self.learn(record)
+        lesson = self._lessons[record.key]
         with lazyllm.enable(self._model, candidate.schedule, importance=candidate.importance):
             found = self._log_probabilities(lesson)
-        return max(0.0, float(_divergence(lesson.log_probabilities.to(found.device), found).mean()))
+        divergence = float(_divergence(lesson.log_probabilities.to(found.device), found).mean())
+        if not math.isfinite(divergence):
+            raise CandidateFailure(f"{candidate.name}: logits that are not finite on {record.dataset} {record.id}")
+        return max(0.0, divergence)
 
-    def _lesson(self, record: Record) -> _Lesson:
-        if record.key not in self._lessons:
-            prompt, decode = self._ask(record)
-            decode.max_new_tokens = min(decode.max_new_tokens, self._tokens)
+    def learn(self, record: Record) -> None:
+        """Have the unmodified model answer a record, once.
+
+        Raises:
+            LazyBenchError: it cannot.
+        """
+        if record.key in self._lessons:
+            return
+        prompt, decode = self._ask(record)
+        decode.max_new_tokens = min(decode.max_new_tokens, self._tokens)
+        try:
             answer = decode(prompt.ids)
-            lesson = _Lesson(prompt.ids.to(self._model.device), answer, torch.empty(0))
-            # By the same passes as a candidate's, so that nothing but pruning tells the two apart.
-            known = self._log_probabilities(lesson).cpu()
-            self._lessons[record.key] = _Lesson(lesson.prompt, answer, known)
-        return self._lessons[record.key]
+        except RecordFailure as error:
+            raise LazyBenchError(f"{record.dataset} {record.id} cannot be calibrated on: {error}") from error
+        lesson = _Lesson(prompt.ids.to(self._model.device), answer, torch.empty(0))
+        # By the same passes as a candidate's, so that nothing but pruning tells the two apart.
+        known = self._log_probabilities(lesson).cpu()
+        self._lessons[record.key] = _Lesson(lesson.prompt, answer, known)
 
     @torch.no_grad()
     def _log_probabilities(self, lesson: _Lesson) -> torch.Tensor:

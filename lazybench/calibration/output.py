@@ -6,13 +6,14 @@ import re
 import shlex
 import sys
 from collections.abc import Sequence
+from statistics import fmean
 
 import pandas as pd
 
 from lazybench.calibration import method_file, plot, scores
-from lazybench.calibration.budgets import Budget
+from lazybench.calibration.budgets import KL, Budget
 from lazybench.calibration.folder import Folder
-from lazybench.calibration.harm import Candidate
+from lazybench.calibration.found import Result
 from lazybench.calibration.plan import Plan
 from lazybench.calibration.study import Study
 from lazybench.console import table
@@ -27,7 +28,7 @@ def write_frontier(folder: Folder, plan: Plan, frontier: pd.DataFrame, study: St
     _csv(folder, "frontier", frontier)
     _csv(folder, "tried", tried)
     title = f"{plan.config.model.name} on {data_label(plan.config.data)}, {plan.config.task}"
-    plot.save(frontier, tried[tried["complete"]], title, folder.path / "frontier")
+    plot.save(frontier, tried[tried["complete"]], title, folder.found / "frontier")
     header = ["found on", "speedup", "kind", "schedule", "importance", "KL on the other half", "to keeps", "to depth"]
     rows = [
         [row["half"], f"{row['speedup']:g}x", row["kind"], row["schedule"], row["importance"]]
@@ -37,7 +38,7 @@ def write_frontier(folder: Folder, plan: Plan, frontier: pd.DataFrame, study: St
     print(f"\n{table(header, rows, left=5)}\n")
 
 
-def write_method(folder: Folder, plan: Plan, study: Study, budget: Budget, candidates: Sequence[Candidate]) -> None:
+def write_method(folder: Folder, plan: Plan, study: Study, budget: Budget, winners: Sequence[Result]) -> None:
     """Write the method of a budget, and its scores on the records that it was not found on; print both.
 
     Args:
@@ -45,11 +46,12 @@ def write_method(folder: Folder, plan: Plan, study: Study, budget: Budget, candi
         plan: its settings.
         study: what measures.
         budget: the budget.
-        candidates: what was found for it on each half that was calibrated on.
+        winners: what was found for it on each half that was calibrated on.
     """
-    crossed = len(plan.halves) > 1
+    candidates = [winner.candidate for winner in winners]
     plus = any(not candidate.importance.is_eq1 for candidate in candidates)
-    name = f"{PLUS if plus else PAPER}_{budget.slug}{'_cross' if crossed else ''}"
+    name = f"{PLUS if plus else PAPER}_{budget.slug}"
+    elsewhere = fmean(kl for winner in winners for kl in winner.kl)
     about = {
         "model": plan.config.model.name,
         "layers": study.layers,
@@ -59,17 +61,22 @@ def write_method(folder: Folder, plan: Plan, study: Study, budget: Budget, candi
         "limit": plan.config.model.limit,
         "half": plan.config.half,
         "ideal_speedup": [round(study.speedup(candidate), 3) for candidate in candidates],
+        "kl": [round(winner.found_kl, 4) for winner in winners],
+        "kl_on_the_other_half": round(elsewhere, 4),
     }
-    folds = [(candidate, plan.of_half(half)) for candidate, half in zip(candidates, plan.halves, strict=True)]
+    folds = [(winner.candidate, plan.of_half(winner.half)) for winner in winners]
     replace(folder.method(name), method_file.text(budget, folds, about, _command()))
     print(f"{budget}: {' | '.join(str(candidate.schedule) for candidate in candidates)}")
+    where = " and ".join(f"{winner.found_kl:.3f}" for winner in winners)
+    print(f"  KL {where} where it was found, {elsewhere:.3f} on the other half")
+    if budget.what == KL and elsewhere > budget.limit:
+        print(f"  so it does not keep to {budget} there: more records, or a smaller limit, would")
     if plan.config.confirm:
-        compared = _confirm(plan, study, candidates)
-        _csv(folder, f"scores_{name}", compared)
-        header = ["", "records", "unmodified", "calibrated", "difference"]
-        print(f"\n{table(header, [_score_row(row) for _, row in compared.iterrows()])}\n")
-    other = "" if crossed else f" data.half={'second' if plan.config.half == 'first' else 'first'}"
-    print(f"  python -m lazybench run --config-dir {folder.path} method={name} task={plan.config.task}{other} ...")
+        _confirm(folder, plan, study, name, winners)
+    other = f"data.half={'second' if plan.config.half == 'first' else 'first'}"
+    words = [f"method={name}", f"task={plan.config.task}", *_words("model", "data")]
+    words += [other] if len(plan.halves) == 1 else []
+    print(f"  python -m lazybench run --config-dir {shlex.join([str(folder.found), *words])}")
 
 
 def _command() -> str:
@@ -78,19 +85,27 @@ def _command() -> str:
     return shlex.join(["python", "-m", "lazybench", "calibrate", *words])
 
 
-def _confirm(plan: Plan, study: Study, candidates: Sequence[Candidate]) -> pd.DataFrame:
-    """Scores on the records that the candidates were not found on, next to the unmodified model's."""
+def _words(*sections: str) -> list[str]:
+    """What the command under way says about these parts of the settings."""
+    return [word for word in sys.argv[1:] if re.match(rf"({'|'.join(sections)})[.=]", word)]
+
+
+def _confirm(folder: Folder, plan: Plan, study: Study, name: str, winners: Sequence[Result]) -> None:
+    """Score the winners on the records that they were not found on, next to the unmodified model."""
     records, unmodified, scored = [], [], []
-    for candidate, half in zip(candidates, plan.halves, strict=True):
-        others = plan.other(half)
-        records += others
-        unmodified += study.scores(None, others)
-        scored += study.scores(candidate, others)
-    return scores.table(records, unmodified, scored, plan.facts)
+    for winner in winners:
+        records += winner.records
+        unmodified += study.scores(None, winner.records)
+        scored += study.scores(winner.candidate, winner.records)
+    compared = scores.table(records, unmodified, scored, plan.facts)
+    _csv(folder, f"scores_{name}", compared)
+    header = ["", "records", "unmodified", "calibrated", "difference"]
+    print(f"\n{table(header, [_score_row(row) for _, row in compared.iterrows()])}")
+    print(f"score loss on the other half: {scores.loss(records, unmodified, scored):.2f}%\n")
 
 
 def _csv(folder: Folder, name: str, rows: pd.DataFrame) -> None:
-    replace(folder.path / f"{name}.csv", rows.to_csv(index=False, float_format="%.5g", lineterminator="\n"))
+    replace(folder.found / f"{name}.csv", rows.to_csv(index=False, float_format="%.5g", lineterminator="\n"))
 
 
 def _spread(row: pd.Series, name: str) -> str:

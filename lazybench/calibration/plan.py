@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import zip_longest
 from pathlib import Path
@@ -18,7 +18,7 @@ from lazybench.data.record import Record, fingerprint
 from lazybench.errors import LazyBenchError
 from lazybench.facts import DatasetFacts, datasets_of, load_facts
 from lazybench.jobs.job import RESULTS_VERSION, Sources
-from lazybench.methods.lazyllm import parse_importance
+from lazybench.methods.lazyllm import EQ1, parse_importance
 from lazybench.prompts import Prompt, PromptBuilder
 from lazybench.store import digest
 from lazyllm import Importance
@@ -35,7 +35,8 @@ class Plan:
         budgets: what is asked of the schedules.
         facts: facts by dataset.
         tokenizer: the model's tokenizer.
-        records: the records of both halves.
+        records: the records of both halves, in each a record of each dataset in turn: any first part of a half is
+            like the whole.
         importance: by what tokens are ranked; None where that is searched, too.
         weights: what tells the model's weights from others.
     """
@@ -56,20 +57,21 @@ class Plan:
             LazyBenchError: anything about the settings, the data or the model's files that cannot work.
         """
         asked = budgets.parse(config.budget)
-        importance = None if config.importance == _SEARCHED else parse_importance(config.importance)
+        importance = None
+        if config.importance != _SEARCHED:
+            importance = parse_importance(config.importance, "importance", [EQ1, _SEARCHED])
         if config.data.half is not None:
             raise LazyBenchError(f"data.half={config.data.half}: calibrate splits the records itself: set half=")
         if any(budget.what == SCORE_LOSS for budget in asked) and not config.confirm:
             raise LazyBenchError("budget: a score loss needs scores, which confirm=false leaves out")
         facts, sources = load_facts(config.data.datasets), Sources()
-        records = [
-            record
-            for name in datasets_of(config.task, facts)
-            for record in sources.records(name, config.data, config.model)
-        ]
+        met = [sources.records(name, config.data, config.model) for name in datasets_of(config.task, facts)]
+        records = []
         for half in HALVES:
-            if not any(half_of(record) == half for record in records):
-                raise LazyBenchError(f"the {half} half of the {len(records)} records is empty: raise data.limit")
+            found = _in_turns([[record for record in dataset if half_of(record) == half] for dataset in met])
+            if not found:
+                raise LazyBenchError(f"the {half} half of the {sum(map(len, met))} records is empty: raise data.limit")
+            records += found[: config.records]
         tokenizer, weights = sources.tokenizer(config.model), sources.weights(config.model)
         return cls(config, asked, facts, tokenizer, records, importance, weights)
 
@@ -89,14 +91,19 @@ class Plan:
         """Everything set, and the hashes of the weights and records met."""
         return asdict(self.config) | {"weights": self.weights, "records": fingerprint(self.records)}
 
+    @property
+    def slug(self) -> str:
+        """The importance in a file's name."""
+        return _SEARCHED if self.importance is None else str(self.importance).replace(":", "_").replace(",", "_")
+
     def folder(self, where: Mapping[str, Any]) -> Path:
-        """The calibration's folder on a machine that `environment.describe` described as `where`."""
+        """The folder of calibrations that share what they measure, on a machine that `environment.describe` gave."""
         config = self.config
         return Path(config.output) / config.model.name / config.data.name / config.task / self._digest(where)
 
     def _digest(self, where: Mapping[str, Any]) -> str:
-        """Of what decides a candidate's harm and what candidates there are: how long to search does not."""
-        free = {"output", "minutes", "budget", "speedups", "confirm", "half", "data"}
+        """Of what decides a candidate's speed and harm: how long to search, and among what, does not."""
+        free = {"output", "minutes", "budget", "speedups", "confirm", "half", "data", "importance"}
         rest = {key: value for key, value in self.settings.items() if key not in free}
         rest["model"] = {key: value for key, value in rest["model"].items() if key not in ("name", "path", "device")}
         where = {key: value for key, value in where.items() if key != "commit"}
@@ -111,13 +118,6 @@ class Plan:
         """The records of the other half."""
         return [record for record in self.records if half_of(record) != half]
 
-    def in_turns(self, half: str) -> list[Record]:
-        """The records of one half, a record of each dataset in turn: any first part of them is like the whole."""
-        datasets: dict[str, list[Record]] = {}
-        for record in sorted(self.of_half(half), key=lambda record: record.hash):
-            datasets.setdefault(record.dataset, []).append(record)
-        return list(_in_turns(list(datasets.values())))
-
     def prompt(self, record: Record) -> Prompt:
         """The record's prompt."""
         return PromptBuilder(self.tokenizer, self.config.model, self.facts[record.dataset]).build(record)
@@ -128,6 +128,7 @@ class Plan:
         return max(self.facts[record.dataset].max_new_tokens for record in self.records)
 
 
-def _in_turns(groups: Sequence[Sequence[Record]]) -> Iterator[Record]:
-    for turn in zip_longest(*groups):
-        yield from (record for record in turn if record is not None)
+def _in_turns(datasets: Sequence[Sequence[Record]]) -> list[Record]:
+    """A record of each dataset in turn, in the order of their hashes."""
+    ordered = [sorted(dataset, key=lambda record: record.hash) for dataset in datasets]
+    return [record for turn in zip_longest(*ordered) for record in turn if record is not None]

@@ -14,9 +14,11 @@ from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 from optuna.trial import FrozenTrial, TrialState
 
-from lazybench.calibration.harm import Candidate
+from lazybench.calibration.harm import Candidate, CandidateFailure
 from lazybench.calibration.space import Space
 from lazybench.data.record import Record
+from lazybench.errors import LazyBenchError
+from lazyllm import LazyLLMError
 
 # A candidate is given up where it is worse than the best so far, record by record, at this level of significance.
 _SIGNIFICANCE = 0.1
@@ -57,6 +59,8 @@ class Search:
     def __init__(self, path: Path, name: str, space: Space, records: Sequence[Record]) -> None:
         self._space = space
         self._records = records
+        self._read: dict[int, Trial] = {}
+        self._failure = "none is fast enough"
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         with _quiet():
             self._study = optuna.create_study(
@@ -81,13 +85,13 @@ class Search:
     @property
     def trials(self) -> list[Trial]:
         """What was measured so far."""
-        found = []
         for trial in self._finished():
-            candidate = self._space.replay(trial.params) if trial.intermediate_values else None
-            if candidate is not None:
+            if trial.number not in self._read:
                 values = list(trial.intermediate_values.values())
-                found.append(Trial(candidate, fmean(values), len(values), trial.state == TrialState.COMPLETE))
-        return found
+                candidate = self._space.replay(trial.params)
+                complete = trial.state == TrialState.COMPLETE
+                self._read[trial.number] = Trial(candidate, fmean(values), len(values), complete)
+        return list(self._read.values())
 
     @property
     def best(self) -> Trial | None:
@@ -110,23 +114,33 @@ class Search:
             seconds: how long to search.
             kl: measures a candidate on a record.
             tick: called after each record, and with a trial after its last.
+
+        Raises:
+            LazyBenchError: no candidate works on this model and these records.
         """
         misses = 0
         while misses < _MOST_MISSES and (self.spent < seconds or self.best is None):
             with _quiet():
                 trial = self._study.ask()
                 candidate = self._space.suggest(trial)
-            if candidate is None or self._is_known(trial):
+            known = candidate is None or any(other.candidate == candidate for other in self.trials)
+            if known or not self._measure(trial, candidate, kl, tick):
                 self._study.tell(trial, state=TrialState.FAIL)
                 misses += 1
             else:
-                self._measure(trial, candidate, kl, tick)
                 misses = 0
+        if self.best is None:
+            raise LazyBenchError(f"of {misses} candidates none works: {self._failure}")
 
-    def _measure(self, trial: optuna.Trial, candidate: Candidate, kl: Callable, tick: Callable) -> None:
+    def _measure(self, trial: optuna.Trial, candidate: Candidate, kl: Callable, tick: Callable) -> bool:
+        """Whether the model works at all with this candidate, which is measured then."""
         values: list[float] = []
         for step, record in enumerate(self._records):
-            values.append(kl(candidate, record))
+            try:
+                values.append(kl(candidate, record))
+            except (CandidateFailure, LazyLLMError) as error:
+                self._failure = str(error)
+                return False
             trial.report(values[-1], step)
             tick(None)
             with _quiet():
@@ -138,9 +152,7 @@ class Search:
         else:
             self._study.tell(trial, state=TrialState.PRUNED)
         tick(Trial(candidate, fmean(values), len(values), complete))
-
-    def _is_known(self, trial: optuna.Trial) -> bool:
-        return any(other.params == trial.params for other in self._finished())
+        return True
 
     def _finished(self) -> list[FrozenTrial]:
         return self._study.get_trials(deepcopy=False, states=(TrialState.COMPLETE, TrialState.PRUNED))

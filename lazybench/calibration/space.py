@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
@@ -48,7 +49,7 @@ class Space:
     speedup: float
     importance: Importance | None
 
-    @property
+    @cached_property
     def deepest(self) -> int | None:
         """The last layer that a first stage can stand at; None where no schedule is fast enough."""
         layers = range(self.times.layers - 1)

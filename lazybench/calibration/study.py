@@ -87,6 +87,12 @@ class Study:
         each = seconds / len(self._plan.speedups)
         searches = {speedup: self._search(half, speedup) for speedup in self._plan.speedups}
         left = sum(max(0.0, each - search.spent) for search in searches.values())
+        if left:
+            # Before the clock starts: no search is to pay for what all of them need.
+            for record in tqdm(
+                self._plan.of_half(half), unit="record", desc=f"the unmodified model on the {half} half"
+            ):
+                self._harm.learn(record)
         bar = tqdm(total=round(left), bar_format=_BAR, desc=f"{half} half", disable=left == 0)
         with bar:
             for speedup, search in searches.items():
@@ -96,9 +102,8 @@ class Study:
     def _search(self, half: str, speedup: float) -> Search:
         key = half, speedup
         if key not in self._searches:
-            self._searches[key] = Search(
-                self._folder.search(half), f"{speedup:g}", self._space(speedup), self._plan.in_turns(half)
-            )
+            journal = self._folder.search(half, self._plan.slug)
+            self._searches[key] = Search(journal, f"{speedup:g}", self._space(speedup), self._plan.of_half(half))
         return self._searches[key]
 
     def _starts(self, half: str, speedup: float) -> list[Candidate]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
@@ -57,8 +58,9 @@ class Times:
         Each layer takes its share of the unmodified model's time at the layer's token count, as in
         `lazybench speed`; the speedup is the sum over prompts of the unmodified model's time over that of what is left.
         """
-        whole = sum(map(self.seconds, lengths))
-        return whole / sum(self._pruned(schedule, tokens) for tokens in lengths)
+        counts = Counter(lengths)
+        whole = sum(count * self.seconds(tokens) for tokens, count in counts.items())
+        return whole / sum(count * self._pruned(schedule, tokens) for tokens, count in counts.items())
 
     def _pruned(self, schedule: PruningSchedule, tokens: int) -> float:
         total, start, left = 0.0, 0, tokens

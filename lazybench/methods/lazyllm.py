@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -41,7 +42,7 @@ class LazyLLM(OnEngine):
             if "%" not in self.schedule:
                 self.schedule = lazyllm.PruningSchedule.parse(self.schedule).spec  # 0.60 is 0.6
             self.pruning_schedule(num_layers=_DEEP)
-        self.ranking = parse_importance(self.importance)
+        self.ranking = parse_importance(self.importance, "method.importance", [EQ1])
         self.importance = self.ranking.changed or EQ1
         self.name = name_for(self.name, self.ranking)
 
@@ -56,8 +57,13 @@ class LazyLLM(OnEngine):
         super().check(model)
 
 
-def parse_importance(value: object) -> lazyllm.Importance:
-    """The importance that a config's `importance` describes.
+def parse_importance(value: object, key: str, names: Sequence[str]) -> lazyllm.Importance:
+    """The importance that a setting describes.
+
+    Args:
+        value: `eq1`, or parts of `lazyllm.Importance`.
+        key: the setting's name, for messages.
+        names: what it may be besides parts.
 
     Raises:
         LazyBenchError: neither `eq1` nor parts of `lazyllm.Importance`.
@@ -65,12 +71,13 @@ def parse_importance(value: object) -> lazyllm.Importance:
     if value == EQ1:
         return lazyllm.Importance()
     if not isinstance(value, dict):
-        raise LazyBenchError(f"method.importance={value} must be eq1 or parts such as {{queries:8,pooling:7}}")
+        parts = f"'{key}={{queries:8,pooling:7}}'"
+        raise LazyBenchError(f"{key}={value} must be {', '.join(names)} or parts such as {parts}")
     known = [part.name for part in fields(lazyllm.Importance)]
     for part in value:
         if part not in known:
-            raise LazyBenchError(f"method.importance: there is no part {part!r}: {suggest(str(part), known)}")
-    with naming("method.importance"):
+            raise LazyBenchError(f"{key}: there is no part {part!r}: {suggest(str(part), known)}")
+    with naming(key):
         return lazyllm.Importance(**value)
 
 

@@ -375,26 +375,33 @@ def calibrations(six_layers, tmp_path_factory):
             budget = "budget=speedup >= 1.3, KL <= 1000" if half == "first" else "budget=speedup >= 1.3"
             patch.setattr(sys, "argv", ["lazybench", *_line("calibrate", six_layers, output, budget, f"half={half}")])
             assert main() == 0
-    (folder,) = {path.parent for path in output.glob("*/*/*/*/config.yaml")}
+    (folder,) = {path.parent for path in output.glob("*/*/*/*/times.json")}
     return folder
 
 
-METHOD, CROSSED = "lazyllm_speedup_1.3", "lazyllm_speedup_1.3_cross"
+METHOD = "lazyllm_speedup_1.3"
+
+
+def _method(calibrations, half):
+    return yaml.safe_load((calibrations / "eq1" / half / "method" / f"{METHOD}.yaml").read_text())
 
 
 def test_a_calibration_writes_all_that_it_found(calibrations):
     assert calibrations.parts[-4:-1] == ("tiny", "sample", "code")
-    names = {path.name for path in calibrations.iterdir()}
-    assert names >= {"frontier.csv", "frontier.png", "frontier.pdf", "tried.csv", "config.yaml", "times.json"}
-    assert names >= {"environment.json", f"scores_{METHOD}.csv", f"scores_{CROSSED}.csv", "scores_lazyllm_kl_1000.csv"}
-    assert {path.stem for path in (calibrations / "method").iterdir()} == {METHOD, CROSSED, "lazyllm_kl_1000"}
+    assert (calibrations / "times.json").exists()
+    for half, methods in (("first", {METHOD, "lazyllm_kl_1000"}), ("cross", {METHOD})):
+        folder = calibrations / "eq1" / half
+        names = {path.name for path in folder.iterdir()}
+        assert names >= {"frontier.csv", "frontier.png", "frontier.pdf", "tried.csv", "config.yaml", "environment.json"}
+        assert names >= {f"scores_{method}.csv" for method in methods}
+        assert {path.stem for path in (folder / "method").iterdir()} == methods
 
-    frontier = pd.read_csv(calibrations / "frontier.csv")
+    frontier = pd.read_csv(calibrations / "eq1" / "cross" / "frontier.csv")
     assert set(frontier["half"]) == {"first", "second", "cross"}
     assert set(frontier["speedup"]) == {1.3, 1.5}
     assert (frontier["kl"] >= 0).all()
     found = frontier[frontier["kind"] == "calibrated"]
-    tried = pd.read_csv(calibrations / "tried.csv")
+    tried = pd.read_csv(calibrations / "eq1" / "cross" / "tried.csv")
     for _, row in found[found["half"] != "cross"].iterrows():
         same = tried[(tried["half"] == row["half"]) & (tried["speedup"] == row["speedup"]) & tried["complete"]]
         assert same["kl"].min() == pytest.approx(row["found_kl"], rel=1e-3)
@@ -404,11 +411,15 @@ def test_a_calibration_writes_all_that_it_found(calibrations):
 
 
 def test_a_calibrated_method_says_what_it_was_found_on(calibrations):
-    one, both = (yaml.safe_load((calibrations / "method" / f"{name}.yaml").read_text()) for name in (METHOD, CROSSED))
+    one, both = (_method(calibrations, half) for half in ("first", "cross"))
     assert (one["name"], one["budget"], len(one["folds"])) == ("lazyllm", "speedup >= 1.3", 1)
     assert one["found"]["layers"] == 6
     assert "not LongBench" in one["found"]["data"]
     assert one["folds"][0]["importance"] == "eq1"
+    frontier = pd.read_csv(calibrations / "eq1" / "first" / "frontier.csv")
+    row = frontier[(frontier["kind"] == "calibrated") & (frontier["speedup"] == 1.3)].iloc[0]
+    assert one["found"]["kl"] == [pytest.approx(row["found_kl"], abs=1e-4)]
+    assert one["found"]["kl_on_the_other_half"] == pytest.approx(row["kl"], abs=1e-4)
     first, second = (set(fold["records"]) for fold in both["folds"])
     assert first == set(one["folds"][0]["records"])
     assert not first & second
@@ -423,9 +434,10 @@ def test_the_same_command_goes_on(calibrate, tmp_path):
     code, out, err = calibrate()
     assert code == 0, err
     assert "not LongBench" in out
-    (folder,) = {path.parent for path in tmp_path.glob("calibrations/*/*/*/*/config.yaml")}
-    files = [folder / "times.json", folder / "tried.csv", folder / "frontier.csv", *(folder / "measured").iterdir()]
-    before, tried = kept(), pd.read_csv(folder / "tried.csv")
+    (folder,) = {path.parent for path in tmp_path.glob("calibrations/*/*/*/*/times.json")}
+    found = folder / "eq1" / "first"
+    files = [folder / "times.json", found / "tried.csv", found / "frontier.csv", *(folder / "measured").iterdir()]
+    before, tried = kept(), pd.read_csv(found / "tried.csv")
     assert calibrate()[0] == 0
     assert kept() == before
     assert {*files[3:]} == {*(folder / "measured").iterdir()}
@@ -433,8 +445,8 @@ def test_the_same_command_goes_on(calibrate, tmp_path):
     # With more time it goes on in the same folder from what it has.
     code, _, err = calibrate("minutes=0.03")
     assert code == 0, err
-    assert {path.parent for path in tmp_path.glob("calibrations/*/*/*/*/config.yaml")} == {folder}
-    more = pd.read_csv(folder / "tried.csv")
+    assert {path.parent for path in tmp_path.glob("calibrations/*/*/*/*/times.json")} == {folder}
+    more = pd.read_csv(found / "tried.csv")
     assert len(more) > len(tried)
     for speedup, of in tried.groupby("speedup"):
         again = more[more["speedup"] == speedup]
@@ -447,18 +459,19 @@ def test_the_same_command_goes_on(calibrate, tmp_path):
 def test_another_importance_is_searched_and_scores_keep_to_a_budget(calibrate, lazybench, six_layers, tmp_path):
     code, _, err = calibrate("importance=search", "budget=score loss <= 100%", "minutes=0.1")
     assert code == 0, err
-    (folder,) = {path.parent for path in tmp_path.glob("calibrations/*/*/*/*/config.yaml")}
-    tried = pd.read_csv(folder / "tried.csv")
+    (folder,) = {path.parent for path in tmp_path.glob("calibrations/*/*/*/*/times.json")}
+    found = folder / "search" / "first"
+    tried = pd.read_csv(found / "tried.csv")
     assert "pooling:31" in set(tried["importance"])
     assert tried["importance"].nunique() > 2
     scores = {path.name.split("-")[0] for path in (folder / "measured").iterdir()}
     assert scores == {"kl", "score"}
-    (written,) = (folder / "method").iterdir()
+    (written,) = (found / "method").iterdir()
     method = yaml.safe_load(written.read_text())
     assert (written.stem, method["name"]) == ("lazyllm+_score_loss_100", "lazyllm+")
     assert method["budget"] == "score loss <= 100%"
     words = _line("run", six_layers, tmp_path / "runs", f"method={written.stem}", "data.half=second")
-    code, _, err = lazybench(*words, "--config-dir", str(folder))
+    code, _, err = lazybench(*words, "--config-dir", str(found))
     assert code == 0, err
     (run,) = folders(tmp_path / "runs")
     assert run.parts[-2] == "lazyllm+"
@@ -470,17 +483,17 @@ def test_a_score_loss_that_nothing_keeps_to_is_said(calibrate, monkeypatch, tmp_
     code, out, err = calibrate("budget=score loss <= 10%")
     assert code == 0, err
     assert "score loss <= 10%: no schedule found on the first half keeps to it" in out
-    (folder,) = {path.parent for path in tmp_path.glob("calibrations/*/*/*/*/config.yaml")}
-    assert (folder / "frontier.csv").exists()
-    assert not any((folder / "method").iterdir())
+    (folder,) = {path.parent for path in tmp_path.glob("calibrations/*/*/*/*/times.json")}
+    assert (folder / "eq1" / "first" / "frontier.csv").exists()
+    assert not any((folder / "eq1" / "first" / "method").iterdir())
 
 
 @pytest.mark.slow
 def test_one_schedule_a_task(calibrate, tmp_path):
     code, _, err = calibrate("-m", "task=code,synthetic", "confirm=false")
     assert code == 0, err
-    assert {path.parts[-3] for path in tmp_path.glob("calibrations/*/*/*/*/frontier.csv")} == {"code", "synthetic"}
-    methods = tmp_path.glob("calibrations/*/*/*/*/method/*.yaml")
+    assert {path.parts[-3] for path in tmp_path.glob("calibrations/*/*/*/*/times.json")} == {"code", "synthetic"}
+    methods = tmp_path.glob("calibrations/*/*/*/*/eq1/first/method/*.yaml")
     found = {yaml.safe_load(path.read_text())["found"]["task"] for path in methods}
     assert found == {"code", "synthetic"}
 
@@ -488,14 +501,15 @@ def test_one_schedule_a_task(calibrate, tmp_path):
 @pytest.mark.slow
 def test_two_calibrations_do_not_work_in_one_folder(calibrate, tmp_path):
     assert calibrate("confirm=false")[0] == 0
-    (folder,) = {path.parent for path in tmp_path.glob("calibrations/*/*/*/*/config.yaml")}
-    before = (folder / "config.yaml").stat().st_mtime_ns
+    (folder,) = {path.parent for path in tmp_path.glob("calibrations/*/*/*/*/times.json")}
+    written = folder / "eq1" / "first" / "config.yaml"
+    before = written.stat().st_mtime_ns
     other = Lock(folder / ".lock")
     assert other.exclusive()
     code, _, err = calibrate("confirm=false")
     other.close()
     assert "another process is at work" in one_line(code, err)
-    assert (folder / "config.yaml").stat().st_mtime_ns == before
+    assert written.stat().st_mtime_ns == before
     assert calibrate("confirm=false")[0] == 0
 
 
@@ -509,8 +523,9 @@ def test_a_model_of_few_layers(calibrate, tiny_model):
 def use(lazybench, calibrations, six_layers, tmp_path):
     """Run a calibrated method; settings given override the usual ones."""
 
-    def call(*words, methods=calibrations):
-        return lazybench(*_line("run", six_layers, tmp_path / "runs", *words), "--config-dir", str(methods))
+    def call(*words, half="first", methods=None):
+        folder = str(methods or calibrations / "eq1" / half)
+        return lazybench(*_line("run", six_layers, tmp_path / "runs", *words), "--config-dir", folder)
 
     return call
 
@@ -522,9 +537,9 @@ def test_a_calibrated_method_runs_on_the_other_half(use, calibrations, lazybench
     assert folder.parts[-2] == "lazyllm"
     settings = yaml.safe_load((folder / "config.yaml").read_text())
     assert "calibrated_on" not in settings
-    both = yaml.safe_load((calibrations / "method" / f"{CROSSED}.yaml").read_text())
+    both = _method(calibrations, "cross")
     assert len(rows(folder)) == len(both["folds"][1]["records"])
-    (fold,) = yaml.safe_load((calibrations / "method" / f"{METHOD}.yaml").read_text())["folds"]
+    (fold,) = _method(calibrations, "first")["folds"]
     found = f"found {fold['schedule']} (eq1) on {len(fold['records'])} records of "
     assert f"calibrated for speedup >= 1.3: {found}" in shown
     code, out, err = lazybench("report", f"runs={tmp_path / 'runs'}", f"out={tmp_path / 'report'}")
@@ -571,8 +586,7 @@ def test_each_record_gets_the_schedule_found_without_it(use, calibrations, monke
         used[prompt.record.hash] = self.schedule
         return generate(self, prompt, decode, seed)
 
-    path = calibrations / "method" / f"{CROSSED}.yaml"
-    method = yaml.safe_load(path.read_text())
+    method = _method(calibrations, "cross")
     for fold, schedule in zip(method["folds"], ("1:0.5", "2:0.4"), strict=True):
         fold["schedule"] = schedule  # two that differ for sure
     (tmp_path / "own" / "method").mkdir(parents=True)
@@ -587,7 +601,7 @@ def test_each_record_gets_the_schedule_found_without_it(use, calibrations, monke
 
 
 def test_a_cross_fitted_method_runs_on_all_records(use, tmp_path):
-    code, _, err = use(f"method={CROSSED}")
+    code, _, err = use(f"method={METHOD}", half="cross")
     assert code == 0, err
     (folder,) = folders(tmp_path / "runs")
     assert len(rows(folder)) == 4
@@ -595,7 +609,9 @@ def test_a_cross_fitted_method_runs_on_all_records(use, tmp_path):
 
 
 def test_a_calibrated_method_is_for_its_own_model(run, calibrations):
-    code, _, err = run(f"method={CROSSED}", "--config-dir", str(calibrations))  # a model of four layers
+    code, _, err = run(
+        f"method={METHOD}", "--config-dir", str(calibrations / "eq1" / "cross")
+    )  # a model of four layers
     assert "6 layers" in one_line(code, err)
 
 
@@ -646,7 +662,8 @@ def test_a_bad_importance_costs_one_line(run, tmp_path, importance, says):
         (["data.limit=1", "task=lcc"], "raise data.limit"),
         (["answer_tokens=0"], "answer_tokens=0"),
         (["budget=score loss <= 1%", "confirm=false"], "confirm=false"),
-        (["importance=best"], "importance=best"),
+        (["importance=best"], "lazybench: importance=best must be eq1, search or parts"),
+        (["records=0"], "records=0"),
         (["importance={poolin:7}"], "did you mean 'pooling'?"),
         (["reference=nonsense"], "reference"),
         (["reference=9:0.5"], "reference"),

@@ -15,7 +15,7 @@ from lazybench.report.parts import part_of
 CAPTION = (
     "Figure 5. TTFT speedup against score, a line a method with its strengths as points (lazyllm: schedules of two "
     "stages or more, where there are any; "
-    "calibrated: found on other records); the tables have the confidence intervals"
+    "calibrated: found on other records, unless it says on these); the tables have the confidence intervals"
 )
 NEEDS = "-m +experiment=figure5"
 _LEAST_SPAN = 2  # points of score
@@ -65,7 +65,10 @@ def draw(block: Block) -> Figure | None:
 
 def _series(row: Row) -> str:
     """A method's line; what calibration found is a frontier of its own."""
-    return f"{row.method} calibrated" if is_calibrated(row.runs[0]) else row.method
+    if not is_calibrated(row.runs[0]):
+        return row.method
+    seen = any(run.calibrated_on for run in row.runs)
+    return f"{row.method} calibrated{' on these records' if seen else ''}"
 
 
 def _name(method: str, under: str) -> str:
