@@ -21,7 +21,7 @@ from transformers import AutoModelForCausalLM
 
 import lazyllm
 from lazybench.calibration import budgets, method_file
-from lazybench.calibration.harm import Candidate, Harm
+from lazybench.calibration.harm import Candidate, CandidateFailure, Harm
 from lazybench.calibration.scaling import scaled_depth, scaled_keeps, with_speedup
 from lazybench.calibration.search import Search, Trial
 from lazybench.calibration.space import MOST_STAGES, Space
@@ -31,7 +31,7 @@ from lazybench.data import half_of, load_records
 from lazybench.decoding import Decoder
 from lazybench.errors import LazyBenchError
 from lazybench.locks import Lock
-from lazyllm import Importance, PruningSchedule
+from lazyllm import Importance, LazyLLMError, PruningSchedule
 
 TIMES = Times(fixed=0.01, linear=1e-4, quadratic=1e-8, layers=16)
 LENGTHS = (900, 2000, 3500)
@@ -273,6 +273,33 @@ def test_a_search_that_was_killed_goes_on_with_the_candidate_under_way(tmp_path)
     assert [stage.layer for trial in reopened.trials[:2] for stage in trial.candidate.schedule.stages] == [2, 1]
 
 
+def test_a_search_passes_over_candidates_that_do_not_work(tmp_path):
+    def sometimes(candidate, record):
+        if candidate.schedule.stages[0].layer < 3:
+            raise CandidateFailure("no good")
+        return _made_up_harm(candidate, record)
+
+    def never(candidate, record):
+        raise LazyLLMError("a window")
+
+    search = _search(tmp_path / "log")
+    search.start_from([Candidate(PruningSchedule([(layer, 0.5)]), EQ1) for layer in (1, 3)])
+    search.run(0.2, sometimes, lambda _: None)
+    assert search.trials
+    assert all(trial.candidate.schedule.stages[0].layer >= 3 for trial in search.trials)
+    with pytest.raises(LazyBenchError, match="none works: a window"):
+        _search(tmp_path / "other").run(0.2, never, lambda _: None)
+
+
+def test_a_search_measures_no_candidate_twice(tmp_path):
+    search = _search(tmp_path / "log")
+    search.start_from([Candidate(PruningSchedule([(2, keep)]), EQ1) for keep in (0.5, 0.3)])  # one at that speedup
+    search.run(1, _made_up_harm, lambda _: None)
+    candidates = [trial.candidate for trial in search.trials]
+    assert len(candidates) > 2
+    assert all(candidate not in candidates[:place] for place, candidate in enumerate(candidates))
+
+
 @pytest.fixture(scope="module")
 def model(tiny_model):
     return AutoModelForCausalLM.from_pretrained(tiny_model)
@@ -308,6 +335,25 @@ def test_harm_is_the_divergence_along_the_unmodified_answer(model, asked, import
                 step = model(token.view(1, 1), past_key_values=step.past_key_values, use_cache=True)
     assert found > 0.001
     assert found == pytest.approx(sum(expected) / len(expected), rel=1e-3)
+
+
+def test_logits_that_are_not_finite_are_no_harm_of_zero(tiny_model):
+    model = AutoModelForCausalLM.from_pretrained(tiny_model)
+    record = SimpleNamespace(key=("made-up", "1"), dataset="made-up", id="1")
+    harm = Harm(model, lambda _: (SimpleNamespace(ids=torch.full((1, 40), 7)), Decoder(model, 32)), tokens=2)
+    candidate = Candidate(PruningSchedule([(1, 0.5)]), EQ1)
+    assert harm.of(candidate, record) >= 0
+    with torch.no_grad():
+        model.model.norm.weight.fill_(float("nan"))
+    with pytest.raises(CandidateFailure, match="not finite on made-up 1"):
+        harm.of(candidate, record)
+
+
+def test_a_record_that_cannot_be_run_is_named(model):
+    record = SimpleNamespace(key=("made-up", "7"), dataset="made-up", id="7")
+    harm = Harm(model, lambda _: (SimpleNamespace(ids=torch.zeros(1, 0, dtype=torch.long)), Decoder(model, 32)), 2)
+    with pytest.raises(LazyBenchError, match="made-up 7 cannot be calibrated on: empty prompt"):
+        harm.of(Candidate(PruningSchedule([(1, 0.5)]), EQ1), record)
 
 
 def _records(**changes):
