@@ -80,6 +80,7 @@ def test_a_read_only_folder(run, tmp_path):
         assert "Read-only file system" in one_line(err)
 
 
+@pytest.mark.slow
 def test_the_output_folder_vanishes_while_the_run_is_at_work(run, tmp_path):
     output = tmp_path / "runs"
 

@@ -370,6 +370,7 @@ def test_a_gated_model_without_a_token(tmp_path):
     assert "log in with `hf auth login` if the model is gated, or give a local folder or .gguf file" in said
 
 
+@pytest.mark.slow
 def test_offline_means_no_connection_at_all(tmp_path):
     begin = (
         "import os, socket\n"

@@ -166,7 +166,11 @@ def flaky_words(folder: Path) -> list[str]:
 
 @pytest.mark.parametrize(
     ("first", "shards"),
-    [(["null"], ["null"]), (["1/2", "2/2"], ["1/2", "2/2"]), (["1/4", "2/4", "3/4"], ["1/2", "2/2"])],
+    [
+        (["1/2", "2/2"], ["1/2", "2/2"]),
+        pytest.param(["null"], ["null"], marks=pytest.mark.slow),
+        pytest.param(["1/4", "2/4", "3/4"], ["1/2", "2/2"], marks=pytest.mark.slow),
+    ],
 )
 def test_failed_records_are_run_again_where_asked_for(run, tmp_path, monkeypatch, first, shards):
     words = flaky_words(tmp_path)

@@ -92,6 +92,7 @@ def test_while_importing(tmp_path, words, number, delay):
     assert not any(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_while_generating_then_the_same_command_goes_on(tmp_path, words):
     words = [*words, "task=2wikimqa", "data.limit=4"]
     for number in _BOTH:
@@ -114,6 +115,7 @@ def test_while_tracing(tmp_path, words):
     assert _journals_hold(tmp_path) >= 7
 
 
+@pytest.mark.slow
 def test_a_sweep_stops_as_a_whole(tmp_path, words):
     process = _start(tmp_path, words[0], "-m", *words[1:], "timing.paired=true,false")
     _await(process, lambda: _journals_hold(tmp_path) > 0)

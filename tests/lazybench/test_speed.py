@@ -65,6 +65,7 @@ def test_random_weights_need_a_tokenizer_alone(speed, tiny_model, tmp_path, toke
     assert len(table) == 2
 
 
+@pytest.mark.slow
 def test_a_profile_names_the_operations(speed, tmp_path):
     code, _, err = speed(f"profile={tmp_path / 'deep' / 'profile.txt'}")
     assert code == 0, err
@@ -72,6 +73,7 @@ def test_a_profile_names_the_operations(speed, tmp_path):
     assert all(title in written for title in ("unmodified, 1 new tokens", "method, 16 new tokens", "aten::"))
 
 
+@pytest.mark.slow
 def test_a_text_of_ones_own(speed, tmp_path):
     (tmp_path / "text.txt").write_text("To be, or not to be. " * 20)
     assert speed(f"text={tmp_path / 'text.txt'}")[0] == 0

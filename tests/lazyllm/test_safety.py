@@ -183,7 +183,7 @@ def test_a_stage_cannot_rank_what_its_window_hides(ids):
     refuse("full attention", generating(families.build("mistral", sliding_window=16), input_ids=ids))
 
 
-@pytest.mark.parametrize("family", ["llama", "gemma2"])
+@pytest.mark.parametrize("family", ["llama", pytest.param("gemma2", marks=pytest.mark.slow)])
 def test_nothing_is_prompt_by_prompt_in_size(family):
     length = 6000
     model = families.build(family, max_position_embeddings=8192, sliding_window=8192, hidden_size=16, head_dim=4)
