@@ -26,4 +26,6 @@ def provenance(method: Mapping[str, Any]) -> str:
 
 def setting_text(value: Any) -> str:
     """A setting as one word, a mapping's parts with commas between."""
-    return ",".join(f"{part}:{of}" for part, of in value.items()) if isinstance(value, dict) else str(value)
+    if isinstance(value, dict):
+        return ",".join(f"{part}:{setting_text(of)}" for part, of in value.items())
+    return str(value).lower() if isinstance(value, bool) else str(value)
