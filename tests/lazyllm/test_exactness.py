@@ -43,7 +43,7 @@ def test_keeping_everything_equals_the_unmodified_model(family):
     assert stats.rows.tolist() == [[70] * 5] + [[1] * 5] * 11
 
 
-def check_by_replay(model, stages, ids, new_tokens, tolerance=1e-5):
+def check_by_replay(model, stages, ids, new_tokens, tolerance=replay.TOLERANCE):
     output, stats = enabled(model, stages, ids, new_tokens)
     model.set_attn_implementation("eager")
     oracle = replay.Replay(model, output.sequences[:, :-1], stats.positions, stats.computed)
@@ -173,7 +173,8 @@ def test_static_pruning_prunes_once_and_for_good(seed, length, layer, keep):
     model.set_attn_implementation("eager")
     oracle = replay.Replay(model, output.sequences[:, :-1], stats.positions, stats.computed)
     for step, logits in enumerate(output.logits):
-        torch.testing.assert_close(logits[0], oracle.logits[length - 1 + step].float(), rtol=1e-5, atol=1e-5)
+        expected = oracle.logits[length - 1 + step].float()
+        torch.testing.assert_close(logits[0], expected, rtol=replay.TOLERANCE, atol=replay.TOLERANCE)
     for index in range(layer + 1):
         row = oracle.probabilities[index][:, length - 1, :length].mean(0)
         torch.testing.assert_close(stats.importance[index], row, rtol=1e-5, atol=1e-6)
