@@ -78,7 +78,7 @@ class Harm:
         self.learn(record)
         lesson = self._lessons[record.key]
         with lazyllm.enable(self._model, candidate.schedule, importance=candidate.importance):
-            found = self._log_probabilities(lesson)
+            found = self._log_probabilities(lesson.prompt, lesson.answer)
         divergence = float(_divergence(lesson.log_probabilities.to(found.device), found).mean())
         if not math.isfinite(divergence):
             raise CandidateFailure(f"{candidate.name}: logits that are not finite on {record.dataset} {record.id}")
@@ -98,16 +98,15 @@ class Harm:
             answer = decode(prompt.ids)
         except RecordFailure as error:
             raise LazyBenchError(f"{record.dataset} {record.id} cannot be calibrated on: {error}") from error
-        lesson = _Lesson(prompt.ids.to(self._model.device), answer, torch.empty(0))
+        ids = prompt.ids.to(self._model.device)
         # By the same passes as a candidate's, so that nothing but pruning tells the two apart.
-        known = self._log_probabilities(lesson).cpu()
-        self._lessons[record.key] = _Lesson(lesson.prompt, answer, known)
+        self._lessons[record.key] = _Lesson(ids, answer, self._log_probabilities(ids, answer).cpu())
 
     @torch.no_grad()
-    def _log_probabilities(self, lesson: _Lesson) -> torch.Tensor:
-        """Of every token at each token of the answer, (answer tokens, vocabulary), float32."""
-        ids, cache, logits = lesson.prompt, None, []
-        for token in lesson.answer:
+    def _log_probabilities(self, ids: torch.Tensor, answer: list[int]) -> torch.Tensor:
+        """Of every token at each token of the answer to a prompt's ids, (answer tokens, vocabulary), float32."""
+        cache, logits = None, []
+        for token in answer:
             output = self._model(ids, past_key_values=cache, use_cache=True, logits_to_keep=1)
             cache = output.past_key_values
             logits.append(output.logits[0, -1])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import yaml
@@ -26,10 +26,9 @@ def text(
         found: how it was found.
         command: the command that found it.
     """
-    plain = all(candidate.importance.is_eq1 for candidate, _ in folds)
     method = {
         "_target_": "lazybench.methods.calibrated.Calibrated",
-        "name": PAPER if plain else PLUS,
+        "name": name_of(candidate for candidate, _ in folds),
         "budget": str(budget),
         "folds": [
             {
@@ -43,6 +42,11 @@ def text(
     }
     head = [f"# Found by: {command}\n", *(f"# {candidate.schedule}\n" for candidate, _ in folds)]
     return "".join(head) + yaml.dump(method, Dumper=_Dumper, sort_keys=False, width=_WIDTH)
+
+
+def name_of(candidates: Iterable[Candidate]) -> str:
+    """What a method of these schedules is called: LazyLLM only where all of them rank by Eq. 1."""
+    return PAPER if all(candidate.importance.is_eq1 for candidate in candidates) else PLUS
 
 
 class _Dumper(yaml.SafeDumper):

@@ -18,7 +18,6 @@ from lazybench.calibration.plan import Plan
 from lazybench.calibration.study import Study
 from lazybench.console import table
 from lazybench.data import data_label
-from lazybench.methods.lazyllm import PAPER, PLUS
 from lazybench.store import replace
 
 
@@ -49,8 +48,7 @@ def write_method(folder: Folder, plan: Plan, study: Study, budget: Budget, winne
         winners: what was found for it on each half that was calibrated on.
     """
     candidates = [winner.candidate for winner in winners]
-    plus = any(not candidate.importance.is_eq1 for candidate in candidates)
-    name = f"{PLUS if plus else PAPER}_{budget.slug}"
+    name = f"{method_file.name_of(candidates)}_{budget.slug}"
     elsewhere = fmean(kl for winner in winners for kl in winner.kl)
     about = {
         "model": plan.config.model.name,

@@ -6,6 +6,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from lazybench.config import DataConfig, ModelConfig
+from lazybench.provenance import setting_text
 from lazybench.report.blocks import Block
 from lazybench.report.labels import METHOD_DEFAULTS, METHODS, TASKS, is_calibrated
 from lazybench.report.named import own_settings
@@ -96,5 +97,5 @@ def _word(key: str, value: Any) -> str:
     if isinstance(value, str) and not value.replace("_", "").replace("-", "").replace(".", "").isalnum():
         return f"\"{key}='{value}'\""
     if isinstance(value, dict):
-        return f'"{key}={{{",".join(f"{name}:{of}" for name, of in value.items())}}}"'
+        return f'"{key}={{{setting_text(value)}}}"'
     return f"{key}={'null' if value is None else value}"
