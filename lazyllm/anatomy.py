@@ -13,6 +13,10 @@ from lazyllm.errors import LazyLLMError
 # Attention that sees every earlier token, or those in a window or chunk of true positions.
 _LAYER_TYPES = {"full_attention", "sliding_attention", "chunked_attention"}
 _ATTENTION = ("sdpa", "eager", "flash_attention_2", "flash_attention_3")
+ENABLED = (
+    "LazyLLM is already enabled on this model, or on one with the same config object: leave the first `with` before "
+    "the next"
+)
 
 
 @dataclass(frozen=True)
@@ -28,8 +32,12 @@ class Anatomy:
     layers: nn.ModuleList
 
 
-def dissect(model: nn.Module) -> Anatomy:
+def dissect(model: nn.Module, newest_only: bool = False) -> Anatomy:
     """Find the decoder of a Hugging Face model.
+
+    Args:
+        model: the model.
+        newest_only: take a decoder without a language-modelling head, too.
 
     Raises:
         LazyLLMError: not a decoder-only transformer whose attention goes through transformers' attention
@@ -52,7 +60,18 @@ def dissect(model: nn.Module) -> Anatomy:
         raise LazyLLMError(
             f"{name} has {what} of decoder layers with attention in every layer: LazyLLM needs exactly one"
         )
+    if not model.can_generate() and model is not found[0].decoder:
+        raise LazyLLMError(
+            f"{name} has another head than a language model's, for hidden states that LazyLLM does not compute: give "
+            "lazyllm.enable the language model, or the decoder alone with newest_only=True"
+        )
+    if not model.can_generate() and not newest_only:
+        raise LazyLLMError(
+            f"{name} has no language-modelling head, and its hidden states are of every token: LazyLLM computes the "
+            "newest token's alone, which newest_only=True accepts"
+        )
     _refuse_unsupported(name, found[0], model)
+    _refuse_altered(name, model)
     return found[0]
 
 
@@ -80,16 +99,39 @@ def _refuse_unsupported(name: str, anatomy: Anatomy, model: PreTrainedModel) -> 
         raise LazyLLMError(f"the attention of {name} is not plain softmax attention: LazyLLM cannot score it")
     implementation = config._attn_implementation
     if implementation == NAME:
-        raise LazyLLMError("LazyLLM is already enabled on this model: leave the first `with` before the next")
+        raise LazyLLMError(ENABLED)
     if implementation not in _ATTENTION:
         raise LazyLLMError(
             f"attention implementation {implementation!r} is not supported: load the model with "
             "attn_implementation='sdpa' or 'flash_attention_2'"
         )
+
+
+def _refuse_altered(name: str, model: PreTrainedModel) -> None:
+    """Refuse what was done to the model after it was built."""
+    processes = any(getattr(model, f"{kind}_size", None) not in (None, 1) for kind in ("tp", "fsdp"))
+    # Parameters that are split over processes know of the mesh of devices.
+    if processes or any(hasattr(parameter, "device_mesh") for parameter in model.parameters()):
+        raise LazyLLMError(
+            f"{name} is split over several processes, each of which would rank tokens by its own part: LazyLLM needs "
+            "the whole model in one"
+        )
     devices = {parameter.device for parameter in model.parameters()}
     if len(devices) > 1:
         listed = ", ".join(sorted(map(str, devices)))
         raise LazyLLMError(f"{name} is spread over {listed}: LazyLLM needs the whole model on one device")
+    compiled = (
+        getattr(part, "_compiled_call_impl", None) or hasattr(part.forward, "_torchdynamo_orig_callable")
+        for part in model.modules()
+    )
+    if any(compiled):
+        raise LazyLLMError(f"{name} is compiled, which would pass LazyLLM by: load it anew and leave out torch.compile")
+
+
+def only_windows(config: PreTrainedConfig) -> bool:
+    """Whether no layer sees the whole prompt, for a model with layers that see a window."""
+    kinds = getattr(config, "layer_types", None)
+    return not kinds or "full_attention" not in kinds
 
 
 def rope_switch(config: PreTrainedConfig) -> int | None:

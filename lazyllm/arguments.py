@@ -7,8 +7,8 @@ from typing import Any
 import torch
 
 from lazyllm.buffers import GrowingTensor
-from lazyllm.cache import LazyCache, Segment
 from lazyllm.errors import LazyLLMError
+from lazyllm.tokens import Segment, TokenCache
 
 # The dimension that counts tokens: rotary tables are (batch, tokens, head_dim), position ids (batch, tokens).
 _TOKEN_DIM = {"position_embeddings": -2, "position_ids": -1, "cache_position": -1}
@@ -21,7 +21,7 @@ class TokenArguments:
     token first appeared, so a revived token gets exactly what it would have got then.
     """
 
-    def __init__(self, cache: LazyCache) -> None:
+    def __init__(self, cache: TokenCache) -> None:
         self._cache = cache
         self._tables: dict[tuple[str, int], _Table] = {}
         self._first_with_table: set[int] = set()
@@ -98,7 +98,7 @@ class _Table:
         self.is_tuple = False
         self.parts: list[GrowingTensor] = []
 
-    def cover(self, value: Any, cache: LazyCache) -> None:
+    def cover(self, value: Any, cache: TokenCache) -> None:
         """Append the entries of this step's input tokens, once a step."""
         if self.parts and self.parts[0].length == cache.total:
             return

@@ -30,10 +30,15 @@ class WindowMask:
     """Stands in for the mask of a layer that sees a window or chunk of positions, not all earlier ones.
 
     Travels through the model's layers in place of a mask tensor, which would be rows by tokens in size.
+
+    Args:
+        visible: says who sees whom.
+        window: how many positions a token sees.
     """
 
-    def __init__(self, visible: MaskFunction) -> None:
+    def __init__(self, visible: MaskFunction, window: int) -> None:
         self.visible = visible
+        self.window = window
 
 
 def causal(batch: int, head: int, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
@@ -207,7 +212,10 @@ CURRENT: ContextVar[Any] = ContextVar("lazyllm_step", default=None)
 def _attention(module: nn.Module, *args: Any, **kwargs: Any) -> tuple[torch.Tensor, None]:
     step = CURRENT.get()
     if step is None:
-        raise LazyLLMError("a layer of a model under lazyllm.enable was called outside the model's own forward")
+        raise LazyLLMError(
+            "a layer was called outside the forward pass of a model under lazyllm.enable, or is that of another model "
+            "with the same config object: give each model a config of its own"
+        )
     return step.attend(module, *args, **kwargs), None
 
 
@@ -215,8 +223,9 @@ def _mask(*args: Any, **kwargs: Any) -> WindowMask | None:
     step = CURRENT.get()
     if step is None:
         raise LazyLLMError(
-            "an attention mask was made outside the decoder's own forward, as for caches of fixed size and multimodal "
-            "models: LazyLLM prunes text models and keeps a cache of its own, so leave out cache_implementation"
+            "an attention mask was made outside the decoder's own forward: by a cache of fixed size (leave out "
+            "cache_implementation), or by a model of text and images, such as Gemma3ForConditionalGeneration (load its "
+            "text model alone, such as Gemma3ForCausalLM)"
         )
     return step.mask(*args, **kwargs)
 

@@ -1,214 +1,51 @@
-"""The state of one generation: which tokens take part where, their keys and values, and the Aux Cache."""
+"""What transformers carries from step to step, and so the way back to a generation."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 import torch
 from transformers import Cache
 
-from lazyllm.buffers import GrowingTensor
+from lazyllm.attention import CURRENT
 from lazyllm.errors import LazyLLMError
-from lazyllm.schedule import PruningSchedule, Stage
-
-# Copying a key and its value takes as long as this many rows take to attend to it.
-_GATHERED_ROWS = 4
-
-
-@dataclass
-class Segment:
-    """The layers between two stages. All of them see the same tokens, so what holds for one holds for all.
-
-    A token's key and value lie at the same slot in every layer of the segment, in the order of their
-    computation, for good. Where some sit out a step, either they are masked or the others are gathered, whichever
-    costs less. The first segment computes every token when it first appears: there, slot = position.
-
-    Attributes:
-        layers: the decoder layers of the segment.
-        stage: the stage that ends it; None for the last segment.
-        slots: slot of each position, int64 (positions,), -1 where nothing was computed; unused in the first.
-        holders: position of each slot, int64 (stored,); unused in the first.
-        stored: how many tokens have keys and values here.
-        active: positions that take part in this step, sorted, int64 (n_active,); None means all of them.
-        rows: the active positions computed in this step, sorted, int64 (n_rows,); None means the new tokens.
-        present: which slots hold active tokens, bool (stored,); None means all that attention gets.
-        gather: slots of `active`, int64 (n_active,), where attention gets no others; None means that it gets all.
-    """
-
-    layers: range
-    stage: Stage | None
-    slots: GrowingTensor = field(default_factory=lambda: GrowingTensor(0, fill=-1))
-    holders: GrowingTensor = field(default_factory=lambda: GrowingTensor(0))
-    stored: int = 0
-    active: torch.Tensor | None = None
-    rows: torch.Tensor | None = None
-    present: torch.Tensor | None = None
-    gather: torch.Tensor | None = None
-    n_active: int = 0
-    n_rows: int = 0
-
-    @property
-    def n_keys(self) -> int:
-        """How many keys attention gets."""
-        return self.stored if self.gather is None else self.n_active
-
-
-def partition(schedule: PruningSchedule, num_layers: int) -> list[Segment]:
-    """Cut `num_layers` layers into segments; a stage that keeps everything cuts nothing."""
-    segments, start = [], 0
-    for stage in schedule.stages:
-        if stage.keep < 1:
-            segments.append(Segment(range(start, stage.layer + 1), stage))
-            start = stage.layer + 1
-    segments.append(Segment(range(start, num_layers), None))
-    return segments
+from lazyllm.generation import Generation
+from lazyllm.stats import Stats
 
 
 class LazyCache(Cache):
-    """Keys and values of the computed tokens, and one hidden state for each token that was left behind.
+    """Stands where transformers expects a `Cache`: a generation belongs to whoever holds it. Batch size 1."""
 
-    It stands where transformers expects a `Cache`, so `generate` carries it from step to step. Batch size 1.
-
-    The Aux Cache (paper, section 3.2) is one slot a token, (1, positions, hidden) in the model's dtype: the
-    active sets of a step are nested, so a token's keys and values always cover a prefix of the layers, and
-    its output at the deepest layer it has reached is all that is needed to go on from there.
-    """
-
-    def __init__(self, schedule: PruningSchedule, num_layers: int) -> None:
+    def __init__(self, generation: Generation) -> None:
         super().__init__(layers=[])
-        self.segments = partition(schedule, num_layers)
-        self.segment_of = [segment for segment in self.segments for _ in segment.layers]
-        self.seen = 0
-        self.new = 0
-        self.prompt_length = 0
-        self.keys = [GrowingTensor(-2) for _ in range(num_layers)]
-        self.values = [GrowingTensor(-2) for _ in range(num_layers)]
-        self.aux = GrowingTensor(1)
+        self.generation = generation
 
     @property
-    def total(self) -> int:
-        """Number of positions, the ones of the step under way included."""
-        return self.seen + self.new
-
-    @property
-    def prefilling(self) -> bool:
-        return self.seen == 0
-
-    def begin_step(self, new: int) -> None:
-        """Start a forward pass over `new` tokens: every position takes part in the first segment."""
-        if self.prefilling:
-            self.prompt_length = new
-        self.new = new
-        first = self.segments[0]
-        first.n_active = first.stored = self.total
-        first.n_rows = new
-
-    def end_step(self) -> None:
-        """Count the tokens of the finished forward pass as seen."""
-        self.seen, self.new = self.total, 0
-
-    def held(self, segment: Segment) -> torch.Tensor:
-        """Position of each key that attention gets, int64 (n_keys,)."""
-        if segment is self.segments[0]:
-            return torch.arange(self.total, device=self.keys[0].view.device)
-        return segment.holders.view if segment.gather is None else segment.active
-
-    def by_position(self, segment: Segment, importance: torch.Tensor) -> torch.Tensor:
-        """Importance of each position, -1 where it takes no part.
-
-        Args:
-            segment: the segment whose layer gave `importance`.
-            importance: (n_keys,), of the keys that attention got.
-
-        Returns:
-            (positions,).
-        """
-        if segment is self.segments[0]:
-            return importance
-        if segment.present is not None:
-            importance = importance.masked_fill(~segment.present, -1)
-        return importance.new_full((self.total,), -1).index_copy_(0, self.held(segment), importance)
-
-    def prune(self, segment: Segment, output: torch.Tensor, active: torch.Tensor, revives: bool) -> torch.Tensor:
-        """Cross the stage that ends `segment`: set up the next segment and return the hidden states of its rows.
-
-        Args:
-            segment: the segment whose last layer gave `output`.
-            output: (1, n_rows, hidden), that layer's output.
-            active: positions that go on, sorted, int64 (k,).
-            revives: whether a token that was left behind may be among them.
-
-        Returns:
-            (1, rows of the next segment, hidden): fresh outputs for the survivors computed just now, Aux Cache
-            entries for revived tokens.
-        """
-        following = self.segments[self.segments.index(segment) + 1]
-        aux = self.aux.extend(self.total, output)
-        if segment.rows is None:
-            aux[:, self.seen :].copy_(output)
-        else:
-            aux.index_copy_(1, segment.rows, output)
-        slots = following.slots.extend(self.total, active)
-        # How many rows there are is asked of the device only where it is not known: in prefilling nothing is stored
-        # yet, and without revival a step computes the newest token alone.
-        rows = active if self.prefilling else active[-1:]
-        if revives and not self.prefilling:
-            rows = active[slots.index_select(0, active) < 0]
-        count = rows.shape[0]
-        stored = following.stored + count
-        slots.index_copy_(0, rows, torch.arange(following.stored, stored, device=rows.device))
-        following.holders.append(rows)
-        following.active, following.n_active = active, active.shape[0]
-        following.rows, following.n_rows, following.stored = rows, count, stored
-        following.present = following.gather = None
-        idle = stored - following.n_active
-        if count * idle > _GATHERED_ROWS * following.n_active:
-            following.gather = slots.index_select(0, active)
-        elif idle:
-            present = torch.zeros(stored, dtype=torch.bool, device=rows.device)
-            following.present = present.index_fill_(0, slots.index_select(0, active), True)
-        return aux.index_select(1, rows)
+    def stats(self) -> Stats:
+        """Counts of the generation."""
+        return self.generation.stats
 
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, layer_idx: int, *args: Any, **kwargs: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Store the rows' keys and values; return those that attention gets.
+        """Store the keys and values of a layer's rows; see `TokenCache.update`.
 
-        Where the rows are all stored, the newest token's are given again: they take the place of the last.
-
-        Args:
-            key_states: (1, kv_heads, n_rows, head_dim).
-            value_states: (1, kv_heads, n_rows, value_dim).
-            layer_idx: the decoder layer.
-
-        Returns:
-            keys (1, kv_heads, n_keys, head_dim) and values (1, kv_heads, n_keys, value_dim).
+        Raises:
+            LazyLLMError: not from a step of its own generation.
         """
-        segment = self.segment_of[layer_idx]
-        keys, values = self.keys[layer_idx], self.values[layer_idx]
-        if keys.length < segment.stored:
-            keys.append(key_states)
-            values.append(value_states)
-            if self.prefilling:
-                return key_states, value_states
-        else:
-            keys.view[:, :, -1:].copy_(key_states)
-            values.view[:, :, -1:].copy_(value_states)
-        if segment.gather is None:
-            return keys.view, values.view
-        return keys.view.index_select(2, segment.gather), values.view.index_select(2, segment.gather)
+        if CURRENT.get() is not self.generation:
+            raise LazyLLMError(
+                "this cache belongs to a generation under lazyllm.enable, and to nothing else: go on with it inside "
+                "the same `with` and on the same model, or start anew without past_key_values"
+            )
+        return self.generation.tokens.update(key_states, value_states, layer_idx)
 
-    def attended_values(self, layer: int) -> torch.Tensor:
-        """The values that attention gets in `layer`, after `update`: (1, kv_heads, n_keys, value_dim)."""
-        gather, values = self.segment_of[layer].gather, self.values[layer].view
-        return values if gather is None else values.index_select(2, gather)
-
-    def get_seq_length(self, layer_idx: int = 0) -> int:
-        return self.seen
+    def get_seq_length(self, layer_idx: int = 0) -> int | torch.Tensor:
+        """Number of tokens before those of the next pass; inside a layer, see `Generation.offset`."""
+        return self.generation.offset()
 
     def get_mask_sizes(self, query_length: int, layer_idx: int = 0) -> tuple[int, int]:
-        return self.total, 0
+        return self.generation.tokens.total, 0
 
     def get_max_length(self, layer_idx: int | None = None) -> int:
         return -1
@@ -219,9 +56,10 @@ class LazyCache(Cache):
 
     def _unsupported(self, *args: Any, **kwargs: Any) -> NoReturn:
         raise LazyLLMError(
-            "LazyLLM's cache grows by one generated token a step: assisted or beam decoding, cache rollback and "
-            "layers with a recurrent state are not supported"
+            "LazyLLM's cache grows by one generated token a step: assisted or beam decoding, cache rollback, copies "
+            "and layers with a recurrent state are not supported"
         )
 
     crop = reset = reorder_cache = batch_repeat_interleave = batch_select_indices = _unsupported
     activate_past_recording = has_previous_state = update_conv_state = update_recurrent_state = _unsupported
+    early_initialization = get_recurrent_state = update_indexer = __reduce_ex__ = _unsupported

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -10,6 +13,7 @@ from torch import nn
 
 from lazyllm.arguments import TokenArguments, newest_alone
 from lazyllm.attention import (
+    CURRENT,
     FusedAttention,
     WindowMask,
     attend_in_blocks,
@@ -18,171 +22,178 @@ from lazyllm.attention import (
     causal,
     fits_one_block,
 )
-from lazyllm.cache import LazyCache, Segment
 from lazyllm.errors import LazyLLMError
 from lazyllm.importance import newest_row
+from lazyllm.inputs import check_step
 from lazyllm.schedule import PruningSchedule
-from lazyllm.selection import Selection
+from lazyllm.selection import Selection, check_survivors
 from lazyllm.stats import Stats
+from lazyllm.tokens import Segment, TokenCache
 
 
 class _Stored(Exception):
     """A layer's keys and values are stored, which was all it was run for."""
 
 
-class Generation:
-    """The steps from one prompt to its last generated token.
+@dataclass(frozen=True)
+class Setup:
+    """What the generations of one `with` have in common.
 
-    Args:
+    Attributes:
         schedule: the stages.
         num_layers: number of decoder layers.
         attention: the model's own attention kernel.
         selection: makes what ranks the tokens at the stages.
+        rope_switch: number of positions beyond which the model's rotary tables change, if they do.
+        only_windows: whether no layer of the model sees more than a window of positions.
         record_positions: keep the positions of every step in `stats`.
         record_importance: keep the importance in every layer of prefilling in `stats`.
     """
 
-    def __init__(
-        self,
-        schedule: PruningSchedule,
-        num_layers: int,
-        attention: FusedAttention,
-        selection: Callable[[LazyCache], Selection],
-        record_positions: bool,
-        record_importance: bool,
-    ) -> None:
-        self.cache = LazyCache(schedule, num_layers)
-        self.stats = Stats(self.cache, record_positions)
-        self._attention = attention
-        self._selection = selection(self.cache)
-        self._record_importance = record_importance
-        self._arguments = TokenArguments(self.cache)
+    schedule: PruningSchedule
+    num_layers: int
+    attention: FusedAttention
+    selection: Callable[[TokenCache], Selection]
+    rope_switch: int | None
+    only_windows: bool
+    record_positions: bool
+    record_importance: bool
+
+
+class Generation:
+    """The steps from one prompt to its last generated token."""
+
+    def __init__(self, setup: Setup) -> None:
+        self.setup = setup
+        self.tokens = TokenCache(setup.schedule, setup.num_layers)
+        self.stats = Stats(self.tokens, setup.record_positions)
+        self._attention = setup.attention
+        self._selection = setup.selection(self.tokens)
+        self._own_selection = type(self._selection).__module__.startswith("lazyllm.")
+        self._arguments = TokenArguments(self.tokens)
+        self._last = setup.num_layers - 1
+        self._under_way = threading.Lock()
+        self._broken = False
         self._layer = -1
-        self._last = num_layers - 1
+        self._in_layer = False
         self._attended = False
         self._storing = False
+        self._alone = False
         self._rotary = True
-        self._unpadded: torch.Tensor | None = None
         self._masked: Segment | None = None
         self._sights: list[int] | None = None
 
-    def begin_step(self, new: int, attention_mask: torch.Tensor | None, rope_switch: int | None) -> None:
-        """Start a forward pass over `new` tokens.
-
-        Args:
-            new: tokens of the input.
-            attention_mask: (1, positions) where given.
-            rope_switch: number of positions beyond which the model's rotary tables change, if they do.
+    @contextmanager
+    def step(self, new: int) -> Iterator[None]:
+        """A forward pass over `new` tokens.
 
         Raises:
-            LazyLLMError: a prompt the schedule cannot prune, or an input that is not one new token a step.
+            LazyLLMError: a step that LazyLLM cannot take.
         """
-        cache = self.cache
-        if cache.prefilling:
-            if new < 2 and len(cache.segments) > 1:
+        if not self._under_way.acquire(blocking=False):
+            raise LazyLLMError("a forward pass with this cache is under way already: each generation has its own")
+        try:
+            if self._broken:
+                raise LazyLLMError("a forward pass with this cache broke off, so it is half-written: start anew")
+            check_step(self.tokens, new, self.setup.rope_switch)
+            self.tokens.begin_step(new)
+            self._arguments.begin_step()
+            self._layer, self._masked = -1, None
+            outer = CURRENT.set(self)
+            self._broken = True
+            try:
+                yield
+            finally:
+                CURRENT.reset(outer)
+            if self._layer != self._last:
                 raise LazyLLMError(
-                    f"a prompt of {new} token leaves the schedule nothing to prune: it needs at least 2 tokens"
+                    f"the model ran {self._layer + 1} of its {self._last + 1} decoder layers: this is not supported"
                 )
-        elif new != 1:
-            raise LazyLLMError(
-                f"{new} tokens came in one step after prefilling: LazyLLM takes the whole prompt in one forward "
-                "pass, then one token a step (no prefill_chunk_size, assisted decoding or continued cache)"
-            )
-        elif rope_switch is not None and cache.prompt_length <= rope_switch < cache.seen + new:
-            raise LazyLLMError(
-                f"the generation crosses {rope_switch} positions, where this model's rotary tables change and all of "
-                "its cache with them: use a longer prompt, or fewer new tokens"
-            )
-        self._note_padding(attention_mask)
-        cache.begin_step(new)
-        self._arguments.begin_step()
-        self._layer = -1
-        self._masked = None
+            self.stats.add_step(self.tokens.seen, self.tokens.total)
+            self.tokens.end_step()
+            self._broken = False
+        finally:
+            self._under_way.release()
 
-    def end_step(self) -> None:
-        """Close a forward pass that went through all layers."""
-        self.stats.add_step(self.cache.seen, self.cache.total)
-        self.cache.end_step()
+    def offset(self) -> int | torch.Tensor:
+        """By how much positions exceed indexes: of the tokens of the next pass, in a layer of the rows it computes.
 
-    def _note_padding(self, attention_mask: torch.Tensor | None) -> None:
-        """Check the mask; on an accelerator prefilling does not wait for the answer, the next step asks for it."""
-        if attention_mask is not None:
-            if attention_mask.ndim != 2:
-                raise LazyLLMError("an attention mask of its own per query is not supported: LazyLLM is causal")
-            unpadded = attention_mask.all()
-            self._unpadded = unpadded if self._unpadded is None else self._unpadded & unpadded
-            if unpadded.device.type == "cpu" or self.cache.seen == self.cache.prompt_length > 0:
-                self.check_padding()
-
-    def check_padding(self) -> None:
-        """Raise `LazyLLMError` if a mask so far hid part of the prompt."""
-        if self._unpadded is not None and not bool(self._unpadded):
-            raise LazyLLMError(
-                "the attention mask hides part of the prompt: LazyLLM takes one sequence without padding"
-            )
-
-    def before_layer(
-        self, module: nn.Module, layer: int, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
-        """The layer's arguments for the rows it computes; in the last layer, for the newest token.
+        Llama 4 asks for it in its attention, and adds the rows' indexes to get their positions.
 
         Returns:
-            the arguments, or None where they stay as they are.
+            one number, or where pruning left gaps one a row, int64 (rows,).
         """
-        if layer > 0 and not self._attended:
-            raise self._unattended()
-        segment, follows = self.cache.segment_of[layer], layer == self._layer + 1
-        self._layer, self._attended = layer, False
-        if follows and not self.cache.prefilling and self._arguments.stay(layer, segment):
-            return None
-        hidden = args[0] if args else kwargs["hidden_states"]
-        if not follows or hidden.ndim != 3:
+        if not self._in_layer:
+            return self.tokens.seen
+        segment = self.tokens.segment_of[self._layer]
+        if self._alone or segment.n_rows == 1:
+            return self.tokens.total - 1
+        if segment.rows is None:
+            return self.tokens.seen
+        return segment.rows - torch.arange(segment.n_rows, device=segment.rows.device)
+
+    def run_layer(self, layer: int, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """A decoder layer's `forward`, over the rows it computes; the last layer finishes the newest token alone.
+
+        What comes in is the output of the layer before, all that hooks did to it included, and is what the Aux Cache
+        keeps of a token that a stage in between leaves behind.
+        """
+        tokens = self.tokens
+        hidden = args[0] if args else kwargs.get("hidden_states")
+        segment, before = tokens.segment_of[layer], tokens.segment_of[max(layer - 1, 0)]
+        if layer != self._layer + 1 or not isinstance(hidden, torch.Tensor) or hidden.shape[:-1] != (1, before.n_rows):
             raise LazyLLMError(
                 "the decoder layers do not pass one hidden state a token from each to the next: this "
                 "architecture is not supported"
             )
-        if any(isinstance(value, torch.Tensor) for value in args[1:]):
-            raise LazyLLMError("the decoder layers take positional tensors that LazyLLM does not know how to prune")
-        self._rotary = "position_embeddings" in kwargs
-        kwargs = self._arguments.for_rows(layer, segment, kwargs)
+        if segment is not before:
+            hidden = self._cross(before, hidden)
+            if args:
+                args = (hidden, *args[1:])
+            else:
+                kwargs["hidden_states"] = hidden
+        self._layer, self._in_layer, self._attended = layer, True, False
+        if tokens.prefilling or not self._arguments.stay(layer, segment):
+            if any(isinstance(value, torch.Tensor) for value in args[1:]):
+                raise LazyLLMError("the decoder layers take positional tensors that LazyLLM does not know how to prune")
+            self._rotary = "position_embeddings" in kwargs
+            kwargs = self._arguments.for_rows(layer, segment, kwargs)
         if layer == self._last and segment.n_rows > 1:
-            return self._newest_alone(module, args, kwargs)
-        return args, kwargs
+            args, kwargs = self._newest_alone(forward, args, kwargs)
+        output = forward(*args, **kwargs)
+        self._in_layer = self._alone = False
+        if not self._attended:
+            raise LazyLLMError(
+                f"decoder layer {layer} did not attend through transformers' attention interface and cache: this "
+                "architecture is not supported"
+            )
+        # Decoders from before rotary tables (GPT-2) reshape what comes out to the shape of their input.
+        return output if self._rotary or layer < self._last else _widened(output, tokens.new)
+
+    def _cross(self, segment: Segment, hidden: torch.Tensor) -> torch.Tensor:
+        """Cross the stage behind a segment: from its rows' hidden states, (1, rows, hidden), to the next one's."""
+        active = self._selection.survivors(segment)
+        if not self._own_selection:
+            check_survivors(self._selection, active, segment)
+        return self.tokens.prune(segment, hidden, active, self._selection.revives)
 
     def _newest_alone(
-        self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+        self, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Store the keys and values of the last layer's rows; its other work is needed for the newest token alone."""
         self._storing = True
         try:
-            # Past the module's hooks, which belong to the pass that gives an output.
-            module.forward(*args, **kwargs)
+            forward(*args, **kwargs)
         except _Stored:
             pass
         finally:
             self._storing = False
+        self._alone = True
         if args:
             args = (args[0][:, -1:], *args[1:])
         else:
             kwargs = {**kwargs, "hidden_states": kwargs["hidden_states"][:, -1:]}
         return args, newest_alone(kwargs)
-
-    def after_layer(self, layer: int, output: torch.Tensor) -> torch.Tensor:
-        """The hidden states that go on: after a stage those of the next layer's rows, after the last the newest's."""
-        if not self._attended:
-            raise self._unattended()
-        if layer == self._last:
-            newest = output[:, -1:]
-            # Decoders from before rotary tables (GPT-2) reshape what comes out to the shape of their input.
-            return newest if self._rotary else newest.expand(-1, self.cache.new, -1)
-        segment = self.cache.segment_of[layer]
-        return self.cache.prune(segment, output, self._selection.survivors(segment), self._selection.revives)
-
-    def _unattended(self) -> LazyLLMError:
-        return LazyLLMError(
-            f"decoder layer {self._layer} did not attend through transformers' attention interface and cache: this "
-            "architecture is not supported"
-        )
 
     def mask(self, **kwargs: Any) -> WindowMask | None:
         """What stands for the attention mask: nothing where causality suffices (transformers' mask interface).
@@ -193,9 +204,9 @@ class Generation:
         if not kwargs["allow_is_causal_skip"]:
             raise LazyLLMError("the model's attention mask is not plainly causal: LazyLLM cannot prune under it")
         window = kwargs.get("local_size")
-        if window is None or self.cache.total <= window:
+        if window is None or self.tokens.total <= window:
             return None
-        return WindowMask(kwargs["mask_function"])
+        return WindowMask(kwargs["mask_function"], window)
 
     def attend(
         self,
@@ -215,7 +226,7 @@ class Generation:
         Args:
             module: the attention module.
             query: (1, heads, rows, head_dim): the layer's rows, in the last layer the newest token alone.
-            key: (1, kv_heads, n_keys, head_dim), as `LazyCache.update` returned it.
+            key: (1, kv_heads, n_keys, head_dim), as `TokenCache.update` returned it.
             value: (1, kv_heads, n_keys, value_dim).
 
         Returns:
@@ -224,9 +235,11 @@ class Generation:
         Raises:
             LazyLLMError: attention with parts other than softmax over causal scores.
         """
-        segment = self.cache.segment_of[self._layer]
+        segment = self.tokens.segment_of[self._layer]
         if self._storing:
             raise _Stored
+        if dropout:
+            raise LazyLLMError("the model is in training mode, with dropout: call model.eval() before generating")
         self._refuse_unsupported(module, segment, query, key, attention_mask, is_causal, kwargs)
         self._attended = True
         scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
@@ -235,21 +248,21 @@ class Generation:
             softcap = None
         if self._selection.wants(self._layer):
             self._selection.observe(self._layer, query, key, scaling, softcap)
-        if self._record_importance and self.cache.prefilling:
+        if self.setup.record_importance and self.tokens.prefilling:
             self.stats.importance.append(newest_row(query, key, None, scaling, softcap))
         # Whom a row sees follows from its index in prefilling, and is everyone where the newest token is alone.
-        by_index = self.cache.prefilling or (segment.n_rows == 1 and segment.present is None)
+        by_index = self.tokens.prefilling or (segment.n_rows == 1 and segment.present is None)
         if by_index and attention_mask is None and (softcap is None or self._attention.caps_scores):
-            if query.shape[2] == 1 and self._attention.is_sdpa and not dropout:  # the same kernel, with less ado
+            if query.shape[2] == 1 and self._attention.is_sdpa:  # the same kernel, with less ado
                 return attend_masked(query, key, value, None, scaling, None).transpose(1, 2)
-            return self._attention(module, query, key, value, None, dropout=dropout, scaling=scaling, **extra)
+            return self._attention(module, query, key, value, None, dropout=0.0, scaling=scaling, **extra)
         if attention_mask is None and fits_one_block(query.shape[1], segment.n_rows, segment.n_keys):
             mask = self._mask_of(segment)[-query.shape[2] :]
             if segment.gather is not None and softcap is None and query.shape[2] > 1 and query.device.type == "cpu":
                 return attend_in_steps(query, key, value, mask, self._sights_of(segment), scaling)
             return attend_masked(query, key, value, mask, scaling, softcap).transpose(1, 2).contiguous()
-        key_positions = self.cache.held(segment)
-        query_positions = key_positions[self.cache.seen :] if segment.rows is None else segment.rows
+        key_positions = self.tokens.held(segment)
+        query_positions = key_positions[self.tokens.seen :] if segment.rows is None else segment.rows
         return attend_in_blocks(
             query,
             key,
@@ -266,8 +279,8 @@ class Generation:
         """Which keys each row sees, bool (n_rows, n_keys); the same in all the segment's layers."""
         if self._masked is not segment:
             self._masked, self._sights = segment, None
-            held = self.cache.held(segment)
-            rows = held[self.cache.seen :] if segment.rows is None else segment.rows
+            held = self.tokens.held(segment)
+            rows = held[self.tokens.seen :] if segment.rows is None else segment.rows
             self._row_mask = held <= rows[:, None]
             if segment.present is not None:
                 self._row_mask &= segment.present
@@ -298,11 +311,8 @@ class Generation:
         if attention_mask is not None and not isinstance(attention_mask, WindowMask):
             raise LazyLLMError("the model builds an attention mask of its own: this architecture is not supported")
         if attention_mask is not None and self._selection.wants(self._layer):
-            raise LazyLLMError(
-                f"layer {self._layer} sees only a window of the {self.cache.total} tokens, so it cannot rank them: "
-                "put the stage after a layer with full attention, and take the importance of that layer alone"
-            )
-        if not self.cache.prefilling:
+            raise self._blind(attention_mask)
+        if not self.tokens.prefilling:
             return  # the rest is the same at every step
         if is_causal is False or not getattr(module, "is_causal", True):
             raise LazyLLMError(f"the attention of layer {self._layer} is not causal: LazyLLM cannot prune it")
@@ -316,3 +326,22 @@ class Generation:
                 f"the attention takes {', '.join(extra)} besides queries, keys and values: this architecture is "
                 "not supported"
             )
+
+    def _blind(self, mask: WindowMask) -> LazyLLMError:
+        total = self.tokens.total
+        if self.setup.only_windows:
+            return LazyLLMError(
+                f"every layer of this model sees only a window of {mask.window} tokens, so none can rank {total} of "
+                f"them: prompt and answer must fit into {mask.window} tokens"
+            )
+        return LazyLLMError(
+            f"layer {self._layer} sees only a window of {mask.window} of the {total} tokens, so it cannot rank them: "
+            "put the stage after a layer with full attention, and take the importance of that layer alone"
+        )
+
+
+def _widened(output: Any, tokens: int) -> Any:
+    """A layer's output, or a tuple that begins with it, expanded from (1, 1, hidden) to (1, tokens, hidden)."""
+    if isinstance(output, torch.Tensor):
+        return output.expand(-1, tokens, -1)
+    return (_widened(output[0], tokens), *output[1:])

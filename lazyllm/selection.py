@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from abc import ABC, abstractmethod
 
 import torch
 
-from lazyllm.cache import LazyCache, Segment
+from lazyllm.errors import LazyLLMError
 from lazyllm.importance import most_important, newest_row
+from lazyllm.tokens import Segment, TokenCache
 
 
 class Selection(ABC):
@@ -22,7 +24,7 @@ class Selection(ABC):
     single_stage = False
     revives = True
 
-    def __init__(self, cache: LazyCache) -> None:
+    def __init__(self, cache: TokenCache) -> None:
         self.cache = cache
 
     @abstractmethod
@@ -49,7 +51,41 @@ class Selection(ABC):
 
     @abstractmethod
     def survivors(self, segment: Segment) -> torch.Tensor:
-        """Positions that go on after the segment, sorted, int64 (k,), the newest among them."""
+        """Positions that go on after the segment, sorted, each once, int64 (k,), the newest among them.
+
+        They are among the segment's active positions; without `revives`, those of earlier steps among those that
+        have gone on before. A selection of one's own is held to this at every stage.
+        """
+
+
+def check_survivors(selection: Selection, survivors: object, segment: Segment) -> None:
+    """Raise `LazyLLMError` unless `survivors` are what `Selection.survivors` promises."""
+    name, newest = type(selection).__name__, selection.cache.total - 1
+
+    def broken(what: str) -> LazyLLMError:
+        return LazyLLMError(
+            f"{name}.survivors after layer {segment.layers[-1]} {what}: it must return positions of active tokens, "
+            f"sorted, each once, the newest ({newest}) last, as an int64 tensor"
+        )
+
+    if not isinstance(survivors, torch.Tensor) or survivors.dtype != torch.int64 or survivors.ndim != 1:
+        raise broken(f"returned {_described(survivors)}")
+    given = survivors.tolist()
+    if not given or given[-1] != newest:
+        raise broken("leaves out the newest token" if newest not in given else "is not sorted")
+    if any(after <= before for before, after in itertools.pairwise(given)):
+        raise broken("has duplicates" if len(set(given)) < len(given) else "is not sorted")
+    active = range(newest + 1) if segment.active is None else set(segment.active.tolist())
+    if stray := [position for position in given if position not in active]:
+        raise broken(f"lets position {stray[0]} go on, which is not active there")
+    if not selection.revives and (revived := selection.cache.behind(segment, survivors[:-1])):
+        raise broken(f"revives position {revived[0]}, though {name}.revives is False")
+
+
+def _described(value: object) -> str:
+    if not isinstance(value, torch.Tensor):
+        return f"a {type(value).__name__}"
+    return f"a tensor of {value.dtype} and shape {tuple(value.shape)}"
 
 
 class DynamicSelection(Selection):
@@ -76,7 +112,7 @@ class FrozenSelection(Selection):
     single_stage = True
     revives = False
 
-    def __init__(self, cache: LazyCache) -> None:
+    def __init__(self, cache: TokenCache) -> None:
         super().__init__(cache)
         self._frozen: torch.Tensor | None = None
 
@@ -99,7 +135,7 @@ class FrozenSelection(Selection):
 class StaticSelection(FrozenSelection):
     """Static token pruning, a baseline of the paper: by the mean importance over layers 0 to the stage's."""
 
-    def __init__(self, cache: LazyCache) -> None:
+    def __init__(self, cache: TokenCache) -> None:
         super().__init__(cache)
         self._sum: torch.Tensor | None = None
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from lazyllm.cache import LazyCache
 from lazyllm.errors import LazyLLMError
+from lazyllm.tokens import TokenCache
 
 
 class Stats:
@@ -21,7 +21,7 @@ class Stats:
             probability on each active token in prefilling, (n,).
     """
 
-    def __init__(self, cache: LazyCache, record_positions: bool) -> None:
+    def __init__(self, cache: TokenCache, record_positions: bool) -> None:
         # The segments alone: holding on to the cache would keep all its keys and values alive.
         self._segments = cache.segments
         self._record_positions = record_positions

@@ -9,10 +9,10 @@ from functools import partial
 import torch
 from torch import nn
 
-from lazyllm.cache import LazyCache, Segment
 from lazyllm.errors import LazyLLMError
 from lazyllm.importance import attention_on, most_important
 from lazyllm.selection import DynamicSelection, Selection
+from lazyllm.tokens import Segment, TokenCache
 
 _HEADS = ("mean", "max")
 # Above any importance there can be, and times a position still exact.
@@ -87,7 +87,7 @@ class Importance:
 class VariantSelection(DynamicSelection):
     """LazyLLM with another importance: at every step anew, revival and all."""
 
-    def __init__(self, cache: LazyCache, importance: Importance) -> None:
+    def __init__(self, cache: TokenCache, importance: Importance) -> None:
         super().__init__(cache)
         self._of = importance
         self._queries: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
@@ -146,7 +146,7 @@ class VariantSelection(DynamicSelection):
         return latest, visible if segment.present is None else visible & segment.present
 
 
-def selection_by(importance: Importance) -> Callable[[LazyCache], Selection]:
+def selection_by(importance: Importance) -> Callable[[TokenCache], Selection]:
     """What makes the selection of one generation from its cache."""
     return partial(VariantSelection, importance=importance)
 

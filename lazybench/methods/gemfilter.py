@@ -54,7 +54,7 @@ class GemFilter(Method):
     def _scores(self, model: PreTrainedModel, ids: torch.Tensor) -> torch.Tensor:
         try:
             with lazyllm.enable(model, self._schedule, selection=FilterSelection):
-                model(ids.to(model.device))
+                model(ids.to(model.device), logits_to_keep=1)
         except Scored as scored:
             return scored.importance
         raise AssertionError("the filter layer was not reached")

@@ -39,6 +39,18 @@ FAMILIES: dict[str, tuple[str, dict]] = {
     "starcoder2": ("Starcoder2Config", {}),
     "mixtral": ("MixtralConfig", {"num_local_experts": 4, "num_experts_per_tok": 2}),
     "gpt_neox": ("GPTNeoXConfig", _MULTI_HEAD),
+    # Its attention takes a temperature from the position, here from the eighth token on.
+    "llama4": (
+        "Llama4TextConfig",
+        {
+            "head_dim": 12,
+            "intermediate_size_mlp": 64,
+            "num_local_experts": 2,
+            "no_rope_layers": [1, 1, 0, 1, 0],
+            "floor_scale": 8,
+            "attention_chunk_size": 512,
+        },
+    ),
     # Beyond the families promised: learned positions instead of rotary ones.
     "gpt2": ("GPT2Config", {"n_positions": 512, "n_embd": 48, "n_layer": 5, "n_head": 4, "n_inner": 64}),
 }

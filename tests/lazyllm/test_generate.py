@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import families
 import pytest
+import reference
 import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import (
@@ -88,7 +89,7 @@ def test_half_precision_agrees_with_the_unmodified_model(ids, dtype):
         pruned = families.generate(model, ids, 8)
         cache = pruned.past_key_values
     assert torch.isfinite(torch.stack(pruned.logits)).all()
-    assert cache.aux.view.dtype == dtype
+    assert cache.generation.tokens.aux.view.dtype == dtype
     assert lazy.stats.active[0].tolist() == [40, 40, 24, 24, 12]
 
 
@@ -130,7 +131,7 @@ def test_a_loop_of_ones_own_gives_the_same_tokens(model, ids):
         expected = families.generate(model, ids, 6).sequences[0, ids.shape[1] :].tolist()
         tokens, cache, step = [], None, ids
         for _ in range(6):
-            output = model(step, past_key_values=cache)
+            output = model(step, past_key_values=cache, logits_to_keep=1)
             assert output.logits.shape == (1, 1, families.VOCABULARY)
             step, cache = output.logits[:, -1].argmax(-1, keepdim=True), output.past_key_values
             tokens.append(int(step))
@@ -152,3 +153,61 @@ def test_recorded_positions_start_with_the_whole_prompt(model, ids):
         families.generate(model, ids, 3)
     assert lazy.stats.positions[0][0].tolist() == list(range(40))
     assert [len(lazy.stats.positions[0][layer]) for layer in range(5)] == lazy.stats.active[0].tolist()
+
+
+def test_a_prompt_of_one_token_runs():
+    model = families.build("llama", dtype=torch.float64)
+    expected = reference.run(model, [5], [tuple(stage) for stage in STAGES.stages], 12)
+    with lazyllm.enable(model, STAGES) as lazy:
+        output = families.generate(model, torch.tensor([[5]]), 12).sequences
+    assert output[0, 1:].tolist() == expected.tokens
+    assert lazy.stats.rows.tolist() == [[len(rows) for rows in step] for step in expected.rows]
+    assert lazy.stats.rows[0].tolist() == [1] * 5
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"selection": lazyllm.StaticSelection},
+        *({"importance": lazyllm.Importance(**{part: value})}
+          for part, value in (("queries", 4), ("pooling", 5), ("heads", "max"), ("layers", 2), ("value_norm", True),
+                              ("first", 3), ("last", 3))),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_a_prompt_of_one_token_runs_with_any_ranking(model, asked):
+    """The newest token always goes on, so its answer is the unmodified model's first token."""
+    prompt = torch.tensor([[5]])
+    before = families.generate(model, prompt, 1).sequences
+    with lazyllm.enable(model, lazyllm.PruningSchedule([(1, 0.5)]), **asked):
+        assert torch.equal(families.generate(model, prompt, 6).sequences[:, :2], before)
+
+
+def test_continuous_batching_says_why(model, ids):
+    with lazyllm.enable(model, STAGES), pytest.raises(lazyllm.LazyLLMError, match="one sequence at a time"):
+        model.generate_batch(ids.tolist())
+
+
+def test_training_says_what_to_call(ids):
+    model = families.build("llama", attention_dropout=0.1)
+    model.train()
+    with lazyllm.enable(model, STAGES), pytest.raises(lazyllm.LazyLLMError, match=r"model\.eval"):
+        model.generate(ids, max_new_tokens=2)
+    model = families.build("llama")
+    model.gradient_checkpointing_enable()
+    with lazyllm.enable(model, STAGES):
+        families.generate(model, ids, 2)
+        model.train()
+        with pytest.raises(lazyllm.LazyLLMError, match="gradient checkpointing is on"):
+            model.generate(ids, max_new_tokens=2)
+
+
+@pytest.mark.parametrize("compiled", ["compile", "forward"])
+def test_compiled_models_are_refused(compiled):
+    model = families.build("llama")
+    if compiled == "compile":
+        model.compile(backend="eager")
+    else:
+        model.forward = torch.compile(model.forward, backend="eager")
+    with pytest.raises(lazyllm.LazyLLMError, match="is compiled"):
+        lazyllm.enable(model, STAGES)

@@ -109,7 +109,6 @@ def generating(model, **kwargs):
         ("DynamicCache", {"cache_implementation": "offloaded"}),
         ("one forward pass", {"prefill_chunk_size": 8}),
         ("newest token's alone", {"prompt_lookup_num_tokens": 3}),
-        ("at least 2 tokens", {"input_ids": torch.tensor([[5]])}),
         ("without padding", {"attention_mask": torch.tensor([[0] * 5 + [1] * 35])}),
     ],
 )
@@ -180,7 +179,15 @@ def test_a_mask_beyond_causality_is_refused(ids):
 
 
 def test_a_stage_cannot_rank_what_its_window_hides(ids):
-    refuse("full attention", generating(families.build("mistral", sliding_window=16), input_ids=ids))
+    kinds = ["full_attention", "sliding_attention"] * 2 + ["full_attention"]
+    refuse("full attention", generating(families.build("gemma3", sliding_window=16, layer_types=kinds), input_ids=ids))
+
+
+def test_a_model_of_windows_alone_says_what_fits_into_them(ids):
+    model = families.build("mistral", sliding_window=16)
+    refuse("must fit into 16 tokens", generating(model, input_ids=ids))
+    with lazyllm.enable(model, STAGES):
+        families.generate(model, ids[:, :12], 4)
 
 
 @pytest.mark.parametrize("family", ["llama", pytest.param("gemma2", marks=pytest.mark.slow)])
@@ -231,7 +238,7 @@ def test_two_threads_on_one_model_never_mix(model, ids):
 def test_a_mask_that_hides_tokens_in_a_later_step_is_refused(model, ids):
     def call():
         with lazyllm.enable(model, lazyllm.PruningSchedule([(1, 1.0)])), torch.no_grad():
-            cache = model(ids, attention_mask=torch.ones_like(ids)).past_key_values
+            cache = model(ids, attention_mask=torch.ones_like(ids), logits_to_keep=1).past_key_values
             mask = torch.tensor([[0] * 20 + [1] * 21])
             model(ids[:, :1], attention_mask=mask, past_key_values=cache)
 

@@ -14,7 +14,7 @@ STAGES = lazyllm.PruningSchedule([(1, 0.6), (3, 0.5)])
 
 def prefill(model, ids):
     with torch.no_grad():
-        return model(ids, attention_mask=torch.ones_like(ids))
+        return model(ids, attention_mask=torch.ones_like(ids), logits_to_keep=1)
 
 
 def step(model, cache, total):

@@ -1,0 +1,312 @@
+"""A generation belongs to its cache and to one `with`: other threads, other models and later steps are told so."""
+
+from __future__ import annotations
+
+import _thread
+import copy
+import pickle
+import threading
+
+import families
+import pytest
+import torch
+from transformers import DynamicCache, StoppingCriteria, StoppingCriteriaList
+from transformers.generation.streamers import BaseStreamer
+
+import lazyllm
+
+STAGES = lazyllm.PruningSchedule([(1, 0.6), (3, 0.5)])
+KEEP_ALL = lazyllm.PruningSchedule([(1, 1.0)])
+
+
+def refuse(says, call):
+    with pytest.raises(lazyllm.LazyLLMError, match=says) as error:
+        call()
+    assert "\n" not in str(error.value)
+
+
+def continued(model, cache, token=5):
+    """One decoding step of one's own."""
+    with torch.no_grad():
+        return model(torch.tensor([[token]]), past_key_values=cache, logits_to_keep=1)
+
+
+class Pausing(BaseStreamer):
+    """Lets the main thread on after the first new token, and waits for it before the third."""
+
+    def __init__(self):
+        self.tokens = []
+        self.begun, self.go_on = threading.Event(), threading.Event()
+        self._prompt_seen = False
+
+    def put(self, value):
+        if not self._prompt_seen:
+            self._prompt_seen = True
+            return
+        self.tokens.append(int(value))
+        self.begun.set()
+        if len(self.tokens) == 2:
+            assert self.go_on.wait(60)
+
+    def end(self):
+        pass
+
+
+def in_thread(work):
+    """Start a thread; what it raises is in `failed`."""
+    failed = []
+
+    def guarded():
+        try:
+            work()
+        except BaseException as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=guarded)
+    thread.start()
+    return thread, failed
+
+
+def test_leaving_waits_for_a_generation_in_another_thread(model, ids):
+    with lazyllm.enable(model, STAGES):
+        expected = families.generate(model, ids, 8).sequences[0, ids.shape[1] :].tolist()
+    streamer = Pausing()
+    with lazyllm.enable(model, STAGES):
+        thread, failed = in_thread(lambda: families.generate(model, ids, 8, streamer=streamer))
+        assert streamer.begun.wait(60)
+        streamer.go_on.set()
+    assert not failed
+    assert streamer.tokens == expected
+    thread.join()
+
+
+def test_no_new_generation_begins_while_the_last_ones_are_waited_for(model, ids):
+    streamer = Pausing()
+    refused = []
+
+    def late():
+        while not refused:
+            try:
+                families.generate(model, ids, 1)
+            except lazyllm.LazyLLMError as error:
+                refused.append(str(error))
+        streamer.go_on.set()
+
+    with lazyllm.enable(model, STAGES):
+        thread, failed = in_thread(lambda: families.generate(model, ids, 4, streamer=streamer))
+        other, _ = in_thread(late)
+        assert streamer.begun.wait(60)
+    other.join()
+    thread.join()
+    assert not failed
+    assert len(streamer.tokens) == 4
+    assert "has ended" in refused[0]
+
+
+def test_an_impatient_leaver_gets_the_model_back_and_the_generation_an_error(model, ids):
+    plain = families.generate(model, ids, 4).sequences
+    leaving = threading.Event()
+
+    class Interrupt(StoppingCriteria):
+        def __call__(self, input_ids, scores, **kwargs):
+            if leaving.is_set():
+                _thread.interrupt_main()
+            return torch.tensor([False])
+
+    streamer = Pausing()
+    streamer.go_on.set()
+    with pytest.raises(KeyboardInterrupt), lazyllm.enable(model, STAGES):  # noqa: PT012
+        thread, failed = in_thread(
+            lambda: families.generate(
+                model, ids, 400, streamer=streamer, stopping_criteria=StoppingCriteriaList([Interrupt()])
+            )
+        )
+        assert streamer.begun.wait(60)
+        leaving.set()
+    leaving.clear()
+    thread.join()
+    assert "forward" not in vars(model)
+    if failed:  # else it was quicker
+        assert isinstance(failed[0], lazyllm.LazyLLMError)
+    assert torch.equal(families.generate(model, ids, 4).sequences, plain)
+
+
+def test_leaving_from_within_a_generation_ends_it(model, ids):
+    session = lazyllm.enable(model, STAGES)
+
+    class Leave(StoppingCriteria):
+        def __call__(self, input_ids, scores, **kwargs):
+            session.__exit__(None, None, None)
+            return torch.tensor([False])
+
+    def call():
+        with session:
+            families.generate(model, ids, 4, stopping_criteria=StoppingCriteriaList([Leave()]))
+
+    refuse("has ended|belongs to a generation", call)
+    assert "generate" not in vars(model)
+
+
+def test_a_cache_ends_with_its_with(model, ids):
+    with lazyllm.enable(model, STAGES):
+        cache = families.generate(model, ids, 3).past_key_values
+    keys = cache.generation.tokens.keys[0].view.clone()
+    refuse("belongs to a generation", lambda: continued(model, cache))
+    with lazyllm.enable(model, STAGES):
+        refuse("earlier generation", lambda: continued(model, cache))
+    assert torch.equal(cache.generation.tokens.keys[0].view, keys)
+
+
+def test_a_cache_is_no_other_models(model, ids):
+    other = families.build("llama", seed=1)
+    with lazyllm.enable(model, STAGES), lazyllm.enable(other, STAGES):
+        cache = families.generate(model, ids, 3).past_key_values
+        refuse("another model", lambda: continued(other, cache))
+        continued(model, cache)
+    with lazyllm.enable(model, STAGES):
+        cache = families.generate(model, ids, 3).past_key_values
+        keys = cache.generation.tokens.keys[0].view.clone()
+        refuse("belongs to a generation", lambda: continued(other, cache))
+        assert torch.equal(cache.generation.tokens.keys[0].view, keys)
+
+
+def test_two_requests_at_once_are_two_generations(model, ids):
+    prompts = [ids, families.prompt(31, seed=5)]
+    with lazyllm.enable(model, STAGES):
+        expected = [families.generate(model, prompt, 12).sequences.tolist() for prompt in prompts]
+        rows = []
+        for prompt in prompts:
+            rows.append(families.generate(model, prompt, 12).past_key_values.stats.rows.tolist())
+        found = [[], []]
+
+        def work(which):
+            for _ in range(10):
+                output = families.generate(model, prompts[which], 12)
+                found[which].append((output.sequences.tolist(), output.past_key_values.stats.rows.tolist()))
+
+        threads = [in_thread(lambda which=which: work(which)) for which in range(2)]
+        for thread, failed in threads:
+            thread.join()
+            assert not failed
+    for which in range(2):
+        assert found[which] == [(expected[which], rows[which])] * 10
+
+
+def test_generations_alternate_step_by_step(model, ids):
+    prompts = [ids, families.prompt(31, seed=5)]
+    with lazyllm.enable(model, STAGES), torch.no_grad():
+        expected = [families.generate(model, p, 6).sequences[0, p.shape[1] :].tolist() for p in prompts]
+        outputs = [model(prompt, logits_to_keep=1) for prompt in prompts]
+        found = [[], []]
+        for _ in range(6):
+            for which in range(2):
+                token = int(outputs[which].logits[0, -1].argmax())
+                found[which].append(token)
+                outputs[which] = continued(model, outputs[which].past_key_values, token)
+    assert found == expected
+
+
+def test_guidance_runs_two_generations(model, ids):
+    guided = {"max_new_tokens": 6, "do_sample": False, "guidance_scale": 1.5, "negative_prompt_ids": ids[:, :20]}
+    before = model.generate(ids, **guided)
+    with lazyllm.enable(model, KEEP_ALL):
+        assert torch.equal(model.generate(ids, **guided), before)
+
+
+def test_one_cache_takes_one_pass_at_a_time(model, ids):
+    caught = []
+    with lazyllm.enable(model, STAGES), torch.no_grad():
+        cache = families.generate(model, ids, 2).past_key_values
+
+        def again(module, args):
+            if not caught:
+                caught.append(None)
+                refuse("under way already", lambda: continued(model, cache))
+
+        hook = model.model.layers[2].register_forward_pre_hook(again)
+        continued(model, cache)
+        hook.remove()
+    assert caught
+
+
+def test_a_pass_that_broke_off_leaves_no_cache_to_go_on_with(model, ids):
+    def broken(*_):
+        raise RuntimeError("broken")
+
+    with lazyllm.enable(model, STAGES):
+        cache = families.generate(model, ids, 2).past_key_values
+        hook = model.model.layers[2].register_forward_pre_hook(broken)
+        with pytest.raises(RuntimeError, match="broken"):
+            continued(model, cache)
+        hook.remove()
+        refuse("broke off", lambda: continued(model, cache))
+
+
+def test_a_cache_of_ones_own_is_not_taken_twice(model, ids):
+    """It stays empty, so that each chunk would be taken for a prompt of its own."""
+
+    def chunks():
+        cache = DynamicCache()
+        with lazyllm.enable(model, STAGES), torch.no_grad():
+            for start in range(0, 40, 10):
+                model(ids[:, start : start + 10], past_key_values=cache, logits_to_keep=1)
+
+    refuse("still empty", chunks)
+
+
+def test_a_prompt_that_begins_elsewhere_is_refused(model, ids):
+    def first_pass(**kwargs):
+        def call():
+            with lazyllm.enable(model, STAGES), torch.no_grad():
+                model(ids, logits_to_keep=1, **kwargs)
+
+        return call
+
+    refuse("mask is for 50 tokens", first_pass(attention_mask=torch.ones(1, 50, dtype=torch.int64)))
+    refuse("position_ids are not 0 to 39", first_pass(position_ids=torch.arange(10, 50)[None]))
+    refuse("position_ids are not 0 to 39", first_pass(position_ids=torch.arange(20).repeat(2)[None]))
+    refuse("position_ids are not 0 to 39", first_pass(position_ids=torch.arange(20)[None]))
+    first_pass(attention_mask=torch.ones_like(ids), position_ids=torch.arange(40)[None])()
+
+
+def test_a_token_by_token_loop_is_right(model, ids):
+    def logits(schedule):
+        found, cache = [], None
+        with lazyllm.enable(model, schedule), torch.no_grad():
+            for position in range(ids.shape[1]):
+                output = model(ids[:, position : position + 1], past_key_values=cache)
+                cache = output.past_key_values
+                found.append(output.logits[0, 0])
+        return torch.stack(found)
+
+    with torch.no_grad():
+        expected = model(ids).logits[0]
+    assert torch.allclose(logits(KEEP_ALL), expected, atol=1e-4)
+    assert not torch.allclose(logits(STAGES), expected, atol=1e-2)
+
+
+def test_a_model_is_not_copied_while_it_prunes(model, ids):
+    with lazyllm.enable(model, STAGES):
+        refuse("copied or pickled", lambda: copy.deepcopy(model))
+        refuse("copied or pickled", lambda: pickle.dumps(model))
+        cache = families.generate(model, ids, 2).past_key_values
+        refuse("copies", lambda: copy.deepcopy(cache))
+    twin = copy.deepcopy(model)
+    assert torch.equal(families.generate(twin, ids, 4).sequences, families.generate(model, ids, 4).sequences)
+
+
+def test_what_was_put_on_top_meanwhile_stays(model, ids):
+    expected = families.generate(model, ids, 4).sequences
+    calls = []
+    with lazyllm.enable(model, STAGES):
+        layer, inner = model.model.layers[1], model.model.layers[1].forward
+
+        def outer(*args, **kwargs):
+            calls.append(1)
+            return inner(*args, **kwargs)
+
+        layer.forward = outer
+        families.generate(model, ids, 2)
+    assert torch.equal(families.generate(model, ids, 4).sequences, expected)
+    assert len(calls) == 2 + 4
+    del layer.forward
