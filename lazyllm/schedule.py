@@ -6,6 +6,7 @@ import itertools
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import NamedTuple
 
 from lazyllm.errors import LazyLLMError
@@ -51,13 +52,20 @@ class PruningSchedule:
     def parse(cls, text: str, num_layers: int | None = None) -> PruningSchedule:
         """Read `layer:keep` pairs, e.g. `"10:0.7,20:0.5"` or with spaces between; an empty text prunes nothing.
 
-        A layer may be a percentage of depth where `num_layers` is given: `50%:0.7` prunes when half of the
-        layers have run.
+        A layer may be a part of the depth where `num_layers` is given. `p%` prunes when `p` percent of the layers have
+        run, rounded to whole layers, halves up: `33%:0.7,67%:0.5` is `9:0.7,19:0.5` on 30 layers, of which 10 and 20
+        have run by then, and `10:0.7,20:0.5` on 32.
 
         Raises:
             LazyLLMError: the text is not of that form, or a value is out of range.
         """
-        return cls(_parse_pair(part, text, num_layers) for part in text.replace(",", " ").split())
+        pairs = [_parse_pair(part, text, num_layers) for part in text.replace(",", " ").split()]
+        try:
+            return cls(pairs)
+        except LazyLLMError as error:
+            if "%" not in text:
+                raise
+            raise LazyLLMError(f"{text!r} on {num_layers} layers: {error}") from None
 
     @property
     def spec(self) -> str:
@@ -99,15 +107,17 @@ def _parse_pair(part: str, text: str, num_layers: int | None) -> tuple[int, floa
     try:
         if not layer.endswith("%"):
             return int(layer), float(keep)
-        depth = float(layer.removesuffix("%")) / 100
+        # In decimals, so that half a layer is exactly that.
+        depth = Decimal(layer.removesuffix("%")) / 100
+        within = 0 < depth < 1
         fraction = float(keep)
-    except ValueError:
+    except (ValueError, ArithmeticError):
         raise LazyLLMError(f"{part!r} in the schedule {text!r} is not layer:keep, such as 10:0.7 or 33%:0.7") from None
     if num_layers is None:
         raise LazyLLMError(f"{part!r} in the schedule {text!r} is a part of the depth: say of how many layers")
-    if not 0 < depth < 1:
+    if not within:
         raise LazyLLMError(f"{layer} in the schedule {text!r} is out of range: above 0% and below 100% of the depth")
-    return max(0, round(depth * num_layers) - 1), fraction
+    return max(0, math.floor(depth * num_layers + Decimal("0.5")) - 1), fraction
 
 
 def _stage(pair: tuple[int, float]) -> Stage:

@@ -87,6 +87,33 @@ def test_layers_may_be_parts_of_the_depth():
         PruningSchedule.parse("100%:0.7", num_layers=30)
 
 
+@pytest.mark.parametrize(
+    ("text", "num_layers", "layers"),
+    [
+        # A third and two thirds of the layers have run.
+        *(("33%:0.7,67%:0.5", depth, [round(depth / 3) - 1, round(2 * depth / 3) - 1]) for depth in (28, 30, 32, 36, 48)),
+        ("33%:0.7,67%:0.5", 32, [10, 20]),
+        ("25%:0.7,75%:0.5", 30, [7, 22]),  # 7.5 and 22.5 layers: halves up
+        ("35%:0.7", 30, [10]),
+        ("99%:0.7", 30, [29]),
+        ("0.1%:0.7", 30, [0]),
+    ],
+)
+def test_parts_of_the_depth_are_layers_that_have_run(text, num_layers, layers):
+    assert [stage.layer for stage in PruningSchedule.parse(text, num_layers).stages] == layers
+
+
+@given(st.integers(2, 200), st.integers(1, 99))
+def test_a_part_of_the_depth_is_at_most_half_a_layer_off(num_layers, percent):
+    layer = PruningSchedule.parse(f"{percent}%:0.5", num_layers).stages[0].layer
+    assert layer == 0 or abs(100 * (layer + 1) - percent * num_layers) <= 50
+
+
+def test_parts_that_fall_on_one_layer_say_so():
+    with pytest.raises(LazyLLMError, match="'50%:0.7,55%:0.5' on 6 layers: .* layer 2 follows layer 2"):
+        PruningSchedule.parse("50%:0.7,55%:0.5", 6)
+
+
 @given(st.lists(st.tuples(st.integers(0, 99), st.floats(0.001, 1)), max_size=4, unique_by=lambda pair: pair[0]))
 def test_spec_is_read_back_exactly(pairs):
     schedule = PruningSchedule(sorted(pairs))
