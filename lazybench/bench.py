@@ -16,7 +16,7 @@ from lazybench.data.record import Record
 from lazybench.decoding import Decoder, decoder_for, read
 from lazybench.errors import RecordFailure
 from lazybench.facts import DatasetFacts
-from lazybench.methods.base import Method, Output
+from lazybench.methods.base import Method, Output, answer
 from lazybench.methods.baseline import Baseline
 from lazybench.out_of_memory import ran_out, release
 from lazybench.prompts import Prompt, PromptBuilder
@@ -172,8 +172,7 @@ class Bench:
 
 def timed(method: Method, prompt: Prompt, decode: Decoder, seed: int) -> Pass:
     """One answer of `method`, timed."""
-    decode.clock.start()
-    output = method.generate(prompt, decode, seed)
+    output = answer(method, prompt, decode, seed)
     times = decode.clock.times
     return Pass(output, times[0], times[-1])
 

@@ -10,7 +10,7 @@ from transformers import LogitsProcessor, LogitsProcessorList, PreTrainedModel
 from transformers.generation.streamers import BaseStreamer
 
 from lazybench.config import ModelConfig
-from lazybench.errors import RecordFailure
+from lazybench.errors import LazyBenchError, RecordFailure
 from lazybench.facts import DatasetFacts
 from lazybench.prompts import Prompt
 
@@ -79,6 +79,7 @@ class Decoder:
         min_new_tokens: tokens before a stop counts.
         tracing: an untimed pass that looks inside; keeps the logits of the first new token.
         clock: notes the time of each token.
+        answer: what it returned since `start`; None before the first call.
     """
 
     model: PreTrainedModel
@@ -88,12 +89,18 @@ class Decoder:
     tracing: bool = False
     clock: Clock = field(init=False)
     first_logits: torch.Tensor | None = field(init=False, default=None)
+    answer: list[int] | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         self.clock = Clock(self.model.device)
 
+    def start(self) -> None:
+        """Be ready for one answer, the clock at zero."""
+        self.answer = None
+        self.clock.start()
+
     def __call__(self, ids: torch.Tensor) -> list[int]:
-        """Generate greedily.
+        """Generate greedily, once in an answer.
 
         Args:
             ids: prompt token ids, int64 (1, tokens).
@@ -103,7 +110,12 @@ class Decoder:
 
         Raises:
             RecordFailure: there is no token, there are more than the model can hold, or logits are not finite.
+            LazyBenchError: the answer has been generated already, or `ids` are not of that form.
         """
+        if self.answer is not None:
+            raise LazyBenchError("decode was called twice in one answer: the clock takes the time of one generation")
+        if not isinstance(ids, torch.Tensor) or ids.dtype != torch.int64 or ids.ndim != 2 or ids.shape[0] != 1:
+            raise LazyBenchError(f"decode was given {described(ids)}: it takes token ids, int64 (1, tokens)")
         self.check(ids)
         ids, greatest = ids.to(self.model.device), GreatestLogits()
         output = self.model.generate(
@@ -124,7 +136,8 @@ class Decoder:
         if self.tracing:
             self.first_logits = output.logits[0][0].float().cpu()
             output = output.sequences
-        return output[0, ids.shape[1] :].tolist()
+        self.answer = output[0, ids.shape[1] :].tolist()
+        return list(self.answer)
 
     def check(self, ids: torch.Tensor) -> None:
         """Raise `RecordFailure` unless there is a prompt, and it and the new tokens have positions in the model."""
@@ -153,6 +166,13 @@ def _ids(stops: int | list[int] | None) -> list[int]:
     if stops is None:
         return []
     return list(stops) if isinstance(stops, list | tuple) else [stops]
+
+
+def described(value: object) -> str:
+    """A value as a message names it."""
+    if isinstance(value, torch.Tensor):
+        return f"a tensor of {value.dtype} and shape {tuple(value.shape)}"
+    return f"a {type(value).__name__}"
 
 
 def read(tokens: list[int], prompt: Prompt, model: ModelConfig) -> str:

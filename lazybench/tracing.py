@@ -11,7 +11,7 @@ from lazybench.bench import Bench
 from lazybench.data.record import Record
 from lazybench.decoding import Decoder
 from lazybench.errors import RecordFailure
-from lazybench.methods.base import Output
+from lazybench.methods.base import Output, answer
 from lazybench.prompts import Prompt
 from lazyllm import LazyLLMError, Stats
 
@@ -42,7 +42,7 @@ def _traced(bench: Bench, prompt: Prompt) -> dict[str, Any]:
     if bench.is_baseline:
         return {"first_token_kl": 0.0, "attention": _attention(bench, prompt)}
     decode, unmodified = _tracing(bench, prompt), _tracing(bench, prompt)
-    output = bench.method.generate(prompt, decode, seed=0)
+    output = answer(bench.method, prompt, decode, seed=0)
     unmodified.max_new_tokens = 1
     unmodified(prompt.ids)
     return {"first_token_kl": _divergence(unmodified.first_logits, decode.first_logits)} | _progress(output)

@@ -6,9 +6,11 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar
 
+import torch
 from transformers import PreTrainedModel
 
-from lazybench.decoding import Decoder
+from lazybench.decoding import Decoder, described
+from lazybench.errors import LazyBenchError
 from lazybench.prompts import Prompt
 from lazyllm import Stats
 
@@ -26,6 +28,34 @@ class Output:
     tokens: list[int]
     prompt_computed: float
     stats: Stats | None = None
+
+
+def answer(method: Method, prompt: Prompt, decode: Decoder, seed: int) -> Output:
+    """What `method.generate` makes of a prompt, held to its contract; the clock starts here.
+
+    Raises:
+        LazyBenchError: it breaks the contract.
+    """
+    given = prompt.ids.clone()
+    decode.start()
+    output = method.generate(prompt, decode, seed)
+    if not torch.equal(prompt.ids, given):
+        wrong = "changed prompt.ids in place, which other passes need as they were: make a new tensor"
+    elif not isinstance(output, Output):
+        wrong = f"returned {described(output)}: return lazybench.methods.Output(tokens, prompt_computed)"
+    elif decode.answer is None:
+        wrong = "did not call decode, which generates the answer and takes its times"
+    elif output.tokens != decode.answer:
+        wrong = "returned other tokens than decode did: Output.tokens are what decode returned"
+    elif not _is_part(output.prompt_computed):
+        wrong = f"returned prompt_computed={output.prompt_computed!r}: it is a fraction, above 0 and at most 1"
+    else:
+        return output
+    raise LazyBenchError(f"method {method.name}: generate {wrong}")
+
+
+def _is_part(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= 1
 
 
 @dataclass

@@ -52,6 +52,9 @@ class WindowSelection(lazyllm.FrozenSelection):
         self, layer: int, query: torch.Tensor, key: torch.Tensor, scaling: float, softcap: float | None
     ) -> None:
         tokens = key.shape[2]
+        if tokens == 1:
+            self._importance = key.new_empty(0)
+            return
         window = min(self.window, tokens - 1)
         batch, kv_heads, _, width = key.shape
         rows = query[:, :, -window:].reshape(batch, kv_heads, -1, width).float()

@@ -69,7 +69,7 @@ def test_survivors_must_be_active(model, ids):
             return super().survivors(segment) if segment.layers[0] == 0 else torch.arange(self.cache.total)
 
     with (
-        pytest.raises(lazyllm.LazyLLMError, match="after layer 3 lets position .* not active"),
+        pytest.raises(lazyllm.LazyLLMError, match=r"after layer 3 lets position .* not active"),
         lazyllm.enable(model, STAGES, selection=Deep),
     ):
         families.generate(model, ids, 2)

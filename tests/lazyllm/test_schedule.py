@@ -91,7 +91,7 @@ def test_layers_may_be_parts_of_the_depth():
     ("text", "num_layers", "layers"),
     [
         # A third and two thirds of the layers have run.
-        *(("33%:0.7,67%:0.5", depth, [round(depth / 3) - 1, round(2 * depth / 3) - 1]) for depth in (28, 30, 32, 36, 48)),
+        *(("33%:0.7,67%:0.5", n, [round(n / 3) - 1, round(2 * n / 3) - 1]) for n in (28, 30, 32, 36, 48)),
         ("33%:0.7,67%:0.5", 32, [10, 20]),
         ("25%:0.7,75%:0.5", 30, [7, 22]),  # 7.5 and 22.5 layers: halves up
         ("35%:0.7", 30, [10]),
@@ -110,7 +110,7 @@ def test_a_part_of_the_depth_is_at_most_half_a_layer_off(num_layers, percent):
 
 
 def test_parts_that_fall_on_one_layer_say_so():
-    with pytest.raises(LazyLLMError, match="'50%:0.7,55%:0.5' on 6 layers: .* layer 2 follows layer 2"):
+    with pytest.raises(LazyLLMError, match=r"'50%:0.7,55%:0.5' on 6 layers: .* layer 2 follows layer 2"):
         PruningSchedule.parse("50%:0.7,55%:0.5", 6)
 
 
