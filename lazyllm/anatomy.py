@@ -71,7 +71,7 @@ def dissect(model: nn.Module, newest_only: bool = False) -> Anatomy:
             "newest token's alone, which newest_only=True accepts"
         )
     _refuse_unsupported(name, found[0], model)
-    _refuse_altered(name, model)
+    _refuse_altered(name, found[0], model)
     return found[0]
 
 
@@ -107,25 +107,26 @@ def _refuse_unsupported(name: str, anatomy: Anatomy, model: PreTrainedModel) -> 
         )
 
 
-def _refuse_altered(name: str, model: PreTrainedModel) -> None:
+def _refuse_altered(name: str, anatomy: Anatomy, model: PreTrainedModel) -> None:
     """Refuse what was done to the model after it was built."""
+    parameters = list(model.parameters())
     processes = any(getattr(model, f"{kind}_size", None) not in (None, 1) for kind in ("tp", "fsdp"))
     # Parameters that are split over processes know of the mesh of devices.
-    if processes or any(hasattr(parameter, "device_mesh") for parameter in model.parameters()):
+    if processes or any(hasattr(parameter, "device_mesh") for parameter in parameters):
         raise LazyLLMError(
             f"{name} is split over several processes, each of which would rank tokens by its own part: LazyLLM needs "
             "the whole model in one"
         )
-    devices = {parameter.device for parameter in model.parameters()}
+    devices = {parameter.device for parameter in parameters}
     if len(devices) > 1:
         listed = ", ".join(sorted(map(str, devices)))
         raise LazyLLMError(f"{name} is spread over {listed}: LazyLLM needs the whole model on one device")
-    compiled = (
-        getattr(part, "_compiled_call_impl", None) or hasattr(part.forward, "_torchdynamo_orig_callable")
-        for part in model.modules()
-    )
-    if any(compiled):
+    if any(_compiled(part) for part in (model, anatomy.decoder, *anatomy.layers)):
         raise LazyLLMError(f"{name} is compiled, which would pass LazyLLM by: load it anew and leave out torch.compile")
+
+
+def _compiled(module: nn.Module) -> bool:
+    return module._compiled_call_impl is not None or hasattr(module.forward, "_torchdynamo_orig_callable")
 
 
 def only_windows(config: PreTrainedConfig) -> bool:

@@ -13,11 +13,21 @@ from lazyllm.generation import Generation
 from lazyllm.stats import Stats
 
 
+class _NoLayers(list):
+    """The layers of a cache, of which there are none to look into."""
+
+    def __getitem__(self, index: Any) -> NoReturn:
+        raise LazyLLMError(
+            "LazyLLM's cache holds the keys and values of some tokens in some layers, which nothing else can read or "
+            "change: methods that compress the cache do not work under lazyllm.enable"
+        )
+
+
 class LazyCache(Cache):
     """Stands where transformers expects a `Cache`: a generation belongs to whoever holds it. Batch size 1."""
 
     def __init__(self, generation: Generation) -> None:
-        super().__init__(layers=[])
+        super().__init__(layers=_NoLayers())
         self.generation = generation
 
     @property

@@ -69,7 +69,6 @@ class Generation:
         self.stats = Stats(self.tokens, setup.record_positions)
         self._attention = setup.attention
         self._selection = setup.selection(self.tokens)
-        self._own_selection = type(self._selection).__module__.startswith("lazyllm.")
         self._arguments = TokenArguments(self.tokens)
         self._last = setup.num_layers - 1
         self._under_way = threading.Lock()
@@ -173,7 +172,7 @@ class Generation:
     def _cross(self, segment: Segment, hidden: torch.Tensor) -> torch.Tensor:
         """Cross the stage behind a segment: from its rows' hidden states, (1, rows, hidden), to the next one's."""
         active = self._selection.survivors(segment)
-        if not self._own_selection:
+        if self._selection.checked:
             check_survivors(self._selection, active, segment)
         return self.tokens.prune(segment, hidden, active, self._selection.revives)
 

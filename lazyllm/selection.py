@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 from abc import ABC, abstractmethod
+from typing import Any
 
 import torch
 
@@ -19,10 +19,17 @@ class Selection(ABC):
         cache: what is computed, and which tokens take part where.
         single_stage: whether it works with one stage only.
         revives: whether a token that was left behind may go on in a later step.
+        checked: whether what `survivors` returns is checked at every stage, which takes a read of the device each time.
+            A subclass is, unless it says `class Mine(Selection, checked=False)`.
     """
 
     single_stage = False
     revives = True
+    checked = True
+
+    def __init_subclass__(cls, checked: bool = True, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        cls.checked = checked
 
     def __init__(self, cache: TokenCache) -> None:
         self.cache = cache
@@ -70,16 +77,30 @@ def check_survivors(selection: Selection, survivors: object, segment: Segment) -
 
     if not isinstance(survivors, torch.Tensor) or survivors.dtype != torch.int64 or survivors.ndim != 1:
         raise broken(f"returned {_described(survivors)}")
+    behind = selection.cache.behind(segment, survivors) if survivors.numel() and not selection.revives else None
+    if survivors.numel() and _in_order(survivors, segment, newest, behind):
+        return
     given = survivors.tolist()
-    if not given or given[-1] != newest:
-        raise broken("leaves out the newest token" if newest not in given else "is not sorted")
-    if any(after <= before for before, after in itertools.pairwise(given)):
-        raise broken("has duplicates" if len(set(given)) < len(given) else "is not sorted")
     active = range(newest + 1) if segment.active is None else set(segment.active.tolist())
+    if newest not in given:
+        raise broken("leaves out the newest token")
+    if len(set(given)) < len(given):
+        raise broken("has duplicates")
+    if given != sorted(given):
+        raise broken("is not sorted")
     if stray := [position for position in given if position not in active]:
         raise broken(f"lets position {stray[0]} go on, which is not active there")
-    if not selection.revives and (revived := selection.cache.behind(segment, survivors[:-1])):
-        raise broken(f"revives position {revived[0]}, though {name}.revives is False")
+    raise broken(f"revives position {given[behind.tolist().index(True)]}, though {name}.revives is False")
+
+
+def _in_order(survivors: torch.Tensor, segment: Segment, newest: int, behind: torch.Tensor | None) -> bool:
+    """Whether all is well with survivors, with one read of the device."""
+    holds = [(survivors[1:] > survivors[:-1]).all(), survivors[-1] == newest, survivors[0] >= 0]
+    if segment.active is not None:
+        holds.append(torch.isin(survivors, segment.active).all())
+    if behind is not None:
+        holds.append(~behind.any())
+    return bool(torch.stack(holds).all())
 
 
 def _described(value: object) -> str:
@@ -88,7 +109,7 @@ def _described(value: object) -> str:
     return f"a tensor of {value.dtype} and shape {tuple(value.shape)}"
 
 
-class DynamicSelection(Selection):
+class DynamicSelection(Selection, checked=False):
     """LazyLLM: at every step anew, by the newest token's attention in the stage's own layer."""
 
     def wants(self, layer: int) -> bool:
@@ -106,7 +127,7 @@ class DynamicSelection(Selection):
         return most_important(self._importance, segment.stage.kept(segment.n_active))
 
 
-class FrozenSelection(Selection):
+class FrozenSelection(Selection, checked=False):
     """At one stage, in prefilling, for good: what is pruned never returns, generated tokens are never pruned."""
 
     single_stage = True
@@ -132,7 +153,7 @@ class FrozenSelection(Selection):
         return torch.cat([self._frozen, generated])
 
 
-class StaticSelection(FrozenSelection):
+class StaticSelection(FrozenSelection, checked=False):
     """Static token pruning, a baseline of the paper: by the mean importance over layers 0 to the stage's."""
 
     def __init__(self, cache: TokenCache) -> None:

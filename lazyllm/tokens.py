@@ -124,12 +124,13 @@ class TokenCache:
             importance = importance.masked_fill(~segment.present, -1)
         return importance.new_full((self.total,), -1).index_copy_(0, self.held(segment), importance)
 
-    def behind(self, segment: Segment, positions: torch.Tensor) -> list[int]:
-        """Those of the positions that have no key and value after the stage behind `segment`, in a decoding step."""
+    def behind(self, segment: Segment, positions: torch.Tensor) -> torch.Tensor:
+        """Which positions an earlier step left behind at the stage that ends `segment`, bool (positions,)."""
         if self.prefilling:
-            return []
-        slots = self.segments[self.segments.index(segment) + 1].slots.view
-        return [position for position in positions.tolist() if position >= len(slots) or slots[position] < 0]
+            return torch.zeros_like(positions, dtype=torch.bool)
+        following = self.segments[self.segments.index(segment) + 1]
+        slots = following.slots.extend(self.total, positions).index_select(0, positions.clamp(0, self.total - 1))
+        return (slots < 0) & (positions < self.seen)
 
     def prune(self, segment: Segment, output: torch.Tensor, active: torch.Tensor, revives: bool) -> torch.Tensor:
         """Cross the stage that ends `segment`: set up the next segment and return the hidden states of its rows.

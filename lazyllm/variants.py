@@ -84,7 +84,7 @@ class Importance:
         return ",".join(f"{name}:{value}" for name, value in self.changed.items()).lower() or "eq1"
 
 
-class VariantSelection(DynamicSelection):
+class VariantSelection(DynamicSelection, checked=False):
     """LazyLLM with another importance: at every step anew, revival and all."""
 
     def __init__(self, cache: TokenCache, importance: Importance) -> None:

@@ -39,10 +39,11 @@ class FastKV(OneStage):
 
     @property
     def selection(self) -> type[lazyllm.FrozenSelection]:
-        return type("Windowed", (WindowSelection,), {"window": self.window, "pooling": self.pooling})
+        parts = {"window": self.window, "pooling": self.pooling}
+        return type("Windowed", (WindowSelection,), parts, checked=False)
 
 
-class WindowSelection(lazyllm.FrozenSelection):
+class WindowSelection(lazyllm.FrozenSelection, checked=False):
     """By the attention of the last `window` queries, pooled; the window itself goes on."""
 
     window = 8

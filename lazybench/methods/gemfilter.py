@@ -72,7 +72,7 @@ class Scored(Exception):
         self.importance = importance
 
 
-class FilterSelection(lazyllm.FrozenSelection):
+class FilterSelection(lazyllm.FrozenSelection, checked=False):
     """Ends the pass at the filter layer, with its scores."""
 
     def observe(

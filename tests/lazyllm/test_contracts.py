@@ -95,6 +95,17 @@ def test_a_selection_that_keeps_the_contract_runs_as_lazyllms_own(model, ids):
         assert torch.equal(families.generate(model, ids, 8).sequences, expected)
 
 
+def test_a_selection_can_ask_not_to_be_checked(model, ids):
+    class Trusted(Own, checked=False):
+        def survivors(self, segment):
+            return swapped(super().survivors(segment))
+
+    assert not Trusted.checked
+    assert type("Heir", (Trusted,), {}).checked
+    with lazyllm.enable(model, STAGES, selection=Trusted):
+        families.generate(model, ids, 2)
+
+
 def test_lazyllms_own_selections_are_not_checked(model, ids, monkeypatch):
     def check(*args):
         raise AssertionError("checked")

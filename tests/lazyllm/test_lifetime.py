@@ -285,6 +285,25 @@ def test_a_token_by_token_loop_is_right(model, ids):
     assert not torch.allclose(logits(STAGES), expected, atol=1e-2)
 
 
+def test_nobody_else_looks_into_the_cache(model, ids):
+    """Methods that compress the cache, such as kvpress's, do so in hooks on the attention."""
+
+    def compress(module, args, kwargs, output):
+        layer = kwargs["past_key_values"].layers[module.layer_idx]
+        layer.keys = layer.keys[:, :, ::2]
+
+    def call():
+        hooks = [layer.self_attn.register_forward_hook(compress, with_kwargs=True) for layer in model.model.layers]
+        try:
+            with lazyllm.enable(model, STAGES):
+                families.generate(model, ids, 2)
+        finally:
+            for hook in hooks:
+                hook.remove()
+
+    refuse("compress the cache", call)
+
+
 def test_a_model_is_not_copied_while_it_prunes(model, ids):
     with lazyllm.enable(model, STAGES):
         refuse("copied or pickled", lambda: copy.deepcopy(model))
