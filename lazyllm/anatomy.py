@@ -5,13 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from torch import nn
-from transformers import PreTrainedConfig, PreTrainedModel
+from transformers import DynamicCache, PreTrainedConfig, PreTrainedModel
 
 from lazyllm.attention import NAME
 from lazyllm.errors import LazyLLMError
 
 # Attention that sees every earlier token, or those in a window or chunk of true positions.
 _LAYER_TYPES = {"full_attention", "sliding_attention", "chunked_attention"}
+# Rotary tables that depend on the length of the text.
+_CHANGING = {"dynamic", "longrope"}
 _ATTENTION = ("sdpa", "eager", "flash_attention_2", "flash_attention_3")
 ENABLED = (
     "LazyLLM is already enabled on this model, or on one with the same config object: leave the first `with` before "
@@ -91,6 +93,11 @@ def _refuse_unsupported(name: str, anatomy: Anatomy, model: PreTrainedModel) -> 
         raise LazyLLMError(
             f"{name} mixes neighbouring tokens by convolution in its layers: pruning would change what they see"
         )
+    if any(getattr(part, "rope_type", None) in _CHANGING for part in anatomy.layers.modules()):
+        raise LazyLLMError(
+            f"{name} makes its rotary tables inside its layers, anew as the text grows: a token that is computed later "
+            "would not get those of its time"
+        )
     if not getattr(config, "is_causal", True):
         raise LazyLLMError(f"{name} is configured with bidirectional attention: LazyLLM needs causal attention")
     if not getattr(decoder, "_supports_attention_backend", False):
@@ -129,10 +136,10 @@ def _compiled(module: nn.Module) -> bool:
     return module._compiled_call_impl is not None or hasattr(module.forward, "_torchdynamo_orig_callable")
 
 
-def only_windows(config: PreTrainedConfig) -> bool:
-    """Whether no layer sees the whole prompt, for a model with layers that see a window."""
-    kinds = getattr(config, "layer_types", None)
-    return not kinds or "full_attention" not in kinds
+def windows(config: PreTrainedConfig, num_layers: int) -> list[int | None]:
+    """How many positions each layer's cache holds in the unmodified model; None where it holds all of them."""
+    found = [getattr(layer, "sliding_window", None) for layer in DynamicCache(config=config).layers]
+    return (found + [None] * num_layers)[:num_layers]
 
 
 def rope_switch(config: PreTrainedConfig) -> int | None:

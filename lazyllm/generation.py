@@ -45,7 +45,7 @@ class Setup:
         attention: the model's own attention kernel.
         selection: makes what ranks the tokens at the stages.
         rope_switch: number of positions beyond which the model's rotary tables change, if they do.
-        only_windows: whether no layer of the model sees more than a window of positions.
+        windows: how many positions each layer's cache holds in the unmodified model; None where it holds all of them.
         record_positions: keep the positions of every step in `stats`.
         record_importance: keep the importance in every layer of prefilling in `stats`.
     """
@@ -55,7 +55,7 @@ class Setup:
     attention: FusedAttention
     selection: Callable[[TokenCache], Selection]
     rope_switch: int | None
-    only_windows: bool
+    windows: list[int | None]
     record_positions: bool
     record_importance: bool
 
@@ -246,7 +246,9 @@ class Generation:
         if self._attention.ignores_softcap:
             softcap = None
         if self._selection.wants(self._layer):
+            self.tokens.attended_values = value
             self._selection.observe(self._layer, query, key, scaling, softcap)
+            self.tokens.attended_values = None
         if self.setup.record_importance and self.tokens.prefilling:
             self.stats.importance.append(newest_row(query, key, None, scaling, softcap))
         # Whom a row sees follows from its index in prefilling, and is everyone where the newest token is alone.
@@ -311,6 +313,12 @@ class Generation:
             raise LazyLLMError("the model builds an attention mask of its own: this architecture is not supported")
         if attention_mask is not None and self._selection.wants(self._layer):
             raise self._blind(attention_mask)
+        window = self.setup.windows[self._layer]
+        if attention_mask is None and window is not None and self.tokens.total > window:
+            raise LazyLLMError(
+                f"the cache of layer {self._layer} drops all but {window} positions, which the layer's mask does not "
+                f"say: this architecture is supported up to {window} tokens of prompt and answer"
+            )
         if not self.tokens.prefilling:
             return  # the rest is the same at every step
         if is_causal is False or not getattr(module, "is_causal", True):
@@ -328,7 +336,7 @@ class Generation:
 
     def _blind(self, mask: WindowMask) -> LazyLLMError:
         total = self.tokens.total
-        if self.setup.only_windows:
+        if None not in self.setup.windows:
             return LazyLLMError(
                 f"every layer of this model sees only a window of {mask.window} tokens, so none can rank {total} of "
                 f"them: prompt and answer must fit into {mask.window} tokens"

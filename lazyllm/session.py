@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from transformers import DynamicCache
 
-from lazyllm.anatomy import ENABLED, dissect, only_windows, rope_switch
+from lazyllm.anatomy import ENABLED, dissect, rope_switch, windows
 from lazyllm.attention import CURRENT, NAME, FusedAttention
 from lazyllm.cache import LazyCache
 from lazyllm.detour import Detour, by_name
@@ -89,7 +89,7 @@ class Session:
             FusedAttention(config),
             self._selection,
             rope_switch(config),
-            only_windows(config),
+            windows(config, len(self._layers)),
             self._record_positions,
             self._record_importance,
         )

@@ -68,6 +68,15 @@ class TokenCache:
     The Aux Cache (paper, section 3.2) is one slot a token, (1, positions, hidden) in the model's dtype: the
     active sets of a step are nested, so a token's keys and values always cover a prefix of the layers, and
     its output at the deepest layer it has reached is all that is needed to go on from there.
+
+    Attributes:
+        segments: the layers between the stages, in order of depth.
+        segment_of: the segment of each layer.
+        seen: positions of the steps before the one under way.
+        new: positions that the step under way began with.
+        prompt_length: tokens of the prompt.
+        attended_values: while a selection observes a layer, the values that its attention gets,
+            (1, kv_heads, n_keys, value_dim); else None.
     """
 
     def __init__(self, schedule: PruningSchedule, num_layers: int) -> None:
@@ -79,6 +88,7 @@ class TokenCache:
         self.keys = [GrowingTensor(-2) for _ in range(num_layers)]
         self.values = [GrowingTensor(-2) for _ in range(num_layers)]
         self.aux = GrowingTensor(1)
+        self.attended_values: torch.Tensor | None = None
 
     @property
     def total(self) -> int:
@@ -200,8 +210,3 @@ class TokenCache:
         if segment.gather is None:
             return keys.view, values.view
         return keys.view.index_select(2, segment.gather), values.view.index_select(2, segment.gather)
-
-    def attended_values(self, layer: int) -> torch.Tensor:
-        """The values that attention gets in `layer`, after `update`: (1, kv_heads, n_keys, value_dim)."""
-        gather, values = self.segment_of[layer].gather, self.values[layer].view
-        return values if gather is None else values.index_select(2, gather)

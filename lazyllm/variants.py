@@ -103,7 +103,7 @@ class VariantSelection(DynamicSelection, checked=False):
         query, visible = self._latest(layer, segment, query)
         attention = attention_on(key, query, visible, scaling, softcap)
         if self._of.value_norm:
-            norm = self.cache.attended_values(layer).to(attention.dtype).norm(dim=-1)
+            norm = self.cache.attended_values.to(attention.dtype).norm(dim=-1)
             attention = attention * norm[:, :, None, None]
         # A query older than all active tokens sees none of them.
         by_head = attention.nan_to_num(0.0).mean(dim=3)

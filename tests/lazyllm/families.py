@@ -8,7 +8,7 @@ from transformers import PreTrainedModel
 
 VOCABULARY = 97
 
-_SHAPE = {
+SHAPE = {
     "vocab_size": VOCABULARY,
     "hidden_size": 48,
     "intermediate_size": 64,
@@ -21,7 +21,7 @@ _SHAPE = {
     "eos_token_id": 2,
     "pad_token_id": 0,
 }
-_MULTI_HEAD = {name: value for name, value in _SHAPE.items() if name != "num_key_value_heads"}
+MULTI_HEAD = {name: value for name, value in SHAPE.items() if name != "num_key_value_heads"}
 
 # family: (config class, what differs from the common shape)
 FAMILIES: dict[str, tuple[str, dict]] = {
@@ -38,7 +38,7 @@ FAMILIES: dict[str, tuple[str, dict]] = {
     "smollm3": ("SmolLM3Config", {"no_rope_layers": [1, 1, 0, 1, 1]}),
     "starcoder2": ("Starcoder2Config", {}),
     "mixtral": ("MixtralConfig", {"num_local_experts": 4, "num_experts_per_tok": 2}),
-    "gpt_neox": ("GPTNeoXConfig", _MULTI_HEAD),
+    "gpt_neox": ("GPTNeoXConfig", MULTI_HEAD),
     # Its attention takes a temperature from the position, here from the eighth token on.
     "llama4": (
         "Llama4TextConfig",
@@ -58,7 +58,7 @@ FAMILIES: dict[str, tuple[str, dict]] = {
 
 def config(family: str, **changes: object) -> transformers.PreTrainedConfig:
     name, differences = FAMILIES[family]
-    base = _MULTI_HEAD if differences is _MULTI_HEAD else _SHAPE
+    base = MULTI_HEAD if differences is MULTI_HEAD else SHAPE
     if family == "gpt2":
         base = {key: base[key] for key in ("vocab_size", "bos_token_id", "eos_token_id", "pad_token_id")}
     return getattr(transformers, name)(**{**base, **differences, **changes})

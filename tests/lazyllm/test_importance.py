@@ -9,8 +9,10 @@ import naive_importance as naive
 import pytest
 import replay
 import torch
+import transformers
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from transformers.models.deepseek_v3 import modeling_deepseek_v3
 from watch import Watch
 
 import lazyllm
@@ -259,6 +261,34 @@ def test_layers_that_see_a_window_have_no_say():
     assert stats.active.tolist() == [[30, 30, 18, 18, 18], [31, 31, 19, 19, 19]]
     with pytest.raises(lazyllm.LazyLLMError, match="layer 0 sees only a window"):
         enabled(model, [(1, 0.6)], ids, 2, queries=2, layers=2)
+
+
+def test_the_norm_is_of_the_values_that_attention_gets(monkeypatch):
+    """DeepSeek's cache holds a latent state and rotary keys, from which keys and values are made at every step."""
+    model = transformers.DeepseekV3ForCausalLM(
+        transformers.DeepseekV3Config(
+            **{**families.SHAPE, "num_key_value_heads": 4},
+            q_lora_rank=16, kv_lora_rank=16, qk_rope_head_dim=8, qk_nope_head_dim=8, v_head_dim=12,
+            first_k_dense_replace=5, n_routed_experts=4, n_group=1, topk_group=1, num_experts_per_tok=2,
+        )
+    ).eval()  # fmt: skip
+    ids, seen = families.prompt(40), []
+    _, stats = enabled(model, [(1, 0.5)], ids, 1, value_norm=True)
+    eager = modeling_deepseek_v3.eager_attention_forward
+
+    def recording(module, query, key, value, *args, scaling, **kwargs):
+        seen.append((query, key, value, scaling))
+        return eager(module, query, key, value, *args, scaling=scaling, **kwargs)
+
+    monkeypatch.setattr(modeling_deepseek_v3, "eager_attention_forward", recording)
+    model.set_attn_implementation("eager")
+    with torch.no_grad():
+        model(ids)
+    query, key, value, scaling = seen[1]
+    attention = (query[0, :, -1:] @ key[0].transpose(-1, -2) * scaling).softmax(dim=-1)[:, 0]
+    importance = (attention * value[0].norm(dim=-1)).mean(dim=0)
+    importance[-1] = float("inf")
+    assert stats.positions[0][2].tolist() == sorted(importance.topk(20).indices.tolist())
 
 
 def test_nothing_is_prompt_by_prompt_in_size():

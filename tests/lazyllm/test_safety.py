@@ -147,7 +147,7 @@ def test_unsupported_use_says_why(model, ids):
 
 
 def tiny(name, **kwargs):
-    config = getattr(transformers, name)(**{**families._SHAPE, **kwargs})
+    config = getattr(transformers, name)(**{**families.SHAPE, **kwargs})
     torch.manual_seed(0)
     return transformers.AutoModelForCausalLM.from_config(config).eval()
 
