@@ -128,7 +128,8 @@ class Session:
         _set_attention(self._decoder.config, self._setup.attention.name)
 
     def _generate(self, generate: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        with self._traffic.enter("generate"):
+        given = "generate" if kwargs.get("position_ids") is None else "generate with positions"
+        with self._traffic.enter("generate"), self._traffic.enter(given):
             return generate(*args, **kwargs)
 
     def _call(self, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -186,9 +187,12 @@ class Session:
         with self._traffic.enter("decoder"):
             cache = self._cache_for(kwargs.get("past_key_values"))
             tokens = cache.generation.tokens
+            generating, positions = self._traffic.inside("generate"), kwargs.get("position_ids")
+            if generating and not self._traffic.inside("generate with positions") and _counted(positions):
+                positions = None  # `generate` counted them from the mask
             # Within `generate` the mask and the positions of later tokens follow from the prompt's.
-            if tokens.prefilling or not self._traffic.inside("generate"):
-                check_tensors(tokens, new, kwargs.get("attention_mask"), kwargs.get("position_ids"))
+            if tokens.prefilling or not generating:
+                check_tensors(tokens, new, kwargs.get("attention_mask"), positions)
             with cache.generation.step(new):
                 return forward(**{**kwargs, "past_key_values": cache, "use_cache": True})
 
@@ -232,6 +236,11 @@ def _new_tokens(kwargs: dict[str, Any]) -> int:
             "num_return_sequences"
         )
     return tokens.shape[1]
+
+
+def _counted(positions: Any) -> bool:
+    """Whether positions are one number a token, not those in an image's height and width."""
+    return isinstance(positions, torch.Tensor) and positions.ndim == 2
 
 
 def _holds_tensor(value: Any) -> bool:

@@ -1,0 +1,208 @@
+"""Every method, its clock, traces, calibration and speed on a device that is not the CPU: the answers are the CPU's."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+import torch
+from omegaconf import OmegaConf
+from pretend_device import PretendDevice
+from support import folders, rows
+
+from lazybench.bench import Bench, timed
+from lazybench.calibration.harm import Candidate, Harm
+from lazybench.calibration.times import Times, measure
+from lazybench.config import DataConfig, ModelConfig, RunConfig
+from lazybench.data import load_records
+from lazybench.decoding import Decoder
+from lazybench.facts import load_facts
+from lazybench.jobs.job import build_method
+from lazybench.language_model import load_model
+from lazybench.speed.subjects import EAGER, KEEP_1, METHOD, WHOLE, Subjects
+from lazybench.tracing import trace
+from lazyllm import Importance, PruningSchedule
+
+# What the tiny model's four layers ask for, by method; its file says the rest.
+SETTINGS = {
+    "baseline": {},
+    "random_drop": {"repeats": 2},
+    "static_pruning": {"layer": 1},
+    "prompt_compression": {},
+    "lazyllm": {"schedule": "1:0.6,2:0.5"},
+    "lazyllm+": {"schedule": "1:0.6,2:0.5"},
+    "gemfilter": {"layer": 1},
+    "fastkv": {"layer": 1},
+}
+FILES = Path(__file__).parents[2] / "conf" / "method"
+DATASET = "2wikimqa"
+DATA = DataConfig(name="sample", source="sample", limit=2, tokens=512)
+FACTS = {DATASET: replace(load_facts({})[DATASET], max_new_tokens=8)}
+DTYPES = ["float32", pytest.param("bfloat16", marks=pytest.mark.slow)]
+
+
+@pytest.fixture
+def device():
+    with PretendDevice() as device:
+        yield device
+
+
+@pytest.fixture
+def bench(tiny_model, tokenizer):
+    """Makes the bench of a method on a device, and gives two records with it."""
+
+    def make(name, device="cpu", dtype="float32"):
+        model = ModelConfig(name="tiny", path=str(tiny_model), limit=300, device=device, dtype=dtype)
+        settings = {**OmegaConf.to_container(OmegaConf.load(FILES / f"{name}.yaml")), **SETTINGS[name]}
+        config = RunConfig(model=model, method=settings, data=DATA, task=DATASET)
+        method, loaded = build_method(settings), load_model(model)
+        method.prepare(loaded)
+        return Bench(config, method, loaded, tokenizer, FACTS), load_records(DATASET, DATA, tokenizer)
+
+    return make
+
+
+def without_times(row):
+    if isinstance(row, list):
+        return [without_times(part) for part in row]
+    if isinstance(row, dict):
+        return {key: without_times(value) for key, value in row.items() if not key.endswith("_s")}
+    return row
+
+
+def test_every_method_is_here():
+    assert sorted(SETTINGS) == sorted(path.stem for path in FILES.glob("*.yaml"))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", SETTINGS)
+def test_answers_are_the_cpus(bench, device, name, dtype):
+    expected, records = bench(name, dtype=dtype)
+    found, _ = bench(name, device.name, dtype)
+    assert found.model.device == torch.device(device.name)
+    for record in records:
+        row, wanted = found.row(record), expected.row(record)
+        assert "error" not in row
+        assert row["generation_s"] > row["ttft_s"] > 0
+        row, wanted = without_times(row), without_times(wanted)
+        if dtype == "bfloat16":  # in which rounding may rank tokens otherwise
+            assert row.pop("prompt_computed") == pytest.approx(wanted.pop("prompt_computed"), abs=0.05)
+            same = {key for key in row if key.startswith("baseline_") or name == "baseline"}
+            row, wanted = ({key: of[key] for key in same | {"new_tokens", "prompt_tokens"}} for of in (row, wanted))
+        assert row == wanted
+
+
+def test_the_clock_notes_each_token_as_it_comes(bench, device):
+    found, records = bench("lazyllm", device.name)
+    prompt = found.prompt(records[0])
+    decode = found.decoder(prompt)
+    done = timed(found.method, prompt, decode, 0)
+    assert len(decode.clock.times) == len(done.output.tokens) == 8
+    assert all(before < after for before, after in pairwise([0.0, *decode.clock.times]))
+    assert (done.ttft_s, done.generation_s) == (decode.clock.times[0], decode.clock.times[-1])
+
+
+@pytest.mark.parametrize("name", ["lazyllm", "lazyllm+", "static_pruning", "fastkv"])
+def test_a_method_waits_no_more_than_it_must(bench, device, name):
+    def reads(name):
+        found, records = bench(name, device.name)
+        prompt = found.prompt(records[0])
+        decode = found.decoder(prompt)
+        device.reads.clear()
+        timed(found.method, prompt, decode, 0)
+        return device.reads.copy()
+
+    unmodified, pruned = reads("baseline"), reads(name)
+    # Two stages in seven steps, where tokens are revived. What has been computed is asked for afterwards.
+    asked = 2 * 7 if name in ("lazyllm", "lazyllm+") else 0
+    afterwards = sum(count for line, count in pruned.items() if line.startswith("lazyllm/stats.py"))
+    more = pruned - unmodified
+    assert pruned.total() - afterwards <= unmodified.total() + asked, f"{more.total()} reads more: {more}"
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_traces_are_the_cpus(bench, device, name):
+    expected, records = bench(name)
+    found, _ = bench(name, device.name)
+    traced, wanted = trace(found, records[0]), trace(expected, records[0])
+    assert traced.keys() == wanted.keys()
+    assert "error" not in traced
+    assert traced["first_token_kl"] == pytest.approx(wanted["first_token_kl"], rel=1e-3, abs=1e-5)
+    assert traced.get("computed") == wanted.get("computed")
+    if name == "baseline":
+        torch.testing.assert_close(
+            *(torch.tensor(one["attention"]["map"]) for one in (traced, wanted)), rtol=0.02, atol=1e-6
+        )
+        assert traced["attention"]["sorted_mass"] == pytest.approx(wanted["attention"]["sorted_mass"], abs=1e-4)
+
+
+@pytest.mark.parametrize("importance", [Importance(), Importance(queries=4, pooling=3, layers=2, first=2)], ids=str)
+def test_harm_is_the_cpus(bench, device, importance):
+    def harm(place):
+        found, records = bench("baseline", place)
+        measured = Harm(found.model, lambda record: ((prompt := found.prompt(record)), found.decoder(prompt)), 5)
+        return [
+            measured.of(Candidate(schedule, importance), record)
+            for schedule in (PruningSchedule(), PruningSchedule([(0, 0.7), (2, 0.3)]))
+            for record in records
+        ]
+
+    assert harm(device.name) == pytest.approx(harm("cpu"), rel=1e-3, abs=1e-5)
+
+
+def test_the_times_of_parts_of_a_prompt(bench, device):
+    found, records = bench("baseline", device.name)
+    measured = measure(found.model, found.prompt(records[0]).ids[:, :80])
+    assert sorted(measured) == [16, 20, 30, 40, 60, 80]
+    assert Times.fit(list(measured), list(measured.values()), 4).seconds(80) > 0
+
+
+def test_all_that_speed_times(bench, device):
+    found, records = bench("lazyllm", device.name)
+    prompt = found.prompt(records[0])
+    subjects = Subjects(found.method, Decoder(found.model, 3), replace(prompt, ids=prompt.ids[:, :100]), eager=True)
+    runs = subjects.runs()
+    assert set(runs) == {WHOLE, METHOD, KEEP_1, EAGER, 60, 30}
+    done = {name: run(0) for name, run in runs.items()}
+    whole = done[WHOLE].output.tokens
+    assert done[KEEP_1].output.tokens == done[EAGER].output.tokens == whole
+    assert done[30].output.tokens == Decoder(found.model, 1)(subjects.prompt.ids[:, :30])
+    assert subjects.peak_bytes(METHOD) > 0
+
+
+def test_the_command_line(run, device, tmp_path):
+    settings = ("data.limit=1", "data.tokens=512", "model.limit=300", "trace=true")
+    found = {}
+    for place in ("cpu", device.name):
+        output = place.partition(":")[0]
+        code, _, err = run(f"model.device={place}", "model.dtype=float32", *settings, output=output)
+        assert code == 0, err
+        (folder,) = folders(tmp_path / output)
+        traces = [json.loads(line) for line in (folder / "traces.jsonl").read_text().splitlines()]
+        found[output] = [without_times(row) for row in rows(folder)], [one["computed"] for one in traces]
+    assert found["pretend"] == found["cpu"]
+    assert "pretend" in (folder / "environment.json").read_text()
+
+
+@pytest.mark.slow
+def test_the_command_lines_that_measure(lazybench, device, tiny_model, tmp_path, monkeypatch):
+    times = {count: count / 1000 for count in (16, 100, 300)}
+    monkeypatch.setattr("lazybench.calibration.times.measure", lambda _, ids: times)
+    model = (
+        f"model.path={tiny_model}",
+        "model.name=tiny",
+        "model.chat=null",
+        "model.limit=300",
+        f"model.device={device.name}",
+    )
+    data = ("data=sample", "data.limit=2", "data.tokens=512", f"task={DATASET}", f"output={tmp_path / 'calibrations'}")
+    code, _, err = lazybench("calibrate", *model, *data, "minutes=0.01", "budget=speedup >= 1.2", "confirm=true")
+    assert code == 0, err
+    asked = ("method.schedule=[1:0.5,2:0.5]", "lengths=[64,100]", "new_tokens=3", "repeats=1", "eager=true")
+    written = (f"output={tmp_path / 'speed.csv'}", f"profile={tmp_path / 'profile.txt'}")
+    code, out, err = lazybench("speed", *model, *asked, *written)
+    assert code == 0, err
+    assert "speedup" in out

@@ -1,0 +1,313 @@
+"""A device that is not the CPU, on a machine that has none: for tests of what code does on an accelerator.
+
+PyTorch lets Python register one more kind of device. Here its tensors are shells around CPU tensors and each operator
+runs on those, under CUDA's rules: no operator mixes devices, and the host waits wherever it must know a value. Each
+wait is counted by the line that asks for it.
+
+    with PretendDevice() as device:
+        model.to(device.name)
+        model.generate(ids.to(device.name))
+        print(device.reads)
+
+Operators compute what they compute on the CPU, to the bit, fused attention too. Gradients, streams and memory are left
+out. All threads see the devices. What PyTorch once registered stays, but nothing is on a device outside its `with`.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable, Sequence
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
+
+KIND = "pretend"
+_CPU = torch.device("cpu")
+# A wait is named by the nearest line on the stack that is in one of these folders.
+_FOLDERS = [Path(find_spec(name).origin).parent for name in ("transformers", "lazyllm", "lazybench")]
+_FOLDERS.append(Path(__file__).parent)
+
+# Operators that must know values to make their result, or to know its shape.
+_VALUES = {"_local_scalar_dense", "allclose", "bincount", "equal", "masked_select", "nonzero"}
+_VALUES |= {"_unique", "_unique2", "unique_consecutive", "unique_dim", "unique_dim_consecutive"}
+# Operators that ask for the number in a tensor without dimensions, and which argument that is.
+_NUMBERS = {"masked_fill": 2, "masked_fill_": 2, "index_fill": 3, "index_fill_": 3}
+_COPIES = {"copy_", "_to_copy"}
+_READ_INDEXED = {"index", "_unsafe_index"}
+_WRITE_INDEXED = {"index_put", "index_put_", "_unsafe_index_put", "_index_put_impl_"}
+
+
+class PretendDevice:
+    """One of the pretend devices, there inside its `with`; those of other indexes may be there beside it.
+
+    Attributes:
+        name: what `torch.device`, `.to` and `device=` take.
+        reads: how often the host waited for values on the device, by line: `file:line` of the nearest frame in
+            transformers, lazyllm, lazybench or the tests.
+        writes: how often the host copied values to the device, for which CUDA waits too, by line.
+        synchronisations: calls of `torch.pretend.synchronize`.
+        there: those that are there, by index.
+    """
+
+    there: ClassVar[dict[int, PretendDevice]] = {}
+
+    def __init__(self, index: int = 0) -> None:
+        self.index = index
+        self.name = f"{KIND}:{index}"
+        self.reads: Counter[str] = Counter()
+        self.writes: Counter[str] = Counter()
+        self.synchronisations = 0
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> PretendDevice:
+        if self.index in self.there:
+            raise RuntimeError(f"{self.name} is there already")
+        _register()
+        self.there[self.index] = self
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        del self.there[self.index]
+
+    @classmethod
+    def at(cls, index: int | None) -> PretendDevice:
+        """The device of an index; None means the first."""
+        if (index or 0) not in cls.there:
+            raise RuntimeError(f"there is no device {KIND}:{index or 0}: its `with` has ended, or was never entered")
+        return cls.there[index or 0]
+
+    def note(self, counts: Counter[str], times: int) -> None:
+        """Count so many waits for the line under way."""
+        if times:
+            with self._lock:
+                counts[_line()] += times
+
+
+class PretendTensor(torch.Tensor):
+    """A tensor on a pretend device: the shell of the CPU tensor `held`, of the same shape and strides."""
+
+    held: torch.Tensor
+    index: int
+
+    @staticmethod
+    def __new__(cls, held: torch.Tensor, index: int) -> PretendTensor:
+        shell = torch.Tensor._make_wrapper_subclass(
+            cls,
+            held.shape,
+            strides=held.stride(),
+            storage_offset=held.storage_offset(),
+            dtype=held.dtype,
+            device=torch.device(KIND, index),
+        )
+        shell.held, shell.index = held, index
+        return shell
+
+    __torch_function__ = torch._C._disabled_torch_function_impl
+
+    @classmethod
+    def __torch_dispatch__(
+        cls, operator: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        return _run(operator, *args, **(kwargs or {}))
+
+    def tolist(self) -> Any:
+        return self.cpu().tolist()  # PyTorch's own refuses subclasses
+
+    # With these two `module.to` puts shells into the parameters that are there, and tied ones stay tied.
+    def __tensor_flatten__(self) -> tuple[list[str], int]:
+        return ["held"], self.index
+
+    @staticmethod
+    def __tensor_unflatten__(parts: dict[str, torch.Tensor], index: int, *shape: Any) -> PretendTensor:
+        return PretendTensor(parts["held"], index)
+
+    def __setitem__(self, place: Any, value: Any) -> None:
+        # A number is put on a device only where it goes into one element: PyTorch knows of this for CUDA alone.
+        super().__setitem__(place, value if isinstance(value, torch.Tensor) else torch.tensor(value, dtype=self.dtype))
+
+    def __repr__(self) -> str:
+        return f"{self.held!r} on {KIND}:{self.index}"
+
+
+def _run(operator: Any, *args: Any, **kwargs: Any) -> Any:
+    """What an operator returns that is given tensors of a pretend device, or told to make one there."""
+    name = operator.overloadpacket.__name__
+    if name == "_has_compatible_shallow_copy_type":
+        return isinstance(args[0], PretendTensor) == isinstance(args[1], PretendTensor)
+    given: list[torch.Tensor] = []
+    _mapped(lambda value: given.append(value) if isinstance(value, torch.Tensor) else None, (args, kwargs))
+    shells = {id(tensor.held): tensor for tensor in given if isinstance(tensor, PretendTensor)}
+    hosted = [tensor for tensor in given if not isinstance(tensor, PretendTensor)]
+    source = PretendDevice.at(next(iter(shells.values())).index) if shells else None
+    target = _target(name, args, kwargs, source)
+    if name not in _COPIES:
+        _refuse_mixed(operator, name, args, shells, hosted)
+    if source is not None:
+        source.note(source.reads, _reads(name, args, kwargs, target))
+    if target is not None and hosted and name in _COPIES | _READ_INDEXED | _WRITE_INDEXED:
+        target.note(target.writes, args[0].numel() > 0 and not _fills(name, args))
+
+    def put_in(value: Any) -> Any:
+        if target is None or not isinstance(value, torch.Tensor):
+            return value
+        shell = shells.get(id(value))  # an operator in place returns what it was given
+        if shell is None:
+            return PretendTensor(value, target.index)
+        if (shell.shape, shell.stride()) != (value.shape, value.stride()):
+            shell.data = PretendTensor(value, target.index)
+        return shell
+
+    return _mapped(put_in, _computed(operator, name, *_mapped(_taken_out, (args, kwargs))))
+
+
+def _mapped(function: Callable[[Any], Any], value: Any) -> Any:
+    """`value` with `function` of each thing in its lists, tuples and dictionaries."""
+    if isinstance(value, list | tuple):
+        return type(value)([_mapped(function, part) for part in value])
+    if isinstance(value, dict):
+        return {key: _mapped(function, part) for key, part in value.items()}
+    return function(value)
+
+
+def _taken_out(value: Any) -> Any:
+    if isinstance(value, PretendTensor):
+        return value.held
+    return _CPU if isinstance(value, torch.device) and value.type == KIND else value
+
+
+def _computed(operator: Any, name: str, args: Any, kwargs: dict[str, Any]) -> Any:
+    if name == "histc" and not args[0].is_floating_point():  # CUDA's takes whole numbers
+        return operator(args[0].float(), *args[1:], **kwargs).to(args[0].dtype)
+    return operator(*args, **kwargs)
+
+
+def _target(name: str, args: Any, kwargs: dict[str, Any], source: PretendDevice | None) -> PretendDevice | None:
+    """The device of an operator's result; None is the CPU."""
+    asked = kwargs.get("device")
+    if asked is not None:
+        return PretendDevice.at(asked.index) if asked.type == KIND else None
+    if name == "copy_":
+        return PretendDevice.at(args[0].index) if isinstance(args[0], PretendTensor) else None
+    return source
+
+
+def _refuse_mixed(operator: Any, name: str, args: Any, shells: dict[int, PretendTensor], hosted: list[Any]) -> None:
+    """Raise as CUDA does where tensors are on several devices, which it allows for numbers and for indices."""
+    places = {f"{KIND}:{shell.index}" for shell in shells.values()}
+    for tensor in hosted:
+        number = tensor.ndim == 0 and not (operator._schema.is_mutable and tensor is args[0])
+        if name in _READ_INDEXED | _WRITE_INDEXED:
+            allowed = number or any(tensor is index for index in args[1])
+        else:
+            allowed = number and (torch.Tag.pointwise in operator.tags or name in {*_NUMBERS, "fill_"})
+        if not allowed:
+            places.add(str(tensor.device))
+    if len(places) > 1:
+        listed = " and ".join(sorted(places))
+        raise RuntimeError(f"Expected all tensors to be on the same device, but {operator} was given some on {listed}")
+
+
+def _reads(name: str, args: Any, kwargs: dict[str, Any], target: PretendDevice | None) -> int:
+    """How often the host waits for values in an operator."""
+    if name in _COPIES:
+        return target is None and args[0].numel() > 0
+    if name in _VALUES:
+        return 1
+    if name in _NUMBERS:
+        return isinstance(args[_NUMBERS[name]], PretendTensor)
+    if name == "repeat_interleave":
+        return kwargs.get("output_size") is None
+    if name in _READ_INDEXED or (name in _WRITE_INDEXED and not _fills(name, args)):
+        return sum(index is not None and index.dtype in (torch.bool, torch.uint8) for index in args[1])
+    return 0
+
+
+def _fills(name: str, args: Any) -> bool:
+    """Whether an operator puts one number from the host wherever a mask says, which takes neither wait nor copy."""
+    if name not in _WRITE_INDEXED or isinstance(args[2], PretendTensor) or args[2].numel() != 1:
+        return False
+    indices = [index for index in args[1] if index is not None]
+    return len(indices) == 1 and indices[0].dtype == torch.bool and isinstance(indices[0], PretendTensor)
+
+
+def _line() -> str:
+    frame = sys._getframe(2)
+    while frame is not None:
+        if (place := _place(frame.f_code.co_filename)) is not None:
+            return f"{place}:{frame.f_lineno}"
+        frame = frame.f_back
+    return "elsewhere"
+
+
+@cache
+def _place(file: str) -> str | None:
+    """The file, from its package's name on; None outside the folders whose lines are named."""
+    path = Path(file)
+    folder = next((folder for folder in _FOLDERS if path.is_relative_to(folder)), None)
+    return None if folder is None or file == __file__ else str(path.relative_to(folder.parent))
+
+
+class _Module:
+    """`torch.pretend`, which PyTorch asks about the devices."""
+
+    def is_available(self) -> bool:
+        return bool(PretendDevice.there)
+
+    is_initialized = is_available
+
+    def device_count(self) -> int:
+        return len(PretendDevice.there)
+
+    def current_device(self) -> int:
+        return 0
+
+    def synchronize(self, device: Any = None) -> None:
+        # PyTorch's profiler asks for this also where there is no device.
+        if (found := PretendDevice.there.get(torch.device(device or KIND).index or 0)) is not None:
+            found.synchronisations += 1
+
+    def manual_seed_all(self, seed: int) -> None:
+        """Random numbers are the CPU's."""
+
+    def _is_in_bad_fork(self) -> bool:
+        return False
+
+    def get_amp_supported_dtype(self) -> list[torch.dtype]:
+        return [torch.bfloat16, torch.float16]
+
+
+class _Hooks(torch._C._acc.PrivateUse1Hooks):
+    def is_available(self) -> bool:
+        return bool(PretendDevice.there)
+
+    def has_primary_context(self, index: int) -> bool:
+        return True
+
+    def is_built(self) -> bool:
+        return True
+
+
+class _Guard(torch._C._acc.DeviceGuard):
+    def type_(self) -> Any:
+        return torch._C._autograd.DeviceType.PrivateUse1
+
+
+@cache
+def _register() -> tuple[torch.library.Library, ...]:
+    """Make the kind of device known to PyTorch, once in a process; returns what must be kept for as long."""
+    _setup_privateuseone_for_python_backend(KIND, _Module(), _Hooks(), _Guard())
+    anything, known = torch.library.Library("_", "IMPL"), torch.library.Library("aten", "IMPL")
+    # Tensors bring their operators to `_run` themselves; this is for those that make one from none.
+    anything.fallback(_run, "PrivateUse1")
+    # `torch.tensor` copies where the dispatch of tensors is off, and no fallback is found.
+    known.impl("copy_", lambda *args: _run(torch.ops.aten.copy_.default, *args), "PrivateUse1")
+    # Else it would be taken apart before any tensor is asked, and rounded otherwise than on the CPU.
+    attention = torch.ops.aten.scaled_dot_product_attention.default
+    known.impl("scaled_dot_product_attention", lambda *args, **kw: _run(attention, *args, **kw), "PrivateUse1")
+    return anything, known
