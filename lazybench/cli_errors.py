@@ -8,6 +8,7 @@ import traceback
 from collections.abc import Iterator, Sequence
 from dataclasses import fields, is_dataclass
 from functools import cache
+from inspect import isfunction, signature
 
 from hydra._internal.utils import get_args_parser
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -103,8 +104,13 @@ def _no_setting(word: str) -> str:
     return f"{word!r} is not key=value: write a setting and its value, such as task=code"
 
 
-def explain(error: BaseException) -> str:
-    """What was wrong with the settings, and what would be right."""
+def explain(error: BaseException, made: str = "method") -> str:
+    """What was wrong with the settings, and what would be right.
+
+    Args:
+        error: what was raised.
+        made: the setting that an object could not be made of, where the error is of that kind.
+    """
     chain = list(_chain(error))
     for cause in chain:  # a check of ours, or of the library's, says it best
         if isinstance(cause, LazyBenchError | LazyLLMError):
@@ -112,7 +118,7 @@ def explain(error: BaseException) -> str:
     if isinstance(error, OverrideParseException):
         return _unreadable(error)
     if isinstance(error, InstantiationException):
-        return _no_method(error, chain[-1])
+        return _not_made(made, error, chain[-1])
     if isinstance(error, SearchPathException):
         return f"--config-dir: {_flat(error).removeprefix('Additional config directory ')}"
     if isinstance(error, RecursionError):
@@ -231,28 +237,30 @@ def _wrong_type(word: str, cause: OmegaConfBaseException | None) -> str:
     return f"{word}: {within}must be {wanted}{' or null' if node._is_optional() else ''}"
 
 
-def _no_method(error: InstantiationException, cause: BaseException) -> str:
-    """Why no method comes of `method`'s settings."""
+def _not_made(made: str, error: InstantiationException, cause: BaseException) -> str:
+    """Why no object comes of the settings at `made`, such as `method`."""
     text = _flat(error)
     if found := re.search(r"unexpected keyword argument '([^']*)'", text):
         key = found.group(1)
         target = re.search(r"call to target '([^']*)'", text)
         names = _arguments(target.group(1)) if target else []
-        hint = suggest(f"method.{key}", [f"method.{name}" for name in names]) if names else "leave it out"
-        return f"there is no setting 'method.{key}' in this method: {hint}"
+        hint = suggest(f"{made}.{key}", [f"{made}.{name}" for name in names]) if names else "leave it out"
+        return f"there is no setting '{made}.{key}' in this {made.rpartition('.')[2]}: {hint}"
     if found := re.search(r"missing \d+ required .*?: '(\w+)'", text):
-        return f"nothing is set for method.{found.group(1)}: give it as method.{found.group(1)}=VALUE"
+        return f"nothing is set for {made}.{found.group(1)}: give it as {made}.{found.group(1)}=VALUE"
     if text.startswith("Error in call to target"):
-        return f"method: {_flat(cause)}"
+        return f"{made}: {_flat(cause)}"
     if text.startswith("Error locating target"):
-        return f"method._target_: {_flat(cause)}"
-    return f"method._target_: {text.partition('. It cannot be authorized')[0]}"
+        return f"{made}._target_: {_flat(cause)}"
+    return f"{made}._target_: {text.partition('. It cannot be authorized')[0]}"
 
 
 def _arguments(target: str) -> list[str]:
     module, _, name = target.rpartition(".")
-    method = getattr(sys.modules.get(module), name, None)
-    return [field.name for field in fields(method)] if is_dataclass(method) else []
+    made_by = getattr(sys.modules.get(module), name, None)
+    if is_dataclass(made_by):
+        return [field.name for field in fields(made_by)]
+    return list(signature(made_by).parameters) if isfunction(made_by) else []
 
 
 def from_hydra(error: BaseException) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from hydra.core.config_store import ConfigStore
@@ -36,6 +36,8 @@ class ModelConfig:
             None for none.
         remove: strings removed from predictions, after white space around them (LongBench, for XGen).
         trust_remote_code: run Python code that comes with the model; off for every model that works without.
+        tokenizer: `_target_`, what makes the tokenizer, and its arguments, for weights that come without one. Empty
+            takes the model's own; so do a `.gguf` file and a folder that holds a `tokenizer.json`: they come with one.
         shape: transformers config, with its `model_type`, of a model with random weights, to measure speed where
             there are no weights: `path` then gives the tokenizer alone. Empty loads the weights.
     """
@@ -50,6 +52,7 @@ class ModelConfig:
     chat: str | None = None
     remove: list[str] = field(default_factory=list)
     trust_remote_code: bool = False
+    tokenizer: dict[str, Any] = field(default_factory=dict)
     shape: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -254,6 +257,17 @@ def register() -> None:
     store.store(name="schema", node=RunConfig)
     store.store(name="speed_schema", node=SpeedConfig)
     store.store(name="calibrate_schema", node=CalibrateConfig)
+
+
+def plain(config: RunConfig) -> dict[str, Any]:
+    """The settings as plain values, without a `model.tokenizer` that is empty.
+
+    Runs made before that setting was there lack it; without this they would count as other runs.
+    """
+    settings = asdict(config)
+    if not settings["model"]["tokenizer"]:
+        del settings["model"]["tokenizer"]
+    return settings
 
 
 def check_name(key: str, name: str) -> None:

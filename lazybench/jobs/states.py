@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from lazybench import store
-from lazybench.config import RunConfig
+from lazybench.config import RunConfig, plain
 from lazybench.errors import LazyBenchError
 from lazybench.locks import Busy
 
@@ -163,7 +163,7 @@ def read(path: Path) -> State | None:
 
 def _key(config: RunConfig) -> str:
     """What tells a job from others: its settings alone, which are the same on the node that plans and that runs."""
-    settings = asdict(config)
+    settings = plain(config)
     for free in ("output", "trace", "retry_failed"):
         del settings[free]
     return store.digest(settings)

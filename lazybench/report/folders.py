@@ -55,10 +55,12 @@ def read(folder: Path) -> Run:
 
 def _portable(settings: dict[str, Any]) -> dict[str, Any]:
     """The settings without the folders of the machine they come from."""
-    for section, key in (("data", "root"), ("model", "path")):
-        value = (settings.get(section) or {}).get(key)
+    data, model = settings.get("data") or {}, settings.get("model") or {}
+    tokenizer = model.get("tokenizer") or {}
+    for section, key in ((data, "root"), (model, "path"), *((tokenizer, key) for key in tokenizer)):
+        value = section.get(key)
         if isinstance(value, str) and PurePath(value).is_absolute():
-            settings[section][key] = PurePath(value).name
+            section[key] = PurePath(value).name
     return settings
 
 

@@ -328,7 +328,7 @@ def test_harm_is_the_divergence_along_the_unmodified_answer(model, asked, import
         whole = model(torch.cat([asked.ids, answer[None]], dim=1)).logits[0, 59:-1].double().log_softmax(-1)
         expected = []
         with lazyllm.enable(model, schedule, importance=importance):
-            step = model(asked.ids, use_cache=True)
+            step = model(asked.ids, use_cache=True, logits_to_keep=1)
             for place, token in enumerate(answer):
                 pruned = step.logits[0, -1].double().log_softmax(-1)
                 expected.append(float((whole[place].exp() * (whole[place] - pruned)).sum()))

@@ -161,6 +161,6 @@ def test_the_7b_models_are_set_up_as_longbench_does():
     )
     assert xgen.chat == header + " ### Human: {prompt}\n###"
     assert xgen.remove == ["Assistant:"]
-    assert xgen.trust_remote_code
+    assert not xgen.trust_remote_code
     assert not llama.trust_remote_code
     assert llama.dtype == xgen.dtype == "bfloat16"

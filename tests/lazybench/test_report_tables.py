@@ -106,7 +106,8 @@ def test_missing_cells_say_why(runs, made, capsys):
     assert line(tables["table1"], "random_drop")["score_paper"] == "16.77"
     told = capsys.readouterr().out
     same = "python -m lazybench run model=llama2_7b data=longbench"
-    assert f"{same} data.root=FOLDER method=lazyllm task=multidoc_qa" in told
+    scheduled = "\"method.schedule='10:0.7,20:0.5'\""
+    assert f"{same} data.root=FOLDER method=lazyllm {scheduled} task=multidoc_qa" in told
     assert f"{same} data.root=FOLDER method=random_drop task=all" in told
     assert "method=prompt_compression task=single_doc_qa,2wikimqa,musique,summarization" in told
 

@@ -1,0 +1,114 @@
+"""XGen's tokenizer: GPT-2's byte-level BPE with runs of white space and special tokens of its own."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from huggingface_hub import hf_hub_download
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+
+from lazybench.errors import LazyBenchError, first_line
+from lazybench.hub import unreachable
+
+GPT2 = "openai-community/gpt2"
+_END = "<|endoftext|>"
+# The hub's name of the vocabulary's file, OpenAI's, and what a saved GPT-2 tokenizer is in.
+_NAMES = ("vocab.json", "encoder.json", "tokenizer.json")
+# SHA-256 of the vocabulary as JSON with sorted keys: another one would give ids that mean something else to the model.
+_DIGEST = "855ec41a9d90094ebb1189ee8082e915505cf2dfe0691a4f39da9c020f9476b2"
+# How GPT-2's vocabulary writes the bytes of a space and of a tab.
+_SPACE, _TAB = "Ġ", "ĉ"
+_MARKS = (
+    *("fim_prefix", "fim_middle", "fim_suffix", "fim_pad", "filename", "gh_stars"),
+    *("issue_start", "issue_comment", "issue_closed", "jupyter_start", "jupyter_text", "jupyter_code"),
+    *("jupyter_output", "empty_output", "commit_before", "commit_msg", "commit_after", "reponame"),
+    *(f"dummy_{number}" for number in range(4)),
+    *("sep", "eom"),
+    *(f"mask_{number}" for number in range(881, 0, -1)),
+)
+
+
+def build(vocabulary: str = GPT2) -> PreTrainedTokenizerFast:
+    """XGen's tokenizer, 51,200 tokens; it reads special tokens in a text as such and puts none around it.
+
+    Args:
+        vocabulary: where GPT-2's vocabulary is: a hub id, or a folder that holds `vocab.json`, `encoder.json` or the
+            `tokenizer.json` of GPT-2's tokenizer.
+
+    Raises:
+        LazyBenchError: there is no such file, or it holds another vocabulary.
+    """
+    ids = _read(vocabulary)
+    for run in (*(_SPACE * length for length in range(31, 1, -1)), *(_TAB * length for length in range(9, 1, -1))):
+        ids[run] = len(ids)
+    core = Tokenizer(models.BPE(vocab=ids, merges=list(_merges(ids)), ignore_merges=True))
+    core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    core.decoder = decoders.ByteLevel()
+    marks = [f"<{name}>" for name in _MARKS]
+    core.add_special_tokens([AddedToken(token, normalized=False, special=True) for token in (_END, *marks)])
+    return PreTrainedTokenizerFast(
+        tokenizer_object=core,
+        eos_token=_END,
+        pad_token=_END,
+        extra_special_tokens=marks,
+        clean_up_tokenization_spaces=False,
+        model_input_names=["input_ids", "attention_mask"],  # generate takes no other
+    )
+
+
+def _merges(ids: Mapping[str, int]) -> Iterator[tuple[str, str]]:
+    """Pairs of tokens that make a token, in the order in which BPE joins them.
+
+    OpenAI's encoder knows no pairs. It joins any two neighbours that make a token, the token with the lowest id first,
+    so every way to cut a token in two is a pair here. Of equals it takes the leftmost: a run of one byte grows from its
+    left end, so the pair with the longer left part comes first.
+    """
+    for token in sorted(ids.keys() - {_END}, key=ids.__getitem__):
+        for cut in range(len(token) - 1, 0, -1):
+            if token[:cut] in ids and token[cut:] in ids:
+                yield token[:cut], token[cut:]
+
+
+def _read(vocabulary: str) -> dict[str, int]:
+    """GPT-2's ids by token."""
+    path = _find(vocabulary)
+    try:
+        ids = json.loads(path.read_bytes())
+        if path.name == _NAMES[2]:
+            ids = ids["model"]["vocab"]
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise _refusal(vocabulary, f"{path} cannot be read: {first_line(error)}") from error
+    if hashlib.sha256(json.dumps(ids, sort_keys=True).encode()).hexdigest() != _DIGEST:
+        raise _refusal(vocabulary, f"{path} is not GPT-2's vocabulary, or not all of it")
+    return ids
+
+
+def _find(vocabulary: str) -> Path:
+    """The vocabulary's file, fetched from the hub where it is not on this machine."""
+    if not isinstance(vocabulary, str) or not vocabulary:
+        raise _refusal(vocabulary, "that is neither a folder nor a hub id")
+    folder = Path(vocabulary).expanduser()
+    if folder.is_dir():
+        found = next((folder / name for name in _NAMES if (folder / name).is_file()), None)
+        if found is None:
+            raise _refusal(vocabulary, f"the folder holds none of {', '.join(_NAMES)}")
+        return found
+    if vocabulary.startswith(("/", ".", "~")) or vocabulary.count("/") != 1:
+        raise _refusal(vocabulary, "there is no such folder, and it is no hub id")
+    offline = unreachable()
+    try:
+        return Path(hf_hub_download(vocabulary, _NAMES[0], local_files_only=offline is not None))
+    except Exception as error:  # by the library's version: its HTTP client's own
+        said = f"{offline}, and the local cache lacks it" if offline else first_line(error)
+        raise _refusal(vocabulary, said) from error
+
+
+def _refusal(vocabulary: str, said: str) -> LazyBenchError:
+    return LazyBenchError(
+        f"model.tokenizer.vocabulary={vocabulary}: {said} (give the hub's {GPT2}, or a folder that holds its "
+        f"{_NAMES[0]}, which OpenAI calls {_NAMES[1]})"
+    )
