@@ -117,7 +117,7 @@ class Bench:
 
     def _measured(self, prompt: Prompt) -> dict[str, Any]:
         record, facts = prompt.record, self.facts[prompt.record.dataset]
-        if self.model.device.type == "cuda":
+        if self.model.device.type != "cpu":
             # Kernels are chosen and memory is laid out per shape: one untimed pass of this very shape.
             self._both(prompt, new_tokens=2)
         unmodified, passes = self._both(prompt)

@@ -187,5 +187,7 @@ def read(tokens: list[int], prompt: Prompt, model: ModelConfig) -> str:
 
 def synchronize(device: torch.device) -> None:
     """Wait until the device has finished all it was given; a CPU always has."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
+    if device.type == "mps":
+        torch.mps.synchronize()  # there is one, and its function takes no device
+    elif device.type != "cpu":
+        torch.get_device_module(device).synchronize(device)

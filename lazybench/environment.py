@@ -56,8 +56,9 @@ def _commit() -> str | None:
 
 
 def _device_name(device: torch.device) -> str:
-    if device.type == "cuda":
-        return torch.cuda.get_device_name(device)
+    if device.type != "cpu":
+        named = getattr(torch.get_device_module(device), "get_device_name", None)
+        return device.type if named is None else named(device)
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

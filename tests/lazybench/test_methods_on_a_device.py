@@ -105,6 +105,19 @@ def test_the_clock_notes_each_token_as_it_comes(bench, device):
     assert (done.ttft_s, done.generation_s) == (decode.clock.times[0], decode.clock.times[-1])
 
 
+def test_times_begin_on_an_idle_device_after_an_untimed_pass_of_the_same_shape(bench, device, monkeypatch):
+    events = []
+    found, records = bench("lazyllm", device.name)
+    monkeypatch.setattr(torch.pretend, "synchronize", lambda device: events.append(str(device)))
+    generate = found.model.generate
+    monkeypatch.setattr(
+        found.model, "generate", lambda ids, **kw: events.append(kw["max_new_tokens"]) or generate(ids, **kw)
+    )
+    found.row(records[0])
+    # The unmodified model and the method, two tokens each, then both in full.
+    assert events == [device.name, 2, device.name, 2, device.name, 8, device.name, 8]
+
+
 @pytest.mark.parametrize("name", ["lazyllm", "lazyllm+", "static_pruning", "fastkv"])
 def test_a_method_waits_no_more_than_it_must(bench, device, name):
     def reads(name):
