@@ -280,27 +280,13 @@ def bare_model(tiny_model, tmp_path):
     return folder
 
 
-@pytest.mark.parametrize(
-    ("method", "errors"),
-    [
-        ("baseline", ["empty prompt: there is no token in it", None, None]),
-        ("random_drop", ["empty prompt: there is no token in it", None, None]),
-        (
-            "lazyllm",
-            [
-                "empty prompt: there is no token in it",
-                "a prompt of 1 token leaves the schedule nothing to prune: it needs at least 2 tokens",
-                None,
-            ],
-        ),
-    ],
-)
-def test_a_prompt_without_tokens_fails_and_one_token_is_kept(run_records, bare_model, tmp_path, method, errors):
+@pytest.mark.parametrize("method", ["baseline", "random_drop", "lazyllm"])
+def test_a_prompt_without_tokens_fails_and_one_token_is_kept(run_records, bare_model, tmp_path, method):
     write(tmp_path / "records", "", "a", "abcd")
     keep = ("method.keep=0.001",) if method == "random_drop" else ()
     found, _, _ = run_records(*METHODS[method], *keep, f"model.path={bare_model}")
     assert [row["prompt_tokens"] for row in found] == [0, 1, 4]
-    assert [row.get("error") for row in found] == errors
+    assert [row.get("error") for row in found] == ["empty prompt: there is no token in it", None, None]
     if method == "random_drop":
         assert found[2]["prompt_computed"] == 1 / 4  # the last token alone
 

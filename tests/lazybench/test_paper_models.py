@@ -205,6 +205,7 @@ def command(lazybench, official, folder, tmp_path):
 SMALL = (f"model.limit={LIMIT}", "data.limit=2", "data.tokens=512")
 
 
+@pytest.mark.slow
 def test_from_the_prompt_to_the_report(command, lazybench, official, folder, tmp_path):
     command("run", "-m", "method=baseline", "task=fewshot,multidoc_qa", *SMALL)
     command("run", "method=lazyllm", "method.schedule=[1:0.1]", "task=multidoc_qa", *SMALL)
@@ -320,6 +321,7 @@ def xgen_words(bare: Path, vocabulary: Path) -> list[str]:
     return [*chosen, where, "method=baseline", "task=lcc", "data.limit=1", "data.tokens=512", "timing.warmup=0"]
 
 
+@pytest.mark.slow
 def test_where_the_vocabulary_lies_does_not_make_another_run(lazybench, bare, tmp_path):
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "elsewhere" / "vocab.json").write_bytes((gpt2_folder() / "encoder.json").read_bytes())
@@ -337,6 +339,7 @@ def test_where_the_vocabulary_lies_does_not_make_another_run(lazybench, bare, tm
     assert not any(str(place).encode() in text for text in texts for place in (tmp_path, gpt2_folder()))
 
 
+@pytest.mark.slow
 def test_another_tokenizer_makes_another_run(lazybench, bare, tmp_path, tokenizer):
     tokenizer.save_pretrained(tmp_path / "other")
     output = f"output={tmp_path / 'runs'}"

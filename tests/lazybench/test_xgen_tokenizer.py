@@ -109,6 +109,7 @@ def test_runs_of_any_length_are_tiktokens(sign):
         assert tokenizer()(sign * length).input_ids == xgen_encode(sign * length)
 
 
+@pytest.mark.slow
 def test_every_character_is_split_as_tiktoken_splits_it():
     # The other planes hold nothing, or are for private use.
     numbers = [*range(0xD800), *range(0xE000, 0x34000), *range(0xE0000, 0xE0200), 0xF0000, 0x10FFFF]
