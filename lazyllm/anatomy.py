@@ -77,6 +77,25 @@ def dissect(model: nn.Module, newest_only: bool = False) -> Anatomy:
     return found[0]
 
 
+def check_same(model: PreTrainedModel, anatomy: Anatomy) -> None:
+    """Raise `LazyLLMError` unless the model has the decoder that `dissect` found, and attention that is known."""
+    _check_attention(anatomy.decoder.config)
+    decoder = any(part is anatomy.decoder for part in model.modules())
+    if not decoder or not any(child is anatomy.layers for child in anatomy.decoder.children()):
+        raise LazyLLMError(f"{type(model).__name__} was taken apart since lazyllm.enable looked at it: call it again")
+
+
+def _check_attention(config: PreTrainedConfig) -> None:
+    implementation = config._attn_implementation
+    if implementation == NAME:
+        raise LazyLLMError(ENABLED)
+    if implementation not in _ATTENTION:
+        raise LazyLLMError(
+            f"attention implementation {implementation!r} is not supported: load the model with "
+            "attn_implementation='sdpa' or 'flash_attention_2'"
+        )
+
+
 def _is_layer_stack(stack: nn.ModuleList) -> bool:
     """Whether every module of the list holds attention that knows its own depth."""
     return len(stack) > 0 and all(
@@ -104,14 +123,7 @@ def _refuse_unsupported(name: str, anatomy: Anatomy, model: PreTrainedModel) -> 
         raise LazyLLMError(f"the attention of {name} does not go through transformers' attention interface")
     if not decoder._supports_sdpa and getattr(config, "attn_logit_softcapping", None) is None:
         raise LazyLLMError(f"the attention of {name} is not plain softmax attention: LazyLLM cannot score it")
-    implementation = config._attn_implementation
-    if implementation == NAME:
-        raise LazyLLMError(ENABLED)
-    if implementation not in _ATTENTION:
-        raise LazyLLMError(
-            f"attention implementation {implementation!r} is not supported: load the model with "
-            "attn_implementation='sdpa' or 'flash_attention_2'"
-        )
+    _check_attention(config)
 
 
 def _refuse_altered(name: str, anatomy: Anatomy, model: PreTrainedModel) -> None:

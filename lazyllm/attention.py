@@ -18,6 +18,22 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from lazyllm.errors import LazyLLMError
 
 NAME = "lazyllm"
+
+
+class EnabledName(str):
+    """The name as a model's config holds it while LazyLLM is enabled; a copy of the config has its own one again."""
+
+    own: str
+
+    def __new__(cls, own: str) -> EnabledName:
+        name = super().__new__(cls, NAME)
+        name.own = own
+        return name
+
+    def __reduce_ex__(self, protocol: Any) -> tuple[type[str], tuple[str]]:
+        return str, (self.own,)
+
+
 # Query rows are taken in blocks so that no block's scores or mask have more elements than this.
 _BLOCK_ELEMENTS = 1 << 24
 # Rows that attend together where later ones see more: fewer would cost more calls, more would see what is masked.
@@ -224,8 +240,8 @@ def _mask(*args: Any, **kwargs: Any) -> WindowMask | None:
     if step is None:
         raise LazyLLMError(
             "an attention mask was made outside the decoder's own forward: by a cache of fixed size (leave out "
-            "cache_implementation), or by a model of text and images, such as Gemma3ForConditionalGeneration (load its "
-            "text model alone, such as Gemma3ForCausalLM)"
+            "cache_implementation), by a model of text and images such as Gemma3ForConditionalGeneration (load its "
+            "text model alone), or by another model with the same config object (give each its own)"
         )
     return step.mask(*args, **kwargs)
 

@@ -41,7 +41,9 @@ class GrowingTensor:
     def _grow(self, length: int, like: torch.Tensor) -> None:
         old, shape = self._data, list(like.shape)
         shape[self.dim] = self._room = length + (_SLACK if old is None else _GROWTH)
-        self._data = like.new_empty(shape) if self.fill is None else like.new_full(shape, self.fill)
+        # A tensor made in inference mode could not be written to outside of it, in a later step.
+        with torch.inference_mode(False):
+            self._data = like.new_empty(shape) if self.fill is None else like.new_full(shape, self.fill)
         if old is not None:
             self._data.narrow(self.dim, 0, old.shape[self.dim]).copy_(old)
 

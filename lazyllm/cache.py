@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, NoReturn
 
 import torch
-from transformers import Cache
+from transformers import Cache, DynamicCache
 
 from lazyllm.attention import CURRENT
 from lazyllm.errors import LazyLLMError
@@ -73,3 +73,16 @@ class LazyCache(Cache):
     crop = reset = reorder_cache = batch_repeat_interleave = batch_select_indices = _unsupported
     activate_past_recording = has_previous_state = update_conv_state = update_recurrent_state = _unsupported
     early_initialization = get_recurrent_state = update_indexer = __reduce_ex__ = _unsupported
+
+
+class TakenCache(DynamicCache):
+    """What a `DynamicCache` becomes that was given to LazyLLM: it stays empty, which nobody must take for a new one."""
+
+    def _taken(self, *args: Any, **kwargs: Any) -> NoReturn:
+        raise LazyLLMError(
+            "this DynamicCache was given to a pass under lazyllm.enable and stayed empty, since LazyLLM keeps a cache "
+            "of its own: go on with past_key_values of that pass's output, or leave it out for a new prompt"
+        )
+
+    update = get_seq_length = get_mask_sizes = get_query_offset = crop = reset = reorder_cache = _taken
+    __iter__ = __len__ = __getitem__ = __reduce_ex__ = _taken

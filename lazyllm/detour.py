@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import Any
 
 from torch import nn
 
@@ -45,7 +45,9 @@ class Detour:
         if self._shadowed:
             setattr(self._module, self._name, self.original)
 
-    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        if self._through is None:
+            return self.original.__reduce_ex__(protocol)
         raise LazyLLMError(
             f"a {type(self._module).__name__} cannot be copied or pickled while LazyLLM is enabled on it: do so before "
             "or after the `with`"

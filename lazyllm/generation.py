@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,6 +46,7 @@ class Setup:
         selection: makes what ranks the tokens at the stages.
         rope_switch: number of positions beyond which the model's rotary tables change, if they do.
         windows: how many positions each layer's cache holds in the unmodified model; None where it holds all of them.
+        hooked: whether the last layer has hooks of the user's own, or modules in it have.
         record_positions: keep the positions of every step in `stats`.
         record_importance: keep the importance in every layer of prefilling in `stats`.
     """
@@ -56,6 +57,7 @@ class Setup:
     selection: Callable[[TokenCache], Selection]
     rope_switch: int | None
     windows: list[int | None]
+    hooked: Callable[[], bool]
     record_positions: bool
     record_importance: bool
 
@@ -157,7 +159,7 @@ class Generation:
                 raise LazyLLMError("the decoder layers take positional tensors that LazyLLM does not know how to prune")
             self._rotary = "position_embeddings" in kwargs
             kwargs = self._arguments.for_rows(layer, segment, kwargs)
-        if layer == self._last and segment.n_rows > 1:
+        if layer == self._last and segment.n_rows > 1 and not self.setup.hooked():
             args, kwargs = self._newest_alone(forward, args, kwargs)
         output = forward(*args, **kwargs)
         self._in_layer = self._alone = False
@@ -174,6 +176,7 @@ class Generation:
         active = self._selection.survivors(segment)
         if self._selection.checked:
             check_survivors(self._selection, active, segment)
+            active = active.clone()  # whatever becomes of the selection's own tensor
         return self.tokens.prune(segment, hidden, active, self._selection.revives)
 
     def _newest_alone(
@@ -247,7 +250,9 @@ class Generation:
             softcap = None
         if self._selection.wants(self._layer):
             self.tokens.attended_values = value
-            self._selection.observe(self._layer, query, key, scaling, softcap)
+            # The ranking is exact whatever the model computes in.
+            with nullcontext() if not _autocast(query) else torch.autocast(query.device.type, enabled=False):
+                self._selection.observe(self._layer, query, key, scaling, softcap)
             self.tokens.attended_values = None
         if self.setup.record_importance and self.tokens.prefilling:
             self.stats.importance.append(newest_row(query, key, None, scaling, softcap))
@@ -303,7 +308,7 @@ class Generation:
         is_causal: bool | None,
         kwargs: dict[str, Any],
     ) -> None:
-        rows = 1 if self._layer == self._last else segment.n_rows
+        rows = 1 if self._alone else segment.n_rows
         if self._attended or query.shape[2] != rows or key.shape[2] != segment.n_keys:
             raise LazyLLMError(
                 f"decoder layer {self._layer} does not attend once, over its own cached keys: this architecture "
@@ -347,8 +352,12 @@ class Generation:
         )
 
 
+def _autocast(tensor: torch.Tensor) -> bool:
+    return torch.is_autocast_enabled(tensor.device.type)
+
+
 def _widened(output: Any, tokens: int) -> Any:
-    """A layer's output, or a tuple that begins with it, expanded from (1, 1, hidden) to (1, tokens, hidden)."""
+    """The newest token's part of a layer's output, or of a tuple that begins with it, as (1, tokens, hidden)."""
     if isinstance(output, torch.Tensor):
-        return output.expand(-1, tokens, -1)
+        return output[:, -1:].expand(-1, tokens, -1)
     return (_widened(output[0], tokens), *output[1:])

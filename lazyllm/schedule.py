@@ -40,6 +40,10 @@ class PruningSchedule:
     stages: tuple[Stage, ...]
 
     def __init__(self, stages: Iterable[tuple[int, float]] = ()) -> None:
+        if not isinstance(stages, Iterable) or isinstance(stages, str):
+            raise LazyLLMError(
+                f"a schedule is pairs (layer, keep), or a text for PruningSchedule.parse, not {stages!r}"
+            )
         checked = tuple(_stage(pair) for pair in stages)
         for before, after in itertools.pairwise(checked):
             if after.layer <= before.layer:
@@ -59,6 +63,10 @@ class PruningSchedule:
         Raises:
             LazyLLMError: the text is not of that form, or a value is out of range.
         """
+        if not isinstance(text, str):
+            raise LazyLLMError(f"PruningSchedule.parse reads a text such as '10:0.7,20:0.5', not {text!r}")
+        if num_layers is not None and (not isinstance(num_layers, int) or num_layers < 1):
+            raise LazyLLMError(f"num_layers={num_layers!r} must be the number of a model's layers, at least 1")
         pairs = [_parse_pair(part, text, num_layers) for part in text.replace(",", " ").split()]
         try:
             return cls(pairs)

@@ -3,30 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from inspect import isabstract
 from types import TracebackType
 from typing import Any, NoReturn
-from weakref import WeakSet
 
-import torch
 from torch import nn
 from transformers import DynamicCache
 
-from lazyllm.anatomy import ENABLED, dissect, rope_switch, windows
-from lazyllm.attention import CURRENT, NAME, FusedAttention
-from lazyllm.cache import LazyCache
+from lazyllm.anatomy import check_same, dissect, rope_switch, windows
+from lazyllm.attention import CURRENT, EnabledName, FusedAttention
+from lazyllm.cache import LazyCache, TakenCache
 from lazyllm.detour import Detour, by_name
 from lazyllm.errors import LazyLLMError
 from lazyllm.generation import Generation, Setup
-from lazyllm.inputs import check_tensors
+from lazyllm.inputs import check_arguments, check_flags, check_logits, check_tensors, count_new
 from lazyllm.schedule import PruningSchedule
 from lazyllm.selection import DynamicSelection, Selection
 from lazyllm.stats import Stats
 from lazyllm.traffic import Traffic
 from lazyllm.variants import Importance, selection_by
 
-_PER_TOKEN = ("attentions", "hidden_states")
-# What a decoder may be given a tensor for: it uses these up before its first layer, or TokenArguments knows them.
-_KNOWN_TENSORS = {"input_ids", "inputs_embeds", "attention_mask", "position_ids", "token_type_ids", "cache_position"}
+_WITH_POSITIONS = "generate with position_ids"
 
 
 class Session:
@@ -44,8 +41,8 @@ class Session:
     ) -> None:
         if not isinstance(schedule, PruningSchedule):
             raise LazyLLMError(f"schedule must be a lazyllm.PruningSchedule, not {type(schedule).__name__}")
-        if not (isinstance(selection, type) and issubclass(selection, Selection)):
-            raise LazyLLMError(f"selection must be a subclass of lazyllm.Selection, not {selection!r}")
+        if not (isinstance(selection, type) and issubclass(selection, Selection)) or isabstract(selection):
+            raise LazyLLMError(f"selection must be a whole subclass of lazyllm.Selection, not {selection!r}")
         if not isinstance(importance, Importance):
             raise LazyLLMError(f"importance must be a lazyllm.Importance, not {type(importance).__name__}")
         if not importance.is_eq1 and selection is not DynamicSelection:
@@ -58,6 +55,7 @@ class Session:
             )
         self.schedule = schedule
         self._model = model
+        self._anatomy = anatomy
         self._decoder = anatomy.decoder
         self._layers = anatomy.layers
         self._selection = selection if importance.is_eq1 else selection_by(importance)
@@ -65,7 +63,7 @@ class Session:
         self._record_positions = record_positions
         self._record_importance = record_importance
         self._detours: list[Detour] = []
-        self._replaced: WeakSet[DynamicCache] = WeakSet()
+        self._traffic: Traffic | None = None
         self._stats: Stats | None = None
 
     @property
@@ -80,9 +78,8 @@ class Session:
         return self._stats
 
     def __enter__(self) -> Session:
+        check_same(self._model, self._anatomy)
         config = self._decoder.config
-        if config._attn_implementation == NAME:
-            raise LazyLLMError(ENABLED)
         self._setup = Setup(
             self.schedule,
             len(self._layers),
@@ -90,11 +87,12 @@ class Session:
             self._selection,
             rope_switch(config),
             windows(config, len(self._layers)),
+            self._hooked,
             self._record_positions,
             self._record_importance,
         )
         self._traffic = Traffic()
-        _set_attention(config, NAME)
+        _set_attention(config, EnabledName(config._attn_implementation))
         try:
             self._detour()
         except BaseException:
@@ -105,10 +103,19 @@ class Session:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if self._traffic is None:
+            raise LazyLLMError("this session was never entered: use it as `with lazyllm.enable(...)`")
+        if not self._detours:
+            return  # left before
         try:
-            self._traffic.close()
+            quiet = self._traffic.close()
         finally:
             self._restore()
+        if not quiet and kind is None:
+            raise LazyLLMError(
+                "another thread generates under this `with` and waits for something else than the model, such as a "
+                "streamer that is read after the `with`: read it inside"
+            )
 
     def _detour(self) -> None:
         if self._model.can_generate():
@@ -127,38 +134,28 @@ class Session:
         self._detours.clear()
         _set_attention(self._decoder.config, self._setup.attention.name)
 
+    def _hooked(self) -> bool:
+        return any(part._forward_hooks or part._forward_pre_hooks for part in self._layers[-1].modules())
+
     def _generate(self, generate: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        given = "generate" if kwargs.get("position_ids") is None else "generate with positions"
-        with self._traffic.enter("generate"), self._traffic.enter(given):
+        given = by_name(generate, args, kwargs)
+        # It sets the number of the model's layers for a while, and a refusal midway would leave it so.
+        settings = given.get("generation_config") or self._model.generation_config
+        if given.get("assistant_early_exit") or getattr(settings, "assistant_early_exit", None):
+            raise LazyLLMError("assistant_early_exit is not supported: LazyLLM runs every layer, without an assistant")
+        positions = "generate" if given.get("position_ids") is None else _WITH_POSITIONS
+        with self._traffic.enter("generate"), self._traffic.enter(positions):
             return generate(*args, **kwargs)
 
     def _call(self, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """The whole model's forward pass."""
+        given = by_name(forward, args, kwargs)
         with self._traffic.enter("model"):
-            self._check_outputs(by_name(forward, args, kwargs))
+            # Guidance, within `generate`, asks for the logits of every token and for a cache, and reads the newest's.
+            guided = self._traffic.inside("generate") and given.get("use_cache")
+            check_logits(given, every_token=self._newest_only or bool(guided))
+            check_flags(given, self._model.config)
             return forward(*args, **kwargs)
-
-    def _check_outputs(self, kwargs: dict[str, Any]) -> None:
-        """Refuse outputs of tokens that LazyLLM does not compute."""
-        wanted, new = kwargs.get("logits_to_keep", 0), _new_tokens(kwargs)
-        # What `generate` asks for it reads at the newest token alone, and some models cannot be asked for less.
-        everything = new > 1 and not self._newest_only and not self._traffic.inside("generate")
-        if isinstance(wanted, torch.Tensor) or (wanted > 1 and new > 1) or kwargs.get("labels") is not None:
-            raise LazyLLMError(
-                "logits of more than the newest token were asked for, as assisted decoding and losses need: LazyLLM "
-                "computes the newest token's alone"
-            )
-        if wanted == 0 and everything:
-            raise LazyLLMError(
-                "logits of every token were asked for, of which LazyLLM computes the newest token's alone: pass "
-                "logits_to_keep=1, or accept that with lazyllm.enable(..., newest_only=True)"
-            )
-        config = self._model.config
-        if any(kwargs.get(f"output_{what}") or getattr(config, f"output_{what}", False) for what in _PER_TOKEN):
-            raise LazyLLMError(
-                "output_attentions and output_hidden_states are of every token in every layer: LazyLLM does not "
-                "compute them; record_positions=True tells what it does"
-            )
 
     def _decode(self, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """The decoder's forward pass: one step of a generation."""
@@ -168,33 +165,27 @@ class Session:
                 "the decoder was called by itself, for hidden states of every token: LazyLLM computes the newest "
                 "token's alone, so call the whole model, or accept that with lazyllm.enable(..., newest_only=True)"
             )
-        if self._model is self._decoder:
-            self._check_outputs({**kwargs, "logits_to_keep": 1})
-        new = _new_tokens(kwargs)
-        if kwargs.get("use_cache") is False:
-            raise LazyLLMError("use_cache=False recomputes everything at each step: LazyLLM needs use_cache=True")
+        new = count_new(kwargs)
+        check_flags(kwargs, self._decoder.config)
+        check_arguments(kwargs)
         if self._layers[0].training and getattr(self._layers[0], "gradient_checkpointing", False):
             raise LazyLLMError(
                 "gradient checkpointing is on and leaves no keys and values: call model.eval() before generating"
             )
-        if unknown := sorted(
-            name for name, value in kwargs.items() if name not in _KNOWN_TENSORS and _holds_tensor(value)
-        ):
-            raise LazyLLMError(
-                f"the decoder takes {', '.join(unknown)}, as for images, which LazyLLM does not know how to prune: "
-                "it prunes text"
-            )
         with self._traffic.enter("decoder"):
-            cache = self._cache_for(kwargs.get("past_key_values"))
-            tokens = cache.generation.tokens
-            generating, positions = self._traffic.inside("generate"), kwargs.get("position_ids")
-            if generating and not self._traffic.inside("generate with positions") and _counted(positions):
-                positions = None  # `generate` counted them from the mask
-            # Within `generate` the mask and the positions of later tokens follow from the prompt's.
-            if tokens.prefilling or not generating:
-                check_tensors(tokens, new, kwargs.get("attention_mask"), positions)
+            given, positions = kwargs.get("past_key_values"), kwargs.get("position_ids")
+            cache = self._cache_for(given)
+            counted = self._traffic.inside("generate") and not self._traffic.inside(_WITH_POSITIONS)
+            # Those of images, in height and width, have a dimension more.
+            counted = counted and positions is not None and positions.ndim == 2
+            check_tensors(cache.generation.tokens, new, kwargs.get("attention_mask"), positions, counted)
+            if cache is not given:
+                self._stats = cache.stats
             with cache.generation.step(new):
-                return forward(**{**kwargs, "past_key_values": cache, "use_cache": True})
+                output = forward(**{**kwargs, "past_key_values": cache, "use_cache": True})
+            if given is not None and cache is not given:
+                given.__class__ = TakenCache
+            return _newest(output)
 
     def _cache_for(self, cache: Any) -> LazyCache:
         """The cache of the generation that goes on, or of a new one."""
@@ -206,45 +197,22 @@ class Session:
                 )
             return cache
         empty = type(cache) is DynamicCache and not cache.offloading and cache.get_seq_length() == 0
+        if isinstance(cache, TakenCache):
+            cache.get_seq_length()  # says that it is taken
         if cache is not None and not empty:
             raise LazyLLMError(
                 f"a {type(cache).__name__} from outside is not supported: LazyLLM keeps a cache of its own, so leave "
                 "out past_key_values and cache_implementation"
             )
-        if cache is not None:
-            if cache in self._replaced:
-                raise LazyLLMError(
-                    "this DynamicCache was given to an earlier pass and is still empty, since LazyLLM keeps a cache of "
-                    "its own: go on with past_key_values of that pass's output, or leave it out for a new prompt"
-                )
-            self._replaced.add(cache)
-        started = LazyCache(Generation(self._setup))
-        self._stats = started.stats
-        return started
+        return LazyCache(Generation(self._setup))
 
 
-def _new_tokens(kwargs: dict[str, Any]) -> int:
-    """Number of tokens in a forward pass's input."""
-    tokens = kwargs.get("inputs_embeds")
-    if tokens is None:
-        tokens = kwargs.get("input_ids")
-    if not isinstance(tokens, torch.Tensor) or tokens.ndim < 2 or tokens.shape[1] < 1:
-        raise LazyLLMError("the model was called without input_ids or inputs_embeds of shape (1, tokens)")
-    if tokens.shape[0] != 1:
-        raise LazyLLMError(
-            f"{tokens.shape[0]} sequences at once: LazyLLM generates one sequence at a time, without beams or "
-            "num_return_sequences"
-        )
-    return tokens.shape[1]
-
-
-def _counted(positions: Any) -> bool:
-    """Whether positions are one number a token, not those in an image's height and width."""
-    return isinstance(positions, torch.Tensor) and positions.ndim == 2
-
-
-def _holds_tensor(value: Any) -> bool:
-    return isinstance(value, torch.Tensor) or (isinstance(value, list | tuple) and any(map(_holds_tensor, value)))
+def _newest(output: Any) -> Any:
+    """A decoder's output with the newest token's hidden states alone, (1, 1, hidden)."""
+    if isinstance(output, tuple):
+        return (output[0][:, -1:], *output[1:])
+    output.last_hidden_state = output.last_hidden_state[:, -1:]
+    return output
 
 
 def _layer_run(index: int) -> Callable[..., Any]:

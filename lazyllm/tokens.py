@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 import torch
 
 from lazyllm.buffers import GrowingTensor
+from lazyllm.errors import LazyLLMError
 from lazyllm.schedule import PruningSchedule, Stage
 
 # Copying a key and its value takes as long as this many rows take to attend to it.
@@ -199,6 +200,11 @@ class TokenCache:
         """
         segment = self.segment_of[layer]
         keys, values = self.keys[layer], self.values[layer]
+        if values.length and values.view.dtype != value_states.dtype:
+            raise LazyLLMError(
+                f"the model computed in {values.view.dtype} before and in {value_states.dtype} now: keep its dtype, "
+                "and autocast, the same from the prompt to the last token"
+            )
         if keys.length < segment.stored:
             keys.append(key_states)
             values.append(value_states)

@@ -8,6 +8,9 @@ from contextlib import contextmanager
 
 from lazyllm.errors import LazyLLMError
 
+# Seconds without a sign of life after which a thread in `generate` is taken to wait for something else than the model.
+PATIENCE = 10.0
+
 
 class Traffic:
     """Lets calls in until it is closed, which waits for those of other threads."""
@@ -15,6 +18,7 @@ class Traffic:
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._calls: dict[int, list[str]] = {}
+        self._count = 0  # how often something came or went
         self._closing = False
         self._closed = False
 
@@ -30,11 +34,13 @@ class Traffic:
             if self._closed or (self._closing and thread not in self._calls):
                 raise LazyLLMError("the `with` of lazyllm.enable has ended: generate inside it")
             self._calls.setdefault(thread, []).append(call)
+            self._count += 1
         try:
             yield
         finally:
             with self._changed:
                 self._calls[thread].pop()
+                self._count += 1
                 if not self._calls[thread]:
                     del self._calls[thread]
                     self._changed.notify_all()
@@ -43,12 +49,22 @@ class Traffic:
         """Whether a call of this name is under way in this thread."""
         return call in self._calls.get(threading.get_ident(), ())
 
-    def close(self) -> None:
-        """Let no new thread in, wait until the others are done, then let nothing in."""
+    def close(self) -> bool:
+        """Let no new thread in, wait until the others are done, then let nothing in.
+
+        Returns:
+            False where some are not done: nothing came or went for `PATIENCE` seconds, and none was at the model.
+        """
         thread = threading.get_ident()
         with self._changed:
             self._closing = True
             try:
-                self._changed.wait_for(lambda: not self._calls.keys() - {thread})
+                while self._calls.keys() - {thread}:
+                    before = self._count
+                    self._changed.wait(PATIENCE)
+                    resting = all(calls[-1].startswith("generate") for calls in self._calls.values())
+                    if self._count == before and resting and self._calls.keys() - {thread}:
+                        return False
             finally:
                 self._closed = True
+        return True

@@ -95,6 +95,26 @@ def test_a_selection_that_keeps_the_contract_runs_as_lazyllms_own(model, ids):
         assert torch.equal(families.generate(model, ids, 8).sequences, expected)
 
 
+def test_a_selection_may_use_its_tensor_again(model, ids):
+    class Reusing(Own):
+        def survivors(self, segment):
+            chosen = super().survivors(segment)
+            self.buffer = torch.cat([chosen, torch.full((64,), -1)]) if segment.layers[0] == 0 else self.buffer
+            self.buffer[: len(chosen)] = chosen
+            return self.buffer[: len(chosen)]
+
+    with lazyllm.enable(model, STAGES):
+        expected = families.generate(model, ids, 8).sequences
+    with lazyllm.enable(model, STAGES, selection=Reusing):
+        assert torch.equal(families.generate(model, ids, 8).sequences, expected)
+
+
+@pytest.mark.parametrize("selection", [lazyllm.Selection, lazyllm.FrozenSelection, Own(None)], ids=str)
+def test_half_a_selection_is_refused(model, selection):
+    with pytest.raises(lazyllm.LazyLLMError, match="whole subclass"):
+        lazyllm.enable(model, STAGES, selection=selection)
+
+
 def test_a_selection_can_ask_not_to_be_checked(model, ids):
     class Trusted(Own, checked=False):
         def survivors(self, segment):

@@ -75,3 +75,32 @@ def test_hooks_on_the_whole_model_and_its_decoder_stay_outside(steered):
     for handle in handles:
         handle.remove()
     assert [kwargs["input_ids"].shape for kwargs in seen] == [(1, 40), (1, 40)]
+
+
+@pytest.mark.parametrize("part", ["", "mlp", "self_attn", "input_layernorm"])
+def test_hooks_in_the_last_layer_see_every_token_once(steered, part):
+    """Without them the last layer computes keys and values first, and finishes the newest token alone."""
+    model, _ = steered
+    ids, module = families.prompt(40), model.model.layers[LAST].get_submodule(part)
+
+    def shapes(generate):
+        seen = []
+
+        def hook(module, args, output):
+            output = output[0] if isinstance(output, tuple) else output
+            output[:, :1] += 1  # of the first row, whatever it is
+            seen.append(output.shape)
+
+        handle = module.register_forward_hook(hook)
+        logits = torch.stack(generate().logits)
+        handle.remove()
+        return seen, logits
+
+    expected, before = shapes(lambda: families.generate(model, ids, 4))
+    with lazyllm.enable(model, lazyllm.PruningSchedule([(1, 1.0)])):
+        found, after = shapes(lambda: families.generate(model, ids, 4))
+    assert found == expected
+    assert torch.allclose(before, after, atol=1e-4)
+    with lazyllm.enable(model, STAGES) as lazy:
+        found, _ = shapes(lambda: families.generate(model, ids, 4))
+        assert [shape[1] for shape in found] == lazy.stats.rows[:, LAST].tolist()

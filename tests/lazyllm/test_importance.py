@@ -16,6 +16,8 @@ from transformers.models.deepseek_v3 import modeling_deepseek_v3
 from watch import Watch
 
 import lazyllm
+from lazyllm.selection import DynamicSelection
+from lazyllm.variants import VariantSelection
 
 LAYERS = 6
 SCHEDULES = {
@@ -261,6 +263,23 @@ def test_layers_that_see_a_window_have_no_say():
     assert stats.active.tolist() == [[30, 30, 18, 18, 18], [31, 31, 19, 19, 19]]
     with pytest.raises(lazyllm.LazyLLMError, match="layer 0 sees only a window"):
         enabled(model, [(1, 0.6)], ids, 2, queries=2, layers=2)
+
+
+@pytest.mark.parametrize("parts", [{}, {"queries": 4, "value_norm": True}], ids=str)
+def test_autocast_does_not_round_the_importance(parts, monkeypatch):
+    model, seen = families.build("llama"), []
+    rank = DynamicSelection.survivors if not parts else VariantSelection.survivors
+
+    def survivors(self, segment):
+        seen.append(self._importance)
+        return rank(self, segment)
+
+    monkeypatch.setattr(VariantSelection if parts else DynamicSelection, "survivors", survivors)
+    with torch.autocast("cpu", torch.bfloat16):
+        enabled(model, [(1, 0.5)], families.prompt(300), 1, **parts)
+    (importance,) = seen
+    assert importance.dtype == torch.float32
+    assert not torch.equal(importance, importance.bfloat16().float())
 
 
 def test_the_norm_is_of_the_values_that_attention_gets(monkeypatch):

@@ -6,6 +6,7 @@ import _thread
 import copy
 import pickle
 import threading
+from contextlib import nullcontext
 
 import families
 import pytest
@@ -243,7 +244,11 @@ def test_a_pass_that_broke_off_leaves_no_cache_to_go_on_with(model, ids):
 
 
 def test_a_cache_of_ones_own_is_not_taken_twice(model, ids):
-    """It stays empty, so that each chunk would be taken for a prompt of its own."""
+    """It stays empty, so that each chunk would be taken for a prompt of its own, in a `with` and after it."""
+
+    def chunk(cache, start, within):
+        with lazyllm.enable(model, STAGES) if within else nullcontext(), torch.no_grad():
+            return model(ids[:, start : start + 10], past_key_values=cache, logits_to_keep=1)
 
     def chunks():
         cache = DynamicCache()
@@ -251,7 +256,16 @@ def test_a_cache_of_ones_own_is_not_taken_twice(model, ids):
             for start in range(0, 40, 10):
                 model(ids[:, start : start + 10], past_key_values=cache, logits_to_keep=1)
 
-    refuse("still empty", chunks)
+    refuse("stayed empty", chunks)
+    for within in (True, False):
+        cache = DynamicCache()
+        chunk(cache, 0, within=True)
+        refuse("stayed empty", lambda cache=cache, within=within: chunk(cache, 10, within))
+        refuse("stayed empty", lambda cache=cache: model.generate(ids, past_key_values=cache, max_new_tokens=2))
+    with lazyllm.enable(model, STAGES):
+        cache = DynamicCache()
+        refuse("mask is for", lambda: model(ids, past_key_values=cache, attention_mask=ids[:, :9], logits_to_keep=1))
+    assert cache.get_seq_length() == 0  # a pass that was refused has not taken it
 
 
 def test_a_prompt_that_begins_elsewhere_is_refused(model, ids):
@@ -302,6 +316,108 @@ def test_nobody_else_looks_into_the_cache(model, ids):
                 hook.remove()
 
     refuse("compress the cache", call)
+
+
+def test_a_thread_that_waits_for_what_comes_after_is_not_waited_for(model, ids, monkeypatch):
+    monkeypatch.setattr("lazyllm.traffic.PATIENCE", 0.2)
+    plain = families.generate(model, ids, 4).sequences
+    streamer = Pausing()
+
+    def call():
+        with lazyllm.enable(model, STAGES):
+            started.append(in_thread(lambda: families.generate(model, ids, 8, streamer=streamer)))
+            assert streamer.begun.wait(60)
+
+    started = []
+    refuse("waits for something else than the model", call)
+    assert torch.equal(families.generate(model, ids, 4).sequences, plain)
+    streamer.go_on.set()
+    thread, failed = started[0]
+    thread.join()
+    assert isinstance(failed[0], lazyllm.LazyLLMError)
+    streamer = Pausing()
+    with pytest.raises(ZeroDivisionError), lazyllm.enable(model, STAGES):  # noqa: PT012  (what went wrong first is said)
+        started.append(in_thread(lambda: families.generate(model, ids, 8, streamer=streamer)))
+        assert streamer.begun.wait(60)
+        raise ZeroDivisionError
+    streamer.go_on.set()
+    started[1][0].join()
+
+
+def test_sessions_are_entered_before_they_are_left(model):
+    session = lazyllm.enable(model, STAGES)
+    refuse("never entered", lambda: session.__exit__(None, None, None))
+    with session:
+        pass
+    with lazyllm.enable(model, STAGES):
+        session.__exit__(None, None, None)  # once more, which leaves the other one alone
+        assert model.config._attn_implementation == "lazyllm"
+    assert model.config._attn_implementation == "sdpa"
+
+
+def test_what_changed_between_enable_and_with_is_seen(ids):
+    model = families.build("llama")
+    session = lazyllm.enable(model, STAGES)
+    model.set_attn_implementation("flex_attention")
+    refuse("flex_attention", session.__enter__)
+    model.set_attn_implementation("sdpa")
+    model.model = families.build("llama", seed=1).model
+    refuse("taken apart", session.__enter__)
+
+
+def test_copies_of_parts_are_of_the_model_as_it_was(model, ids):
+    with lazyllm.enable(model, STAGES):
+        config, attention = copy.deepcopy(model.config), copy.deepcopy(model.model.layers[0].self_attn)
+        assert pickle.loads(pickle.dumps(model.config))._attn_implementation == "sdpa"
+        shallow = copy.copy(model)
+    assert config._attn_implementation == attention.config._attn_implementation == "sdpa"
+    assert torch.equal(families.generate(shallow, ids, 4).sequences, families.generate(model, ids, 4).sequences)
+    copy.deepcopy(shallow)
+
+
+def test_early_exit_is_refused_before_it_changes_the_model(model, ids):
+    def call():
+        with lazyllm.enable(model, STAGES):
+            model.generate(ids, assistant_early_exit=2, max_new_tokens=4)
+
+    refuse("assistant_early_exit", call)
+    assert model.config.num_hidden_layers == 5
+
+
+def test_a_mask_that_hides_tokens_is_seen_in_generate_too(model, ids):
+    def call():
+        with lazyllm.enable(model, STAGES):
+            begun = families.generate(model, ids, 4)
+            mask = torch.ones_like(begun.sequences)
+            mask[0, :10] = 0
+            model.generate(begun.sequences, attention_mask=mask, past_key_values=begun.past_key_values)
+
+    refuse("without padding", call)
+
+
+def test_a_mask_shorter_than_the_prompt_is_named(model, ids):
+    def call():
+        with lazyllm.enable(model, STAGES):
+            model.generate(ids, attention_mask=torch.ones(1, 35, dtype=torch.int64), max_new_tokens=2)
+
+    refuse("mask is for 35|position_ids are not 0 to 39", call)
+
+
+def test_inference_mode_may_end_between_steps(model, ids):
+    with lazyllm.enable(model, STAGES):
+        expected = families.generate(model, ids, 3).logits
+        with torch.inference_mode():
+            output = model(ids, logits_to_keep=1)
+        for step in range(3):
+            assert torch.equal(output.logits[:, 0], expected[step])
+            output = continued(model, output.past_key_values, int(output.logits[0, 0].argmax()))
+
+
+def test_a_dtype_that_changes_between_steps_is_named(model, ids):
+    with lazyllm.enable(model, STAGES), torch.no_grad():
+        with torch.autocast("cpu", torch.bfloat16):
+            cache = model(ids, logits_to_keep=1).past_key_values
+        refuse("computed in torch.bfloat16 before and in torch.float32 now", lambda: continued(model, cache))
 
 
 def test_a_model_is_not_copied_while_it_prunes(model, ids):

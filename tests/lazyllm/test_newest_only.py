@@ -61,6 +61,8 @@ def test_logits_of_every_token_are_refused(family, ids):
         refuse("logits of every token", under(model, call))
     refuse("more than the newest", under(model, lambda: model(ids, logits_to_keep=2)))
     refuse("more than the newest", under(model, lambda: model(ids, logits_to_keep=torch.tensor([0, 39]))))
+    for wanted in (-5, None, slice(-1, None), [39], "1"):
+        refuse("more than the newest", under(model, lambda wanted=wanted: model(ids, logits_to_keep=wanted)))
     refuse("more than the newest", under(model, lambda: model(ids, labels=ids)))
     refuse("more than the newest", under(model, lambda: model(ids, labels=ids), newest_only=True))
 
@@ -86,3 +88,29 @@ def test_generation_asks_for_nothing_else_whatever_the_models_forward_takes(ids)
     with lazyllm.enable(model, lazyllm.PruningSchedule([(1, 1.0)])):
         pruned = families.generate(model, ids, 4)
     assert torch.equal(pruned.sequences, families.generate(model, ids, 4).sequences)
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt2"])
+def test_a_processor_that_reads_every_tokens_logits_is_refused(family, ids):
+    model = families.build(family)
+
+    def score(input_ids, scores):
+        return scores + model(input_ids).logits.log_softmax(-1)[:, -1]
+
+    refuse("logits of every token", under(model, lambda: families.generate(model, ids, 2, logits_processor=[score])))
+
+
+def test_gpt2_gives_the_newest_tokens_output_alone_too(ids):
+    model = families.build("gpt2")
+    assert under(model, lambda: model(ids).logits.shape, newest_only=True)() == (1, 1, families.VOCABULARY)
+    assert under(model, lambda: model.transformer(ids)[0].shape, newest_only=True)() == (1, 1, 48)
+
+
+@pytest.mark.parametrize("what", ["output_hidden_states", "output_attentions"])
+def test_outputs_of_every_layer_are_refused_wherever_they_are_asked_for(model, ids, what):
+    refuse(what, under(model, lambda: model.model(ids, **{what: True}), newest_only=True))
+    asking = families.build("llama", attention="eager")
+    setattr(asking.config, what, True)
+    refuse(what, under(asking, lambda: families.generate(asking, ids, 2)))
+    mixtral = families.build("mixtral", output_router_logits=True)
+    refuse("output_router_logits", under(mixtral, lambda: families.generate(mixtral, ids, 2)))

@@ -54,6 +54,29 @@ def test_bad_stages_say_why(stages, says):
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize("stages", [5, None, "10:0.7", 0.5])
+def test_what_is_no_list_of_stages_is_named(stages):
+    with pytest.raises(LazyLLMError, match="a schedule is pairs"):
+        PruningSchedule(stages)
+
+
+@pytest.mark.parametrize(
+    ("text", "num_layers", "says"),
+    [
+        (None, 30, "reads a text"),
+        ([(1, 0.5)], None, "reads a text"),
+        ("33%:0.7", 30.0, "num_layers=30.0"),
+        ("33%:0.7", "30", "num_layers='30'"),
+        ("33%:0.7", -5, "num_layers=-5"),
+        ("nan%:0.7", 30, "not layer:keep"),
+        ("inf%:0.7", 30, "out of range"),
+    ],
+)
+def test_what_cannot_be_parsed_is_named(text, num_layers, says):
+    with pytest.raises(LazyLLMError, match=says):
+        PruningSchedule.parse(text, num_layers)
+
+
 @pytest.mark.parametrize("text", ["10", "10:", "a:0.5", "10:0.5:3", "10;0.5"])
 def test_bad_text_says_what_is_right(text):
     with pytest.raises(LazyLLMError, match="not layer:keep"):
