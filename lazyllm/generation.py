@@ -46,7 +46,6 @@ class Setup:
         selection: makes what ranks the tokens at the stages.
         rope_switch: number of positions beyond which the model's rotary tables change, if they do.
         windows: how many positions each layer's cache holds in the unmodified model; None where it holds all of them.
-        hooked: whether the last layer has hooks of the user's own, or modules in it have.
         record_positions: keep the positions of every step in `stats`.
         record_importance: keep the importance in every layer of prefilling in `stats`.
     """
@@ -57,7 +56,6 @@ class Setup:
     selection: Callable[[TokenCache], Selection]
     rope_switch: int | None
     windows: list[int | None]
-    hooked: Callable[[], bool]
     record_positions: bool
     record_importance: bool
 
@@ -133,11 +131,22 @@ class Generation:
             return self.tokens.seen
         return segment.rows - torch.arange(segment.n_rows, device=segment.rows.device)
 
-    def run_layer(self, layer: int, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """A decoder layer's `forward`, over the rows it computes; the last layer finishes the newest token alone.
+    def run_layer(self, layer: int, module: nn.Module, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """A decoder layer's `forward`, over the rows it computes.
 
         What comes in is the output of the layer before, all that hooks did to it included, and is what the Aux Cache
-        keeps of a token that a stage in between leaves behind.
+        keeps of a token that a stage in between leaves behind. The last layer finishes the newest token alone, unless
+        it has hooks, which are to see every row, once.
+
+        Args:
+            layer: its index.
+            module: the layer.
+            forward: its own `forward`.
+            args: as the decoder gives them, the hidden states of the rows of the layer before among them.
+            kwargs: likewise.
+
+        Raises:
+            LazyLLMError: the layer cannot be run over some of the tokens.
         """
         tokens = self.tokens
         hidden = args[0] if args else kwargs.get("hidden_states")
@@ -159,7 +168,7 @@ class Generation:
                 raise LazyLLMError("the decoder layers take positional tensors that LazyLLM does not know how to prune")
             self._rotary = "position_embeddings" in kwargs
             kwargs = self._arguments.for_rows(layer, segment, kwargs)
-        if layer == self._last and segment.n_rows > 1 and not self.setup.hooked():
+        if layer == self._last and segment.n_rows > 1 and not _hooked(module):
             args, kwargs = self._newest_alone(forward, args, kwargs)
         output = forward(*args, **kwargs)
         self._in_layer = self._alone = False
@@ -350,6 +359,10 @@ class Generation:
             f"layer {self._layer} sees only a window of {mask.window} of the {total} tokens, so it cannot rank them: "
             "put the stage after a layer with full attention, and take the importance of that layer alone"
         )
+
+
+def _hooked(layer: nn.Module) -> bool:
+    return any(part._forward_hooks or part._forward_pre_hooks for part in layer.modules())
 
 
 def _autocast(tensor: torch.Tensor) -> bool:

@@ -87,7 +87,6 @@ class Session:
             self._selection,
             rope_switch(config),
             windows(config, len(self._layers)),
-            self._hooked,
             self._record_positions,
             self._record_importance,
         )
@@ -126,16 +125,13 @@ class Session:
             self._detours.append(Detour(self._model, "forward", self._call))
         self._detours.append(Detour(self._decoder, "forward", self._decode))
         for index, layer in enumerate(self._layers):
-            self._detours.append(Detour(layer, "forward", _layer_run(index)))
+            self._detours.append(Detour(layer, "forward", _layer_run(index, layer)))
 
     def _restore(self) -> None:
         for detour in reversed(self._detours):
             detour.remove()
         self._detours.clear()
         _set_attention(self._decoder.config, self._setup.attention.name)
-
-    def _hooked(self) -> bool:
-        return any(part._forward_hooks or part._forward_pre_hooks for part in self._layers[-1].modules())
 
     def _generate(self, generate: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         given = by_name(generate, args, kwargs)
@@ -196,9 +192,9 @@ class Session:
                     "`with` of lazyllm.enable, from its prompt on"
                 )
             return cache
-        empty = type(cache) is DynamicCache and not cache.offloading and cache.get_seq_length() == 0
         if isinstance(cache, TakenCache):
             cache.get_seq_length()  # says that it is taken
+        empty = type(cache) is DynamicCache and not cache.offloading and cache.get_seq_length() == 0
         if cache is not None and not empty:
             raise LazyLLMError(
                 f"a {type(cache).__name__} from outside is not supported: LazyLLM keeps a cache of its own, so leave "
@@ -215,13 +211,13 @@ def _newest(output: Any) -> Any:
     return output
 
 
-def _layer_run(index: int) -> Callable[..., Any]:
+def _layer_run(index: int, layer: nn.Module) -> Callable[..., Any]:
     """What runs decoder layer `index` in a step of LazyLLM's."""
 
     def run(forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         step = CURRENT.get()
         # Outside a step the layer's own attention says what is the matter.
-        return forward(*args, **kwargs) if step is None else step.run_layer(index, forward, *args, **kwargs)
+        return forward(*args, **kwargs) if step is None else step.run_layer(index, layer, forward, *args, **kwargs)
 
     return run
 

@@ -55,16 +55,18 @@ class Traffic:
         Returns:
             False where some are not done: nothing came or went for `PATIENCE` seconds, and none was at the model.
         """
-        thread = threading.get_ident()
         with self._changed:
             self._closing = True
             try:
-                while self._calls.keys() - {thread}:
+                while others := self._others():
                     before = self._count
                     self._changed.wait(PATIENCE)
-                    resting = all(calls[-1].startswith("generate") for calls in self._calls.values())
-                    if self._count == before and resting and self._calls.keys() - {thread}:
+                    # Whoever is at the model comes back from it; whoever is between two passes may never.
+                    if self._count == before and all(calls[-1].startswith("generate") for calls in others):
                         return False
             finally:
                 self._closed = True
         return True
+
+    def _others(self) -> list[list[str]]:
+        return [calls for thread, calls in self._calls.items() if thread != threading.get_ident()]
