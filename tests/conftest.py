@@ -2,3 +2,20 @@ import os
 
 # The models here are tiny: one thread each is faster than the threads' own bookkeeping, and steadier under load.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import pytest
+from pretend_device import PretendDevice
+
+
+@pytest.fixture
+def device():
+    """A device that is not the CPU."""
+    with PretendDevice() as device:
+        yield device
+
+
+@pytest.fixture
+def other():
+    """A second one of its kind."""
+    with PretendDevice(1) as other:
+        yield other

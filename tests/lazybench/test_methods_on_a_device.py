@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 import torch
 from omegaconf import OmegaConf
-from pretend_device import PretendDevice
 from support import folders, rows
 
 from lazybench.bench import Bench, timed
@@ -42,12 +41,6 @@ DATASET = "2wikimqa"
 DATA = DataConfig(name="sample", source="sample", limit=2, tokens=512)
 FACTS = {DATASET: replace(load_facts({})[DATASET], max_new_tokens=8)}
 DTYPES = ["float32", pytest.param("bfloat16", marks=pytest.mark.slow)]
-
-
-@pytest.fixture
-def device():
-    with PretendDevice() as device:
-        yield device
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 
+import families
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
@@ -321,16 +322,7 @@ def prompt() -> torch.Tensor:
 
 def generate(case: str, model: PreTrainedModel, ids: torch.Tensor, new_tokens: int) -> object:
     """Greedy generation that never stops early; returns tokens and each step's logits."""
-    return model.generate(
-        ids,
-        attention_mask=torch.ones_like(ids),
-        max_new_tokens=new_tokens,
-        do_sample=False,
-        eos_token_id=None,
-        return_dict_in_generate=True,
-        output_logits=True,
-        **_GENERATION.get(case.partition("/")[0], {}),
-    )
+    return families.generate(model, ids, new_tokens, **_GENERATION.get(case.partition("/")[0], {}))
 
 
 def forget(case: str, model: PreTrainedModel) -> None:

@@ -18,6 +18,18 @@ import lazyllm
 # attention(layer, head, query, token): probability of a query's position on a token's, among the active ones
 Attention = Callable[[int, int, int, int], float]
 
+# Each part of `lazyllm.Importance` by itself, and all of them.
+ALONE = {
+    "queries": {"queries": 4},
+    "pooling": {"pooling": 3},
+    "heads": {"heads": "max"},
+    "layers": {"layers": 2},
+    "value_norm": {"value_norm": True},
+    "first": {"first": 3},
+    "last": {"last": 4},
+}
+ALL = {"queries": 2, "pooling": 3, "heads": "max", "layers": 2, "value_norm": True, "first": 1, "last": 3}
+
 
 def run(
     model: PreTrainedModel,

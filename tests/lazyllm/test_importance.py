@@ -25,23 +25,14 @@ SCHEDULES = {
     "two": [(1, 0.6), (3, 0.4)],
     "three": [(0, 0.6), (2, 0.7), (4, 0.6)],
 }
-ALONE = {
-    "queries": {"queries": 4},
-    "pooling": {"pooling": 3},
-    "heads": {"heads": "max"},
-    "layers": {"layers": 2},
-    "value_norm": {"value_norm": True},
-    "first": {"first": 3},
-    "last": {"last": 4},
-}
 COMBINED = {
     "snapkv": {"queries": 3, "pooling": 5},
     "streaming": {"first": 2, "last": 3},
     "largest": {"heads": "max", "layers": 3, "value_norm": True},
     "deep": {"queries": 2, "layers": 6, "first": 1},
-    "all": {"queries": 2, "pooling": 3, "heads": "max", "layers": 2, "value_norm": True, "first": 1, "last": 3},
+    "all": naive.ALL,
 }
-PARTS = {**ALONE, **COMBINED}
+PARTS = {**naive.ALONE, **COMBINED}
 
 
 @pytest.fixture(scope="module")
@@ -87,10 +78,10 @@ def test_what_goes_on_is_what_the_formula_says(model, ids, parts, schedule):
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
-@pytest.mark.parametrize("part", ALONE)
+@pytest.mark.parametrize("part", naive.ALONE)
 def test_each_part_alone_changes_what_goes_on(model, ids, part, schedule):
     _, eq1 = enabled(model, SCHEDULES[schedule], ids, 6)
-    _, other = enabled(model, SCHEDULES[schedule], ids, 6, **ALONE[part])
+    _, other = enabled(model, SCHEDULES[schedule], ids, 6, **naive.ALONE[part])
     assert lists(eq1.positions) != lists(other.positions)
 
 

@@ -7,24 +7,15 @@ from collections import Counter
 from copy import deepcopy
 
 import families
+import naive_importance
 import pytest
 import torch
-from pretend_device import PretendDevice
 
 import lazyllm
 from lazyllm import attention
 
 STAGES = [(1, 0.6), (3, 0.5)]
-PARTS = {
-    "queries": {"queries": 4},
-    "pooling": {"pooling": 3},
-    "heads": {"heads": "max"},
-    "layers": {"layers": 2},
-    "value_norm": {"value_norm": True},
-    "first": {"first": 3},
-    "last": {"last": 4},
-    "all": {"queries": 2, "pooling": 3, "heads": "max", "layers": 2, "value_norm": True, "first": 1, "last": 3},
-}
+PARTS = {**naive_importance.ALONE, "all": naive_importance.ALL}
 # What ranks the tokens, by name: the stages, and what `lazyllm.enable` is given.
 WAYS = {
     "dynamic": (STAGES, {}),
@@ -38,18 +29,6 @@ WINDOWED = {
     "sliding_window": 16,
 }
 NEW_TOKENS = 6
-
-
-@pytest.fixture
-def device():
-    with PretendDevice() as device:
-        yield device
-
-
-@pytest.fixture
-def other():
-    with PretendDevice(1) as other:
-        yield other
 
 
 @pytest.fixture

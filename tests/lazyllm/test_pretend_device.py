@@ -12,18 +12,6 @@ from torch.nn import functional
 from torch.profiler import ProfilerActivity, profile
 
 
-@pytest.fixture
-def device():
-    with PretendDevice() as device:
-        yield device
-
-
-@pytest.fixture
-def other():
-    with PretendDevice(1) as other:
-        yield other
-
-
 def ramp(device, *shape):
     size = torch.Size(shape or (3, 4))
     return torch.arange(size.numel(), dtype=torch.float32, device=device.name).view(size)
