@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from inspect import isabstract
 from types import TracebackType
 from typing import Any, NoReturn
 
+import torch
 from torch import nn
 from transformers import DynamicCache
 
@@ -20,10 +22,12 @@ from lazyllm.inputs import check_arguments, check_flags, check_logits, check_ten
 from lazyllm.schedule import PruningSchedule
 from lazyllm.selection import DynamicSelection, Selection
 from lazyllm.stats import Stats
+from lazyllm.tokens import TokenCache
 from lazyllm.traffic import Traffic
 from lazyllm.variants import Importance, selection_by
 
-_WITH_POSITIONS = "generate with position_ids"
+# A call of `generate` that is given positions, or a decoding loop, of the user's own.
+_OWN_WAY = "generate in one's own way"
 
 
 class Session:
@@ -65,6 +69,7 @@ class Session:
         self._detours: list[Detour] = []
         self._traffic: Traffic | None = None
         self._stats: Stats | None = None
+        self._thread = threading.local()  # `mask_checked`: whether the mask of its `generate` has been checked
 
     @property
     def stats(self) -> Stats:
@@ -139,9 +144,13 @@ class Session:
         settings = given.get("generation_config") or self._model.generation_config
         if given.get("assistant_early_exit") or getattr(settings, "assistant_early_exit", None):
             raise LazyLLMError("assistant_early_exit is not supported: LazyLLM runs every layer, without an assistant")
-        positions = "generate" if given.get("position_ids") is None else _WITH_POSITIONS
-        with self._traffic.enter("generate"), self._traffic.enter(positions):
-            return generate(*args, **kwargs)
+        own = given.get("position_ids") is not None or callable(given.get("custom_generate"))
+        outer, self._thread.mask_checked = getattr(self._thread, "mask_checked", False), False
+        try:
+            with self._traffic.enter("generate"), self._traffic.enter(_OWN_WAY if own else "generate"):
+                return generate(*args, **kwargs)
+        finally:
+            self._thread.mask_checked = outer
 
     def _call(self, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """The whole model's forward pass."""
@@ -169,12 +178,9 @@ class Session:
                 "gradient checkpointing is on and leaves no keys and values: call model.eval() before generating"
             )
         with self._traffic.enter("decoder"):
-            given, positions = kwargs.get("past_key_values"), kwargs.get("position_ids")
+            given = kwargs.get("past_key_values")
             cache = self._cache_for(given)
-            counted = self._traffic.inside("generate") and not self._traffic.inside(_WITH_POSITIONS)
-            # Those of images, in height and width, have a dimension more.
-            counted = counted and positions is not None and positions.ndim == 2
-            check_tensors(cache.generation.tokens, new, kwargs.get("attention_mask"), positions, counted)
+            self._check_tensors(cache.generation.tokens, new, kwargs.get("attention_mask"), kwargs.get("position_ids"))
             if cache is not given:
                 self._stats = cache.stats
             with cache.generation.step(new):
@@ -182,6 +188,16 @@ class Session:
             if given is not None and cache is not given:
                 given.__class__ = TakenCache
             return _newest(output)
+
+    def _check_tensors(self, tokens: TokenCache, new: int, mask: Any, positions: Any) -> None:
+        """See `check_tensors`; what `generate` makes itself is known and not read."""
+        generating = self._traffic.inside("generate") and not self._traffic.inside(_OWN_WAY)
+        if generating and self._thread.mask_checked and not tokens.prefilling:
+            mask = None  # it grows by ones
+        # Positions of images, in height and width, have a dimension more.
+        counted = generating and isinstance(positions, torch.Tensor) and positions.ndim == 2
+        check_tensors(tokens, new, mask, positions, counted)
+        self._thread.mask_checked = generating
 
     def _cache_for(self, cache: Any) -> LazyCache:
         """The cache of the generation that goes on, or of a new one."""

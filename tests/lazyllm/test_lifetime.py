@@ -394,6 +394,18 @@ def test_a_mask_that_hides_tokens_is_seen_in_generate_too(model, ids):
 
     refuse("without padding", call)
 
+    def loop(model, input_ids, **kwargs):
+        output = model(input_ids, attention_mask=torch.ones_like(input_ids), logits_to_keep=1)
+        mask = torch.ones(1, 41, dtype=torch.int64)
+        mask[0, 5] = 0
+        model(ids[:, :1], attention_mask=mask, past_key_values=output.past_key_values)
+
+    def in_a_loop_of_ones_own():
+        with lazyllm.enable(model, STAGES):
+            model.generate(ids, attention_mask=torch.ones_like(ids), custom_generate=loop)
+
+    refuse("without padding", in_a_loop_of_ones_own)
+
 
 def test_a_mask_shorter_than_the_prompt_is_named(model, ids):
     def call():

@@ -75,6 +75,8 @@ def check(device, model, ids, way):
     for new_tokens in (NEW_TOKENS, 1):
         # A stage asks how many tokens are revived, which in prefilling and for good selections is known.
         asked = len(stages) * (new_tokens - 1) if revives else 0
+        # Of a mask that transformers passes on, an eager model makes a matrix without looking at it.
+        asked += model.config._attn_implementation == "eager"
         _, reads, writes = waiting(device, lambda n=new_tokens: families.generate(model, ids, n))
         found, lazy_reads, lazy_writes = waiting(device, lambda n=new_tokens: pruned(model, ids, stages, how, n))
         if new_tokens == NEW_TOKENS:

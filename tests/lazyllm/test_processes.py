@@ -49,6 +49,8 @@ def test_tensor_parallel_is_refused_on_every_rank(tmp_path):
 @pytest.mark.parametrize("kind", ["tp", "fsdp"])
 def test_a_model_that_says_it_is_split_is_refused(kind):
     model = families.build("llama")
+    if not hasattr(model, f"{kind}_size"):
+        pytest.skip("this transformers does not say so")
     setattr(model, f"_{kind}_size", 1)
     lazyllm.enable(model, STAGES)
     setattr(model, f"_{kind}_size", 2)
