@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from lazyllm.errors import LazyLLMError
 
 # Seconds without a sign of life after which a thread in `generate` is taken to wait for something else than the model.
-PATIENCE = 10.0
+PATIENCE = 60.0
 
 
 class Traffic:
