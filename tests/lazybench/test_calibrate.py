@@ -227,6 +227,7 @@ def _search(path, records=range(1, 21)):
     return Search(path, "2", Space(TIMES, LENGTHS, 2.0, EQ1), records)
 
 
+@pytest.mark.slow
 def test_a_search_betters_what_it_starts_from(tmp_path):
     start = Candidate(PruningSchedule([(0, 0.5)]), EQ1)
     search, ended = _search(tmp_path / "log"), []
@@ -273,6 +274,7 @@ def test_a_search_that_was_killed_goes_on_with_the_candidate_under_way(tmp_path)
     assert [stage.layer for trial in reopened.trials[:2] for stage in trial.candidate.schedule.stages] == [2, 1]
 
 
+@pytest.mark.slow
 def test_a_search_passes_over_candidates_that_do_not_work(tmp_path):
     def sometimes(candidate, record):
         if candidate.schedule.stages[0].layer < 3:

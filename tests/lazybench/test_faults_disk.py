@@ -38,6 +38,7 @@ def one_line(err: str) -> str:
     return line
 
 
+@pytest.mark.slow
 def test_a_full_disk_costs_the_record_in_hand_alone(run, tmp_path):
     place = tmp_path / "small"
     with mounted(place, "size=20k"):

@@ -130,6 +130,7 @@ def test_a_method_waits_no_more_than_it_must(bench, device, name):
 
 
 @pytest.mark.parametrize("name", SETTINGS)
+@pytest.mark.slow
 def test_traces_are_the_cpus(bench, device, name):
     expected, records = bench(name)
     found, _ = bench(name, device.name)

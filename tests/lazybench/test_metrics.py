@@ -64,6 +64,7 @@ def test_classification_drops_matches_while_iterating(prediction, reference, exp
     assert metrics.get("classification")(prediction, reference, CLASSES) == expected
 
 
+@pytest.mark.slow
 def test_rouge_gives_zero_to_what_overflows_the_official_script_from_any_depth():
     rouge = metrics.get("rouge")
 

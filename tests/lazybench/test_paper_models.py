@@ -276,6 +276,7 @@ class Script:
         model.save_pretrained(folder)
 
 
+@pytest.mark.slow
 def test_stops_and_post_processing(command, official, tmp_path):
     """Every answer is `Assistant: Ada` and a newline, or for Llama 2 three letters and a newline, then the end."""
     dialogue = "A: Hi\nB: Hello\nSummary~"

@@ -41,6 +41,7 @@ def test_every_figure_is_drawn(everything):
         assert Path(f"{stem}.pdf").read_bytes().startswith(b"%PDF")
 
 
+@pytest.mark.slow
 def test_records_give_the_same_report_again(everything, tmp_path):
     records = everything / "report/records"
     # The runs once more as folders change nothing: each counts once.

@@ -210,6 +210,7 @@ def test_unpaired_runs_have_no_speedup(run, tmp_path):
     assert all(row["baseline_ttft_s"] is None for row in rows(folder))
 
 
+@pytest.mark.slow
 def test_keeping_everything_predicts_what_the_baseline_predicts(run, tmp_path):
     run("method=lazyllm", "method.schedule=[1:1.0]", "task=all", "data.limit=1")
     (folder,) = folders(tmp_path / "runs")

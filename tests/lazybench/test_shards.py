@@ -99,6 +99,7 @@ def test_shards_cut_otherwise_do_not_share_records(run, tmp_path):
 
 
 @pytest.mark.parametrize("lost", ["scores.json", "merge"])
+@pytest.mark.slow
 def test_what_a_kill_leaves_at_the_end_is_mended(run, tmp_path, lost):
     for shard in ("1/2", "2/2"):
         run(*LAZY, *TASK, f"shard={shard}")
@@ -116,6 +117,7 @@ def test_what_a_kill_leaves_at_the_end_is_mended(run, tmp_path, lost):
     assert (folder / "predictions.jsonl").read_text() == whole
 
 
+@pytest.mark.slow
 def test_a_retry_that_was_stopped_leaves_nothing_that_looks_finished(run, tmp_path, monkeypatch):
     words = flaky_words(tmp_path)
     monkeypatch.setenv("FLAKY", "1")

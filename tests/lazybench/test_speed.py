@@ -49,6 +49,7 @@ def test_each_length_has_a_row_of_consistent_ratios(speed, tmp_path):
 @pytest.mark.parametrize(
     "method", ["random_drop", "static_pruning", "prompt_compression", "baseline", "gemfilter", "fastkv"]
 )
+@pytest.mark.slow
 def test_every_method_can_be_timed(speed, method):
     settings = ["method.layer=1"] if method in ("static_pruning", "gemfilter", "fastkv") else []
     code, table, err = speed(f"method={method}", *settings, "lengths=[600]")
@@ -57,6 +58,7 @@ def test_every_method_can_be_timed(speed, method):
     assert ("efficiency" in table) == (method in ("static_pruning", "fastkv"))
 
 
+@pytest.mark.slow
 def test_random_weights_need_a_tokenizer_alone(speed, tiny_model, tmp_path, tokenizer):
     (tmp_path / "tokenizer").mkdir()
     tokenizer.save_pretrained(tmp_path / "tokenizer")

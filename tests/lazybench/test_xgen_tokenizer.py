@@ -152,6 +152,7 @@ def test_generate_takes_what_it_gives(tmp_path):
     assert all(isinstance(text, str) for text in tokenizer().batch_decode(output, skip_special_tokens=True))
 
 
+@pytest.mark.slow
 def test_a_saved_tokenizer_of_gpt2_has_its_vocabulary(tmp_path):
     ids = json.loads((gpt2_folder() / "encoder.json").read_text("utf-8"))
     GPT2Tokenizer(vocab=ids, merges=[]).save_pretrained(tmp_path)
@@ -176,6 +177,7 @@ def vocabulary(tmp_path):
     return write
 
 
+@pytest.mark.slow
 def test_the_hubs_name_of_the_file_and_openais(vocabulary):
     loaded = xgen_tokenizer.build(str(vocabulary()))
     assert own_tokenizer.fingerprint(loaded) == own_tokenizer.fingerprint(tokenizer())
