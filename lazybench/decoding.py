@@ -13,6 +13,7 @@ from lazybench.config import ModelConfig
 from lazybench.errors import LazyBenchError, RecordFailure
 from lazybench.facts import DatasetFacts
 from lazybench.prompts import Prompt
+from lazyllm.selection import described
 
 
 class Clock(BaseStreamer):
@@ -166,13 +167,6 @@ def _ids(stops: int | list[int] | None) -> list[int]:
     if stops is None:
         return []
     return list(stops) if isinstance(stops, list | tuple) else [stops]
-
-
-def described(value: object) -> str:
-    """A value as a message names it."""
-    if isinstance(value, torch.Tensor):
-        return f"a tensor of {value.dtype} and shape {tuple(value.shape)}"
-    return f"a {type(value).__name__}"
 
 
 def read(tokens: list[int], prompt: Prompt, model: ModelConfig) -> str:

@@ -61,7 +61,7 @@ class Selection(ABC):
         """Positions that go on after the segment, sorted, each once, int64 (k,), the newest among them.
 
         They are among the segment's active positions; without `revives`, those of earlier steps among those that
-        have gone on before. A selection of one's own is held to this at every stage.
+        have gone on before. A `checked` selection is held to this at every stage.
         """
 
 
@@ -76,7 +76,7 @@ def check_survivors(selection: Selection, survivors: object, segment: Segment) -
         )
 
     if not isinstance(survivors, torch.Tensor) or survivors.dtype != torch.int64 or survivors.ndim != 1:
-        raise broken(f"returned {_described(survivors)}")
+        raise broken(f"returned {described(survivors)}")
     behind = selection.cache.behind(segment, survivors) if survivors.numel() and not selection.revives else None
     if survivors.numel() and _in_order(survivors, segment, newest, behind):
         return
@@ -103,7 +103,8 @@ def _in_order(survivors: torch.Tensor, segment: Segment, newest: int, behind: to
     return bool(torch.stack(holds).all())
 
 
-def _described(value: object) -> str:
+def described(value: object) -> str:
+    """A value as a message names it that refuses it."""
     if not isinstance(value, torch.Tensor):
         return f"a {type(value).__name__}"
     return f"a tensor of {value.dtype} and shape {tuple(value.shape)}"

@@ -9,10 +9,11 @@ from typing import ClassVar
 import torch
 from transformers import PreTrainedModel
 
-from lazybench.decoding import Decoder, described
+from lazybench.decoding import Decoder
 from lazybench.errors import LazyBenchError
 from lazybench.prompts import Prompt
 from lazyllm import Stats
+from lazyllm.selection import described
 
 
 @dataclass(frozen=True)
