@@ -16,38 +16,51 @@ from lazybench.data.record import Record
 from lazybench.decoding import Decoder, decoder_for, read
 from lazybench.errors import RecordFailure
 from lazybench.facts import DatasetFacts
-from lazybench.methods.base import Method, Output, answer
+from lazybench.methods.base import Method
 from lazybench.methods.baseline import Baseline
 from lazybench.out_of_memory import ran_out, release
 from lazybench.prompts import Prompt, PromptBuilder
+from lazybench.timing import UNMODIFIED, Pass, timed, undisturbed
 from lazyllm import LazyLLMError
 
 Done = TypeVar("Done")
 
-UNMODIFIED = Baseline("baseline")
+_TIMES = ("ttft_s", "generation_s", "decode_step_s", "ttft_cpu_s", "generation_cpu_s")
+# What stands beside the method's passes: the unmodified model, and the method's engine with nothing pruned.
+_BESIDE = ("baseline", "keep_1")
 # What a row says of an answer; None throughout where there is none.
 _MEASURED = (
     "prediction",
     "score",
     "new_tokens",
-    "ttft_s",
-    "generation_s",
-    "baseline_ttft_s",
-    "baseline_generation_s",
+    *_TIMES,
+    *(f"{name}_{time}" for name in _BESIDE for time in _TIMES),
     "prompt_computed",
     "baseline_prediction",
     "baseline_new_tokens",
     "identical_tokens",
+    "retaken",
+    "disturbed",
 )
 
 
 @dataclass(frozen=True)
-class Pass:
-    """One timed answer: the method's output, and seconds to its first and to its last token."""
+class Passes:
+    """The passes of one record, taken next to each other.
 
-    output: Output
-    ttft_s: float
-    generation_s: float
+    Attributes:
+        method: the method's, one a seed.
+        beside: the unmodified model's, `baseline`, and that of the method's engine with nothing pruned, `keep_1`; each
+            where there is one.
+    """
+
+    method: list[Pass]
+    beside: dict[str, Pass]
+
+    @property
+    def all(self) -> list[Pass]:
+        """Every pass."""
+        return [*self.method, *self.beside.values()]
 
 
 @dataclass(frozen=True)
@@ -65,12 +78,18 @@ class Bench:
         prompt = self.prompt(record)
         try:
             for _ in range(self.config.timing.warmup):
-                self.attempt(prompt, lambda: self._both(prompt, new_tokens=2))
+                self.attempt(prompt, lambda: self._passes(prompt, new_tokens=2, least=0))
         except RecordFailure:
             pass  # its row will say so
 
-    def row(self, record: Record) -> dict[str, Any]:
-        """The finished row of one record; one that cannot be run has an `error` and no measurements."""
+    def row(self, record: Record, backwards: bool = False) -> dict[str, Any]:
+        """The finished row of one record; one that cannot be run has an `error` and no measurements.
+
+        Args:
+            record: the record.
+            backwards: take the method's passes before those beside them. A caller alternates, so that none of the two
+                always finds the machine as the other left it.
+        """
         prompt = self.prompt(record)
         about = {
             "_id": record.id,
@@ -82,7 +101,7 @@ class Bench:
             "prompt_tokens": prompt.ids.shape[1],
         }
         try:
-            return about | self.attempt(prompt, lambda: self._measured(prompt))
+            return about | self.attempt(prompt, lambda: self._measured(prompt, backwards))
         except (RecordFailure, LazyLLMError) as failure:
             return about | dict.fromkeys(_MEASURED) | {"error": str(failure)}
 
@@ -115,66 +134,85 @@ class Bench:
         """Whether the method is the unmodified model itself."""
         return isinstance(self.method, Baseline)
 
-    def _measured(self, prompt: Prompt) -> dict[str, Any]:
+    def _measured(self, prompt: Prompt, backwards: bool) -> dict[str, Any]:
         record, facts = prompt.record, self.facts[prompt.record.dataset]
         if self.model.device.type != "cpu":
             # Kernels are chosen and memory is laid out per shape: one untimed pass of this very shape.
-            self._both(prompt, new_tokens=2)
-        unmodified, passes = self._both(prompt)
-        predictions = [read(done.output.tokens, prompt, self.config.model) for done in passes]
+            self._passes(prompt, new_tokens=2, least=0)
+        passes = self._passes(prompt, backwards=backwards)
+        predictions = [read(done.output.tokens, prompt, self.config.model) for done in passes.method]
         scores = [scoring.score(facts, text, record.answers, record.all_classes) for text in predictions]
         measured = dict.fromkeys(_MEASURED) | {
             "prediction": predictions[0],
             "score": fmean(scores),
-            "new_tokens": len(passes[0].output.tokens),
-            "ttft_s": fmean(done.ttft_s for done in passes),
-            "generation_s": fmean(done.generation_s for done in passes),
-            "prompt_computed": fmean(done.output.prompt_computed for done in passes),
+            "new_tokens": len(passes.method[0].output.tokens),
+            **_times(passes.method),
+            "prompt_computed": fmean(done.output.prompt_computed for done in passes.method),
+            "retaken": sum(done.retaken for done in passes.all),
+            "disturbed": any(done.disturbed for done in passes.all),
         }
-        if unmodified is not None:
-            tokens = unmodified.output.tokens
+        for name, done in passes.beside.items():
+            measured |= {f"{name}_{key}": value for key, value in _times([done]).items()}
+        if "baseline" in passes.beside:
+            tokens = passes.beside["baseline"].output.tokens
             measured |= {
-                "baseline_ttft_s": unmodified.ttft_s,
-                "baseline_generation_s": unmodified.generation_s,
                 "baseline_prediction": read(tokens, prompt, self.config.model),
                 "baseline_new_tokens": len(tokens),
-                "identical_tokens": fmean(_identical(done.output.tokens, tokens) for done in passes),
+                "identical_tokens": fmean(_identical(done.output.tokens, tokens) for done in passes.method),
             }
-        if len(passes) > 1:
+        if len(passes.method) > 1:
             measured["repeats"] = [
-                {
-                    "prediction": text,
-                    "score": score,
-                    "new_tokens": len(done.output.tokens),
-                    "ttft_s": done.ttft_s,
-                    "generation_s": done.generation_s,
-                }
-                for text, score, done in zip(predictions, scores, passes, strict=True)
+                {"prediction": text, "score": score, "new_tokens": len(done.output.tokens), **_times([done])}
+                for text, score, done in zip(predictions, scores, passes.method, strict=True)
             ]
         return measured
 
-    def _both(self, prompt: Prompt, new_tokens: int | None = None) -> tuple[Pass | None, list[Pass]]:
-        """The unmodified model's pass, and right after it the method's, one a seed."""
+    def _passes(
+        self, prompt: Prompt, new_tokens: int | None = None, backwards: bool = False, least: float | None = None
+    ) -> Passes:
+        """The passes beside the method's and right after them the method's own, or the other way round."""
         decode = self.decoder(prompt)
         if new_tokens is not None:
             decode.max_new_tokens = new_tokens
-        paired = self.config.timing.paired and not self.is_baseline
-        unmodified = self._unmodified(prompt, decode) if paired else None
-        passes = [timed(self.method, prompt, decode, seed) for seed in range(self.method.repeats)]
-        return passes[0] if self.is_baseline else unmodified, passes
+        least = self.config.timing.cpu_share if least is None else least
 
-    def _unmodified(self, prompt: Prompt, decode: Decoder) -> Pass:
+        def take(method: Method, seed: int = 0) -> Pass:
+            return undisturbed(lambda: timed(method, prompt, decode, seed), self.model.device, least)
+
+        def take_beside() -> dict[str, Pass]:
+            return {name: self._beside(take, name, method) for name, method in self._compared().items()}
+
+        def take_method() -> list[Pass]:
+            return [take(self.method, seed) for seed in range(self.method.repeats)]
+
+        if backwards:
+            own = take_method()
+            beside = take_beside()
+        else:
+            beside = take_beside()
+            own = take_method()
+        return Passes(own, {"baseline": own[0]} if self.is_baseline else beside)
+
+    def _compared(self) -> dict[str, Method]:
+        """What is timed beside the method."""
+        if self.is_baseline or not self.config.timing.paired:
+            return {}
+        keep_1 = self.method.keep_1
+        return {"baseline": UNMODIFIED} | ({} if keep_1 is None else {"keep_1": keep_1})
+
+    def _beside(self, take: Callable[[Method], Pass], name: str, method: Method) -> Pass:
         try:
-            return timed(UNMODIFIED, prompt, decode, 0)
+            return take(method)
         except RecordFailure as failure:
-            raise RecordFailure(f"the unmodified model: {failure}") from failure
+            who = "the unmodified model" if name == "baseline" else "the engine with nothing pruned"
+            raise RecordFailure(f"{who}: {failure}") from failure
 
 
-def timed(method: Method, prompt: Prompt, decode: Decoder, seed: int) -> Pass:
-    """One answer of `method`, timed."""
-    output = answer(method, prompt, decode, seed)
-    times = decode.clock.times
-    return Pass(output, times[0], times[-1])
+def _times(passes: list[Pass]) -> dict[str, float | None]:
+    """Mean of each time over some passes, in seconds; of the decode steps over those that have one."""
+    values = {time: [getattr(done, time) for done in passes] for time in _TIMES}
+    there = {time: [value for value in of if value is not None] for time, of in values.items()}
+    return {time: fmean(of) if of else None for time, of in there.items()}
 
 
 def _identical(tokens: list[int], baseline: list[int]) -> float:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 import sys
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import fields, is_dataclass
 from functools import cache
 from inspect import isfunction, signature
+from itertools import pairwise
+from pathlib import Path
 
 from hydra._internal.utils import get_args_parser
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -20,6 +22,7 @@ from lazybench.arguments import read_arguments
 from lazybench.conf import CONF
 from lazybench.config import RunConfig
 from lazybench.errors import LazyBenchError
+from lazybench.experiments import swept_by_experiments
 from lazybench.facts import ALL, load_facts, tasks
 from lazybench.suggest import suggest
 from lazyllm.errors import LazyLLMError
@@ -29,6 +32,10 @@ _GROUPS = ("method", "model", "data", "experiment")
 _EXTRAS = {"joblib": "joblib", "submitit_local": "submitit", "submitit_slurm": "submitit", "ray": "ray"}
 _SETTINGS = [field.name for field in fields(RunConfig)]
 _KEY = re.compile(r"(?P<sign>\+\+?|~?)(?P<key>[A-Za-z_$][^\s=]*)=", re.ASCII)
+_SCHEDULE = "method.schedule"
+_STAGE = re.compile(r"(?P<layer>\d+(?:\.\d+)?)(?P<unit>%?):[\d.]+", re.ASCII)
+# What else people call a setting.
+_ALIASES = {"dataset": "task", "datasets": "task"}
 _TYPES = {
     "IntegerNode": "a whole number",
     "FloatNode": "a number",
@@ -69,8 +76,11 @@ def check(program: str, words: Sequence[str]) -> None:
         raise LazyBenchError("--package is not supported: --cfg job shows all settings")
     if given.shell_completion:
         return
+    swept = swept_by_experiments(words)
     for word in given.overrides:
         _check_word(word)
+        if _SCHEDULE not in swept:
+            _check_schedules(word)
         if word.startswith("+cluster=") and not (given.multirun or given.cfg or given.info or given.help):
             raise LazyBenchError(f"{word} is where the jobs of a sweep run: add -m, also for a single one")
 
@@ -84,8 +94,27 @@ def _check_word(word: str) -> None:
         raise LazyBenchError(f"~{key} takes a setting away, and every one is needed: give a value, {key}=VALUE")
     if key in _GROUPS and not sign and re.fullmatch(r"null|true|false|[-+\d.e]+", value.lower()):
         raise LazyBenchError(f"{word} is no name: {suggest(value, _names(key))}")
+    if key in _GROUPS and value.startswith("["):
+        raise LazyBenchError(f"{word} is a list: choose one, {key}=NAME; -m makes a run of each of several, {key}=A,B")
     if key in ("experiment", "cluster") and not sign:
         raise LazyBenchError(f"{key} comes on top of the settings: write +{word}")
+
+
+def _check_schedules(word: str) -> None:
+    """Raise `LazyBenchError` for stages that may be meant as one schedule, and that Hydra would take for several."""
+    key, _, value = word.partition("=")
+    stages = [_STAGE.fullmatch(part.strip()) for part in value.split(",")]
+    if key.lstrip("+") != _SCHEDULE or len(stages) < 2 or not all(stages):
+        return
+    for unit in ("", "%"):
+        layers = [float(stage["layer"]) for stage in stages if stage["unit"] == unit]
+        if any(after <= before for before, after in pairwise(layers)):
+            return  # no schedule: layers increase in one
+    several = ",".join(f"[{stage.group()}]" for stage in stages)
+    raise LazyBenchError(
+        f"{word} may be one schedule of {len(stages)} stages, '{key}=[{value}]', or a sweep over {len(stages)} "
+        f"schedules, -m '{key}={several}': write which"
+    )
 
 
 def _no_setting(word: str) -> str:
@@ -111,7 +140,7 @@ def explain(error: BaseException, made: str = "method") -> str:
         error: what was raised.
         made: the setting that an object could not be made of, where the error is of that kind.
     """
-    chain = list(_chain(error))
+    chain = list(causes_of(error))
     for cause in chain:  # a check of ours, or of the library's, says it best
         if isinstance(cause, LazyBenchError | LazyLLMError):
             return str(cause)
@@ -142,7 +171,7 @@ def _misfit(error: BaseException, chain: list[BaseException]) -> str:
         name = path.removeprefix(f"{group}/")
         if group == "hydra/launcher" and name in _EXTRAS:
             return f"hydra/launcher={name} is not installed: pip install 'lazybench[{_EXTRAS[name]}]'"
-        return f"there is no {group} {name!r}: {suggest(name, options.split() if options else _names(group))}"
+        return _no_choice(group, name, options.split() if options else _names(group))
     if found := re.search(r"Ambiguous value for argument '([^=]+)=(.*?)' 1\. To use|Sweep parameters '(.*)'", text):
         key, values, swept = found.groups()
         if swept is not None:
@@ -171,6 +200,21 @@ def _misfit(error: BaseException, chain: list[BaseException]) -> str:
     if isinstance(error, OmegaConfBaseException) and error.full_key:
         return f"{error.full_key}: {_cleaned(text)}"
     return _cleaned(next((_flat(cause) for cause in chain if str(cause).strip()), text))
+
+
+def _no_choice(group: str, name: str, options: Sequence[str]) -> str:
+    """What was meant by a name that nothing in a config group has."""
+    is_place = "/" in name or name.endswith(".gguf") or Path(name).is_dir()
+    if group == "model" and is_place:
+        return (
+            f"there is no model config {name!r}: for a hub id, folder or .gguf file give model.path={name} and "
+            "model.limit=TOKENS, its longest prompt"
+        )
+    if group == "data" and is_place:
+        return f"there is no data config {name!r}: for a folder of records give data=longbench data.root={name}"
+    if group == "data" and name in (ALL, *tasks(), *load_facts()):
+        return f"there is no data {name!r}: did you mean task={name}?"
+    return f"there is no {group} {name!r}: {suggest(name, options)}"
 
 
 def _unreadable(error: OverrideParseException) -> str:
@@ -214,12 +258,34 @@ def _unknown_key(key: str, cause: OmegaConfBaseException | None) -> str:
     place = cause.parent_node if cause is not None else None
     if key != missing and OmegaConf.get_type(place) is dict:
         return f"{key} takes keys of your own with a plus in front: +{key}={{...}}"
-    parent = missing.rpartition(".")[0]
-    names = [str(name) for name in place if name != "hydra"] if isinstance(place, DictConfig) else _SETTINGS
+    if not isinstance(place, DictConfig):
+        return f"there is no setting {missing!r}: {suggest(missing, _SETTINGS)}"
+    parent, _, leaf = missing.rpartition(".")
+    if parent == "method":
+        return f"method {place.get('name')} has no setting {leaf!r}: {_of_method(leaf, map(str, place))}"
+    return f"there is no setting {missing!r}: {_in_place(leaf, place, f'{parent}.' if parent else '')}"
+
+
+def _in_place(leaf: str, place: DictConfig, prefix: str) -> str:
+    """Which setting was meant by `leaf`, which is none of those at `place`."""
+    names = [str(name) for name in place if name != "hydra" and name != leaf]
     if not names:
-        return f"there is no setting {missing!r}: leave it out"
-    names = [f"{parent}.{name}" if parent else name for name in names]
-    return f"there is no setting {missing!r}: {suggest(missing, names)}"
+        return "leave it out"
+    inner = [name for name in names if isinstance(place._get_node(name), DictConfig) and leaf in place[name]]
+    if inner:
+        return f"did you mean {' or '.join(repr(f'{prefix}{name}.{leaf}') for name in inner)}?"
+    return suggest(_ALIASES.get(leaf, leaf), names, prefix)
+
+
+def _of_method(leaf: str, names: Iterable[str], prefix: str = "method.") -> str:
+    """Which of a method's settings was meant by `leaf`."""
+    names = [name for name in names if name not in ("_target_", "name")]
+    if not names:
+        return "it has none, leave it out"
+    hint = suggest(leaf, names, prefix)
+    if leaf.startswith("keep") and "schedule" in names:
+        hint += f"; keeps stand in the schedule, {prefix}schedule=[10:0.7,20:0.5]"
+    return hint
 
 
 def _wrong_type(word: str, cause: OmegaConfBaseException | None) -> str:
@@ -244,7 +310,7 @@ def _not_made(made: str, error: InstantiationException, cause: BaseException) ->
         key = found.group(1)
         target = re.search(r"call to target '([^']*)'", text)
         names = _arguments(target.group(1)) if target else []
-        hint = suggest(f"{made}.{key}", [f"{made}.{name}" for name in names]) if names else "leave it out"
+        hint = _of_method(key, names, f"{made}.")
         return f"there is no setting '{made}.{key}' in this {made.rpartition('.')[2]}: {hint}"
     if found := re.search(r"missing \d+ required .*?: '(\w+)'", text):
         return f"nothing is set for {made}.{found.group(1)}: give it as {made}.{found.group(1)}=VALUE"
@@ -281,17 +347,19 @@ def _check_place(place: DictConfig, prefix: str) -> None:
     known = OmegaConf.get_type(place)
     if not is_dataclass(known):
         return  # a mapping for keys of the user's own
-    names = [f"{prefix}{field.name}" for field in fields(known)]
+    names = [field.name for field in fields(known)]
     for key in place:
         name = f"{prefix}{key}"
-        if name not in names:
-            raise LazyBenchError(f"there is no setting {name!r}: {suggest(name, names)}")
+        if key not in names:
+            there = OmegaConf.masked_copy(place, [field for field in names if field in place])
+            raise LazyBenchError(f"there is no setting {name!r}: {_in_place(str(key), there, prefix)}")
         inner = place._get_node(key)
         if isinstance(inner, DictConfig) and not inner._is_missing() and not inner._is_interpolation():
             _check_place(inner, f"{name}.")
 
 
-def _chain(error: BaseException) -> Iterator[BaseException]:
+def causes_of(error: BaseException) -> Iterator[BaseException]:
+    """An exception and those that led to it, the last one first."""
     cause: BaseException | None = error
     while cause is not None:
         yield cause

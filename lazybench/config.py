@@ -40,6 +40,8 @@ class ModelConfig:
             takes the model's own; so do a `.gguf` file and a folder that holds a `tokenizer.json`: they come with one.
         shape: transformers config, with its `model_type`, of a model with random weights, to measure speed where
             there are no weights: `path` then gives the tokenizer alone. Empty loads the weights.
+        outline: transformers config, with its `model_type`, of the model's size: what `plan` goes by where the
+            checkpoint's own config.json is out of reach. It decides nothing else.
     """
 
     name: str = MISSING
@@ -54,6 +56,7 @@ class ModelConfig:
     trust_remote_code: bool = False
     tokenizer: dict[str, Any] = field(default_factory=dict)
     shape: dict[str, Any] = field(default_factory=dict)
+    outline: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         check_name("model.name", self.name)
@@ -122,14 +125,18 @@ class TimingConfig:
     Attributes:
         warmup: untimed runs of the first record before any timing.
         paired: also run the unmodified model on each record, next to the method, so that speedups are ratios
-            of neighbours.
+            of neighbours; and the method's engine with nothing pruned, where it has one.
+        cpu_share: a pass on a CPU whose process got less than this share of wall time times threads was disturbed by
+            other work, and is taken again. 0 takes every pass as it is, for methods that do much on a single thread.
     """
 
     warmup: int = 5
     paired: bool = True
+    cpu_share: float = 0.9
 
     def __post_init__(self) -> None:
         _at_least("timing.warmup", self.warmup, 0)
+        _share("timing.cpu_share", self.cpu_share)
 
 
 @dataclass
@@ -140,11 +147,13 @@ class RunConfig:
         model: the model under test.
         method: `_target_`, the method's class, and its settings.
         data: where records come from.
-        task: one of the six tasks, one dataset, or `all`.
+        task: one of the six tasks, a group of the user's datasets, one dataset, or `all`: what the data has.
         timing: how times are taken.
         shard: `i/n`, the i-th of n parts of the records, for a run too long for one job; None for all of them.
         trace: also look inside, in untimed passes: first-token divergence, tokens computed by step, attention.
         retry_failed: run again the records that ended in an error, such as out of memory.
+        rerun: run the records again, finished or not. Those there stay until all are done again; a rerun that was
+            stopped goes on where it is set again.
         calibrated: `refuse` or `mark` a run on records that its schedule was calibrated on.
         output: folder that holds all run folders.
     """
@@ -157,6 +166,7 @@ class RunConfig:
     shard: str | None = None
     trace: bool = False
     retry_failed: bool = False
+    rerun: bool = False
     calibrated: str = "refuse"
     output: str = "results/runs"
 
@@ -179,6 +189,7 @@ class SpeedConfig:
         repeats: timed runs of each subject.
         text: text file to take prompts from; None takes a generated report.
         eager: also time the unmodified model with eager attention.
+        cpu_share: as `TimingConfig.cpu_share`.
         output: CSV file to write, with a plot of TTFT next to it; None writes none.
         profile: text file to write tables of operations to, of the longest prompt; None writes none.
     """
@@ -190,6 +201,7 @@ class SpeedConfig:
     repeats: int = 3
     text: str | None = None
     eager: bool = False
+    cpu_share: float = 0.9
     output: str | None = None
     profile: str | None = None
 
@@ -200,6 +212,7 @@ class SpeedConfig:
             _at_least("lengths", length, 2)
         _at_least("new_tokens", self.new_tokens, 2)
         _at_least("repeats", self.repeats, 1)
+        _share("cpu_share", self.cpu_share)
 
 
 @dataclass
@@ -209,7 +222,7 @@ class CalibrateConfig:
     Attributes:
         model: the model.
         data: where records come from.
-        task: one of the six tasks, one dataset, or `all`.
+        task: one of the six tasks, a group of the user's datasets, one dataset, or `all`: what the data has.
         budget: what the schedule is to keep to, several with commas: `speedup >= 2`, `KL <= 0.1`, `score loss <= 1%`.
         importance: `eq1`, parts of `lazyllm.Importance`, or `search`, which searches them with the schedule.
         speedups: ideal speedups to search at, besides those of the budgets; a budget of harm picks among what is found.
@@ -260,11 +273,12 @@ def register() -> None:
 
 
 def plain(config: RunConfig) -> dict[str, Any]:
-    """The settings as plain values, without a `model.tokenizer` that is empty.
+    """The settings as plain values, without `model.outline`, which decides nothing, and an empty `model.tokenizer`.
 
     Runs made before that setting was there lack it; without this they would count as other runs.
     """
     settings = asdict(config)
+    del settings["model"]["outline"]
     if not settings["model"]["tokenizer"]:
         del settings["model"]["tokenizer"]
     return settings
@@ -287,3 +301,8 @@ def _one_of(key: str, value: str, choices: tuple[str, ...]) -> None:
 def _at_least(key: str, value: int, least: int) -> None:
     if value < least:
         raise LazyBenchError(f"{key}={value} is out of range: at least {least}")
+
+
+def _share(key: str, value: float) -> None:
+    if not 0 <= value <= 1:
+        raise LazyBenchError(f"{key}={value:g} is out of range: 0 to 1")

@@ -17,28 +17,34 @@ from lazyllm.selection import described
 
 
 class Clock(BaseStreamer):
-    """Notes when each new token's id is known on the host, in seconds since the start.
+    """Notes when each new token's id is known on the host.
 
     Transformers hands a streamer the prompt first, then each token after copying it to the host, which waits
     for the device.
+
+    Attributes:
+        times: seconds of wall time since the start, one a new token.
+        cpu_times: seconds of CPU time that this process, all its threads together, has had by then.
     """
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        self._start = 0.0
+        self._start = self._cpu_start = 0.0
         self._prompt_seen = False
         self.times: list[float] = []
+        self.cpu_times: list[float] = []
 
     def start(self) -> None:
         """Start from zero, once the device has finished what it was given before."""
         synchronize(self._device)
         self._prompt_seen = False
-        self.times = []
-        self._start = time.perf_counter()
+        self.times, self.cpu_times = [], []
+        self._start, self._cpu_start = time.perf_counter(), time.process_time()
 
     def put(self, value: torch.Tensor) -> None:
         if self._prompt_seen:
             self.times.append(time.perf_counter() - self._start)
+            self.cpu_times.append(time.process_time() - self._cpu_start)
         self._prompt_seen = True
 
     def end(self) -> None:

@@ -12,17 +12,26 @@ from typing import Any
 import torch
 
 from lazybench.config import ModelConfig
-from lazybench.language_model import device_of, dtype_of
+from lazybench.language_model import weights_format
+from lazybench.model.device import device_of, dtype_of
 
+# Raised when a change of code changes what runs give: a score, a time, a column. Older runs then run again.
+RESULTS_VERSION = 3
 _PACKAGES = ("lazybench", "torch", "transformers", "tokenizers", "datasets")
 
 
 def describe(config: ModelConfig) -> dict[str, Any]:
-    """Versions, commit, device, dtype, attention and threads: what another run must share to be compared."""
+    """Versions, commit, weights, device, dtype, attention and threads: what another run must share to be compared.
+
+    Raises:
+        LazyBenchError: the device is not available, or the model's files cannot be read.
+    """
     device = device_of(config)
     return {
+        "results_version": RESULTS_VERSION,
         "versions": {"python": platform.python_version(), **{name: _version(name) for name in _PACKAGES}},
         "commit": _commit(),
+        "weights_format": weights_format(config),
         "device": _device_name(device),
         "device_kind": device.type,
         "dtype": str(dtype_of(config)).removeprefix("torch."),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -16,6 +16,8 @@ from lazybench.errors import LazyBenchError
 from lazybench.suggest import suggest
 
 ALL = "all"
+# What of a prompt its answer can continue: see `DatasetFacts.continues`.
+CONTINUED = ("context", "last_file")
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +26,8 @@ class DatasetFacts:
 
     Attributes:
         name: the dataset's name, also the stem of its file.
-        task: the task it belongs to; None for a dataset that stands alone.
+        task: the task it belongs to, one of LongBench's six or a group of the user's; None for a dataset that stands
+            alone.
         prompt: template with `{context}` and `{input}`.
         max_new_tokens: tokens to generate at most.
         metric: name of a module in `lazybench.metrics`.
@@ -33,6 +36,9 @@ class DatasetFacts:
         chat: whether a chat model's wrapper goes around the prompt.
         first_line: whether only the first line of a prediction is scored.
         stop_at_newline: whether generation also ends at a newline.
+        continues: what the answer goes on with, as a completion of code does, so that a method leaves it whole:
+            `context`, all of it; or `last_file`, the input or, where that is empty, the last of the files in the
+            context (`lazybench.context` says where it begins). None for answers to a question.
     """
 
     name: str
@@ -45,11 +51,23 @@ class DatasetFacts:
     chat: bool = True
     first_line: bool = False
     stop_at_newline: bool = False
+    continues: str | None = None
 
 
 def tasks() -> list[str]:
     """LongBench's six tasks, in the order of its table."""
     return list(_longbench()["tasks"])
+
+
+def task_names(facts: Mapping[str, DatasetFacts]) -> list[str]:
+    """LongBench's six tasks, then the user's groups in the order in which their datasets name them."""
+    named = [of.task for of in facts.values() if of.task is not None]
+    return list(dict.fromkeys([*tasks(), *named]))
+
+
+def english() -> list[str]:
+    """LongBench's 16 English datasets, in the order of its table."""
+    return [name for names in _longbench()["tasks"].values() for name in names]
 
 
 def load_facts(extra: Mapping[str, Mapping[str, Any]] | None = None) -> dict[str, DatasetFacts]:
@@ -70,27 +88,31 @@ def load_facts(extra: Mapping[str, Mapping[str, Any]] | None = None) -> dict[str
     for name, values in (extra or {}).items():
         _check_name(name, facts)
         facts[name] = _user_facts(name, values)
+    for name, of in facts.items():
+        if of.task in facts:
+            raise LazyBenchError(f"dataset {name!r}: task {of.task!r} is a dataset's name: choose another name for it")
     return facts
 
 
-def datasets_of(task: str, facts: Mapping[str, DatasetFacts]) -> list[str]:
+def datasets_of(task: str, facts: Mapping[str, DatasetFacts], has: Sequence[str] | None = None) -> list[str]:
     """Names of the datasets that `task` stands for.
 
     Args:
-        task: a task (its LongBench datasets, then the user's that name it), a dataset (itself), or
-            `all` (LongBench's 16 English datasets, in the order of its table).
+        task: a task (its LongBench datasets, then the user's that name it), a dataset (itself), or `all`.
         facts: what `load_facts` returned.
+        has: the datasets that `all` stands for on the data at hand (`lazybench.data.datasets_there`); None for
+            LongBench's 16 English ones.
 
     Raises:
         LazyBenchError: neither a task nor a dataset is called so.
     """
     if task == ALL:
-        return [name for names in _longbench()["tasks"].values() for name in names]
-    if task in tasks():
-        return [name for name, of in facts.items() if of.task == task]
+        return english() if has is None else list(has)
     if task in facts:
         return [task]
-    raise LazyBenchError(f"unknown task or dataset {task!r}: {suggest(task, [ALL, *tasks(), *facts])}")
+    if task in task_names(facts):
+        return [name for name, of in facts.items() if of.task == task]
+    raise LazyBenchError(f"unknown task or dataset {task!r}: {suggest(task, [ALL, *task_names(facts), *facts])}")
 
 
 @cache
@@ -98,12 +120,17 @@ def _longbench() -> dict[str, Any]:
     return json.loads(files("lazybench").joinpath("longbench.json").read_text("utf-8"))
 
 
-def _check_name(name: object, facts: Mapping[str, DatasetFacts]) -> None:
+def _wrong_name(name: object) -> str | None:
     # The name becomes a file's name, here and in every folder of results.
-    if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z0-9][\w.-]*", name, re.ASCII):
-        raise LazyBenchError(
-            f"dataset name {name!r}: use letters, digits, '_', '-' and '.', with a letter or digit first"
-        )
+    if isinstance(name, str) and re.fullmatch(r"[A-Za-z0-9][\w.-]*", name, re.ASCII):
+        return None
+    return f"{name!r}: use letters, digits, '_', '-' and '.', with a letter or digit first"
+
+
+def _check_name(name: object, facts: Mapping[str, DatasetFacts]) -> None:
+    wrong = _wrong_name(name)
+    if wrong:
+        raise LazyBenchError(f"dataset name {wrong}")
     if name in facts or name in tasks() or name == ALL:
         raise LazyBenchError(f"dataset name {name!r} is LongBench's own: choose another name for yours")
 
@@ -148,7 +175,17 @@ def _wrong_metric(value: object) -> str | None:
 def _wrong_task(value: object) -> str | None:
     if value is None or value in tasks():
         return None
-    return f"{value!r} is unknown: {suggest(str(value), tasks())}"
+    wrong = _wrong_name(value)
+    if wrong:
+        return wrong
+    if value == ALL:
+        return f"{value!r} stands for all datasets: choose another name for a group of yours"
+    meant = [name for name in (*tasks(), ALL) if _letters(name) == _letters(str(value))]
+    return f"{value!r} is LongBench's own but for its spelling: did you mean {meant[0]!r}?" if meant else None
+
+
+def _letters(name: str) -> str:
+    return re.sub(r"[_.-]", "", name).lower()
 
 
 def _wrong_language(value: object) -> str | None:
@@ -168,6 +205,10 @@ def _wrong_flag(value: object) -> str | None:
     return None if isinstance(value, bool) else f"must be true or false, not {value!r}"
 
 
+def _wrong_continues(value: object) -> str | None:
+    return None if value is None or value in CONTINUED else f"{value!r} is unknown: {suggest(str(value), CONTINUED)}"
+
+
 _CHECKS: dict[str, Callable[[object], str | None]] = {
     "prompt": _wrong_prompt,
     "max_new_tokens": _wrong_count,
@@ -178,4 +219,5 @@ _CHECKS: dict[str, Callable[[object], str | None]] = {
     "chat": _wrong_flag,
     "first_line": _wrong_flag,
     "stop_at_newline": _wrong_flag,
+    "continues": _wrong_continues,
 }

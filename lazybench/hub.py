@@ -4,8 +4,14 @@ from __future__ import annotations
 
 from functools import cache
 
+from lazybench.errors import LazyBenchError
+
 # Seconds for one request. A host may have several addresses, and each is tried for as long.
 _TIMEOUT = 5
+
+
+class OutOfReach(LazyBenchError):
+    """What the hub may hold and this machine cannot have: no network, or no access."""
 
 
 @cache

@@ -20,6 +20,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from lazybench import config as schema
+from lazybench import users_fault
 from lazybench.cli_errors import check_keys, explain
 from lazybench.conf import CONF
 from lazybench.errors import LazyBenchError, one_line
@@ -70,6 +71,11 @@ def _guarded(config: DictConfig, kind: type, module: str, function: str) -> str:
         if isinstance(error, Busy) and HydraConfig.get().mode == RunMode.MULTIRUN:
             print(f"{error}: left to it")  # as when a sweep is started anew while its jobs still run
             return ""
+        if (fault := users_fault.find(error, config.get("method") or {})) is not None:
+            print(fault.frames, end="", file=sys.stderr)
+            said = LazyBenchError(fault.said)
+            _end(said)
+            raise said from None
         if isinstance(error, KNOWN):
             _end(error)
         elif not HydraConfig.get().launcher._target_.endswith(IN_TURN):

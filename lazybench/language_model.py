@@ -4,27 +4,32 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
-import json
 import pickle
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from huggingface_hub import try_to_load_from_cache
-from safetensors import SafetensorError, safe_open
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    PretrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 
 from lazybench.config import ModelConfig
-from lazybench.data.jsonl import kind
 from lazybench.errors import LazyBenchError, first_line
-from lazybench.hub import unreachable
-from lazybench.model import own_tokenizer
+from lazybench.hub import OutOfReach, unreachable
+from lazybench.model import gguf_types, model_folder, own_tokenizer
+from lazybench.model.device import device_of, dtype_of
 from lazybench.out_of_memory import ran_out
 
 _PACKAGE = "package:"
 _SAMPLE = 1 << 16  # bytes
-_OBJECTS = ("config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json")
 
 
 @dataclass(frozen=True)
@@ -102,6 +107,8 @@ def locate(config: ModelConfig) -> Weights:
         return Weights(str(local.parent), local.name)
     if local.is_dir():
         return Weights(str(local), None)
+    if local.is_file():
+        raise LazyBenchError(f"model.path={config.path} is a file: give the folder of a model, or a .gguf file")
     if path.startswith(("/", ".", "~")) or path.count("/") != 1:
         raise LazyBenchError(
             f"model.path={config.path}: no such folder, and not a hub id such as meta-llama/Llama-2-7b-chat-hf"
@@ -165,7 +172,7 @@ def _whole_model(config: ModelConfig) -> PreTrainedModel:
     """The model with each of its weights; transformers alone would fill in random ones for those that are missing."""
     place = locate(config).place
     # Transformers goes on without this file if it is broken, and generations then end elsewhere.
-    if damage := _damage(Path(place), "generation_config.json"):
+    if damage := model_folder.damage(Path(place), "generation_config.json"):
         raise LazyBenchError(f"model.path={config.path}: {damage} (get the file again, or remove it)")
     model, info = _load(
         AutoModelForCausalLM,
@@ -186,18 +193,33 @@ def _whole_model(config: ModelConfig) -> PreTrainedModel:
 def load_skeleton(config: ModelConfig) -> PreTrainedModel:
     """The model's structure on the meta device, without weights: what can be checked of a model in a second.
 
+    It is that of the checkpoint's config.json, or of `config.outline` where that is out of reach.
+
     Raises:
-        LazyBenchError: its config cannot be had.
+        LazyBenchError: its config cannot be had, or is no model's.
     """
-    shape = None if config.shape else _load(AutoConfig, config)
     try:
-        shape = shape or AutoConfig.for_model(**config.shape)
+        structure = _structure(config)
         with torch.device("meta"):
-            model = AutoModelForCausalLM.from_config(shape, trust_remote_code=config.trust_remote_code)
+            model = AutoModelForCausalLM.from_config(structure, trust_remote_code=config.trust_remote_code)
+    except LazyBenchError:
+        raise
     except Exception as error:  # whatever a model's own code raises
         setting = "model.shape" if config.shape else f"model.path={config.path}"
         raise LazyBenchError(f"{setting}: no causal language model can be made of it: {first_line(error)}") from error
     return model.eval()
+
+
+def _structure(config: ModelConfig) -> PretrainedConfig:
+    """Transformers' config of a model."""
+    if config.shape:
+        return AutoConfig.for_model(**config.shape)
+    try:
+        return _load(AutoConfig, config)
+    except OutOfReach:
+        if not config.outline:
+            raise
+        return AutoConfig.for_model(**config.outline)
 
 
 def _random_model(config: ModelConfig, device: torch.device) -> PreTrainedModel:
@@ -219,23 +241,34 @@ def _random_model(config: ModelConfig, device: torch.device) -> PreTrainedModel:
     return model.eval()
 
 
-def device_of(config: ModelConfig) -> torch.device:
-    """The device the model runs on."""
-    if config.device == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(config.device)
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:
-        raise LazyBenchError(f"model.device={config.device} is not available here: {first_line(error)}") from None
-    return device
+def weights_format(config: ModelConfig) -> str:
+    """How a model's files hold its weights, before they are loaded as `dtype_of` says.
 
+    Returns:
+        for a `.gguf` file the type of most weights, e.g. `GGUF Q4_1, 4-bit, dequantised`; else the quantisation or the
+        dtype that config.json states, e.g. `gptq, 4-bit` or `bfloat16`; `random` for a `shape`.
 
-def dtype_of(config: ModelConfig) -> torch.dtype:
-    """The dtype the model computes in."""
-    if config.dtype == "auto":
-        return torch.bfloat16 if device_of(config).type == "cuda" else torch.float32
-    return getattr(torch, config.dtype)
+    Raises:
+        LazyBenchError: the files cannot be read.
+    """
+    if config.shape:
+        return "random"
+    weights = locate(config)
+    if weights.gguf_file is not None:
+        try:
+            kind = gguf_types.main_type(Path(weights.place) / weights.gguf_file)
+        except (OSError, ValueError) as error:
+            said, advice = _explain(config, error, None)
+            raise LazyBenchError(f"model.path={config.path} cannot be loaded: {said} ({advice})") from error
+        bits = re.match(r"I?Q(\d)", kind)
+        return f"GGUF {kind}, {bits[1]}-bit, dequantised" if bits else f"GGUF {kind}"
+    stated = _load(AutoConfig, config)
+    quantised = getattr(stated, "quantization_config", None)
+    if quantised is not None:
+        settings = quantised if isinstance(quantised, dict) else quantised.to_dict()
+        bits = settings.get("bits") or next((bits for bits in (4, 8) if settings.get(f"load_in_{bits}bit")), None)
+        return f"{settings.get('quant_method', 'quantised')}" + (f", {bits}-bit" if bits else "")
+    return str(stated.dtype).removeprefix("torch.") if stated.dtype is not None else "dtype not stated"
 
 
 def _load(auto: Any, config: ModelConfig, **kwargs: Any) -> Any:
@@ -251,13 +284,14 @@ def _load(auto: Any, config: ModelConfig, **kwargs: Any) -> Any:
     except Exception as error:  # files can be broken in any way, and each library has its own exceptions
         if auto is AutoModelForCausalLM and ran_out(error):
             raise
-        said, advice = _explain(weights, error, offline)
-        raise LazyBenchError(f"model.path={config.path} cannot be loaded: {said} ({advice})") from error
+        said, advice = _explain(config, error, offline)
+        kind = OutOfReach if offline or (isinstance(error, OSError) and not weights.is_local) else LazyBenchError
+        raise kind(f"model.path={config.path} cannot be loaded: {said} ({advice})") from error
 
 
-def _explain(weights: Weights, error: Exception, offline: str | None) -> tuple[str, str]:
+def _explain(config: ModelConfig, error: Exception, offline: str | None) -> tuple[str, str]:
     """What was wrong with the files of a model, and what to do."""
-    said = first_line(error)
+    weights, said = locate(config), first_line(error)
     if "trust_remote_code" in str(error):
         return "it comes with Python code of its own", "set model.trust_remote_code=true if you trust that code"
     if isinstance(error, ImportError):
@@ -272,28 +306,7 @@ def _explain(weights: Weights, error: Exception, offline: str | None) -> tuple[s
         path = Path(weights.place) / weights.gguf_file
         return said, f"a file of {path.stat().st_size:,} bytes; get it again if it is damaged or cut short"
     if weights.is_local:
-        return (
-            _damage(Path(weights.place)) or said,
-            "a folder must hold whole config.json, tokenizer and .safetensors files, as save_pretrained writes them",
-        )
+        return model_folder.explain(Path(weights.place), said, not config.shape, not names_tokenizer(config))
     if offline:
         return f"{offline}, and the local cache lacks it", "connect to the hub, or give a local folder or .gguf file"
     return said, "log in with `hf auth login` if the model is gated, or give a local folder or .gguf file"
-
-
-def _damage(folder: Path, pattern: str = "*") -> str | None:
-    """The first of a folder's files that cannot be read, and why; None where all can."""
-    for path in sorted(folder.glob(pattern)):
-        try:
-            if path.suffix == ".json":
-                content = json.loads(path.read_bytes())
-                if path.name in _OBJECTS and not isinstance(content, dict):
-                    return f"{path}: must hold a JSON object, not {kind(content)}"
-            elif path.suffix == ".safetensors":
-                with safe_open(path, "pt"):
-                    pass
-        except json.JSONDecodeError as error:
-            return f"{path}:{error.lineno}: not JSON: {error.msg} at column {error.colno}"
-        except (OSError, ValueError, SafetensorError) as error:
-            return f"{path}: {first_line(error)}"
-    return None

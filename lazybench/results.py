@@ -8,6 +8,13 @@ from typing import Any
 
 from lazybench.facts import DatasetFacts
 
+_TIMES = {"ttft_speedup": "ttft_s", "generation_speedup": "generation_s", "decode_step_speedup": "decode_step_s"}
+# What a time is set against, by what is behind a speedup's name: the unmodified model, or the method's own engine.
+_OVER = {"": "baseline", "_over_keep_1": "keep_1"}
+SPEEDUPS = tuple(f"{name}{over}" for name in _TIMES for over in _OVER)
+_AVERAGED = ("score", *SPEEDUPS, "prompt_computed")
+_COUNTED = ("records", "failed", "disturbed", "retaken")
+
 
 def summarise(rows: Iterable[Mapping[str, Any]], facts: Mapping[str, DatasetFacts]) -> dict[str, Any]:
     """Scores and speedups of a run.
@@ -17,11 +24,15 @@ def summarise(rows: Iterable[Mapping[str, Any]], facts: Mapping[str, DatasetFact
         facts: facts by dataset.
 
     Returns:
-        `datasets` and `tasks`, each by name with `score` (0 to 100), `records`, `failed` (records the method
-        could not run, left out of the rest), `ttft_speedup` and `generation_speedup` (mean baseline time over
-        mean method time on the same records; None without paired times), `prompt_computed` (0 to 1) and
-        `score_by_seed` (the score of each seed of a method that has several, else None). A task's values are the
-        mean over its datasets.
+        `datasets` and `tasks`, each by name, and `mean_of_tasks`, which is None for a single task. Each has
+        `score` (0 to 100), `records`, `failed` (records the method could not run, left out of the rest), `disturbed`
+        (records whose times other work on the machine had a part in, left out of speedups), `retaken` (passes taken
+        again for that), `prompt_computed` (1 is the whole prompt once), `score_by_seed` (the score of each seed of a
+        method that has several, else None), and speedups: `ttft_speedup`, `generation_speedup` and
+        `decode_step_speedup` over the unmodified model, each also `..._over_keep_1`, over the method's own engine with
+        nothing pruned. A dataset's speedup is the mean of that time over the mean of the method's on the same
+        records; None without such times. A task's values are the mean over its datasets, and `mean_of_tasks` is the
+        mean over the tasks.
     """
     by_dataset: dict[str, list[Mapping[str, Any]]] = {}
     for row in rows:
@@ -31,20 +42,30 @@ def summarise(rows: Iterable[Mapping[str, Any]], facts: Mapping[str, DatasetFact
     for name, numbers in datasets.items():
         if facts[name].task is not None:
             by_task.setdefault(facts[name].task, []).append(numbers)
-    return {"datasets": datasets, "tasks": {task: _macro_average(of) for task, of in by_task.items()}}
+    tasks = {task: _macro_average(of) for task, of in by_task.items()}
+    mean = _macro_average(list(tasks.values())) if len(tasks) > 1 else None
+    return {"datasets": datasets, "tasks": tasks, "mean_of_tasks": mean}
 
 
 def _dataset(every: list[Mapping[str, Any]]) -> dict[str, Any]:
     rows = [row for row in every if not row.get("error")]
-    counts = {"records": len(rows), "failed": len(every) - len(rows)}
+    timed = [row for row in rows if not row["disturbed"]]
+    counts = {
+        "records": len(rows),
+        "failed": len(every) - len(rows),
+        "disturbed": len(rows) - len(timed),
+        "retaken": sum(row["retaken"] for row in rows),
+    }
     if not rows:
-        nothing = ("score", "ttft_speedup", "generation_speedup", "prompt_computed", "score_by_seed")
-        return {**dict.fromkeys(nothing), **counts}
+        return {**dict.fromkeys((*_AVERAGED, "score_by_seed")), **counts}
     return {
         "score": 100 * fmean(row["score"] for row in rows),
         **counts,
-        "ttft_speedup": _speedup(rows, "ttft_s"),
-        "generation_speedup": _speedup(rows, "generation_s"),
+        **{
+            f"{name}{over}": _speedup(timed, time, f"{other}_{time}")
+            for name, time in _TIMES.items()
+            for over, other in _OVER.items()
+        },
         "prompt_computed": fmean(row["prompt_computed"] for row in rows),
         "score_by_seed": _by_seed([[repeat["score"] for repeat in row.get("repeats", ())] for row in rows], 100),
     }
@@ -57,18 +78,17 @@ def _by_seed(scores: Sequence[Sequence[float] | None], scale: float = 1) -> list
     return [scale * fmean(of_seed) for of_seed in zip(*scores, strict=True)]
 
 
-def _speedup(rows: list[Mapping[str, Any]], time: str) -> float | None:
-    if any(row[f"baseline_{time}"] is None for row in rows):
-        return None
-    return fmean(row[f"baseline_{time}"] for row in rows) / fmean(row[time] for row in rows)
+def _speedup(rows: list[Mapping[str, Any]], time: str, other: str) -> float | None:
+    """Mean of another's time over the mean of the method's, on the records that have both."""
+    # An answer of one token has no decode step.
+    both = [(row[other], row[time]) for row in rows if row[other] is not None and row[time] is not None]
+    return fmean(of for of, _ in both) / fmean(own for _, own in both) if both else None
 
 
-def _macro_average(datasets: list[dict[str, Any]]) -> dict[str, Any]:
+def _macro_average(members: list[dict[str, Any]]) -> dict[str, Any]:
     averaged = {}
-    for key in ("score", "ttft_speedup", "generation_speedup", "prompt_computed"):
-        values = [numbers[key] for numbers in datasets]
+    for key in _AVERAGED:
+        values = [numbers[key] for numbers in members]
         averaged[key] = None if None in values else fmean(values)
-    averaged["score_by_seed"] = _by_seed([numbers["score_by_seed"] for numbers in datasets])
-    for key in ("records", "failed"):
-        averaged[key] = sum(numbers[key] for numbers in datasets)
-    return averaged
+    averaged["score_by_seed"] = _by_seed([numbers["score_by_seed"] for numbers in members])
+    return averaged | {key: sum(numbers[key] for numbers in members) for key in _COUNTED}

@@ -12,9 +12,10 @@ from tqdm import tqdm
 from lazybench import environment
 from lazybench.bench import Bench
 from lazybench.config import RunConfig
-from lazybench.console import scores_table
-from lazybench.data import data_label
-from lazybench.jobs.job import Job, Sources, check_context, prepare
+from lazybench.console import disturbances, scores_table
+from lazybench.data import data_label, left_out
+from lazybench.jobs.command import command_of
+from lazybench.jobs.job import Job, Sources, check_job, prepare
 from lazybench.jobs.states import StateFile
 from lazybench.language_model import load_model
 from lazybench.methods.calibrated import Calibrated
@@ -34,23 +35,24 @@ def run(config: RunConfig) -> Path:
         LazyBenchError: anything about the settings, the data, the model or the folder that cannot work.
     """
     with StateFile(config).following() as state:
-        return _run(prepare(config, Sources()), state)
+        sources = Sources()
+        return _run(prepare(config, sources), sources, state)
 
 
-def _run(job: Job, state: StateFile) -> Path:
+def _run(job: Job, sources: Sources, state: StateFile) -> Path:
     config = job.config
     where = environment.describe(config.model)
-    folder = RunFolder(job.folder(where), job.shard)
-    _announce(job)
-    state.found(folder.path, len(job.own))
-    scores = folder.finished(job.keys, config.trace)
+    folder = RunFolder(job.folder(where), job.shard, config.rerun)
+    _announce(job, where)
+    state.found(folder.path, len(job.own), job.settings, where)
+    scores = None if config.rerun else folder.finished(job.keys, config.trace)
     if scores is None or (config.retry_failed and _failed(folder, config.trace)):
         folder.check()
+        check_job(job, sources)
         model = load_model(config.model)
-        check_context(config.model, job.new_tokens, model)
         job.method.prepare(model)
         bench = Bench(config, job.method, model, job.tokenizer, job.facts)
-        with folder.opened(job.settings, where):
+        with folder.opened({**job.settings, "command": command_of(config)}, where):
             state.running(folder.path, len(job.own))
             scores = _complete(folder, bench, job)
     else:
@@ -72,12 +74,14 @@ def _complete(folder: RunFolder, bench: Bench, job: Job) -> Mapping[str, Any] | 
         folder.traces.drop(failed)
         done, traced = ({key: row for key, row in rows.items() if key not in failed} for rows in (done, traced))
     missing = [record for record in job.own if record.key not in done]
+    if job.config.rerun and (kept := RunFolder(folder.path).survey(None)[0]):
+        print(f"running anew: the {kept} records in {folder.path} stay until {len(job.own)} are done again")
     if len(missing) < len(job.own):
         print(f"going on in {folder.path}: {len(job.own) - len(missing)} of {len(job.own)} records are done")
     if missing:
         bench.warm_up(missing[0])
-    for record in tqdm(missing, unit="record", desc=bench.method.name, disable=not missing):
-        folder.predictions.add(bench.row(record))
+    for place, record in enumerate(tqdm(missing, unit="record", desc=bench.method.name, disable=not missing)):
+        folder.predictions.add(bench.row(record, backwards=place % 2 == 1))
     if job.config.trace:
         untraced = [record for record in job.own if record.key not in traced]
         for record in tqdm(untraced, unit="record", desc="tracing", disable=not untraced):
@@ -88,20 +92,27 @@ def _complete(folder: RunFolder, bench: Bench, job: Job) -> Mapping[str, Any] | 
     )
 
 
-def _announce(job: Job) -> None:
+def _announce(job: Job, where: Mapping[str, Any]) -> None:
     config, part = job.config, "" if job.shard is None else f", shard {job.config.shard}"
-    print(f"model {config.model.name}, data {config.data.name}, method {job.method.name}, task {config.task}{part}")
+    weights = where.get("weights_format")
+    model = f"{config.model.name} ({weights})" if weights else config.model.name
+    print(f"model {model}, data {config.data.name}, method {job.method.name}, task {config.task}{part}")
     print(f"records: {data_label(config.data)}")
+    if lacking := left_out(config.task, config.data):
+        print(lacking)
     if isinstance(job.method, Calibrated):
         print(f"calibrated for {job.method.budget}: {provenance(asdict(job.method))}")
 
 
 def _report(job: Job, scores: Mapping[str, Any] | None, folder: RunFolder) -> None:
     if scores is None:
-        done = len(folder.done().keys() & set(job.keys))
+        done = len(RunFolder(folder.path).done().keys() & set(job.keys))
         print(f"\nshard {job.config.shard} is done, {done} of the run's {len(job.keys)} records are: {folder.path}")
         return
-    print(f"\n{scores_table(scores)}\n\nsaved in {folder.path}")
+    print(f"\n{scores_table(scores)}\n")
+    if said := disturbances(scores):
+        print(said)
+    print(f"saved in {folder.path}")
     if job.config.data.source == "sample":
         print("next, on LongBench itself: add data=longbench, and data.root=FOLDER if it is on this machine")
     else:

@@ -25,6 +25,8 @@ SCORES = "scores.json"
 CONFIG = "config.yaml"
 ENVIRONMENT = "environment.json"
 _LOCK = ".lock"
+# In front of the names of the files that hold a rerun's rows until all are there.
+_RERUN = "rerun-"
 
 Key = tuple[str, str]
 Rows = dict[Key, dict[str, Any]]
@@ -60,20 +62,24 @@ class Journal:
             os.truncate(self.path, self.read())
 
     def read(self) -> int:
-        """Read what is on disk into `rows` and leave the file alone; returns the bytes of its whole lines."""
-        self.rows, whole = {}, 0
+        """Read what is on disk into `rows` and leave the file alone; returns the bytes of its whole lines.
+
+        Raises:
+            LazyBenchError: a line before the last one is damaged; `rows` then holds those that are not.
+        """
+        self.rows, whole, damaged, number = {}, 0, None, 0
         with open(self.path, "rb") as file:
             for number, line in enumerate(file, start=1):
                 row = _parse(line)
                 if row is None:
-                    if file.read(1):
-                        raise LazyBenchError(
-                            f"{self.path}:{number} is not a record, with more lines behind it: move the file away "
-                            "to start anew"
-                        )
-                    break
+                    damaged = damaged or number
+                    continue
                 self.rows[row["dataset"], row["_id"]] = row
                 whole += len(line)
+        if damaged is not None and damaged < number:
+            raise LazyBenchError(
+                f"{self.path}:{damaged} is not a record, with more lines behind it: move the file away to start anew"
+            )
         return whole
 
     def add(self, row: dict[str, Any]) -> None:
@@ -106,6 +112,21 @@ def journals(folder: Path, name: str) -> list[Path]:
     return [*sorted(parts), folder / name]
 
 
+def run_folders(root: Path) -> list[Path]:
+    """Folders below `root` that hold a run, or what is left of one: its records, or two of its other files.
+
+    Folders with a dot in front are passed over.
+    """
+    found = []
+    for place, inner, files in os.walk(root):
+        inner[:] = [name for name in inner if not name.startswith(".")]
+        folder = Path(place)
+        others = {CONFIG, ENVIRONMENT, SCORES}.intersection(files)
+        if len(others) > 1 or any(path.name in files for path in journals(folder, PREDICTIONS)):
+            found.append(folder)
+    return sorted(found)
+
+
 def settled(rows: Iterable[dict[str, Any]]) -> Rows:
     """Rows by dataset and id; of several of one record the last holds, but no failure takes the place of an answer."""
     found: Rows = {}
@@ -136,15 +157,50 @@ def replace(path: Path, text: str) -> None:
             temporary.unlink(missing_ok=True)
 
 
+def check_writable(path: Path) -> None:
+    """See that a folder can be written or made, as far as can be told without doing it.
+
+    Raises:
+        LazyBenchError: it cannot.
+    """
+    place = next(place for place in (path, *path.parents) if place.exists())
+    with _writing(path):
+        if not place.is_dir():
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+        system = os.statvfs(place)
+        if system.f_flag & os.ST_RDONLY:
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+        if not os.access(place, os.W_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        if system.f_blocks and not system.f_bavail:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def scored_records(folder: Path) -> int | None:
+    """How many records the scores of a run are about, failed ones included; None where there are no such scores."""
+    try:
+        datasets = json.loads((folder / SCORES).read_text("utf-8"))["datasets"].values()
+        return sum(of["records"] + of["failed"] for of in datasets)
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        return None
+
+
 @contextmanager
 def _writing(path: Path) -> Iterator[None]:
     """Say in one line that `path` cannot be written."""
     try:
         yield
     except OSError as error:
-        raise LazyBenchError(
-            f"{path} cannot be written: {error.strerror or error}; the records already there stay valid"
-        ) from error
+        kept = "; the records already there stay valid" if _holds_records(path) else ""
+        raise LazyBenchError(f"{path} cannot be written: {error.strerror or error}{kept}") from error
+
+
+def _holds_records(path: Path) -> bool:
+    """Whether a run's folder, or that of one of its files, has records in it."""
+    with suppress(OSError):
+        folder = path if path.is_dir() else path.parent
+        return any(file.stat().st_size for file in journals(folder, PREDICTIONS) if file.is_file())
+    return False
 
 
 def _line(row: Mapping[str, Any]) -> str:
@@ -166,20 +222,27 @@ class RunFolder:
     A shard writes files of its own; when all records are there, they become one. Whoever reads a run takes its
     files together (`journals`), so it is one run at any time.
 
+    A rerun goes through the records once more, into files of its own. They take the places of the earlier ones at its
+    end, so that a rerun that is stopped takes nothing away, and goes on when it is started again.
+
     Args:
         path: `<output>/<model>/<data>/<method>/<hash>`.
         shard: the part of the records that this process runs; None for all.
+        rerun: whether it runs them again.
 
     Attributes:
         predictions: one line a record.
         traces: what untimed passes saw, one line a record.
     """
 
-    def __init__(self, path: Path, shard: Shard | None = None) -> None:
+    def __init__(self, path: Path, shard: Shard | None = None, rerun: bool = False) -> None:
         self.path = path
-        self.predictions = Journal(path / _part(PREDICTIONS, shard))
-        self.traces = Journal(path / _part(TRACES, shard))
+        self._prefix = _RERUN if rerun else ""
+        self.predictions = Journal(path / _part(self._prefix + PREDICTIONS, shard))
+        self.traces = Journal(path / _part(self._prefix + TRACES, shard))
         self._shard = shard
+        self._rerun = rerun
+        self._about: dict[str, str] = {}
         self._whole: Lock | None = None
 
     @property
@@ -201,27 +264,47 @@ class RunFolder:
             LazyBenchError: it cannot be written.
             Busy: another process is at work in it.
         """
-        place = next(path for path in (self.path, *self.path.parents) if path.exists())
-        with _writing(self.path):
-            if not place.is_dir():
-                raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
-            if os.statvfs(place).f_flag & os.ST_RDONLY:
-                raise OSError(errno.EROFS, os.strerror(errno.EROFS))
-            if not os.access(place, os.W_OK | os.X_OK):
-                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        check_writable(self.path)
         if (self.is_busy or is_held(self.path / _LOCK)) and not is_restarted():
             raise self._busy()
 
     def _busy(self) -> Busy:
         return Busy(f"another process is at work in {self.path}")
 
-    def count(self) -> int:
-        """How many of these records are done."""
-        if self._shard is None:
-            return len(self.done())
-        with suppress(FileNotFoundError):
-            self.predictions.read()
-        return len(self.predictions.rows)
+    def survey(self, records: int | None) -> tuple[int, str | None]:
+        """How many of these records are done, and what is wrong with the files they are in.
+
+        Args:
+            records: how many there are to do; None where that is not known.
+        """
+        rows, damage = [], None
+        for path in journals(self.path, PREDICTIONS):
+            shard = _shard_of(path)
+            if shard is not None and self._shard not in (None, shard) and shard.count == self._shard.count:
+                continue  # other records than these
+            journal = Journal(path)
+            try:
+                journal.read()
+            except FileNotFoundError:
+                continue
+            except (OSError, LazyBenchError) as error:
+                damage = str(error)
+            rows += journal.rows.values()
+        done, scored = len(settled(rows)), scored_records(self.path)
+        lost = max(0, (scored or 0) - done)
+        if self._shard is not None and records is not None:
+            done = max(0, min(done, records - lost))  # the others are of other shards
+        if lost and damage is None:
+            damage = f"{lost} of the {scored} records that its scores are about are gone"
+        return done, damage
+
+    @property
+    def rerun_records(self) -> int | None:
+        """How many records a rerun that has not come to its end has run again; None where there is none."""
+        files = [path for path in journals(self.path, _RERUN + PREDICTIONS) if path.exists()]
+        with suppress(LazyBenchError):
+            return len(self._rows(_RERUN + PREDICTIONS)) if files else None
+        return None
 
     @contextmanager
     def opened(self, config: Mapping[str, Any], environment: Mapping[str, Any]) -> Iterator[RunFolder]:
@@ -238,18 +321,19 @@ class RunFolder:
                 locks.append(Lock(self.path / _lock_name(self._shard)))
         try:
             self._whole = locks[0]
+            self._about = {
+                CONFIG: yaml.safe_dump(dict(config), sort_keys=False, allow_unicode=True),
+                ENVIRONMENT: json.dumps(dict(environment), indent=2) + "\n",
+            }
             # Shards share the folder with each other, but with no process that takes it for itself.
             taken = self._whole.exclusive() if self._shard is None else self._whole.shared() and locks[1].exclusive()
             if not taken or self._is_cut_otherwise():
                 raise self._busy()
-            # Made anew from the rows at the end: what is about to change must not look finished.
-            with _writing(self.path):
-                (self.path / SCORES).unlink(missing_ok=True)
-            replace(self.path / CONFIG, yaml.safe_dump(dict(config), sort_keys=False, allow_unicode=True))
-            replace(self.path / ENVIRONMENT, json.dumps(dict(environment), indent=2) + "\n")
+            if not self._rerun or not (self.path / CONFIG).exists():
+                self._begin_change()
             if self._shard is None:
                 for name in (PREDICTIONS, TRACES):
-                    self._merge(name, self.done(name))
+                    self._merge(self._prefix + name, self.done(name))
             with _writing(self.path):
                 self.predictions.load()
                 self.traces.load()
@@ -258,12 +342,22 @@ class RunFolder:
             for lock in locks:
                 lock.close()
 
+    def _begin_change(self) -> None:
+        """Say what the rows are made with from here on, and make sure that they do not look finished."""
+        with _writing(self.path):
+            (self.path / SCORES).unlink(missing_ok=True)
+        for name, text in self._about.items():
+            replace(self.path / name, text)
+
     def done(self, name: str = PREDICTIONS) -> Rows:
-        """The rows of all shards so far.
+        """The rows of all shards so far; of a rerun those that it has run again.
 
         Raises:
             LazyBenchError: a line before the last one of a file is damaged.
         """
+        return self._rows(self._prefix + name)
+
+    def _rows(self, name: str) -> Rows:
         rows: list[dict[str, Any]] = []
         for path in journals(self.path, name):
             journal = Journal(path)
@@ -281,7 +375,7 @@ class RunFolder:
         """
         try:
             scores = json.loads((self.path / SCORES).read_text("utf-8"))
-            complete = all(set(records) <= self.done(name).keys() for name in journal_names(traced))
+            complete = all(set(records) <= self._rows(name).keys() for name in journal_names(traced))
             complete &= not self._parts(PREDICTIONS) and not self._parts(TRACES)
         except (OSError, ValueError, LazyBenchError):
             return None
@@ -291,6 +385,8 @@ class RunFolder:
         self, records: Sequence[Key], traced: bool, summarise: Callable[[Rows], Mapping[str, Any]]
     ) -> Mapping[str, Any] | None:
         """Where all records are there, make one file of the shards' and write the scores; call it while `opened`.
+
+        A rerun puts its rows into the places of the earlier ones before that.
 
         Args:
             records: dataset and id of all the run's records, in their order.
@@ -304,13 +400,46 @@ class RunFolder:
             self._whole.release()
             if not self._whole.exclusive():
                 return None  # a shard is still at work; the last one to end finds all records there
-        if not all(set(records) <= self.done(name).keys() for name in journal_names(traced)):
-            return None
-        for name in (PREDICTIONS, TRACES):
-            self._merge(name, records)
-        scores = summarise(self.done())
-        replace(self.path / SCORES, json.dumps(scores, indent=2) + "\n")
+        taken = self._take_places(records, traced) if self._rerun else []
+        scores = None
+        if all(set(records) <= self._rows(name).keys() for name in journal_names(traced)):
+            for name in (PREDICTIONS, TRACES):
+                self._merge(name, records)
+            scores = summarise(self._rows(PREDICTIONS))
+            replace(self.path / SCORES, json.dumps(scores, indent=2) + "\n")
+        # Last of all: whatever stops this before, the rerun is done again from here and not from its start.
+        _remove(taken)
         return scores
+
+    def _take_places(self, records: Sequence[Key], traced: bool) -> list[Path]:
+        """Put the rows of reruns that have gone through all their records into the places of the earlier ones.
+
+        Where no traces were taken again, those of the earlier rows go: they are not about the new ones.
+
+        Returns:
+            the reruns' files, which are no longer needed.
+        """
+        again = {name: self.done(name) for name in (PREDICTIONS, TRACES)}
+        complete = [
+            (shard, own)
+            for shard in {self._shard, *map(_shard_of, journals(self.path, _RERUN + PREDICTIONS))}
+            for own in [set(records if shard is None else shard.of(records))]
+            if all(own <= again[name].keys() for name in journal_names(traced))
+        ]
+        taken = {key for _, own in complete for key in own}
+        if not taken:
+            return []
+        self._begin_change()
+        for name, rows in again.items():
+            # A rerun of all records also replaces a damaged file, which cannot be read.
+            earlier = self._rows(name) if set(records) - taken else {}
+            rows = {key: row for key, row in earlier.items() if key not in taken} | {
+                key: row for key, row in rows.items() if key in taken
+            }
+            if rows:
+                replace(self.path / name, "".join(_line(rows[key]) for key in records if key in rows))
+            _remove([*self._parts(name), *([] if rows else [self.path / name])])
+        return [self.path / _part(_RERUN + name, shard) for shard, _ in complete for name in (PREDICTIONS, TRACES)]
 
     def _parts(self, name: str) -> list[Path]:
         return journals(self.path, name)[:-1]
@@ -321,9 +450,13 @@ class RunFolder:
             return
         rows = self.done(name)
         replace(self.path / name, "".join(_line(rows[key]) for key in records if key in rows))
-        with _writing(self.path):
-            for path in parts:
-                path.unlink()
+        _remove(parts)
+
+
+def _remove(paths: Iterable[Path]) -> None:
+    for path in paths:
+        with _writing(path):
+            path.unlink(missing_ok=True)
 
 
 def journal_names(traced: bool) -> tuple[str, ...]:
@@ -334,6 +467,12 @@ def journal_names(traced: bool) -> tuple[str, ...]:
 def _part(name: str, shard: Shard | None) -> str:
     stem, suffix = name.split(".")
     return name if shard is None else f"{stem}-{shard}.{suffix}"
+
+
+def _shard_of(path: Path) -> Shard | None:
+    """The shard that a file is of; None for the whole run."""
+    found = re.search(r"-(\d+)of(\d+)$", path.stem)
+    return None if found is None else Shard(int(found[1]), int(found[2]))
 
 
 def _lock_name(shard: Shard | None) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -25,7 +26,7 @@ def trace(bench: Bench, record: Record) -> dict[str, Any]:
     Returns:
         `_id`, `dataset`, `error` where the method cannot run, and
         `first_token_kl`: KL divergence of the method's distribution of the first new token from the unmodified
-        model's, in nats; for methods with several seeds, of seed 0;
+        model's, in nats; for methods with several seeds, their mean;
         `stages` and `computed`, for methods on the engine with stages: by step and stage, the fraction of prompt
         tokens that have keys and values in the layers after it (paper, Figure 7);
         `attention`, for the baseline: the newest token's attention by layer (paper, Figure 2).
@@ -41,16 +42,23 @@ def trace(bench: Bench, record: Record) -> dict[str, Any]:
 def _traced(bench: Bench, prompt: Prompt) -> dict[str, Any]:
     if bench.is_baseline:
         return {"first_token_kl": 0.0, "attention": _attention(bench, prompt)}
-    decode, unmodified = _tracing(bench, prompt), _tracing(bench, prompt)
-    output = answer(bench.method, prompt, decode, seed=0)
-    unmodified.max_new_tokens = 1
+    unmodified = _tracing(bench, prompt, new_tokens=1)
     unmodified(prompt.ids)
-    return {"first_token_kl": _divergence(unmodified.first_logits, decode.first_logits)} | _progress(output)
+    divergences, progress = [], {}
+    for seed in range(bench.method.repeats):
+        # What is computed by step takes a whole answer, which one seed shows; the rest is about the first token.
+        decode = _tracing(bench, prompt, new_tokens=None if seed == 0 else 1)
+        output = answer(bench.method, prompt, decode, seed)
+        divergences.append(_divergence(unmodified.first_logits, decode.first_logits))
+        progress = progress or _progress(output)
+    return {"first_token_kl": fmean(divergences)} | progress
 
 
-def _tracing(bench: Bench, prompt: Prompt) -> Decoder:
+def _tracing(bench: Bench, prompt: Prompt, new_tokens: int | None = None) -> Decoder:
     decode = bench.decoder(prompt)
     decode.tracing = True
+    if new_tokens is not None:
+        decode.max_new_tokens = new_tokens
     return decode
 
 
@@ -80,8 +88,7 @@ def _computed(stats: Stats, layers: list[int]) -> list[list[float]]:
 
 
 def _attention(bench: Bench, prompt: Prompt) -> dict[str, Any]:
-    decode = _tracing(bench, prompt)
-    decode.max_new_tokens = 1
+    decode = _tracing(bench, prompt, new_tokens=1)
     with lazyllm.enable(bench.model, lazyllm.PruningSchedule(), record_importance=True) as lazy:
         decode(prompt.ids)
     importance = torch.stack(lazy.stats.importance).double().cpu()

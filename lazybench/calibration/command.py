@@ -11,7 +11,7 @@ from lazybench.calibration.folder import Folder
 from lazybench.calibration.plan import Plan
 from lazybench.calibration.study import Study
 from lazybench.config import CalibrateConfig
-from lazybench.data import data_label
+from lazybench.data import data_label, left_out
 from lazybench.errors import LazyBenchError
 from lazybench.jobs.job import check_context
 from lazybench.language_model import load_model
@@ -31,6 +31,8 @@ def main(config: CalibrateConfig) -> Path:
     where = environment.describe(config.model)
     print(f"model {config.model.name}, data {config.data.name}, task {config.task}: {len(plan.records)} records")
     print(f"records: {data_label(config.data)}")
+    if lacking := left_out(config.task, config.data):
+        print(lacking)
     model = load_model(config.model)
     check_context(config.model, plan.new_tokens, model)
     with Folder(plan.folder(where), f"{plan.slug}/{config.half}").opened(plan.settings, where) as folder:
@@ -51,7 +53,7 @@ def _calibrate(plan: Plan, study: Study, folder: Folder) -> None:
     for half in plan.halves:
         study.search(half, 60 * plan.config.minutes / len(plan.halves))
     results = [result for half in plan.halves for result in study.held_out(half)]
-    output.write_frontier(folder, plan, found.table(results), study)
+    output.write_frontier(folder, plan, results, study)
     for budget in plan.budgets:
         chosen = [choose(budget, study.winners(half), study.loss(half)) for half in plan.halves]
         missed = [half for half, trial in zip(plan.halves, chosen, strict=True) if trial is None]

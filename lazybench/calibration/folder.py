@@ -74,6 +74,10 @@ class Folder:
         """The YAML of a method: with `found` as `--config-dir`, `method=NAME` finds it."""
         return self.found / _METHODS / f"{name}.yaml"
 
+    def table(self, name: str) -> Path:
+        """The CSV of what was found that goes by this name."""
+        return self.found / f"{name}.csv"
+
     def measured(
         self,
         what: str,

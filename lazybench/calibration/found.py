@@ -11,10 +11,13 @@ import pandas as pd
 from lazybench.calibration.harm import Candidate
 from lazybench.calibration.search import Trial
 from lazybench.data.record import Record
-from lazybench.report.bootstrap import Estimate, estimate
+from lazybench.report.intervals import Estimate, estimate
 
 # How a schedule came about: found, or the reference scaled in one of two ways.
 CALIBRATED, KEEPS, DEPTH = "calibrated", "reference, keeps scaled", "reference, depth scaled"
+# Columns that say how many times less harm than the reference a found schedule does.
+REDUCTIONS = {"harm_reduction_to_keeps": KEEPS, "harm_reduction_to_depth": DEPTH}
+_RECORD = ("half", "dataset", "_id")
 
 
 @dataclass(frozen=True)
@@ -53,62 +56,83 @@ def calibrated(results: Sequence[Result], trials: Sequence[Trial]) -> list[Resul
     ]
 
 
-def table(results: Sequence[Result]) -> pd.DataFrame:
+def records(results: Sequence[Result]) -> pd.DataFrame:
+    """One row a schedule and record, from which `table` makes the frontier.
+
+    Returns:
+        `half`, `speedup`, `kind`, `schedule`, `importance`, `found_kl`, and `dataset`, `_id` and `kl` (nats) of a
+        record of the other half.
+    """
+    return pd.DataFrame(
+        {
+            "half": result.half,
+            "speedup": result.speedup,
+            "kind": result.kind,
+            "schedule": result.candidate.schedule.spec,
+            "importance": str(result.candidate.importance),
+            "found_kl": result.found_kl,
+            "dataset": record.dataset,
+            "_id": record.id,
+            "kl": kl,
+        }
+        for result in results
+        for record, kl in zip(result.records, result.kl, strict=True)
+    )
+
+
+def table(rows: pd.DataFrame) -> pd.DataFrame:
     """One row a half, speedup and kind; where there are two halves, further rows for both together.
+
+    Args:
+        rows: what `records` gives.
 
     Returns:
         `half`, `speedup`, `kind`, `schedule`, `importance`, `found_kl`; `kl`, the mean over the `records` of the other
-        half, in nats; `to_keeps` and `to_depth`, that mean over the scaled reference's on the same records; each with
-        `_low` and `_high`, the 95% interval by a bootstrap over records.
+        half, in nats; `harm_reduction_to_keeps` and `harm_reduction_to_depth`, how many times as large the scaled
+        reference's mean is on the same records: above 1 the found schedule does less harm. These three each with
+        `_low` and `_high`, their 95% interval over records, empty where there are too few.
     """
-    halves = list(dict.fromkeys(result.half for result in results))
-    rows = [_row(half, [result]) | _ratios([result], results) for half in halves for result in _of(results, half)]
+    halves = list(rows["half"].unique())
+    parts = [(half, part) for half in halves for part in _parts(rows[rows["half"] == half])]
     if len(halves) > 1:
-        for key in dict.fromkeys((result.speedup, result.kind) for result in results):
-            both = [result for result in results if (result.speedup, result.kind) == key]
-            if len(both) == len(halves):
-                rows.append(_row("cross", both) | _ratios(both, results))
-    return pd.DataFrame(rows)
+        parts += [("cross", part) for part in _parts(rows) if part["half"].nunique() == len(halves)]
+    return pd.DataFrame([_row(half, part) | _reductions(part, rows) for half, part in parts])
 
 
-def _of(results: Sequence[Result], half: str) -> list[Result]:
-    return [result for result in results if result.half == half]
+def _parts(rows: pd.DataFrame) -> list[pd.DataFrame]:
+    """The rows of each speedup and kind, in the order in which they come."""
+    return [part for _, part in rows.groupby(["speedup", "kind"], sort=False)]
 
 
-def _row(half: str, members: Sequence[Result]) -> dict[str, object]:
-    found = [result.found_kl for result in members]
-    values = _together(members)
+def _row(half: str, part: pd.DataFrame) -> dict[str, object]:
+    schedules = part.drop_duplicates("half")
+    found = schedules["found_kl"]
+    values = part["kl"].to_numpy()[None]
     return {
         "half": half,
-        "speedup": members[0].speedup,
-        "kind": members[0].kind,
-        "schedule": " | ".join(result.candidate.schedule.spec for result in members),
-        "importance": " | ".join(dict.fromkeys(str(result.candidate.importance) for result in members)),
-        "found_kl": None if None in found else float(np.mean(found)),
-        "records": len(values),
-        **_columns("kl", estimate([(values[None], np.ones((1, len(values))))])),
+        "speedup": part["speedup"].iloc[0],
+        "kind": part["kind"].iloc[0],
+        "schedule": " | ".join(schedules["schedule"]),
+        "importance": " | ".join(schedules["importance"].unique()),
+        "found_kl": None if found.isna().any() else float(found.mean()),
+        "records": len(part),
+        **_columns("kl", estimate([(values, np.ones_like(values))], long_tailed=True, limits=(0, np.inf))),
     }
 
 
-def _ratios(members: Sequence[Result], results: Sequence[Result]) -> dict[str, object]:
-    """The members' KL over that of the reference at the same speedup on the same records."""
+def _reductions(part: pd.DataFrame, rows: pd.DataFrame) -> dict[str, object]:
+    """The KL of the reference at the same speedup over that of a found schedule, on the same records."""
     columns: dict[str, object] = {}
-    for name, kind in (("to_keeps", KEEPS), ("to_depth", DEPTH)):
-        reference = [
-            other
-            for result in members
-            for other in results
-            if (other.half, other.speedup, other.kind) == (result.half, result.speedup, kind)
-        ]
-        ratio = None
-        if len(reference) == len(members) and members[0].kind == CALIBRATED:
-            ratio = estimate([(_together(members)[None], _together(reference)[None])])
-        columns |= _columns(name, ratio)
+    own = part.set_index(list(_RECORD))["kl"]
+    for name, kind in REDUCTIONS.items():
+        reference = rows[(rows["speedup"] == part["speedup"].iloc[0]) & (rows["kind"] == kind)]
+        paired = reference.set_index(list(_RECORD))["kl"].reindex(own.index)
+        reduction = None
+        if part["kind"].iloc[0] == CALIBRATED and paired.notna().all():
+            pairs = [(paired.to_numpy()[None], own.to_numpy()[None])]
+            reduction = estimate(pairs, long_tailed=True, limits=(0, np.inf))
+        columns |= _columns(name, reduction)
     return columns
-
-
-def _together(members: Sequence[Result]) -> np.ndarray:
-    return np.concatenate([np.asarray(result.kl, dtype=float) for result in members])
 
 
 def _columns(name: str, of: Estimate | None) -> dict[str, float | None]:

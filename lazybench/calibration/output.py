@@ -10,7 +10,7 @@ from statistics import fmean
 
 import pandas as pd
 
-from lazybench.calibration import method_file, plot, scores
+from lazybench.calibration import found, method_file, plot, records, scores
 from lazybench.calibration.budgets import KL, Budget
 from lazybench.calibration.folder import Folder
 from lazybench.calibration.found import Result
@@ -18,20 +18,23 @@ from lazybench.calibration.plan import Plan
 from lazybench.calibration.study import Study
 from lazybench.console import table
 from lazybench.data import data_label
+from lazybench.jobs.command import config_dirs
 from lazybench.store import replace
 
 
-def write_frontier(folder: Folder, plan: Plan, frontier: pd.DataFrame, study: Study) -> None:
-    """Write `frontier.csv`, `tried.csv` and the plot, and print the frontier."""
+def write_frontier(folder: Folder, plan: Plan, results: Sequence[Result], study: Study) -> None:
+    """Write what was measured of each record, `frontier.csv`, `tried.csv` and the plot, and print the frontier."""
+    frontier = found.table(records.keep(folder.table(records.KL), found.records(results)))
     tried = pd.concat([study.tried(half) for half in plan.halves], ignore_index=True)
     _csv(folder, "frontier", frontier)
     _csv(folder, "tried", tried)
     title = f"{plan.config.model.name} on {data_label(plan.config.data)}, {plan.config.task}"
     plot.save(frontier, tried[tried["complete"]], title, folder.found / "frontier")
-    header = ["found on", "speedup", "kind", "schedule", "importance", "KL on the other half", "to keeps", "to depth"]
+    header = ["found on", "speedup", "kind", "schedule", "importance", "KL on the other half"]
+    header += ["less harm than keeps scaled (x)", "less harm than depth scaled (x)"]
     rows = [
-        [row["half"], f"{row['speedup']:g}x", row["kind"], row["schedule"], row["importance"]]
-        + [_spread(row, name) for name in ("kl", "to_keeps", "to_depth")]
+        [row["half"], f"{row['speedup']:g}x", row["kind"], row["schedule"], row["importance"], _spread(row, "kl", 3)]
+        + [_spread(row, name, 2) for name in found.REDUCTIONS]
         for _, row in frontier.iterrows()
     ]
     print(f"\n{table(header, rows, left=5)}\n")
@@ -74,6 +77,8 @@ def write_method(folder: Folder, plan: Plan, study: Study, budget: Budget, winne
     other = f"data.half={'second' if plan.config.half == 'first' else 'first'}"
     words = [f"method={name}", f"task={plan.config.task}", *_words("model", "data")]
     words += [other] if len(plan.halves) == 1 else []
+    if places := config_dirs():  # `--config-dir` is for the method that was found
+        words.append("hydra.searchpath=[" + ",".join(f'"file://{place}"' for place in places) + "]")
     print(f"  python -m lazybench run --config-dir {shlex.join([str(folder.found), *words])}")
 
 
@@ -90,31 +95,33 @@ def _words(*sections: str) -> list[str]:
 
 def _confirm(folder: Folder, plan: Plan, study: Study, name: str, winners: Sequence[Result]) -> None:
     """Score the winners on the records that they were not found on, next to the unmodified model."""
-    records, unmodified, scored = [], [], []
+    met, unmodified, scored = [], [], []
     for winner in winners:
-        records += winner.records
+        met += winner.records
         unmodified += study.scores(None, winner.records)
         scored += study.scores(winner.candidate, winner.records)
-    compared = scores.table(records, unmodified, scored, plan.facts)
+    rows = scores.records(met, unmodified, scored, plan.facts)
+    rows = records.keep(folder.table(records.scores_of(name)), rows)
+    compared = scores.table(rows)
     _csv(folder, f"scores_{name}", compared)
     header = ["", "records", "unmodified", "calibrated", "difference"]
     print(f"\n{table(header, [_score_row(row) for _, row in compared.iterrows()])}")
-    print(f"score loss on the other half: {scores.loss(records, unmodified, scored):.2f}%\n")
+    for _, row in compared[compared["note"] != ""].iterrows():
+        print(f"{row['task']}: {row['note']}")
+    print(f"score loss on the other half: {scores.loss(rows):.2f}%\n")
 
 
 def _csv(folder: Folder, name: str, rows: pd.DataFrame) -> None:
-    replace(folder.found / f"{name}.csv", rows.to_csv(index=False, float_format="%.5g", lineterminator="\n"))
+    replace(folder.table(name), records.text(rows))
 
 
-def _spread(row: pd.Series, name: str) -> str:
-    value, low, high = (row[name + end] for end in ("", "_low", "_high"))
-    if pd.isna(value):
-        return "-"
-    return f"{value:.3f}" if pd.isna(low) else f"{value:.3f} ({low:.3f} to {high:.3f})"
+def _spread(row: pd.Series, name: str, digits: int) -> str:
+    shown = [f"{value:.{digits}f}" for value in (row[name + end] for end in ("", "_low", "_high")) if pd.notna(value)]
+    return f"{shown[0]} ({shown[1]} to {shown[2]})" if len(shown) == 3 else "".join(shown) or "-"
 
 
 def _score_row(row: pd.Series) -> list[str]:
     low, high = row["difference_low"], row["difference_high"]
     interval = "" if pd.isna(low) else f" ({low:+.2f} to {high:+.2f})"
-    shown = [f"{row[column]:.2f}" for column in ("unmodified", "score")]
+    shown = [f"{row[column]:.2f}" for column in ("unmodified", "calibrated")]
     return [row["task"], str(row["records"]), *shown, f"{row['difference']:+.2f}{interval}"]

@@ -13,10 +13,10 @@ from transformers import PreTrainedTokenizerBase
 from lazybench.calibration import budgets
 from lazybench.calibration.budgets import SCORE_LOSS, SPEEDUP, Budget
 from lazybench.config import HALVES, CalibrateConfig
-from lazybench.data import half_of
+from lazybench.data import chosen_datasets, half_of
 from lazybench.data.record import Record, fingerprint
 from lazybench.errors import LazyBenchError
-from lazybench.facts import DatasetFacts, datasets_of, load_facts
+from lazybench.facts import DatasetFacts, load_facts
 from lazybench.jobs.job import PLACES, RESULTS_VERSION, Sources
 from lazybench.methods.lazyllm import EQ1, parse_importance
 from lazybench.prompts import Prompt, PromptBuilder
@@ -65,7 +65,8 @@ class Plan:
         if any(budget.what == SCORE_LOSS for budget in asked) and not config.confirm:
             raise LazyBenchError("budget: a score loss needs scores, which confirm=false leaves out")
         facts, sources = load_facts(config.data.datasets), Sources()
-        met = [sources.records(name, config.data, config.model) for name in datasets_of(config.task, facts)]
+        datasets = chosen_datasets(config.task, config.data, facts)
+        met = [sources.records(name, config.data, config.model) for name in datasets]
         records = []
         for half in HALVES:
             found = _in_turns([[record for record in dataset if half_of(record) == half] for dataset in met])

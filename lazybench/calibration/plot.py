@@ -11,6 +11,9 @@ from matplotlib.ticker import LogLocator
 from lazybench.calibration.found import CALIBRATED, DEPTH, KEEPS
 from lazybench.report.figures import style
 
+# Speedup by which kinds stand apart.
+_BESIDE = 0.01
+
 
 def save(frontier: pd.DataFrame, tried: pd.DataFrame, title: str, stem: Path) -> Sequence[Path]:
     """Draw what was found, the scaled reference, and every candidate that was measured in full.
@@ -36,14 +39,14 @@ def save(frontier: pd.DataFrame, tried: pd.DataFrame, title: str, stem: Path) ->
             rows = shown[shown["kind"] == kind].sort_values("speedup")
             if rows.empty:
                 continue
-            around = None
-            if rows["kl_low"].notna().all():
-                around = (rows["kl"] - rows["kl_low"], rows["kl_high"] - rows["kl"])
-            axes.errorbar(rows["speedup"], rows["kl"], yerr=around, capsize=2, label=kind, **style.line(place))
+            low, high = (rows[end].astype(float) for end in ("kl_low", "kl_high"))  # empty where there is none
+            around = (rows["kl"] - low, high - rows["kl"])
+            beside = _BESIDE * (place - 1)  # or one kind's interval hides another's
+            axes.errorbar(rows["speedup"] + beside, rows["kl"], yerr=around, capsize=2, label=kind, **style.line(place))
         axes.set(xlabel="ideal TTFT speedup (×)", ylabel="KL of the next token (nats)", yscale="log")
         axes.yaxis.set_minor_locator(LogLocator(subs=(2, 3, 5)))
         for show in (axes.yaxis.set_major_formatter, axes.yaxis.set_minor_formatter):
             show("{x:g}")
-        figure.suptitle(f"{title}; lines: records held out", fontsize=9)
+        figure.suptitle(f"{title}\nlines: records held out; bars: 95% intervals", fontsize=9)
         style.legend_outside(figure)
         return style.save(figure, stem)

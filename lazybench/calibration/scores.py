@@ -15,9 +15,10 @@ from lazybench.decoding import Decoder, read
 from lazybench.facts import DatasetFacts
 from lazybench.methods.lazyllm import EQ1, PAPER, LazyLLM
 from lazybench.prompts import Prompt
-from lazybench.report.bootstrap import estimate
+from lazybench.report.intervals import estimate
 
 ALL = "all datasets"
+_FLOOR = "both score 0 on every record"
 
 
 def score_of(
@@ -42,43 +43,79 @@ def score_of(
     return scoring.score(facts[record.dataset], read(tokens, prompt, model), record.answers, record.all_classes)
 
 
-def table(
-    records: Sequence[Record], unmodified: Sequence[float], scores: Sequence[float], facts: Mapping[str, DatasetFacts]
+def records(
+    of: Sequence[Record], unmodified: Sequence[float], calibrated: Sequence[float], facts: Mapping[str, DatasetFacts]
 ) -> pd.DataFrame:
-    """Scores, 0 to 100, by task and over all datasets, each a mean over datasets.
+    """One row a record, from which `table` and `loss` are made.
 
     Returns:
-        `task`, `records`, `unmodified`, `score`, and `difference` with its 95% interval, `difference_low` and
-        `difference_high`; none where a dataset has a single record.
+        `task`, `dataset`, `_id`, and the scores `unmodified` and `calibrated`, 0 to 1.
     """
-    frame = pd.DataFrame(
+    return pd.DataFrame(
         {
-            "dataset": [record.dataset for record in records],
-            "task": [facts[record.dataset].task or record.dataset for record in records],
-            "unmodified": 100 * np.asarray(unmodified, dtype=float),
-            "score": 100 * np.asarray(scores, dtype=float),
+            "task": [facts[record.dataset].task or record.dataset for record in of],
+            "dataset": [record.dataset for record in of],
+            "_id": [record.id for record in of],
+            "unmodified": np.asarray(unmodified, dtype=float),
+            "calibrated": np.asarray(calibrated, dtype=float),
         }
     )
-    frame["difference"] = frame["score"] - frame["unmodified"]
-    parts = [(task, frame[frame["task"] == task]) for task in frame["task"].unique()]
-    if len(parts) > 1:
-        parts.append((ALL, frame))
-    return pd.DataFrame([_row(name, part) for name, part in parts])
 
 
-def loss(records: Sequence[Record], unmodified: Sequence[float], scores: Sequence[float]) -> float:
-    """How much lower the mean over datasets of the scores is, in percent of the unmodified model's."""
-    frame = pd.DataFrame({"dataset": [record.dataset for record in records], "before": unmodified, "after": scores})
-    means = frame.groupby("dataset").mean().mean()
-    return 0.0 if means["before"] == 0 else float(100 * (1 - means["after"] / means["before"]))
+def table(rows: pd.DataFrame) -> pd.DataFrame:
+    """Scores, 0 to 100, by task, over all datasets and over the tasks; a task is the mean over its datasets.
+
+    Args:
+        rows: what `records` gives.
+
+    Returns:
+        `task`, `records`, `unmodified`, `calibrated`, and `difference` with its 95% interval, `difference_low` and
+        `difference_high`, empty where there are too few records; `note` names datasets where both models score 0 on
+        every record, which shows nothing. They count in the means all the same.
+    """
+    tasks = {task: part for task, part in rows.groupby("task", sort=False)}
+    found = [_row(task, {task: part}) for task, part in tasks.items()]
+    if len(tasks) > 1:
+        found.append(_row(ALL, {ALL: rows}))
+    if 1 < len(tasks) < rows["dataset"].nunique():
+        found.append(_row(f"mean of the {len(tasks)} tasks", tasks))
+    return pd.DataFrame(found)
 
 
-def _row(name: str, part: pd.DataFrame) -> dict[str, object]:
-    row: dict[str, object] = {"task": name, "records": len(part)}
-    for column in ("unmodified", "score", "difference"):
-        datasets = [of[column].to_numpy()[None] for _, of in part.groupby("dataset", sort=False)]
-        found = estimate([(values, np.ones_like(values)) for values in datasets])
-        row[column] = found.value
-        if column == "difference":
-            row |= {"difference_low": found.low, "difference_high": found.high}
-    return row
+def loss(rows: pd.DataFrame) -> float:
+    """How much lower the mean over datasets of the calibrated scores is, in percent of the unmodified model's."""
+    means = rows.groupby("dataset")[["unmodified", "calibrated"]].mean().mean()
+    return 0.0 if means["unmodified"] == 0 else float(100 * (1 - means["calibrated"] / means["unmodified"]))
+
+
+def _row(name: str, groups: Mapping[str, pd.DataFrame]) -> dict[str, object]:
+    """The mean over groups of the mean over each one's datasets."""
+    datasets = [[part for _, part in group.groupby("dataset", sort=False)] for group in groups.values()]
+    weights = [1 / len(parts) for parts in datasets for _ in parts]
+    parts = [part for group in datasets for part in group]
+    floors = [part["dataset"].iloc[0] for part in parts if not part[["unmodified", "calibrated"]].to_numpy().any()]
+    columns = {}
+    for column in ("unmodified", "calibrated", "difference"):
+        values = [100 * _values(part, column)[None] for part in parts]
+        columns[column] = estimate([(of, np.ones_like(of)) for of in values], weights, limits=(-100, 100))
+    return {
+        "task": name,
+        "records": sum(map(len, parts)),
+        **{column: of.value for column, of in columns.items()},
+        "difference_low": columns["difference"].low,
+        "difference_high": columns["difference"].high,
+        "note": _note(floors, len(parts)),
+    }
+
+
+def _values(part: pd.DataFrame, column: str) -> np.ndarray:
+    values = part["calibrated"] - part["unmodified"] if column == "difference" else part[column]
+    return values.to_numpy()
+
+
+def _note(floors: Sequence[str], datasets: int) -> str:
+    if not floors:
+        return ""
+    if len(floors) == datasets:
+        return f"floor: {_FLOOR}"
+    return f"counts {len(floors)} of {datasets} datasets at the floor ({_FLOOR}): {', '.join(floors)}"

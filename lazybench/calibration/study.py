@@ -18,6 +18,7 @@ from lazybench.calibration.harm import Candidate, Harm
 from lazybench.calibration.plan import Plan
 from lazybench.calibration.scaling import scaled_depth, scaled_keeps
 from lazybench.calibration.scores import loss, score_of
+from lazybench.calibration.scores import records as score_records
 from lazybench.calibration.search import Search, Trial
 from lazybench.calibration.space import Space
 from lazybench.calibration.times import Times
@@ -167,7 +168,12 @@ class Study:
     def loss(self, half: str) -> Callable[[Trial], float]:
         """Gives the score loss, in percent, of a schedule on the half that it was found on."""
         records = self._plan.of_half(half)
-        return lambda trial: loss(records, self.scores(None, records), self.scores(trial.candidate, records))
+
+        def of(trial: Trial) -> float:
+            scored = self.scores(None, records), self.scores(trial.candidate, records)
+            return loss(score_records(records, *scored, self._plan.facts))
+
+        return of
 
     def scores(self, candidate: Candidate | None, records: Sequence[Record]) -> list[float]:
         """LongBench's scores of whole answers, 0 to 1; of the unmodified model's for no candidate."""

@@ -60,11 +60,30 @@ def load(dataset: str, root: str | Path | None, limit: int | None) -> list[Recor
     if not re.fullmatch(r"[A-Za-z0-9][\w.-]*", dataset, re.ASCII):
         raise LazyBenchError(f"{dataset!r} is no dataset's name")
     path = _from_hub() if root is None else Path(root).expanduser()
-    with _lines(dataset, path) as (lines, source):
+    with _told(path), _lines(dataset, path) as (lines, source):
         rows = list(_rows(lines, source, dataset))
     if not rows:
         raise LazyBenchError(f"{source}: the file is empty: one record a line was expected")
     return [_record(row) for row in _through_datasets(rows[:limit])]
+
+
+def names(root: str | Path) -> list[str]:
+    """Names of the datasets that there is a file for, sorted.
+
+    Args:
+        root: a folder or archive, as for `load`.
+
+    Raises:
+        LazyBenchError: there is no such folder or archive, or it cannot be read.
+    """
+    path = Path(root).expanduser()
+    with _told(path):
+        if path.is_dir():
+            return _in_folder(path)
+        if path.is_file():
+            with zipfile.ZipFile(path) as archive:
+                return _in_archive(archive)
+    raise _nothing_at(path)
 
 
 def _from_hub() -> Path:
@@ -92,23 +111,33 @@ def _from_hub() -> Path:
 
 
 @contextmanager
-def _lines(dataset: str, path: Path) -> Iterator[tuple[Iterable[bytes], str]]:
-    """Open the dataset's file at `path`; yields its lines, and its name for messages."""
+def _told(path: Path) -> Iterator[None]:
+    """Say in one line that what lies at `path` cannot be read."""
     try:
-        if path.is_dir():
-            with _open_in_folder(dataset, path) as file:
-                yield file, file.name
-        elif path.is_file():
-            with zipfile.ZipFile(path) as archive, archive.open(_member(dataset, archive, path)) as file:
-                yield file, f"{path}/{file.name}"
-        else:
-            raise LazyBenchError(f"{path}: no such folder or archive")
+        yield
     except OSError as error:
         if error.filename is None and path.is_file():
             raise _unreadable(path, error) from error  # places in the archive that are not there
         raise LazyBenchError(f"{error.filename or path}: cannot be read: {error.strerror or error}") from error
     except _UNREADABLE as error:
         raise _unreadable(path, error) from error
+
+
+@contextmanager
+def _lines(dataset: str, path: Path) -> Iterator[tuple[Iterable[bytes], str]]:
+    """Open the dataset's file at `path`; yields its lines, and its name for messages."""
+    if path.is_dir():
+        with _open_in_folder(dataset, path) as file:
+            yield file, file.name
+    elif path.is_file():
+        with zipfile.ZipFile(path) as archive, archive.open(_member(dataset, archive, path)) as file:
+            yield file, f"{path}/{file.name}"
+    else:
+        raise _nothing_at(path)
+
+
+def _nothing_at(path: Path) -> LazyBenchError:
+    return LazyBenchError(f"{path}: no such folder or archive")
 
 
 def _unreadable(path: Path, error: Exception) -> LazyBenchError:
@@ -122,8 +151,12 @@ def _open_in_folder(dataset: str, folder: Path) -> IO[bytes]:
         path = folder / inner / f"{dataset}.jsonl"
         if path.is_file():
             return path.open("rb")
-    there = [path.stem for inner in _FOLDERS for path in (folder / inner).glob("*.jsonl") if path.is_file()]
-    raise _missing(dataset, folder, there)
+    raise _missing(dataset, folder, _in_folder(folder))
+
+
+def _in_folder(folder: Path) -> list[str]:
+    """Names of the datasets in a folder, sorted."""
+    return sorted({path.stem for inner in _FOLDERS for path in (folder / inner).glob("*.jsonl") if path.is_file()})
 
 
 def _member(dataset: str, archive: zipfile.ZipFile, path: Path) -> zipfile.ZipInfo:
@@ -139,12 +172,17 @@ def _member(dataset: str, archive: zipfile.ZipFile, path: Path) -> zipfile.ZipIn
             # zipfile unpacks the others by whole blocks, of any size, whatever the archive says of them.
             raise LazyBenchError(f"{path}/{info.filename}: compressed in a way other than deflate: pack it anew")
         return info
-    there = [found[2] for name in members if (found := re.fullmatch(r"(data/)?([\w.-]+)\.jsonl", name))]
-    raise _missing(dataset, path, there)
+    raise _missing(dataset, path, _in_archive(archive))
+
+
+def _in_archive(archive: zipfile.ZipFile) -> list[str]:
+    """Names of the datasets in an archive, sorted."""
+    found = [re.fullmatch(r"(data/)?([\w.-]+)\.jsonl", name) for name in archive.namelist()]
+    return sorted({match[2] for match in found if match})
 
 
 def _missing(dataset: str, path: Path, there: list[str]) -> LazyBenchError:
-    found = ", ".join(sorted(there)) or "no .jsonl file"
+    found = ", ".join(there) or "no .jsonl file"
     return LazyBenchError(f"{path}: no {dataset}.jsonl there: found {found}")
 
 

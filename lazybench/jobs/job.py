@@ -9,22 +9,24 @@ from typing import Any
 from hydra.utils import instantiate
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from lazybench import metrics, own_code
 from lazybench.config import DataConfig, ModelConfig, RunConfig, check_name, plain
-from lazybench.data import load_records
+from lazybench.data import chosen_datasets, datasets_there, load_records
 from lazybench.data.record import Record, fingerprint
+from lazybench.environment import RESULTS_VERSION
 from lazybench.errors import LazyBenchError
-from lazybench.facts import DatasetFacts, datasets_of, load_facts
+from lazybench.facts import DatasetFacts, english, load_facts
+from lazybench.jobs import states
 from lazybench.jobs.shard import Shard
 from lazybench.language_model import load_skeleton, load_tokenizer, locate, names_tokenizer
 from lazybench.methods.base import Method
 from lazybench.methods.calibrated import Calibrated
 from lazybench.model.own_tokenizer import fingerprint as fingerprint_of
-from lazybench.store import Key, digest
+from lazybench.prompts import PromptBuilder
+from lazybench.store import Key, check_writable, digest
 
-# Raised when a change of code changes what runs give: a score, a time, a column. Older runs then run again.
-RESULTS_VERSION = 2
 # Settings of a model that decide no result by themselves: what is found there counts, as `weights`.
-PLACES = ("name", "path", "device", "tokenizer")
+PLACES = ("name", "path", "device", "tokenizer", "outline")
 
 
 class Sources:
@@ -71,16 +73,16 @@ class Job:
         facts: facts by dataset.
         datasets: the datasets of the task.
         method: the method, not yet prepared for the model.
-        tokenizer: the model's tokenizer.
+        tokenizer: the model's tokenizer; None in a plan that it is out of reach of.
         records: all records of the run, whatever the shard.
-        settings: what `config.yaml` says: everything set, and the hashes of the weights and records met.
+        settings: what `config.yaml` says: everything set, and the digests of the weights, records and code met.
     """
 
     config: RunConfig
     facts: dict[str, DatasetFacts]
     datasets: list[str]
     method: Method
-    tokenizer: PreTrainedTokenizerBase
+    tokenizer: PreTrainedTokenizerBase | None
     records: list[Record] = field(repr=False)
     settings: dict[str, Any]
 
@@ -106,9 +108,13 @@ class Job:
 
     def folder(self, where: dict[str, Any]) -> Path:
         """The run's folder on a machine that `environment.describe` described as `where`."""
+        return self.place / digest(self._decisive(where))
+
+    @property
+    def place(self) -> Path:
+        """The folder that holds the run's folder."""
         config = self.config
-        inside = Path(config.output) / config.model.name / config.data.name / self.method.name
-        return inside / digest(self._decisive(where))
+        return Path(config.output) / config.model.name / config.data.name / self.method.name
 
     def _decisive(self, where: dict[str, Any]) -> dict[str, Any]:
         """What decides a run's results, times included; where files lie and who committed what does not."""
@@ -139,6 +145,27 @@ def check_context(config: ModelConfig, new_tokens: int, model: PreTrainedModel) 
         )
 
 
+def check_job(job: Job, sources: Sources) -> None:
+    """Refuse a job that cannot work, as far as that can be told without loading the model's weights.
+
+    Raises:
+        LazyBenchError: the model has too few positions, the method does not work on it, a prompt cannot be built, a
+            metric cannot be imported, or the output folder cannot be written.
+    """
+    config = job.config
+    skeleton = sources.skeleton(config.model)
+    if skeleton is not None:
+        check_context(config.model, job.new_tokens, skeleton)
+        job.method.check(skeleton)
+    for name in job.datasets:
+        metrics.get(job.facts[name].metric)
+    if job.tokenizer is not None:
+        first = job.own[0]
+        PromptBuilder(job.tokenizer, config.model, job.facts[first.dataset]).build(first)
+    check_writable(job.place)
+    check_writable(Path(config.output) / states.FOLDER)
+
+
 def prepare(config: RunConfig, sources: Sources) -> Job:
     """Check a run's settings, and find its data and weights.
 
@@ -146,18 +173,23 @@ def prepare(config: RunConfig, sources: Sources) -> Job:
         LazyBenchError: anything about the settings, the data or the model's files that cannot work.
     """
     facts = load_facts(config.data.datasets)
-    datasets = datasets_of(config.task, facts)
+    datasets = chosen_datasets(config.task, config.data, facts)
     method = build_method(config.method)
     tokenizer = sources.tokenizer(config.model)
     records = [record for name in datasets for record in sources.records(name, config.data, config.model)]
     seen = _calibrated_on(method, records, config)
     settings = plain(config)
-    for free in ("output", "trace", "shard", "retry_failed", "calibrated"):
+    for free in ("output", "trace", "shard", "retry_failed", "rerun", "calibrated"):
         del settings[free]
     if seen:
         settings["calibrated_on"] = seen
+    has = datasets_there(config.data)
+    if has != english():
+        settings["data"]["has"] = has  # what `all` stood for, whatever comes to the data later
     settings["method"] = {"_target_": config.method["_target_"], **asdict(method)}
     settings |= {"weights": sources.weights(config.model), "records": fingerprint(records)}
+    made_of = {"method": config.method, "tokenizer": config.model.tokenizer}
+    settings["code"] = own_code.digests(method, made_of, {facts[name].metric for name in datasets})
     job = Job(config, facts, datasets, method, tokenizer, records, settings)
     if not job.own:
         raise LazyBenchError(f"shard={config.shard}: the run has {len(records)} records: set fewer parts")

@@ -6,16 +6,20 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import yaml
 from transformers import PreTrainedModel
 
 from lazybench.console import table
+from lazybench.data import left_out
 from lazybench.data.record import Record
-from lazybench.jobs.job import Job, Sources
+from lazybench.environment import RESULTS_VERSION
+from lazybench.jobs.job import Job
+from lazybench.jobs.outlook import Outlook
 from lazybench.jobs.states import StateFile, read
 from lazybench.methods.baseline import Baseline
-from lazybench.store import CONFIG, RunFolder
+from lazybench.store import CONFIG, ENVIRONMENT, RunFolder
 
 # One A100 in bfloat16: what prefilling reaches of its 312e12 operations a second, and Python's time between kernels.
 _OPERATIONS_PER_S = 140e12
@@ -39,18 +43,19 @@ class Estimate:
     memory_gb: float
 
 
-def show(jobs: Sequence[Job], sources: Sources) -> None:
+def show(jobs: Sequence[Job], sources: Outlook) -> None:
     """Print the plan.
 
     Args:
         jobs: the checked jobs.
         sources: what they were loaded from.
     """
-    rows, hours, unfinished = [], 0.0, 0
+    rows, hours, unfinished, unknown = [], 0.0, 0, 0
     for job in jobs:
         done = done_records(job)
         guess = estimate(job, sources.skeleton(job.config.model), len(job.own) - done)
-        hours += guess.hours
+        hours += 0 if guess is None else guess.hours
+        unknown += guess is None
         unfinished += done < len(job.own)
         config = job.config
         settings = StateFile(config).summary.settings
@@ -61,14 +66,25 @@ def show(jobs: Sequence[Job], sources: Sources) -> None:
                 config.data.name,
                 config.task + (f" {config.shard}" if config.shard else ""),
                 f"{done}/{len(job.own)}",
-                f"{guess.hours:.1f}",
-                f"{guess.memory_gb:.0f}",
+                "?" if guess is None else _hours(guess.hours),
+                "?" if guess is None else f"{guess.memory_gb:.0f}",
             ]
         )
     header = ["method", "model", "data", "task", "records done", "A100 hours", "GPU GB"]
     print(table(header, rows, left=4))
-    print(f"\n{len(jobs)} jobs, {unfinished} of them with records to run")
-    print(f"about {hours:.1f} hours of one A100 at most: every answer taken to be as long as its dataset allows")
+    for said in dict.fromkeys(left_out(job.config.task, job.config.data) for job in jobs):
+        if said:
+            print(said)
+    print(f"\n{len(jobs)} job{'s' * (len(jobs) > 1)}, {unfinished} of them with records to run")
+    print(f"about {_hours(hours)} hours of one A100 at most: every answer taken to be as long as its dataset allows")
+    if unknown:
+        print("without the rows of a model whose size cannot be had here, marked ?")
+    for why in sources.missing.values():
+        print(f"run here, it would end with: {why}")
+
+
+def _hours(hours: float) -> str:
+    return f"{hours:.1f}" if hours >= 0.05 or hours == 0 else "<0.1"
 
 
 def done_records(job: Job) -> int:
@@ -79,25 +95,40 @@ def done_records(job: Job) -> int:
     folder = Path(job.config.output) / state.folder
     try:
         settings = yaml.safe_load((folder / CONFIG).read_text("utf-8"))
-    except (OSError, yaml.YAMLError):
+        version = json.loads((folder / ENVIRONMENT).read_text("utf-8")).get("results_version")
+    except (OSError, ValueError, AttributeError, yaml.YAMLError):
         return 0
-    if settings != json.loads(json.dumps(job.settings)):  # other records or weights lie there now
+    if version != RESULTS_VERSION:
+        return 0
+    if isinstance(settings, dict) and job.settings["weights"] is None:
+        settings["weights"] = None  # they are out of reach here: whatever weights were met count
+    if _lies(settings) != _lies(json.loads(json.dumps(job.settings))):  # other records or weights lie there now
         return 0
     retry = job.config.retry_failed
-    done = {key for key, row in RunFolder(folder).done().items() if not (retry and row.get("error"))}
+    rows = RunFolder(folder, job.shard, job.config.rerun).done()
+    done = {key for key, row in rows.items() if not (retry and row.get("error"))}
     return len(done & {record.key for record in job.own})
 
 
-def estimate(job: Job, model: PreTrainedModel, left: int) -> Estimate:
-    """The time of the records left and the memory of the longest one, from the model's size.
+def _lies(settings: Any) -> dict[str, Any]:
+    """A run's settings without its command and where its data lies; the records' own hash says which they are."""
+    return {key: value for key, value in (settings or {}).items() if key not in ("command", "data")}
+
+
+def estimate(job: Job, model: PreTrainedModel | None, left: int) -> Estimate | None:
+    """The time of the records left and the memory of the longest one, from the model's size; None where it is unknown.
 
     Prefilling takes two operations a weight and token; a decoding step reads all weights once, and waits for Python.
     """
+    if model is None:
+        return None
     config = model.config.get_text_config()
     weights = sum(weight.numel() for weight in model.parameters())
     size = 4 if job.config.model.dtype == "float32" else 2
     step = config.num_hidden_layers * _LAYER_STEP_S + weights * size / _BYTES_PER_S
-    paired = job.config.timing.paired and not isinstance(job.method, Baseline)
+    beside = 0
+    if job.config.timing.paired and not isinstance(job.method, Baseline):
+        beside = 1 if job.method.keep_1 is None else 2
 
     def seconds(record: Record) -> float:
         words = min(record.length * _TOKENS_PER_WORD, job.config.model.limit)
@@ -105,7 +136,7 @@ def estimate(job: Job, model: PreTrainedModel, left: int) -> Estimate:
         answer = prefill + job.facts[record.dataset].max_new_tokens * step
         method = answer + (job.method.prefills - 1) * prefill
         # One untimed pass of two tokens goes before the timed one of each.
-        return (job.method.repeats * (method + prefill + step)) + paired * (answer + prefill + step)
+        return (job.method.repeats * (method + prefill + step)) + beside * (answer + prefill + step)
 
     mean = sum(map(seconds, job.own)) / len(job.own)
     tokens = job.config.model.limit + max(job.facts[name].max_new_tokens for name in job.datasets)

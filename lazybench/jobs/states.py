@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import os
 import platform
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
+
+import yaml
 
 from lazybench import store
 from lazybench.config import RunConfig, plain
@@ -109,15 +112,23 @@ class StateFile:
             raise
         self._note(DONE)
 
-    def found(self, folder: Path, records: int) -> None:
-        """Note where the job's records go, if anything was noted of the job before it started."""
+    def found(self, folder: Path, records: int, settings: Mapping[str, Any], where: Mapping[str, Any]) -> None:
+        """Note where the job's records go, if anything was noted of the job before it started.
+
+        Args:
+            folder: the run's folder.
+            records: how many records the job has.
+            settings: the run's settings, as its `config.yaml` has them.
+            where: what the run runs on, as its `environment.json` has it.
+        """
         before, inside = read(self.path), os.path.relpath(folder, self._output)
         if before is None or before.state == RUNNING or before.folder == inside:
             return
         if before.folder is not None:
+            changed = ", ".join(_changes(self._output / before.folder, settings, where))
             print(
-                f"begun in {before.folder} on another device, with other versions or another number of threads: times "
-                f"would not compare, so it begins anew in {inside}"
+                f"begun in {before.folder}; since then {changed or 'what decides its results'} changed: results would "
+                f"not compare, so it begins anew in {inside}"
             )
         with suppress(LazyBenchError):  # a finished run may lie where nothing can be written
             self._write(replace(before, folder=inside, records=records))
@@ -152,6 +163,21 @@ class StateFile:
         store.replace(self.path, json.dumps(asdict(replace(state, since=now)), indent=2) + "\n")
 
 
+def _changes(folder: Path, settings: Mapping[str, Any], where: Mapping[str, Any]) -> list[str]:
+    """In what a run differs from the one in `folder`, of one job; empty where that does not tell."""
+    try:
+        before = yaml.safe_load((folder / store.CONFIG).read_text("utf-8"))
+        code, place = before.get("code") or {}, json.loads((folder / store.ENVIRONMENT).read_text("utf-8"))
+        return [
+            *(f"the code of {name}" for name, now in settings["code"].items() if code.get(name, now) != now),
+            *(f"the {key}" for key in ("weights", "records") if before.get(key) != settings[key]),
+            *(key for key in where if key not in ("commit", "versions") and place.get(key) != where[key]),
+            *(name for name, version in where["versions"].items() if place["versions"].get(name) != version),
+        ]
+    except (OSError, ValueError, yaml.YAMLError, LookupError, TypeError, AttributeError):
+        return []
+
+
 def read(path: Path) -> State | None:
     """The state in a file, or None where there is none that can be read."""
     try:
@@ -164,6 +190,6 @@ def read(path: Path) -> State | None:
 def _key(config: RunConfig) -> str:
     """What tells a job from others: its settings alone, which are the same on the node that plans and that runs."""
     settings = plain(config)
-    for free in ("output", "trace", "retry_failed"):
+    for free in ("output", "trace", "retry_failed", "rerun"):
         del settings[free]
     return store.digest(settings)

@@ -13,7 +13,7 @@ from lazybench.errors import LazyBenchError
 from lazybench.jobs import states
 from lazybench.jobs.shard import Shard
 from lazybench.jobs.states import State
-from lazybench.store import CONFIG, ENVIRONMENT, SCORES, RunFolder
+from lazybench.store import CONFIG, ENVIRONMENT, SCORES, RunFolder, run_folders
 
 _DEFAULTS = {"runs": "results/runs"}
 _USAGE = """\
@@ -24,8 +24,9 @@ lazybench status: what has become of each job
 
   runs  output folders of runs, several with commas (default results/runs)
 
-done; running; stopped (a person or a scheduler ended it); failed, with the last line of why; missing (planned by a
-sweep and not begun). The command that started a job goes on where it stopped."""
+done; running; stopped (a person or a scheduler ended it, or records of it have gone); failed, with the last line of
+why; missing (planned by a sweep and not begun, or all of its records have gone). The command that started a job goes on
+where it stopped."""
 # How a state is shown, in the order of the table.
 _SHOWN = {
     states.RUNNING: "running",
@@ -80,34 +81,31 @@ def _looked_at(state: State, output: Path) -> tuple[State, int]:
     if state.folder is None:
         return state, 0
     folder = RunFolder(output / state.folder, Shard.parse(state.shard))
+    done, damage = folder.survey(state.records)
     if folder.is_busy:
-        state = replace(state, state=states.RUNNING)
-    elif state.state == states.RUNNING:
+        return replace(state, state=states.RUNNING), done
+    if state.state == states.RUNNING:
         state = replace(state, state=states.FAILED, why=f"killed, or its machine went down ({state.where})")
-    if state.state == states.DONE:
-        if folder.path.is_dir():
-            return state, state.records or 0
-        return replace(state, state=states.PLANNED, folder=None), 0
-    try:
-        return state, folder.count()
-    except LazyBenchError as error:
-        return replace(state, why=str(error)), 0
+    if state.state == states.DONE and not done:
+        return replace(state, state=states.PLANNED, why=damage), 0
+    if state.state == states.DONE and done < (state.records or 0):
+        state = replace(state, state=states.STOPPED)
+    if (again := folder.rerun_records) is not None:
+        damage = damage or f"run anew, {again} records so far, rerun=true goes on"
+    return replace(state, why="; ".join(filter(None, (state.why, damage))) or None), done
 
 
 def _older(output: Path, known: set[str | None]) -> Iterator[tuple[State, int]]:
     """Runs that are there without a state, as after a copy."""
-    for path in sorted(output.glob(f"*/*/*/*/{CONFIG}")):
-        folder = path.parent
+    for folder in run_folders(output):
         inside = folder.relative_to(output)
-        if str(inside) in known or not (folder / ENVIRONMENT).is_file():
+        if str(inside) in known or len(inside.parts) != 4:
             continue
         model, data, method, digest = inside.parts
-        finished = (folder / SCORES).is_file()
-        why = None
-        try:
-            count = RunFolder(folder).count()
-        except LazyBenchError as error:
-            count, why = 0, str(error)
+        count, why = RunFolder(folder).survey(None)
+        gone = [name for name in (CONFIG, ENVIRONMENT) if not (folder / name).is_file()]
+        why = f"{' and '.join(gone)} missing: a report leaves it out" if gone else why
+        finished = (folder / SCORES).is_file() and not why
         yield (
             State(
                 model,

@@ -14,6 +14,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, open_dict
 
+from lazybench import users_fault
 from lazybench.cli_errors import explain
 from lazybench.config import RunConfig
 from lazybench.errors import LazyBenchError, one_line
@@ -60,11 +61,13 @@ class SweepCheck(Callback):
 
         from lazybench.jobs import cluster, plan
         from lazybench.jobs.job import Sources
+        from lazybench.jobs.outlook import Outlook
         from lazybench.jobs.states import StateFile
+        from lazybench.model.device import device_of
 
         transformers.utils.logging.set_verbosity_error()
         transformers.utils.logging.disable_progress_bar()
-        sources = Sources()
+        sources = Outlook() if self.plan else Sources()
         jobs = _checked(list(_settings(config)), sources)
         launcher = config.hydra.launcher._target_.rpartition(".")[2]
         warnings = cluster.check(launcher, jobs)
@@ -73,6 +76,9 @@ class SweepCheck(Callback):
         if self.plan:
             plan.show(jobs, sources)
             return
+        if launcher == IN_TURN:  # else the jobs' machines may have what this one lacks
+            for job in jobs:
+                device_of(job.config.model)
         for job in jobs:
             StateFile(job.config).plan()
         if launcher != IN_TURN:
@@ -101,19 +107,22 @@ def _checked(configs: list[RunConfig], sources: Sources) -> list[Job]:
     Raises:
         LazyBenchError: jobs that cannot work; the message is the first one's.
     """
-    from lazybench.jobs.job import check_context, prepare
+    from lazybench.jobs.job import check_job, prepare
 
-    jobs, wrong = [], []
+    jobs, wrong, frames = [], [], []
     for config in configs:
         try:
             job = prepare(config, sources)
-            skeleton = sources.skeleton(config.model)
-            check_context(job.config.model, job.new_tokens, skeleton)
-            job.method.check(skeleton)
+            check_job(job, sources)
             jobs.append(job)
-        except KNOWN as error:
-            wrong.append(explain(error))
+        except Exception as error:
+            fault = users_fault.find(error, config.method)
+            if fault is None and not isinstance(error, KNOWN):
+                raise
+            wrong.append(explain(error) if fault is None else fault.said)
+            frames.append("" if fault is None else fault.frames)
     if wrong:
+        print(frames[0], end="", file=sys.stderr)
         others = len(set(wrong)) - 1
         raise LazyBenchError(wrong[0] + (f" (and {others} more: correct this one to see the next)" if others else ""))
     return jobs

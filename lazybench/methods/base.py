@@ -22,7 +22,9 @@ class Output:
 
     Attributes:
         tokens: ids of the new tokens, as the decoder returned them.
-        prompt_computed: mean over layers of the fraction of prompt tokens computed there, in (0, 1] (Table 2).
+        prompt_computed: mean over layers of the prompt tokens computed there for the answer, as a fraction of the
+            prompt (Table 2). A token that is computed twice in a layer counts twice, so it may be above 1. Passes over
+            other texts than the prompt, such as a scorer's over single sentences, count in the times alone.
         stats: what LazyLLM's engine counted, for methods that run on it.
     """
 
@@ -48,15 +50,15 @@ def answer(method: Method, prompt: Prompt, decode: Decoder, seed: int) -> Output
         wrong = "did not call decode, which generates the answer and takes its times"
     elif output.tokens != decode.answer:
         wrong = "returned other tokens than decode did: Output.tokens are what decode returned"
-    elif not _is_part(output.prompt_computed):
-        wrong = f"returned prompt_computed={output.prompt_computed!r}: it is a fraction, above 0 and at most 1"
+    elif not _is_amount(output.prompt_computed):
+        wrong = f"returned prompt_computed={output.prompt_computed!r}: it is a number above 0, 1 for the whole prompt"
     else:
         return output
     raise LazyBenchError(f"method {method.name}: generate {wrong}")
 
 
-def _is_part(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= 1
+def _is_amount(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < float("inf")
 
 
 @dataclass
@@ -94,6 +96,11 @@ class Method(ABC):
             LazyBenchError: the method cannot work on this model.
         """
         self.check(model)
+
+    @property
+    def keep_1(self) -> Method | None:
+        """Its engine with nothing pruned, timed beside it to tell pruning's part; None without an engine of its own."""
+        return None
 
     @abstractmethod
     def generate(self, prompt: Prompt, decode: Decoder, seed: int) -> Output:

@@ -49,6 +49,10 @@ class Calibrated(Method):
         """How many of `records` no schedule of these was found without."""
         return sum(all(record.hash in seen for seen in self._seen) for record in records)
 
+    @property
+    def keep_1(self) -> Method:
+        return self._methods[0].keep_1
+
     def check(self, model: PreTrainedModel) -> None:
         layers = getattr(model.config, "num_hidden_layers", None)
         if self.found.get("layers") not in (None, layers):

@@ -20,7 +20,10 @@ class GemFilter(Method):
     """Run the prompt up to a filter layer, pick tokens there, then run the model on those as an ordinary prompt.
 
     The importance of a token is the last token's raw score on it in the filter layer, `q k`, summed over heads and
-    averaged over `pooling` neighbours. Whatever ranks highest is kept, the last token too only if it does.
+    averaged over `pooling` neighbours. Whatever ranks highest is kept: the last token gets no special treatment.
+
+    `prompt_computed` counts both passes: the layers up to the filter on every token, then all layers on the kept ones,
+    which are thus computed twice. It may be above 1. With `keep=1` there is nothing to pick, and one ordinary pass.
 
     Attributes:
         layer: the filter layer, 0-based.
@@ -46,8 +49,7 @@ class GemFilter(Method):
         scores = self._scores(decode.model, prompt.ids)
         count = self._schedule.stages[0].kept(scores.shape[0])
         kept = pooled(scores[None], self.pooling)[0].sort(descending=True, stable=True).indices[:count].sort().values
-        layers = decode.model.config.num_hidden_layers
-        computed = (self.layer + 1 + (layers - self.layer - 1) * count / scores.shape[0]) / layers
+        computed = (self.layer + 1) / decode.model.config.num_hidden_layers + count / scores.shape[0]
         return Output(decode(prompt.ids[:, kept.to(prompt.ids.device)]), prompt_computed=computed)
 
     @torch.no_grad()

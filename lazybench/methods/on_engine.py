@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import ClassVar
 
 from transformers import PreTrainedModel
@@ -27,6 +28,10 @@ class OnEngine(Method):
         """What ranks the tokens."""
         return lazyllm.DynamicSelection
 
+    @property
+    def keep_1(self) -> Method:
+        return NothingPruned("keep_1")
+
     def check(self, model: PreTrainedModel) -> None:
         lazyllm.enable(model, self._schedule, selection=self.selection)  # refuses what it could not prune
 
@@ -40,3 +45,10 @@ class OnEngine(Method):
         ) as lazy:
             tokens = decode(prompt.ids)
         return Output(tokens, lazy.stats.prompt_computed, lazy.stats)
+
+
+@dataclass
+class NothingPruned(OnEngine):
+    """LazyLLM's engine where every token goes on: what a method on it costs before it prunes."""
+
+    _schedule: ClassVar[lazyllm.PruningSchedule] = lazyllm.PruningSchedule()

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from transformers import PreTrainedModel
 
 from lazybench.config import ModelConfig
+from lazybench.context import before_continued, shortenable
 from lazybench.decoding import Decoder
 from lazybench.errors import LazyBenchError, RecordFailure
 from lazybench.language_model import load_model, load_tokenizer
@@ -18,20 +18,35 @@ from lazybench.selective_context.phrases import phrase_parser
 from lazybench.suggest import suggest
 
 _WINDOWS = ("sentence", "long")
+# Sentence by sentence on a GPU, where each takes about a decoding step: some 140 sentences in 3,500 tokens, and nearly
+# three times as many in LongBench's whole contexts. On a CPU 1.4 to 2 and 4 to 25 times were measured.
+_PREFILLS = {"prompt": 15.0, "record": 40.0}
+_NAMES = {"prompt": "prompt_compression", "record": "prompt_compression_record"}
 
 
 @dataclass
 class PromptCompression(Method):
     """Leaves out the least informative parts of a record's context, never of its question or instructions.
 
-    The whole context is compressed, however long it is, and the prompt is then built anew from what is left and
-    truncated as ever: more of a long context reaches the model. All of that is timed. `prompt_computed` is the
-    tokens of the new prompt over those of the original prompt, at most 1; where both are truncated it is 1.
+    By default what is compressed is the context as the unmodified model would see it: the prompt is filled in and
+    truncated, and what is then left of the context is compressed where it stands. With `scope=record` it is the whole
+    context, however long it is, and the prompt is then built and truncated anew: more of a long context reaches the
+    model, at several times the price. The two have different names.
+
+    What a completion of code continues stays whole in both. In `lcc` that is the context, one file cut off at a line:
+    its prompts stay as they are, nothing is scored, and what is measured is the unmodified model. In `repobench-p` it
+    is the last file: `input`, or the end of the context where `input` is empty; the other files are compressed. A
+    dataset of one's own states it as the fact `continues`.
+
+    All of it is timed: finding the context, scoring, building and tokenising the new prompt. `prompt_computed` is the
+    tokens of the new prompt over those of the original one, at most 1. What the scorer computes counts in the times
+    alone, even where it is the model under test: the answer attends to none of it.
 
     The original (`unit=phrase windows=sentence faithful_whitespace=true`, GPT-2 as `scorer`) is one choice of the
     settings.
 
     Attributes:
+        scope: `prompt` compresses the context as it was truncated, `record` the record's whole context.
         unit: what is removed as a whole: `phrase` (needs spaCy), `sentence` or `token`.
         ratio: percentile, as a fraction, of the units' mean self-information; units strictly below it are removed.
             In [0, 1).
@@ -44,9 +59,7 @@ class PromptCompression(Method):
             indents stay with what is kept.
     """
 
-    # Sentence by sentence through the whole context: 4 to 25 times were measured (README).
-    prefills: ClassVar[float] = 20.0
-
+    scope: str = "prompt"
     unit: str = "sentence"
     ratio: float = 0.5
     scorer: str | None = None
@@ -55,7 +68,8 @@ class PromptCompression(Method):
     faithful_whitespace: bool = False
 
     def __post_init__(self) -> None:
-        for key, value, choices in (("unit", self.unit, UNITS), ("windows", self.windows, _WINDOWS)):
+        for key, choices in (("scope", tuple(_NAMES)), ("unit", UNITS), ("windows", _WINDOWS)):
+            value = getattr(self, key)
             if value not in choices:
                 raise LazyBenchError(f"method.{key}={value}: {suggest(str(value), choices)}")
         if not isinstance(self.ratio, int | float) or isinstance(self.ratio, bool) or not 0 <= self.ratio < 1:
@@ -66,6 +80,12 @@ class PromptCompression(Method):
             raise LazyBenchError(f"method.faithful_whitespace={self.faithful_whitespace} must be true or false")
         self._compressor = Compressor(self.unit, self.ratio, self.windows == "sentence", self.faithful_whitespace)
         self._scorer: Scorer | None = None
+        if self.name in _NAMES.values():
+            self.name = _NAMES[self.scope]
+
+    @property
+    def prefills(self) -> float:
+        return _PREFILLS[self.scope]
 
     def prepare(self, model: PreTrainedModel) -> None:
         if self.unit == "phrase":
@@ -75,12 +95,28 @@ class PromptCompression(Method):
 
     def generate(self, prompt: Prompt, decode: Decoder, seed: int) -> Output:
         scorer = self._scorer or Scorer(decode.model, prompt.builder.tokenizer, self.window_tokens)
-        context = self._compressor.compress(prompt.record.context, scorer)
-        if prompt.record.context.strip() and not context.strip():
-            raise RecordFailure("empty prompt: nothing of the context is left")
-        compressed = prompt.with_context(context)
+        compressed = self._prompt(prompt, scorer) if self.scope == "prompt" else self._record(prompt, scorer)
         computed = min(1.0, compressed.ids.shape[1] / prompt.ids.shape[1])
         return Output(decode(compressed.ids), prompt_computed=computed)
+
+    def _prompt(self, prompt: Prompt, scorer: Scorer) -> Prompt:
+        """The truncated prompt with its context compressed in place."""
+        text = prompt.text
+        for start, end in reversed(shortenable(prompt)):  # places before `start` stay true
+            text = text[:start] + self._compressed(text[start:end], scorer) + text[end:]
+        return prompt if text == prompt.text else prompt.with_text(text)
+
+    def _record(self, prompt: Prompt, scorer: Scorer) -> Prompt:
+        """The prompt of the whole context, compressed."""
+        context, end = prompt.record.context, before_continued(prompt.record, prompt.builder.facts)
+        compressed = self._compressed(context[:end], scorer) + context[end:]
+        return prompt if compressed == context else prompt.with_context(compressed)
+
+    def _compressed(self, text: str, scorer: Scorer) -> str:
+        left = self._compressor.compress(text, scorer)
+        if text.strip() and not left.strip():
+            raise RecordFailure("empty prompt: nothing of the context is left")
+        return left
 
 
 def _load_scorer(path: str, under_test: PreTrainedModel, window_tokens: int | None) -> Scorer:

@@ -13,6 +13,7 @@ from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from lazybench.cli_errors import explain
 from lazybench.errors import LazyBenchError
+from lazybench.hub import OutOfReach
 
 _KEY = "model.tokenizer"
 
@@ -29,7 +30,8 @@ def make(settings: Mapping[str, Any]) -> PreTrainedTokenizerBase:
     try:
         tokenizer = instantiate(dict(settings), _convert_="all")
     except InstantiationException as error:
-        raise LazyBenchError(explain(error, _KEY)) from error
+        kind = OutOfReach if isinstance(error.__cause__, OutOfReach) else LazyBenchError
+        raise kind(explain(error, _KEY)) from error
     if not isinstance(tokenizer, PreTrainedTokenizerBase):
         raise LazyBenchError(f"{_KEY}._target_={target} does not make a tokenizer of transformers")
     return tokenizer

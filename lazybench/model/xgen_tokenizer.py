@@ -12,7 +12,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from lazybench.errors import LazyBenchError, first_line
-from lazybench.hub import unreachable
+from lazybench.hub import OutOfReach, unreachable
 
 GPT2 = "openai-community/gpt2"
 _END = "<|endoftext|>"
@@ -104,11 +104,11 @@ def _find(vocabulary: str) -> Path:
         return Path(hf_hub_download(vocabulary, _NAMES[0], local_files_only=offline is not None))
     except Exception as error:  # by the library's version: its HTTP client's own
         said = f"{offline}, and the local cache lacks it" if offline else first_line(error)
-        raise _refusal(vocabulary, said) from error
+        raise _refusal(vocabulary, said, OutOfReach) from error
 
 
-def _refusal(vocabulary: str, said: str) -> LazyBenchError:
-    return LazyBenchError(
+def _refusal(vocabulary: str, said: str, kind: type[LazyBenchError] = LazyBenchError) -> LazyBenchError:
+    return kind(
         f"model.tokenizer.vocabulary={vocabulary}: {said} (give the hub's {GPT2}, or a folder that holds its "
         f"{_NAMES[0]}, which OpenAI calls {_NAMES[1]})"
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from lazybench.facts import datasets_of, tasks
+from lazybench.facts import datasets_of, english, task_names, tasks
 from lazybench.provenance import provenance
 from lazybench.report.conditions import conditions
 from lazybench.report.labels import METHODS, is_calibrated, label, stages, strength_order
@@ -81,13 +81,28 @@ class Block:
         """What its figures' files are named after."""
         return f"{self.model}_{self.data}"
 
+    @property
+    def has(self) -> set[str]:
+        """The datasets that `all` stands for on its data."""
+        return {name for run in self.runs for name in run.has}
+
+    @property
+    def of_longbench(self) -> bool:
+        """Whether there are any of LongBench's English datasets, generated ones included."""
+        return any({*run.has, *run.datasets} & set(english()) for run in self.runs)
+
     def tasks(self) -> dict[str, list[str]]:
-        """Datasets by task: the six tasks, then each dataset that stands alone and was run."""
+        """Datasets by task: the tasks of which there are records, then each dataset that stands alone and was run.
+
+        Where there are any of LongBench's English datasets, its six tasks are all among them.
+        """
         facts = {name: fact for run in self.runs for name, fact in run.facts.items()}
-        grouped = {task: datasets_of(task, facts) for task in tasks()}
-        run = {name for run in self.runs for name in datasets_of(run.settings["task"], run.facts)}
+        run = {name for run in self.runs for name in run.datasets}
+        always = tasks() if self.of_longbench else []
+        grouped = {task: datasets_of(task, facts) for task in task_names(facts)}
+        shown = {task: names for task, names in grouped.items() if task in always or (self.has | run) & set(names)}
         alone = {name: [name] for name, fact in facts.items() if fact.task is None and name in run}
-        return grouped | alone
+        return shown | alone
 
 
 def blocks(runs: list[Run]) -> list[Block]:
@@ -98,11 +113,12 @@ def blocks(runs: list[Run]) -> list[Block]:
 
 def _block(runs: list[Run]) -> Block:
     of = {run.name: conditions(run) for run in runs}
-    values = {key: sorted({of[run.name][key] for run in runs}) for key in of[runs[0].name]}
+    known = dict.fromkeys(key for run in runs for key in of[run.name])
+    values = {key: sorted({of[run.name][key] for run in runs if key in of[run.name]}) for key in known}
     differing = {key: found for key, found in values.items() if len(found) > 1}
     groups: dict[tuple[str, str, str], list[Run]] = {}
     for run in runs:
-        under = ", ".join(f"{key}={of[run.name][key]}" for key in differing)
+        under = ", ".join(f"{key}={of[run.name][key]}" for key in differing if key in of[run.name])
         groups.setdefault((run.method, label(run), under), []).append(run)
     rows = [row for key, members in groups.items() for row in _rows(*key, members)]
     order = {name: place for place, name in enumerate(METHODS)}
@@ -114,7 +130,7 @@ def _rows(method: str, name: str, under: str, runs: list[Run]) -> list[Row]:
     """One row where no two runs share a dataset, else further ones with the hash of a run behind them."""
     sets: list[list[Run]] = []
     # The runs that cover most, and finished ones before others, go together.
-    covered = {run.name: set(datasets_of(run.settings["task"], run.facts)) for run in runs}
+    covered = {run.name: set(run.datasets) for run in runs}
     for run in sorted(runs, key=lambda run: (not run.finished, -len(covered[run.name]), run.name)):
         for members in sets:
             if all(covered[run.name].isdisjoint(covered[other.name]) for other in members):

@@ -105,4 +105,4 @@ def _tell(out: Path, runs: list[Run], written: list[str], said: list[str], missi
     if missing:
         print("missing:")
         for gap in missing:
-            print(f"  {gap.what}\n    {gap.command}")
+            print(f"  {gap.what}\n    {gap.here}")

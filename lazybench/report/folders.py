@@ -16,7 +16,7 @@ from lazybench.config import check_name
 from lazybench.errors import LazyBenchError
 from lazybench.report import traces
 from lazybench.report.run_data import NUMBERS, Run, table
-from lazybench.store import CONFIG, ENVIRONMENT, PREDICTIONS, SCORES, TRACES, journals, settled
+from lazybench.store import CONFIG, ENVIRONMENT, PREDICTIONS, SCORES, TRACES, journals, scored_records, settled
 
 
 def read(folder: Path) -> Run:
@@ -25,11 +25,16 @@ def read(folder: Path) -> Run:
     Raises:
         LazyBenchError: a file of it cannot be read; the message names the file, and the line where there is one.
     """
-    settings = _portable(_mapping(folder / CONFIG, yaml.safe_load))
+    settings = _mapping(folder / CONFIG, yaml.safe_load)
+    for section in ("model", "data", "method"):
+        if not isinstance(settings.get(section), dict):
+            raise LazyBenchError(f"{folder / CONFIG}: {section!r} is missing: not the settings of a run")
+    settings = _portable(settings)
     traced = settled(row for _, row in _lines(folder, TRACES))
     kl = {key: row.get("first_token_kl") for key, row in traced.items()}
     # A record that ran twice counts once, as it does when a run goes on.
     rows = settled(map(_row, _lines(folder, PREDICTIONS)))
+    scored = scored_records(folder)
     for key, row in rows.items():
         row["first_token_kl"] = _number(kl.get(key), "first_token_kl", str(folder / TRACES))
     try:
@@ -47,21 +52,34 @@ def read(folder: Path) -> Run:
         digest=folder.name,
         settings=settings,
         environment=_mapping(folder / ENVIRONMENT, json.loads),
-        finished=(folder / SCORES).is_file(),
+        finished=(folder / SCORES).is_file() and (scored is None or len(rows) >= scored),
         records=table(list(rows.values())),
         traces=traces.summarise(list(traced.values()), str(folder / TRACES)),
+        folder=folder,
     )
 
 
 def _portable(settings: dict[str, Any]) -> dict[str, Any]:
     """The settings without the folders of the machine they come from."""
     data, model = settings.get("data") or {}, settings.get("model") or {}
-    tokenizer = model.get("tokenizer") or {}
-    for section, key in ((data, "root"), (model, "path"), *((tokenizer, key) for key in tokenizer)):
+    tokenizer, method = model.get("tokenizer") or {}, settings.get("method") or {}
+    of_user = [(section, key) for section in (tokenizer, method) for key in section]
+    for section, key in ((data, "root"), (model, "path"), *of_user):
         value = section.get(key)
         if isinstance(value, str) and PurePath(value).is_absolute():
             section[key] = PurePath(value).name
+    if "command" in settings:
+        settings["command"] = _placed(settings["command"])
     return settings
+
+
+def _placed(value: Any) -> Any:
+    """The parts of a command with `FOLDER` for the places of the machine it was given on."""
+    if isinstance(value, dict):
+        return {key: _placed(of) for key, of in value.items()}
+    if isinstance(value, list):
+        return [_placed(of) for of in value]
+    return f"FOLDER/{PurePath(value).name}" if isinstance(value, str) and PurePath(value).is_absolute() else value
 
 
 def _mapping(path: Path, parse: Any) -> dict[str, Any]:
@@ -104,6 +122,8 @@ def _row(line: tuple[str, dict[str, Any]]) -> dict[str, Any]:
     """The numbers of one line of predictions."""
     where, source = line
     repeats = source.get("repeats") or []
+    if isinstance(source.get("disturbed"), bool):
+        source = source | {"disturbed": int(source["disturbed"])}
     row: dict[str, Any] = {key: _number(source.get(key), key, where) for key in NUMBERS}
     if repeats:
         # The line's own count is the first seed's, its times are means over the seeds.

@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass
 
-from lazybench.config import DataConfig, ModelConfig
-from lazybench.provenance import setting_text
-from lazybench.report.blocks import Block
-from lazybench.report.labels import METHOD_DEFAULTS, METHODS, TASKS, is_calibrated
-from lazybench.report.named import own_settings
+from lazybench.report import commands
+from lazybench.report.blocks import Block, Row
+from lazybench.report.labels import METHODS, is_calibrated
 from lazybench.report.parts import part_of
-from lazybench.report.run_data import Run
 
 
 @dataclass(frozen=True)
 class Gap:
-    """Something missing, and the command that makes it."""
+    """Something missing, and the command that makes it.
+
+    Attributes:
+        what: what is missing.
+        command: the command, with `FOLDER` for the folders of whatever machine made the runs: for files.
+        here: the same with the folders of this machine, where they are known: to be run as it is.
+    """
 
     what: str
     command: str
+    here: str
+
+
+# What is missing, and its command with this machine's folders or without.
+_Lack = tuple[str, Callable[[bool], str]]
 
 
 def gaps(block: Block, undrawn: list[tuple[str, str]]) -> list[Gap]:
@@ -29,73 +37,75 @@ def gaps(block: Block, undrawn: list[tuple[str, str]]) -> list[Gap]:
         block: the runs of one model and data.
         undrawn: names of figures that lack runs, and the words of a command that makes those.
     """
-    found: dict[str, list[str]] = {}
-    for gap in [*_unfinished(block), *_not_run(block), *_figures(block, undrawn)]:
-        found.setdefault(gap.command, []).append(gap.what)
-    return [Gap("; ".join(what), command) for command, what in found.items()]
+    found: dict[tuple[str, str], list[str]] = {}
+    for what, command in [*_unfinished(block), *_not_run(block), *_figures(block, undrawn)]:
+        found.setdefault((command(False), command(True)), []).append(what)
+    return [Gap("; ".join(what), *both) for both, what in found.items()]
 
 
-def _unfinished(block: Block) -> list[Gap]:
+def _unfinished(block: Block) -> list[_Lack]:
+    return [
+        (
+            f"{row.label}: unfinished, {len(run.records)} records so far",
+            lambda here, run=run: commands.again(run, here),
+        )
+        for row in block.rows
+        for run in row.runs
+        if not run.finished
+    ]
+
+
+def _not_run(block: Block) -> list[_Lack]:
+    """One command a method for the tasks, or datasets of a task, that it has no run for.
+
+    The methods are the paper's, and those that were run; the datasets those that the data has.
+    """
     found = []
-    for row in block.rows:
-        for run in row.runs:
-            if not run.finished:
-                command = _command(run, f"{_method(run)} task={run.settings['task']}")
-                found.append(Gap(f"{row.label}: unfinished, {len(run.records)} records so far", command))
-    return found
-
-
-def _method(run: Run) -> str:
-    """The words of a command that choose a run's method."""
-    if is_calibrated(run):
-        return "--config-dir CALIBRATION method=NAME"  # a folder that calibrate made, and a YAML in it
-    own = own_settings("method", run.settings["method"], METHOD_DEFAULTS)
-    return " ".join([f"method={run.method}", *(_word(f"method.{key}", value) for key, value in own.items())])
-
-
-def _not_run(block: Block) -> list[Gap]:
-    """One command a method for the tasks, or datasets of a task, that it has no run for."""
-    found = []
-    for method in METHODS:
+    methods = dict.fromkeys([*METHODS, *(row.method for row in block.rows)])
+    for method in methods:
         rows = [row for row in block.rows if row.method == method]
-        missing: list[str] = []
-        for task, members in block.tasks().items():
-            met = {dataset for row in rows for dataset in part_of(row, members).datasets}
-            lacking = [dataset for dataset in members if dataset not in met]
-            if task in TASKS and lacking:
-                missing += lacking if met else [task]
-        if missing == list(TASKS):
-            found.append(Gap(f"{method}: no run", _command(block.runs[0], f"method={method} task=all")))
-        elif missing:
-            flag = "-m " if len(missing) > 1 else ""
-            command = _command(block.runs[0], f"{flag}method={method} task={','.join(missing)}")
-            found.append(Gap(f"{method}: no run of {', '.join(missing)}", command))
+        # A calibrated schedule may not be for these records: which it is for is calibration's to say.
+        free = [row for row in rows if not any(map(is_calibrated, row.runs))]
+        missing = _missing(block, rows)
+        if not missing or (method not in METHODS and not free):
+            continue
+        tasks = list(missing)
+        if {name for names in missing.values() for name in names} == block.has and len(tasks) > 1:
+            what, tasks = f"{method}: no run", ["all"]
+        else:
+            what = f"{method}: no run of {', '.join(tasks)}"
+        found.append((what, lambda here, of=method, free=free, tasks=tasks: _command(block, of, free, tasks, here)))
     return found
 
 
-def _figures(block: Block, undrawn: list[tuple[str, str]]) -> list[Gap]:
-    return [Gap(f"{name}: no runs to draw it from", _command(block.runs[0], words)) for name, words in undrawn]
+def _missing(block: Block, rows: list[Row]) -> dict[str, list[str]]:
+    """The datasets that some rows have no run of, by the task or the dataset to ask for."""
+    missing: dict[str, list[str]] = {}
+    alone = {name: [name] for run in block.runs for name in run.has if run.facts[name].task is None}
+    for task, members in (alone | block.tasks()).items():
+        met = {dataset for row in rows for dataset in part_of(row, members).datasets}
+        lacking = [dataset for dataset in members if dataset in block.has and dataset not in met]
+        if lacking == members:
+            missing[task] = lacking
+        else:
+            missing |= {dataset: [dataset] for dataset in lacking}
+    return missing
 
 
-def _command(like: Run, words: str) -> str:
-    """A command with these words and the model and data of a run there is."""
-    flag, words = ("-m ", words.removeprefix("-m ")) if words.startswith("-m ") else ("", words)
-    overrides = [*_overrides(like, "model", ModelConfig), *_overrides(like, "data", DataConfig)]
-    chosen = f"model={like.model} data={like.data}"
-    return " ".join([f"python -m lazybench run {flag}{chosen}", *overrides, words])
+def _command(block: Block, method: str, rows: list[Row], tasks: list[str], here: bool) -> str:
+    """The command that runs a method on tasks: as in the row of it that covers most, where there is one."""
+    words = [f"task={','.join(tasks)}", *(["-m"] if len(tasks) > 1 else [])]
+    runs = [run for row in rows for run in row.runs]
+    if not runs:
+        return commands.like(block.runs[0], [f"method={method}", *words], here)
+    return commands.of_method(max(runs, key=lambda run: len(run.datasets)), words, here)
 
 
-def _overrides(run: Run, section: str, schema: type) -> list[str]:
-    """Settings of a run that its named config does not already say."""
-    own = own_settings(section, run.settings[section], {of.name: of.default for of in fields(schema)})
-    own |= {"root": "FOLDER"} if own.get("root") else {}  # records keep no machine's folders
-    return [_word(f"{section}.{key}", value) for key, value in own.items() if not isinstance(value, list | dict)]
-
-
-def _word(key: str, value: Any) -> str:
-    """`key=value` for a shell; a comma or colon needs Hydra's quotes too."""
-    if isinstance(value, str) and not value.replace("_", "").replace("-", "").replace(".", "").isalnum():
-        return f"\"{key}='{value}'\""
-    if isinstance(value, dict):
-        return f'"{key}={{{setting_text(value)}}}"'
-    return f"{key}={'null' if value is None else value}"
+def _figures(block: Block, undrawn: list[tuple[str, str]]) -> list[_Lack]:
+    return [
+        (
+            f"{name}: no runs to draw it from",
+            lambda here, words=words: commands.like(block.runs[0], words.split(), here),
+        )
+        for name, words in undrawn
+    ]

@@ -27,7 +27,7 @@ def heading(block: Block) -> str:
 
 
 def value(block: Block, task: str, method: str, column: str) -> str:
-    """The number as printed; empty where the paper has none.
+    """The number as printed; empty where the paper has none, and beside data with none of LongBench's datasets.
 
     Args:
         block: whose numbers it stands beside.
@@ -35,6 +35,8 @@ def value(block: Block, task: str, method: str, column: str) -> str:
         method: one of `labels.METHODS`.
         column: a column of `table1.csv` or `table2.csv`.
     """
+    if not block.of_longbench:
+        return ""
     for name in ("table1", "table2"):
         for row in _rows(name):
             if (row["model"], row["task"], row["method"]) == (model_for(block), task, method) and column in row:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import pandas as pd
 
-from lazybench.facts import datasets_of
 from lazybench.report.blocks import Row
 
 NO_RUN = "no run"
@@ -36,17 +36,29 @@ class Part:
         """Number of records that the method could not run."""
         return sum(int((frame["error"] != "").sum()) for frame in self.datasets.values())
 
+    @property
+    def disturbed(self) -> int:
+        """Number of records whose times other work on the machine had a part in."""
+        return sum(int((frame["disturbed"] == 1).sum()) for frame in self.datasets.values())
+
+
+def together(parts: Iterable[Part]) -> Part:
+    """The records of several tasks of a row; `reason` is that of the first task that has one."""
+    parts = list(parts)
+    datasets = {name: frame for part in parts for name, frame in part.datasets.items()}
+    return Part(datasets, sum(part.members for part in parts), next((of.reason for of in parts if of.reason), ""))
+
 
 def part_of(row: Row, members: list[str]) -> Part:
     """A row's records of the task whose datasets are `members`."""
     datasets, expected = {}, []
     for run in row.runs:
-        planned = datasets_of(run.settings["task"], run.facts)
+        planned = run.datasets
         for dataset in members:
             if dataset in planned:
                 datasets[dataset] = run.records[run.records["dataset"] == dataset]
                 expected.append(run.expected(dataset))
-    # A dataset's place decides its draws in the bootstrap: the table's order, whatever the order of the runs.
+    # The table's order, whatever the order of the runs.
     datasets = {name: datasets[name] for name in members if name in datasets}
     part = Part(datasets, len(members))
     if not datasets:

@@ -8,9 +8,11 @@ from pathlib import Path
 import pandas as pd
 
 from lazybench.errors import LazyBenchError
-from lazybench.report.run_data import COLUMNS, NUMBERS, TEXTS, Run, table
+from lazybench.report.run_data import COLUMNS, COUNTS, NUMBERS, TEXTS, Run, table
 
-FORMAT = "lazybench records 1"
+_MARK = "lazybench records"
+FORMAT = f"{_MARK} 2"
+_KEYS = {"dataset", "_id", "score", "error"}
 
 
 def write(runs: list[Run], folder: Path) -> None:
@@ -18,8 +20,7 @@ def write(runs: list[Run], folder: Path) -> None:
     for run in runs:
         path = folder / run.name
         path.parent.mkdir(parents=True, exist_ok=True)
-        counts = {key: "Int64" for key in ("prompt_tokens", "baseline_new_tokens")}
-        run.records.astype(counts).to_csv(f"{path}.csv", index=False, lineterminator="\n")
+        run.records.astype(dict.fromkeys(COUNTS, "Int64")).to_csv(f"{path}.csv", index=False, lineterminator="\n")
         about = {
             "format": FORMAT,
             "run": {"model": run.model, "data": run.data, "method": run.method, "digest": run.digest},
@@ -34,7 +35,7 @@ def write(runs: list[Run], folder: Path) -> None:
 def is_record_file(path: Path) -> bool:
     """Whether a `.json` file is one that `write` wrote."""
     with path.open(encoding="utf-8", errors="replace") as file:
-        return FORMAT in file.read(len(FORMAT) + 40)
+        return _MARK in file.read(len(_MARK) + 40)
 
 
 def read(path: Path) -> Run:
@@ -52,8 +53,10 @@ def read(path: Path) -> Run:
             keep_default_na=False,
             na_values={key: [""] for key in NUMBERS},
         )
-        if tuple(frame.columns) != COLUMNS:
-            raise LazyBenchError(f"{rows}: the columns must be {','.join(COLUMNS)}")
+        if not _KEYS <= set(frame.columns) <= set(COLUMNS):
+            raise LazyBenchError(f"{rows}: the columns must be of {','.join(COLUMNS)}")
+        frame = frame.reindex(columns=list(COLUMNS))  # earlier formats have fewer
+        frame[list(TEXTS)] = frame[list(TEXTS)].fillna("")
         return Run(
             **about["run"],
             settings=about["settings"],

@@ -9,11 +9,10 @@ from html import escape
 
 from lazybench.report import paper
 from lazybench.report.blocks import Block
-from lazybench.report.labels import task_title
 from lazybench.report.measures import Cell, Measure
 from lazybench.report.tables import Line, Table
 
-_FIRST = ("Task", "Method", "Datasets", "Records", "Failed")
+_FIRST = ("Task", "Method", "Datasets", "Records", "Failed", "Disturbed")
 
 
 def markdown(table: Table, warnings: Sequence[str]) -> str:
@@ -25,7 +24,7 @@ def markdown(table: Table, warnings: Sequence[str]) -> str:
         rows = [[_pipe(cell) for cell in row] for row in cells(table, lines)]
         align = ["---"] * 2 + ["---:"] * (len(header) - 2)
         text += ["", f"## {block.title}", "", *(f"| {' | '.join(row)} |" for row in (header, align, *rows))]
-    text += ["", *(f"- {note}" for note in _notes(table))]
+    text += ["", *(f"- {note}" for note in table.notes)]
     return "\n".join(text) + "\n"
 
 
@@ -43,7 +42,7 @@ def html(table: Table) -> str:
             f"<h3>{escape(block.title)}</h3>\n<div class=wide><table>\n<thead><tr>{_tags('th', titles)}</tr></thead>\n"
             "<tbody>\n" + "\n".join(body) + "\n</tbody></table></div>"
         )
-    text.append(f"<ul class=notes>{''.join(f'<li>{escape(note)}</li>' for note in _notes(table))}</ul>")
+    text.append(f"<ul class=notes>{''.join(f'<li>{escape(note)}</li>' for note in table.notes)}</ul>")
     return "\n".join(text)
 
 
@@ -64,14 +63,15 @@ def latex(table: Table, warnings: Sequence[str]) -> str:
             text += ["\\midrule"] if first else []
             text.append(_tex_row(row))
         text += ["\\bottomrule", "\\end{tabular}"]
-    return "\n".join([*text, "", *(f"% {note}" for note in _notes(table))]) + "\n"
+    return "\n".join([*text, "", *(f"% {note}" for note in table.notes)]) + "\n"
 
 
 def csv_text(table: Table) -> str:
     """Every number with its interval, the number of records behind it, and the reason where it is missing."""
     header = ["model", "data", "task", "method", "label", "datasets", "datasets_of_task", "records", "failed"]
+    header.append("disturbed")
     for of in table.spec.measures:
-        header += [of.key, *(f"{of.key}_{end}" for end in ("low", "high", "records", "missing"))]
+        header += [of.key, *(f"{of.key}_{end}" for end in ("low", "high", "records", "missing", "note"))]
         header += [f"{of.key}_seed_deviation"] if of.by_seed else []
         header += [f"{of.key}_paper"] if of.key in table.spec.in_paper else []
     header += ["paper_model"] if table.spec.in_paper else []
@@ -82,7 +82,7 @@ def csv_text(table: Table) -> str:
         for line in lines:
             part = line.part
             row = [block.model, block.data, line.task, line.method, line.label]
-            row += [len(part.datasets), part.members or "", part.records, part.failed]
+            row += [len(part.datasets), part.members or "", part.records, part.failed, part.disturbed]
             for of in table.spec.measures:
                 row += _numbers(line.cells[of.key])
                 row += [_short(line.cells[of.key].seed_deviation)] if of.by_seed else []
@@ -103,13 +103,9 @@ def heading(table: Table, block: Block) -> list[str]:
 def cells(table: Table, lines: Iterable[Line]) -> list[list[str]]:
     """The text of each cell; a task is named on its first line."""
     return [
-        [task_title(line.task) if first else "", *_line(table, line)]
+        [line.title if first else "", *_line(table, line)]
         for line, first in zip(lines, _first_of_task(lines), strict=True)
     ]
-
-
-def _notes(table: Table) -> list[str]:
-    return [*table.spec.notes, *(f"{block.title}: {note}" for block, _ in table.blocks for note in block.notes)]
 
 
 def _first_of_task(lines: Iterable[Line]) -> list[bool]:
@@ -119,9 +115,10 @@ def _first_of_task(lines: Iterable[Line]) -> list[bool]:
 
 def _line(table: Table, line: Line) -> list[str]:
     part = line.part
-    texts = [line.label, *([f"{len(part.datasets)}/{part.members}", str(part.records), str(part.failed)])]
+    texts = [line.label, f"{len(part.datasets)}/{part.members}"]
+    texts += [str(count) for count in (part.records, part.failed, part.disturbed)]
     if not part.datasets:
-        texts = [line.label, "—", "—", "—"]
+        texts = [line.label, "—", "—", "—", "—"]
     for of in table.spec.measures:
         texts.append(_cell(line.cells[of.key], of))
         texts += [line.paper[of.key] or "—"] if of.key in table.spec.in_paper else []
@@ -143,7 +140,7 @@ def _cell(cell: Cell, of: Measure) -> str:
 def _numbers(cell: Cell) -> list[str | int]:
     found = cell.estimate
     values = [None] * 3 if found is None else [found.value, found.low, found.high]
-    return [*map(_short, values), cell.records, cell.reason]
+    return [*map(_short, values), cell.records, cell.reason, cell.note]
 
 
 def _short(value: float | None) -> str:

@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from lazybench.facts import DatasetFacts, load_facts
+from lazybench.facts import DatasetFacts, datasets_of, english, load_facts
 
-# Seconds, shares from 0 to 1, nats and counts; a blank means that it was not measured.
+# Wall times, in seconds: of the method, of the unmodified model, and of the method's engine with nothing pruned.
+TIMES = tuple(
+    f"{whose}{time}" for whose in ("", "baseline_", "keep_1_") for time in ("ttft_s", "generation_s", "decode_step_s")
+)
+COUNTS = ("prompt_tokens", "baseline_new_tokens", "retaken", "disturbed")
+# Seconds, shares from 0 to 1, nats and counts; a blank means that it was not measured. `disturbed` is 1 where other
+# work on the machine had a part in a time.
 NUMBERS = (
     "score",
     "prompt_tokens",
     "new_tokens",
-    "ttft_s",
-    "generation_s",
-    "baseline_ttft_s",
-    "baseline_generation_s",
+    *TIMES,
+    *(f"{whose}{time}" for whose in ("", "baseline_", "keep_1_") for time in ("ttft_cpu_s", "generation_cpu_s")),
+    "retaken",
+    "disturbed",
     "baseline_new_tokens",
     "prompt_computed",
     "identical_tokens",
@@ -44,6 +51,7 @@ class Run:
         finished: whether it has gone through all its records.
         records: one row a record, with `COLUMNS`; `error` is empty where the method ran.
         traces: what `traces.summarise` made of its traces, empty without any.
+        folder: where it lies on this machine; None where it was read from the records of an earlier report.
     """
 
     model: str
@@ -55,6 +63,7 @@ class Run:
     finished: bool
     records: pd.DataFrame
     traces: dict[str, Any]
+    folder: Path | None = None
 
     @property
     def name(self) -> str:
@@ -70,6 +79,17 @@ class Run:
     def facts(self) -> dict[str, DatasetFacts]:
         """Facts by dataset, those of the user's datasets included."""
         return load_facts(self.settings["data"].get("datasets"))
+
+    @property
+    def has(self) -> list[str]:
+        """The datasets that `all` stood for on its data."""
+        has = self.settings["data"].get("has")
+        return english() if has is None else list(has)
+
+    @property
+    def datasets(self) -> list[str]:
+        """The datasets that it covers, or is to cover."""
+        return datasets_of(self.settings["task"], self.facts, self.has)
 
     def count(self, dataset: str) -> int:
         """Number of its records of one dataset so far, failed ones included."""

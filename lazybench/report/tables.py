@@ -2,15 +2,32 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from lazybench.report import paper
-from lazybench.report.blocks import Block
-from lazybench.report.bootstrap import RESAMPLES
-from lazybench.report.labels import METHODS, TASKS
-from lazybench.report.measures import ANSWERS, COMPUTED, GENERATION, KL, PER_TOKEN, SCORE, TOKENS, TTFT, Cell, Measure
-from lazybench.report.measures import measure as measured
-from lazybench.report.parts import NO_RUN, Part, part_of
+from lazybench.report.blocks import Block, Row
+from lazybench.report.intervals import NOTE
+from lazybench.report.labels import METHODS, TASKS, task_title
+from lazybench.report.measures import (
+    ANSWERS,
+    COMPUTED,
+    DECODE_STEP,
+    DECODE_STEP_OVER_KEEP_1,
+    GENERATION,
+    GENERATION_OVER_KEEP_1,
+    KL,
+    SCORE,
+    TOKENS,
+    TTFT,
+    TTFT_OVER_KEEP_1,
+    Cell,
+    Measure,
+    mean_of_tasks,
+)
+from lazybench.report.notes import floors, notes
+from lazybench.report.parts import NO_RUN, Part, part_of, together
+
+MEAN = "mean_of_tasks"
 
 
 @dataclass(frozen=True)
@@ -38,9 +55,10 @@ class Spec:
 
 @dataclass(frozen=True)
 class Line:
-    """One line of a table: a row's part in a task, and its cells by measure."""
+    """One line of a table: a row's part in a task, or in all of them together, and its cells by measure."""
 
     task: str
+    title: str
     method: str
     label: str
     part: Part
@@ -50,18 +68,26 @@ class Line:
 
 @dataclass(frozen=True)
 class Table:
-    """A table, filled: its lines by block."""
+    """A table, filled: its lines by block, and what is said below them."""
 
     spec: Spec
     blocks: tuple[tuple[Block, tuple[Line, ...]], ...]
+    notes: tuple[str, ...]
 
 
 _COMMON = (
-    f"Brackets: 95% bootstrap confidence interval over records ({RESAMPLES:,} resamples within datasets, fixed seed); "
-    "none where a dataset has a single record.",
-    "A task is the mean over its datasets. Failed records are counted, and are in no other number.",
+    NOTE,
+    "A task is the mean over its datasets, and the mean of the tasks is the mean over those. Failed records are "
+    "counted, and are in no other number.",
+    "Floor: every method scores 0 on every record there, which shows nothing.",
+    "A ratio above 1 is better than what it is set against.",
     "A dash is a missing number, with the reason behind it.",
     "Where there are schedules of several stages, those of one stage are in Figure 6 alone.",
+)
+_TIMED = (
+    "Keep = 1 is the same engine with nothing pruned: a speedup over it is pruning's own part.",
+    "Disturbed: records with a pass that stayed disturbed by other work on the machine (its process got less than "
+    "timing.cpu_share of wall time times threads, three times again). They are in the scores and in no speedup.",
 )
 _PAPER = "The paper does not say which schedule, keep or ratio its rows were made with, and its machine was an A100."
 
@@ -69,26 +95,30 @@ SPECS = (
     Spec(
         "table1",
         "Table 1. Score and TTFT speedup",
-        (SCORE, TTFT),
+        (SCORE, TTFT, TTFT_OVER_KEEP_1),
         in_paper=("score", "ttft_speedup"),
         notes=(
             "TTFT speedup: mean TTFT of the baseline over mean TTFT of the method, on the same records in the same "
             "process.",
-            "±: standard deviation over the seeds of a method that has several; its score is their mean.",
+            *_TIMED,
+            "±: standard deviation over the seeds of a method that has several; its numbers are means over them.",
             *_COMMON,
             _PAPER,
         ),
     ),
     Spec(
         "table2",
-        "Table 2. Prompt tokens computed and overall generation speedup",
-        (COMPUTED, GENERATION, PER_TOKEN),
+        "Table 2. Prompt tokens computed, generation speedup and decode step",
+        (COMPUTED, GENERATION, GENERATION_OVER_KEEP_1, DECODE_STEP, DECODE_STEP_OVER_KEEP_1),
         in_paper=("prompt_computed", "generation_speedup"),
         notes=(
             "Prompt tokens computed: mean over layers of the share of prompt tokens that have keys and values there at "
-            "the end of the generation.",
-            "Generation speedup: mean generation time of the baseline over that of the method, as measured, whatever "
-            "the lengths of their answers; per generated token: each mean divided by its mean number of new tokens.",
+            "the end of the generation; above 100 where a method computes tokens twice.",
+            "Generation speedup: the baseline's mean generation time over the method's, whatever the lengths of their "
+            "answers, as the paper has it.",
+            "Decode step: (generation time - TTFT) / (new tokens - 1) of a record, which prefilling has no part in; its "
+            "speedup is the baseline's mean over the method's.",
+            *_TIMED,
             *_COMMON,
             _PAPER,
         ),
@@ -111,21 +141,50 @@ SPECS = (
 
 def fill(spec: Spec, blocks: list[Block]) -> Table:
     """Measure every row of every block on every task."""
-    return Table(spec, tuple((block, tuple(_lines(spec, block))) for block in blocks))
+    said = [*spec.notes, *(f"{block.title}: {note}" for block in blocks for note in notes(block))]
+    return Table(spec, tuple((block, tuple(_lines(spec, block))) for block in blocks), tuple(said))
 
 
 def _lines(spec: Spec, block: Block) -> list[Line]:
+    rows = [row for row in block.compared if row.method not in spec.skip]
+    parts = [{task: part_of(row, members) for task, members in block.tasks().items()} for row in rows]
     lines = []
-    for task, members in block.tasks().items():
-        parts = [(row, part_of(row, members)) for row in block.compared if row.method not in spec.skip]
-        ran = [(row.method, row.label, part) for row, part in parts if part.reason != NO_RUN]
-        met = {method for method, _, _ in ran}
-        if task in TASKS:
-            ran += [(method, method, Part(reason=NO_RUN)) for method in spec.methods if method not in met]
-        # Methods the paper knows keep its order, runs or none.
-        ran.sort(key=lambda line: METHODS.index(line[0]) if line[0] in METHODS else len(METHODS))
-        for method, label, part in ran:
-            cells = {of.key: measured(part, of) for of in spec.measures}
-            printed = {key: paper.value(block, task, method, key) for key in spec.in_paper}
-            lines.append(Line(task, method, label, part, cells, printed))
+    for task in block.tasks():
+        of_task = [(row, {task: of[task]}) for row, of in zip(rows, parts, strict=True)]
+        lines += _section(spec, block, task, task_title(task), of_task, whole=task in TASKS)
+    averaged = [task for task, members in block.tasks().items() if members != [task]]  # not datasets by themselves
+    if len(averaged) > 1:
+        over = [(row, {task: of[task] for task in averaged}) for row, of in zip(rows, parts, strict=True)]
+        lines += _section(spec, block, MEAN, f"Mean of the {len(averaged)} tasks", over, whole=True)
+    return lines
+
+
+def _section(
+    spec: Spec, block: Block, task: str, title: str, rows: list[tuple[Row, dict[str, Part]]], whole: bool
+) -> list[Line]:
+    """The lines of one task, or of the mean over several.
+
+    Args:
+        spec: the table.
+        block: the runs.
+        task: the task's key.
+        title: its name for people.
+        rows: each row with its parts by task.
+        whole: whether methods of the table without a run have a line, too.
+    """
+    ran = [(row.method, row.label, of) for row, of in rows if any(part.reason != NO_RUN for part in of.values())]
+    met = {method for method, _, _ in ran}
+    if whole:
+        ran += [(method, method, {task: Part(reason=NO_RUN)}) for method in spec.methods if method not in met]
+    # Methods the paper knows keep its order, runs or none.
+    ran.sort(key=lambda line: METHODS.index(line[0]) if line[0] in METHODS else len(METHODS))
+    at_floor = floors(block)
+    lines = []
+    for method, label, of in ran:
+        part = together(of.values())
+        cells = {measure.key: mean_of_tasks(of, measure) for measure in spec.measures}
+        if SCORE in spec.measures and part.datasets.keys() and part.datasets.keys() <= at_floor:
+            cells[SCORE.key] = replace(cells[SCORE.key], note="floor")
+        printed = {key: paper.value(block, task, method, key) for key in spec.in_paper}
+        lines.append(Line(task, title, method, label, part, cells, printed))
     return lines

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections import Counter
 
 from lazybench.report.blocks import Block, Row
+from lazybench.report.conditions import agree
 from lazybench.report.run_data import Run
 
 
 def warnings(block: Block) -> list[str]:
     """One sentence each, for one model and data."""
     where = f"{block.model} on {block.data}"
-    about = (_calibrated, _conditions, _overlaps, _record_sets, _contents, _unmodified)
+    about = (_calibrated, _conditions, _commits, _overlaps, _record_sets, _contents, _unmodified)
     texts = [text for of in about for text in of(block)]
     return [f"{where}: {text}" for text in texts]
 
@@ -29,6 +30,25 @@ def _conditions(block: Block) -> list[str]:
         f"the runs differ in {key} ({', '.join(values)}): kept as separate rows, not to be compared with each other"
         for key, values in block.differing.items()
     ]
+
+
+def _commits(block: Block) -> list[str]:
+    """Rows whose code may differ: of several commits, or of one with changes that were not committed."""
+    met: dict[str, list[str]] = {}
+    for row in block.rows:
+        for commit in dict.fromkeys(str(run.environment.get("commit")) for run in row.runs):
+            met.setdefault(commit, []).append(row.label)
+    if len(met) < 2 and not any(commit.endswith("+") for commit in met):
+        return []
+    found = [f"{_commit(commit)} ({', '.join(labels)})" for commit, labels in met.items()]
+    return [f"rows from {'different commits' if len(met) > 1 else 'commit'} {'; '.join(found)}: their code may differ"]
+
+
+def _commit(commit: str) -> str:
+    """A commit for people; `+` behind it says that there were changes beyond it."""
+    if commit.endswith("+"):
+        return f"{commit.removesuffix('+')} with uncommitted changes"
+    return "no commit" if commit == "None" else commit
 
 
 def _overlaps(block: Block) -> list[str]:
@@ -79,7 +99,7 @@ def _unmodified(block: Block) -> list[str]:
         if row.method == "baseline":
             continue
         for baseline in baselines:
-            if baseline.conditions == row.conditions:
+            if agree(baseline.runs[0], row.runs[0]):
                 different, shared = _differences(row, baseline)
                 if different:
                     texts.append(

@@ -32,6 +32,7 @@ from lazyllm.errors import LazyLLMError
 
 # Memory peaks in prefilling; these show what decoding holds on top, before the caches grow.
 _MEMORY_TOKENS = 16
+_WHERE = ("device", "dtype", "attention", "threads", "commit")
 
 
 def main(config: SpeedConfig) -> int:
@@ -46,6 +47,9 @@ def main(config: SpeedConfig) -> int:
     measured = measure(config, subjects)
     titles = [title for title, _ in SHOWN]
     print(table(titles, [[cell(row) for _, cell in SHOWN] for _, row in measured.iterrows()]))
+    if retaken := measured["retaken"].sum():
+        left = measured["disturbed"].sum()
+        print(f"other work on this machine: {retaken} passes were taken again, {left} repeats left out")
     if output is not None:
         measured.to_csv(output, index=False, float_format="%.5g")
         print(f"saved in {', '.join(map(str, [output, *plot.save(measured, output)]))}")
@@ -95,17 +99,19 @@ def subjects_of(config: SpeedConfig) -> Iterator[Subjects]:
         )
     method.prepare(model)
     for length in sorted(config.lengths):
-        yield Subjects(method, Decoder(model, config.new_tokens), prompt_of(length, tokenizer, config), config.eager)
+        prompt = prompt_of(length, tokenizer, config)
+        yield Subjects(method, Decoder(model, config.new_tokens), prompt, config.eager, config.cpu_share)
 
 
 def measure(config: SpeedConfig, subjects: list[Subjects]) -> pd.DataFrame:
     """Time a method at every prompt length in this process, interleaved with the unmodified model.
 
     Returns:
-        one row a length, with the columns of `measures.summary`; `memory_mb` and `method_memory_mb`, the most that a
-        pass allocates in prefilling and its first steps; `matrix_rate`, operations a second of a large matrix product,
-        and the share of it that prefilling reaches, `unmodified_matrix_share` and `method_matrix_share`; and what they
-        were measured on. Where memory runs out, the shorter lengths alone.
+        one row a length, with the columns of `measures.summary`; `retaken` and `disturbed`, how many passes were taken
+        again and how many repeats left out since other work on the machine disturbed them; `memory_mb` and
+        `method_memory_mb`, the most that a pass allocates in prefilling and its first steps; `matrix_rate`, operations
+        a second of a large matrix product, and the share of it that prefilling reaches, `unmodified_matrix_share` and
+        `method_matrix_share`; and what they were measured on. Where memory runs out, the shorter lengths alone.
 
     Raises:
         LazyBenchError: the method cannot run on a prompt, or memory is too small for the shortest.
@@ -113,7 +119,7 @@ def measure(config: SpeedConfig, subjects: list[Subjects]) -> pd.DataFrame:
     where = environment.describe(config.model)
     about = {"model": config.model.name, "method": subjects[0].method.name}
     settings = {"new_tokens": config.new_tokens, "repeats": config.repeats}
-    settings |= {key: where[key] for key in ("device", "dtype", "attention", "threads")}
+    settings |= {key: where[key] for key in _WHERE}
     rate, rows = matrix_rate(subjects[0].decode.model), []
     for subject in subjects:
         tokens = subject.prompt.ids.shape[1]
@@ -134,11 +140,19 @@ def measure(config: SpeedConfig, subjects: list[Subjects]) -> pd.DataFrame:
 
 
 def _row(subjects: Subjects, config: SpeedConfig) -> dict[str, float]:
-    times = _interleaved(subjects, config.repeats)
-    few = replace(subjects, decode=Decoder(subjects.decode.model, min(config.new_tokens, _MEMORY_TOKENS)))
+    rounds = _interleaved(subjects, config.repeats)
+    times = [passes for passes in rounds if not any(done.disturbed for done in passes.values())]
+    if not times:
+        raise LazyBenchError(
+            f"other work on this machine disturbed each of the {len(rounds)} repeats: end it and measure again, or set "
+            "cpu_share=0 to take the times as they are"
+        )
+    few = replace(subjects, decode=Decoder(subjects.decode.model, min(config.new_tokens, _MEMORY_TOKENS)), cpu_share=0)
     memory = {name: few.peak_bytes(name) / 1e6 for name in (WHOLE, METHOD)}
     return {
-        **summary(times, subjects.counts, config.new_tokens),
+        **summary(times, subjects.counts),
+        "retaken": sum(done.retaken for passes in rounds for done in passes.values()),
+        "disturbed": len(rounds) - len(times),
         "memory_mb": memory[WHOLE],
         "method_memory_mb": memory[METHOD],
     }
@@ -177,7 +191,7 @@ def _shares(subjects: Subjects, row: dict[str, float], rate: float) -> dict[str,
 def _profile(subjects: Subjects, path: Path) -> None:
     passes = {}
     for tokens in (1, _MEMORY_TOKENS):
-        runs = replace(subjects, decode=Decoder(subjects.decode.model, tokens)).runs()
+        runs = replace(subjects, decode=Decoder(subjects.decode.model, tokens), cpu_share=0).runs()
         for name in (WHOLE, METHOD):
             passes[f"{name}, {tokens} new tokens"] = partial(runs[name], 0)
     write_profile(subjects.decode.model.device, passes, path)

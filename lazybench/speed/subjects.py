@@ -8,12 +8,11 @@ from dataclasses import dataclass, replace
 
 from transformers.utils import is_flash_attn_2_available
 
-from lazybench.bench import UNMODIFIED, Pass, timed
 from lazybench.decoding import Decoder
 from lazybench.methods.base import Method
-from lazybench.methods.lazyllm import LazyLLM
 from lazybench.prompts import Prompt
 from lazybench.speed.memory import peak_bytes
+from lazybench.timing import UNMODIFIED, Pass, timed, undisturbed
 
 # Names of passes; those of the unmodified model on part of the prompt are token counts.
 WHOLE, METHOD, KEEP_1, EAGER, FLASH = "unmodified", "method", "keep_1", "eager", "flash_attention_2"
@@ -28,12 +27,14 @@ class Subjects:
         decode: greedy generation of as many tokens as are measured.
         prompt: the prompt.
         eager: also time the unmodified model with eager attention.
+        cpu_share: a pass on a CPU that got less of wall time times threads is taken again.
     """
 
     method: Method
     decode: Decoder
     prompt: Prompt
     eager: bool
+    cpu_share: float
 
     @property
     def counts(self) -> list[int] | None:
@@ -57,10 +58,9 @@ class Subjects:
             METHOD: lambda repeat: self._pass(self.method, repeat),
         }
         model = self.decode.model
+        if (keep_1 := self.method.keep_1) is not None:
+            runs[KEEP_1] = lambda repeat: self._pass(keep_1)
         if self.counts is not None:
-            nothing_pruned = LazyLLM(KEEP_1, schedule="")
-            nothing_pruned.prepare(model)
-            runs[KEEP_1] = lambda repeat: self._pass(nothing_pruned)
             for count in sorted(set(self.counts) - {self.prompt.ids.shape[1]}):
                 runs[count] = lambda repeat, count=count: self._part(count)
         others = [EAGER] * self.eager
@@ -76,12 +76,15 @@ class Subjects:
         return peak_bytes(self.decode.model.device, lambda: run(0))
 
     def _pass(self, method: Method, seed: int = 0) -> Pass:
-        return timed(method, self.prompt, self.decode, seed)
+        return self._timed(method, self.prompt, self.decode, seed)
 
     def _part(self, count: int) -> Pass:
         """The first token after the prompt's first `count` tokens."""
         first = Decoder(self.decode.model, max_new_tokens=1)
-        return timed(UNMODIFIED, replace(self.prompt, ids=self.prompt.ids[:, :count]), first, 0)
+        return self._timed(UNMODIFIED, replace(self.prompt, ids=self.prompt.ids[:, :count]), first, 0)
+
+    def _timed(self, method: Method, prompt: Prompt, decode: Decoder, seed: int) -> Pass:
+        return undisturbed(lambda: timed(method, prompt, decode, seed), decode.model.device, self.cpu_share)
 
     def _with_attention(self, attention: str) -> Pass:
         with _attention(self.decode.model, attention):

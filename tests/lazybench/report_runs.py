@@ -18,7 +18,10 @@ SETTINGS["prompt_compression"] |= {"window_tokens": None, "faithful_whitespace":
 
 
 def row(dataset, number, **values):
-    """One line of predictions: 100 prompt tokens, 4 new ones, TTFT twice as fast as the baseline's."""
+    """One line of predictions: 100 prompt tokens, 4 new ones, TTFT twice as fast as the baseline's.
+
+    Decode steps follow from the other times, unless they are given.
+    """
     numbers = {
         "_id": f"{dataset}-{number}",
         "dataset": dataset,
@@ -33,12 +36,21 @@ def row(dataset, number, **values):
         "generation_s": 2.0,
         "baseline_ttft_s": 2.0,
         "baseline_generation_s": 3.0,
+        "keep_1_ttft_s": 1.5,
+        "keep_1_generation_s": 2.5,
         "prompt_computed": 0.75,
         "baseline_prediction": f"answer {number}",
         "baseline_new_tokens": 4,
         "identical_tokens": 1.0,
+        "retaken": 0,
+        "disturbed": False,
     }
-    return numbers | values
+    numbers |= values
+    for whose, tokens in (("", "new_tokens"), ("baseline_", "baseline_new_tokens"), ("keep_1_", "new_tokens")):
+        ttft, whole, count = (numbers[key] for key in (f"{whose}ttft_s", f"{whose}generation_s", tokens))
+        step = None if None in (ttft, whole, count) or count < 2 else (whole - ttft) / (count - 1)
+        numbers.setdefault(f"{whose}decode_step_s", step)
+    return numbers
 
 
 def failed(dataset, number, error="oom"):

@@ -487,6 +487,31 @@ def test_many_bad_words_of_other_commands_cost_one_line_each(lazybench, cwd):
         (["--cfg", "job", "-m"], "contradict"),
         (["data=sample", "data.root=/records"], "use data=longbench"),
         (["task=nothing_like_it_zq"], "lazybench list shows"),
+        (["model=some/tiny-model"], "no model config 'some/tiny-model': for a hub id, folder or .gguf file give"),
+        (["model=some/tiny-model"], "model.path=some/tiny-model and model.limit="),
+        (["model=/some/folder"], "model.path=/some/folder"),
+        (["model=file.gguf"], "model.path=file.gguf"),
+        (["data=/some/records"], "data=longbench data.root=/some/records"),
+        (["data=lcc"], "did you mean task=lcc?"),
+        (["dataset=lcc"], "did you mean 'task'?"),
+        (["limit=5"], "did you mean 'model.limit' or 'data.limit'?"),
+        (["+limit=5"], "did you mean 'model.limit' or 'data.limit'?"),
+        (["method=LazyLLM"], "did you mean 'lazyllm'?"),
+        (["method=[lazyllm]"], "method=[lazyllm] is a list: choose one"),
+        (
+            ["method=lazyllm", "method.keep=0.5"],
+            "lazyllm has no setting 'keep': choose one of: method.schedule, ",
+        ),
+        (["method=lazyllm", "method.keep=0.5"], "keeps stand in the schedule, method.schedule=[10:0.7,20:0.5]"),
+        (["method=lazyllm", "++method.keep=0.5"], "keeps stand in the schedule, method.schedule=[10:0.7,20:0.5]"),
+        (["method=static_pruning", "method.kep=0.5"], "did you mean 'method.keep'?"),
+        (
+            ["method=static_pruning", "method.ratio=1"],
+            "has no setting 'ratio': choose one of: method.layer, method.k",
+        ),
+        (["method=baseline", "method.keep=0.5"], "method baseline has no setting 'keep': it has none"),
+        (["model.foo=3"], "choose one of: model.name, model.path"),
+        (["model.device=gpu"], "model.device=gpu is no device: use auto, cpu, cuda or cuda:1"),
     ],
 )
 def test_the_line_says_what_would_be_right(run, cwd, words, says):
@@ -514,6 +539,41 @@ def test_a_sweep_with_one_bad_job_costs_one_line(run, tmp_path, cwd, words, says
     _check(tuple(words), code, out, err, cwd)
     assert says in err
     assert not (tmp_path / "runs").exists()
+
+
+_SMALL = ("model=smollm2_135m", "data=sample")
+
+
+@pytest.mark.parametrize("stages", ["1:0.6,2:0.5", "10%:0.6,20%:0.5,60%:0.5", "1:0.6,50%:0.5"])
+@pytest.mark.parametrize("command", ["run", "plan"])
+def test_stages_that_may_be_one_schedule_or_several_are_asked_about(run, tmp_path, cwd, stages, command):
+    words = (f"method.schedule={stages}", *(["-m"] if command == "run" else []))
+    code, out, err = run(*words, command=command)
+    _check(words, code, out, err, cwd)
+    several = ",".join(f"[{stage}]" for stage in stages.split(","))
+    assert f"one schedule of {stages.count(',') + 1} stages, 'method.schedule=[{stages}]'" in err
+    assert f"-m 'method.schedule={several}'" in err
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "schedules"),
+    [
+        (["method.schedule=[1:0.6,2:0.5]"], ["1:0.6,2:0.5"]),
+        (["method.schedule=[1:0.6],[2:0.5]"], ["1:0.6", "2:0.5"]),
+        (["method.schedule=[0:0.9,1:0.6],[2:0.5]"], ["0:0.9,1:0.6", "2:0.5"]),
+        (["method.schedule='1:0.6,2:0.5'"], ["1:0.6,2:0.5"]),
+        (["method.schedule='1:0.6','2:0.5'"], ["1:0.6", "2:0.5"]),
+        (["method.schedule=choice(1:0.6,2:0.5)"], ["1:0.6", "2:0.5"]),
+        (["method.schedule=2:0.6,1:0.5"], ["2:0.6", "1:0.5"]),  # layers of a schedule increase
+        (["method.schedule=1:0.6,2:0.6,1:0.5,2:0.5"], ["1:0.6", "2:0.6", "1:0.5", "2:0.5"]),
+        (["+experiment=figure6", *_SMALL, "method.schedule=20%:0.7,40%:0.7"], ["20%:0.7", "40%:0.7"]),
+    ],
+)
+def test_schedules_that_can_mean_one_thing_alone_are_taken(run, words, schedules):
+    code, out, err = run(*words, *([] if "+experiment=figure6" in words else ["method=lazyllm"]), command="plan")
+    assert code == 0, err
+    assert [line.split("schedule=")[1].split()[0] for line in out.splitlines() if "schedule=" in line] == schedules
 
 
 def _process(*words: str | bytes, shell: str = "") -> subprocess.CompletedProcess:

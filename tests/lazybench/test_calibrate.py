@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import sys
 from itertools import pairwise
@@ -20,13 +21,13 @@ from support import folders, one_line, rows, save_tiny_model
 from transformers import AutoModelForCausalLM
 
 import lazyllm
-from lazybench.calibration import budgets, method_file
+from lazybench.calibration import budgets, found, method_file, records, scores
 from lazybench.calibration.harm import Candidate, CandidateFailure, Harm
 from lazybench.calibration.scaling import scaled_depth, scaled_keeps, with_speedup
 from lazybench.calibration.search import Search, Trial
 from lazybench.calibration.space import MOST_STAGES, Space
 from lazybench.calibration.times import Times, measure
-from lazybench.config import DataConfig
+from lazybench.config import HALVES, DataConfig
 from lazybench.data import half_of, load_records
 from lazybench.decoding import Decoder
 from lazybench.errors import LazyBenchError
@@ -268,7 +269,7 @@ def test_a_search_that_was_killed_goes_on_with_the_candidate_under_way(tmp_path)
     reopened.start_from(starts)
     assert reopened.trials == kept
     assert len(kept) == 1
-    reopened.run(0.2, noted, lambda _: None)
+    reopened.run(reopened.spent + 0.2, noted, lambda _: None)
     assert again[0] == seen[-1] != kept[0].candidate
     assert reopened.trials[: len(kept)] == kept
     assert [stage.layer for trial in reopened.trials[:2] for stage in trial.candidate.schedule.stages] == [2, 1]
@@ -296,9 +297,9 @@ def test_a_search_passes_over_candidates_that_do_not_work(tmp_path):
 def test_a_search_measures_no_candidate_twice(tmp_path):
     search = _search(tmp_path / "log")
     search.start_from([Candidate(PruningSchedule([(2, keep)]), EQ1) for keep in (0.5, 0.3)])  # one at that speedup
-    search.run(1, _made_up_harm, lambda _: None)
+    while len(search.trials) <= 2:
+        search.run(search.spent + 0.5, _made_up_harm, lambda _: None)
     candidates = [trial.candidate for trial in search.trials]
-    assert len(candidates) > 2
     assert all(candidate not in candidates[:place] for place, candidate in enumerate(candidates))
 
 
@@ -442,6 +443,7 @@ def test_a_calibration_writes_all_that_it_found(calibrations):
         names = {path.name for path in folder.iterdir()}
         assert names >= {"frontier.csv", "frontier.png", "frontier.pdf", "tried.csv", "config.yaml", "environment.json"}
         assert names >= {f"scores_{method}.csv" for method in methods}
+        assert names >= {"records_kl.csv", *(f"records_scores_{method}.csv" for method in methods)}
         assert {path.stem for path in (folder / "method").iterdir()} == methods
 
     frontier = pd.read_csv(calibrations / "eq1" / "cross" / "frontier.csv")
@@ -456,6 +458,105 @@ def test_a_calibration_writes_all_that_it_found(calibrations):
     length = Times(0, 0.001, 0, 6)
     for _, row in tried.iterrows():
         assert length.speedup(PruningSchedule.parse(row["schedule"]), [300]) == pytest.approx(row["speedup"], rel=0.03)
+
+
+@pytest.mark.parametrize("half", ["first", "cross"])
+def test_the_tables_can_be_made_again_from_the_records(calibrations, half):
+    folder = calibrations / "eq1" / half
+    frontier = found.table(records.read(folder / "records_kl.csv"))
+    assert records.text(frontier) == (folder / "frontier.csv").read_text()
+    written = list(folder.glob("scores_*.csv"))
+    assert written
+    for path in written:
+        assert records.text(scores.table(records.read(folder / f"records_{path.name}"))) == path.read_text()
+
+
+def test_the_records_are_those_of_the_other_half(calibrations):
+    folds = _method(calibrations, "cross")["folds"]
+    sizes = {half: len(fold["records"]) for half, fold in zip(HALVES, folds, strict=True)}
+    frame = records.read(calibrations / "eq1" / "cross" / "records_kl.csv")
+    for (half, _, _), part in frame.groupby(["half", "speedup", "kind"]):
+        other = next(name for name in HALVES if name != half)
+        assert len(part) == len(part[["dataset", "_id"]].drop_duplicates()) == sizes[other]
+    measured = [json.loads(line) for path in (calibrations / "measured").glob("kl-*") for line in path.open()]
+    kept = {(row["schedule"], row["dataset"], row["_id"]): row["kl"] for row in measured}
+    for row in frame.to_dict("records"):
+        assert row["kl"] == pytest.approx(kept[row["schedule"], row["dataset"], row["_id"]], rel=1e-5)
+
+
+def _kl(half, kind, values, schedule="1:0.5", found_kl=None):
+    """Rows of `records_kl.csv`: one record a value, the same for the same half."""
+    about = {"half": half, "speedup": 2.0, "kind": kind, "schedule": schedule, "importance": "eq1"}
+    about |= {"found_kl": found_kl, "dataset": "made-up"}
+    return [about | {"_id": f"{half}-{place}", "kl": kl} for place, kl in enumerate(values)]
+
+
+def test_less_harm_than_the_reference_is_a_ratio_above_one():
+    harm = [0.1 + 0.05 * place for place in range(50)]
+    rows = []
+    for half in HALVES:
+        rows += _kl(half, found.CALIBRATED, harm, found_kl=0.5)
+        rows += _kl(half, found.KEEPS, [3 * kl for kl in harm])
+        rows += _kl(half, found.DEPTH, [kl * (1.5 if place % 2 else 2.5) for place, kl in enumerate(harm)])
+    frontier = found.table(pd.DataFrame(rows)).set_index(["half", "kind"])
+    assert list(frontier.index.unique("half")) == [*HALVES, "cross"]
+    for half in (*HALVES, "cross"):
+        row = frontier.loc[half, found.CALIBRATED]
+        assert row["kl_low"] < row["kl"] < row["kl_high"]
+        # Three times on each record: nothing there for an interval to be about.
+        assert row["harm_reduction_to_keeps"] == pytest.approx(3)
+        assert pd.isna(row["harm_reduction_to_keeps_low"])
+        assert 1.5 < row["harm_reduction_to_depth_low"] < row["harm_reduction_to_depth"] < 2.5
+        assert frontier.loc[half, found.KEEPS].filter(like="harm_reduction").isna().all()
+    assert frontier.loc["cross", found.CALIBRATED]["records"] == 100
+
+
+def test_few_records_of_a_divergence_have_no_interval():
+    frontier = found.table(pd.DataFrame(_kl("first", found.CALIBRATED, [0.1, 0.3, 0.2] * 8, found_kl=0.1)))
+    assert frontier["kl"].tolist() == [pytest.approx(0.2)]
+    assert frontier[["kl_low", "kl_high", "harm_reduction_to_keeps"]].isna().all(axis=None)
+
+
+def _scores(task, dataset, unmodified, calibrated):
+    pairs = enumerate(zip(unmodified, calibrated, strict=True))
+    return [
+        {"task": task, "dataset": dataset, "_id": str(place), "unmodified": before, "calibrated": after}
+        for place, (before, after) in pairs
+    ]
+
+
+@pytest.fixture
+def scored():
+    """Scores of two tasks: one of two datasets, one of these on the floor, and one all on the floor."""
+    rows = _scores("code", "lcc", [0.2, 0.4, 0.6, 0.8] * 5, [0.1, 0.2, 0.5, 0.6, 0.9] * 4)
+    rows += _scores("code", "repobench-p", [0.0] * 3, [0.0] * 3)
+    rows += _scores("synthetic", "passage_count", [0.0] * 9, [0.0] * 9)
+    return pd.DataFrame(rows)
+
+
+def test_scores_by_task_over_datasets_and_over_tasks(scored):
+    found_scores = scores.table(scored).set_index("task")
+    assert list(found_scores.index) == ["code", "synthetic", "all datasets", "mean of the 2 tasks"]
+    assert found_scores["records"].tolist() == [23, 9, 32, 32]
+    assert found_scores["unmodified"].tolist() == pytest.approx([25, 0, 50 / 3, 12.5])
+    assert found_scores["calibrated"].tolist() == pytest.approx([23, 0, 46 / 3, 11.5])
+    assert found_scores["difference"].tolist() == pytest.approx([-2, 0, -4 / 3, -1])
+    code, mean = found_scores.loc["code"], found_scores.loc["mean of the 2 tasks"]
+    assert code["difference_low"] < -2 < code["difference_high"]
+    width = code["difference_high"] - code["difference_low"]
+    assert mean["difference_high"] - mean["difference_low"] == pytest.approx(width / 2)
+    assert scores.loss(scored) == pytest.approx(8)
+
+
+def test_a_floor_is_marked_and_has_no_interval(scored):
+    table = scores.table(scored).set_index("task")
+    assert table.loc["synthetic", "note"] == "floor: both score 0 on every record"
+    assert table.loc["synthetic", ["difference_low", "difference_high"]].isna().all()
+    assert table.loc["code", "note"].startswith("counts 1 of 2 datasets at the floor")
+    for name in ("all datasets", "mean of the 2 tasks"):
+        assert table.loc[name, "note"].startswith("counts 2 of 3 datasets at the floor")
+        assert table.loc[name, "note"].endswith(": repobench-p, passage_count")
+    assert (scores.table(scored[scored["dataset"] == "lcc"])["note"] == "").all()
 
 
 def test_a_calibrated_method_says_what_it_was_found_on(calibrations):

@@ -32,6 +32,22 @@ def test_experiments_compose_for_every_method_they_sweep(name):
             )
 
 
+def test_an_experiment_of_the_users_gives_way_too(tmp_path):
+    from lazybench.experiments import settle
+
+    (tmp_path / "experiment").mkdir()
+    path = tmp_path / "experiment" / "mine.yaml"
+    path.write_text("hydra: {sweeper: {params: {method: 'baseline,lazyllm', task: 'code,fewshot'}}}")
+    words = ["-m", "+experiment=mine", "task=code"]
+    settled = [*words, f"--config-dir={tmp_path}", "hydra.sweeper.params=null", "method=baseline,lazyllm"]
+    assert settle([*words, f"--config-dir={tmp_path}"]) == settled
+    assert settle([*words, "--config-dir", str(tmp_path)])[-2:] == settled[-2:]
+    for nothing in ("- a list", "{", "hydra: null", "hydra: {sweeper: {params: many}}"):
+        path.write_text(nothing)
+        assert settle([*words, f"--config-dir={tmp_path}"]) == [*words, f"--config-dir={tmp_path}"]
+    assert settle([*words, "--config-dir"]) == [*words, "--config-dir"]
+
+
 def test_what_is_given_replaces_what_an_experiment_sweeps(run, tmp_path):
     code, _, err = run("-m", "+experiment=smoke", "method=baseline,random_drop", "task=2wikimqa")
     assert code == 0, err

@@ -8,7 +8,7 @@ import pytest
 import lazybench
 from lazybench import metrics
 from lazybench.errors import LazyBenchError
-from lazybench.facts import datasets_of, load_facts, tasks
+from lazybench.facts import datasets_of, english, load_facts, task_names, tasks
 
 SHARED = Path(__file__).parents[2].parent / "shared/longbench"
 MINE = {"prompt": "{context}\nQ: {input}", "max_new_tokens": 8, "metric": "qa_f1"}
@@ -64,6 +64,27 @@ def test_a_user_dataset_joins_its_task_but_not_longbench():
     assert (facts["alone"].chat, facts["alone"].first_line, facts["alone"].records) == (True, False, None)
 
 
+def test_a_group_of_the_users_is_a_task():
+    facts = load_facts({"one": {**MINE, "task": "my_group"}, "two": {**MINE, "task": "my_group"}, "alone": MINE})
+    assert task_names(facts) == [*tasks(), "my_group"]
+    assert datasets_of("my_group", facts) == ["one", "two"]
+    with pytest.raises(LazyBenchError, match=r"did you mean 'my_group'\?$"):
+        datasets_of("my_grop", facts)
+
+
+def test_all_is_what_the_data_has():
+    facts = load_facts({"mine": MINE})
+    assert datasets_of("all", facts) == english()
+    assert datasets_of("all", facts, ["trec", "mine"]) == ["trec", "mine"]
+    assert datasets_of("fewshot", facts, ["trec", "mine"]) == ["trec", "triviaqa", "samsum"]
+
+
+@pytest.mark.parametrize("task", ["other", "lcc", "mine"])
+def test_a_group_is_not_called_like_a_dataset(task):
+    with pytest.raises(LazyBenchError, match="dataset 'mine': task '.*' is a dataset's name: choose another"):
+        load_facts({"other": MINE, "mine": {**MINE, "task": task}})
+
+
 @pytest.mark.parametrize(
     ("name", "facts", "message"),
     [
@@ -79,7 +100,10 @@ def test_a_user_dataset_joins_its_task_but_not_longbench():
         ("mine", {**MINE, "max_new_tokens": 0}, "max_new_tokens must be a whole number above 0, not 0"),
         ("mine", {**MINE, "records": "many"}, "records must be a whole number above 0, not 'many'"),
         ("mine", {**MINE, "metric": "qa_f2"}, "metric 'qa_f2' is unknown: did you mean 'qa_f1'?"),
-        ("mine", {**MINE, "task": "coding"}, "task 'coding' is unknown: did you mean 'code'?"),
+        ("mine", {**MINE, "task": "all"}, "task 'all' stands for all datasets: choose another name"),
+        ("mine", {**MINE, "task": "Few-Shot"}, "LongBench's own but for its spelling: did you mean 'fewshot'?"),
+        ("mine", {**MINE, "task": "my/group"}, "task 'my/group': use letters, digits"),
+        ("mine", {**MINE, "task": 3}, "task 3: use letters, digits"),
         ("mine", {**MINE, "language": None}, "language must be text such as 'en', not None"),
         ("mine", {**MINE, "chat": "no"}, "chat must be true or false, not 'no'"),
         ("mine", {**MINE, "prompt": 3}, "prompt must be text, not 3"),

@@ -16,15 +16,18 @@ import time
 from contextlib import contextmanager
 
 import gguf
+import numpy
 import pytest
 import torch
+import yaml
 from support import LAZY, folders, one_line, rows
 from transformers import LlamaForCausalLM
 
-from lazybench import hub
+from lazybench import environment, hub
+from lazybench.conf import CONF
 from lazybench.config import ModelConfig
 from lazybench.errors import LazyBenchError
-from lazybench.language_model import load_model, load_tokenizer
+from lazybench.language_model import load_model, load_tokenizer, weights_format
 
 GATED = "meta-llama/Llama-2-7b-chat-hf"
 _TENSORS = {
@@ -138,6 +141,7 @@ def test_damage_anywhere_in_a_gguf_files_header_is_one_line_or_harmless(tmp_path
             damaged[draw.randrange(8000)] = draw.randrange(256)
         path.write_bytes(damaged)
         said += [message(load, config) for load in (load_tokenizer, load_model)]
+        assert "\n" not in message(weights_format, config)
     assert all("\n" not in line for line in said)
     assert sum(map(bool, said)) > len(said) / 2
 
@@ -195,10 +199,11 @@ def test_a_configuration_that_does_not_fit_the_weights(refused, copy, values, sa
 @pytest.mark.parametrize(
     ("missing", "says"),
     [
-        (["config.json"], "model_type"),
-        (["model.safetensors"], "no file named model.safetensors"),
-        (["tokenizer.json"], "tokenizer"),
-        (["tokenizer.json", "tokenizer_config.json"], "tokenizer"),
+        (["config.json"], "the folder has no config.json ("),
+        (["model.safetensors"], "the folder has no weights (.safetensors) ("),
+        (["tokenizer.json"], "the folder has no tokenizer (tokenizer.json) ("),
+        (["tokenizer.json", "tokenizer_config.json"], "the folder has no tokenizer (tokenizer.json) ("),
+        (["config.json", "tokenizer.json"], "the folder has no config.json and no tokenizer (tokenizer.json) ("),
     ],
 )
 def test_missing_files(refused, copy, missing, says):
@@ -207,6 +212,85 @@ def test_missing_files(refused, copy, missing, says):
     said = refused(copy)
     assert says in said
     assert "a folder must hold whole config.json, tokenizer and .safetensors files" in said
+
+
+@pytest.mark.parametrize("names", [[], ["README.md", "notes.txt"]])
+def test_a_folder_without_a_model_says_what_it_lacks(refused, tmp_path, names):
+    (tmp_path / "folder").mkdir()
+    for name in names:
+        (tmp_path / "folder" / name).write_text("text\n")
+    said = refused(tmp_path / "folder")
+    assert "has no config.json, no weights (.safetensors) and no tokenizer (tokenizer.json)" in said
+
+
+@pytest.mark.parametrize("inside", ["weights.gguf", "checkpoint-3/config.json", "snapshots/0123/config.json"])
+def test_a_folder_around_a_model_says_where_it_is(refused, tmp_path, inside):
+    path = tmp_path / "folder" / inside
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b"")
+    model = path if path.suffix == ".gguf" else path.parent
+    assert f"(a model is in {model}: give model.path={model})" in refused(tmp_path / "folder")
+
+
+def test_a_file_of_weights_is_no_model(refused, copy):
+    assert "is a file: give the folder of a model, or a .gguf file" in refused(copy / "model.safetensors")
+
+
+@pytest.mark.parametrize(
+    ("values", "says"),
+    [
+        ({}, "float32"),
+        ({"dtype": "bfloat16"}, "bfloat16"),
+        ({"dtype": None}, "dtype not stated"),
+        ({"quantization_config": {"quant_method": "gptq", "bits": 4}}, "gptq, 4-bit"),
+        ({"quantization_config": {"quant_method": "bitsandbytes", "load_in_8bit": True}}, "bitsandbytes, 8-bit"),
+        ({"quantization_config": {"quant_method": "fp8"}}, "fp8"),
+    ],
+)
+def test_the_format_of_a_checkpoint_is_what_its_config_states(copy, values, says):
+    change(copy / "config.json", **values)
+    assert weights_format(ModelConfig(name="x", path=str(copy), limit=100, dtype="float16")) == says
+
+
+@pytest.mark.parametrize(
+    ("sizes", "says"),
+    [
+        ({"F32": 96, "Q8_0": 64, "Q4_1": 128}, "GGUF Q4_1, 4-bit, dequantised"),
+        ({"F32": 32, "Q8_0": 128, "Q4_1": 96}, "GGUF Q8_0, 8-bit, dequantised"),
+        ({"F32": 32, "BF16": 64}, "GGUF BF16"),
+        ({"F32": 32}, "GGUF F32"),
+    ],
+)
+def test_the_format_of_a_gguf_file_is_that_of_most_weights(tmp_path, sizes, says):
+    path = tmp_path / "mixed.gguf"
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_token_list(["a", "bc"])
+    for name, size in sizes.items():
+        kind = gguf.GGMLQuantizationType[name]
+        writer.add_tensor(name, gguf.quants.quantize(numpy.ones((1, size), "float32"), kind), raw_dtype=kind)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    assert weights_format(ModelConfig(name="x", path=str(path), limit=100)) == says
+
+
+def test_random_weights_have_no_format():
+    assert (
+        weights_format(ModelConfig(name="x", path="some/model", limit=100, shape={"model_type": "llama"})) == "random"
+    )
+
+
+def test_a_run_says_what_its_weights_and_its_results_are(run, tmp_path):
+    assert run(*LAZY)[0] == 0
+    about = json.loads((folders(tmp_path / "runs")[0] / "environment.json").read_text())
+    assert about["weights_format"] == "float32"
+    assert about["results_version"] == environment.RESULTS_VERSION
+
+
+def test_the_embedded_weights_are_4_bit():
+    settings = yaml.safe_load((CONF / "model" / "smollm2_135m.yaml").read_text())
+    assert weights_format(ModelConfig(**settings)) == "GGUF Q4_1, 4-bit, dequantised"
 
 
 def test_missing_shards(refused, copy):

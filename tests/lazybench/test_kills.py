@@ -24,6 +24,7 @@ def words(tiny_model, tmp_path):
         "data.tokens=512",
         "data.limit=4",
         "timing.warmup=1",
+        "timing.cpu_share=0",
         "task=multidoc_qa",
         "method.schedule=[1:0.6]",
         "trace=true",
@@ -51,6 +52,11 @@ def answers(output: Path) -> list[tuple[str, str, str, float]]:
     return [(row["dataset"], row["_id"], row["prediction"], row["score"]) for row in found]
 
 
+def shown(folder: Path) -> list[str]:
+    """A folder's files, without what a killed start was about to write."""
+    return sorted(path.name for path in folder.iterdir() if not path.name.startswith("."))
+
+
 def kills(note: Path) -> int:
     return len(note.read_text().splitlines()) if note.exists() else 0
 
@@ -73,6 +79,19 @@ def test_shards_killed_at_every_write(words, tmp_path):
         assert serve("writes", 1000, note, *words, f"shard={shard}", f"output={tmp_path / 'runs'}") == 0
     assert kills(note) > 24
     assert answers(tmp_path / "runs") == answers(tmp_path / "calm")
+
+
+@pytest.mark.slow
+def test_a_rerun_killed_at_every_write(words, tmp_path):
+    note = tmp_path / "kills"
+    few = [*words[:-1], "task=2wikimqa", "data.limit=1", f"output={tmp_path / 'runs'}", "trace=true"]
+    assert serve("writes", 0, note, *few) == 0
+    (folder,) = folders(tmp_path / "runs")
+    calm, files = answers(tmp_path / "runs"), shown(folder)
+    assert serve("writes", 1000, note, *few, "rerun=true") == 0
+    assert kills(note) > 8
+    assert answers(tmp_path / "runs") == calm
+    assert shown(folder) == files
 
 
 @pytest.mark.slow

@@ -9,9 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from lazybench.config import DataConfig
+from lazybench.data import chosen_datasets, datasets_there, left_out
 from lazybench.data.longbench import load
 from lazybench.data.record import Record, fingerprint
 from lazybench.errors import LazyBenchError
+from lazybench.facts import english, load_facts
 
 SHARED = Path(__file__).parents[2].parent / "shared/longbench"
 ROW = {
@@ -129,6 +132,38 @@ def test_a_missing_dataset_names_those_that_are_there(tmp_path):
         load("trec", tmp_path, None)
     with pytest.raises(LazyBenchError, match=r"no trec\.jsonl there: found qasper$"):
         load("trec", archive(tmp_path / "data.zip", lines(ROW)), None)
+
+
+def test_all_is_what_a_folder_or_an_archive_has(tmp_path):
+    mine = {"mine": {"prompt": "{input}", "max_new_tokens": 8, "metric": "qa_f1"}}
+    mine["other"] = mine["mine"]
+    for name in ("trec", "lsht", "mine", "qasper", "unknown"):
+        folder(tmp_path, b"", name)
+    zipped = archive(tmp_path / "data.zip", b"", "data/trec.jsonl")
+    there = DataConfig("mine", "longbench", root=str(tmp_path), datasets=mine)
+    assert datasets_there(there) == ["qasper", "trec", "mine"]
+    assert chosen_datasets("all", there, load_facts(mine)) == ["qasper", "trec", "mine"]
+    assert chosen_datasets("fewshot", there, load_facts(mine)) == ["trec", "triviaqa", "samsum"]
+    assert left_out("all", there).startswith(f"task=all: the 3 datasets that {tmp_path} has; not there: narrativeqa, ")
+    assert left_out("all", there).endswith("repobench-p, other")
+    assert left_out("fewshot", there) is None
+    assert datasets_there(DataConfig("zip", "longbench", root=str(zipped))) == ["trec"]
+    for whole in (DataConfig("hub", "longbench"), DataConfig("sample", "sample", limit=1)):
+        assert datasets_there(whole) == english()
+        assert left_out("all", whole) is None
+
+
+def test_what_all_lacks_is_told_of_the_kind_of_data_that_is_there(tmp_path):
+    mine = {name: {"prompt": "{input}", "max_new_tokens": 8, "metric": "qa_f1"} for name in ("mine", "other")}
+    there = DataConfig("mine", "longbench", root=str(tmp_path), datasets=mine)
+    folder(tmp_path, b"", "lsht")
+    with pytest.raises(LazyBenchError, match=r"task=all: none of .* or of data\.datasets there: found lsht$"):
+        chosen_datasets("all", there, load_facts(mine))
+    assert chosen_datasets("lsht", there, load_facts(mine)) == ["lsht"]
+    folder(tmp_path, b"", "mine")
+    assert left_out("all", there) == f"task=all: the one dataset that {tmp_path} has; not there: other"
+    folder(tmp_path, b"", "other")
+    assert left_out("all", there) is None
 
 
 def test_a_name_never_becomes_a_path(tmp_path):

@@ -46,8 +46,9 @@ class Careless(Method):
             tokens = tokens[:-1]
         if self.way == "tokens":
             return tokens
-        computed = {"negative": -3, "zero": 0, "many": 1.5, "undefined": float("nan"), "text": "all", "flag": True}
-        return Output(tokens, prompt_computed=computed.get(self.way, 0.5))
+        endless, undefined = float("inf"), float("nan")
+        amounts = {"negative": -3, "zero": 0, "endless": endless, "undefined": undefined, "text": "all", "flag": True}
+        return Output(tokens, prompt_computed=(amounts | {"twice_computed": 1.5}).get(self.way, 0.5))
 """
 
 
@@ -68,9 +69,9 @@ def careless(run, tmp_path):
         ("in_place", "changed prompt.ids in place"),
         ("other", "returned other tokens than decode did"),
         ("tokens", "returned a list: return lazybench.methods.Output"),
-        ("negative", "prompt_computed=-3: it is a fraction"),
+        ("negative", "prompt_computed=-3: it is a number above 0, 1 for the whole prompt"),
         ("zero", "prompt_computed=0:"),
-        ("many", "prompt_computed=1.5:"),
+        ("endless", "prompt_computed=inf:"),
         ("undefined", "prompt_computed=nan:"),
         ("text", "prompt_computed='all':"),
         ("flag", "prompt_computed=True:"),
@@ -83,11 +84,13 @@ def test_a_broken_contract_is_one_line_and_no_row(careless, tmp_path, way, says)
         assert not (folder / "predictions.jsonl").exists() or not rows(folder)
 
 
-def test_a_method_that_keeps_it_runs(careless, tmp_path):
-    code, _, err = careless("none", "trace=true")
+@pytest.mark.parametrize(("way", "computed"), [("none", 0.5), ("twice_computed", 1.5)])
+def test_a_method_that_keeps_it_runs(careless, tmp_path, way, computed):
+    code, out, err = careless(way, "trace=true")
     assert code == 0, err
+    assert f"{computed:.2%}".removesuffix("%") in out
     (folder,) = folders(tmp_path / "runs")
-    assert [row["prompt_computed"] for row in rows(folder)] == [0.5, 0.5]
+    assert [row["prompt_computed"] for row in rows(folder)] == [computed, computed]
     assert json.loads((folder / "scores.json").read_text())["datasets"]["2wikimqa"]["records"] == 2
 
 
@@ -110,7 +113,7 @@ def test_a_prompt_of_one_token_is_answered(tmp_path, method):
     record = Record(id="1", dataset="one", context="", input="", answers=("a",), all_classes=None, length=0)
     facts = DatasetFacts("one", prompt="", max_new_tokens=6, metric="qa_f1", chat=False)
     config = ModelConfig(name="tiny", path=str(tmp_path), limit=100, chat=None)
-    prompt = Prompt(torch.tensor([[9]]), record, PromptBuilder(tokenizer, config, facts))
+    prompt = Prompt(torch.tensor([[9]]), record, PromptBuilder(tokenizer, config, facts), text="")
     method.prepare(model)
     output = answer(method, prompt, Decoder(model, max_new_tokens=6), seed=0)
     assert output.tokens[0] == Decoder(model, max_new_tokens=1)(prompt.ids)[0]

@@ -12,16 +12,17 @@ import torch
 from omegaconf import OmegaConf
 from support import folders, rows
 
-from lazybench.bench import Bench, timed
+from lazybench.bench import Bench
 from lazybench.calibration.harm import Candidate, Harm
 from lazybench.calibration.times import Times, measure
-from lazybench.config import DataConfig, ModelConfig, RunConfig
+from lazybench.config import DataConfig, ModelConfig, RunConfig, TimingConfig
 from lazybench.data import load_records
 from lazybench.decoding import Decoder
 from lazybench.facts import load_facts
 from lazybench.jobs.job import build_method
 from lazybench.language_model import load_model
 from lazybench.speed.subjects import EAGER, KEEP_1, METHOD, WHOLE, Subjects
+from lazybench.timing import timed
 from lazybench.tracing import trace
 from lazyllm import Importance, PruningSchedule
 
@@ -31,6 +32,7 @@ SETTINGS = {
     "random_drop": {"repeats": 2},
     "static_pruning": {"layer": 1},
     "prompt_compression": {},
+    "prompt_compression_record": {},
     "lazyllm": {"schedule": "1:0.6,2:0.5"},
     "lazyllm+": {"schedule": "1:0.6,2:0.5"},
     "gemfilter": {"layer": 1},
@@ -50,7 +52,7 @@ def bench(tiny_model, tokenizer):
     def make(name, device="cpu", dtype="float32"):
         model = ModelConfig(name="tiny", path=str(tiny_model), limit=300, device=device, dtype=dtype)
         settings = {**OmegaConf.to_container(OmegaConf.load(FILES / f"{name}.yaml")), **SETTINGS[name]}
-        config = RunConfig(model=model, method=settings, data=DATA, task=DATASET)
+        config = RunConfig(model=model, method=settings, data=DATA, task=DATASET, timing=TimingConfig(cpu_share=0))
         method, loaded = build_method(settings), load_model(model)
         method.prepare(loaded)
         return Bench(config, method, loaded, tokenizer, FACTS), load_records(DATASET, DATA, tokenizer)
@@ -107,8 +109,8 @@ def test_times_begin_on_an_idle_device_after_an_untimed_pass_of_the_same_shape(b
         found.model, "generate", lambda ids, **kw: events.append(kw["max_new_tokens"]) or generate(ids, **kw)
     )
     found.row(records[0])
-    # The unmodified model and the method, two tokens each, then both in full.
-    assert events == [device.name, 2, device.name, 2, device.name, 8, device.name, 8]
+    # The unmodified model, the engine with nothing pruned and the method, two tokens each, then all of them in full.
+    assert events == [device.name, 2] * 3 + [device.name, 8] * 3
 
 
 @pytest.mark.parametrize("name", ["lazyllm", "lazyllm+", "static_pruning", "fastkv"])
@@ -170,7 +172,7 @@ def test_the_times_of_parts_of_a_prompt(bench, device):
 def test_all_that_speed_times(bench, device):
     found, records = bench("lazyllm", device.name)
     prompt = found.prompt(records[0])
-    subjects = Subjects(found.method, Decoder(found.model, 3), replace(prompt, ids=prompt.ids[:, :100]), eager=True)
+    subjects = Subjects(found.method, Decoder(found.model, 3), replace(prompt, ids=prompt.ids[:, :100]), True, 0)
     runs = subjects.runs()
     assert set(runs) == {WHOLE, METHOD, KEEP_1, EAGER, 60, 30}
     done = {name: run(0) for name, run in runs.items()}

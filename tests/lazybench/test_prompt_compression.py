@@ -13,7 +13,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support import byte_tokenizer
+from support import byte_tokenizer, folders
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
@@ -352,12 +352,36 @@ def test_only_the_context_changes(tokenizer, model, settings):
     assert output.prompt_computed == (len(given) + 1) / prompt.ids.shape[1]
 
 
-def test_more_of_a_long_context_fits_and_no_more_than_the_prompt_is_computed(tokenizer, model):
-    output, prompt, given = generate(tokenizer, model, STORY * 5, unit="token", limit=1500)
+def test_more_of_a_whole_context_fits_and_no_more_than_the_prompt_is_computed(tokenizer, model):
+    output, prompt, given = generate(tokenizer, model, STORY * 5, scope="record", unit="token", limit=1500)
     assert output.prompt_computed < 1
-    output, prompt, given = generate(tokenizer, model, STORY * 5, unit="token", ratio=0.1, limit=1100)
+    output, prompt, given = generate(tokenizer, model, STORY * 5, scope="record", unit="token", ratio=0.1, limit=1100)
     assert output.prompt_computed == pytest.approx(1, abs=0.01)
     assert len(given) + 1 == pytest.approx(prompt.ids.shape[1], abs=4)
+
+
+def test_what_the_model_would_not_see_has_no_part_in_it(tokenizer, model):
+    output, prompt, given = generate(tokenizer, model, STORY + "Unseen. " * 99 + STORY, limit=900)
+    other, _, the_same = generate(tokenizer, model, STORY + "Not seen? " * 99 + STORY, limit=900)
+    assert "nseen" not in prompt.text
+    assert given == the_same
+    assert output.prompt_computed == other.prompt_computed < 1
+    _, _, whole = generate(tokenizer, model, STORY + "Unseen. " * 99 + STORY, limit=900, scope="record")
+    assert whole != given
+
+
+@pytest.mark.parametrize(
+    ("name", "scope", "named"),
+    [
+        ("prompt_compression", "prompt", "prompt_compression"),
+        ("prompt_compression", "record", "prompt_compression_record"),
+        ("prompt_compression_record", "prompt", "prompt_compression"),
+        ("prompt_compression_record", "record", "prompt_compression_record"),
+        ("mine", "record", "mine"),
+    ],
+)
+def test_each_scope_has_its_name(name, scope, named):
+    assert PromptCompression(name, scope=scope).name == named
 
 
 def test_a_scorer_of_its_own(tiny_model, tokenizer, model):
@@ -383,6 +407,7 @@ def test_a_blank_context_is_no_failure(tokenizer, model, context):
 @pytest.mark.parametrize(
     ("setting", "value"),
     [
+        ("scope", "text"),
         ("unit", "word"),
         ("windows", "short"),
         ("ratio", 1),
@@ -411,3 +436,21 @@ def test_runs_from_the_command_line(run, method):
     code, out, err = run(f"method={method}", "data.limit=1", "timing.warmup=0")
     assert code == 0, err
     assert "% prompt computed" in out
+
+
+def test_the_scopes_are_two_rows(run, lazybench, tmp_path):
+    runs = tmp_path / "runs"
+    for words in (("method=prompt_compression",), ("method=prompt_compression", "method.scope=record")):
+        code, _, err = run(*words, "data.limit=1", "timing.warmup=0")
+        assert code == 0, err
+    assert [folder.parts[-2] for folder in folders(runs)] == ["prompt_compression", "prompt_compression_record"]
+    code, _, err = lazybench("report", f"runs={runs}", f"out={tmp_path / 'report'}")
+    assert code == 0, err
+    page = (tmp_path / "report" / "report.html").read_text()
+    for label in ("prompt_compression scope=prompt ratio=0.5", "prompt_compression_record scope=record ratio=0.5"):
+        assert label in page
+
+
+def test_plans_know_what_each_scope_costs():
+    one, all_of_it = (PromptCompression("prompt_compression", scope=scope).prefills for scope in ("prompt", "record"))
+    assert 1 < one < all_of_it

@@ -84,6 +84,21 @@ def test_another_context_changes_only_the_context(tokenizer):
     assert torch.equal(changed.ids, expected.ids)
 
 
+@pytest.mark.parametrize("limit", [300, 9999])
+def test_a_prompt_knows_its_own_text_and_where_it_was_cut(tokenizer, limit):
+    record = Record("r", "hotpotqa", "Who?", "It was Ada. " * 50, ("Ada",), None, 3)
+    prompt = PromptBuilder(tokenizer, config(limit=limit), FACTS["hotpotqa"]).build(record)
+    assert tokenizer.decode(prompt.ids[0], skip_special_tokens=True) == LLAMA_2.replace("{prompt}", prompt.text)
+    assert torch.equal(prompt.with_text(prompt.text).ids, prompt.ids)
+    filled = FACTS["hotpotqa"].prompt.format(context=record.context, input=record.input)
+    if limit == 9999:
+        assert (prompt.text, prompt.cut) == (filled, None)
+    else:
+        assert filled.startswith(prompt.text[: prompt.cut])
+        assert filled.endswith(prompt.text[prompt.cut :])
+        assert 0 < prompt.cut < len(prompt.text) < len(filled)
+
+
 @settings(max_examples=50, deadline=None)
 @given(context=st.text(max_size=400), limit=st.integers(10, 300))
 def test_truncation_keeps_both_ends_and_the_limit(context, limit):

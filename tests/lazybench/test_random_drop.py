@@ -21,7 +21,7 @@ SPECIAL = [0, 1, 2]
 def prompt_of(ids: list[int], record_id: str = "a") -> Prompt:
     record = Record(record_id, "2wikimqa", "", "", (), None, 0)
     builder = SimpleNamespace(tokenizer=SimpleNamespace(all_special_ids=SPECIAL))
-    return Prompt(torch.tensor([ids]), record, builder)
+    return Prompt(torch.tensor([ids]), record, builder, text="")
 
 
 def drop(ids: list[int], keep: float, seed: int = 0, record_id: str = "a") -> tuple[list[int], float]:

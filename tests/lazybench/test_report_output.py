@@ -182,7 +182,7 @@ def test_damaged_files_are_named(tmp_path):
     predictions.write_text("no\n" + whole, "utf-8")
     with pytest.raises(LazyBenchError, match=r"predictions\.jsonl:1 is not a record"):
         main(words)
-    predictions.write_text(json.dumps(row("hotpotqa", 1, ttft_s="fast")) + "\n", "utf-8")
+    predictions.write_text(json.dumps(row("hotpotqa", 1) | {"ttft_s": "fast"}) + "\n", "utf-8")
     with pytest.raises(LazyBenchError, match="'ttft_s' must be a number or null"):
         main(words)
     (folder / "config.yaml").write_text("[", "utf-8")

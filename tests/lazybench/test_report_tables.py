@@ -2,10 +2,12 @@
 
 import csv
 import json
+from statistics import fmean
 
 import pytest
 from report_runs import failed, row, rows_of, write_run
 
+from lazybench.facts import datasets_of, load_facts, tasks
 from lazybench.report import main
 
 TASK = ("hotpotqa", "2wikimqa", "musique")
@@ -41,10 +43,13 @@ def values(one, *keys):
 
 
 def test_a_task_is_the_mean_of_its_datasets(runs, made):
+    steps = {"decode_step_s": 0.5, "baseline_decode_step_s": 1.0, "keep_1_decode_step_s": 0.75}
+    first = {"score": 1.0, "ttft_s": 1.0, "baseline_ttft_s": 2.0, "prompt_computed": 0.5, "identical_tokens": 0.5}
+    second = {"score": 0.0, "ttft_s": 3.0, "baseline_ttft_s": 4.0, "prompt_computed": 0.7, "prediction": "another"}
     rows = [
-        row("hotpotqa", 1, score=1.0, ttft_s=1.0, baseline_ttft_s=2.0, prompt_computed=0.5, identical_tokens=0.5),
-        row("hotpotqa", 2, score=0.0, ttft_s=3.0, baseline_ttft_s=4.0, prompt_computed=0.7, prediction="another"),
-        row("hotpotqa", 3, score=0.2, ttft_s=2.0, baseline_ttft_s=6.0, prompt_computed=0.9),
+        row("hotpotqa", 1, **first, **steps),
+        row("hotpotqa", 2, **second, **steps),
+        row("hotpotqa", 3, score=0.2, ttft_s=2.0, baseline_ttft_s=6.0, prompt_computed=0.9, **steps),
         row("musique", 1, score=0.6, generation_s=2.0, baseline_generation_s=6.0, new_tokens=2, baseline_new_tokens=8),
         row("musique", 2, score=0.6, generation_s=4.0, baseline_generation_s=6.0, new_tokens=4, baseline_new_tokens=8),
         row("2wikimqa", 1, score=0.3),
@@ -62,17 +67,29 @@ def test_a_task_is_the_mean_of_its_datasets(runs, made):
     assert values(one, "datasets", "datasets_of_task", "records", "failed", "score_records") == [3, 3, 7, 0, 7]
     assert (one["score_paper"], one["ttft_speedup_paper"], one["paper_model"]) == ("22.31", "2.34", "llama2_7b")
     two = line(tables["table2"])
-    per_token = ((12 / 16) / (6 / 6) + 1.5 + 1.5) / 3
-    expected = [100 * (0.7 + 0.75 + 0.75) / 3, (12 / 6 + 1.5 + 1.5) / 3, per_token]
-    keys = ("prompt_computed", "generation_speedup", "generation_speedup_per_token")
+    # Decode steps are 1/3 s but in hotpotqa, and in musique (2 - 1) / 1 and (4 - 1) / 3 s, the baseline's (6 - 2) / 7.
+    expected = [100 * (0.7 + 0.75 + 0.75) / 3, (12 / 6 + 1.5 + 1.5) / 3, (2 + 4 / 7 + 1) / 3]
+    expected += [(5 / 6 + 2.5 / 2 + 2.5 / 2) / 3, (1.5 + (1 + 1 / 3) / 2 + 1) / 3]
+    keys = ("prompt_computed", "generation_speedup", "decode_step_speedup")
+    keys += ("generation_speedup_over_keep_1", "decode_step_speedup_over_keep_1")
     assert values(two, *keys) == pytest.approx(expected, rel=1e-5)
     assert (two["prompt_computed_paper"], two["generation_speedup_paper"]) == ("63.94", "1.56")
     three = line(tables["fidelity"])
     expected = [(0.2 + 0.15 + 0.15) / 3, 100 * (2.5 / 3 + 2) / 3, 100 * (2 / 3 + 2) / 3]
     assert values(three, "first_token_kl", "identical_tokens", "identical_answers") == pytest.approx(expected, rel=1e-5)
-    for of, table in ((one, "score"), (two, "prompt_computed"), (three, "first_token_kl")):
-        low, value, high = values(of, f"{table}_low", table, f"{table}_high")
-        assert low <= value <= high
+
+
+def test_an_interval_stands_around_its_number(runs, made):
+    traces = [
+        {"_id": f"{name}-{number}", "dataset": name, "first_token_kl": 0.1 + number}
+        for name in TASK
+        for number in range(20)
+    ]
+    write_run(runs, "lazyllm", rows_of(TASK, 20), traces=traces)
+    tables = made()
+    for table, key in (("table1", "score"), ("table2", "prompt_computed"), ("fidelity", "first_token_kl")):
+        low, value, high = values(line(tables[table]), f"{key}_low", key, f"{key}_high")
+        assert low < value < high
 
 
 def test_seeds_count_as_one_record_each(runs, made):
@@ -83,7 +100,7 @@ def test_seeds_count_as_one_record_each(runs, made):
     label = "random_drop keep=0.5"
     answers = line(tables["fidelity"], label)
     assert values(answers, "records", "identical_answers") == pytest.approx([2, 100 / 6], rel=1e-5)
-    assert values(line(tables["table2"], label), "generation_speedup_per_token") == [1.5]
+    assert values(line(tables["table2"], label), "generation_speedup") == [1.5]
 
 
 def test_missing_cells_say_why(runs, made, capsys):
@@ -107,8 +124,8 @@ def test_missing_cells_say_why(runs, made, capsys):
     told = capsys.readouterr().out
     same = "python -m lazybench run model=llama2_7b data=longbench"
     scheduled = "\"method.schedule='10:0.7,20:0.5'\""
-    assert f"{same} data.root=FOLDER method=lazyllm {scheduled} task=multidoc_qa" in told
-    assert f"{same} data.root=FOLDER method=random_drop task=all" in told
+    assert f"{same} data.root=/data/somewhere/LB method=lazyllm {scheduled} task=multidoc_qa" in told
+    assert f"{same} data.root=/data/somewhere/LB method=random_drop task=all" in told
     assert "method=prompt_compression task=single_doc_qa,2wikimqa,musique,summarization" in told
 
 
@@ -117,21 +134,22 @@ def test_failed_records_are_counted_and_in_no_mean(runs, made, tmp_path):
     write_run(runs, "lazyllm", rows, task="hotpotqa")
     one = line(made()["table1"])
     assert values(one, "score", "records", "failed", "score_records") == pytest.approx([60, 3, 1, 2])
-    assert "| 1/3 | 3 | 1 | 60.00 [" in (tmp_path / "report/table1.md").read_text("utf-8")
+    assert "| 1/3 | 3 | 1 | 0 | 60.00" in (tmp_path / "report/table1.md").read_text("utf-8")
 
 
 def test_times_of_some_records_are_said_to_be_of_some(runs, made, tmp_path):
     rows = [row("hotpotqa", 1), row("hotpotqa", 2), row("hotpotqa", 3, baseline_ttft_s=None)]
     write_run(runs, "lazyllm", rows, task="hotpotqa")
     assert values(line(made()["table1"]), "ttft_speedup", "ttft_speedup_records", "score_records") == [2, 2, 3]
-    assert "2.00 [2.00, 2.00] (2 of 3 records)" in (tmp_path / "report/table1.md").read_text("utf-8")
+    assert "2.00 (2 of 3 records)" in (tmp_path / "report/table1.md").read_text("utf-8")
 
 
 def test_runs_of_single_tasks_join_into_one_row(runs, made):
     write_run(runs, "lazyllm", rows_of(TASK), digest="a")
     write_run(runs, "lazyllm", rows_of(["lcc", "repobench-p"]), task="code", digest="b", records="e" * 64)
     table = made()["table1"]
-    assert {one["task"]: one["datasets"] for one in table if one["label"] == LAZY} == {"multidoc_qa": "3", "code": "2"}
+    datasets = {one["task"]: one["datasets"] for one in table if one["label"] == LAZY}
+    assert datasets == {"multidoc_qa": "3", "code": "2", "mean_of_tasks": "5"}
 
 
 def test_runs_under_other_conditions_stay_apart(runs, made, capsys, tmp_path):
@@ -194,13 +212,79 @@ def test_a_dataset_of_the_user_has_rows_of_its_own(runs, made):
 
 
 def test_the_summary_of_the_run_itself_agrees(runs, made):
-    from lazybench.facts import load_facts
     from lazybench.results import summarise
 
     rows = json.loads(json.dumps(rows_of(TASK, 5, 1.7)))
     write_run(runs, "lazyllm", rows)
     said = summarise(rows, load_facts())["tasks"]["multidoc_qa"]
     tables = made()
-    keys = ("score", "ttft_speedup", "generation_speedup")
+    keys = ("score", "ttft_speedup", "ttft_speedup_over_keep_1", "generation_speedup", "decode_step_speedup")
     found = values(line(tables["table1"]) | line(tables["table2"]), *keys)
     assert found == pytest.approx([said[key] for key in keys], rel=1e-5)
+
+
+EVERY = {task: datasets_of(task, load_facts()) for task in tasks()}
+
+
+def test_the_mean_of_the_tasks_is_a_row_everywhere(runs, made, tmp_path):
+    rows = [row for place, names in enumerate(EVERY.values()) for row in rows_of(names, 3, 1 + place / 4, seed=place)]
+    write_run(runs, "lazyllm", rows, task="all")
+    write_run(runs, "baseline", rows_of(EVERY["code"]), task="code")
+    tables = made()
+    for name, keys in {
+        "table1": ("score", "ttft_speedup", "ttft_speedup_over_keep_1"),
+        "table2": ("prompt_computed", "generation_speedup", "decode_step_speedup"),
+        "fidelity": ("identical_tokens",),
+    }.items():
+        whole = line(tables[name], task="mean_of_tasks")
+        for key in keys:
+            each = [values(line(tables[name], task=task), key)[0] for task in EVERY]
+            assert values(whole, key) == [pytest.approx(fmean(each), rel=1e-5)]
+    assert values(whole, "datasets", "records") == [16, 48]
+    part = line(tables["table1"], "baseline", "mean_of_tasks")
+    assert part["score"] == ""
+    assert part["score_missing"].startswith("no run: single_doc_qa, multidoc_qa")
+    for name in ("table1.md", "table1.tex", "report.html"):
+        assert "Mean of the 6 tasks" in (tmp_path / "report" / name).read_text("utf-8")
+
+
+def test_disturbed_records_are_in_scores_and_in_no_speedup(runs, made, tmp_path):
+    disturbed = row("hotpotqa", 3, score=0.9, ttft_s=0.1, keep_1_ttft_s=9, generation_s=9, disturbed=True, retaken=4)
+    rows = [row("hotpotqa", 1, score=0.1, retaken=2), row("hotpotqa", 2, score=0.2), disturbed]
+    write_run(runs, "lazyllm", rows, task="hotpotqa", environment={"device_kind": "cpu"})
+    tables = made()
+    one = line(tables["table1"])
+    assert values(one, "score", "ttft_speedup", "ttft_speedup_over_keep_1", "disturbed") == pytest.approx(
+        [40, 2, 1.5, 1]
+    )
+    assert one["ttft_speedup_note"] == "2 of 3 records"
+    assert values(line(tables["table2"]), "generation_speedup") == [1.5]
+    text = (tmp_path / "report/table1.md").read_text("utf-8")
+    assert f"passes taken again, having been disturbed by other work: 6 ({LAZY} 6)" in text
+    assert f"records that stayed so: {LAZY} 1" in text
+
+
+def test_times_without_cpu_times_are_told(runs, made, tmp_path):
+    write_run(runs, "lazyllm", [row("hotpotqa", 1)], task="hotpotqa", environment={"device_kind": "cpu"})
+    cpu = {f"{whose}{time}": 1 for whose in ("", "baseline_", "keep_1_") for time in ("ttft_cpu_s", "generation_cpu_s")}
+    rows = [row("hotpotqa", 1, **cpu)]
+    write_run(runs, "static_pruning", rows, task="hotpotqa", environment={"device_kind": "cpu"})
+    made()
+    told = f"no CPU times were recorded, so disturbed passes cannot be told: {LAZY}\n"
+    assert told in (tmp_path / "report/table1.md").read_text("utf-8")
+
+
+def test_where_every_method_scores_0_nothing_is_shown(runs, made, tmp_path):
+    synthetic = EVERY["synthetic"]
+    zero = [row(name, number, score=0.0) for name in synthetic for number in range(8)]
+    write_run(runs, "lazyllm", zero, task="synthetic")
+    write_run(runs, "baseline", zero, task="synthetic")
+    write_run(runs, "random_drop", [row("hotpotqa", number, score=0.0) for number in range(8)], task="hotpotqa")
+    write_run(runs, "static_pruning", [row("hotpotqa", number, score=1.0) for number in range(8)], task="hotpotqa")
+    table = made()["table1"]
+    one = line(table, task="synthetic")
+    assert (one["score"], one["score_low"], one["score_note"]) == ("0", "", "floor")
+    assert line(table, "random_drop keep=0.5")["score_note"] == ""
+    text = (tmp_path / "report/table1.md").read_text("utf-8")
+    assert "0.00 (floor)" in text
+    assert "floor: every method scores 0 on every record of passage_count, passage_retrieval_en" in text

@@ -20,7 +20,9 @@ def speed(lazybench, tiny_model, tmp_path):
         settings = [f"model.path={tiny_model}", "model.name=tiny", "model.chat=null", f"output={table}"]
         settings += [] if any(word.startswith("method") for word in words) else ["method.schedule=[1:0.5,2:0.5]"]
         settings += [] if any(word.startswith("lengths") for word in words) else ["lengths=[64,100]"]
-        code, _, err = lazybench("speed", *settings, "new_tokens=4", "repeats=2", *words)
+        # Other work on this machine is no part of these tests.
+        cpu = [] if any(word.startswith("cpu_share") for word in words) else ["cpu_share=0"]
+        code, _, err = lazybench("speed", *settings, "new_tokens=4", "repeats=2", *cpu, *words)
         return code, pd.read_csv(table) if table.exists() else None, err
 
     return call
@@ -34,12 +36,15 @@ def test_each_length_has_a_row_of_consistent_ratios(speed, tmp_path):
         for name in (
             "ttft_speedup",
             "efficiency",
-            "decode_step_ratio",
+            "decode_step_speedup",
             "generation_speedup",
-            "keep_1_ttft",
-            "eager_ttft",
+            "ttft_speedup_over_keep_1",
+            "decode_step_speedup_over_keep_1",
+            "keep_1_generation_speedup",
+            "eager_ttft_speedup",
         ):
             assert 0 < row[f"{name}_low"] <= row[name] <= row[f"{name}_high"]
+        assert row["retaken"] == row["disturbed"] == 0
         assert row["generation_s"] > row["ttft_s"] > 0
         assert 0 < row["method_memory_mb"] < 10
         assert 0 < row["unmodified_matrix_share"] < 1
@@ -100,3 +105,11 @@ def test_what_cannot_work_is_said_in_one_line(speed, words, said):
     assert table is None
     assert said in err
     assert len(err.strip().splitlines()) == 1
+
+
+def test_repeats_that_other_work_disturbed_are_left_out(speed, monkeypatch):
+    monkeypatch.setattr("lazybench.decoding.time.process_time", lambda: 0.0)
+    code, table, err = speed("cpu_share=0.9", "lengths=[64]")
+    assert table is None
+    assert code == 2
+    assert "disturbed each of the 2 repeats" in err.splitlines()[-1]

@@ -17,12 +17,12 @@ NEEDS = "method=baseline task=all"
 
 
 def draw(block: Block) -> Figure | None:
-    """One bar a task, and one for all of them; ratios of sums over records."""
+    """One bar a task, and one for all of them; ratios of means over records that were not disturbed."""
     rows = [row for row in block.rows if row.method == "baseline"]
     bars: list[tuple[str, float, float]] = []
     for row in rows:
         records = pd.concat([run.records for run in row.runs])
-        records = records[(records["error"] == "") & (records["new_tokens"] > 1)].dropna(subset=["generation_s"])
+        records = records[(records["error"] == "") & (records["disturbed"] != 1)].dropna(subset=["decode_step_s"])
         suffix = f"\n{row.label}" if len(rows) > 1 else ""
         for task, members in block.tasks().items():
             of = records[records["dataset"].isin(members)]
@@ -61,6 +61,5 @@ def draw(block: Block) -> Figure | None:
 
 def _shares(records: pd.DataFrame) -> tuple[float, float]:
     """TTFT's share of the generation time (%), and TTFT over the mean decode step."""
-    ttft, whole = records["ttft_s"].sum(), records["generation_s"].sum()
-    step = (whole - ttft) / (records["new_tokens"] - 1).sum()
-    return 100 * ttft / whole, records["ttft_s"].mean() / step
+    ttft, whole = records["ttft_s"].mean(), records["generation_s"].mean()
+    return 100 * ttft / whole, ttft / records["decode_step_s"].mean()

@@ -10,6 +10,7 @@ from lazybench.report.blocks import Block, Row
 from lazybench.report.figures.style import BLACK, canvas, legend_outside, method_line
 from lazybench.report.labels import is_calibrated, task_title
 from lazybench.report.measures import SCORE, TTFT, measure
+from lazybench.report.notes import floors
 from lazybench.report.parts import part_of
 
 CAPTION = (
@@ -42,6 +43,7 @@ def draw(block: Block) -> Figure | None:
     columns = min(3, len(panels))
     lines = -(-len(panels) // columns)
     figure = canvas(2.5 * columns + 0.6, 2.2 * lines + 0.7)
+    at_floor = floors(block)
     others = sorted({key for points in panels.values() for key in points})
     for place, (task, points) in enumerate(panels.items(), start=1):
         axes = figure.add_subplot(lines, columns, place)
@@ -56,7 +58,8 @@ def draw(block: Block) -> Figure | None:
         low, high = axes.get_ylim()
         if high - low < _LEAST_SPAN:  # else noise, or nothing at all, would fill the panel
             axes.set_ylim((low + high - _LEAST_SPAN) / 2, (low + high + _LEAST_SPAN) / 2)
-        axes.set(title=task_title(task), xlabel="TTFT speedup (×)" if place > len(panels) - columns else None)
+        floor = " (floor: shows nothing)" if set(block.tasks()[task]) <= at_floor else ""
+        axes.set(title=task_title(task) + floor, xlabel="TTFT speedup (×)" if place > len(panels) - columns else None)
     figure.supylabel("score (0 to 100)", fontsize=9)
     figure.suptitle(block.title, fontsize=9)
     legend_outside(figure)

@@ -1,0 +1,155 @@
+"""Commands that make a run once more, or one like it."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Sequence
+from dataclasses import MISSING, fields
+from pathlib import Path
+from typing import Any
+
+import yaml
+from hydra.core.override_parser.types import Quote, QuotedString
+
+from lazybench.config import DataConfig, ModelConfig, RunConfig, TimingConfig
+from lazybench.report.labels import METHOD_DEFAULTS, is_calibrated
+from lazybench.report.named import is_named, own_settings
+from lazybench.report.run_data import Run
+from lazybench.store import CONFIG
+
+_FOLDER = "FOLDER"
+# The config that a model without one of its own is described on top of.
+_MODEL = "smollm2_135m"
+_SCHEMAS = {"model": ModelConfig, "data": DataConfig, "timing": TimingConfig}
+_OUTPUT = next(of.default for of in fields(RunConfig) if of.name == "output")
+
+
+def again(run: Run, here: bool) -> str:
+    """The command that goes on with a run.
+
+    Args:
+        run: the run.
+        here: with the folders of this machine, where they are known; else with `FOLDER` in their places.
+    """
+    asked = _asked(run, here)
+    words = [*_choice(asked, "method"), f"task={run.settings['task']}", *_set(asked, "timing")]
+    words += ["calibrated=mark"] if run.calibrated_on else []
+    return _command(run, asked, ("model", "data", "method"), words, here)
+
+
+def of_method(run: Run, words: Sequence[str], here: bool) -> str:
+    """The command of a run with the method of another one; see `like`."""
+    asked = _asked(run, here)
+    return _command(run, asked, ("model", "data", "method"), [*_choice(asked, "method"), *words, *_timing(asked)], here)
+
+
+def like(run: Run, words: Sequence[str], here: bool) -> str:
+    """The command of a run on the model and data of another one, timed in the same way.
+
+    Args:
+        run: the other run.
+        words: what is to be run; `-m` among them makes a sweep of it.
+        here: as for `again`.
+    """
+    asked = _asked(run, here)
+    return _command(run, asked, ("model", "data"), [*words, *_timing(asked)], here)
+
+
+def _timing(asked: dict[str, Any]) -> list[str]:
+    """How a run was timed, but for whether it was paired: that is no condition, and hangs on what a run is for."""
+    return [word for word in _set(asked, "timing") if not word.startswith("timing.paired=")]
+
+
+def _command(run: Run, asked: dict[str, Any], groups: Sequence[str], words: Sequence[str], here: bool) -> str:
+    """The command, with the folders that hold the configs of `groups` if any of them is the user's own."""
+    flags = ["-m"] if "-m" in words else []
+    if asked["config_dirs"] and not all(is_named(group, asked[group]) for group in groups):
+        first, *more = asked["config_dirs"]
+        flags.append(f"--config-dir {shlex.quote(first)}")
+        flags += [_word("hydra.searchpath", [f"file://{place}" for place in more])] if more else []
+    on = [*_choice(asked, "model"), *_choice(asked, "data")]
+    output = _output(run) if here else None
+    last = [] if output in (None, _OUTPUT) else [_word("output", output)]
+    return " ".join(["python -m lazybench run", *flags, *on, *(word for word in words if word != "-m"), *last])
+
+
+def _output(run: Run) -> str | None:
+    """The folder of all runs that a run lies in; None where it lies in none."""
+    inside = Path(run.name).parts
+    if run.folder is None or run.folder.parts[-len(inside) :] != inside:
+        return None
+    return str(run.folder.parents[len(inside) - 1])
+
+
+def _choice(asked: dict[str, Any], group: str) -> list[str]:
+    """The words that choose a config and set what it does not say."""
+    return [_word(group, asked[group]), *_set(asked, group)]
+
+
+def _set(asked: dict[str, Any], section: str) -> list[str]:
+    return [_word(key, value) for key, value in asked["settings"].items() if key.lstrip("+").startswith(f"{section}.")]
+
+
+def _asked(run: Run, here: bool) -> dict[str, Any]:
+    """What a run's command said, as `lazybench.jobs.command.command_of` puts it."""
+    settings = run.settings
+    if here and run.folder is not None:
+        settings = yaml.safe_load((run.folder / CONFIG).read_text("utf-8"))
+    asked = settings.get("command") or _gathered(run, settings, here and run.folder is not None)
+    if "model.path" in asked["settings"]:  # by itself it would name the model, too
+        asked = asked | {"settings": {"model.name": run.model} | asked["settings"]}
+    return asked
+
+
+def _gathered(run: Run, settings: dict[str, Any], here: bool) -> dict[str, Any]:
+    """The same for a run that does not say how it was asked for: from its settings."""
+    others = {"model": _MODEL, "data": "sample" if settings["data"].get("source") == "sample" else "longbench"}
+    asked: dict[str, Any] = {"config_dirs": [], "method": run.method, "settings": {}}
+    for section, schema in _SCHEMAS.items():
+        said = settings.get(section) or {}
+        name, defaults = said.get("name"), _defaults(schema)
+        asked[section] = name if is_named(section, str(name)) else others.get(section, "")
+        own = own_settings(section, said, defaults, asked[section])
+        if name not in (None, asked[section]):
+            own["name"] = name
+        if own.get("root") and not here:
+            own["root"] = _FOLDER
+        known = {key: value for key, value in own.items() if key in defaults and not isinstance(value, dict)}
+        asked["settings"] |= {f"{section}.{key}": value for key, value in known.items()}
+    if is_calibrated(run):
+        return asked | {"config_dirs": ["CALIBRATION"], "method": "NAME"}
+    if not is_named("method", run.method):
+        return asked | {"config_dirs": [_FOLDER]}
+    own = own_settings("method", settings["method"], METHOD_DEFAULTS, run.method)
+    asked["settings"] |= {f"method.{key}": value for key, value in own.items()}
+    return asked
+
+
+def _defaults(schema: type) -> dict[str, Any]:
+    """The default of each setting of a section; the schema's own mark where it has none."""
+    return {of.name: of.default if of.default_factory is MISSING else of.default_factory() for of in fields(schema)}
+
+
+def _word(key: str, value: Any) -> str:
+    """`key=value` as a shell hands it to Hydra."""
+    text = f"{key}={_value(value)}"
+    if shlex.quote(text) == text:
+        return text
+    return shlex.quote(text) if re.search(r'["$`\\!\n]', text) else f'"{text}"'
+
+
+def _value(value: Any) -> str:
+    """A value in Hydra's grammar."""
+    if isinstance(value, dict):
+        return "{" + ",".join(f"{key}:{_value(of)}" for key, of in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ",".join(map(_value, value)) + "]"
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    if not isinstance(value, str):
+        return str(value)
+    bare = re.fullmatch(r"[A-Za-z_/][\w/.@+-]*", value, re.ASCII)
+    if bare and value.lower() not in ("null", "true", "false", "inf", "nan"):
+        return value
+    return QuotedString(value, Quote.single).with_quotes()

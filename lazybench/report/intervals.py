@@ -1,0 +1,142 @@
+"""Confidence intervals: how much a number would move with other records of the same kind.
+
+A number is an average over datasets of means, or of ratios of means, over records. Its interval is Student's, for
+records drawn dataset by dataset:
+
+- A dataset's jackknife pseudo-values (Miller 1974) stand for its records. For a mean they are the records; for a ratio
+  of means they carry its bias and how much a single record pulls.
+- Their variances add up, with Satterthwaite's (1946) degrees of freedom, or fewer where a few records have most of the
+  variance: it is then known less well than that of normal samples, as its own variance grows with the fourth moment.
+- Student's interval assumes symmetry. The end on the side of the longer tail moves out by the first term of the
+  Edgeworth expansion of a studentised mean (Johnson 1978; Hall 1992), the other end stays. Samples of a long tail show
+  only a part of its skewness, so for their means the term counts `_HIDDEN` times.
+
+Where there is an interval it covers the truth in at least 0.93 of simulated samples: of scores with a lump at 0, of
+right and wrong answers, of paired differences of scores most of which are 0, of ratios of times with 2 to 10% noise, in
+1 to 16 datasets of 2 to 200 records; of divergences as measured and lognormal ones with sigma 1, pooled or by dataset,
+and in at least 0.92 with sigma 1.5. Percentiles of a bootstrap cover 0.6 to 0.9 with 2 to 8 records. The tests simulate
+it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.special import stdtrit
+
+LEVEL = 0.95
+# So many records, over all datasets, must differ from the most common value of their dataset; found by simulation.
+LEAST, LEAST_LONG_TAILED = 5, 40
+NOTE = (
+    "Brackets: 95% confidence interval over records: jackknife within datasets, Student's t with Satterthwaite's "
+    "degrees of freedom, corrected for skewness; its level is simulated. None where it would not hold: where fewer "
+    f"than {LEAST} records ({LEAST_LONG_TAILED} for divergences) differ from the most common value of their dataset, "
+    "or a dataset has a single record."
+)
+_HIDDEN = 3
+# Values nearer to each other than this, relative to the largest, are the same.
+_SAME = 1e-9
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """An average over datasets with its 95% interval; no interval where there are too few records for its level."""
+
+    value: float
+    low: float | None
+    high: float | None
+
+
+def estimate(
+    datasets: Sequence[tuple[np.ndarray, np.ndarray]],
+    weights: Sequence[float] | None = None,
+    *,
+    long_tailed: bool = False,
+    limits: tuple[float, float] = (-math.inf, math.inf),
+) -> Estimate | None:
+    """Weighted average over datasets of a ratio of sums over records, with its 95% interval.
+
+    Args:
+        datasets: for each dataset the numerators and the denominators, each `(1, records)`. A dataset's value is sum
+            over sum; with ones as denominators that is the mean.
+        weights: of each dataset, in proportion; None weighs them alike.
+        long_tailed: whether a few records may have most of the sum, as with divergences: an interval then needs more
+            records.
+        limits: the least and the largest value there can be; an interval ends there.
+
+    Returns:
+        None where the value is not finite (a sum of denominators is zero).
+    """
+    sizes = np.array([top.shape[1] for top, _ in datasets])
+    if not sizes.all():
+        return None
+    top, bottom = (np.concatenate(rows, axis=1)[0].astype(float) for rows in zip(*datasets, strict=True))
+    shares = np.ones(len(sizes)) if weights is None else np.asarray(weights, dtype=float)
+    shares = shares / shares.sum()
+    starts = np.cumsum(sizes) - sizes
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratios = np.add.reduceat(top, starts) / np.add.reduceat(bottom, starts)
+        value = float(shares @ ratios)
+        if not math.isfinite(value):
+            return None
+        values = _pseudo_values(top, bottom, ratios, sizes, starts)
+        least_records = LEAST_LONG_TAILED if long_tailed else LEAST
+        # In a ratio the tails of both its parts make up for each other.
+        hidden = _HIDDEN if long_tailed and np.ptp(bottom) == 0 else 1
+        ends = _reach(values, shares, sizes, starts, least_records, hidden)
+    if ends is None:
+        return Estimate(value, None, None)
+    least, most = limits
+    return Estimate(value, max(min(value, least), value - ends[0]), min(max(value, most), value + ends[1]))
+
+
+def _pseudo_values(
+    top: np.ndarray, bottom: np.ndarray, ratios: np.ndarray, sizes: np.ndarray, starts: np.ndarray
+) -> np.ndarray:
+    """For each record `n` times its dataset's ratio less `n - 1` times the ratio without it, `(records,)`."""
+    every = np.repeat(sizes, sizes)
+    without_top = np.repeat(np.add.reduceat(top, starts), sizes) - top
+    without_bottom = np.repeat(np.add.reduceat(bottom, starts), sizes) - bottom
+    return every * np.repeat(ratios, sizes) - (every - 1) * (without_top / without_bottom)
+
+
+def _reach(
+    values: np.ndarray, shares: np.ndarray, sizes: np.ndarray, starts: np.ndarray, least: int, hidden: float
+) -> tuple[float, float] | None:
+    """How far the interval goes below and above the value; None where its level would not hold."""
+    if sizes.min() < 2 or not np.isfinite(values).all():
+        return None
+    # One more than needed must be able to differ: else only samples without a tie had intervals, a biased choice.
+    if sizes.sum() - len(sizes) <= least or _differing(values, sizes) < least:
+        return None
+    every = np.repeat(sizes, sizes)
+    apart = np.repeat(shares, sizes) * (values - np.repeat(np.add.reduceat(values, starts) / sizes, sizes))
+    squares = apart**2 / (every * (every - 1))
+    of_datasets = np.add.reduceat(squares, starts)
+    variance = of_datasets.sum()
+    freedom = variance**2 / (of_datasets**2 / (sizes - 1)).sum()
+    uneven = (squares**2).sum() - (of_datasets**2 / sizes).sum()
+    if uneven > 0:
+        freedom = max(1.0, min(freedom, 2 * variance**2 / uneven))
+    student = float(stdtrit(freedom, (1 + LEVEL) / 2))
+    # Two records say nothing of skewness.
+    cubes = np.add.reduceat(apart**3, starts) / (sizes * (sizes - 1) * np.maximum(sizes - 2, 1))
+    skewness = float(cubes[sizes > 2].sum() / variance**1.5) * hidden
+    further = skewness * (2 * student**2 + 1) / 6
+    error = math.sqrt(variance)
+    return error * (student + max(0.0, -further)), error * (student + max(0.0, further))
+
+
+def _differing(values: np.ndarray, sizes: np.ndarray) -> int:
+    """Number of records that differ from the most common value of their dataset."""
+    dataset = np.repeat(np.arange(len(sizes)), sizes)
+    order = np.lexsort((values, dataset))
+    found, of = values[order], dataset[order]
+    new = np.diff(found, prepend=-math.inf) > _SAME * np.abs(values).max()
+    begins = np.flatnonzero(new | (np.diff(of, prepend=-1) > 0))
+    most = np.zeros(len(sizes), dtype=int)
+    np.maximum.at(most, of[begins], np.diff(begins, append=len(found)))
+    return int((sizes - most).sum())

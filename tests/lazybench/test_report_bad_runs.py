@@ -1,0 +1,182 @@
+"""A run that cannot be read is named and left out, whatever is wrong with it, and the report goes on."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+from pathlib import Path
+
+import pytest
+import yaml
+from report_runs import row, rows_of, stage_traces, write_run
+
+from lazybench.errors import LazyBenchError
+from lazybench.report import main
+from lazybench.report.blocks import blocks
+from lazybench.report.sources import find
+from lazybench.report.warnings import warnings
+
+TASK = ("hotpotqa", "2wikimqa", "musique")
+PREDICTIONS, CONFIG, ENVIRONMENT, SCORES, TRACES = (
+    "predictions.jsonl",
+    "config.yaml",
+    "environment.json",
+    "scores.json",
+    "traces.jsonl",
+)
+
+
+@pytest.fixture
+def runs(tmp_path):
+    """A folder with a sound run, and another, `bad`, to be spoilt."""
+    write_run(tmp_path / "runs", "baseline", rows_of(TASK, 1))
+    return tmp_path / "runs"
+
+
+@pytest.fixture
+def bad(runs):
+    rows = rows_of(TASK, 1)
+    return write_run(runs, "lazyllm", rows, digest="bad", traces=stage_traces(rows))
+
+
+def config(folder: Path, **changes: object) -> None:
+    """Change settings; None takes one out."""
+    settings = yaml.safe_load((folder / CONFIG).read_text()) | changes
+    (folder / CONFIG).write_text(yaml.safe_dump({key: value for key, value in settings.items() if value is not None}))
+
+
+DAMAGES = {
+    "a line": (
+        lambda at: (at / PREDICTIONS).write_text("no\n" + (at / PREDICTIONS).read_text()),
+        "predictions.jsonl:1 is not a record",
+    ),
+    "bytes": (
+        lambda at: (at / PREDICTIONS).write_bytes(b"\xff\xfe\x00\n{}\n"),
+        "predictions.jsonl:1 is not a record",
+    ),
+    "a number": (
+        lambda at: (at / PREDICTIONS).write_text(json.dumps(row("hotpotqa", 1) | {"ttft_s": "fast"}) + "\n"),
+        "'ttft_s' must be a number or null",
+    ),
+    "a dataset": (
+        lambda at: (at / PREDICTIONS).write_text(json.dumps(row("gone", 1)) + "\n"),
+        "its records are of 'gone', which is no dataset",
+    ),
+    "a metric": (
+        lambda at: config(
+            at,
+            data={"name": "longbench", "datasets": {"own": {"prompt": "{input}", "max_new_tokens": 1, "metric": "x"}}},
+        ),
+        "metric 'x' is unknown",
+    ),
+    "a task": (lambda at: config(at, task="own"), "unknown task or dataset 'own'"),
+    "no task": (lambda at: config(at, task=None), "'task' is missing"),
+    "no method": (lambda at: config(at, method=None), "'method' is missing"),
+    "odd settings": (lambda at: config(at, model=[1]), "'model' is missing: not the settings of a run"),
+    "config": (lambda at: (at / CONFIG).write_text("["), "config.yaml is damaged"),
+    "no config": (lambda at: (at / CONFIG).unlink(), "config.yaml: cannot be read: No such file"),
+    "environment": (lambda at: (at / ENVIRONMENT).write_text("{"), "environment.json is damaged"),
+    "no environment": (lambda at: (at / ENVIRONMENT).unlink(), "environment.json: cannot be read: No such file"),
+    "odd environment": (lambda at: (at / ENVIRONMENT).write_text('{"versions": 1}'), "lazyllm/bad"),
+    "traces": (lambda at: (at / TRACES).write_text("no\nno\n"), "traces.jsonl:1 is not a record"),
+    "odd traces": (
+        lambda at: (at / TRACES).write_text('{"_id": "1", "dataset": "d", "stages": 1, "computed": [1]}\n'),
+        "do not fit together",
+    ),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_run_that_cannot_be_read_is_named_and_left_out(runs, bad, damage):
+    spoil, reason = DAMAGES[damage]
+    spoil(bad)
+    found, said = find([str(runs)])
+    assert [run.method for run in found] == ["baseline"]
+    assert len(said) == 1
+    assert said[0].startswith("a run is left out: llama2_7b/longbench/lazyllm/bad")
+    assert reason in said[0]
+    assert str(runs) not in said[0]
+    shutil.rmtree(runs / "llama2_7b/longbench/baseline")
+    with pytest.raises(LazyBenchError, match="no run there can be read: llama2_7b/longbench/lazyllm/bad"):
+        find([str(runs)])
+
+
+def test_whatever_is_broken_the_report_goes_on(runs, bad):
+    kept = {path.name: path.read_bytes() for path in bad.iterdir()}
+    chance = random.Random(1)
+    for _ in range(150):
+        name = chance.choice(sorted(kept))
+        text = kept[name]
+        start = chance.randrange(len(text))
+        damaged = text[:start] + chance.choice([b"", b"\x00", b"[", b"\n", b"null", b": {"]) + text[start + 9 :]
+        (bad / name).write_bytes(damaged)
+        found, _ = find([str(runs)])
+        assert found[0].method == "baseline"
+        for block in blocks(found):
+            warnings(block)
+        (bad / name).write_bytes(kept[name])
+
+
+def test_what_is_left_out_is_said_everywhere(runs, bad, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("lazybench.report.figures.FIGURES", ())
+    (bad / CONFIG).unlink()
+    assert main([f"runs={runs}", f"out={tmp_path / 'out'}"]) == 0
+    said = "a run is left out: llama2_7b/longbench/lazyllm/bad/config.yaml: cannot be read"
+    assert f"warning: {said}" in capsys.readouterr().out
+    for name in ("table1.md", "table1.tex", "report.html"):
+        assert "left out" in (tmp_path / "out" / name).read_text("utf-8")
+    # The records of that report, one of them spoilt.
+    (about,) = (tmp_path / "out/records").rglob("*.json")
+    shutil.copytree(about.parent, about.parent.parent / "other")
+    for path in (about.parent.parent / "other").iterdir():
+        if path.suffix == ".json":
+            path.write_text("")
+    found, warned = find([str(tmp_path / "out/records")])
+    assert len(found) == 1
+    assert "other" in warned[0]
+
+
+@pytest.mark.parametrize("spoil", ["no csv", "columns", "settings", "cut"])
+def test_compact_records_that_cannot_be_read(runs, bad, tmp_path, monkeypatch, spoil):
+    monkeypatch.setattr("lazybench.report.figures.FIGURES", ())
+    main([f"runs={runs}", f"out={tmp_path / 'out'}"])
+    (about,) = (tmp_path / "out/records").rglob("bad.json")
+    if spoil == "no csv":
+        about.with_suffix(".csv").unlink()
+    elif spoil == "columns":
+        about.with_suffix(".csv").write_text("a,b\n1,2\n")
+    elif spoil == "settings":
+        about.write_text(about.read_text().replace('"task"', '"tusk"'))
+    else:
+        about.write_text(about.read_text()[:-100])
+    found, said = find([str(tmp_path / "out/records")])
+    assert [run.method for run in found] == ["baseline"]
+    assert len(said) == 1
+    assert "lazyllm/bad" in said[0]
+
+
+def test_records_that_have_gone_leave_a_run_unfinished(runs, bad):
+    scores = {"datasets": {name: {"records": 1, "failed": 0} for name in TASK}}
+    (bad / SCORES).write_text(json.dumps(scores))
+    assert find([str(runs)])[1] == []
+    lines = (bad / PREDICTIONS).read_text().splitlines(keepends=True)
+    (bad / PREDICTIONS).write_text("".join(lines[:2]))
+    found, said = find([str(runs)])
+    assert [run.finished for run in found] == [True, False]
+    assert "some of the records that its scores are about are gone" in said[0]
+
+
+def test_what_is_no_run_is_passed_over(runs):
+    for name in ("plain", ".hidden"):
+        (runs / name).mkdir()
+        (runs / name / CONFIG).write_text("a: 1")
+        (runs / name / "some.json").write_text("{}")
+    (runs / ".hidden" / PREDICTIONS).write_text("no\nno\n")
+    calibration = runs / "calibration"
+    calibration.mkdir()
+    (calibration / CONFIG).write_text("model: {}\nbudget: speedup >= 2\n")
+    (calibration / ENVIRONMENT).write_text("{}")
+    found, said = find([str(runs)])
+    assert len(found) == 1
+    assert said == []

@@ -1,0 +1,123 @@
+"""What a timed pass takes from other work on the machine: told by CPU time, taken again, marked, left out."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import replace
+
+import pytest
+import torch
+from support import LAZY, folders, one_line, rows
+
+from lazybench.methods.base import Output
+from lazybench.timing import Pass, undisturbed
+
+QUIET = Pass(Output([1, 2, 3], 1.0), ttft_s=1.0, generation_s=3.0, ttft_cpu_s=1.0, generation_cpu_s=3.0)
+LATE = replace(QUIET, generation_cpu_s=2.6)  # 0.87 of the whole
+EARLY = replace(QUIET, ttft_cpu_s=0.8)  # 0.8 up to the first token, 1.0 of the whole
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(autouse=True)
+def one_thread(monkeypatch):
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
+
+
+@pytest.mark.parametrize(
+    ("passes", "retaken", "disturbed"),
+    [
+        ([QUIET], 0, False),
+        ([replace(QUIET, ttft_cpu_s=0.9, generation_cpu_s=2.7)], 0, False),
+        ([LATE, QUIET], 1, False),
+        ([EARLY, LATE, LATE, QUIET], 3, False),
+        ([EARLY, LATE, LATE, EARLY], 3, True),
+    ],
+)
+def test_a_disturbed_pass_is_taken_again_three_times_at_most(passes, retaken, disturbed):
+    left = list(passes)
+    done = undisturbed(lambda: left.pop(0), CPU, 0.9)
+    assert not left
+    assert (done.retaken, done.disturbed) == (retaken, disturbed)
+    assert replace(done, retaken=0, disturbed=False) == passes[-1]
+
+
+@pytest.mark.parametrize(("device", "least"), [(torch.device("cuda"), 0.9), (CPU, 0)])
+def test_elsewhere_and_unasked_every_pass_counts(device, least):
+    left = [EARLY]
+    assert undisturbed(lambda: left.pop(0), device, least) == EARLY
+
+
+def test_the_share_is_of_all_threads(monkeypatch):
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    busy = replace(QUIET, ttft_cpu_s=2.0, generation_cpu_s=6.0)
+    assert busy.cpu_share == 1
+    assert QUIET.cpu_share == 0.5
+
+
+def test_a_decode_step_leaves_prefilling_out():
+    assert QUIET.decode_step_s == 1
+    assert replace(QUIET, output=Output([1], 1.0)).decode_step_s is None
+
+
+def test_a_run_marks_and_counts_what_stays_disturbed(run, tmp_path, monkeypatch):
+    clock = time.perf_counter
+    monkeypatch.setattr("lazybench.decoding.time.process_time", lambda: 0.5 * clock())
+    code, out, err = run(*LAZY, "timing.cpu_share=0.9", "data.limit=1")
+    assert code == 0, err
+    (folder,) = folders(tmp_path / "runs")
+    (row,) = rows(folder)
+    assert row["disturbed"] is True
+    assert row["retaken"] == 3 * 3  # the unmodified model's, the engine's with nothing pruned, and the method's own
+    assert row["generation_cpu_s"] == pytest.approx(0.5 * row["generation_s"], rel=0.1)
+    numbers = json.loads((folder / "scores.json").read_text())["datasets"]["2wikimqa"]
+    assert (numbers["records"], numbers["disturbed"], numbers["retaken"]) == (1, 1, 9)
+    assert numbers["ttft_speedup"] is None
+    assert numbers["score"] == 100 * row["score"]
+    assert "9 passes were taken again; 1 records stayed disturbed and are in no speedup" in out
+
+
+def test_what_is_compared_is_timed_side_by_side_in_alternating_order(run, tmp_path, monkeypatch):
+    from lazybench import bench
+
+    taken = []
+    timed = bench.timed
+    monkeypatch.setattr(bench, "timed", lambda method, *rest: (taken.append(method.name), timed(method, *rest))[1])
+    code, _, err = run(*LAZY, "data.limit=3", "timing.warmup=0")
+    assert code == 0, err
+    forwards = ["baseline", "keep_1", "lazyllm"]
+    assert taken == [*forwards, "lazyllm", "baseline", "keep_1", *forwards]
+    (folder,) = folders(tmp_path / "runs")
+    for row in rows(folder):
+        for whose in ("", "baseline_", "keep_1_"):
+            steps = row["baseline_new_tokens" if whose else "new_tokens"] - 1
+            step = (row[f"{whose}generation_s"] - row[f"{whose}ttft_s"]) / steps
+            assert row[f"{whose}decode_step_s"] == pytest.approx(step)
+
+
+def test_methods_without_the_engine_have_no_part_of_its_own(run, tmp_path):
+    code, out, err = run("method=random_drop", "method.repeats=2", "data.limit=1")
+    assert code == 0, err
+    (folder,) = folders(tmp_path / "runs")
+    (row,) = rows(folder)
+    assert row["keep_1_ttft_s"] is None
+    assert "over keep 1" not in out
+    repeats = row["repeats"]
+    for time_ in ("ttft_s", "decode_step_s", "generation_cpu_s"):
+        assert row[time_] == pytest.approx(sum(repeat[time_] for repeat in repeats) / 2)
+
+
+def test_the_mean_of_the_tasks_is_on_the_terminal(run, tmp_path):
+    code, out, err = run(*LAZY, "task=all", "data.limit=1", "timing.paired=false")
+    assert code == 0, err
+    (folder,) = folders(tmp_path / "runs")
+    scores = json.loads((folder / "scores.json").read_text())
+    mean = sum(numbers["score"] for numbers in scores["tasks"].values()) / 6
+    assert scores["mean_of_tasks"]["score"] == pytest.approx(mean)
+    (said,) = [line for line in out.splitlines() if line.startswith("mean of 6 tasks")]
+    assert said.split()[4:6] == ["16", f"{mean:.2f}"]
+
+
+def test_a_share_is_between_0_and_1(run):
+    code, _, err = run("timing.cpu_share=1.5")
+    assert "timing.cpu_share=1.5 is out of range" in one_line(code, err)
