@@ -71,7 +71,7 @@ def main() -> int:
     from lazybench.errors import LazyBenchError
 
     words = sys.argv[1:]
-    if not words or words[0] in ("-h", "--help"):
+    if not words or words[0] in ("-h", "--help", "help"):
         print(_USAGE)
         return 0 if words else 2
     command, rest = words[0], words[1:]

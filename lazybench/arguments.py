@@ -31,9 +31,12 @@ def _unknown(word: str, parser: ArgumentParser) -> str:
     flag, equals, value = word.partition("=")
     if not word.startswith("-"):
         return f"{word!r} is one word too many: {parser.prog} --help shows what there is"
-    if equals and any(action.dest == "overrides" for action in parser._actions):
+    takes_settings = any(action.dest == "overrides" for action in parser._actions)
+    if equals and takes_settings:
         return f"there is no flag {flag!r}: settings stand without dashes, {flag.lstrip('-')}={value}"
     flags = [name for action in parser._actions for name in action.option_strings if name.startswith("--")]
     near = get_close_matches(flag, flags, n=1)
-    hint = f"did you mean {near[0]!r}?" if near else f"{parser.prog} --help shows what there is"
-    return f"there is no flag {flag!r}: {hint}"
+    if near:
+        return f"there is no flag {flag!r}: did you mean {near[0]!r}?"
+    settings = f"settings stand without dashes, {flag.lstrip('-')}=VALUE; " if takes_settings else ""
+    return f"there is no flag {flag!r}: {settings}{parser.prog} --help shows what there is"

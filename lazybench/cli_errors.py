@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 import traceback
@@ -10,7 +11,6 @@ from dataclasses import fields, is_dataclass
 from functools import cache
 from inspect import isfunction, signature
 from itertools import pairwise
-from pathlib import Path
 
 from hydra._internal.utils import get_args_parser
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -34,6 +34,8 @@ _SETTINGS = [field.name for field in fields(RunConfig)]
 _KEY = re.compile(r"(?P<sign>\+\+?|~?)(?P<key>[A-Za-z_$][^\s=]*)=", re.ASCII)
 _SCHEDULE = "method.schedule"
 _STAGE = re.compile(r"(?P<layer>\d+(?:\.\d+)?)(?P<unit>%?):[\d.]+", re.ASCII)
+# Settings that take a list.
+_LISTS = (_SCHEDULE, "model.remove", "lengths", "speedups")
 # What else people call a setting.
 _ALIASES = {"dataset": "task", "datasets": "task"}
 _TYPES = {
@@ -176,7 +178,8 @@ def _misfit(error: BaseException, chain: list[BaseException]) -> str:
         key, values, swept = found.groups()
         if swept is not None:
             return f"{swept} is several values: -m makes a run of each"
-        return f"{key}={values} is several values: -m makes a run of each; a list stands in brackets, {key}=[{values}]"
+        one = f"; a list stands in brackets, {key}=[{values}]" if key in _LISTS else ""
+        return f"{key}={values} is several values: -m makes a run of each{one}"
     if found := re.search(r"Sweeping over Hydra's configuration is not supported : '(.*)'", text):
         return f"{found.group(1)}: Hydra's own settings cannot be swept, give one value"
     if found := re.search(r"does not support sweep type : (\w+)_SWEEP", text):
@@ -204,7 +207,7 @@ def _misfit(error: BaseException, chain: list[BaseException]) -> str:
 
 def _no_choice(group: str, name: str, options: Sequence[str]) -> str:
     """What was meant by a name that nothing in a config group has."""
-    is_place = "/" in name or name.endswith(".gguf") or Path(name).is_dir()
+    is_place = "/" in name or name.endswith(".gguf") or os.path.isdir(name)
     if group == "model" and is_place:
         return (
             f"there is no model config {name!r}: for a hub id, folder or .gguf file give model.path={name} and "

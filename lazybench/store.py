@@ -197,9 +197,10 @@ def _writing(path: Path) -> Iterator[None]:
 
 def _holds_records(path: Path) -> bool:
     """Whether a run's folder, or that of one of its files, has records in it."""
-    with suppress(OSError):
-        folder = path if path.is_dir() else path.parent
-        return any(file.stat().st_size for file in journals(folder, PREDICTIONS) if file.is_file())
+    for file in journals(path if path.is_dir() else path.parent, PREDICTIONS):
+        with suppress(OSError), open(file, "rb") as rows:
+            if _parse(rows.readline()) is not None:
+                return True
     return False
 
 

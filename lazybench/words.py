@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 
 from lazybench.errors import LazyBenchError
@@ -18,7 +19,9 @@ def settings(words: Sequence[str], defaults: Mapping[str, str]) -> dict[str, str
     for word in words:
         key, equals, value = word.partition("=")
         if not equals:
-            raise LazyBenchError(f"{word!r} is not key=value: {suggest(key, [f'{name}=' for name in defaults])}")
+            names = [f"{name}=" for name in defaults]
+            hint = f"did you mean {names[0]}{word}?" if os.path.exists(word) else suggest(key, names)
+            raise LazyBenchError(f"{word!r} is not key=value: {hint}")
         if key not in defaults:
             raise LazyBenchError(f"unknown setting {key!r}: {suggest(key, defaults)}")
         if not value.strip(","):

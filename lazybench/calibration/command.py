@@ -14,7 +14,7 @@ from lazybench.config import CalibrateConfig
 from lazybench.data import data_label, left_out
 from lazybench.errors import LazyBenchError
 from lazybench.jobs.job import check_context
-from lazybench.language_model import load_model
+from lazybench.language_model import load_model, load_skeleton
 from lazybench.out_of_memory import ran_out
 
 
@@ -33,9 +33,9 @@ def main(config: CalibrateConfig) -> Path:
     print(f"records: {data_label(config.data)}")
     if lacking := left_out(config.task, config.data):
         print(lacking)
-    model = load_model(config.model)
-    check_context(config.model, plan.new_tokens, model)
+    check_context(config.model, plan.new_tokens, load_skeleton(config.model))
     with Folder(plan.folder(where), f"{plan.slug}/{config.half}").opened(plan.settings, where) as folder:
+        model = load_model(config.model)
         try:
             _calibrate(plan, Study(plan, model, folder), folder)
         except Exception as error:

@@ -73,7 +73,7 @@ class Job:
         facts: facts by dataset.
         datasets: the datasets of the task.
         method: the method, not yet prepared for the model.
-        tokenizer: the model's tokenizer; None in a plan that it is out of reach of.
+        tokenizer: the model's tokenizer; None in a plan where it is out of reach.
         records: all records of the run, whatever the shard.
         settings: what `config.yaml` says: everything set, and the digests of the weights, records and code met.
     """

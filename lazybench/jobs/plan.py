@@ -76,9 +76,10 @@ def show(jobs: Sequence[Job], sources: Outlook) -> None:
         if said:
             print(said)
     print(f"\n{len(jobs)} job{'s' * (len(jobs) > 1)}, {unfinished} of them with records to run")
-    print(f"about {_hours(hours)} hours of one A100 at most: every answer taken to be as long as its dataset allows")
     if unknown:
-        print("without the rows of a model whose size cannot be had here, marked ?")
+        print(f"{unknown} of a model whose size cannot be had here, marked ? and not counted in hours")
+    if unknown < len(jobs):
+        print(f"about {_hours(hours)} hours of one A100 at most: every answer as long as its dataset allows")
     for why in sources.missing.values():
         print(f"run here, it would end with: {why}")
 

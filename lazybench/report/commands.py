@@ -96,7 +96,9 @@ def _asked(run: Run, here: bool) -> dict[str, Any]:
     settings = run.settings
     if here and run.folder is not None:
         settings = yaml.safe_load((run.folder / CONFIG).read_text("utf-8"))
-    asked = settings.get("command") or _gathered(run, settings, here and run.folder is not None)
+    asked = settings.get("command")
+    if not isinstance(asked, dict) or not asked.keys() >= {"config_dirs", "model", "data", "method", "settings"}:
+        asked = _gathered(run, settings, here and run.folder is not None)
     if "model.path" in asked["settings"]:  # by itself it would name the model, too
         asked = asked | {"settings": {"model.name": run.model} | asked["settings"]}
     return asked

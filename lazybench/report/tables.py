@@ -116,8 +116,8 @@ SPECS = (
             "the end of the generation; above 100 where a method computes tokens twice.",
             "Generation speedup: the baseline's mean generation time over the method's, whatever the lengths of their "
             "answers, as the paper has it.",
-            "Decode step: (generation time - TTFT) / (new tokens - 1) of a record, which prefilling has no part in; its "
-            "speedup is the baseline's mean over the method's.",
+            "Decode step: (generation time - TTFT) / (new tokens - 1) of a record, without prefilling; its speedup is "
+            "the baseline's mean over the method's.",
             *_TIMED,
             *_COMMON,
             _PAPER,

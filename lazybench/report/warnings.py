@@ -40,8 +40,10 @@ def _commits(block: Block) -> list[str]:
             met.setdefault(commit, []).append(row.label)
     if len(met) < 2 and not any(commit.endswith("+") for commit in met):
         return []
-    found = [f"{_commit(commit)} ({', '.join(labels)})" for commit, labels in met.items()]
-    return [f"rows from {'different commits' if len(met) > 1 else 'commit'} {'; '.join(found)}: their code may differ"]
+    found = "; ".join(f"{_commit(commit)} ({', '.join(labels)})" for commit, labels in met.items())
+    if len(met) == 1:
+        return [f"rows from commit {found}: no commit has their code"]
+    return [f"rows from different commits, whose code may differ: {found}"]
 
 
 def _commit(commit: str) -> str:

@@ -19,7 +19,7 @@ from lazybench.console import table
 from lazybench.decoding import Decoder
 from lazybench.errors import LazyBenchError, RecordFailure
 from lazybench.jobs.job import build_method
-from lazybench.language_model import load_model, load_tokenizer
+from lazybench.language_model import load_model, load_skeleton, load_tokenizer
 from lazybench.out_of_memory import ran_out
 from lazybench.speed import plot
 from lazybench.speed.measures import SHOWN, summary
@@ -90,16 +90,19 @@ def subjects_of(config: SpeedConfig) -> Iterator[Subjects]:
         LazyBenchError: a model, method or length that cannot work.
     """
     method = build_method(config.method)
-    tokenizer, model = load_tokenizer(config.model), load_model(config.model)
-    holds, needed = getattr(model.config, "max_position_embeddings", None), max(config.lengths) + config.new_tokens
+    skeleton = load_skeleton(config.model)
+    holds, needed = getattr(skeleton.config, "max_position_embeddings", None), max(config.lengths) + config.new_tokens
     if holds is not None and needed > holds:
         raise LazyBenchError(
             f"lengths={config.lengths} and new_tokens={config.new_tokens} need {needed} positions, and "
             f"{config.model.name} has {holds}: set shorter lengths"
         )
+    method.check(skeleton)
+    tokenizer = load_tokenizer(config.model)
+    prompts = [prompt_of(length, tokenizer, config) for length in sorted(config.lengths)]
+    model = load_model(config.model)
     method.prepare(model)
-    for length in sorted(config.lengths):
-        prompt = prompt_of(length, tokenizer, config)
+    for prompt in prompts:
         yield Subjects(method, Decoder(model, config.new_tokens), prompt, config.eager, config.cpu_share)
 
 

@@ -456,6 +456,7 @@ def test_many_bad_words_of_other_commands_cost_one_line_each(lazybench, cwd):
     [
         (["--foo"], "there is no flag '--foo'"),
         (["--task=code"], "settings stand without dashes, task=code"),
+        (["--task", "code"], "settings stand without dashes, task=VALUE"),
         (["lazyllm"], "did you mean method=lazyllm?"),
         (["lcc"], "did you mean task=lcc?"),
         (["model.limt=5"], "did you mean 'model.limit'?"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import yaml
-from support import LAZY
+from support import LAZY, one_line
 
 
 @pytest.mark.parametrize(
@@ -67,9 +67,10 @@ def test_output_that_cannot_be_written(run, tmp_path):
 
 
 def test_help_list_and_completion(lazybench, monkeypatch):
-    code, out, _ = lazybench("--help")
-    assert code == 0
-    assert "lazybench run" in out
+    for word in ("--help", "help"):
+        code, out, _ = lazybench(word)
+        assert code == 0
+        assert "lazybench run" in out
     code, out, _ = lazybench("run", "--help")
     assert code == 0
     assert "method: baseline" in out
@@ -87,3 +88,8 @@ def test_help_list_and_completion(lazybench, monkeypatch):
     code, _, err = lazybench("rum")
     assert code == 2
     assert "did you mean 'run'" in err
+
+
+@pytest.mark.parametrize("command", ["status", "report"])
+def test_a_bare_folder_is_asked_about(lazybench, tmp_path, command):
+    assert f"did you mean runs={tmp_path}?" in one_line(*lazybench(command, str(tmp_path))[::2])

@@ -81,7 +81,7 @@ def test_all_is_what_the_data_has():
 
 @pytest.mark.parametrize("task", ["other", "lcc", "mine"])
 def test_a_group_is_not_called_like_a_dataset(task):
-    with pytest.raises(LazyBenchError, match="dataset 'mine': task '.*' is a dataset's name: choose another"):
+    with pytest.raises(LazyBenchError, match=r"dataset 'mine': task '.*' is a dataset's name: choose another"):
         load_facts({"other": MINE, "mine": {**MINE, "task": task}})
 
 

@@ -66,6 +66,8 @@ def test_a_disk_full_from_the_start_ends_in_one_line(run, tmp_path, size):
         code, _, err = run(*MANY, output="small/runs")
         assert code == 2
         assert "No space left on device" in one_line(err)
+        written = [line for path in place.rglob("predictions.jsonl") for line in path.read_bytes().splitlines(True)]
+        assert ("stay valid" in err) == any(line.endswith(b"\n") for line in written)
         assert not list(place.rglob(".*.json.*"))  # nothing half-written stays
 
 
@@ -75,7 +77,7 @@ def test_a_read_only_folder(run, tmp_path):
         subprocess.run(["mount", "-o", "remount,ro", str(place)], check=True)
         code, _, err = run(*LAZY, output="small/runs")
         assert code == 2
-        assert "Read-only file system" in one_line(err)
+        assert one_line(err).endswith("Read-only file system")
         code, _, err = run("-m", *LAZY, output="small/runs")
         assert code == 2
         assert "Read-only file system" in one_line(err)

@@ -160,9 +160,8 @@ def test_a_method_that_was_edited_runs_again_and_says_so(run, lazybench, tmp_pat
     assert "finished earlier" in run(*words)[1]
 
 
-def test_a_metric_that_was_edited_scores_again(run, tmp_path, place, monkeypatch):
+def test_a_metric_that_was_edited_scores_again(run, tmp_path, place):
     metrics.__path__.append(str(place))
-    monkeypatch.setattr(metrics, "__path__", metrics.__path__)
     (place / "data").mkdir()
     record = {"_id": "1", "input": "Who?", "context": "Ada.", "answers": ["Ada"], "length": 1, "dataset": "mine"}
     (place / "mine.jsonl").write_text(json.dumps(record | {"language": "en", "all_classes": None}) + "\n")

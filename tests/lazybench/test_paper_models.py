@@ -358,7 +358,7 @@ def test_another_tokenizer_makes_another_run(lazybench, bare, tmp_path, tokenize
     assert len(folders(tmp_path / "runs")) == 2
 
 
-def test_a_vocabulary_that_is_not_there_is_one_line(lazybench, bare, tmp_path):
+def test_a_vocabulary_that_is_not_there_is_one_line(bare, lazybench, tmp_path):
     code, _, err = lazybench("run", *xgen_words(bare, tmp_path / "nowhere"), f"output={tmp_path / 'runs'}")
     assert f"model.tokenizer.vocabulary={tmp_path / 'nowhere'}: there is no such folder" in one_line(code, err)
     assert not (tmp_path / "runs").exists()

@@ -64,8 +64,8 @@ def test_different_commits_are_told_with_their_rows(add, block):
     add("lazyllm", commit="195e72d1f9dd+")
     add("static_pruning", commit="08229ba4e09e")
     assert warnings(block()) == [
-        "llama2_7b on longbench: rows from different commits 08229ba4e09e (baseline, static_pruning layer=4 keep=0.5); "
-        f"195e72d1f9dd with uncommitted changes ({LAZY}): their code may differ"
+        "llama2_7b on longbench: rows from different commits, whose code may differ: 08229ba4e09e (baseline, "
+        f"static_pruning layer=4 keep=0.5); 195e72d1f9dd with uncommitted changes ({LAZY})"
     ]
     assert [row.label for row in block().rows] == ["baseline", "static_pruning layer=4 keep=0.5", LAZY]
 

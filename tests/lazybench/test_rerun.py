@@ -13,7 +13,7 @@ from lazybench.errors import LazyBenchError
 from lazybench.jobs.shard import Shard
 from lazybench.store import RunFolder
 
-TASK = ("task=multidoc_qa", "data.limit=2")
+TASK = ("task=multidoc_qa", "data.limit=2", "timing.warmup=0", "timing.paired=false")
 
 
 @pytest.fixture
@@ -81,6 +81,7 @@ def test_a_rerun_that_was_stopped_leaves_the_run_as_it_was_and_goes_on(run, lazy
     assert kinds(folder) == sorted(before)
 
 
+@pytest.mark.slow
 def test_a_run_that_never_ran_and_a_damaged_one_run_anew(run, tmp_path, passes):
     passes.stop_at = 3
     assert run(*LAZY, *TASK, "rerun=true")[0] == 2
@@ -94,6 +95,7 @@ def test_a_run_that_never_ran_and_a_damaged_one_run_anew(run, tmp_path, passes):
     assert marks(folder) == [7, 8, 9, 10, 11, 12]
 
 
+@pytest.mark.slow
 def test_traces_are_taken_again_or_go(run, tmp_path, passes):
     run(*LAZY, *TASK, "trace=true")
     (folder,) = folders(tmp_path / "runs")
@@ -106,7 +108,7 @@ def test_traces_are_taken_again_or_go(run, tmp_path, passes):
     assert not traces.exists()
 
 
-@pytest.mark.parametrize("whole", [True, False])
+@pytest.mark.parametrize("whole", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_a_shard_runs_its_own_records_anew(run, tmp_path, passes, whole):
     for shard in ("1/2", "2/2")[: 2 if whole else 1]:
         run(*LAZY, *TASK, f"shard={shard}")
@@ -122,6 +124,7 @@ def test_a_shard_runs_its_own_records_anew(run, tmp_path, passes, whole):
     assert kinds(folder) == ["config.yaml", "environment.json", "predictions.jsonl", "scores.json"]
 
 
+@pytest.mark.slow
 def test_shards_that_run_anew_side_by_side_take_their_places_at_the_end(run, tmp_path, passes):
     run(*LAZY, *TASK)
     (folder,) = folders(tmp_path / "runs")
