@@ -29,7 +29,8 @@ def main(config: CalibrateConfig) -> Path:
     """
     plan = Plan.of(config)
     where = environment.describe(config.model)
-    print(f"model {config.model.name}, data {config.data.name}, task {config.task}: {len(plan.records)} records")
+    model = f"{config.model.name} ({where['weights_format']})"
+    print(f"model {model}, data {config.data.name}, task {config.task}: {len(plan.records)} records")
     print(f"records: {data_label(config.data)}")
     if lacking := left_out(config.task, config.data):
         print(lacking)

@@ -77,6 +77,13 @@ class Block:
         return f"{self.model} on {self.data}" + (" (generated records, not LongBench)" if self.generated else "")
 
     @property
+    def head(self) -> str:
+        """The title with what the model's weights are, where its runs agree in that."""
+        formats = {run.environment.get("weights_format") for run in self.runs} - {None}
+        weights = f" ({formats.pop()})" if len(formats) == 1 else ""
+        return self.title.replace(self.model, f"{self.model}{weights}", 1)
+
+    @property
     def file_stem(self) -> str:
         """What its figures' files are named after."""
         return f"{self.model}_{self.data}"

@@ -10,6 +10,7 @@ from lazybench.errors import LazyBenchError
 from lazybench.report import records, render, tables
 from lazybench.report.blocks import Block, blocks
 from lazybench.report.gaps import Gap, gaps
+from lazybench.report.notes import notes
 from lazybench.report.output import replacing
 from lazybench.report.page import page
 from lazybench.report.run_data import Run
@@ -56,7 +57,7 @@ def main(argv: Sequence[str]) -> int:
     with replacing(out) as folder:
         missing = _write(folder, runs, grouped, said)
         written = sorted(str(path.relative_to(folder)) for path in folder.iterdir())
-    _tell(out, runs, written, said, missing)
+    _tell(out, runs, grouped, written, said, missing)
     return 0
 
 
@@ -97,9 +98,14 @@ def _write(folder: Path, runs: list[Run], grouped: list[Block], said: list[str])
     return missing
 
 
-def _tell(out: Path, runs: list[Run], written: list[str], said: list[str], missing: list[Gap]) -> None:
+def _tell(
+    out: Path, runs: list[Run], grouped: list[Block], written: list[str], said: list[str], missing: list[Gap]
+) -> None:
     for text in said:
         print(f"warning: {text}")
+    for block in grouped:
+        for text in notes(block):
+            print(f"note: {block.title}: {text}")
     print(f"{len(runs)} runs, {sum(len(run.records) for run in runs)} records; written to {out}:")
     print(f"  {', '.join(written)}")
     if missing:

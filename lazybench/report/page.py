@@ -58,7 +58,7 @@ def page(
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">',
         '<meta name="viewport" content="width=device-width, initial-scale=1">',
         f"<title>LazyBench report</title>\n<style>{_CSS}</style>\n</head>\n<body>\n<h1>LazyBench report</h1>",
-        f"<p>{escape('; '.join(block.title for block in blocks))}</p>",
+        f"<p>{escape('; '.join(block.head for block in blocks))}</p>",
         _warnings(warnings),
         *(render.html(table) for table in tables),
         "<h2>Figures</h2>" if figures else "",

@@ -23,7 +23,7 @@ def markdown(table: Table, warnings: Sequence[str]) -> str:
         header = heading(table, block)
         rows = [[_pipe(cell) for cell in row] for row in cells(table, lines)]
         align = ["---"] * 2 + ["---:"] * (len(header) - 2)
-        text += ["", f"## {block.title}", "", *(f"| {' | '.join(row)} |" for row in (header, align, *rows))]
+        text += ["", f"## {block.head}", "", *(f"| {' | '.join(row)} |" for row in (header, align, *rows))]
     text += ["", *(f"- {note}" for note in table.notes)]
     return "\n".join(text) + "\n"
 
@@ -39,7 +39,7 @@ def html(table: Table) -> str:
                 body.append(f'<tr><th class=task colspan="{len(titles)}">{escape(row[0])}</th></tr>')
             body.append(f"<tr>{_tags('td', row[1:])}</tr>")
         text.append(
-            f"<h3>{escape(block.title)}</h3>\n<div class=wide><table>\n<thead><tr>{_tags('th', titles)}</tr></thead>\n"
+            f"<h3>{escape(block.head)}</h3>\n<div class=wide><table>\n<thead><tr>{_tags('th', titles)}</tr></thead>\n"
             "<tbody>\n" + "\n".join(body) + "\n</tbody></table></div>"
         )
     text.append(f"<ul class=notes>{''.join(f'<li>{escape(note)}</li>' for note in table.notes)}</ul>")
@@ -54,7 +54,7 @@ def latex(table: Table, warnings: Sequence[str]) -> str:
         header = heading(table, block)
         text += [
             "",
-            f"% {block.title}",
+            f"% {block.head}",
             f"\\begin{{tabular}}{{ll{'r' * (len(header) - 2)}}}",
             "\\toprule",
             _tex_row(header),

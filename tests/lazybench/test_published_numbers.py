@@ -1,0 +1,175 @@
+"""What is published: the README's tables are their files', and the files follow from the records beside them."""
+
+from __future__ import annotations
+
+import csv
+import re
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from lazybench.calibration import found, records, scores
+from lazybench.report import main
+
+ROOT = Path(__file__).parents[2]
+RESULTS = ROOT / "results"
+REPORT = RESULTS / "smollm2_135m_cpu"
+CALIBRATION = RESULTS / "calibration_smollm2_135m"
+METHODS = {
+    "baseline": "baseline",
+    "random drop": "random_drop",
+    "static pruning": "static_pruning",
+    "Selective Context": "prompt_compression",
+    "LazyLLM": "lazyllm",
+}
+TASKS = {
+    "single-document QA": "single_doc_qa",
+    "multi-document QA": "multidoc_qa",
+    "summarization": "summarization",
+    "few-shot learning": "fewshot",
+    "synthetic": "synthetic",
+    "code completion": "code",
+}
+MEANS = {
+    "score": "score",
+    "TTFT speedup": "ttft_speedup",
+    "TTFT speedup over keep = 1": "ttft_speedup_over_keep_1",
+    "decode step speedup": "decode_step_speedup",
+    "decode step speedup over keep = 1": "decode_step_speedup_over_keep_1",
+    "generation speedup": "generation_speedup",
+    "generation speedup over keep = 1": "generation_speedup_over_keep_1",
+    "% of prompt tokens computed": "prompt_computed",
+    "KL of the first token (nats)": "first_token_kl",
+    "identical tokens (%)": "identical_tokens",
+}
+SPEED = {
+    "TTFT speedup": "ttft_speedup",
+    "ideal": "ideal_speedup",
+    "efficiency": "efficiency",
+    "decode step speedup": "decode_step_speedup",
+    "generation speedup": "generation_speedup",
+}
+
+
+def tables(heading: str) -> list[list[dict[str, str]]]:
+    """The README's tables below a heading, each a list of rows by column; of columns of one name the first counts."""
+    (section,) = re.findall(rf"^### {heading}\n(.*?)(?=^##|\Z)", (ROOT / "README.md").read_text("utf-8"), re.S | re.M)
+    found = []
+    for text in re.findall(r"(?:^\|.*\n)+", section, re.M):
+        header, _, *rows = ([cell.strip() for cell in line.strip()[1:-1].split("|")] for line in text.splitlines())
+        found.append([dict(reversed([*zip(header, row, strict=True)])) for row in rows])
+    assert all(found)
+    return found
+
+
+def numbers(cell: str) -> list[float]:
+    """The numbers of a cell, in order."""
+    return [float(number) for number in re.findall(r"[-+]?\d+(?:\.\d+)?", cell)]
+
+
+def shown(cell: str, values: list[float]) -> None:
+    """Assert that a cell shows `values`, each rounded as it is written."""
+    written = re.findall(r"[-+]?\d+(?:\.\d+)?", cell)
+    assert len(written) == len(values), (cell, values)
+    for text, value in zip(written, values, strict=True):
+        digits = len(text.partition(".")[2])
+        assert float(text) == pytest.approx(round(value, digits), abs=10**-digits * 0.51), (cell, values)
+
+
+def measured() -> dict[tuple[str, str], dict[str, str]]:
+    """All numbers of the report's tables by task and method."""
+    found: dict[tuple[str, str], dict[str, str]] = {}
+    for name in ("table1", "table2", "fidelity"):
+        with (REPORT / f"{name}.csv").open(encoding="utf-8", newline="") as file:
+            for row in csv.DictReader(file):
+                found.setdefault((row["task"], row["method"]), {}).update(row)
+    return found
+
+
+def test_scores_and_speedups_by_task_are_the_reports():
+    by_task, means = tables("Sixteen records")
+    report = measured()
+    assert [row["task"] for row in by_task] == list(TASKS)
+    for row in by_task:
+        for title in row.keys() - {"task", "records"}:
+            of = report[TASKS[row["task"]], METHODS[title]]
+            shown(row[title], [float(of["score"])] + ([] if title == "baseline" else [float(of["ttft_speedup"])]))
+            assert ("(floor)" in row[title]) == (of["score_note"] == "floor")
+            assert row["records"] == of["records"]
+    (first,) = means[0].keys() - METHODS.keys()
+    for row in means:
+        what = row[first].partition(" (baseline")[0]
+        for title in row.keys() & METHODS.keys():
+            value = report["mean_of_tasks", METHODS[title]].get(MEANS[what], "")
+            shown(row[title], [float(value)] if value else [])
+        if what == "score":
+            shown(row[first], [float(report["mean_of_tasks", "baseline"]["score"])])
+    assert [row[first].partition(" (baseline")[0] for row in means] == list(MEANS)
+
+
+def test_the_speed_table_is_its_file():
+    (rows,) = tables("Speed")
+    file = pd.read_csv(RESULTS / "speed_cpu.csv")
+    assert [numbers(row["prompt"].replace(",", "")) for row in rows] == [[tokens] for tokens in file["tokens"]]
+    for row, (_, of) in zip(rows, file.iterrows(), strict=True):
+        for title, column in SPEED.items():
+            shown(row[title], [of[column + end] for end in ("", "_low", "_high")])
+        shown(row["over keep = 1"], [of["ttft_speedup_over_keep_1" + end] for end in ("", "_low", "_high")])
+        shown(row["memory reduction"], [of["memory_mb"] / of["method_memory_mb"]])
+
+
+def test_calibrations_in_the_readme_are_their_files():
+    harm, scored = tables("Calibrated schedules")
+    frontiers = {name: pd.read_csv(CALIBRATION / name / "frontier.csv") for name in ("eq1", "search")}
+    for row in harm:
+        frontier = frontiers["search" if "+" in row[""] else "eq1"]
+        chosen = frontier[(frontier["half"] == "cross") & (frontier["kind"] == "calibrated")]
+        (of,) = chosen[chosen["speedup"] == float(row["ideal speedup"])].to_dict("records")
+        for title, column in (("KL", "kl"), ("keeps", "harm_reduction_to_keeps"), ("depth", "harm_reduction_to_depth")):
+            (cell,) = [text for name, text in row.items() if title in name]
+            values = [of[column + end] for end in ("", "_low", "_high")]
+            shown(cell, [value for value in values if pd.notna(value)])
+    files = {
+        "LazyLLM": CALIBRATION / "eq1/scores_lazyllm_speedup_2.csv",
+        "`lazyllm+`": CALIBRATION / "search/scores_lazyllm+_speedup_2.csv",
+    }
+    for title, path in files.items():
+        for row, of in zip(scored, pd.read_csv(path).to_dict("records"), strict=True):
+            assert TASKS.get(row[""], row[""]) == of["task"]
+            values = [of["calibrated"]]
+            if not str(of["note"]).startswith("floor"):
+                values += [of["difference"], of["difference_low"], of["difference_high"]]
+            shown(row[title], [value for value in values if pd.notna(value)])
+            shown(row["unmodified"], [of["unmodified"]])
+            assert row["records"] == str(of["records"])
+
+
+def test_the_reports_tables_follow_from_its_records(tmp_path, monkeypatch):
+    monkeypatch.setattr("lazybench.report.figures.FIGURES", ())
+    assert main([f"runs={REPORT / 'records'}", f"out={tmp_path / 'again'}"]) == 0
+    for name in ("table1", "table2", "fidelity"):
+        for suffix in ("csv", "md", "tex"):
+            file = f"{name}.{suffix}"
+            assert (tmp_path / "again" / file).read_text("utf-8") == (REPORT / file).read_text("utf-8")
+
+
+@pytest.mark.parametrize("folder", ["eq1", "search"])
+def test_a_calibrations_tables_follow_from_its_records(folder):
+    place = CALIBRATION / folder
+
+    def text(table: pd.DataFrame) -> str:
+        return table.to_csv(index=False, float_format="%.5g", lineterminator="\n")
+
+    assert text(found.table(records.read(place / "records_kl.csv"))) == (place / "frontier.csv").read_text("utf-8")
+    (scored,) = place.glob("records_scores_*.csv")
+    table = scores.table(records.read(scored))
+    assert text(table) == (place / scored.name.removeprefix("records_")).read_text("utf-8")
+
+
+def test_one_engine_made_all_of_a_report():
+    commits = {
+        line.strip() for path in (REPORT / "records").rglob("*.json") for line in path.open() if '"commit"' in line
+    }
+    assert len(commits) == 1
+    assert "+" not in commits.pop()
