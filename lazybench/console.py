@@ -48,7 +48,10 @@ def disturbances(scores: Mapping[str, Any]) -> str | None:
     if not retaken:
         return None
     said = f"other work on this machine: {retaken} passes were taken again"
-    return said + (f"; {disturbed} records stayed disturbed and are in no speedup" if disturbed else "")
+    if not disturbed:
+        return said
+    advice = "end it, or set OMP_NUM_THREADS to the CPUs that are free, and run anew with rerun=true"
+    return f"{said}; {disturbed} records stayed disturbed and are in no speedup ({advice})"
 
 
 def _score(numbers: Mapping[str, Any]) -> str:
