@@ -78,7 +78,7 @@ class Bench:
         prompt = self.prompt(record)
         try:
             for _ in range(self.config.timing.warmup):
-                self.attempt(prompt, lambda: self._passes(prompt, new_tokens=2, least=0))
+                self.attempt(prompt, lambda: self._passes(prompt, untimed=True))
         except RecordFailure:
             pass  # its row will say so
 
@@ -138,7 +138,7 @@ class Bench:
         record, facts = prompt.record, self.facts[prompt.record.dataset]
         if self.model.device.type != "cpu":
             # Kernels are chosen and memory is laid out per shape: one untimed pass of this very shape.
-            self._passes(prompt, new_tokens=2, least=0)
+            self._passes(prompt, untimed=True)
         passes = self._passes(prompt, backwards=backwards)
         predictions = [read(done.output.tokens, prompt, self.config.model) for done in passes.method]
         scores = [scoring.score(facts, text, record.answers, record.all_classes) for text in predictions]
@@ -167,14 +167,15 @@ class Bench:
             ]
         return measured
 
-    def _passes(
-        self, prompt: Prompt, new_tokens: int | None = None, backwards: bool = False, least: float | None = None
-    ) -> Passes:
-        """The passes beside the method's and right after them the method's own, or the other way round."""
+    def _passes(self, prompt: Prompt, backwards: bool = False, untimed: bool = False) -> Passes:
+        """The passes beside the method's and right after them the method's own, or the other way round.
+
+        Untimed ones end after two tokens, and none is taken again.
+        """
         decode = self.decoder(prompt)
-        if new_tokens is not None:
-            decode.max_new_tokens = new_tokens
-        least = self.config.timing.cpu_share if least is None else least
+        if untimed:
+            decode.max_new_tokens = 2
+        least = 0 if untimed else self.config.timing.cpu_share
 
         def take(method: Method, seed: int = 0) -> Pass:
             return undisturbed(lambda: timed(method, prompt, decode, seed), self.model.device, least)

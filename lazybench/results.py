@@ -11,8 +11,7 @@ from lazybench.facts import DatasetFacts
 _TIMES = {"ttft_speedup": "ttft_s", "generation_speedup": "generation_s", "decode_step_speedup": "decode_step_s"}
 # What a time is set against, by what is behind a speedup's name: the unmodified model, or the method's own engine.
 _OVER = {"": "baseline", "_over_keep_1": "keep_1"}
-SPEEDUPS = tuple(f"{name}{over}" for name in _TIMES for over in _OVER)
-_AVERAGED = ("score", *SPEEDUPS, "prompt_computed")
+_AVERAGED = ("score", *(f"{name}{over}" for name in _TIMES for over in _OVER), "prompt_computed")
 _COUNTED = ("records", "failed", "disturbed", "retaken")
 
 

@@ -94,8 +94,7 @@ def _complete(folder: RunFolder, bench: Bench, job: Job) -> Mapping[str, Any] | 
 
 def _announce(job: Job, where: Mapping[str, Any]) -> None:
     config, part = job.config, "" if job.shard is None else f", shard {job.config.shard}"
-    weights = where.get("weights_format")
-    model = f"{config.model.name} ({weights})" if weights else config.model.name
+    model = f"{config.model.name} ({where['weights_format']})"
     print(f"model {model}, data {config.data.name}, method {job.method.name}, task {config.task}{part}")
     print(f"records: {data_label(config.data)}")
     if lacking := left_out(config.task, config.data):

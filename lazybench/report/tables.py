@@ -146,17 +146,24 @@ def fill(spec: Spec, blocks: list[Block]) -> Table:
 
 
 def _lines(spec: Spec, block: Block) -> list[Line]:
+    tasks = block.tasks()
     rows = [row for row in block.compared if row.method not in spec.skip]
-    parts = [{task: part_of(row, members) for task, members in block.tasks().items()} for row in rows]
+    parts = [(row, {task: part_of(row, members) for task, members in tasks.items()}) for row in rows]
     lines = []
-    for task in block.tasks():
-        of_task = [(row, {task: of[task]}) for row, of in zip(rows, parts, strict=True)]
+    for task in tasks:
+        of_task = [(row, {task: of[task]}) for row, of in parts]
         lines += _section(spec, block, task, task_title(task), of_task, whole=task in TASKS)
-    averaged = [task for task, members in block.tasks().items() if members != [task]]  # not datasets by themselves
+    averaged = [task for task, members in tasks.items() if members != [task]]  # not datasets by themselves
     if len(averaged) > 1:
-        over = [(row, {task: of[task] for task in averaged}) for row, of in zip(rows, parts, strict=True)]
+        over = [(row, {task: of[task] for task in averaged}) for row, of in parts]
         lines += _section(spec, block, MEAN, f"Mean of the {len(averaged)} tasks", over, whole=True)
-    return lines
+    at_floor = floors(block) if SCORE in spec.measures else frozenset()
+    return [_marked(line) if line.part.datasets and line.part.datasets.keys() <= at_floor else line for line in lines]
+
+
+def _marked(line: Line) -> Line:
+    """The line with its score said to be at the floor."""
+    return replace(line, cells=line.cells | {SCORE.key: replace(line.cells[SCORE.key], note="floor")})
 
 
 def _section(
@@ -178,13 +185,15 @@ def _section(
         ran += [(method, method, {task: Part(reason=NO_RUN)}) for method in spec.methods if method not in met]
     # Methods the paper knows keep its order, runs or none.
     ran.sort(key=lambda line: METHODS.index(line[0]) if line[0] in METHODS else len(METHODS))
-    at_floor = floors(block)
-    lines = []
-    for method, label, of in ran:
-        part = together(of.values())
-        cells = {measure.key: mean_of_tasks(of, measure) for measure in spec.measures}
-        if SCORE in spec.measures and part.datasets.keys() and part.datasets.keys() <= at_floor:
-            cells[SCORE.key] = replace(cells[SCORE.key], note="floor")
-        printed = {key: paper.value(block, task, method, key) for key in spec.in_paper}
-        lines.append(Line(task, title, method, label, part, cells, printed))
-    return lines
+    return [
+        Line(
+            task,
+            title,
+            method,
+            label,
+            together(of.values()),
+            {measure.key: mean_of_tasks(of, measure) for measure in spec.measures},
+            {key: paper.value(block, task, method, key) for key in spec.in_paper},
+        )
+        for method, label, of in ran
+    ]

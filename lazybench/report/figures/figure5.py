@@ -27,7 +27,8 @@ def draw(block: Block) -> Figure | None:
     rows = block.compared
     panels: dict[str, dict[tuple[str, str], list[tuple[float, float]]]] = {}
     levels: dict[str, dict[str, float]] = {}
-    for task, members in block.tasks().items():
+    tasks = block.tasks()
+    for task, members in tasks.items():
         points: dict[tuple[str, str], list[tuple[float, float]]] = defaultdict(list)
         for row in rows:
             part = part_of(row, members)
@@ -58,7 +59,7 @@ def draw(block: Block) -> Figure | None:
         low, high = axes.get_ylim()
         if high - low < _LEAST_SPAN:  # else noise, or nothing at all, would fill the panel
             axes.set_ylim((low + high - _LEAST_SPAN) / 2, (low + high + _LEAST_SPAN) / 2)
-        floor = " (floor: shows nothing)" if set(block.tasks()[task]) <= at_floor else ""
+        floor = " (floor: shows nothing)" if set(tasks[task]) <= at_floor else ""
         axes.set(title=task_title(task) + floor, xlabel="TTFT speedup (×)" if place > len(panels) - columns else None)
     figure.supylabel("score (0 to 100)", fontsize=9)
     figure.suptitle(block.title, fontsize=9)
