@@ -79,7 +79,7 @@ def test_it_measures_all_methods_and_goes_on_where_it_stopped(weights, records, 
     }
     table = (out / "report" / "table1.md").read_text()
     for method in ("baseline", "random_drop", "static_pruning", "prompt_compression", "lazyllm"):
-        assert table.count(f"| {method}") == 6, table  # a line a task
+        assert table.count(f"| {method}") == 7, table  # a line a task, and their mean
     assert (
         (out / "command.txt").read_text().startswith("scripts/gpu_report --weights WEIGHTS --records RECORDS --out OUT")
     )
