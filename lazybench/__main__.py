@@ -8,8 +8,8 @@ import sys
 import warnings
 from collections.abc import Callable
 
-from lazybench import stopping
-from lazybench.completion import SHELL_FLAGS, complete
+from lazybench.cli import signals as stopping
+from lazybench.cli.completion import SHELL_FLAGS, complete
 
 _USAGE = """\
 LazyBench compares ways to prune prompts: LazyLLM and others on LongBench.
@@ -100,7 +100,7 @@ def _check_text(words: list[str]) -> None:
 
 
 def _run(words: list[str], program: str = "lazybench run") -> int:
-    from lazybench import hydra_app
+    from lazybench.cli import hydra_app
 
     return _hydra(hydra_app.main, program, words)
 
@@ -114,36 +114,35 @@ def _plan(words: list[str]) -> int:
 
 
 def _status(words: list[str]) -> int:
-    from lazybench.jobs.status import main as status
+    from lazybench.cli.status import main as status
 
     return status(words)
 
 
 def _report(words: list[str]) -> int:
-    from lazybench.report import main as report
+    from lazybench.cli.report import main as report
 
     return report(words)
 
 
 def _calibrate(words: list[str]) -> int:
-    from lazybench import hydra_app
+    from lazybench.cli import hydra_app
 
-    # Their signs are ones that Hydra's grammar keeps for itself.
     words = [re.sub(r"^(budget|reference)=([^'\"].*)$", r'\1="\2"', word) for word in words]
     return _hydra(hydra_app.calibrate, "lazybench calibrate", words)
 
 
 def _speed(words: list[str]) -> int:
-    from lazybench import hydra_app
+    from lazybench.cli import hydra_app
 
     return _hydra(hydra_app.speed, "lazybench speed", words)
 
 
 def _hydra(job: Callable[[], None], program: str, words: list[str]) -> int:
-    from lazybench.cli_errors import check, explain, from_hydra
-    from lazybench.experiments import settle
-    from lazybench.hydra_app import KNOWN
-    from lazybench.jobs import lost_jobs
+    from lazybench.cli import lost_jobs
+    from lazybench.cli.experiments import settle
+    from lazybench.cli.hydra_app import KNOWN
+    from lazybench.cli.messages import check, explain, from_hydra
 
     # With this set Hydra raises instead of printing a traceback of its own and leaving with exit code 1.
     os.environ["HYDRA_FULL_ERROR"] = "1"
@@ -169,13 +168,13 @@ def _hydra(job: Callable[[], None], program: str, words: list[str]) -> int:
 
 
 def _list(words: list[str]) -> int:
-    from lazybench.listing import main as listing
+    from lazybench.cli.list import main as listing
 
     return listing(words)
 
 
 def _score(words: list[str]) -> int:
-    from lazybench.score import main as score
+    from lazybench.cli.score import main as score
 
     return score(words)
 
@@ -193,7 +192,7 @@ _COMMANDS = {
 
 
 def _unknown(command: str) -> int:
-    from lazybench.suggest import suggest
+    from lazybench.errors import suggest
 
     return _fail(f"unknown command {command!r}: {suggest(command, _COMMANDS)}")
 

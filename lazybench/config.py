@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from pathlib import Path
+from typing import Any, TypeVar
 
 from hydra.core.config_store import ConfigStore
 from omegaconf import MISSING
 
-from lazybench.errors import LazyBenchError
-from lazybench.jobs.shard import Shard
-from lazybench.suggest import suggest
+from lazybench.errors import LazyBenchError, suggest
+
+_HERE = Path(__file__).resolve().parent
+# Inside an installed wheel the configs lie in the package; in a checkout they lie beside it.
+CONF = next(folder for folder in (_HERE / "conf", _HERE.parent / "conf") if folder.is_dir())
+
+T = TypeVar("T")
 
 DTYPES = ("auto", "float32", "float16", "bfloat16")
 # Never eager: a speedup over an eager baseline flatters every method.
@@ -262,6 +268,40 @@ class CalibrateConfig:
             raise LazyBenchError(f"speedups={self.speedups}: each is above 1")
         if not self.output:
             raise LazyBenchError("output= is empty: give a folder")
+
+
+@dataclass(frozen=True)
+class Shard:
+    """The `index`-th of `count` parts: every `count`-th record, so that the parts take about as long.
+
+    Attributes:
+        index: 1 to `count`.
+        count: how many parts there are.
+    """
+
+    index: int
+    count: int
+
+    @classmethod
+    def parse(cls, text: str | None) -> Shard | None:
+        """Read `i/n`; None is the whole run.
+
+        Raises:
+            LazyBenchError: anything else.
+        """
+        if text is None:
+            return None
+        found = re.fullmatch(r"([1-9]\d{0,5})/([1-9]\d{0,5})", text, re.ASCII)
+        if found is None or int(found[1]) > int(found[2]):
+            raise LazyBenchError(f"shard={text}: write i/n, the i-th of n parts, such as shard=1/4 to shard=4/4")
+        return cls(int(found[1]), int(found[2]))
+
+    def of(self, records: Sequence[T]) -> list[T]:
+        """This part of the records."""
+        return list(records[self.index - 1 :: self.count])
+
+    def __str__(self) -> str:
+        return f"{self.index}of{self.count}"
 
 
 def register() -> None:

@@ -1,10 +1,14 @@
-"""What goes wrong in ways that are expected."""
+"""What goes wrong in ways that are expected, and how it is said."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Iterator
+from difflib import get_close_matches
 
 _WORD, _LINE = 200, 600  # characters: a path still fits whole
+_SHOWN = 14
+_NEAR = 0.65  # similarity, 0 to 1: `rum` and `run` are that near, `longbench` and `repobench-p` are not
 
 
 class LazyBenchError(Exception):
@@ -40,3 +44,29 @@ def first_line(error: BaseException) -> str:
     said = " ".join(lines[:2]) if lines[0].endswith(":") else lines[0]
     plain = isinstance(error, OSError | ValueError | ImportError | RuntimeError)
     return said if plain else f"{type(error).__name__}: {said}"
+
+
+def suggest(name: str, choices: Iterable[str], prefix: str = "") -> str:
+    """Say which of `choices` was meant: the nearest name, or where none is near all of them, as far as they fit.
+
+    Args:
+        name: what was given.
+        choices: what there is.
+        prefix: what stands in front of each choice, such as `method.`, and of `name`.
+    """
+    choices = list(choices)
+    folded = {choice.lower(): choice for choice in choices}
+    near = get_close_matches(name[:200].lower(), folded, n=1, cutoff=_NEAR)  # takes the square of the length
+    if near:
+        return f"did you mean {prefix + folded[near[0]]!r}?"
+    more = len(choices) - _SHOWN
+    shown = ", ".join(prefix + choice for choice in choices[:_SHOWN])
+    return f"choose one of: {shown}" + (f" or {more} more, which lazybench list shows" if more > 0 else "")
+
+
+def causes_of(error: BaseException) -> Iterator[BaseException]:
+    """An exception and those that led to it, the last one first."""
+    cause: BaseException | None = error
+    while cause is not None:
+        yield cause
+        cause = cause.__cause__ or cause.__context__

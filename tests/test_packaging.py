@@ -39,7 +39,7 @@ def test_a_wheel_brings_its_configs_and_facts(tmp_path):
     assert settings.returncode == 0, settings.stderr
     assert "[INST]{prompt}[/INST]" in settings.stdout
     where = subprocess.run(
-        [sys.executable, "-c", "import lazybench.conf as c; print(c.CONF)"],
+        [sys.executable, "-c", "import lazybench.config as c; print(c.CONF)"],
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(installed)},
         capture_output=True,

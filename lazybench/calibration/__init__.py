@@ -1,5 +1,1 @@
-"""`lazybench calibrate`: finds LazyLLM's schedule for a model within a budget of harm, or of speed."""
-
-from lazybench.calibration.command import main
-
-__all__ = ["main"]
+"""Finds LazyLLM's schedule for a model within a budget of harm, or of speed."""

@@ -13,8 +13,8 @@ import yaml
 from lazybench.calibration.harm import Candidate
 from lazybench.data.record import Record
 from lazybench.errors import LazyBenchError
-from lazybench.locks import Busy, Lock
-from lazybench.store import Journal, digest, replace
+from lazybench.store.locks import Busy, Lock
+from lazybench.store.run_folder import Journal, digest, replace
 
 CONFIG, ENVIRONMENT, TIMES = "config.yaml", "environment.json", "times.json"
 _LOCK = ".lock"

@@ -11,9 +11,9 @@ from transformers import PreTrainedModel
 
 import lazyllm
 from lazybench.data.record import Record
-from lazybench.decoding import Decoder
 from lazybench.errors import LazyBenchError, RecordFailure
-from lazybench.prompts import Prompt
+from lazybench.model.decoding import Decoder
+from lazybench.model.prompts import Prompt
 from lazyllm import Importance, PruningSchedule
 
 

@@ -16,10 +16,10 @@ from lazybench.calibration.folder import Folder
 from lazybench.calibration.found import Result
 from lazybench.calibration.plan import Plan
 from lazybench.calibration.study import Study
-from lazybench.console import table
 from lazybench.data import data_label
-from lazybench.jobs.command import config_dirs
-from lazybench.store import replace
+from lazybench.report.console import table
+from lazybench.run.command import config_dirs
+from lazybench.store.run_folder import replace
 
 
 def write_frontier(folder: Folder, plan: Plan, results: Sequence[Result], study: Study) -> None:

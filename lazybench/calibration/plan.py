@@ -14,13 +14,13 @@ from lazybench.calibration import budgets
 from lazybench.calibration.budgets import SCORE_LOSS, SPEEDUP, Budget
 from lazybench.config import HALVES, CalibrateConfig
 from lazybench.data import chosen_datasets, half_of
+from lazybench.data.facts import DatasetFacts, load_facts
 from lazybench.data.record import Record, fingerprint
 from lazybench.errors import LazyBenchError
-from lazybench.facts import DatasetFacts, load_facts
-from lazybench.jobs.job import PLACES, RESULTS_VERSION, Sources
 from lazybench.methods.lazyllm import EQ1, parse_importance
-from lazybench.prompts import Prompt, PromptBuilder
-from lazybench.store import digest
+from lazybench.model.prompts import Prompt, PromptBuilder
+from lazybench.run.job import PLACES, RESULTS_VERSION, Sources
+from lazybench.store.run_folder import digest
 from lazyllm import Importance
 
 _SEARCHED = "search"

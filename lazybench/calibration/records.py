@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from lazybench.store import replace
+from lazybench.store.run_folder import replace
 
 KL = "records_kl"
 _TEXTS = ("half", "kind", "schedule", "importance", "task", "dataset", "_id")

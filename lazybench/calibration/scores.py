@@ -7,15 +7,15 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 import pandas as pd
 
-from lazybench import scoring
 from lazybench.calibration.harm import Candidate
 from lazybench.config import ModelConfig
+from lazybench.data.facts import DatasetFacts
 from lazybench.data.record import Record
-from lazybench.decoding import Decoder, read
-from lazybench.facts import DatasetFacts
 from lazybench.methods.lazyllm import EQ1, PAPER, LazyLLM
-from lazybench.prompts import Prompt
+from lazybench.model.decoding import Decoder, read
+from lazybench.model.prompts import Prompt
 from lazybench.report.intervals import estimate
+from lazybench.run import scoring
 
 ALL = "all datasets"
 _FLOOR = "both score 0 on every record"

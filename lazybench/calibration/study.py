@@ -23,10 +23,10 @@ from lazybench.calibration.search import Search, Trial
 from lazybench.calibration.space import Space
 from lazybench.calibration.times import Times
 from lazybench.data.record import Record
-from lazybench.decoding import Decoder, decoder_for
 from lazybench.errors import LazyBenchError
 from lazybench.methods.checks import naming
-from lazybench.prompts import Prompt
+from lazybench.model.decoding import Decoder, decoder_for
+from lazybench.model.prompts import Prompt
 from lazyllm import Importance, LazyLLMError, PruningSchedule
 
 # Where searches start besides the reference: early and even stages did well wherever they were tried.

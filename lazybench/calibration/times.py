@@ -13,7 +13,7 @@ import torch
 from scipy.optimize import nnls
 from transformers import PreTrainedModel
 
-from lazybench.decoding import synchronize
+from lazybench.model.decoding import synchronize
 from lazyllm import PruningSchedule
 
 # Token counts to time, as parts of the longest prompt.

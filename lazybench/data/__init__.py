@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from lazybench.config import HALVES
 from lazybench.data import longbench, sample
+from lazybench.data.facts import ALL, DatasetFacts, datasets_of, english
 from lazybench.data.record import Record
 from lazybench.errors import LazyBenchError
-from lazybench.facts import ALL, DatasetFacts, datasets_of, english
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

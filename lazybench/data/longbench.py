@@ -11,10 +11,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
+from lazybench.data.hub import unreachable
 from lazybench.data.jsonl import is_strings, kind, parse
 from lazybench.data.record import Record
 from lazybench.errors import LazyBenchError, first_line
-from lazybench.hub import unreachable
 
 _HUB = "THUDM/LongBench"
 _ARCHIVE = "data.zip"

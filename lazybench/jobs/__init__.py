@@ -1,1 +1,1 @@
-"""Jobs: what a run is made of before it starts, where it runs, and what has become of it."""
+"""A sweep before it starts: what it would do, and what its cluster and GPUs need."""

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from lazybench.errors import LazyBenchError
-from lazybench.jobs.job import Job
-from lazybench.language_model import cached
+from lazybench.model.loading import cached
+from lazybench.run.job import Job
 
 SLURM = "SlurmLauncher"
 # File systems that no other machine sees.

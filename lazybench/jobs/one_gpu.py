@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from lazybench.locks import Lock
+from lazybench.store.locks import Lock
 
 _LOOK_AGAIN_S = 2.0
 

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from lazybench.config import ModelConfig
-from lazybench.hub import OutOfReach
-from lazybench.jobs.job import Sources
+from lazybench.data.hub import OutOfReach
+from lazybench.run.job import Sources
 
 
 class Outlook(Sources):

@@ -11,15 +11,15 @@ from typing import Any
 import yaml
 from transformers import PreTrainedModel
 
-from lazybench.console import table
 from lazybench.data import left_out
 from lazybench.data.record import Record
-from lazybench.environment import RESULTS_VERSION
-from lazybench.jobs.job import Job
 from lazybench.jobs.outlook import Outlook
-from lazybench.jobs.states import StateFile, read
 from lazybench.methods.baseline import Baseline
-from lazybench.store import CONFIG, ENVIRONMENT, RunFolder
+from lazybench.model.environment import RESULTS_VERSION
+from lazybench.report.console import table
+from lazybench.run.job import Job
+from lazybench.store.run_folder import CONFIG, ENVIRONMENT, RunFolder
+from lazybench.store.states import StateFile, read
 
 # One A100 in bfloat16: what prefilling reaches of its 312e12 operations a second, and Python's time between kernels.
 _OPERATIONS_PER_S = 140e12

@@ -9,9 +9,9 @@ from typing import ClassVar
 import torch
 from transformers import PreTrainedModel
 
-from lazybench.decoding import Decoder
 from lazybench.errors import LazyBenchError
-from lazybench.prompts import Prompt
+from lazybench.model.decoding import Decoder
+from lazybench.model.prompts import Prompt
 from lazyllm import Stats
 from lazyllm.selection import described
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from lazybench.decoding import Decoder
 from lazybench.methods.base import Method, Output
-from lazybench.prompts import Prompt
+from lazybench.model.decoding import Decoder
+from lazybench.model.prompts import Prompt
 
 
 @dataclass

@@ -9,11 +9,11 @@ from typing import Any
 from transformers import PreTrainedModel
 
 from lazybench.data.record import Record
-from lazybench.decoding import Decoder
 from lazybench.errors import LazyBenchError
 from lazybench.methods.base import Method, Output
 from lazybench.methods.lazyllm import LazyLLM
-from lazybench.prompts import Prompt
+from lazybench.model.decoding import Decoder
+from lazybench.model.prompts import Prompt
 from lazyllm import PruningSchedule
 
 _FOLD = {"schedule", "importance", "records"}

@@ -8,11 +8,11 @@ import torch
 from transformers import PreTrainedModel
 
 import lazyllm
-from lazybench.decoding import Decoder
 from lazybench.methods.base import Method, Output
 from lazybench.methods.checks import check_depth, one_stage
 from lazybench.methods.pooling import check_pooling, pooled
-from lazybench.prompts import Prompt
+from lazybench.model.decoding import Decoder
+from lazybench.model.prompts import Prompt
 
 
 @dataclass

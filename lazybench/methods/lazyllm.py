@@ -9,10 +9,9 @@ from typing import Any
 from transformers import PreTrainedModel
 
 import lazyllm
-from lazybench.errors import LazyBenchError
+from lazybench.errors import LazyBenchError, suggest
 from lazybench.methods.checks import check_depth, naming
 from lazybench.methods.on_engine import OnEngine
-from lazybench.suggest import suggest
 
 EQ1 = "eq1"
 PAPER, PLUS = "lazyllm", "lazyllm+"

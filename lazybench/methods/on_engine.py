@@ -8,9 +8,9 @@ from typing import ClassVar
 from transformers import PreTrainedModel
 
 import lazyllm
-from lazybench.decoding import Decoder
 from lazybench.methods.base import Method, Output
-from lazybench.prompts import Prompt
+from lazybench.model.decoding import Decoder
+from lazybench.model.prompts import Prompt
 
 
 class OnEngine(Method):

@@ -7,15 +7,14 @@ from dataclasses import dataclass
 from transformers import PreTrainedModel
 
 from lazybench.config import ModelConfig
-from lazybench.context import before_continued, shortenable
-from lazybench.decoding import Decoder
-from lazybench.errors import LazyBenchError, RecordFailure
-from lazybench.language_model import load_model, load_tokenizer
+from lazybench.errors import LazyBenchError, RecordFailure, suggest
 from lazybench.methods.base import Method, Output
-from lazybench.prompts import Prompt
-from lazybench.selective_context import UNITS, Compressor, Scorer
-from lazybench.selective_context.phrases import phrase_parser
-from lazybench.suggest import suggest
+from lazybench.methods.selective_context import UNITS, Compressor, Scorer
+from lazybench.methods.selective_context.phrases import phrase_parser
+from lazybench.model.context import before_continued, shortenable
+from lazybench.model.decoding import Decoder
+from lazybench.model.loading import load_model, load_tokenizer
+from lazybench.model.prompts import Prompt
 
 _WINDOWS = ("sentence", "long")
 # Sentence by sentence on a GPU, where each takes about a decoding step: some 140 sentences in 3,500 tokens, and nearly

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 import torch
 
-from lazybench.decoding import Decoder
 from lazybench.methods.base import Method, Output
 from lazybench.methods.checks import check_count, check_keep
-from lazybench.prompts import Prompt
+from lazybench.model.decoding import Decoder
+from lazybench.model.prompts import Prompt
 
 
 @dataclass

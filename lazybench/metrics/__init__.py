@@ -13,8 +13,7 @@ from collections.abc import Callable, Sequence
 from importlib import import_module
 from pkgutil import iter_modules
 
-from lazybench.errors import LazyBenchError
-from lazybench.suggest import suggest
+from lazybench.errors import LazyBenchError, suggest
 
 Metric = Callable[[str, str, Sequence[str] | None], float]
 

@@ -1,1 +1,1 @@
-"""Tokenizers that models under test do not bring along, or not in a form that can be read."""
+"""Text to tokens to text: weights, tokenizers, prompts and generation."""

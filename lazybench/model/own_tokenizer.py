@@ -11,9 +11,9 @@ from hydra.errors import InstantiationException
 from hydra.utils import instantiate
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
-from lazybench.cli_errors import explain
+from lazybench.data.hub import OutOfReach
 from lazybench.errors import LazyBenchError
-from lazybench.hub import OutOfReach
+from lazybench.model.instance import why_not_made
 
 _KEY = "model.tokenizer"
 
@@ -31,7 +31,7 @@ def make(settings: Mapping[str, Any]) -> PreTrainedTokenizerBase:
         tokenizer = instantiate(dict(settings), _convert_="all")
     except InstantiationException as error:
         kind = OutOfReach if isinstance(error.__cause__, OutOfReach) else LazyBenchError
-        raise kind(explain(error, _KEY)) from error
+        raise kind(why_not_made(_KEY, error)) from error
     if not isinstance(tokenizer, PreTrainedTokenizerBase):
         raise LazyBenchError(f"{_KEY}._target_={target} does not make a tokenizer of transformers")
     return tokenizer

@@ -11,8 +11,8 @@ from huggingface_hub import hf_hub_download
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
+from lazybench.data.hub import OutOfReach, unreachable
 from lazybench.errors import LazyBenchError, first_line
-from lazybench.hub import OutOfReach, unreachable
 
 GPT2 = "openai-community/gpt2"
 _END = "<|endoftext|>"

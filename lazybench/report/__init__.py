@@ -1,7 +1,1 @@
-"""`lazybench report`: tables, figures and one page of HTML from run folders."""
-
-from __future__ import annotations
-
-from lazybench.report.cli import main
-
-__all__ = ["main"]
+"""Tables, figures and one page of HTML from run folders."""

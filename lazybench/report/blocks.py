@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from lazybench.facts import datasets_of, english, task_names, tasks
-from lazybench.provenance import provenance
+from lazybench.data.facts import datasets_of, english, task_names, tasks
 from lazybench.report.conditions import conditions
 from lazybench.report.labels import METHODS, is_calibrated, label, stages, strength_order
+from lazybench.report.provenance import provenance
 from lazybench.report.run_data import Run
 
 

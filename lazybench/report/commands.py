@@ -16,7 +16,7 @@ from lazybench.config import DataConfig, ModelConfig, RunConfig, TimingConfig
 from lazybench.report.labels import METHOD_DEFAULTS, is_calibrated
 from lazybench.report.named import is_named, own_settings
 from lazybench.report.run_data import Run
-from lazybench.store import CONFIG
+from lazybench.store.run_folder import CONFIG
 
 _FOLDER = "FOLDER"
 # The config that a model without one of its own is described on top of.
@@ -92,7 +92,7 @@ def _set(asked: dict[str, Any], section: str) -> list[str]:
 
 
 def _asked(run: Run, here: bool) -> dict[str, Any]:
-    """What a run's command said, as `lazybench.jobs.command.command_of` puts it."""
+    """What a run's command said, as `lazybench.run.command.command_of` puts it."""
     settings = run.settings
     if here and run.folder is not None:
         settings = yaml.safe_load((run.folder / CONFIG).read_text("utf-8"))

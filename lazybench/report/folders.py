@@ -16,7 +16,16 @@ from lazybench.config import check_name
 from lazybench.errors import LazyBenchError
 from lazybench.report import traces
 from lazybench.report.run_data import NUMBERS, Run, table
-from lazybench.store import CONFIG, ENVIRONMENT, PREDICTIONS, SCORES, TRACES, journals, scored_records, settled
+from lazybench.store.run_folder import (
+    CONFIG,
+    ENVIRONMENT,
+    PREDICTIONS,
+    SCORES,
+    TRACES,
+    journals,
+    scored_records,
+    settled,
+)
 
 
 def read(folder: Path) -> Run:

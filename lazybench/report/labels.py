@@ -6,8 +6,8 @@ import hashlib
 import re
 from typing import Any
 
-from lazybench.provenance import setting_text
 from lazybench.report.named import is_named, own_settings
+from lazybench.report.provenance import setting_text
 from lazybench.report.run_data import Run
 
 # The methods of the paper's Table 1, in its order.

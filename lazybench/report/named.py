@@ -6,7 +6,7 @@ from typing import Any
 
 import yaml
 
-from lazybench.conf import CONF
+from lazybench.config import CONF
 
 
 def is_named(section: str, name: str) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 from collections.abc import Iterator
 
-from lazybench.conf import CONF
+from lazybench.config import CONF
 from lazybench.report.blocks import Block
 
 XGEN = "xgen_7b"

@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from lazybench.facts import DatasetFacts, datasets_of, english, load_facts
+from lazybench.data.facts import DatasetFacts, datasets_of, english, load_facts
 
 # Wall times, in seconds: of the method, of the unmodified model, and of the method's engine with nothing pruned.
 TIMES = tuple(

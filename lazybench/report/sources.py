@@ -11,7 +11,7 @@ from lazybench.report import folders, records
 from lazybench.report.conditions import conditions
 from lazybench.report.labels import label
 from lazybench.report.run_data import Run
-from lazybench.store import CONFIG, PREDICTIONS, SCORES, journals, run_folders
+from lazybench.store.run_folder import CONFIG, PREDICTIONS, SCORES, journals, run_folders
 
 
 def find(places: Sequence[str]) -> tuple[list[Run], list[str]]:

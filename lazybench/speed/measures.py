@@ -7,8 +7,8 @@ from statistics import median
 
 import pandas as pd
 
+from lazybench.run.timing import Pass
 from lazybench.speed.subjects import EAGER, FLASH, KEEP_1, METHOD, WHOLE
-from lazybench.timing import Pass
 
 Times = Mapping[str | int, Pass]
 

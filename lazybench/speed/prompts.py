@@ -9,9 +9,9 @@ from transformers import PreTrainedTokenizerBase
 
 from lazybench.config import SpeedConfig
 from lazybench.data import sample
+from lazybench.data.facts import load_facts
 from lazybench.errors import LazyBenchError
-from lazybench.facts import load_facts
-from lazybench.prompts import Prompt, PromptBuilder
+from lazybench.model.prompts import Prompt, PromptBuilder
 
 _DATASET = "gov_report"
 _SPARE = 32  # tokens: truncation decodes, joins and tokenises anew, which may change the count a little

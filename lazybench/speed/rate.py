@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from lazybench.decoding import synchronize
+from lazybench.model.decoding import synchronize
 
 _SIZE = {"cuda": 8192, "cpu": 1024}
 _TRIES = 10

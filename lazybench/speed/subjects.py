@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 
 from transformers.utils import is_flash_attn_2_available
 
-from lazybench.decoding import Decoder
 from lazybench.methods.base import Method
-from lazybench.prompts import Prompt
+from lazybench.model.decoding import Decoder
+from lazybench.model.prompts import Prompt
+from lazybench.run.timing import UNMODIFIED, Pass, timed, undisturbed
 from lazybench.speed.memory import peak_bytes
-from lazybench.timing import UNMODIFIED, Pass, timed, undisturbed
 
 # Names of passes; those of the unmodified model on part of the prompt are token counts.
 WHOLE, METHOD, KEEP_1, EAGER, FLASH = "unmodified", "method", "keep_1", "eager", "flash_attention_2"

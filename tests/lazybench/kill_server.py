@@ -17,8 +17,8 @@ import time
 import torch
 import transformers
 
-import lazybench.jobs.sweep
-import lazybench.runner
+import lazybench.cli.sweep
+import lazybench.run.runner
 from lazybench.__main__ import main
 
 torch.set_num_threads(1)
@@ -65,7 +65,7 @@ def kill_at_write(number: int) -> None:
             return opened(file, mode, *args, **kwargs)
         return Torn(opened(file, mode + "b"), encoding="utf-8")
 
-    lazybench.store.open = tearing
+    lazybench.store.run_folder.open = tearing
 
 
 def start(words: list[str], how: str, number: int) -> int:

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import yaml
 
-from lazybench.facts import datasets_of, load_facts
+from lazybench.data.facts import datasets_of, load_facts
 
 SETTINGS = {
     "baseline": {},

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from lazybench.conf import CONF
-from lazybench.facts import ALL, load_facts, tasks
+from lazybench.config import CONF
+from lazybench.data.facts import ALL, load_facts, tasks
 
 _ROOT = Path(__file__).resolve().parents[2]
 _GROUPS = {group: [path.stem for path in (CONF / group).glob("*.yaml")] for group in ("method", "model", "data")}

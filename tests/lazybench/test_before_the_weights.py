@@ -9,8 +9,7 @@ import sys
 import pytest
 from support import LAZY, folders, one_line
 
-from lazybench import runner
-from lazybench.jobs import job
+from lazybench.run import job, runner
 
 
 @pytest.fixture

@@ -29,9 +29,9 @@ from lazybench.calibration.space import MOST_STAGES, Space
 from lazybench.calibration.times import Times, measure
 from lazybench.config import HALVES, DataConfig
 from lazybench.data import half_of, load_records
-from lazybench.decoding import Decoder
 from lazybench.errors import LazyBenchError
-from lazybench.locks import Lock
+from lazybench.model.decoding import Decoder
+from lazybench.store.locks import Lock
 from lazyllm import Importance, LazyLLMError, PruningSchedule
 
 TIMES = Times(fixed=0.01, linear=1e-4, quadratic=1e-8, layers=16)

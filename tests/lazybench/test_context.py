@@ -15,13 +15,13 @@ from tokenizers import normalizers
 from transformers import PreTrainedTokenizerFast
 
 from lazybench.config import ModelConfig
-from lazybench.context import before_continued, shortenable
 from lazybench.data import longbench, sample
+from lazybench.data.facts import DatasetFacts, datasets_of, load_facts
 from lazybench.data.record import Record
 from lazybench.errors import LazyBenchError
-from lazybench.facts import DatasetFacts, datasets_of, load_facts
 from lazybench.methods.prompt_compression import PromptCompression
-from lazybench.prompts import Prompt, PromptBuilder
+from lazybench.model.context import before_continued, shortenable
+from lazybench.model.prompts import Prompt, PromptBuilder
 
 FACTS = load_facts()
 REAL = Path(__file__).parents[2].parent / "shared" / "longbench" / "data"

@@ -17,8 +17,8 @@ def test_experiments_compose_for_every_method_they_sweep(name):
     from hydra import compose, initialize_config_dir
 
     from lazybench import config as schema
-    from lazybench.conf import CONF
-    from lazybench.jobs.job import build_method
+    from lazybench.config import CONF
+    from lazybench.methods import build_method
 
     schema.register()
     params = yaml.safe_load((CONF / "experiment" / f"{name}.yaml").read_text())["hydra"]["sweeper"]["params"]
@@ -33,7 +33,7 @@ def test_experiments_compose_for_every_method_they_sweep(name):
 
 
 def test_an_experiment_of_the_users_gives_way_too(tmp_path):
-    from lazybench.experiments import settle
+    from lazybench.cli.experiments import settle
 
     (tmp_path / "experiment").mkdir()
     path = tmp_path / "experiment" / "mine.yaml"

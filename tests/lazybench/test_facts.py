@@ -7,8 +7,8 @@ import pytest
 
 import lazybench
 from lazybench import metrics
+from lazybench.data.facts import datasets_of, english, load_facts, task_names, tasks
 from lazybench.errors import LazyBenchError
-from lazybench.facts import datasets_of, english, load_facts, task_names, tasks
 
 SHARED = Path(__file__).parents[2].parent / "shared/longbench"
 MINE = {"prompt": "{context}\nQ: {input}", "max_new_tokens": 8, "metric": "qa_f1"}
@@ -43,7 +43,7 @@ def test_the_table():
 
 
 def test_published_baselines_cover_the_table():
-    data = json.loads((Path(lazybench.__file__).parent / "longbench.json").read_text("utf-8"))
+    data = json.loads((Path(lazybench.__file__).parent / "data" / "longbench.json").read_text("utf-8"))
     for scores in data["baselines"].values():
         assert list(scores) == datasets_of("all", load_facts())
 

@@ -13,11 +13,11 @@ from support import LAZY, byte_tokenizer, folders, rows
 from transformers import LlamaForCausalLM
 from transformers.models.llama.modeling_llama import LlamaMLP
 
-from lazybench import bench
-from lazybench.decoding import Decoder, GreatestLogits
 from lazybench.errors import RecordFailure
-from lazybench.out_of_memory import ran_out
-from lazybench.runner import load_model
+from lazybench.model.decoding import Decoder, GreatestLogits
+from lazybench.model.out_of_memory import ran_out
+from lazybench.run import bench
+from lazybench.run.runner import load_model
 
 METHODS = {
     "baseline": ("method=baseline",),
@@ -205,7 +205,7 @@ def spoiled(monkeypatch):
             model.register_forward_hook(spoil, with_kwargs=True)
             return model
 
-        monkeypatch.setattr("lazybench.runner.load_model", load)
+        monkeypatch.setattr("lazybench.run.runner.load_model", load)
 
     return set_fault
 
@@ -295,7 +295,7 @@ def test_a_prompt_without_tokens_fails_and_one_token_is_kept(run_records, bare_m
 
 
 def test_a_context_compressed_to_nothing_fails_the_record(run_records, monkeypatch):
-    from lazybench.selective_context import Compressor
+    from lazybench.methods.selective_context import Compressor
 
     compress = Compressor.compress
     monkeypatch.setattr(

@@ -23,11 +23,11 @@ import yaml
 from support import LAZY, folders, one_line, rows
 from transformers import LlamaForCausalLM
 
-from lazybench import environment, hub
-from lazybench.conf import CONF
-from lazybench.config import ModelConfig
+from lazybench.config import CONF, ModelConfig
+from lazybench.data import hub
 from lazybench.errors import LazyBenchError
-from lazybench.language_model import load_model, load_tokenizer, weights_format
+from lazybench.model import environment
+from lazybench.model.loading import load_model, load_tokenizer, weights_format
 
 GATED = "meta-llama/Llama-2-7b-chat-hf"
 _TENSORS = {
@@ -427,7 +427,7 @@ def on_the_hub(tmp_path, begin="", **environment):
     """What is said of a model of the hub, in a process of its own: its library reads its settings when imported."""
     code = (
         f"{begin}\nimport sys\nfrom lazybench.config import ModelConfig\nfrom lazybench.errors import LazyBenchError\n"
-        "from lazybench.language_model import load_tokenizer\n"
+        "from lazybench.model.loading import load_tokenizer\n"
         f"try: load_tokenizer(ModelConfig(name='x', path={GATED!r}, limit=100))\n"
         "except LazyBenchError as error: sys.exit(f'{error}')"
     )

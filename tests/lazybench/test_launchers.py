@@ -13,7 +13,7 @@ import pytest
 import yaml
 from support import folders, rows, stubborn_method
 
-from lazybench.conf import CONF
+from lazybench.config import CONF
 
 CLUSTERS = sorted(path.stem for path in (CONF / "cluster").glob("*.yaml"))
 NEEDS = {"joblib": "joblib", "local": "submitit", "slurm_a100": "submitit", "slurm_cpu": "submitit", "ray": "ray"}

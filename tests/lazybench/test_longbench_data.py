@@ -11,10 +11,10 @@ import pytest
 
 from lazybench.config import DataConfig
 from lazybench.data import chosen_datasets, datasets_there, left_out
+from lazybench.data.facts import english, load_facts
 from lazybench.data.longbench import load
 from lazybench.data.record import Record, fingerprint
 from lazybench.errors import LazyBenchError
-from lazybench.facts import english, load_facts
 
 SHARED = Path(__file__).parents[2].parent / "shared/longbench"
 ROW = {

@@ -10,9 +10,8 @@ from support import byte_tokenizer, folders, one_line, rows, save_tiny_model
 from transformers import AutoModelForCausalLM
 
 from lazybench.config import ModelConfig
+from lazybench.data.facts import DatasetFacts
 from lazybench.data.record import Record
-from lazybench.decoding import Decoder
-from lazybench.facts import DatasetFacts
 from lazybench.methods.base import answer
 from lazybench.methods.baseline import Baseline
 from lazybench.methods.fastkv import FastKV
@@ -20,7 +19,8 @@ from lazybench.methods.gemfilter import GemFilter
 from lazybench.methods.lazyllm import LazyLLM
 from lazybench.methods.random_drop import RandomDrop
 from lazybench.methods.static_pruning import StaticPruning
-from lazybench.prompts import Prompt, PromptBuilder
+from lazybench.model.decoding import Decoder
+from lazybench.model.prompts import Prompt, PromptBuilder
 
 CARELESS = """
 from dataclasses import dataclass

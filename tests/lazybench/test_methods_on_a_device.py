@@ -12,18 +12,18 @@ import torch
 from omegaconf import OmegaConf
 from support import folders, rows
 
-from lazybench.bench import Bench
 from lazybench.calibration.harm import Candidate, Harm
 from lazybench.calibration.times import Times, measure
 from lazybench.config import DataConfig, ModelConfig, RunConfig, TimingConfig
 from lazybench.data import load_records
-from lazybench.decoding import Decoder
-from lazybench.facts import load_facts
-from lazybench.jobs.job import build_method
-from lazybench.language_model import load_model
+from lazybench.data.facts import load_facts
+from lazybench.methods import build_method
+from lazybench.model.decoding import Decoder
+from lazybench.model.loading import load_model
+from lazybench.run.bench import Bench
+from lazybench.run.timing import timed
+from lazybench.run.tracing import trace
 from lazybench.speed.subjects import EAGER, KEEP_1, METHOD, WHOLE, Subjects
-from lazybench.timing import timed
-from lazybench.tracing import trace
 from lazyllm import Importance, PruningSchedule
 
 # What the tiny model's four layers ask for, by method; its file says the rest.

@@ -11,7 +11,8 @@ import pytest
 import yaml
 from support import folders, rows
 
-from lazybench import metrics, own_code
+from lazybench import metrics
+from lazybench.run import own_code
 
 METHOD = """
 from dataclasses import dataclass

@@ -17,14 +17,13 @@ from paper_tokenizers import gpt2_folder, llama2_core, llama2_tokenizer, xgen_de
 from support import folders, one_line, rows, save_tiny_model
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from lazybench import hub
 from lazybench.config import ModelConfig
-from lazybench.data import sample
+from lazybench.data import hub, sample
+from lazybench.data.facts import datasets_of, load_facts
 from lazybench.data.record import Record
-from lazybench.facts import datasets_of, load_facts
-from lazybench.language_model import load_skeleton, load_tokenizer
 from lazybench.model import xgen_tokenizer
-from lazybench.prompts import PromptBuilder
+from lazybench.model.loading import load_skeleton, load_tokenizer
+from lazybench.model.prompts import PromptBuilder
 
 CONF = Path(__file__).parents[2] / "conf" / "model"
 FACTS = load_facts()

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 
-from lazybench.decoding import Decoder
 from lazybench.errors import LazyBenchError
 from lazybench.methods.fastkv import FastKV
 from lazybench.methods.gemfilter import GemFilter
+from lazybench.model.decoding import Decoder
 
 LAYER = 1
 

@@ -18,15 +18,15 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
 from lazybench.config import ModelConfig
+from lazybench.data.facts import load_facts
 from lazybench.data.record import Record
 from lazybench.errors import LazyBenchError, RecordFailure
-from lazybench.facts import load_facts
 from lazybench.methods.prompt_compression import PromptCompression
-from lazybench.prompts import PromptBuilder
-from lazybench.selective_context import Compressor, Scorer
-from lazybench.selective_context.phrases import phrase_parser
-from lazybench.selective_context.scoring import ScoredTokens
-from lazybench.selective_context.units import unit_values
+from lazybench.methods.selective_context import Compressor, Scorer
+from lazybench.methods.selective_context.phrases import phrase_parser
+from lazybench.methods.selective_context.scoring import ScoredTokens
+from lazybench.methods.selective_context.units import unit_values
+from lazybench.model.prompts import PromptBuilder
 
 STORY = (
     "Ada Lovelace met Mr. Babbage in 1833. The old engine was never built! She wrote notes, e.g. on numbers of "

@@ -13,10 +13,10 @@ from transformers import AutoModelForCausalLM
 
 from lazybench.config import ModelConfig
 from lazybench.data import longbench, sample
+from lazybench.data.facts import datasets_of, load_facts
 from lazybench.data.record import Record
-from lazybench.decoding import Decoder, decoder_for, read
-from lazybench.facts import datasets_of, load_facts
-from lazybench.prompts import PromptBuilder
+from lazybench.model.decoding import Decoder, decoder_for, read
+from lazybench.model.prompts import PromptBuilder
 
 FACTS = load_facts()
 ENGLISH = datasets_of("all", FACTS)

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from lazybench.calibration import found, records, scores
-from lazybench.report import main
+from lazybench.cli.report import main
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "results"

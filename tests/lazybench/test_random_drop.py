@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from lazybench.data.record import Record
 from lazybench.errors import LazyBenchError
 from lazybench.methods.random_drop import RandomDrop
-from lazybench.prompts import Prompt
+from lazybench.model.prompts import Prompt
 
 SPECIAL = [0, 1, 2]
 

@@ -21,9 +21,9 @@ from support import byte_tokenizer, folders, rows, save_tiny_model
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from lazybench import config as schema
-from lazybench.conf import CONF
-from lazybench.facts import datasets_of, load_facts
-from lazybench.jobs.job import build_method
+from lazybench.config import CONF
+from lazybench.data.facts import datasets_of, load_facts
+from lazybench.methods import build_method
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text("utf-8")

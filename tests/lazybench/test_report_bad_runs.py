@@ -11,8 +11,8 @@ import pytest
 import yaml
 from report_runs import row, rows_of, stage_traces, write_run
 
+from lazybench.cli.report import main
 from lazybench.errors import LazyBenchError
-from lazybench.report import main
 from lazybench.report.blocks import blocks
 from lazybench.report.sources import find
 from lazybench.report.warnings import warnings

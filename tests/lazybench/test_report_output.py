@@ -11,8 +11,8 @@ import matplotlib.image
 import pytest
 from report_runs import attention_traces, row, rows_of, stage_traces, write_everything, write_run
 
+from lazybench.cli.report import main
 from lazybench.errors import LazyBenchError
-from lazybench.report import main
 
 TASK = ("hotpotqa", "2wikimqa", "musique")
 FIGURES = ("figure1", "figure2", "figure5", "figure6", "figure7")
@@ -148,7 +148,7 @@ def test_an_error_leaves_the_earlier_report_as_it_was(tmp_path, monkeypatch):
     words = [f"runs={tmp_path / 'runs'}", f"out={tmp_path / 'out'}"]
     main(words)
     before = files(tmp_path / "out")
-    monkeypatch.setattr("lazybench.report.cli.page", lambda *_: 1 / 0)
+    monkeypatch.setattr("lazybench.cli.report.page", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         main(words)
     assert files(tmp_path / "out") == before

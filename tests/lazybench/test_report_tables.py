@@ -7,8 +7,8 @@ from statistics import fmean
 import pytest
 from report_runs import failed, row, rows_of, write_run
 
-from lazybench.facts import datasets_of, load_facts, tasks
-from lazybench.report import main
+from lazybench.cli.report import main
+from lazybench.data.facts import datasets_of, load_facts, tasks
 
 TASK = ("hotpotqa", "2wikimqa", "musique")
 LAZY = "lazyllm 10:0.7,20:0.5"
@@ -212,7 +212,7 @@ def test_a_dataset_of_the_user_has_rows_of_its_own(runs, made):
 
 
 def test_the_summary_of_the_run_itself_agrees(runs, made):
-    from lazybench.results import summarise
+    from lazybench.run.summary import summarise
 
     rows = json.loads(json.dumps(rows_of(TASK, 5, 1.7)))
     write_run(runs, "lazyllm", rows)

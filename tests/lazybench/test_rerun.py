@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from support import LAZY, folders, rows
 
-from lazybench.bench import Bench
+from lazybench.config import Shard
 from lazybench.errors import LazyBenchError
-from lazybench.jobs.shard import Shard
-from lazybench.store import RunFolder
+from lazybench.run.bench import Bench
+from lazybench.store.run_folder import RunFolder
 
 TASK = ("task=multidoc_qa", "data.limit=2", "timing.warmup=0", "timing.paired=false")
 

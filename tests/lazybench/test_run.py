@@ -156,7 +156,7 @@ def test_the_same_settings_said_otherwise_give_the_same_folder(run, tmp_path):
 
 def test_a_changed_prompt_runs_again(run, tmp_path, monkeypatch):
     run(*LAZY)
-    from lazybench import facts
+    from lazybench.data import facts
 
     changed = json.loads(json.dumps(facts._longbench()))
     changed["datasets"]["2wikimqa"]["prompt"] = "{context} {input}"

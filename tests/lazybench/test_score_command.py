@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from lazybench.cli.score import main
 from lazybench.errors import LazyBenchError
-from lazybench.score import main
 
 PARITY = Path(__file__).parents[2].parent / "shared/parity/longbench_scores.jsonl"
 ROW = {"dataset": "hotpotqa", "prediction": "Paris", "answers": ["Paris"], "all_classes": None}
@@ -117,7 +117,7 @@ def test_unusable_paths(tmp_path):
 
 def test_import_is_light():
     heavy = "{'torch', 'transformers', 'datasets', 'numpy', 'rouge', 'jieba'}"
-    code = f"import sys, lazybench.score; assert not {heavy} & set(sys.modules)"
+    code = f"import sys, lazybench.cli.score; assert not {heavy} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from lazybench import scoring
-from lazybench.facts import load_facts
+from lazybench.data.facts import load_facts
+from lazybench.run import scoring
 
 PARITY = Path(__file__).parents[2].parent / "shared/parity/longbench_scores.jsonl"
 FACTS = load_facts()

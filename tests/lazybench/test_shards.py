@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support import LAZY, folders, rows
 
+from lazybench.config import Shard
 from lazybench.errors import LazyBenchError
-from lazybench.jobs.shard import Shard
-from lazybench.store import RunFolder
+from lazybench.store.run_folder import RunFolder
 
 TASK = ("task=multidoc_qa", "data.limit=2")
 

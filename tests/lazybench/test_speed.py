@@ -108,7 +108,7 @@ def test_what_cannot_work_is_said_in_one_line(speed, words, said):
 
 
 def test_repeats_that_other_work_disturbed_are_left_out(speed, monkeypatch):
-    monkeypatch.setattr("lazybench.decoding.time.process_time", lambda: 0.0)
+    monkeypatch.setattr("lazybench.model.decoding.time.process_time", lambda: 0.0)
     code, table, err = speed("cpu_share=0.9", "lengths=[64]")
     assert table is None
     assert code == 2

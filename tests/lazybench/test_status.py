@@ -8,7 +8,7 @@ import shutil
 import pytest
 from support import LAZY, folders
 
-from lazybench.jobs import states
+from lazybench.store import states
 
 TASK = ("task=multidoc_qa", "data.limit=2")
 

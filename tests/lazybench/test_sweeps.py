@@ -12,8 +12,8 @@ import pytest
 import yaml
 from support import LAZY, folders, one_line, stubborn_method
 
-from lazybench import hub
-from lazybench.jobs import states
+from lazybench.data import hub
+from lazybench.store import states
 
 SCHEDULES = "method.schedule=[1:0.6],[1:0.4],[2:0.5]"
 
@@ -254,7 +254,7 @@ def test_a_fault_in_one_job_leaves_the_others_and_what_was_done(run, tmp_path, f
 
 
 def test_a_fault_of_ours_shows_the_whole_traceback(run, faulty, monkeypatch):
-    monkeypatch.setattr("lazybench.runner.load_model", lambda config: 1 / 0)
+    monkeypatch.setattr("lazybench.run.runner.load_model", lambda config: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         run(*faulty)
 
@@ -324,7 +324,7 @@ def test_a_stopped_second_start_says_nothing_of_the_first(run, lazybench, tmp_pa
     (state,) = (tmp_path / "runs" / states.FOLDER).glob("*.json")
     at_work = {**json.loads(state.read_text()), "state": "running", "where": "another machine"}
     state.write_text(json.dumps(at_work))
-    monkeypatch.setattr("lazybench.runner.prepare", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+    monkeypatch.setattr("lazybench.run.runner.prepare", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
         run(*LAZY)
     assert json.loads(state.read_text()) == at_work

@@ -11,7 +11,7 @@ import torch
 from support import LAZY, folders, one_line, rows
 
 from lazybench.methods.base import Output
-from lazybench.timing import Pass, undisturbed
+from lazybench.run.timing import Pass, undisturbed
 
 QUIET = Pass(Output([1, 2, 3], 1.0), ttft_s=1.0, generation_s=3.0, ttft_cpu_s=1.0, generation_cpu_s=3.0)
 LATE = replace(QUIET, generation_cpu_s=2.6)  # 0.87 of the whole
@@ -62,7 +62,7 @@ def test_a_decode_step_leaves_prefilling_out():
 
 def test_a_run_marks_and_counts_what_stays_disturbed(run, tmp_path, monkeypatch):
     clock = time.perf_counter
-    monkeypatch.setattr("lazybench.decoding.time.process_time", lambda: 0.5 * clock())
+    monkeypatch.setattr("lazybench.model.decoding.time.process_time", lambda: 0.5 * clock())
     code, out, err = run(*LAZY, "timing.cpu_share=0.9", "data.limit=1")
     assert code == 0, err
     (folder,) = folders(tmp_path / "runs")
@@ -78,7 +78,7 @@ def test_a_run_marks_and_counts_what_stays_disturbed(run, tmp_path, monkeypatch)
 
 
 def test_what_is_compared_is_timed_side_by_side_in_alternating_order(run, tmp_path, monkeypatch):
-    from lazybench import bench
+    from lazybench.run import bench
 
     taken = []
     timed = bench.timed

@@ -20,11 +20,11 @@ from paper_tokenizers import END, MARKS, SPECIAL, gpt2_folder, xgen_decode, xgen
 from support import byte_tokenizer, save_tiny_model
 from transformers import AutoTokenizer, GPT2Tokenizer, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from lazybench import hub
 from lazybench.config import ModelConfig
+from lazybench.data import hub
 from lazybench.errors import LazyBenchError
-from lazybench.language_model import load_tokenizer
 from lazybench.model import own_tokenizer, xgen_tokenizer
+from lazybench.model.loading import load_tokenizer
 
 VECTORS = Path(__file__).parents[2].parent / "shared" / "xgen" / "vectors.jsonl"
 BUILD = "lazybench.model.xgen_tokenizer.build"

@@ -1,0 +1,193 @@
+"""Greedy generation with a clock in it, the same for every method."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+
+import torch
+from transformers import LogitsProcessor, LogitsProcessorList, PreTrainedModel
+from transformers.generation.streamers import BaseStreamer
+
+from lazybench.config import ModelConfig
+from lazybench.data.facts import DatasetFacts
+from lazybench.errors import LazyBenchError, RecordFailure
+from lazybench.model.prompts import Prompt
+from lazyllm.selection import described
+
+
+class Clock(BaseStreamer):
+    """Notes when each new token's id is known on the host.
+
+    Transformers hands a streamer the prompt first, then each token after copying it to the host, which waits
+    for the device.
+
+    Attributes:
+        times: seconds of wall time since the start, one a new token.
+        cpu_times: seconds of CPU time that this process, all its threads together, has had by then.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._start = self._cpu_start = 0.0
+        self._prompt_seen = False
+        self.times: list[float] = []
+        self.cpu_times: list[float] = []
+
+    def start(self) -> None:
+        """Start from zero, once the device has finished what it was given before."""
+        synchronize(self._device)
+        self._prompt_seen = False
+        self.times, self.cpu_times = [], []
+        self._start, self._cpu_start = time.perf_counter(), time.process_time()
+
+    def put(self, value: torch.Tensor) -> None:
+        if self._prompt_seen:
+            self.times.append(time.perf_counter() - self._start)
+            self.cpu_times.append(time.process_time() - self._cpu_start)
+        self._prompt_seen = True
+
+    def end(self) -> None:
+        """Nothing to do: the last token has been noted."""
+
+
+class GreatestLogits(LogitsProcessor):
+    """Notes the greatest logit of each new token and changes nothing.
+
+    It is NaN or infinite where any logit is NaN or positive infinity, or all are negative infinity: wherever the
+    token chosen means nothing. It stays on the device, so that no step waits for it.
+    """
+
+    def __init__(self) -> None:
+        self._greatest: list[torch.Tensor] = []
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        self._greatest.append(scores.amax())
+        return scores
+
+    def check(self) -> None:
+        """Raise `RecordFailure` if logits of a new token were not finite."""
+        finite = torch.stack(self._greatest).isfinite().tolist()
+        if not all(finite):
+            raise RecordFailure(
+                f"the logits of new token {finite.index(False) + 1} are not finite: the weights are damaged, or "
+                "model.dtype is too narrow for them"
+            )
+
+
+@dataclass
+class Decoder:
+    """Generates from token ids with the settings of one dataset; methods call it on what they make of a prompt.
+
+    Attributes:
+        model: the model under test.
+        max_new_tokens: tokens to generate at most.
+        stop_ids: ids that end a generation; none means that it always runs to `max_new_tokens`.
+        min_new_tokens: tokens before a stop counts.
+        tracing: an untimed pass that looks inside; keeps the logits of the first new token.
+        clock: notes the time of each token.
+        answer: what it returned since `start`; None before the first call.
+    """
+
+    model: PreTrainedModel
+    max_new_tokens: int
+    stop_ids: list[int] = field(default_factory=list)
+    min_new_tokens: int = 0
+    tracing: bool = False
+    clock: Clock = field(init=False)
+    first_logits: torch.Tensor | None = field(init=False, default=None)
+    answer: list[int] | None = field(init=False, default=None)
+
+    def __post_init__(self) -> None:
+        self.clock = Clock(self.model.device)
+
+    def start(self) -> None:
+        """Be ready for one answer, the clock at zero."""
+        self.answer = None
+        self.clock.start()
+
+    def __call__(self, ids: torch.Tensor) -> list[int]:
+        """Generate greedily, once in an answer.
+
+        Args:
+            ids: prompt token ids, int64 (1, tokens).
+
+        Returns:
+            the new token ids, the stop included. In a tracing pass `first_logits` is (vocabulary,), float32.
+
+        Raises:
+            RecordFailure: there is no token, there are more than the model can hold, or logits are not finite.
+            LazyBenchError: the answer has been generated already, or `ids` are not of that form.
+        """
+        if self.answer is not None:
+            raise LazyBenchError("decode was called twice in one answer: the clock takes the time of one generation")
+        if not isinstance(ids, torch.Tensor) or ids.dtype != torch.int64 or ids.ndim != 2 or ids.shape[0] != 1:
+            raise LazyBenchError(f"decode was given {described(ids)}: it takes token ids, int64 (1, tokens)")
+        self.check(ids)
+        ids, greatest = ids.to(self.model.device), GreatestLogits()
+        output = self.model.generate(
+            ids,
+            attention_mask=torch.ones_like(ids),
+            max_new_tokens=self.max_new_tokens,
+            min_new_tokens=self.min_new_tokens or None,
+            do_sample=False,
+            num_beams=1,
+            eos_token_id=self.stop_ids or None,
+            pad_token_id=self.stop_ids[0] if self.stop_ids else None,
+            streamer=self.clock,
+            logits_processor=LogitsProcessorList([greatest]),
+            return_dict_in_generate=self.tracing,
+            output_logits=self.tracing,
+        )
+        greatest.check()  # after the last token's time has been noted
+        if self.tracing:
+            self.first_logits = output.logits[0][0].float().cpu()
+            output = output.sequences
+        self.answer = output[0, ids.shape[1] :].tolist()
+        return list(self.answer)
+
+    def check(self, ids: torch.Tensor) -> None:
+        """Raise `RecordFailure` unless there is a prompt, and it and the new tokens have positions in the model."""
+        tokens = ids.shape[1]
+        if not tokens:
+            raise RecordFailure("empty prompt: there is no token in it")
+        holds = getattr(self.model.config.get_text_config(), "max_position_embeddings", None)
+        if holds is not None and tokens + self.max_new_tokens > holds:
+            raise RecordFailure(
+                f"{tokens} tokens of prompt and {self.max_new_tokens} new ones are more than the model's {holds}"
+            )
+
+
+def decoder_for(model: PreTrainedModel, facts: DatasetFacts, prompt: Prompt) -> Decoder:
+    """The decoder with LongBench's settings for a dataset."""
+    tokenizer = prompt.builder.tokenizer
+    if facts.stop_at_newline:
+        # The official code names these two and so leaves out other stops of the model's own.
+        newline = tokenizer.encode("\n", add_special_tokens=False)[-1]
+        return Decoder(model, facts.max_new_tokens, [*_ids(tokenizer.eos_token_id), newline], min_new_tokens=1)
+    stops = model.generation_config.eos_token_id
+    return Decoder(model, facts.max_new_tokens, _ids(tokenizer.eos_token_id if stops is None else stops))
+
+
+def _ids(stops: int | list[int] | None) -> list[int]:
+    if stops is None:
+        return []
+    return list(stops) if isinstance(stops, list | tuple) else [stops]
+
+
+def read(tokens: list[int], prompt: Prompt, model: ModelConfig) -> str:
+    """The text of a prediction, after the model's own post-processing (LongBench, `post_process`)."""
+    text = prompt.builder.tokenizer.decode(tokens, skip_special_tokens=True)
+    if model.remove:
+        text = text.strip()
+        for unwanted in model.remove:
+            text = text.replace(unwanted, "")
+    return text
+
+
+def synchronize(device: torch.device) -> None:
+    """Wait until the device has finished all it was given; a CPU always has."""
+    if device.type == "mps":
+        torch.mps.synchronize()  # there is one, and its function takes no device
+    elif device.type != "cpu":
+        torch.get_device_module(device).synchronize(device)

@@ -1,0 +1,76 @@
+"""What a run ran on."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from lazybench.config import ModelConfig
+from lazybench.model.device import device_of, dtype_of
+from lazybench.model.loading import weights_format
+
+# Raised when a change of code changes what runs give: a score, a time, a column. Older runs then run again.
+RESULTS_VERSION = 3
+_PACKAGES = ("lazybench", "torch", "transformers", "tokenizers", "datasets")
+
+
+def describe(config: ModelConfig) -> dict[str, Any]:
+    """Versions, commit, weights, device, dtype, attention and threads: what another run must share to be compared.
+
+    Raises:
+        LazyBenchError: the device is not available, or the model's files cannot be read.
+    """
+    device = device_of(config)
+    return {
+        "results_version": RESULTS_VERSION,
+        "versions": {"python": platform.python_version(), **{name: _version(name) for name in _PACKAGES}},
+        "commit": _commit(),
+        "weights_format": weights_format(config),
+        "device": _device_name(device),
+        "device_kind": device.type,
+        "dtype": str(dtype_of(config)).removeprefix("torch."),
+        "attention": config.attention,
+        "threads": torch.get_num_threads(),
+    }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None  # run from a checkout that was never installed
+
+
+def _commit() -> str | None:
+    """The commit of the checkout this runs from, `+` where it has uncommitted changes; None outside one."""
+    checkout = Path(__file__).resolve().parents[1]
+    if not (checkout / ".git").exists():
+        return None
+    try:
+        found = subprocess.run(
+            ["git", "-C", str(checkout), "describe", "--always", "--dirty=+", "--abbrev=12", "--exclude=*"],
+            capture_output=True,
+            text=True,
+            timeout=10,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return found.stdout.strip() or None
+
+
+def _device_name(device: torch.device) -> str:
+    if device.type != "cpu":
+        named = getattr(torch.get_device_module(device), "get_device_name", None)
+        return device.type if named is None else named(device)
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return f"{models[0] if models else platform.machine()}, {os.cpu_count()} cores"

@@ -1,0 +1,118 @@
+"""Builds prompts as LongBench's official pipeline does, to the token."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from transformers import PreTrainedTokenizerBase
+
+from lazybench.config import ModelConfig
+from lazybench.data.facts import DatasetFacts
+from lazybench.data.record import Record
+from lazybench.errors import LazyBenchError, first_line
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """A tokenised prompt and what it was made of.
+
+    Attributes:
+        ids: token ids, int64 (1, tokens), on the CPU.
+        record: the record it asks about.
+        builder: what built it, to build it again from another context or text.
+        text: the dataset's prompt, filled in and truncated, without a chat wrapper.
+        cut: where in `text` the middle was cut out; None where nothing was.
+    """
+
+    ids: torch.Tensor
+    record: Record
+    builder: PromptBuilder
+    text: str
+    cut: int | None = None
+
+    def with_context(self, context: str) -> Prompt:
+        """The same question about another context, truncated and tokenised anew."""
+        return self.builder.build(replace(self.record, context=context))
+
+    def with_text(self, text: str) -> Prompt:
+        """The same prompt with other words, wrapped and tokenised anew, nothing of it cut out."""
+        return self.builder.finish(self.record, text)
+
+
+@dataclass(frozen=True)
+class PromptBuilder:
+    """Fills in, truncates, wraps and tokenises the prompts of one dataset.
+
+    Attributes:
+        tokenizer: the tokenizer of the model under test.
+        model: its settings: `limit` and `chat` matter here.
+        facts: the dataset's prompt, and whether it is wrapped as chat.
+    """
+
+    tokenizer: PreTrainedTokenizerBase
+    model: ModelConfig
+    facts: DatasetFacts
+
+    def build(self, record: Record) -> Prompt:
+        """The prompt of `record`.
+
+        Raises:
+            LazyBenchError: the chat template cannot be rendered.
+        """
+        text = self.facts.prompt.format(context=record.context, input=record.input)
+        return self.finish(record, *self._truncate(text))
+
+    def finish(self, record: Record, text: str, cut: int | None = None) -> Prompt:
+        """The prompt of a text that is filled in and short enough: wrapped as chat where that is due, and tokenised.
+
+        Args:
+            record: what it asks about.
+            text: its words.
+            cut: where in `text` the middle was cut out.
+
+        Raises:
+            LazyBenchError: the chat template cannot be rendered.
+        """
+        wrapped = self._wrap(text) if self.facts.chat else text
+        return Prompt(torch.tensor([self._encode(wrapped)]), record, self, text, cut)
+
+    def round_trip(self, text: str) -> str:
+        """`text` as truncation gives it back: tokenised, and decoded without special tokens."""
+        return self._decode(self._encode(text))
+
+    def _truncate(self, text: str) -> tuple[str, int | None]:
+        """Cut out the middle: the first and the last half of the ids stay, decoded without special tokens.
+
+        Returns:
+            what is left, and where in it the middle was cut out.
+        """
+        ids = self._encode(text)
+        if len(ids) <= self.model.limit:
+            return text, None
+        half = int(self.model.limit / 2)
+        start, end = self._decode(ids[:half]), self._decode(ids[-half:])
+        return start + end, len(start)
+
+    def _wrap(self, text: str) -> str:
+        if self.model.chat is None:
+            return text
+        if self.model.chat != "template":
+            return self.model.chat.replace("{prompt}", text)
+        try:
+            return self.tokenizer.apply_chat_template(
+                [{"role": "user", "content": text}], tokenize=False, add_generation_prompt=True
+            )
+        except Exception as error:  # a template is a program of the model's author: anything can go wrong in it
+            raise LazyBenchError(f"the chat template of {self.model.path} failed: {first_line(error)}") from error
+
+    def _decode(self, ids: list[int]) -> str:
+        return self.tokenizer.decode(ids, skip_special_tokens=True)
+
+    def _encode(self, text: str) -> list[int]:
+        """Token ids with exactly one BOS, whether the tokenizer or a chat template puts it there."""
+        beginning = self.tokenizer.bos_token
+        ids = self.tokenizer(text, verbose=False).input_ids
+        if beginning and text.startswith(beginning) and ids[:2] == [self.tokenizer.bos_token_id] * 2:
+            return ids[1:]
+        return ids

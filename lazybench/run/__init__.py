@@ -1,0 +1,1 @@
+"""One run: a method on a model over the records of a task."""

@@ -1,0 +1,118 @@
+"""Runs one method on one model over the records of a task."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+from lazybench.config import RunConfig
+from lazybench.data import data_label, left_out
+from lazybench.methods.calibrated import Calibrated
+from lazybench.model import environment
+from lazybench.model.loading import load_model
+from lazybench.report.console import disturbances, scores_table
+from lazybench.report.provenance import provenance
+from lazybench.run.bench import Bench
+from lazybench.run.command import command_of
+from lazybench.run.job import Job, Sources, check_job, prepare
+from lazybench.run.summary import summarise
+from lazybench.run.tracing import trace
+from lazybench.store.run_folder import TRACES, Key, RunFolder, journal_names
+from lazybench.store.states import StateFile
+
+
+def run(config: RunConfig) -> Path:
+    """Run what `config` says, or go on where an earlier start of the same run stopped.
+
+    Returns:
+        the run's folder.
+
+    Raises:
+        LazyBenchError: anything about the settings, the data, the model or the folder that cannot work.
+    """
+    with StateFile(config).following() as state:
+        sources = Sources()
+        return _run(prepare(config, sources), sources, state)
+
+
+def _run(job: Job, sources: Sources, state: StateFile) -> Path:
+    config = job.config
+    where = environment.describe(config.model)
+    folder = RunFolder(job.folder(where), job.shard, config.rerun)
+    _announce(job, where)
+    state.found(folder.path, len(job.own), job.settings, where)
+    scores = None if config.rerun else folder.finished(job.keys, config.trace)
+    if scores is None or (config.retry_failed and _failed(folder, config.trace)):
+        folder.check()
+        check_job(job, sources)
+        model = load_model(config.model)
+        job.method.prepare(model)
+        bench = Bench(config, job.method, model, job.tokenizer, job.facts)
+        with folder.opened({**job.settings, "command": command_of(config)}, where):
+            state.running(folder.path, len(job.own))
+            scores = _complete(folder, bench, job)
+    else:
+        print("finished earlier: nothing to do")
+    _report(job, scores, folder)
+    return folder.path
+
+
+def _failed(folder: RunFolder, traced: bool) -> set[Key]:
+    return {key for name in journal_names(traced) for key, row in folder.done(name).items() if row.get("error")}
+
+
+def _complete(folder: RunFolder, bench: Bench, job: Job) -> Mapping[str, Any] | None:
+    """Run the records that the folder lacks, then sum up all of them; None while other shards have some to run."""
+    done, traced = folder.done(), folder.done(TRACES)
+    if job.config.retry_failed:
+        failed = _failed(folder, job.config.trace)
+        folder.predictions.drop(failed)
+        folder.traces.drop(failed)
+        done, traced = ({key: row for key, row in rows.items() if key not in failed} for rows in (done, traced))
+    missing = [record for record in job.own if record.key not in done]
+    if job.config.rerun and (kept := RunFolder(folder.path).survey(None)[0]):
+        print(f"running anew: the {kept} records in {folder.path} stay until {len(job.own)} are done again")
+    if len(missing) < len(job.own):
+        print(f"going on in {folder.path}: {len(job.own) - len(missing)} of {len(job.own)} records are done")
+    if missing:
+        bench.warm_up(missing[0])
+    for place, record in enumerate(tqdm(missing, unit="record", desc=bench.method.name, disable=not missing)):
+        folder.predictions.add(bench.row(record, backwards=place % 2 == 1))
+    if job.config.trace:
+        untraced = [record for record in job.own if record.key not in traced]
+        for record in tqdm(untraced, unit="record", desc="tracing", disable=not untraced):
+            folder.traces.add(trace(bench, record))
+    label = {"data": data_label(job.config.data)}
+    return folder.finish(
+        job.keys, job.config.trace, lambda rows: label | summarise((rows[key] for key in job.keys), job.facts)
+    )
+
+
+def _announce(job: Job, where: Mapping[str, Any]) -> None:
+    config, part = job.config, "" if job.shard is None else f", shard {job.config.shard}"
+    model = f"{config.model.name} ({where['weights_format']})"
+    print(f"model {model}, data {config.data.name}, method {job.method.name}, task {config.task}{part}")
+    print(f"records: {data_label(config.data)}")
+    if lacking := left_out(config.task, config.data):
+        print(lacking)
+    if isinstance(job.method, Calibrated):
+        print(f"calibrated for {job.method.budget}: {provenance(asdict(job.method))}")
+
+
+def _report(job: Job, scores: Mapping[str, Any] | None, folder: RunFolder) -> None:
+    if scores is None:
+        done = len(RunFolder(folder.path).done().keys() & set(job.keys))
+        print(f"\nshard {job.config.shard} is done, {done} of the run's {len(job.keys)} records are: {folder.path}")
+        return
+    print(f"\n{scores_table(scores)}\n")
+    if said := disturbances(scores):
+        print(said)
+    print(f"saved in {folder.path}")
+    if job.config.data.source == "sample":
+        print("next, on LongBench itself: add data=longbench, and data.root=FOLDER if it is on this machine")
+    else:
+        print("next, tables and figures of all runs: python -m lazybench report")

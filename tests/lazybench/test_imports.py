@@ -1,0 +1,52 @@
+"""The folders of `lazybench` stand in an order, and each imports only what comes before it."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import lazybench
+
+ROOT = Path(lazybench.__file__).parent
+# What happens to a record, from settings to the command line. Folders of one line know nothing of each other.
+ORDER = (
+    {"errors"},
+    {"config", "metrics"},
+    {"data", "store"},
+    {"report", "model"},
+    {"methods"},
+    {"run"},
+    {"jobs", "speed", "calibration"},
+    {"cli"},
+    {"__main__"},
+)
+FLOOR = {name: floor for floor, names in enumerate(ORDER) for name in names}
+
+
+def imports(path):
+    """The parts of `lazybench` that a file imports, at its top or in its functions."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}:{node.lineno}: write the whole name"
+            modules = [node.module] if node.module != "lazybench" else [f"lazybench.{name.name}" for name in node.names]
+        elif isinstance(node, ast.Import):
+            modules = [name.name for name in node.names]
+        else:
+            continue
+        yield from (module.split(".")[1] for module in modules if module.startswith("lazybench."))
+
+
+@pytest.mark.parametrize("part", sorted(FLOOR))
+def test_each_part_imports_only_parts_before_it(part):
+    place = ROOT / part
+    files = list(place.rglob("*.py")) if place.is_dir() else [place.with_suffix(".py")]
+    assert files
+    for path in files:
+        behind = {name for name in imports(path) if name != part and FLOOR[name] >= FLOOR[part]}
+        assert not behind, f"{path.relative_to(ROOT)} imports {', '.join(sorted(behind))}"
+
+
+def test_every_part_has_its_place():
+    parts = {path.stem for path in ROOT.iterdir() if path.suffix == ".py" or (path / "__init__.py").is_file()}
+    assert parts - {"__init__"} == set(FLOOR)
+    assert len([path for path in ROOT.iterdir() if path.name != "__pycache__"]) <= 16
