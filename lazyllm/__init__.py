@@ -7,13 +7,13 @@ from lazyllm.errors import LazyLLMError
 from lazyllm.schedule import PruningSchedule, Stage
 
 if TYPE_CHECKING:
-    from lazyllm.selection import DynamicSelection, FrozenSelection, Selection, StaticSelection
+    from lazyllm.importance import Importance
+    from lazyllm.ranking import attention_on, most_important, newest_row
+    from lazyllm.selection import FrozenSelection, Selection, StaticSelection
     from lazyllm.session import Session, enable
     from lazyllm.stats import Stats
-    from lazyllm.variants import Importance
 
 __all__ = [
-    "DynamicSelection",
     "FrozenSelection",
     "Importance",
     "LazyLLMError",
@@ -23,24 +23,43 @@ __all__ = [
     "Stage",
     "StaticSelection",
     "Stats",
+    "attention_on",
     "enable",
+    "most_important",
+    "newest_row",
 ]
 
 # These need torch and transformers, which take seconds to import: a schedule can be read and checked without.
 _HEAVY = {
-    "lazyllm.selection": ("DynamicSelection", "FrozenSelection", "Selection", "StaticSelection"),
+    "lazyllm.importance": ("Importance",),
+    "lazyllm.ranking": ("attention_on", "most_important", "newest_row"),
+    "lazyllm.selection": ("FrozenSelection", "Selection", "StaticSelection"),
     "lazyllm.session": ("Session", "enable"),
     "lazyllm.stats": ("Stats",),
-    "lazyllm.variants": ("Importance",),
 }
 _HOMES = {name: module for module, names in _HEAVY.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        return _version()
     if name not in _HOMES:
         raise AttributeError(f"module 'lazyllm' has no attribute {name!r}")
     return getattr(import_module(_HOMES[name]), name)
 
 
 def __dir__() -> list[str]:
-    return __all__
+    return [*__all__, "__version__"]
+
+
+def _version() -> str:
+    """That of the distribution, `lazybench`: a checkout's own, else the installed one's."""
+    import tomllib
+    from importlib.metadata import version
+    from pathlib import Path
+
+    try:
+        project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]
+    except (OSError, ValueError, KeyError):
+        project = {}
+    return project["version"] if project.get("name") == "lazybench" else version("lazybench")

@@ -23,23 +23,14 @@ ENABLED = (
 
 @dataclass(frozen=True)
 class Anatomy:
-    """Where the parts of a model are that LazyLLM works on.
-
-    Attributes:
-        decoder: the module that runs the decoder layers one after the other.
-        layers: the decoder layers.
-    """
+    """The module that runs the decoder layers of a model one after the other, and these layers."""
 
     decoder: PreTrainedModel
     layers: nn.ModuleList
 
 
 def dissect(model: nn.Module, newest_only: bool = False) -> Anatomy:
-    """Find the decoder of a Hugging Face model.
-
-    Args:
-        model: the model.
-        newest_only: take a decoder without a language-modelling head, too.
+    """Find the decoder of a Hugging Face model, with `newest_only` also of one without a language-modelling head.
 
     Raises:
         LazyLLMError: not a decoder-only transformer whose attention goes through transformers' attention
@@ -155,10 +146,7 @@ def windows(config: PreTrainedConfig, num_layers: int) -> list[int | None]:
 
 
 def rope_switch(config: PreTrainedConfig) -> int | None:
-    """Number of positions beyond which a model with LongRoPE changes its rotary tables, else None.
-
-    The unmodified model computes its whole cache anew there.
-    """
+    """Number of positions beyond which a model with LongRoPE changes its rotary tables and computes its cache anew."""
     rope = getattr(config, "rope_parameters", None) or {}
     if rope.get("rope_type") != "longrope":
         return None

@@ -6,8 +6,9 @@ Registered under one name in transformers' attention and mask interfaces, next t
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -36,25 +37,19 @@ class EnabledName(str):
 
 # Query rows are taken in blocks so that no block's scores or mask have more elements than this.
 _BLOCK_ELEMENTS = 1 << 24
-# Rows that attend together where later ones see more: fewer would cost more calls, more would see what is masked.
-_STEP_ROWS = 6
 
 MaskFunction = Callable[[Any, Any, torch.Tensor, torch.Tensor], torch.Tensor]
 
 
+@dataclass(frozen=True)
 class WindowMask:
-    """Stands in for the mask of a layer that sees a window or chunk of positions, not all earlier ones.
+    """In place of a mask tensor, of rows by tokens: a layer sees a window or chunk of positions, not all earlier ones.
 
-    Travels through the model's layers in place of a mask tensor, which would be rows by tokens in size.
-
-    Args:
-        visible: says who sees whom.
-        window: how many positions a token sees.
+    `visible` says who sees whom, and `window` how many positions a token sees.
     """
 
-    def __init__(self, visible: MaskFunction, window: int) -> None:
-        self.visible = visible
-        self.window = window
+    visible: MaskFunction
+    window: int
 
 
 def causal(batch: int, head: int, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
@@ -105,8 +100,7 @@ def attend_in_blocks(
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
-    query_positions: torch.Tensor,
-    key_positions: torch.Tensor,
+    positions: tuple[torch.Tensor, torch.Tensor],
     present: torch.Tensor | None,
     visible: MaskFunction,
     scaling: float,
@@ -115,15 +109,11 @@ def attend_in_blocks(
     """Attention where plain causality by index does not say who sees whom: revived rows, windows, capped scores.
 
     Args:
-        query: (1, heads, rows, head_dim).
-        key: (1, kv_heads, n, head_dim).
-        value: (1, kv_heads, n, value_dim).
-        query_positions: int64 (rows,), sorted.
-        key_positions: int64 (n,); sorted where the rows are all of them, as in prefilling.
+        query, key, value: (1, heads, rows, head_dim), (1, kv_heads, n, head_dim), (1, kv_heads, n, value_dim).
+        positions: the queries', int64 (rows,), sorted, and the keys', int64 (n,), sorted in prefilling.
         present: which of the keys take part, bool (n,); None means all of them.
         visible: says for positions (rows, 1) and (1, n) who sees whom, bool (rows, n).
-        scaling: factor on the scores.
-        softcap: `softcap * tanh(score / softcap)` where not None.
+        scaling, softcap: see `lazyllm.attention_on`.
 
     Returns:
         (1, rows, heads, value_dim), contiguous.
@@ -133,11 +123,13 @@ def attend_in_blocks(
     output = query.new_empty(query.shape[0], rows, heads, value.shape[-1])
     # Fused attention under a mask holds one mask for all heads on a CPU, and no scores.
     held = heads if softcap is not None or query.device.type != "cpu" else 1
-    for block in _blocks(rows, max(1, _BLOCK_ELEMENTS // (key.shape[2] * held))):
+    size = max(1, _BLOCK_ELEMENTS // (key.shape[2] * held))
+    for start in range(0, rows, size):
+        block = slice(start, min(start + size, rows))
         # In prefilling, tokens behind the block are out of its sight.
         sight = slice(block.stop if prefilling else None)
         part, seen, weighed = query[:, :, block], key[:, :, sight], value[:, :, sight]
-        mask = visible(0, 0, query_positions[block, None], key_positions[None, sight])
+        mask = visible(0, 0, positions[0][block, None], positions[1][None, sight])
         if present is not None:
             mask = mask & present
         output[:, block] = attend_masked(part, seen, weighed, mask, scaling, softcap).transpose(1, 2)
@@ -152,11 +144,7 @@ def attend_masked(
     scaling: float,
     softcap: float | None,
 ) -> torch.Tensor:
-    """Attention under a mask, bool (rows, n) or None, without copying keys and values for heads that share them.
-
-    Returns:
-        (1, heads, rows, value_dim).
-    """
+    """Attention under a mask, bool (rows, n) or None, (1, heads, rows, value_dim); shared heads are not copied."""
     if softcap is None and (mask is None or query.device.type == "cpu"):
         mask = None if mask is None else mask[None, None]
         shared = query.shape[1] != key.shape[1]
@@ -179,46 +167,9 @@ def attend_masked(
     return attended.reshape(batch, heads, rows, value.shape[-1])
 
 
-def attend_in_steps(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    mask: torch.Tensor,
-    sights: list[int],
-    scaling: float,
-) -> torch.Tensor:
-    """Attention of a few rows to keys in order of position: a few rows at a time, to what the last of them sees.
-
-    Args:
-        query: (1, heads, rows, head_dim), in order of position.
-        key: (1, kv_heads, n, head_dim), in order of position.
-        value: (1, kv_heads, n, value_dim).
-        mask: whom each row sees, bool (rows, n).
-        sights: how many keys each row sees.
-        scaling: factor on the scores.
-
-    Returns:
-        (1, rows, heads, value_dim), contiguous.
-    """
-    rows = query.shape[2]
-    output = query.new_empty(query.shape[0], rows, query.shape[1], value.shape[-1])
-    for step in _blocks(rows, _STEP_ROWS):
-        sight = slice(sights[step.stop - 1])
-        attended = attend_masked(
-            query[:, :, step], key[:, :, sight], value[:, :, sight], mask[step, sight], scaling, None
-        )
-        output[:, step] = attended.transpose(1, 2)
-    return output
-
-
 def fits_one_block(heads: int, rows: int, columns: int) -> bool:
     """Whether all scores of an attention are few enough to be held at once."""
     return heads * rows * columns <= _BLOCK_ELEMENTS
-
-
-def _blocks(rows: int, size: int) -> Iterator[slice]:
-    for start in range(0, rows, size):
-        yield slice(start, min(start + size, rows))
 
 
 CURRENT: ContextVar[Any] = ContextVar("lazyllm_step", default=None)

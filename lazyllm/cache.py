@@ -32,17 +32,12 @@ class LazyCache(Cache):
 
     @property
     def stats(self) -> Stats:
-        """Counts of the generation."""
         return self.generation.stats
 
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, layer_idx: int, *args: Any, **kwargs: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Store the keys and values of a layer's rows; see `TokenCache.update`.
-
-        Raises:
-            LazyLLMError: not from a step of its own generation.
-        """
+        """Store the keys and values of a layer's rows; see `TokenCache.update`."""
         if CURRENT.get() is not self.generation:
             raise LazyLLMError(
                 "this cache belongs to a generation under lazyllm.enable, and to nothing else: go on with it inside "
@@ -51,7 +46,6 @@ class LazyCache(Cache):
         return self.generation.tokens.update(key_states, value_states, layer_idx)
 
     def get_seq_length(self, layer_idx: int = 0) -> int | torch.Tensor:
-        """Number of tokens before those of the next pass; inside a layer, see `Generation.offset`."""
         return self.generation.offset()
 
     def get_mask_sizes(self, query_length: int, layer_idx: int = 0) -> tuple[int, int]:

@@ -14,13 +14,8 @@ from lazyllm.errors import LazyLLMError
 class Detour:
     """Stands in for a bound method of one module, until it is removed.
 
-    A method, not a hook: hooks of the user's own, whenever they are set, stay on either side of it and see what they
-    would see on the unmodified model.
-
-    Args:
-        module: the module.
-        name: the method, `forward` or `generate`.
-        through: called as `through(original, *args, **kwargs)` in its place.
+    In its place `through(original, *args, **kwargs)` is called. It is a method, not a hook: hooks of the user's own,
+    whenever they are set, stay on either side of it and see what they would see on the unmodified model.
     """
 
     def __init__(self, module: nn.Module, name: str, through: Callable[..., Any]) -> None:

@@ -11,28 +11,24 @@ from typing import Any
 import torch
 from torch import nn
 
-from lazyllm.arguments import TokenArguments, newest_alone
 from lazyllm.attention import (
     CURRENT,
     FusedAttention,
     WindowMask,
     attend_in_blocks,
-    attend_in_steps,
     attend_masked,
     causal,
     fits_one_block,
 )
-from lazyllm.errors import LazyLLMError
-from lazyllm.importance import newest_row
+from lazyllm.errors import LazyLLMError, unsupported
 from lazyllm.inputs import check_step
+from lazyllm.last_layer import LastLayer, widened
+from lazyllm.layer_inputs import LayerInputs, with_hidden
+from lazyllm.ranking import newest_row
 from lazyllm.schedule import PruningSchedule
 from lazyllm.selection import Selection, check_survivors
 from lazyllm.stats import Stats
 from lazyllm.tokens import Segment, TokenCache
-
-
-class _Stored(Exception):
-    """A layer's keys and values are stored, which was all it was run for."""
 
 
 @dataclass(frozen=True)
@@ -40,22 +36,16 @@ class Setup:
     """What the generations of one `with` have in common.
 
     Attributes:
-        schedule: the stages.
-        num_layers: number of decoder layers.
         attention: the model's own attention kernel.
-        selection: makes what ranks the tokens at the stages.
         rope_switch: number of positions beyond which the model's rotary tables change, if they do.
         windows: how many positions each layer's cache holds in the unmodified model; None where it holds all of them.
-        record_positions: keep the positions of every step in `stats`.
-        record_importance: keep the importance in every layer of prefilling in `stats`.
     """
 
     schedule: PruningSchedule
-    num_layers: int
     attention: FusedAttention
-    selection: Callable[[TokenCache], Selection]
     rope_switch: int | None
     windows: list[int | None]
+    selection: Selection
     record_positions: bool
     record_importance: bool
 
@@ -65,30 +55,23 @@ class Generation:
 
     def __init__(self, setup: Setup) -> None:
         self.setup = setup
-        self.tokens = TokenCache(setup.schedule, setup.num_layers)
+        self.tokens = TokenCache(setup.schedule, len(setup.windows))
         self.stats = Stats(self.tokens, setup.record_positions)
-        self._attention = setup.attention
-        self._selection = setup.selection(self.tokens)
-        self._arguments = TokenArguments(self.tokens)
-        self._last = setup.num_layers - 1
+        self._selection = setup.selection.copy_for(self.tokens)
+        self._inputs = LayerInputs(self.tokens)
+        self._last = len(setup.windows) - 1
+        self._last_layer = LastLayer()
         self._under_way = threading.Lock()
         self._broken = False
         self._layer = -1
         self._in_layer = False
         self._attended = False
-        self._storing = False
-        self._alone = False
         self._rotary = True
         self._masked: Segment | None = None
-        self._sights: list[int] | None = None
 
     @contextmanager
     def step(self, new: int) -> Iterator[None]:
-        """A forward pass over `new` tokens.
-
-        Raises:
-            LazyLLMError: a step that LazyLLM cannot take.
-        """
+        """A forward pass over `new` tokens."""
         if not self._under_way.acquire(blocking=False):
             raise LazyLLMError("a forward pass with this cache is under way already: each generation has its own")
         try:
@@ -96,7 +79,7 @@ class Generation:
                 raise LazyLLMError("a forward pass with this cache broke off, so it is half-written: start anew")
             check_step(self.tokens, new, self.setup.rope_switch)
             self.tokens.begin_step(new)
-            self._arguments.begin_step()
+            self._inputs.begin_step()
             self._layer, self._masked = -1, None
             outer = CURRENT.set(self)
             self._broken = True
@@ -105,10 +88,9 @@ class Generation:
             finally:
                 CURRENT.reset(outer)
             if self._layer != self._last:
-                raise LazyLLMError(
-                    f"the model ran {self._layer + 1} of its {self._last + 1} decoder layers: this is not supported"
-                )
-            self.stats.add_step(self.tokens.seen, self.tokens.total)
+                ran = f"{self._layer + 1} of its {self._last + 1}"
+                raise LazyLLMError(f"the model ran {ran} decoder layers: this is not supported")
+            self.stats.add_step(self.tokens)
             self.tokens.end_step()
             self._broken = False
         finally:
@@ -117,101 +99,60 @@ class Generation:
     def offset(self) -> int | torch.Tensor:
         """By how much positions exceed indexes: of the tokens of the next pass, in a layer of the rows it computes.
 
-        Llama 4 asks for it in its attention, and adds the rows' indexes to get their positions.
-
-        Returns:
-            one number, or where pruning left gaps one a row, int64 (rows,).
+        One number, or where pruning left gaps one a row, int64 (rows,). Llama 4 asks for it in its attention, and adds
+        the rows' indexes to get their positions.
         """
         if not self._in_layer:
             return self.tokens.seen
         segment = self.tokens.segment_of[self._layer]
-        if self._alone or segment.n_rows == 1:
+        if self._last_layer.alone or segment.n_rows == 1:
             return self.tokens.total - 1
         if segment.rows is None:
             return self.tokens.seen
         return segment.rows - torch.arange(segment.n_rows, device=segment.rows.device)
 
     def run_layer(self, layer: int, module: nn.Module, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """A decoder layer's `forward`, over the rows it computes.
+        """The own `forward` of decoder layer `layer`, over the rows it computes.
 
-        What comes in is the output of the layer before, all that hooks did to it included, and is what the Aux Cache
-        keeps of a token that a stage in between leaves behind. The last layer finishes the newest token alone, unless
-        it has hooks, which are to see every row, once.
-
-        Args:
-            layer: its index.
-            module: the layer.
-            forward: its own `forward`.
-            args: as the decoder gives them, the hidden states of the rows of the layer before among them.
-            kwargs: likewise.
-
-        Raises:
-            LazyLLMError: the layer cannot be run over some of the tokens.
+        What comes in is the output of the layer before, (1, its rows, hidden), all that hooks did to it included, and
+        is what the Aux Cache keeps of a token that a stage in between leaves behind.
         """
         tokens = self.tokens
         hidden = args[0] if args else kwargs.get("hidden_states")
         segment, before = tokens.segment_of[layer], tokens.segment_of[max(layer - 1, 0)]
         if layer != self._layer + 1 or not isinstance(hidden, torch.Tensor) or hidden.shape[:-1] != (1, before.n_rows):
-            raise LazyLLMError(
-                "the decoder layers do not pass one hidden state a token from each to the next: this "
-                "architecture is not supported"
-            )
+            raise unsupported("the decoder layers do not pass one hidden state a token from each to the next")
         if segment is not before:
             hidden = self._cross(before, hidden)
-            if args:
-                args = (hidden, *args[1:])
-            else:
-                kwargs["hidden_states"] = hidden
+            args, kwargs = with_hidden(hidden, args, kwargs)
         self._layer, self._in_layer, self._attended = layer, True, False
-        if tokens.prefilling or not self._arguments.stay(layer, segment):
+        if tokens.prefilling or not self._inputs.stay(layer, segment):
             if any(isinstance(value, torch.Tensor) for value in args[1:]):
                 raise LazyLLMError("the decoder layers take positional tensors that LazyLLM does not know how to prune")
             self._rotary = "position_embeddings" in kwargs
-            kwargs = self._arguments.for_rows(layer, segment, kwargs)
-        if layer == self._last and segment.n_rows > 1 and not _hooked(module):
-            args, kwargs = self._newest_alone(forward, args, kwargs)
-        output = forward(*args, **kwargs)
-        self._in_layer = self._alone = False
+            kwargs = self._inputs.for_rows(layer, segment, kwargs)
+        if layer == self._last and segment.n_rows > 1 and self._last_layer.serves(module):
+            output = self._last_layer.run(forward, hidden, args, kwargs)
+        else:
+            output = forward(*args, **kwargs)
+        self._in_layer = False
         if not self._attended:
-            raise LazyLLMError(
-                f"decoder layer {layer} did not attend through transformers' attention interface and cache: this "
-                "architecture is not supported"
+            raise unsupported(
+                f"decoder layer {layer} did not attend through transformers' attention interface and cache"
             )
         # Decoders from before rotary tables (GPT-2) reshape what comes out to the shape of their input.
-        return output if self._rotary or layer < self._last else _widened(output, tokens.new)
+        return output if self._rotary or layer < self._last else widened(output, tokens.new)
 
     def _cross(self, segment: Segment, hidden: torch.Tensor) -> torch.Tensor:
         """Cross the stage behind a segment: from its rows' hidden states, (1, rows, hidden), to the next one's."""
-        active = self._selection.survivors(segment)
+        active = self._selection.survivors(segment.layers[-1], segment.stage.kept(segment.n_active))
         if self._selection.checked:
             check_survivors(self._selection, active, segment)
             active = active.clone()  # whatever becomes of the selection's own tensor
         return self.tokens.prune(segment, hidden, active, self._selection.revives)
 
-    def _newest_alone(
-        self, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Store the keys and values of the last layer's rows; its other work is needed for the newest token alone."""
-        self._storing = True
-        try:
-            forward(*args, **kwargs)
-        except _Stored:
-            pass
-        finally:
-            self._storing = False
-        self._alone = True
-        if args:
-            args = (args[0][:, -1:], *args[1:])
-        else:
-            kwargs = {**kwargs, "hidden_states": kwargs["hidden_states"][:, -1:]}
-        return args, newest_alone(kwargs)
-
     def mask(self, **kwargs: Any) -> WindowMask | None:
-        """What stands for the attention mask: nothing where causality suffices (transformers' mask interface).
-
-        Raises:
-            LazyLLMError: a mask that is more than causality within a window of positions.
-        """
+        """What stands for the attention mask: nothing where causality suffices (transformers' mask interface)."""
         if not kwargs["allow_is_causal_skip"]:
             raise LazyLLMError("the model's attention mask is not plainly causal: LazyLLM cannot prune under it")
         window = kwargs.get("local_size")
@@ -232,80 +173,51 @@ class Generation:
         is_causal: bool | None = None,
         **kwargs: Any,
     ) -> torch.Tensor:
-        """Attention of the rows over the active tokens (transformers' attention interface).
+        """Attention of the rows over the active tokens, (1, rows, heads, value_dim): transformers' attention interface.
 
-        Args:
-            module: the attention module.
-            query: (1, heads, rows, head_dim): the layer's rows, in the last layer the newest token alone.
-            key: (1, kv_heads, n_keys, head_dim), as `TokenCache.update` returned it.
-            value: (1, kv_heads, n_keys, value_dim).
-
-        Returns:
-            (1, rows, heads, value_dim), contiguous.
-
-        Raises:
-            LazyLLMError: attention with parts other than softmax over causal scores.
+        `query` is (1, heads, rows, head_dim), in the last layer maybe of the newest token alone; `key` and `value` are
+        (1, kv_heads, stored, ...), as `TokenCache.update` returned them.
         """
         segment = self.tokens.segment_of[self._layer]
-        if self._storing:
-            raise _Stored
+        self._last_layer.attend()
         if dropout:
             raise LazyLLMError("the model is in training mode, with dropout: call model.eval() before generating")
         self._refuse_unsupported(module, segment, query, key, attention_mask, is_causal, kwargs)
         self._attended = True
         scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
         extra = {} if softcap is None else {"softcap": softcap}
-        if self._attention.ignores_softcap:
+        if self.setup.attention.ignores_softcap:
             softcap = None
         if self._selection.wants(self._layer):
             self.tokens.attended_values = value
             # The ranking is exact whatever the model computes in.
-            with nullcontext() if not _autocast(query) else torch.autocast(query.device.type, enabled=False):
+            device = query.device.type
+            with torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else nullcontext():
                 self._selection.observe(self._layer, query, key, scaling, softcap)
             self.tokens.attended_values = None
         if self.setup.record_importance and self.tokens.prefilling:
             self.stats.importance.append(newest_row(query, key, None, scaling, softcap))
         # Whom a row sees follows from its index in prefilling, and is everyone where the newest token is alone.
         by_index = self.tokens.prefilling or (segment.n_rows == 1 and segment.present is None)
-        if by_index and attention_mask is None and (softcap is None or self._attention.caps_scores):
-            if query.shape[2] == 1 and self._attention.is_sdpa:  # the same kernel, with less ado
+        if by_index and attention_mask is None and (softcap is None or self.setup.attention.caps_scores):
+            if query.shape[2] == 1 and self.setup.attention.is_sdpa:  # the same kernel, with less ado
                 return attend_masked(query, key, value, None, scaling, None).transpose(1, 2)
-            return self._attention(module, query, key, value, None, dropout=0.0, scaling=scaling, **extra)
-        if attention_mask is None and fits_one_block(query.shape[1], segment.n_rows, segment.n_keys):
+            return self.setup.attention(module, query, key, value, None, dropout=0.0, scaling=scaling, **extra)
+        if attention_mask is None and fits_one_block(query.shape[1], segment.n_rows, segment.stored):
             mask = self._mask_of(segment)[-query.shape[2] :]
-            if segment.gather is not None and softcap is None and query.shape[2] > 1 and query.device.type == "cpu":
-                return attend_in_steps(query, key, value, mask, self._sights_of(segment), scaling)
             return attend_masked(query, key, value, mask, scaling, softcap).transpose(1, 2).contiguous()
-        key_positions = self.tokens.held(segment)
-        query_positions = key_positions[self.tokens.seen :] if segment.rows is None else segment.rows
-        return attend_in_blocks(
-            query,
-            key,
-            value,
-            query_positions[-query.shape[2] :],
-            key_positions,
-            segment.present,
-            causal if attention_mask is None else attention_mask.visible,
-            scaling,
-            softcap,
-        )
+        visible = causal if attention_mask is None else attention_mask.visible
+        positions = self.tokens.rows(segment)[-query.shape[2] :], self.tokens.held(segment)
+        return attend_in_blocks(query, key, value, positions, segment.present, visible, scaling, softcap)
 
     def _mask_of(self, segment: Segment) -> torch.Tensor:
-        """Which keys each row sees, bool (n_rows, n_keys); the same in all the segment's layers."""
+        """Which keys each row sees, bool (n_rows, stored); the same in all the segment's layers."""
         if self._masked is not segment:
-            self._masked, self._sights = segment, None
-            held = self.tokens.held(segment)
-            rows = held[self.tokens.seen :] if segment.rows is None else segment.rows
-            self._row_mask = held <= rows[:, None]
+            self._masked = segment
+            self._row_mask = self.tokens.held(segment) <= self.tokens.rows(segment)[:, None]
             if segment.present is not None:
                 self._row_mask &= segment.present
         return self._row_mask
-
-    def _sights_of(self, segment: Segment) -> list[int]:
-        """How many of the gathered keys each row sees, which are the first ones."""
-        if self._sights is None:
-            self._sights = self._row_mask.sum(dim=1).tolist()
-        return self._sights
 
     def _refuse_unsupported(
         self,
@@ -317,14 +229,11 @@ class Generation:
         is_causal: bool | None,
         kwargs: dict[str, Any],
     ) -> None:
-        rows = 1 if self._alone else segment.n_rows
-        if self._attended or query.shape[2] != rows or key.shape[2] != segment.n_keys:
-            raise LazyLLMError(
-                f"decoder layer {self._layer} does not attend once, over its own cached keys: this architecture "
-                "is not supported"
-            )
+        rows = 1 if self._last_layer.alone else segment.n_rows
+        if self._attended or query.shape[2] != rows or key.shape[2] != segment.stored:
+            raise unsupported(f"decoder layer {self._layer} does not attend once, over its own cached keys")
         if attention_mask is not None and not isinstance(attention_mask, WindowMask):
-            raise LazyLLMError("the model builds an attention mask of its own: this architecture is not supported")
+            raise unsupported("the model builds an attention mask of its own")
         if attention_mask is not None and self._selection.wants(self._layer):
             raise self._blind(attention_mask)
         window = self.setup.windows[self._layer]
@@ -337,16 +246,9 @@ class Generation:
             return  # the rest is the same at every step
         if is_causal is False or not getattr(module, "is_causal", True):
             raise LazyLLMError(f"the attention of layer {self._layer} is not causal: LazyLLM cannot prune it")
-        extra = [
-            name
-            for name, value in kwargs.items()
-            if isinstance(value, torch.Tensor) and name not in ("position_ids", "cache_position")
-        ]
-        if extra:
-            raise LazyLLMError(
-                f"the attention takes {', '.join(extra)} besides queries, keys and values: this architecture is "
-                "not supported"
-            )
+        tensors = {name for name, value in kwargs.items() if isinstance(value, torch.Tensor)}
+        if extra := sorted(tensors - {"position_ids", "cache_position"}):
+            raise unsupported(f"the attention takes {', '.join(extra)} besides queries, keys and values")
 
     def _blind(self, mask: WindowMask) -> LazyLLMError:
         total = self.tokens.total
@@ -359,18 +261,3 @@ class Generation:
             f"layer {self._layer} sees only a window of {mask.window} of the {total} tokens, so it cannot rank them: "
             "put the stage after a layer with full attention, and take the importance of that layer alone"
         )
-
-
-def _hooked(layer: nn.Module) -> bool:
-    return any(part._forward_hooks or part._forward_pre_hooks for part in layer.modules())
-
-
-def _autocast(tensor: torch.Tensor) -> bool:
-    return torch.is_autocast_enabled(tensor.device.type)
-
-
-def _widened(output: Any, tokens: int) -> Any:
-    """The newest token's part of a layer's output, or of a tuple that begins with it, as (1, tokens, hidden)."""
-    if isinstance(output, torch.Tensor):
-        return output[:, -1:].expand(-1, tokens, -1)
-    return (_widened(output[0], tokens), *output[1:])

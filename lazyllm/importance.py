@@ -1,75 +1,150 @@
-"""How much the next token needs each token (paper, Eq. 1), and who goes on."""
+"""LazyLLM's own ranking: the paper's Eq. 1, and ways to weigh tokens beyond it, each a part that can be set."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field, fields
+
 import torch
+from torch import nn
+
+from lazyllm.errors import LazyLLMError
+from lazyllm.ranking import attention_on
+from lazyllm.selection import Selection
+from lazyllm.tokens import TokenCache
+
+_HEADS = ("mean", "max")
+# Above any importance there can be, and times a position still exact.
+_PROTECTED = float(1 << 40)
 
 
-def newest_row(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    present: torch.Tensor | None,
-    scaling: float,
-    softcap: float | None = None,
-) -> torch.Tensor:
-    """Importance by Eq. 1: the newest token's attention probability on each token, mean over query heads.
+@dataclass(unsafe_hash=True)
+class Importance(Selection, checked=False):
+    """Rank at every step anew by how much the next token needs each token; without arguments it is Eq. 1, `eq1`.
 
-    As printed, Eq. 1 can be read as a column of the attention matrix, which is useless under a causal mask;
-    it is the newest token's row. Only that row is computed, never the matrix.
+    With the attention probability `a[h, q, j]`, (heads, queries, tokens), of query `q` on token `j` in head `h` of the
+    stage's layer, softmax over the active tokens at or before the query:
 
-    Args:
-        query: (1, heads, rows, head_dim), the newest token's query last.
-        key: (1, kv_heads, n, head_dim).
-        present: which of the keys take part, bool (n,); None means all of them.
-        scaling: factor on the scores.
-        softcap: where the model caps its scores, `softcap * tanh(score / softcap)`.
+        importance[j] = pool over j of  max over layers of  reduce over h of  mean over q of  a[h, q, j] * w[h, j]
 
-    Returns:
-        (n,), in float32, or float64 for a float64 model.
+    Where the tokens that always go on are more than the stage keeps, the newest of them do. Whatever is not Eq. 1 is
+    not LazyLLM as published: reports call it `lazyllm+`. A subclass may add parts. The `search` in a field's metadata
+    holds the values that `lazybench calibrate` tries for it.
+
+    Attributes:
+        queries: `q` runs over the last so many queries of the layer, not the newest token's alone; their own tokens
+            always go on. In decoding the newest query joins and the oldest leaves. One query is noisy; those before it
+            ask for much the same (SnapKV, Li et al. 2024, arXiv 2404.14469).
+        pooling: a token's importance is the mean over so many neighbouring positions, an odd number, of those that
+            are active: what surrounds a needed token stays with it (SnapKV; FastKV, Jo et al. 2025, arXiv 2502.01068).
+        heads: `mean` over the query heads, or `max`: a token that a single head needs goes on.
+        layers: the largest over the stage's layer and those before it, so many in all, back to the stage before:
+            the ranking of one layer alone can be far off (CLAA, McDanel et al. 2026, arXiv 2602.16054).
+        value_norm: `w[h, j]` is the Euclidean norm of the head's value of token `j`, else 1: attention on a small value
+            adds little (VATP, Guo et al. 2024, arXiv 2406.12335).
+        first: so many tokens at the start of the prompt always go on: attention's sinks (StreamingLLM, Xiao et al.
+            2023, arXiv 2309.17453).
+        last: so many of the newest tokens always go on (StreamingLLM).
+
+    Raises:
+        LazyLLMError: a value out of range.
     """
-    return attention_on(key, query[:, :, -1:], present, scaling, softcap).mean(dim=(1, 2, 3))[0]
+
+    queries: int = field(default=1, metadata={"search": (1, 4, 8, 16, 32)})
+    pooling: int = field(default=1, metadata={"search": (1, 7, 15, 31, 63)})
+    heads: str = field(default="mean", metadata={"search": _HEADS})
+    layers: int = field(default=1, metadata={"search": (1, 2, 3)})
+    value_norm: bool = field(default=False, metadata={"search": (False, True)})
+    first: int = field(default=0, metadata={"search": (0, 4)})
+    last: int = field(default=1, metadata={"search": (1, 8, 32)})
+
+    def __post_init__(self) -> None:
+        for name, least in (("queries", 1), ("pooling", 1), ("layers", 1), ("first", 0), ("last", 1)):
+            value = getattr(self, name)
+            if not isinstance(value, int) or isinstance(value, bool) or value < least:
+                raise LazyLLMError(f"importance {name}={value!r} must be a whole number, at least {least}")
+        if self.pooling % 2 == 0:
+            raise LazyLLMError(f"importance pooling={self.pooling} must be an odd number: neighbours on both sides")
+        if self.heads not in _HEADS:
+            raise LazyLLMError(f"importance heads={self.heads!r} must be mean or max")
+        if not isinstance(self.value_norm, bool):
+            raise LazyLLMError(f"importance value_norm={self.value_norm!r} must be true or false")
+
+    def copy_for(self, cache: TokenCache) -> Selection:
+        own = super().copy_for(cache)
+        own._queries = {}  # by layer: the latest queries, and their positions
+        return own
+
+    @property
+    def changed(self) -> dict[str, int | str | bool]:
+        """The parts that differ from Eq. 1, and `_target_`, the class, if it is a subclass."""
+        own = {} if type(self) is Importance else {"_target_": f"{type(self).__module__}.{type(self).__qualname__}"}
+        return own | {part.name: value for part in fields(self) if (value := getattr(self, part.name)) != part.default}
+
+    @property
+    def is_eq1(self) -> bool:
+        """Whether it is the paper's."""
+        return not self.changed
+
+    def __str__(self) -> str:
+        own = [] if type(self) is Importance else [type(self).__qualname__]
+        parts = [f"{name}:{value}".lower() for name, value in self.changed.items() if name != "_target_"]
+        return ",".join([*own, *parts]) or "eq1"
+
+    def wants(self, layer: int) -> bool:
+        segment = self.cache.segment_of[layer]
+        return segment.stage is not None and layer > segment.layers[-1] - self.layers
+
+    def observe(
+        self, layer: int, query: torch.Tensor, key: torch.Tensor, scaling: float, softcap: float | None
+    ) -> None:
+        query, visible = self._latest(layer, query)
+        attention = attention_on(key, query, visible, scaling, softcap)
+        if self.value_norm:
+            attention = attention * self.values.to(attention.dtype).norm(dim=-1)[:, :, None, None]
+        if self.queries > 1:
+            # A query older than all active tokens sees none of them.
+            attention = attention.nan_to_num(0.0).mean(dim=3, keepdim=True)
+        found = attention.amax(dim=(1, 2, 3)) if self.heads == "max" else attention.mean(dim=(1, 2, 3))
+        importance = self.by_position(layer, found[0])
+        of_segment = self.cache.segment_of[layer].layers
+        if layer > max(of_segment[0], of_segment[-1] - self.layers + 1):
+            importance = torch.maximum(self.importance, importance)
+        self.importance = importance
+
+    def survivors(self, layer: int, count: int) -> torch.Tensor:
+        last = max(self.last, self.queries)
+        if self.pooling > 1 or self.first or last > 1:
+            importance, active = self.importance, self.importance >= 0
+            if self.pooling > 1:
+                importance = _pooled(importance, active, self.pooling)
+            # Where not all of the protected ones have room, the newest do.
+            protected = torch.arange(1, len(active) + 1, device=active.device, dtype=importance.dtype) * _PROTECTED
+            for part in (slice(min(self.first, self.cache.prompt_length)), slice(-last, None)):
+                importance[part] = protected[part]
+            self.importance = importance.masked_fill(~active, -1)
+        return super().survivors(layer, count)
+
+    def _latest(self, layer: int, query: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """The last queries of a layer, (1, heads, queries, head_dim), and whom each sees, bool (queries, n_keys)."""
+        count, present = self.queries, self.present(layer)
+        if count == 1:
+            return query[:, :, -1:], present
+        held = self.key_positions(layer)
+        if self.cache.prefilling:
+            # A copy: a view would keep the queries of the whole prompt.
+            latest, positions = query[:, :, -count:].clone(), held[-count:]
+        else:
+            earlier, before = self._queries[layer]
+            latest = torch.cat([earlier, query[:, :, -1:]], dim=2)[:, :, -count:]
+            positions = torch.cat([before, before.new_full((1,), self.cache.seen)])[-count:]
+        self._queries[layer] = latest, positions
+        visible = held <= positions[:, None]
+        return latest, visible if present is None else visible & present
 
 
-def attention_on(
-    key: torch.Tensor, query: torch.Tensor, visible: torch.Tensor | None, scaling: float, softcap: float | None
-) -> torch.Tensor:
-    """Attention probability of a few queries on each key.
-
-    Args:
-        key: (1, kv_heads, n, head_dim).
-        query: (1, heads, queries, head_dim).
-        visible: which keys each query sees, bool (queries, n) or (n,); None means all of them.
-        scaling: factor on the scores.
-        softcap: where the model caps its scores, `softcap * tanh(score / softcap)`.
-
-    Returns:
-        (1, kv_heads, heads of a group, queries, n), in float32, or float64 for a float64 model.
-    """
-    exact = torch.float64 if query.dtype == torch.float64 else torch.float32
-    batch, kv_heads, _, head_dim = key.shape
-    queries = query.shape[2]
-    rows = query.reshape(batch, kv_heads, -1, head_dim).to(exact)
-    scores = torch.matmul(rows, key.to(exact).transpose(-1, -2)) * scaling
-    scores = scores.view(batch, kv_heads, -1, queries, key.shape[2])
-    if softcap is not None:
-        scores = softcap * torch.tanh(scores / softcap)
-    if visible is not None:
-        scores = scores.masked_fill(~visible, float("-inf"))
-    return scores.softmax(dim=-1)
-
-
-def most_important(importance: torch.Tensor, count: int) -> torch.Tensor:
-    """The `count` positions that go on: the newest, which is the last, and the most important of the others.
-
-    Equally important tokens go on in order of position, the same on every device.
-
-    Args:
-        importance: (positions,), negative where a position takes no part.
-        count: how many go on, at least 1, at most as many as take part.
-
-    Returns:
-        the positions, sorted, int64 (count,).
-    """
-    newest = importance.shape[0] - 1
-    ranked = importance[:newest].sort(descending=True, stable=True).indices
-    return torch.cat([ranked[: count - 1].sort().values, ranked.new_full((1,), newest)])
+def _pooled(importance: torch.Tensor, active: torch.Tensor, width: int) -> torch.Tensor:
+    """The mean over the active ones among `width` neighbouring positions, (positions,)."""
+    present = active.to(importance.dtype)
+    sums = nn.functional.avg_pool1d((importance * present)[None], width, stride=1, padding=width // 2)
+    counts = nn.functional.avg_pool1d(present[None], width, stride=1, padding=width // 2)
+    return (sums / counts.clamp(min=1 / (2 * width)))[0]

@@ -11,16 +11,12 @@ from lazyllm.errors import LazyLLMError
 from lazyllm.tokens import TokenCache
 
 _PER_TOKEN = ("output_attentions", "output_hidden_states", "output_router_logits")
-# What a decoder may be given a tensor for: it uses these up before its first layer, or TokenArguments knows them.
+# What a decoder may be given a tensor for: it uses these up before its first layer, or LayerInputs knows them.
 _KNOWN = {"input_ids", "inputs_embeds", "attention_mask", "position_ids", "token_type_ids", "cache_position"}
 
 
 def count_new(kwargs: dict[str, Any]) -> int:
-    """Number of tokens in a forward pass's input.
-
-    Raises:
-        LazyLLMError: there is none, or they are of several sequences.
-    """
+    """Number of tokens in a forward pass's input, which is of one sequence."""
     tokens = kwargs.get("inputs_embeds")
     if tokens is None:
         tokens = kwargs.get("input_ids")
@@ -35,14 +31,9 @@ def count_new(kwargs: dict[str, Any]) -> int:
 
 
 def check_logits(kwargs: dict[str, Any], every_token: bool) -> None:
-    """Refuse logits of tokens that LazyLLM does not compute.
+    """Refuse a pass of the whole model that asks for a loss, or for logits that LazyLLM does not compute.
 
-    Args:
-        kwargs: the arguments of the whole model's forward pass.
-        every_token: whether a pass that asks for those of every token is meant to get the newest token's alone.
-
-    Raises:
-        LazyLLMError: logits of other tokens, or a loss, are asked for.
+    With `every_token`, one that asks for those of every token is meant to get the newest token's alone.
     """
     wanted, new = kwargs.get("logits_to_keep", 0), count_new(kwargs)
     number = isinstance(wanted, int) and wanted >= 0
@@ -81,16 +72,7 @@ def check_arguments(kwargs: dict[str, Any]) -> None:
 
 
 def check_step(tokens: TokenCache, new: int, rope_switch: int | None) -> None:
-    """Refuse a step that LazyLLM cannot take, by its sizes alone.
-
-    Args:
-        tokens: the generation's state before the step.
-        new: tokens of the input.
-        rope_switch: number of positions beyond which the model's rotary tables change, if they do.
-
-    Raises:
-        LazyLLMError: several tokens after prefilling, or a step across `rope_switch`.
-    """
+    """Refuse several tokens after prefilling, and a step across `rope_switch`, see `generation.Setup`."""
     if tokens.prefilling:
         return
     if new != 1:
@@ -118,9 +100,6 @@ def check_tensors(
         attention_mask: (1, positions) where given.
         position_ids: (..., new) where given.
         counted: whether the positions are known to be counted from the mask, one after the other.
-
-    Raises:
-        LazyLLMError: a mask or positions that LazyLLM does not take.
     """
     total = tokens.seen + new
     conditions = {}

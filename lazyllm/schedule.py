@@ -41,9 +41,7 @@ class PruningSchedule:
 
     def __init__(self, stages: Iterable[tuple[int, float]] = ()) -> None:
         if not isinstance(stages, Iterable) or isinstance(stages, str):
-            raise LazyLLMError(
-                f"a schedule is pairs (layer, keep), or a text for PruningSchedule.parse, not {stages!r}"
-            )
+            raise LazyLLMError(f"a schedule is pairs (layer, keep), or text such as '10:0.7,20:0.5', not {stages!r}")
         checked = tuple(_stage(pair) for pair in stages)
         for before, after in itertools.pairwise(checked):
             if after.layer <= before.layer:
@@ -74,6 +72,13 @@ class PruningSchedule:
             if "%" not in text:
                 raise
             raise LazyLLMError(f"{text!r} on {num_layers} layers: {error}") from None
+
+    @classmethod
+    def of(cls, given: PruningSchedule | str | Iterable[tuple[int, float]], num_layers: int) -> PruningSchedule:
+        """A schedule given as such, as text or as pairs, on a model of `num_layers` decoder layers."""
+        if isinstance(given, cls):
+            return given
+        return cls.parse(given, num_layers) if isinstance(given, str) else cls(given)
 
     @property
     def spec(self) -> str:

@@ -2,41 +2,52 @@
 
 from __future__ import annotations
 
+import copy
 from abc import ABC, abstractmethod
 from typing import Any
 
 import torch
 
 from lazyllm.errors import LazyLLMError
-from lazyllm.importance import most_important, newest_row
+from lazyllm.ranking import most_important, newest_row
 from lazyllm.tokens import Segment, TokenCache
 
 
 class Selection(ABC):
-    """Ranks the active tokens at the stages of one generation; another way of ranking is a subclass.
+    """Ranks the active tokens at the stages; another way of ranking is a subclass, best a dataclass of its settings.
+
+    `lazyllm.enable` is given an instance. Each generation works on a deep copy of it, so what it keeps in `self`
+    reaches no other generation and no other thread. At least `observe` is to be written.
 
     Attributes:
-        cache: what is computed, and which tokens take part where.
         single_stage: whether it works with one stage only.
         revives: whether a token that was left behind may go on in a later step.
         checked: whether what `survivors` returns is checked at every stage, which takes a read of the device each time.
             A subclass is, unless it says `class Mine(Selection, checked=False)`.
+        importance: set by `observe`: the importance of each position, (positions,), negative where it takes no part.
+        cache: the generation's state, prompt length and positions so far among it.
     """
 
     single_stage = False
     revives = True
     checked = True
+    importance: torch.Tensor
+    cache: TokenCache
 
     def __init_subclass__(cls, checked: bool = True, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         cls.checked = checked
 
-    def __init__(self, cache: TokenCache) -> None:
-        self.cache = cache
+    def copy_for(self, cache: TokenCache) -> Selection:
+        """The copy that one generation works on."""
+        own = copy.deepcopy(self)
+        own.cache = cache
+        return own
 
-    @abstractmethod
     def wants(self, layer: int) -> bool:
-        """Whether the queries and keys of `layer` are needed at this step."""
+        """Whether the queries and keys of `layer` are needed at this step; by default, if a stage ends it."""
+        segment = self.cache.segment_of[layer]
+        return segment.stage is not None and layer == segment.layers[-1]
 
     @abstractmethod
     def observe(
@@ -44,9 +55,9 @@ class Selection(ABC):
     ) -> None:
         """Take the queries and keys of a layer that was wanted.
 
-        In prefilling both are the layer's active tokens in order of position. In a later step the rows are those
-        computed now, and the keys stand where `cache.held` says, among them tokens that sit this step out:
-        `segment.present` tells them apart, and `cache.by_position` puts importance in order.
+        In prefilling both are the layer's active tokens in order of position. In a later step the queries are of the
+        tokens computed now, and the keys stand where `key_positions` says, among them some that sit this step out:
+        `present` tells which take part, and `by_position` puts importance in order.
 
         Args:
             layer: the layer under way.
@@ -56,17 +67,39 @@ class Selection(ABC):
             softcap: where the model caps its scores, `softcap * tanh(score / softcap)`.
         """
 
-    @abstractmethod
-    def survivors(self, segment: Segment) -> torch.Tensor:
-        """Positions that go on after the segment, sorted, each once, int64 (k,), the newest among them.
+    def survivors(self, layer: int, count: int) -> torch.Tensor:
+        """Positions that go on after `layer`, sorted, each once, int64 (k,), the newest among them.
 
-        They are among the segment's active positions; without `revives`, those of earlier steps among those that
-        have gone on before. A `checked` selection is held to this at every stage.
+        By default the `count` with the largest `importance`, as many as the schedule keeps. They are among
+        `active(layer)`; without `revives`, those of earlier steps among those that have gone on before. A `checked`
+        selection is held to this at every stage.
         """
+        return most_important(self.importance, count)
+
+    def active(self, layer: int) -> torch.Tensor:
+        """Positions that take part in `layer` at this step, sorted, int64 (n_active,), on the model's device."""
+        return self.cache.active(self.cache.segment_of[layer])
+
+    def key_positions(self, layer: int) -> torch.Tensor:
+        """Position of each key that attention gets in `layer`, int64 (n_keys,), on the model's device."""
+        return self.cache.held(self.cache.segment_of[layer])
+
+    def present(self, layer: int) -> torch.Tensor | None:
+        """Which of those keys take part in this step, bool (n_keys,); None means all of them."""
+        return self.cache.segment_of[layer].present
+
+    def by_position(self, layer: int, importance: torch.Tensor) -> torch.Tensor:
+        """Importance of each position, (positions,), -1 where it takes no part, from that of each key, (n_keys,)."""
+        return self.cache.by_position(self.cache.segment_of[layer], importance)
+
+    @property
+    def values(self) -> torch.Tensor:
+        """Within `observe`: the values of the keys, (1, kv_heads, n_keys, value_dim)."""
+        return self.cache.attended_values
 
 
 def check_survivors(selection: Selection, survivors: object, segment: Segment) -> None:
-    """Raise `LazyLLMError` unless `survivors` are what `Selection.survivors` promises."""
+    """Raise `LazyLLMError` unless `survivors` are what `Selection.survivors` promises; reads the device once."""
     name, newest = type(selection).__name__, selection.cache.total - 1
 
     def broken(what: str) -> LazyLLMError:
@@ -77,30 +110,19 @@ def check_survivors(selection: Selection, survivors: object, segment: Segment) -
 
     if not isinstance(survivors, torch.Tensor) or survivors.dtype != torch.int64 or survivors.ndim != 1:
         raise broken(f"returned {described(survivors)}")
-    behind = selection.cache.behind(segment, survivors) if survivors.numel() and not selection.revives else None
-    if survivors.numel() and _in_order(survivors, segment, newest, behind):
-        return
-    given = survivors.tolist()
-    active = range(newest + 1) if segment.active is None else set(segment.active.tolist())
-    if newest not in given:
-        raise broken("leaves out the newest token")
-    if len(set(given)) < len(given):
-        raise broken("has duplicates")
-    if given != sorted(given):
-        raise broken("is not sorted")
-    if stray := [position for position in given if position not in active]:
-        raise broken(f"lets position {stray[0]} go on, which is not active there")
-    raise broken(f"revives position {given[behind.tolist().index(True)]}, though {name}.revives is False")
-
-
-def _in_order(survivors: torch.Tensor, segment: Segment, newest: int, behind: torch.Tensor | None) -> bool:
-    """Whether all is well with survivors, with one read of the device."""
-    holds = [(survivors[1:] > survivors[:-1]).all(), survivors[-1] == newest, survivors[0] >= 0]
-    if segment.active is not None:
-        holds.append(torch.isin(survivors, segment.active).all())
-    if behind is not None:
-        holds.append(~behind.any())
-    return bool(torch.stack(holds).all())
+    ordered = survivors.sort().values
+    faults = {
+        "leaves out the newest token": (survivors != newest).all()[None],
+        "has duplicates": ordered[1:] == ordered[:-1],
+        "is not sorted": survivors != ordered,
+        "lets position {} go on, which is not active there": ~torch.isin(survivors, selection.cache.active(segment)),
+    }
+    if not selection.revives:
+        faults[f"revives position {{}}, though {name}.revives is False"] = selection.cache.behind(segment, survivors)
+    found = torch.stack([fault.any() for fault in faults.values()]).tolist()
+    if any(found):
+        what, fault = list(faults.items())[found.index(True)]
+        raise broken(what.format(survivors[fault][0].item()) if "{}" in what else what)
 
 
 def described(value: object) -> str:
@@ -110,45 +132,22 @@ def described(value: object) -> str:
     return f"a tensor of {value.dtype} and shape {tuple(value.shape)}"
 
 
-class DynamicSelection(Selection, checked=False):
-    """LazyLLM: at every step anew, by the newest token's attention in the stage's own layer."""
-
-    def wants(self, layer: int) -> bool:
-        segment = self.cache.segment_of[layer]
-        return segment.stage is not None and layer == segment.layers[-1]
-
-    def observe(
-        self, layer: int, query: torch.Tensor, key: torch.Tensor, scaling: float, softcap: float | None
-    ) -> None:
-        segment = self.cache.segment_of[layer]
-        importance = newest_row(query, key, segment.present, scaling, softcap)
-        self._importance = self.cache.by_position(segment, importance)
-
-    def survivors(self, segment: Segment) -> torch.Tensor:
-        return most_important(self._importance, segment.stage.kept(segment.n_active))
-
-
 class FrozenSelection(Selection, checked=False):
     """At one stage, in prefilling, for good: what is pruned never returns, generated tokens are never pruned."""
 
     single_stage = True
     revives = False
 
-    def __init__(self, cache: TokenCache) -> None:
-        super().__init__(cache)
-        self._frozen: torch.Tensor | None = None
-
     def wants(self, layer: int) -> bool:
-        segment = self.cache.segment_of[layer]
-        return self.cache.prefilling and segment.stage is not None and layer == segment.layers[-1]
+        return self.cache.prefilling and super().wants(layer)
 
-    @abstractmethod
     def choose(self, count: int) -> torch.Tensor:
         """The `count` prompt positions that go on, sorted, int64 (count,)."""
+        return most_important(self.importance, count)
 
-    def survivors(self, segment: Segment) -> torch.Tensor:
+    def survivors(self, layer: int, count: int) -> torch.Tensor:
         if self.cache.prefilling:
-            self._frozen = self.choose(segment.stage.kept(segment.n_active))
+            self._frozen = self.choose(count)
             return self._frozen
         generated = torch.arange(self.cache.prompt_length, self.cache.total, device=self._frozen.device)
         return torch.cat([self._frozen, generated])
@@ -156,10 +155,6 @@ class FrozenSelection(Selection, checked=False):
 
 class StaticSelection(FrozenSelection, checked=False):
     """Static token pruning, a baseline of the paper: by the mean importance over layers 0 to the stage's."""
-
-    def __init__(self, cache: TokenCache) -> None:
-        super().__init__(cache)
-        self._sum: torch.Tensor | None = None
 
     def wants(self, layer: int) -> bool:
         return self.cache.prefilling and self.cache.segment_of[layer].stage is not None
@@ -169,7 +164,4 @@ class StaticSelection(FrozenSelection, checked=False):
     ) -> None:
         importance = newest_row(query, key, None, scaling, softcap)
         # The mean ranks as the sum does.
-        self._sum = importance if self._sum is None else self._sum + importance
-
-    def choose(self, count: int) -> torch.Tensor:
-        return most_important(self._sum, count)
+        self.importance = importance if layer == 0 else self.importance + importance

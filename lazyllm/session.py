@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from inspect import isabstract
 from types import TracebackType
 from typing import Any, NoReturn
@@ -18,13 +18,13 @@ from lazyllm.cache import LazyCache, TakenCache
 from lazyllm.detour import Detour, by_name
 from lazyllm.errors import LazyLLMError
 from lazyllm.generation import Generation, Setup
+from lazyllm.importance import Importance
 from lazyllm.inputs import check_arguments, check_flags, check_logits, check_tensors, count_new
 from lazyllm.schedule import PruningSchedule
-from lazyllm.selection import DynamicSelection, Selection
+from lazyllm.selection import Selection
 from lazyllm.stats import Stats
 from lazyllm.tokens import TokenCache
 from lazyllm.traffic import Traffic
-from lazyllm.variants import Importance, selection_by
 
 # A call of `generate` that is given positions, or a decoding loop, of the user's own.
 _OWN_WAY = "generate in one's own way"
@@ -36,36 +36,26 @@ class Session:
     def __init__(
         self,
         model: nn.Module,
-        schedule: PruningSchedule,
-        selection: type[Selection],
-        importance: Importance,
+        schedule: PruningSchedule | str | Iterable[tuple[int, float]],
+        selection: Selection,
         newest_only: bool,
         record_positions: bool,
         record_importance: bool,
     ) -> None:
-        if not isinstance(schedule, PruningSchedule):
-            raise LazyLLMError(f"schedule must be a lazyllm.PruningSchedule, not {type(schedule).__name__}")
-        if not (isinstance(selection, type) and issubclass(selection, Selection)) or isabstract(selection):
-            raise LazyLLMError(f"selection must be a whole subclass of lazyllm.Selection, not {selection!r}")
-        if not isinstance(importance, Importance):
-            raise LazyLLMError(f"importance must be a lazyllm.Importance, not {type(importance).__name__}")
-        if not importance.is_eq1 and selection is not DynamicSelection:
-            raise LazyLLMError(f"importance is LazyLLM's own ranking: {selection.__name__} has another")
+        _check_selection(selection)
         anatomy = dissect(model, newest_only)
+        schedule = PruningSchedule.of(schedule, len(anatomy.layers))
         schedule.check(len(anatomy.layers))
         if selection.single_stage and len(schedule.stages) != 1:
-            raise LazyLLMError(
-                f"{selection.__name__} prunes at one stage, not at the {len(schedule.stages)} of {schedule.spec!r}"
-            )
+            name = type(selection).__name__
+            raise LazyLLMError(f"{name} prunes at one stage, not at the {len(schedule.stages)} of {schedule.spec!r}")
         self.schedule = schedule
         self._model = model
         self._anatomy = anatomy
         self._decoder = anatomy.decoder
         self._layers = anatomy.layers
-        self._selection = selection if importance.is_eq1 else selection_by(importance)
         self._newest_only = newest_only
-        self._record_positions = record_positions
-        self._record_importance = record_importance
+        self._wanted = selection, record_positions, record_importance
         self._detours: list[Detour] = []
         self._traffic: Traffic | None = None
         self._stats: Stats | None = None
@@ -73,11 +63,7 @@ class Session:
 
     @property
     def stats(self) -> Stats:
-        """Counts of the generation that began last; `past_key_values.stats` of an output are those of its own.
-
-        Raises:
-            LazyLLMError: nothing has been generated yet.
-        """
+        """Counts of the generation that began last, if any; `past_key_values.stats` of an output are its own."""
         if self._stats is None:
             raise LazyLLMError("nothing has been generated under lazyllm.enable yet, so there are no stats")
         return self._stats
@@ -85,16 +71,8 @@ class Session:
     def __enter__(self) -> Session:
         check_same(self._model, self._anatomy)
         config = self._decoder.config
-        self._setup = Setup(
-            self.schedule,
-            len(self._layers),
-            FusedAttention(config),
-            self._selection,
-            rope_switch(config),
-            windows(config, len(self._layers)),
-            self._record_positions,
-            self._record_importance,
-        )
+        reach = windows(config, len(self._layers))
+        self._setup = Setup(self.schedule, FusedAttention(config), rope_switch(config), reach, *self._wanted)
         self._traffic = Traffic()
         _set_attention(config, EnabledName(config._attn_implementation))
         try:
@@ -200,7 +178,6 @@ class Session:
         self._thread.mask_checked = generating
 
     def _cache_for(self, cache: Any) -> LazyCache:
-        """The cache of the generation that goes on, or of a new one."""
         if isinstance(cache, LazyCache):
             if cache.generation.setup is not self._setup:
                 raise LazyLLMError(
@@ -219,8 +196,18 @@ class Session:
         return LazyCache(Generation(self._setup))
 
 
+def _check_selection(selection: object) -> None:
+    if isinstance(selection, Selection):
+        return
+    if not isinstance(selection, type) or not issubclass(selection, Selection):
+        raise LazyLLMError(f"selection must be a ranking such as lazyllm.Importance(queries=8), not {selection!r}")
+    name = f"lazyllm.{selection.__name__}" if selection.__module__.startswith("lazyllm.") else selection.__name__
+    if isabstract(selection):
+        raise LazyLLMError(f"selection={name} is not a whole ranking: give an instance of a subclass with `observe`")
+    raise LazyLLMError(f"selection={name} is a class: give an instance, {name}()")
+
+
 def _newest(output: Any) -> Any:
-    """A decoder's output with the newest token's hidden states alone, (1, 1, hidden)."""
     if isinstance(output, tuple):
         return (output[0][:, -1:], *output[1:])
     output.last_hidden_state = output.last_hidden_state[:, -1:]
@@ -228,8 +215,6 @@ def _newest(output: Any) -> Any:
 
 
 def _layer_run(index: int, layer: nn.Module) -> Callable[..., Any]:
-    """What runs decoder layer `index` in a step of LazyLLM's."""
-
     def run(forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         step = CURRENT.get()
         # Outside a step the layer's own attention says what is the matter.
@@ -243,16 +228,14 @@ def _refuse_batches(*args: Any, **kwargs: Any) -> NoReturn:
 
 
 def _set_attention(config: Any, implementation: str) -> None:
-    """Name the attention of `config` itself and leave its sub-configs alone."""
-    config._attn_implementation = {"": implementation}
+    config._attn_implementation = {"": implementation}  # "": its own, and not its sub-configs'
 
 
 def enable(
     model: nn.Module,
-    schedule: PruningSchedule,
+    schedule: PruningSchedule | str | Iterable[tuple[int, float]],
     *,
-    selection: type[Selection] = DynamicSelection,
-    importance: Importance | None = None,
+    selection: Selection | None = None,
     newest_only: bool = False,
     record_positions: bool = False,
     record_importance: bool = False,
@@ -267,10 +250,11 @@ def enable(
 
     Args:
         model: a Hugging Face decoder-only model.
-        schedule: where tokens are pruned and how many stay.
-        selection: what ranks the tokens; LazyLLM's own by default, `lazyllm.StaticSelection` for the paper's static
-            token pruning, or a subclass of `lazyllm.Selection`.
-        importance: by what LazyLLM's own selection ranks them; Eq. 1 by default, the paper's.
+        schedule: where tokens are pruned and how many stay: a `PruningSchedule`, text such as "10:0.7,20:0.5" or
+            "33%:0.7,67%:0.5", or pairs such as [(10, 0.7), (20, 0.5)].
+        selection: what ranks the tokens: `lazyllm.Importance()` by default, the paper's Eq. 1; with parts, such as
+            `lazyllm.Importance(queries=8)`, another; `lazyllm.StaticSelection()` for the paper's static token pruning;
+            or an instance of a subclass of `lazyllm.Selection`.
         newest_only: accept outputs of the newest token alone where the unmodified model gives those of every token:
             logits of a forward pass without `logits_to_keep=1`, (1, 1, vocabulary), and hidden states of a decoder
             without a language-modelling head, (1, 1, hidden).
@@ -281,15 +265,8 @@ def enable(
         A context manager with `stats`, the counts of the latest generation, and `schedule`.
 
     Raises:
-        LazyLLMError: the model or the schedule is not supported; raised later, inside the `with`, for inputs
+        LazyLLMError: the model, schedule or selection is not supported; raised later, inside the `with`, for inputs
             that are not.
     """
-    return Session(
-        model,
-        schedule,
-        selection,
-        Importance() if importance is None else importance,
-        newest_only,
-        record_positions,
-        record_importance,
-    )
+    ranking = Importance() if selection is None else selection
+    return Session(model, schedule, ranking, newest_only, record_positions, record_importance)

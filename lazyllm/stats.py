@@ -33,27 +33,14 @@ class Stats:
         self.computed: list[list[torch.Tensor]] = []
         self.importance: list[torch.Tensor] = []
 
-    def add_step(self, seen: int, total: int) -> None:
-        """Take the counts of the forward pass that has just gone through all layers.
-
-        Args:
-            seen: positions before the step.
-            total: positions with the step's own.
-        """
-        if seen == 0:
-            self.prompt_length = total
+    def add_step(self, cache: TokenCache) -> None:
+        """Take the counts of the forward pass that has just gone through all layers."""
+        self.prompt_length = cache.prompt_length
         self._rows.append([segment.n_rows for segment in self._segments for _ in segment.layers])
         self._active.append([segment.n_active for segment in self._segments for _ in segment.layers])
         if self._record_positions:
-            everything = torch.arange(total)
-            active, computed = [], []
-            for segment in self._segments:
-                taking_part = everything if segment.active is None else segment.active.cpu()
-                rows = everything[seen:] if segment.rows is None else segment.rows.cpu()
-                active += [taking_part] * len(segment.layers)
-                computed += [rows] * len(segment.layers)
-            self.positions.append(active)
-            self.computed.append(computed)
+            for kept, positions in ((self.positions, cache.active), (self.computed, cache.rows)):
+                kept.append([of for part in self._segments for of in [positions(part).cpu()] * len(part.layers)])
 
     @property
     def rows(self) -> torch.Tensor:

@@ -10,17 +10,14 @@ from lazyllm.buffers import GrowingTensor
 from lazyllm.errors import LazyLLMError
 from lazyllm.schedule import PruningSchedule, Stage
 
-# Copying a key and its value takes as long as this many rows take to attend to it.
-_GATHERED_ROWS = 4
-
 
 @dataclass
 class Segment:
     """The layers between two stages. All of them see the same tokens, so what holds for one holds for all.
 
     A token's key and value lie at the same slot in every layer of the segment, in the order of their
-    computation, for good. Where some sit out a step, either they are masked or the others are gathered, whichever
-    costs less. The first segment computes every token when it first appears: there, slot = position.
+    computation, for good; those that sit out a step are masked. The first segment computes every token when it
+    first appears: there, slot = position.
 
     Attributes:
         layers: the decoder layers of the segment.
@@ -30,8 +27,7 @@ class Segment:
         stored: how many tokens have keys and values here.
         active: positions that take part in this step, sorted, int64 (n_active,); None means all of them.
         rows: the active positions computed in this step, sorted, int64 (n_rows,); None means the new tokens.
-        present: which slots hold active tokens, bool (stored,); None means all that attention gets.
-        gather: slots of `active`, int64 (n_active,), where attention gets no others; None means that it gets all.
+        present: which slots hold active tokens, bool (stored,); None means all of them.
     """
 
     layers: range
@@ -42,18 +38,12 @@ class Segment:
     active: torch.Tensor | None = None
     rows: torch.Tensor | None = None
     present: torch.Tensor | None = None
-    gather: torch.Tensor | None = None
     n_active: int = 0
     n_rows: int = 0
 
-    @property
-    def n_keys(self) -> int:
-        """How many keys attention gets."""
-        return self.stored if self.gather is None else self.n_active
-
 
 def partition(schedule: PruningSchedule, num_layers: int) -> list[Segment]:
-    """Cut `num_layers` layers into segments; a stage that keeps everything cuts nothing."""
+    """Cut the layers into segments; a stage that keeps everything cuts nothing."""
     segments, start = [], 0
     for stage in schedule.stages:
         if stage.keep < 1:
@@ -76,8 +66,7 @@ class TokenCache:
         seen: positions of the steps before the one under way.
         new: positions that the step under way began with.
         prompt_length: tokens of the prompt.
-        attended_values: while a selection observes a layer, the values that its attention gets,
-            (1, kv_heads, n_keys, value_dim); else None.
+        attended_values: while a selection observes a layer, the values that its attention gets.
     """
 
     def __init__(self, schedule: PruningSchedule, num_layers: int) -> None:
@@ -101,7 +90,7 @@ class TokenCache:
         return self.seen == 0
 
     def begin_step(self, new: int) -> None:
-        """Start a forward pass over `new` tokens: every position takes part in the first segment."""
+        """Start a forward pass: every position takes part in the first segment."""
         if self.prefilling:
             self.prompt_length = new
         self.new = new
@@ -114,21 +103,21 @@ class TokenCache:
         self.seen, self.new = self.total, 0
 
     def held(self, segment: Segment) -> torch.Tensor:
-        """Position of each key that attention gets, int64 (n_keys,)."""
+        """Position of each key that attention gets, int64 (stored,)."""
         if segment is self.segments[0]:
             return torch.arange(self.total, device=self.keys[0].view.device)
-        return segment.holders.view if segment.gather is None else segment.active
+        return segment.holders.view
+
+    def rows(self, segment: Segment) -> torch.Tensor:
+        """Positions computed in this step, sorted, int64 (n_rows,)."""
+        return self.held(segment)[self.seen :] if segment.rows is None else segment.rows
+
+    def active(self, segment: Segment) -> torch.Tensor:
+        """Positions that take part in this step, sorted, int64 (n_active,)."""
+        return self.held(segment) if segment.active is None else segment.active
 
     def by_position(self, segment: Segment, importance: torch.Tensor) -> torch.Tensor:
-        """Importance of each position, -1 where it takes no part.
-
-        Args:
-            segment: the segment whose layer gave `importance`.
-            importance: (n_keys,), of the keys that attention got.
-
-        Returns:
-            (positions,).
-        """
+        """Importance of each position, (positions,), -1 where it takes no part, from that of each key, (stored,)."""
         if segment is self.segments[0]:
             return importance
         if segment.present is not None:
@@ -151,10 +140,6 @@ class TokenCache:
             output: (1, n_rows, hidden), that layer's output.
             active: positions that go on, sorted, int64 (k,).
             revives: whether a token that was left behind may be among them.
-
-        Returns:
-            (1, rows of the next segment, hidden): fresh outputs for the survivors computed just now, Aux Cache
-            entries for revived tokens.
         """
         following = self.segments[self.segments.index(segment) + 1]
         aux = self.aux.extend(self.total, output)
@@ -174,11 +159,8 @@ class TokenCache:
         following.holders.append(rows)
         following.active, following.n_active = active, active.shape[0]
         following.rows, following.n_rows, following.stored = rows, count, stored
-        following.present = following.gather = None
-        idle = stored - following.n_active
-        if count * idle > _GATHERED_ROWS * following.n_active:
-            following.gather = slots.index_select(0, active)
-        elif idle:
+        following.present = None
+        if stored > following.n_active:
             present = torch.zeros(stored, dtype=torch.bool, device=rows.device)
             following.present = present.index_fill_(0, slots.index_select(0, active), True)
         return aux.index_select(1, rows)
@@ -186,17 +168,9 @@ class TokenCache:
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, layer: int
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Store the rows' keys and values; return those that attention gets.
+        """Store the rows' keys and values, (1, kv_heads, n_rows, ...); return all of the layer's, (..., stored, ...).
 
         Where the rows are all stored, the newest token's are given again: they take the place of the last.
-
-        Args:
-            key_states: (1, kv_heads, n_rows, head_dim).
-            value_states: (1, kv_heads, n_rows, value_dim).
-            layer: the decoder layer.
-
-        Returns:
-            keys (1, kv_heads, n_keys, head_dim) and values (1, kv_heads, n_keys, value_dim).
         """
         segment = self.segment_of[layer]
         keys, values = self.keys[layer], self.values[layer]
@@ -213,6 +187,4 @@ class TokenCache:
         else:
             keys.view[:, :, -1:].copy_(key_states)
             values.view[:, :, -1:].copy_(value_states)
-        if segment.gather is None:
-            return keys.view, values.view
-        return keys.view.index_select(2, segment.gather), values.view.index_select(2, segment.gather)
+        return keys.view, values.view

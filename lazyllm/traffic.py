@@ -24,11 +24,7 @@ class Traffic:
 
     @contextmanager
     def enter(self, call: str) -> Iterator[None]:
-        """Count a call of this name as under way in this thread.
-
-        Raises:
-            LazyLLMError: the traffic is closed, or about to be and this thread has nothing under way.
-        """
+        """Count a call of this name as under way in this thread; a closed traffic lets none in."""
         thread = threading.get_ident()
         with self._changed:
             if self._closed or (self._closing and thread not in self._calls):
@@ -46,7 +42,6 @@ class Traffic:
                     self._changed.notify_all()
 
     def inside(self, call: str) -> bool:
-        """Whether a call of this name is under way in this thread."""
         return call in self._calls.get(threading.get_ident(), ())
 
     def close(self) -> bool:

@@ -16,11 +16,10 @@ inputs = tokenizer.apply_chat_template(
     [{"role": "user", "content": question}], add_generation_prompt=True, return_tensors="pt", return_dict=True
 )
 
-schedule = lazyllm.PruningSchedule([(10, 0.7), (20, 0.5)])
-with lazyllm.enable(model, schedule) as lazy:
+with lazyllm.enable(model, "33%:0.7,67%:0.5") as lazy:
     output = model.generate(**inputs, max_new_tokens=24, do_sample=False)
 
 print(tokenizer.decode(output[0, inputs["input_ids"].shape[1] :], skip_special_tokens=True))
-print(schedule)
+print(lazy.schedule)
 print(lazy.stats.rows[:3, [0, 15, 25]])
 print(f"{lazy.stats.prompt_computed:.3f}")

@@ -72,29 +72,39 @@ class Method(ABC):
         name: its name in run folders and tables.
         repeats: how many seeds are run on each record and averaged.
         prefills: for plans: its time to first token at most, in times of the unmodified model's.
+        label: its name in tables and figures; None for `name`.
+        colour: its colour in figures, one of Matplotlib's; None for the next one that is free.
     """
 
     prefills: ClassVar[float] = 1.0
+    label: ClassVar[str | None] = None
+    colour: ClassVar[str | None] = None
 
     name: str
     repeats: int = 1
 
-    def check(self, model: PreTrainedModel) -> None:  # noqa: B027  (most methods work on every model)
-        """Refuse a model by its structure, before a sweep starts.
-
-        Args:
-            model: the model under test, maybe on the meta device: without weights.
+    @property
+    def appearance(self) -> dict[str, str]:
+        """How reports show it: `label` and `colour`, as far as its class sets them.
 
         Raises:
-            LazyBenchError: the method cannot work on this model.
+            LazyBenchError: a label that is no text, or a colour that Matplotlib does not know.
         """
+        if self.label is not None and (not isinstance(self.label, str) or not self.label.strip()):
+            raise LazyBenchError(f"method {self.name}: label={self.label!r} must be text")
+        if self.colour is not None:
+            from matplotlib.colors import is_color_like  # takes half a second to import
+
+            if not is_color_like(self.colour):
+                raise LazyBenchError(f"method {self.name}: colour={self.colour!r} is no colour that Matplotlib knows")
+        shown = {"label": self.label, "colour": self.colour}
+        return {key: value for key, value in shown.items() if value is not None}
+
+    def check(self, model: PreTrainedModel) -> None:  # noqa: B027  (most methods work on every model)
+        """Refuse a model that it cannot work on by a `LazyBenchError`, before a sweep starts, maybe without weights."""
 
     def prepare(self, model: PreTrainedModel) -> None:
-        """Get ready for `model`, untimed, before anything is written.
-
-        Raises:
-            LazyBenchError: the method cannot work on this model.
-        """
+        """Get ready for `model`, untimed, before anything is written; a `LazyBenchError` refuses it."""
         self.check(model)
 
     @property

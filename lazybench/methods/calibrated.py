@@ -8,7 +8,7 @@ from typing import Any
 
 from transformers import PreTrainedModel
 
-from lazybench.data.record import Record
+from lazybench.data import Record
 from lazybench.errors import LazyBenchError
 from lazybench.methods.base import Method, Output
 from lazybench.methods.lazyllm import LazyLLM
@@ -43,10 +43,10 @@ class Calibrated(Method):
             for fold, of in zip(self.folds, self._methods, strict=True)
         ]
         self._seen = [frozenset(fold["records"]) for fold in self.folds]
-        self.name = next((of.name for of in self._methods if not of.ranking.is_eq1), self.name)
+        self.name = next((of.name for of in self._methods if not of.selection.is_eq1), self.name)
 
     def calibrated_on(self, records: Iterable[Record]) -> int:
-        """How many of `records` no schedule of these was found without."""
+        """How many of `records` every schedule was calibrated on."""
         return sum(all(record.hash in seen for seen in self._seen) for record in records)
 
     @property

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from transformers import PreTrainedModel
 
@@ -34,19 +35,15 @@ def check_count(key: str, value: object, least: int = 1) -> None:
 
 
 def one_stage(layer: int, keep: float) -> lazyllm.PruningSchedule:
-    """The schedule of a method that prunes once.
-
-    Raises:
-        LazyBenchError: `layer` or `keep` is out of range.
-    """
+    """The schedule of a method that prunes once; `LazyBenchError` where `layer` or `keep` is out of range."""
     check_count("layer", layer, least=0)
     check_keep(keep)
     return lazyllm.PruningSchedule([(layer, keep)])
 
 
-def check_depth(setting: str, schedule: lazyllm.PruningSchedule, model: PreTrainedModel) -> None:
+def check_depth(setting: str, schedule: Any, model: PreTrainedModel) -> None:
     """Raise `LazyBenchError` unless `model` has a layer after each stage of `schedule`, which `setting` gave."""
     layers = getattr(model.config, "num_hidden_layers", None)
     if layers is not None:  # else the engine says what it thinks of the model
         with naming(setting):
-            schedule.check(layers)
+            lazyllm.PruningSchedule.of(schedule, layers).check(layers)

@@ -21,7 +21,6 @@ class FastKV(OneStage):
     the cache of the layers before, which leaves the time to first token as it is: that part is left out.
 
     Attributes:
-        layer: the decoder layer after which to prune.
         keep: fraction of the prompt tokens that go on, the window included.
         window: number of last queries.
         pooling: neighbours in an average, an odd number.
@@ -38,36 +37,31 @@ class FastKV(OneStage):
         check_pooling(self.pooling)
 
     @property
-    def selection(self) -> type[lazyllm.FrozenSelection]:
-        parts = {"window": self.window, "pooling": self.pooling}
-        return type("Windowed", (WindowSelection,), parts, checked=False)
+    def selection(self) -> lazyllm.FrozenSelection:
+        return WindowSelection(self.window, self.pooling)
 
 
+@dataclass
 class WindowSelection(lazyllm.FrozenSelection, checked=False):
     """By the attention of the last `window` queries, pooled; the window itself goes on."""
 
-    window = 8
-    pooling = 7
+    window: int
+    pooling: int
 
     def observe(
         self, layer: int, query: torch.Tensor, key: torch.Tensor, scaling: float, softcap: float | None
     ) -> None:
         tokens = key.shape[2]
         if tokens == 1:
-            self._importance = key.new_empty(0)
+            self.importance = key.new_empty(0)
             return
-        window = min(self.window, tokens - 1)
-        batch, kv_heads, _, width = key.shape
-        rows = query[:, :, -window:].reshape(batch, kv_heads, -1, width).float()
-        scores = torch.matmul(rows, key.float().transpose(-1, -2)).view(-1, window, tokens) * scaling
-        if softcap is not None:
-            scores = softcap * torch.tanh(scores / softcap)
-        later = torch.ones(window, tokens, dtype=torch.bool, device=key.device).triu(tokens - window + 1)
-        attention = scores.masked_fill(later, float("-inf")).softmax(dim=-1)[..., : tokens - window].sum(dim=1)
-        self._importance = pooled(attention, self.pooling).sum(dim=0)
+        window, positions = min(self.window, tokens - 1), self.active(layer)
+        seen = positions <= positions[-window:, None]
+        attention = lazyllm.attention_on(key, query[:, :, -window:], seen, scaling, softcap)[0, ..., : tokens - window]
+        self.importance = pooled(attention.sum(dim=2).flatten(0, 1), self.pooling).sum(dim=0)
 
     def choose(self, count: int) -> torch.Tensor:
-        earlier = self._importance.shape[0]
-        recent = torch.arange(earlier, self.cache.total, device=self._importance.device)[-count:]
-        chosen = self._importance.sort(descending=True, stable=True).indices[: count - recent.shape[0]]
+        earlier = self.importance.shape[0]
+        recent = torch.arange(earlier, self.cache.total, device=self.importance.device)[-count:]
+        chosen = self.importance.sort(descending=True, stable=True).indices[: count - recent.shape[0]]
         return torch.cat([chosen.sort().values, recent])

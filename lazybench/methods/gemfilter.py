@@ -41,7 +41,7 @@ class GemFilter(Method):
 
     def check(self, model: PreTrainedModel) -> None:
         check_depth("method.layer", self._schedule, model)
-        lazyllm.enable(model, self._schedule, selection=FilterSelection)  # refuses what it could not prune
+        lazyllm.enable(model, self._schedule, selection=FilterSelection())  # refuses what it could not prune
 
     def generate(self, prompt: Prompt, decode: Decoder, seed: int) -> Output:
         if self.keep == 1:
@@ -55,27 +55,19 @@ class GemFilter(Method):
     @torch.no_grad()
     def _scores(self, model: PreTrainedModel, ids: torch.Tensor) -> torch.Tensor:
         try:
-            with lazyllm.enable(model, self._schedule, selection=FilterSelection):
+            with lazyllm.enable(model, self._schedule, selection=FilterSelection()):
                 model(ids.to(model.device), logits_to_keep=1)
         except Scored as scored:
-            return scored.importance
+            return scored.args[0]
         raise AssertionError("the filter layer was not reached")
 
 
 class Scored(Exception):
-    """The filter layer has been reached: nothing behind it is needed.
-
-    Attributes:
-        importance: the last token's raw scores, (tokens,).
-    """
-
-    def __init__(self, importance: torch.Tensor) -> None:
-        super().__init__()
-        self.importance = importance
+    """The filter layer has been reached, nothing behind it is needed; its argument is the raw scores, (tokens,)."""
 
 
 class FilterSelection(lazyllm.FrozenSelection, checked=False):
-    """Ends the pass at the filter layer, with its scores."""
+    """Ends the pass at the filter layer, with the last token's scores there."""
 
     def observe(
         self, layer: int, query: torch.Tensor, key: torch.Tensor, scaling: float, softcap: float | None
@@ -83,6 +75,3 @@ class FilterSelection(lazyllm.FrozenSelection, checked=False):
         batch, kv_heads, _, width = key.shape
         last = query[:, :, -1].reshape(batch, kv_heads, -1, width).float()
         raise Scored(torch.matmul(last, key.float().transpose(-1, -2)).sum(dim=(1, 2))[0])
-
-    def choose(self, count: int) -> torch.Tensor:
-        raise AssertionError("the pass has ended at the filter layer")

@@ -6,16 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-from transformers import PreTrainedModel
-
 import lazyllm
 from lazybench.errors import LazyBenchError, suggest
-from lazybench.methods.checks import check_depth, naming
+from lazybench.methods.checks import naming
 from lazybench.methods.on_engine import OnEngine
+from lazybench.model.instance import make
 
 EQ1 = "eq1"
 PAPER, PLUS = "lazyllm", "lazyllm+"
-_DEEP = 1000  # layers; deep enough to read any schedule before the model's depth is known
 
 
 @dataclass
@@ -26,47 +24,30 @@ class LazyLLM(OnEngine):
         schedule: `layer:keep` pairs as text or list; a layer may be a percentage of the depth. On the command
             line, where a comma outside brackets starts a sweep, `method.schedule=[10:0.7,20:0.5]`.
         importance: by what tokens are ranked: `eq1`, the paper's, or the parts of `lazyllm.Importance` that differ from
-            it, such as `{queries: 8, pooling: 7}`. With another than the paper's the method is called `lazyllm+`.
+            it, such as `{queries: 8, pooling: 7}`; a subclass of it is named by `_target_`. With another than the
+            paper's the method is called `lazyllm+`.
     """
 
     schedule: str | list[str] = ""
     importance: Any = EQ1
 
     def __post_init__(self) -> None:
-        if not isinstance(self.schedule, str | int | list):
-            raise LazyBenchError(f"method.schedule={self.schedule} is not layer:keep pairs, such as [10:0.7,20:0.5]")
-        parts = self.schedule if isinstance(self.schedule, list) else [self.schedule]
-        self.schedule = ",".join(" ".join(map(str, parts)).replace(",", " ").split())
-        with naming("method.schedule"):
-            if "%" not in self.schedule:
-                self.schedule = lazyllm.PruningSchedule.parse(self.schedule).spec  # 0.60 is 0.6
-            self.pruning_schedule(num_layers=_DEEP)
-        self.ranking = parse_importance(self.importance, "method.importance", [EQ1])
-        self.importance = self.ranking.changed or EQ1
-        self.name = name_for(self.name, self.ranking)
-
-    def pruning_schedule(self, num_layers: int) -> lazyllm.PruningSchedule:
-        """The schedule on a model of `num_layers` decoder layers."""
-        return lazyllm.PruningSchedule.parse(self.schedule, num_layers)
-
-    def check(self, model: PreTrainedModel) -> None:
-        with naming("method.schedule"):
-            self._schedule = self.pruning_schedule(model.config.num_hidden_layers)
-        check_depth("method.schedule", self._schedule, model)
-        super().check(model)
+        super().__post_init__()
+        self.selection = parse_importance(self.importance, "method.importance", [EQ1])
+        self.importance = self.selection.changed or EQ1
+        if self.name in (PAPER, PLUS):
+            self.name = PAPER if self.selection.is_eq1 else PLUS
 
 
 def parse_importance(value: object, key: str, names: Sequence[str]) -> lazyllm.Importance:
-    """The importance that a setting describes.
+    """The importance that the setting `key` describes; `names` are what it may be besides parts, for messages.
 
-    Args:
-        value: `eq1`, or parts of `lazyllm.Importance`.
-        key: the setting's name, for messages.
-        names: what it may be besides parts.
-
-    Raises:
-        LazyBenchError: neither `eq1` nor parts of `lazyllm.Importance`.
+    The value is `eq1`, parts of `lazyllm.Importance`, or those of a subclass and `_target_`, its name.
     """
+    if isinstance(value, dict) and "_target_" in value:
+        value = make(key, value, "a subclass of lazyllm.Importance")
+    if isinstance(value, lazyllm.Importance):
+        return value
     if value == EQ1:
         return lazyllm.Importance()
     if not isinstance(value, dict):
@@ -78,10 +59,3 @@ def parse_importance(value: object, key: str, names: Sequence[str]) -> lazyllm.I
             raise LazyBenchError(f"{key}: there is no part {part!r}: {suggest(str(part), known)}")
     with naming(key):
         return lazyllm.Importance(**value)
-
-
-def name_for(name: str, importance: lazyllm.Importance) -> str:
-    """A method's name, which says whether it is LazyLLM as published."""
-    if name not in (PAPER, PLUS):
-        return name
-    return PAPER if importance.is_eq1 else PLUS

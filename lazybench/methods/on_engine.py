@@ -3,52 +3,64 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from transformers import PreTrainedModel
 
 import lazyllm
+from lazybench.errors import LazyBenchError
 from lazybench.methods.base import Method, Output
+from lazybench.methods.checks import check_depth, naming
 from lazybench.model.decoding import Decoder
 from lazybench.model.prompts import Prompt
 
+_DEEP = 1000  # layers; deep enough to read any schedule before the model's depth is known
 
+
+@dataclass
 class OnEngine(Method):
-    """Prunes by a schedule and a way of ranking; a subclass sets `_schedule`, in `check` at the latest.
+    """Prunes by a schedule and a ranking: a subclass sets these two, and is a whole method.
 
     Attributes:
-        ranking: the importance that LazyLLM's own selection ranks by.
+        schedule: where to prune and how much stays: whatever `lazyllm.enable` takes. As a field it is a setting,
+            `method.schedule`: text such as `33%:0.7,67%:0.5`, or a list of its parts, which becomes text.
+        selection: what ranks the tokens, a `lazyllm.Selection`; a property where it depends on settings.
     """
 
-    _schedule: lazyllm.PruningSchedule
-    ranking: ClassVar[lazyllm.Importance] = lazyllm.Importance()
+    schedule: ClassVar[Any] = ()
+    selection: ClassVar[lazyllm.Selection] = lazyllm.Importance()
+    _set_by: ClassVar[str] = "method.schedule"
 
-    @property
-    def selection(self) -> type[lazyllm.Selection]:
-        """What ranks the tokens."""
-        return lazyllm.DynamicSelection
+    def __post_init__(self) -> None:
+        if "schedule" in vars(self):
+            self.schedule = _text(self.schedule)
+
+    def pruning_schedule(self, num_layers: int) -> lazyllm.PruningSchedule:
+        """The schedule on a model of `num_layers` decoder layers."""
+        return lazyllm.PruningSchedule.of(self.schedule, num_layers)
 
     @property
     def keep_1(self) -> Method:
-        return NothingPruned("keep_1")
+        return OnEngine("keep_1")
 
     def check(self, model: PreTrainedModel) -> None:
-        lazyllm.enable(model, self._schedule, selection=self.selection)  # refuses what it could not prune
+        check_depth(self._set_by, self.schedule, model)
+        lazyllm.enable(model, self.schedule, selection=self.selection)  # refuses what it could not prune
 
     def generate(self, prompt: Prompt, decode: Decoder, seed: int) -> Output:
         with lazyllm.enable(
-            decode.model,
-            self._schedule,
-            selection=self.selection,
-            importance=self.ranking,
-            record_positions=decode.tracing,
+            decode.model, self.schedule, selection=self.selection, record_positions=decode.tracing
         ) as lazy:
             tokens = decode(prompt.ids)
         return Output(tokens, lazy.stats.prompt_computed, lazy.stats)
 
 
-@dataclass
-class NothingPruned(OnEngine):
-    """LazyLLM's engine where every token goes on: what a method on it costs before it prunes."""
-
-    _schedule: ClassVar[lazyllm.PruningSchedule] = lazyllm.PruningSchedule()
+def _text(schedule: object) -> str:
+    """A schedule setting as text, the same for the same schedule."""
+    if not isinstance(schedule, str | int | list):
+        raise LazyBenchError(f"method.schedule={schedule} is not layer:keep pairs, such as [10:0.7,20:0.5]")
+    parts = schedule if isinstance(schedule, list) else [schedule]
+    text = ",".join(" ".join(map(str, parts)).replace(",", " ").split())
+    with naming("method.schedule"):
+        read = lazyllm.PruningSchedule.parse(text, _DEEP)
+    return text if "%" in text else read.spec  # 0.60 is 0.6

@@ -2,40 +2,32 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from dataclasses import dataclass
-
-from transformers import PreTrainedModel
+from typing import ClassVar
 
 import lazyllm
-from lazybench.methods.checks import check_depth, one_stage
+from lazybench.methods.checks import one_stage
 from lazybench.methods.on_engine import OnEngine
 
 
 @dataclass
 class OneStage(OnEngine):
-    """Prune prompt tokens once, after one layer; they never return.
+    """Prune prompt tokens once, after one layer; a subclass sets `selection`, and by that whether they may return.
 
     Attributes:
         layer: the decoder layer after which to prune.
         keep: fraction of the prompt tokens that stay.
     """
 
+    _set_by: ClassVar[str] = "method.layer"
+
     layer: int = 4
     keep: float = 0.5
 
     def __post_init__(self) -> None:
-        self._schedule = one_stage(self.layer, self.keep)
-
-    def check(self, model: PreTrainedModel) -> None:
-        check_depth("method.layer", self._schedule, model)
-        super().check(model)
+        one_stage(self.layer, self.keep)
 
     @property
-    @abstractmethod
-    def selection(self) -> type[lazyllm.FrozenSelection]:
-        """What ranks the tokens."""
-
-    def pruning_schedule(self, num_layers: int) -> lazyllm.PruningSchedule:
-        """The one stage, whatever the model's depth."""
-        return self._schedule
+    def schedule(self) -> lazyllm.PruningSchedule:
+        """The one stage."""
+        return one_stage(self.layer, self.keep)

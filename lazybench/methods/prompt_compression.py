@@ -41,8 +41,7 @@ class PromptCompression(Method):
     tokens of the new prompt over those of the original one, at most 1. What the scorer computes counts in the times
     alone, even where it is the model under test: the answer attends to none of it.
 
-    The original (`unit=phrase windows=sentence faithful_whitespace=true`, GPT-2 as `scorer`) is one choice of the
-    settings.
+    The original is `unit=phrase windows=sentence faithful_whitespace=true` with GPT-2 as `scorer`.
 
     Attributes:
         scope: `prompt` compresses the context as it was truncated, `record` the record's whole context.

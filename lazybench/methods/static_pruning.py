@@ -12,6 +12,4 @@ from lazybench.methods.one_stage import OneStage
 class StaticPruning(OneStage):
     """Prune by the attention in the first layers: Eq. 1's importance is the mean over layers 0 to `layer`."""
 
-    @property
-    def selection(self) -> type[lazyllm.FrozenSelection]:
-        return lazyllm.StaticSelection
+    selection = lazyllm.StaticSelection()

@@ -159,7 +159,7 @@ def test_static_pruning_prunes_once_and_for_good(seed, length, layer, keep):
     model, ids = families.build("llama", seed=seed, dtype=torch.float64), families.prompt(length, seed)
     schedule = lazyllm.PruningSchedule([(layer, keep)])
     with lazyllm.enable(
-        model, schedule, selection=lazyllm.StaticSelection, record_positions=True, record_importance=True
+        model, schedule, selection=lazyllm.StaticSelection(), record_positions=True, record_importance=True
     ) as lazy:
         output = families.generate(model, ids, 5)
     stats = lazy.stats

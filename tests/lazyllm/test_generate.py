@@ -168,8 +168,8 @@ def test_a_prompt_of_one_token_runs():
 @pytest.mark.parametrize(
     "asked",
     [
-        {"selection": lazyllm.StaticSelection},
-        *({"importance": lazyllm.Importance(**{part: value})}
+        {"selection": lazyllm.StaticSelection()},
+        *({"selection": lazyllm.Importance(**{part: value})}
           for part, value in (("queries", 4), ("pooling", 5), ("heads", "max"), ("layers", 2), ("value_norm", True),
                               ("first", 3), ("last", 3))),
     ],

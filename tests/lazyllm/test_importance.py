@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass, field, fields
 
 import families
 import naive_importance as naive
@@ -16,8 +17,6 @@ from transformers.models.deepseek_v3 import modeling_deepseek_v3
 from watch import Watch
 
 import lazyllm
-from lazyllm.selection import DynamicSelection
-from lazyllm.variants import VariantSelection
 
 LAYERS = 6
 SCHEDULES = {
@@ -52,7 +51,7 @@ def parts(request):
 
 def enabled(model, stages, ids, new_tokens, **parts):
     importance = lazyllm.Importance(**parts)
-    with lazyllm.enable(model, lazyllm.PruningSchedule(stages), importance=importance, record_positions=True) as lazy:
+    with lazyllm.enable(model, lazyllm.PruningSchedule(stages), selection=importance, record_positions=True) as lazy:
         output = families.generate(model, ids, new_tokens)
     return output, lazy.stats
 
@@ -86,7 +85,7 @@ def test_each_part_alone_changes_what_goes_on(model, ids, part, schedule):
 
 
 def test_many_revived_at_once(model):
-    # So many that attention gets the active keys alone, in another order than they are stored in.
+    # So many that most of the keys that attention gets are masked for most of the rows.
     parts = {"queries": 2, "layers": 2, "value_norm": True, "heads": "max"}
     stats = check_by_naive(model, [(0, 0.5), (2, 0.5), (4, 0.5)], families.prompt(56), 6, parts)
     idle = torch.tensor(
@@ -229,7 +228,7 @@ def test_one_generation_leaves_nothing_to_the_next(model, parts):
     stages = SCHEDULES["two"]
     prompts = [families.prompt(20, seed=3), families.prompt(13, seed=4)]
     with lazyllm.enable(
-        model, lazyllm.PruningSchedule(stages), importance=lazyllm.Importance(**parts), record_positions=True
+        model, lazyllm.PruningSchedule(stages), selection=lazyllm.Importance(**parts), record_positions=True
     ) as lazy:
         families.generate(model, prompts[0], 4)
         families.generate(model, prompts[1], 4)
@@ -259,13 +258,13 @@ def test_layers_that_see_a_window_have_no_say():
 @pytest.mark.parametrize("parts", [{}, {"queries": 4, "value_norm": True}], ids=str)
 def test_autocast_does_not_round_the_importance(parts, monkeypatch):
     model, seen = families.build("llama"), []
-    rank = DynamicSelection.survivors if not parts else VariantSelection.survivors
+    rank = lazyllm.Importance.survivors
 
-    def survivors(self, segment):
-        seen.append(self._importance)
-        return rank(self, segment)
+    def survivors(self, layer, count):
+        seen.append(self.importance)
+        return rank(self, layer, count)
 
-    monkeypatch.setattr(VariantSelection if parts else DynamicSelection, "survivors", survivors)
+    monkeypatch.setattr(lazyllm.Importance, "survivors", survivors)
     with torch.autocast("cpu", torch.bfloat16):
         enabled(model, [(1, 0.5)], families.prompt(300), 1, **parts)
     (importance,) = seen
@@ -323,24 +322,32 @@ def test_a_part_out_of_range_is_named(part, wrong):
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize("wrong", ["queries:8", {"queries": 8}, lazyllm.Importance, 8, {}, "", 0, False])
-def test_what_is_no_importance_is_refused(model, wrong):
-    with pytest.raises(lazyllm.LazyLLMError, match=r"must be a lazyllm\.Importance"):
-        lazyllm.enable(model, lazyllm.PruningSchedule(SCHEDULES["one"]), importance=wrong)
-
-
-def test_a_selection_with_a_ranking_of_its_own_is_refused(model):
-    with pytest.raises(lazyllm.LazyLLMError, match="StaticSelection"):
-        lazyllm.enable(
-            model,
-            lazyllm.PruningSchedule(SCHEDULES["one"]),
-            selection=lazyllm.StaticSelection,
-            importance=lazyllm.Importance(queries=8),
-        )
-
-
 def test_it_says_what_differs_from_eq1():
     assert str(lazyllm.Importance()) == "eq1"
     assert str(lazyllm.Importance(queries=8, value_norm=True)) == "queries:8,value_norm:true"
     assert str(lazyllm.Importance(heads="max", first=4)) == "heads:max,first:4"
     assert lazyllm.Importance(pooling=7).changed == {"pooling": 7}
+
+
+@dataclass
+class Aged(lazyllm.Importance):
+    """A part more: so many tokens right after the protected first ones are worth nothing."""
+
+    skip: int = field(default=0, metadata={"search": (0, 8)})
+
+    def survivors(self, layer, count):
+        self.importance[self.first : self.first + self.skip].clamp_(max=0)
+        return super().survivors(layer, count)
+
+
+def test_a_subclass_adds_a_part(model, ids):
+    assert Aged(skip=8, queries=4).changed == {"_target_": f"{__name__}.Aged", "queries": 4, "skip": 8}
+    assert str(Aged(skip=8)) == "Aged,skip:8"
+    assert not Aged().is_eq1
+    assert {part.name: part.metadata["search"] for part in fields(Aged)}.keys() == {*naive.ALONE, "skip"}
+    found = []
+    for selection in (lazyllm.Importance(), Aged(), Aged(skip=8)):
+        with lazyllm.enable(model, SCHEDULES["two"], selection=selection, record_positions=True) as lazy:
+            families.generate(model, ids, 3)
+        found.append(lists(lazy.stats.positions))
+    assert found[0] == found[1] != found[2]

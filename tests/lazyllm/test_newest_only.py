@@ -6,16 +6,11 @@ import families
 import pytest
 import torch
 import transformers
+from refusals import refuse
 
 import lazyllm
 
 STAGES = lazyllm.PruningSchedule([(1, 0.6), (3, 0.5)])
-
-
-def refuse(says, call):
-    with pytest.raises(lazyllm.LazyLLMError, match=says) as error:
-        call()
-    assert "\n" not in str(error.value)
 
 
 def under(model, call, **kwargs):

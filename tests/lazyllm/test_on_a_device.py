@@ -19,8 +19,8 @@ PARTS = {**naive_importance.ALONE, "all": naive_importance.ALL}
 # What ranks the tokens, by name: the stages, and what `lazyllm.enable` is given.
 WAYS = {
     "dynamic": (STAGES, {}),
-    "static": ([(1, 0.6)], {"selection": lazyllm.StaticSelection}),
-    **{name: (STAGES, {"importance": lazyllm.Importance(**parts)}) for name, parts in PARTS.items()},
+    "static": ([(1, 0.6)], {"selection": lazyllm.StaticSelection()}),
+    **{name: (STAGES, {"selection": lazyllm.Importance(**parts)}) for name, parts in PARTS.items()},
 }
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 # Layers that see a window; each stage is after one that sees everything.

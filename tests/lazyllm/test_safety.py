@@ -11,6 +11,7 @@ import families
 import pytest
 import torch
 import transformers
+from refusals import refuse
 from transformers import DynamicCache
 from watch import Watch
 
@@ -84,12 +85,6 @@ def test_models_in_other_threads_do_not_meet(ids):
     assert found == {0: [40, 40, 12, 12, 12], 1: [40, 40, 32, 32, 32]}
 
 
-def refuse(says, call):
-    with pytest.raises(lazyllm.LazyLLMError, match=says) as error:
-        call()
-    assert "\n" not in str(error.value)
-
-
 def generating(model, **kwargs):
     def call():
         with lazyllm.enable(model, STAGES):
@@ -137,8 +132,12 @@ def test_logits_of_other_tokens_are_refused(model, ids):
 
 def test_unsupported_use_says_why(model, ids):
     refuse("has 5 layers", lambda: lazyllm.enable(model, lazyllm.PruningSchedule([(4, 0.5)])))
-    refuse("must be a lazyllm.PruningSchedule", lambda: lazyllm.enable(model, [(1, 0.5)]))
-    refuse("one stage", lambda: lazyllm.enable(model, STAGES, selection=lazyllm.StaticSelection))
+    refuse("a schedule is pairs", lambda: lazyllm.enable(model, 0.5))
+    refuse("a schedule is pairs", lambda: lazyllm.enable(model, None))
+    refuse("is not layer:keep", lambda: lazyllm.enable(model, "half"))
+    refuse("a stage is a pair", lambda: lazyllm.enable(model, [1, 0.5]))
+    refuse("a stage is a pair", lambda: lazyllm.enable(model, {1: 0.5}))
+    refuse("one stage", lambda: lazyllm.enable(model, STAGES, selection=lazyllm.StaticSelection()))
     refuse("not a Hugging Face model", lambda: lazyllm.enable(torch.nn.Linear(2, 2), STAGES))
     refuse("nothing has been generated", lambda: lazyllm.enable(model, STAGES).stats)
     with lazyllm.enable(model, STAGES):

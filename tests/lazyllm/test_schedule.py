@@ -1,12 +1,17 @@
 from __future__ import annotations
 
+import tomllib
+from importlib.metadata import version
+from pathlib import Path
+
+import families
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lazyllm import LazyLLMError, PruningSchedule, Stage
-from lazyllm.importance import most_important
+import lazyllm
+from lazyllm import LazyLLMError, PruningSchedule, Stage, most_important
 
 
 def test_parse_reads_what_spec_writes():
@@ -141,3 +146,25 @@ def test_parts_that_fall_on_one_layer_say_so():
 def test_spec_is_read_back_exactly(pairs):
     schedule = PruningSchedule(sorted(pairs))
     assert PruningSchedule.parse(schedule.spec) == schedule
+
+
+@pytest.mark.parametrize(
+    ("stages", "spec"),
+    [
+        (lazyllm.PruningSchedule([(1, 0.7)]), "1:0.7"),
+        ("1:0.7, 3:0.5", "1:0.7,3:0.5"),
+        ("40%:0.7,80%:0.5", "1:0.7,3:0.5"),  # of five layers
+        ([(1, 0.7), (3, 0.5)], "1:0.7,3:0.5"),
+        (((layer, 0.5) for layer in (0, 2)), "0:0.5,2:0.5"),
+        ("", ""),
+        ([], ""),
+    ],
+    ids=str,
+)
+def test_enable_takes_a_schedule_in_any_form(stages, spec):
+    assert lazyllm.enable(families.build("llama"), stages).schedule.spec == spec
+
+
+def test_the_version_is_that_of_the_distribution():
+    project = tomllib.loads((Path(lazyllm.__file__).parents[1] / "pyproject.toml").read_text())["project"]
+    assert lazyllm.__version__ == project["version"] == version("lazybench")

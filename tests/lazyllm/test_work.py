@@ -50,8 +50,8 @@ def test_hooks_on_the_last_layer_run_once_a_step(model, ids):
 @pytest.mark.parametrize(
     ("schedule", "selection"),
     [
-        (lazyllm.PruningSchedule(), lazyllm.DynamicSelection),
-        (lazyllm.PruningSchedule([(1, 0.6)]), lazyllm.StaticSelection),
+        (lazyllm.PruningSchedule(), lazyllm.Importance()),
+        (lazyllm.PruningSchedule([(1, 0.6)]), lazyllm.StaticSelection()),
     ],
     ids=["whole", "static"],
 )
@@ -81,9 +81,9 @@ def test_prefilling_asks_the_device_nothing_of_its_own(model, ids):
 @pytest.mark.parametrize(
     ("schedule", "selection", "questions"),
     [
-        (lazyllm.PruningSchedule(), lazyllm.DynamicSelection, 0),
-        (STAGES, lazyllm.DynamicSelection, 2),  # how many tokens are revived at each stage
-        (lazyllm.PruningSchedule([(1, 0.6)]), lazyllm.StaticSelection, 0),
+        (lazyllm.PruningSchedule(), lazyllm.Importance(), 0),
+        (STAGES, lazyllm.Importance(), 2),  # how many tokens are revived at each stage
+        (lazyllm.PruningSchedule([(1, 0.6)]), lazyllm.StaticSelection(), 0),
     ],
     ids=["whole", "dynamic", "static"],
 )

@@ -5,6 +5,6 @@ end of the one before. White space before a unit is thereby its own, as in the o
 """
 
 from lazybench.methods.selective_context.compress import UNITS, Compressor
-from lazybench.methods.selective_context.scoring import Scorer
+from lazybench.methods.selective_context.information import Scorer
 
 __all__ = ["UNITS", "Compressor", "Scorer"]

@@ -7,8 +7,8 @@ from itertools import pairwise
 
 import numpy as np
 
+from lazybench.methods.selective_context.information import ScoredTokens, Scorer
 from lazybench.methods.selective_context.phrases import phrase_ends
-from lazybench.methods.selective_context.scoring import ScoredTokens, Scorer
 from lazybench.methods.selective_context.sentences import flatten, sentence_spans
 from lazybench.methods.selective_context.units import unit_values
 
@@ -36,11 +36,7 @@ class Compressor:
     flat: bool
 
     def compress(self, text: str, scorer: Scorer) -> str:
-        """`text` without its least informative units; a text without sentences as it is.
-
-        Raises:
-            LazyBenchError: the scorer has no token to begin with, or phrases lack spaCy.
-        """
+        """`text` without its least informative units; a text without sentences as it is."""
         full = text
         text, spans = flatten(full, _GLUE[self.unit]) if self.flat else (full, sentence_spans(full))
         tokens = scorer.score(text, spans if self.by_sentence else [(0, len(text))] if spans else [])

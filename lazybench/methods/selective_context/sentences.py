@@ -22,10 +22,9 @@ def sentence_spans(text: str) -> list[tuple[int, int]]:
 
 
 def flatten(text: str, glue: str) -> tuple[str, list[tuple[int, int]]]:
-    """The original's view of a text: each run of white space is one space, and `glue` is between sentences.
+    """The text as the original sees it, and where its sentences start and end.
 
-    Returns:
-        the text so changed, and where its sentences start and end.
+    Each run of white space is one space, and `glue` is between sentences.
     """
     flat = re.sub(r"\s+", " ", text)
     sentences = [flat[start:end] for start, end in sentence_spans(flat)]

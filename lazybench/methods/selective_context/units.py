@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from lazybench.methods.selective_context.scoring import ScoredTokens
+from lazybench.methods.selective_context.information import ScoredTokens
 
 
 def unit_values(ends: np.ndarray, tokens: ScoredTokens) -> np.ndarray:
@@ -13,12 +13,8 @@ def unit_values(ends: np.ndarray, tokens: ScoredTokens) -> np.ndarray:
     A token counts in the unit it lies in. One that reaches across borders is shared, as in the original: each unit
     that it completes gets an equal part of its information, and the one it ends inside gets none.
 
-    Args:
-        ends: where the units end, int64 (units,), rising.
-        tokens: tokens of the same text.
-
-    Returns:
-        float64 (units,); NaN for a unit without tokens.
+    The units of the same text end at `ends`, int64 (units,), rising. The values are float64 (units,), NaN for a unit
+    without tokens.
     """
     previous = np.concatenate([[0], tokens.ends[:-1]])
     first = np.searchsorted(ends, previous, side="right")

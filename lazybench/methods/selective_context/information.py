@@ -11,6 +11,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from lazybench.errors import LazyBenchError, RecordFailure
 from lazybench.methods.selective_context.tokens import encode
+from lazybench.model.positions import positions
 
 # Tokens whose logits exist at once. The rest of a window waits, and reads the cache: long windows times large
 # vocabularies would fill any memory.
@@ -55,11 +56,7 @@ class Scorer:
 
     @torch.inference_mode()
     def score(self, text: str, spans: list[tuple[int, int]]) -> ScoredTokens:
-        """Score parts of `text`, each by itself: one forward pass, or one a window where a part is longer.
-
-        Args:
-            text: any text.
-            spans: starts and ends of the parts, in order.
+        """Score parts of `text`, at `spans`, each by itself: a forward pass, or one a window where a part is longer.
 
         Raises:
             LazyBenchError: the tokenizer has no token to begin with.
@@ -90,7 +87,7 @@ class Scorer:
         return torch.cat(losses)
 
     def _window(self) -> int:
-        holds = getattr(self.model.config.get_text_config(), "max_position_embeddings", None) or _ANY_WINDOW
+        holds = positions(self.model) or _ANY_WINDOW
         return min(holds, self.longest or holds)
 
     def _beginning(self) -> int:

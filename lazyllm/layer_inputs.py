@@ -7,18 +7,17 @@ from typing import Any
 import torch
 
 from lazyllm.buffers import GrowingTensor
-from lazyllm.errors import LazyLLMError
+from lazyllm.errors import unsupported
 from lazyllm.tokens import Segment, TokenCache
 
 # The dimension that counts tokens: rotary tables are (batch, tokens, head_dim), position ids (batch, tokens).
 _TOKEN_DIM = {"position_embeddings": -2, "position_ids": -1, "cache_position": -1}
 
 
-class TokenArguments:
+class LayerInputs:
     """Gives the rows of later segments the rotary tables and position ids of their original positions.
 
-    The model works these out for the tokens of its input alone. Here they are kept as they were when each
-    token first appeared, so a revived token gets exactly what it would have got then.
+    The model works these out for its input alone. Here they are kept as they were when each token first appeared.
     """
 
     def __init__(self, cache: TokenCache) -> None:
@@ -37,30 +36,21 @@ class TokenArguments:
         return layer not in self._first_with_table and (segment.rows is None or segment.n_rows == 1)
 
     def for_rows(self, layer: int, segment: Segment, kwargs: dict[str, Any]) -> dict[str, Any]:
-        """`kwargs` of decoder layer `layer` with every per-token argument taken at the segment's rows.
-
-        Raises:
-            LazyLLMError: the layer takes a tensor that is not known to be per token or not.
-        """
+        """`kwargs` of decoder layer `layer` with every per-token argument taken at the segment's rows."""
         changed = {}
         for name, value in kwargs.items():
             if name in _TOKEN_DIM and value is not None:
                 table = self._table(name, layer, value)
-                if segment.rows is not None and not self._rows_are_the_input(segment):
+                # The newest token is always a row, so a decode step with a single row computes just the model's input.
+                alone = not self._cache.prefilling and segment.n_rows == 1
+                if segment.rows is not None and not alone:
                     key = (id(table), segment.layers.start)
                     if key not in self._gathered:
                         self._gathered[key] = table.at(segment.rows)
                     changed[name] = self._gathered[key]
             elif isinstance(value, torch.Tensor) and name not in ("hidden_states", "attention_mask"):
-                raise LazyLLMError(
-                    f"the model's decoder layers take a tensor {name!r} that LazyLLM does not know how to prune: "
-                    "this architecture is not supported"
-                )
+                raise unsupported(f"the decoder layers take a tensor {name!r} that LazyLLM does not know how to prune")
         return {**kwargs, **changed} if changed else kwargs
-
-    def _rows_are_the_input(self, segment: Segment) -> bool:
-        # The newest token is always a row, so a decode step with a single row computes just the model's input.
-        return not self._cache.prefilling and segment.n_rows == 1
 
     def _table(self, name: str, layer: int, value: Any) -> _Table:
         # Layers share a table when the model hands them the same object, as it does for each kind of layer.
@@ -74,6 +64,11 @@ class TokenArguments:
         self._step_objects[id(value)] = table
         table.cover(value, self._cache)
         return table
+
+
+def with_hidden(hidden: torch.Tensor, args: tuple[Any, ...], kwargs: dict) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """A layer's arguments with other hidden states, which are the first of `args` or one of `kwargs`."""
+    return ((hidden, *args[1:]), kwargs) if args else (args, {**kwargs, "hidden_states": hidden})
 
 
 def newest_alone(kwargs: dict[str, Any]) -> dict[str, Any]:
@@ -107,9 +102,7 @@ class _Table:
         dim = _TOKEN_DIM[self.name]
         for piece in pieces:
             if not isinstance(piece, torch.Tensor) or piece.shape[dim] != cache.new:
-                raise LazyLLMError(
-                    f"the model's {self.name} are not one entry per token: this architecture is not supported"
-                )
+                raise unsupported(f"the model's {self.name} are not one entry per token")
         if not self.parts:
             self.parts = [GrowingTensor(dim) for _ in pieces]
         for part, piece in zip(self.parts, pieces, strict=True):

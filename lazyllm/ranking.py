@@ -1,0 +1,65 @@
+"""Attention as a ranking needs it: how much the next token needs each token (paper, Eq. 1), and who goes on."""
+
+from __future__ import annotations
+
+import torch
+
+
+def newest_row(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    present: torch.Tensor | None,
+    scaling: float,
+    softcap: float | None = None,
+) -> torch.Tensor:
+    """Importance by Eq. 1, (n,): the newest token's attention probability on each token, mean over query heads.
+
+    As printed, Eq. 1 can be read as a column of the attention matrix, which is useless under a causal mask;
+    it is the newest token's row. `present` says which of the keys take part; for the rest see `attention_on`.
+    """
+    return attention_on(key, query[:, :, -1:], present, scaling, softcap).mean(dim=(1, 2, 3))[0]
+
+
+def attention_on(
+    key: torch.Tensor, query: torch.Tensor, visible: torch.Tensor | None, scaling: float, softcap: float | None
+) -> torch.Tensor:
+    """Attention probability of a few queries on each key.
+
+    Args:
+        key: (1, kv_heads, n, head_dim).
+        query: (1, heads, queries, head_dim).
+        visible: which keys each query sees, bool (queries, n) or (n,); None means all of them.
+        scaling: factor on the scores.
+        softcap: where the model caps its scores, `softcap * tanh(score / softcap)`.
+
+    Returns:
+        (1, kv_heads, heads of a group, queries, n), in float32, or float64 for a float64 model.
+    """
+    exact = torch.float64 if query.dtype == torch.float64 else torch.float32
+    batch, kv_heads, _, head_dim = key.shape
+    queries = query.shape[2]
+    rows = query.reshape(batch, kv_heads, -1, head_dim).to(exact)
+    scores = torch.matmul(rows, key.to(exact).transpose(-1, -2)) * scaling
+    scores = scores.view(batch, kv_heads, -1, queries, key.shape[2])
+    if softcap is not None:
+        scores = softcap * torch.tanh(scores / softcap)
+    if visible is not None:
+        scores = scores.masked_fill(~visible, float("-inf"))
+    return scores.softmax(dim=-1)
+
+
+def most_important(importance: torch.Tensor, count: int) -> torch.Tensor:
+    """The `count` positions that go on: the newest, which is the last, and the most important of the others.
+
+    Equally important tokens go on in order of position, the same on every device.
+
+    Args:
+        importance: (positions,), negative where a position takes no part.
+        count: how many go on, at least 1, at most as many as take part.
+
+    Returns:
+        the positions, sorted, int64 (count,).
+    """
+    newest = importance.shape[0] - 1
+    ranked = importance[:newest].sort(descending=True, stable=True).indices
+    return torch.cat([ranked[: count - 1].sort().values, ranked.new_full((1,), newest)])
