@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
 from functools import cache
 from importlib.resources import files
+from importlib.util import find_spec
 from string import Formatter
 from typing import Any
+
+from omegaconf import OmegaConf
+from omegaconf.errors import MissingMandatoryValue, ValidationError
 
 from lazybench import metrics
 from lazybench.errors import LazyBenchError, suggest
@@ -17,6 +21,8 @@ from lazybench.errors import LazyBenchError, suggest
 ALL = "all"
 # What of a prompt its answer can continue: see `DatasetFacts.continues`.
 CONTINUED = ("context", "last_file")
+_NAME = "use letters, digits, '_', '-' and '.', with a letter or digit first"
+_TYPES = {"str": "text", "int": "a whole number above 0", "bool": "true or false"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +35,7 @@ class DatasetFacts:
             alone.
         prompt: template with `{context}` and `{input}`.
         max_new_tokens: tokens to generate at most.
-        metric: name of a module in `lazybench.metrics`.
+        metric: name of a module in `lazybench.metrics`, or `module.function` of the user's.
         language: `en` or `zh`.
         records: number of records of the full dataset; None where it is not known.
         chat: whether a chat model's wrapper goes around the prompt.
@@ -51,6 +57,10 @@ class DatasetFacts:
     first_line: bool = False
     stop_at_newline: bool = False
     continues: str | None = None
+
+    def __post_init__(self) -> None:
+        if wrong := _wrong_prompt(self.prompt) or _wrong_value(self) or _wrong_task(self.task):
+            raise LazyBenchError(f"dataset {self.name!r}: {wrong}")
 
 
 def tasks() -> list[str]:
@@ -85,7 +95,10 @@ def load_facts(extra: Mapping[str, Mapping[str, Any]] | None = None) -> dict[str
         for name, values in _longbench()["datasets"].items()
     }
     for name, values in (extra or {}).items():
-        _check_name(name, facts)
+        if not is_name(name):
+            raise LazyBenchError(f"dataset name {name!r}: {_NAME}")
+        if name in facts or name in tasks() or name == ALL:
+            raise LazyBenchError(f"dataset name {name!r} is LongBench's own: choose another name for yours")
         facts[name] = _user_facts(name, values)
     for name, of in facts.items():
         if of.task in facts:
@@ -99,8 +112,8 @@ def datasets_of(task: str, facts: Mapping[str, DatasetFacts], has: Sequence[str]
     Args:
         task: a task (its LongBench datasets, then the user's that name it), a dataset (itself), or `all`.
         facts: what `load_facts` returned.
-        has: the datasets that `all` stands for on the data at hand (`lazybench.data.datasets_there`); None for
-            LongBench's 16 English ones.
+        has: the datasets that `all` stands for on the data at hand (`lazybench.data.choose`); None for LongBench's
+            16 English ones.
 
     Raises:
         LazyBenchError: neither a task nor a dataset is called so.
@@ -119,104 +132,68 @@ def _longbench() -> dict[str, Any]:
     return json.loads(files("lazybench.data").joinpath("longbench.json").read_text("utf-8"))
 
 
-def _wrong_name(name: object) -> str | None:
-    # The name becomes a file's name, here and in every folder of results.
-    if isinstance(name, str) and re.fullmatch(r"[A-Za-z0-9][\w.-]*", name, re.ASCII):
-        return None
-    return f"{name!r}: use letters, digits, '_', '-' and '.', with a letter or digit first"
-
-
-def _check_name(name: object, facts: Mapping[str, DatasetFacts]) -> None:
-    wrong = _wrong_name(name)
-    if wrong:
-        raise LazyBenchError(f"dataset name {wrong}")
-    if name in facts or name in tasks() or name == ALL:
-        raise LazyBenchError(f"dataset name {name!r} is LongBench's own: choose another name for yours")
+def is_name(name: object) -> bool:
+    """Whether `name` can name a dataset: it becomes a file's name, here and in every folder of results."""
+    return isinstance(name, str) and bool(re.fullmatch(r"[A-Za-z0-9][\w.-]*", name, re.ASCII))
 
 
 def _user_facts(name: str, values: object) -> DatasetFacts:
+    """Facts as a config gives them, checked by OmegaConf against `DatasetFacts` like the other settings."""
     if not isinstance(values, Mapping):
         raise LazyBenchError(f"dataset {name!r}: its facts must be a mapping, not {type(values).__name__}")
+    types = {of.name: str(of.type).split()[0] for of in fields(DatasetFacts) if of.name != "name"}
+    facts = OmegaConf.structured(DatasetFacts)
+    OmegaConf.set_readonly(facts, False)
+    facts.name = name
     for key in values:
-        if key not in _CHECKS:
-            raise LazyBenchError(f"dataset {name!r}: unknown fact {key!r}: {suggest(str(key), _CHECKS)}")
-    for key in ("prompt", "max_new_tokens", "metric"):
-        if key not in values:
-            raise LazyBenchError(f"dataset {name!r}: the fact {key!r} is missing")
-    for key, value in values.items():
-        wrong = _CHECKS[key](value)
-        if wrong:
-            raise LazyBenchError(f"dataset {name!r}: {key} {wrong}")
-    return DatasetFacts(name=name, **values)
-
-
-def _wrong_prompt(value: object) -> str | None:
-    if not isinstance(value, str):
-        return f"must be text, not {value!r}"
+        if key not in types:
+            raise LazyBenchError(f"dataset {name!r}: unknown fact {key!r}: {suggest(str(key), types)}")
     try:
-        parts = list(Formatter().parse(value))
+        for key, value in values.items():
+            # The settings are resolved already: a `${` that is left is meant as it stands.
+            facts[key] = re.sub(r"(\\*)\$\{", r"\1\1\\${", value) if isinstance(value, str) else value
+        return OmegaConf.to_object(facts)
+    except MissingMandatoryValue as error:
+        raise LazyBenchError(f"dataset {name!r}: the fact {error.key!r} is missing") from error
+    except ValidationError as error:
+        must = f"{error.key} must be {_TYPES[types[error.key]]}"
+        raise LazyBenchError(f"dataset {name!r}: {must}, not {values[error.key]!r}") from error
+
+
+def _wrong_prompt(prompt: str) -> str | None:
+    try:
+        parts = [part[1:] for part in Formatter().parse(prompt) if part[1] is not None]
     except ValueError as error:
-        return f"is no template ({error}): write a literal brace twice"
-    found = [(field, spec, conversion) for _, field, spec, conversion in parts if field is not None]
-    if any(field not in ("context", "input") or spec or conversion for field, spec, conversion in found):
-        return "may hold no fields but {context} and {input}: write a literal brace twice"
-    if not found:
-        return "must hold {context} or {input}"
+        return f"prompt is no template ({error}): write a literal brace twice"
+    if any(field not in ("context", "input") or spec or conversion for field, spec, conversion in parts):
+        return "prompt may hold no fields but {context} and {input}: write a literal brace twice"
+    return None if parts else "prompt must hold {context} or {input}"
+
+
+def _wrong_value(facts: DatasetFacts) -> str | None:
+    for key in ("max_new_tokens", "records"):
+        if (count := getattr(facts, key)) is not None and count < 1:
+            return f"{key} must be {_TYPES['int']}, not {count}"
+    if not facts.language:
+        return "language must be text such as 'en', not ''"
+    # Whether a function of the user's can be imported is seen where it is needed: a report does without.
+    if "." not in facts.metric and find_spec(f"lazybench.metrics.{facts.metric}") is None:
+        return f"metric {facts.metric!r} is unknown: {suggest(facts.metric, metrics.names())}"
+    if facts.continues is not None and facts.continues not in CONTINUED:
+        return f"continues {facts.continues!r} is unknown: {suggest(facts.continues, CONTINUED)}"
     return None
 
 
-def _wrong_metric(value: object) -> str | None:
-    if value in metrics.names():
+def _wrong_task(task: str | None) -> str | None:
+    if task is None or task in tasks():
         return None
-    return f"{value!r} is unknown: {suggest(str(value), metrics.names())}"
-
-
-def _wrong_task(value: object) -> str | None:
-    if value is None or value in tasks():
-        return None
-    wrong = _wrong_name(value)
-    if wrong:
-        return wrong
-    if value == ALL:
-        return f"{value!r} stands for all datasets: choose another name for a group of yours"
-    meant = [name for name in (*tasks(), ALL) if _letters(name) == _letters(str(value))]
-    return f"{value!r} is LongBench's own but for its spelling: did you mean {meant[0]!r}?" if meant else None
+    if not is_name(task):
+        return f"task {task!r}: {_NAME}"
+    if task == ALL:
+        return f"task {task!r} stands for all datasets: choose another name for a group of yours"
+    meant = [name for name in (*tasks(), ALL) if _letters(name) == _letters(task)]
+    return f"task {task!r} is LongBench's own but for its spelling: did you mean {meant[0]!r}?" if meant else None
 
 
 def _letters(name: str) -> str:
     return re.sub(r"[_.-]", "", name).lower()
-
-
-def _wrong_language(value: object) -> str | None:
-    return None if isinstance(value, str) and value else f"must be text such as 'en', not {value!r}"
-
-
-def _wrong_count(value: object) -> str | None:
-    counts = isinstance(value, int) and not isinstance(value, bool) and value > 0
-    return None if counts else f"must be a whole number above 0, not {value!r}"
-
-
-def _wrong_records(value: object) -> str | None:
-    return None if value is None else _wrong_count(value)
-
-
-def _wrong_flag(value: object) -> str | None:
-    return None if isinstance(value, bool) else f"must be true or false, not {value!r}"
-
-
-def _wrong_continues(value: object) -> str | None:
-    return None if value is None or value in CONTINUED else f"{value!r} is unknown: {suggest(str(value), CONTINUED)}"
-
-
-_CHECKS: dict[str, Callable[[object], str | None]] = {
-    "prompt": _wrong_prompt,
-    "max_new_tokens": _wrong_count,
-    "metric": _wrong_metric,
-    "task": _wrong_task,
-    "language": _wrong_language,
-    "records": _wrong_records,
-    "chat": _wrong_flag,
-    "first_line": _wrong_flag,
-    "stop_at_newline": _wrong_flag,
-    "continues": _wrong_continues,
-}

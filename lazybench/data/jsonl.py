@@ -45,21 +45,18 @@ def parse(lines: Iterable[bytes], source: object) -> Iterator[tuple[str, dict[st
 
 def kind(value: object) -> str:
     """What JSON calls the type of a parsed value, for messages."""
-    match value:
-        case None:
-            return "null"
-        case bool():
-            return "a boolean"
-        case int() | float():
-            return "a number"
-        case str():
-            return "a string"
-        case list():
-            return "a list"
-        case _:
-            return "an object"
+    names = {type(None): "null", bool: "a boolean", int: "a number", float: "a number", str: "a string"}
+    return names.get(type(value)) or ("a list" if isinstance(value, list | tuple) else "an object")
 
 
-def is_strings(value: object) -> bool:
-    """Whether `value` is a list of one string or more, and of nothing else."""
-    return isinstance(value, list) and bool(value) and all(isinstance(item, str) for item in value)
+def wrong_references(answers: object, all_classes: object) -> str | None:
+    """Why a prediction cannot be scored against these answers and classes; None where it can."""
+    if not _is_texts(answers):
+        return "'answers' must be a list of one string or more"
+    if all_classes is not None and not _is_texts(all_classes):
+        return "'all_classes' must be null or a list of one string or more"
+    return None
+
+
+def _is_texts(value: object) -> bool:
+    return isinstance(value, list | tuple) and bool(value) and all(isinstance(item, str) for item in value)

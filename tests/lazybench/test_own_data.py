@@ -1,0 +1,274 @@
+"""Datasets in a format of one's own, read by a function of one's own and scored by one's own metric."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import re
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support import folders, one_line, rows
+
+from lazybench import metrics
+from lazybench.config import DataConfig
+from lazybench.data import Record, choose, load_facts, load_records
+from lazybench.data.record import checked, to_records
+from lazybench.errors import LazyBenchError
+
+READER = '''
+import csv
+from pathlib import Path
+
+from lazybench.data import Record
+
+
+def read(dataset, root):
+    """The rows of `<root>/<dataset>.csv`: question, text, answer."""
+    with (Path(root) / f"{dataset}.csv").open(newline="") as file:
+        for number, (question, text, answer) in enumerate(csv.reader(file)):
+            yield Record(f"{dataset}-{number}", dataset, question, text, (answer,), None, len(text.split()))
+'''
+METRIC = "def exact(prediction, reference, all_classes):\n    return float(prediction == reference)\n"
+DATA = """# My tables.
+name: my_tables
+source: {module}.read
+root: tables
+datasets:
+  birds: {{prompt: "{{context}}\\nQuestion: {{input}}\\nAnswer:", max_new_tokens: 4, metric: {metric}}}
+  fish: {{prompt: "{{context}}\\nSummary:", max_new_tokens: 4, metric: rouge, task: animals}}
+"""
+LINE = "Which bird?,{},a wren\n".format("The wren sings at night. " * 30)
+QUICK = ("data=tables", "method=baseline", "data.limit=null", "timing.warmup=0")
+ROW = {
+    "_id": "1",
+    "dataset": "birds",
+    "input": "Who?",
+    "context": "A text.",
+    "answers": ["me"],
+    "all_classes": None,
+    "length": 3,
+    "language": "en",
+}
+
+
+@pytest.fixture
+def own(tmp_path, monkeypatch):
+    """A folder of configs with a data config, its reader and its metric beside it, to be worked in."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    configs = tmp_path / "configs"
+    (configs / "data").mkdir(parents=True)
+    (configs / "data" / "tables.yaml").write_text(DATA.format(module="table_reader", metric="table_metric.exact"))
+    (configs / "table_reader.py").write_text(READER)
+    (configs / "table_metric.py").write_text(METRIC)
+    (tmp_path / "tables").mkdir()
+    for dataset in ("birds", "fish"):
+        (tmp_path / "tables" / f"{dataset}.csv").write_text(LINE * 3)
+    yield configs
+    forget()
+
+
+def forget():
+    """As in a new process: import the modules of these tests anew."""
+    for name in ("table_reader", "table_metric"):
+        sys.modules.pop(name, None)
+    importlib.invalidate_caches()
+
+
+@pytest.fixture
+def own_run(run, own):
+    """Call a command on one's own data; fails unless the exit code is 0."""
+
+    def call(*words, command="run"):
+        forget()
+        code, out, err = run(f"--config-dir={own}", *QUICK, *words, command=command)
+        assert code == 0, err
+        return out
+
+    return call
+
+
+def test_all_of_ones_own_data_is_planned_run_and_reported(own_run, lazybench, tmp_path):
+    assert "1 of them with records to run" in own_run("task=all", command="plan")
+    out = own_run("task=all")
+    assert "records: my_tables" in out
+    (folder,) = folders(tmp_path / "runs")
+    assert [(row["_id"], row["data"]) for row in rows(folder)] == [
+        (f"{dataset}-{number}", "my_tables") for dataset in ("birds", "fish") for number in range(3)
+    ]
+    saved = yaml.safe_load((folder / "config.yaml").read_text())
+    assert saved["data"]["source"] == "table_reader.read"
+    assert saved["data"]["has"] == ["birds", "fish"]
+    assert list(saved["code"]) == ["lazybench.metrics.rouge", "table_metric"]
+    assert "0 of them with records to run" in own_run("task=all", command="plan")
+    forget()  # neither the reader nor the metric is needed for a report
+    code, out, err = lazybench("report", f"runs={tmp_path / 'runs'}", f"out={tmp_path / 'report'}")
+    assert code == 0, err
+    table = (tmp_path / "report/table1.md").read_text()
+    assert "| birds | baseline | 1/1 | 3 | 0 |" in table
+    assert "| animals | baseline | 1/1 | 3 | 0 |" in table
+
+
+def test_ones_own_data_is_listed(lazybench, own):
+    code, out, _ = lazybench("list", f"--config-dir={own}")
+    assert code == 0
+    assert re.search(r"^  birds +table_metric\.exact, at most 4 new tokens  \[data=tables, ", out, re.MULTILINE)
+
+
+def test_a_metric_of_ones_own_scores_and_its_edits_run_again(own_run, own, tmp_path):
+    for score in (0.25, 0.75):
+        text = f"# scores\n\n\ndef exact(prediction, reference, all_classes):\n    return {score}\n"
+        (own / "table_metric.py").write_text(text)
+        own_run("task=birds")
+        (own / "table_metric.py").write_text(text.replace("# scores", "# a remark"))
+        assert "finished earlier" in own_run("task=birds")
+    assert sorted(rows(folder)[0]["score"] for folder in folders(tmp_path / "runs")) == [0.25, 0.75]
+
+
+def test_an_edit_of_the_reader_that_gives_the_same_records_runs_nothing_again(own_run, own, tmp_path):
+    own_run("task=birds")
+    (own / "table_reader.py").write_text(READER + "\n\nUNUSED = 1\n")
+    assert "finished earlier" in own_run("task=birds")
+    (tmp_path / "tables/birds.csv").write_text(LINE * 2)
+    own_run("task=birds")
+    assert sorted(len(rows(folder)) for folder in folders(tmp_path / "runs")) == [2, 3]
+
+
+def test_an_installed_reader_needs_no_folder_of_configs(run, own, monkeypatch, tmp_path):
+    monkeypatch.syspath_prepend(own)
+    facts = "{prompt: '{context}', max_new_tokens: 2, metric: table_metric.exact}"
+    words = ("data=longbench", "data.name=mine", "data.source=table_reader.read", "data.root=tables", "data.limit=2")
+    words += (f"+data.datasets={{birds: {facts}}}", "task=birds", "method=baseline", "timing.warmup=0")
+    code, _, err = run(*words)
+    assert code == 0, err
+    (folder,) = folders(tmp_path / "runs")
+    assert len(rows(folder)) == 2
+
+
+def test_a_calibration_reads_ones_own_data(lazybench, own, tiny_model, tmp_path):
+    for dataset in ("birds", "fish"):
+        lines = (f"Which bird?,{'The wren sings at night. ' * 30}{number},a wren\n" for number in range(8))
+        (tmp_path / "tables" / f"{dataset}.csv").write_text("".join(lines))
+    model = (f"model.path={tiny_model}", "model.name=tiny", "model.chat=null", "model.limit=900")
+    words = ("budget='speedup >= 1.2'", "minutes=0.001", "records=2", "confirm=true", f"output={tmp_path / 'found'}")
+    code, out, err = lazybench("calibrate", f"--config-dir={own}", "data=tables", "task=all", *model, *words)
+    assert code == 0, err
+    assert "records: my_tables" in out
+
+
+@pytest.mark.parametrize(
+    ("changed", "says"),
+    [
+        ({"data/tables.yaml": DATA.format(module="table_reeder", metric="count")}, "table_reeder"),
+        ({"data/tables.yaml": DATA.format(module="table_reader.nothing", metric="count")}, "nothing"),
+        ({"data/tables.yaml": DATA.format(module="table reader", metric="count")}, "data.source=table reader.read"),
+        ({"table_reader.py": "raise ValueError('broken')"}, "data.source=table_reader.read cannot be imported: broken"),
+        ({"table_reader.py": "def read(dataset, root):\n    return None"}, "object is not iterable"),
+        ({"table_reader.py": "def read(dataset, root):\n    return []"}, "no records of birds"),
+        ({"table_reader.py": "def read(dataset, root):\n    open('/nowhere/at/all')"}, "at/all' (table_reader.py:2)"),
+        ({"table_reader.py": "def read(dataset, root):\n    yield 3"}, "birds[0]: must be a Record, or a mapping"),
+        ({"table_metric.py": "exakt = 3"}, "metric 'table_metric.exact' cannot be imported: "),
+        ({"table_metric.py": "import no_such_package"}, "No module named 'no_such_package'"),
+        ({"table_metric.py": "exact = 3"}, "metric 'table_metric.exact' is no function"),
+    ],
+)
+def test_what_is_wrong_with_ones_own_code_is_one_line(run, own, changed, says, tmp_path):
+    for name, text in changed.items():
+        (own / name).write_text(text)
+    code, _, err = run(f"--config-dir={own}", *QUICK, "task=birds")
+    assert says in one_line(code, err)
+    assert not folders(tmp_path / "runs")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        ({"input": None}, "birds[1]: 'input' must be a string, not null"),
+        ({"answers": "me"}, "birds[1]: 'answers' must be a list of one string or more"),
+        ({"length": 2.5}, "birds[1]: 'length' must be a whole number of words"),
+        ({"dataset": "fish"}, "birds[1]: 'dataset' must be 'birds', like the name asked for, not 'fish'"),
+        ({"_id": "1"}, "birds[1]: '_id' '1' stands already at data.source=table_rows.read: birds[0]"),
+        ({"context": "\ud800"}, "birds[1]: 'context' holds half of a surrogate pair"),
+    ],
+)
+@pytest.mark.parametrize("as_record", [False, True])
+def test_wrong_records_name_dataset_and_index(monkeypatch, wrong, says, as_record):
+    row = ROW | {"_id": "2"} | wrong
+    if as_record:
+        row = Record(row.pop("_id"), **row)
+    config = served(monkeypatch, lambda dataset, root: [ROW, row])
+    with pytest.raises(LazyBenchError) as caught:
+        load_records("birds", config, None)
+    assert str(caught.value).startswith(f"data.source=table_rows.read: {says}")
+
+
+def served(monkeypatch, read, **settings):
+    """The config of data that `read` serves."""
+    module = type(sys)("table_rows")
+    module.read = read
+    monkeypatch.setitem(sys.modules, "table_rows", module)
+    return DataConfig("mine", "table_rows.read", **settings)
+
+
+def test_a_reader_without_end_is_read_to_the_limit(monkeypatch):
+    def read(dataset, root):
+        assert (dataset, root) == ("birds", "anything://at/all")
+        number = 0
+        while True:
+            yield ROW | {"_id": str(number), "further": object()}
+            number += 1
+
+    config = served(monkeypatch, read, root="anything://at/all", limit=3)
+    assert [record.id for record in load_records("birds", config, None)] == ["0", "1", "2"]
+
+
+def test_all_of_a_source_without_datasets_says_what_to_give(monkeypatch):
+    config = served(monkeypatch, lambda dataset, root: [])
+    with pytest.raises(LazyBenchError, match=r"^task=all: data\.datasets is empty: give the facts of what table_rows"):
+        choose("all", config, load_facts())
+
+
+texts = st.text(st.characters(exclude_categories=["Cs"]))
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    st.builds(
+        Record,
+        id=st.text(st.characters(exclude_categories=["Cs"]), min_size=1),
+        dataset=st.just("birds"),
+        input=texts,
+        context=texts,
+        answers=st.lists(texts, min_size=1).map(tuple),
+        all_classes=st.none() | st.lists(texts, min_size=1).map(tuple),
+        length=st.integers(0, 2**63 - 1),
+        language=texts,
+    )
+)
+def test_records_come_back_as_they_are(record):
+    with pytest.MonkeyPatch.context() as patch:
+        assert load_records("birds", served(patch, lambda dataset, root: iter([record])), None) == [record]
+    row = {field: getattr(record, field) for field in Record.__dataclass_fields__ if field != "id"} | {"_id": record.id}
+    assert to_records(list(checked([("here", json.loads(json.dumps(row)))], "birds", ""))) == [record]
+
+
+def test_a_metric_of_ones_own_is_a_function_anywhere(own, monkeypatch):
+    monkeypatch.syspath_prepend(own)
+    assert metrics.get("table_metric.exact")("a", "a", None) == 1.0
+    (own / "table_metric.py").write_text("def exact(prediction, reference, all_classes):\n    {}[reference]\n")
+    forget()
+    metric = metrics.get("table_metric.exact")
+    with pytest.raises(
+        LazyBenchError, match=r"metric 'table_metric\.exact' raised KeyError: 'b' \(table_metric\.py:2\)$"
+    ):
+        metric("a", "b", None)
+    with pytest.raises(LazyBenchError, match=r"^metric 'builtins\.max' gave 'b': a score is from 0 to 1$"):
+        metrics.get("builtins.max")("a", "b", "")
+    facts = load_facts({"mine": {"prompt": "{input}", "max_new_tokens": 1, "metric": "not_there.exact"}})
+    assert facts["mine"].metric == "not_there.exact"  # a report works where the metric is not
+    assert not Path("not_there.py").exists()
