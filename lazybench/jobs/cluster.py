@@ -8,6 +8,7 @@ import subprocess
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
+from lazybench.config import RunConfig
 from lazybench.errors import LazyBenchError
 from lazybench.model.loading import cached
 from lazybench.run.job import Job
@@ -35,10 +36,11 @@ def check(launcher: str, jobs: Sequence[Job]) -> list[str]:
     if launcher != SLURM:
         return []
     _check_accounting()
-    warnings = [] if _is_one_machine() else _check_shared({place for job in jobs for place in _places(job)})
-    for path in sorted({job.config.model.path for job in jobs if not cached(job.config.model)}):
-        warnings.append(f"the weights of {path} are not on this machine: every job would fetch them; fetch them once")
-    return warnings
+    warnings = [] if _is_one_machine() else _check_shared({place for job in jobs for place in _places(job.config)})
+    far = sorted({job.config.model.path for job in jobs if not cached(job.config.model)})
+    return warnings + [
+        f"the weights of {path} are not on this machine: every job would fetch them; fetch them once" for path in far
+    ]
 
 
 def _check_accounting() -> None:
@@ -74,13 +76,13 @@ def _is_one_machine() -> bool:
     return addresses <= here
 
 
-def _places(job: Job) -> Iterator[tuple[str, str]]:
+def _places(config: RunConfig) -> Iterator[tuple[str, str]]:
     """The settings that name folders which all nodes have to see."""
-    yield "output", job.config.output
-    if job.config.data.root is not None:
-        yield "data.root", job.config.data.root
-    if Path(job.config.model.path).expanduser().exists():
-        yield "model.path", job.config.model.path
+    yield "output", config.output
+    if config.data.root is not None:
+        yield "data.root", config.data.root
+    if Path(config.model.path).expanduser().exists():
+        yield "model.path", config.model.path
 
 
 def _check_shared(places: Iterable[tuple[str, str]]) -> list[str]:
@@ -98,12 +100,7 @@ def _check_shared(places: Iterable[tuple[str, str]]) -> list[str]:
 
 def _file_system(path: Path) -> str:
     """The type of the file system that `path` is on or would be made on."""
-    while not path.exists():
-        path = path.parent
-    path, found, best = path.resolve(), "unknown", -1
-    for line in Path("/proc/self/mounts").read_text().splitlines():
-        _, place, kind, *_ = line.split()
-        place = place.replace("\\040", " ")
-        if (str(path) + "/").startswith(place.rstrip("/") + "/") and len(place) >= best:
-            found, best = kind, len(place)
-    return found
+    place = next(place for place in (path, *path.parents) if place.exists()).resolve()
+    mounts = map(str.split, Path("/proc/self/mounts").read_text().splitlines())
+    kinds = {Path(at.replace("\\040", " ")): kind for _, at, kind, *_ in mounts}  # the last one at a place hides others
+    return next((kinds[at] for at in (place, *place.parents) if at in kinds), "unknown")

@@ -43,22 +43,17 @@ def take(devices: Sequence[str], folder: Path | None = None) -> tuple[str, Lock]
 
 def visible() -> list[str]:
     """The ids of the GPUs that this process may use: those that `CUDA_VISIBLE_DEVICES` does not hide."""
+    command = ["nvidia-smi", "--query-gpu=index,uuid", "--format=csv,noheader"]
     try:
-        listed = subprocess.run(
-            ["nvidia-smi", "--query-gpu=index,uuid", "--format=csv,noheader"],
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=True,
-        )
+        listed = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
     except (OSError, subprocess.SubprocessError):
         return []
-    pairs = [[part.strip() for part in line.split(",")] for line in listed.stdout.splitlines()]
+    uuids = dict(line.replace(" ", "").split(",") for line in listed.splitlines())
     allowed = os.environ.get("CUDA_VISIBLE_DEVICES")
     if allowed is None:
-        return [uuid for _, uuid in pairs]
-    uuid_of = {name: uuid for index, uuid in pairs for name in (index, uuid)}
-    return [uuid_of[name.strip()] for name in allowed.split(",") if name.strip() in uuid_of]
+        return list(uuids.values())
+    named = uuids | {uuid: uuid for uuid in uuids.values()}
+    return [named[name.strip()] for name in allowed.split(",") if name.strip() in named]
 
 
 def claim() -> None:

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 from transformers import PreTrainedModel
 
-from lazybench.data import left_out
-from lazybench.data.record import Record
-from lazybench.jobs.outlook import Outlook
-from lazybench.methods.baseline import Baseline
+from lazybench.data import Record
 from lazybench.model.environment import RESULTS_VERSION
 from lazybench.report.console import table
 from lazybench.run.job import Job
-from lazybench.store.run_folder import CONFIG, ENVIRONMENT, RunFolder
+from lazybench.run.sources import Sources
+from lazybench.store import RunFolder
+from lazybench.store.run_folder import CONFIG, ENVIRONMENT
 from lazybench.store.states import StateFile, read
 
 # One A100 in bfloat16: what prefilling reaches of its 312e12 operations a second, and Python's time between kernels.
@@ -30,8 +28,7 @@ _TOKENS_PER_WORD = 1.4
 _CONTEXT_BYTES = 1e9  # what CUDA and its libraries take for themselves
 
 
-@dataclass(frozen=True)
-class Estimate:
+class Estimate(NamedTuple):
     """What a job takes at most on one A100.
 
     Attributes:
@@ -43,7 +40,7 @@ class Estimate:
     memory_gb: float
 
 
-def show(jobs: Sequence[Job], sources: Outlook) -> None:
+def show(jobs: Sequence[Job], sources: Sources) -> None:
     """Print the plan.
 
     Args:
@@ -72,7 +69,7 @@ def show(jobs: Sequence[Job], sources: Outlook) -> None:
         )
     header = ["method", "model", "data", "task", "records done", "A100 hours", "GPU GB"]
     print(table(header, rows, left=4))
-    for said in dict.fromkeys(left_out(job.config.task, job.config.data) for job in jobs):
+    for said in dict.fromkeys(job.left_out for job in jobs):
         if said:
             print(said)
     print(f"\n{len(jobs)} job{'s' * (len(jobs) > 1)}, {unfinished} of them with records to run")
@@ -89,7 +86,7 @@ def _hours(hours: float) -> str:
 
 
 def done_records(job: Job) -> int:
-    """How many of a job's records are done, wherever they were run."""
+    """How many of a job's records are done."""
     state = read(StateFile(job.config).path)
     if state is None or state.folder is None:
         return 0
@@ -102,7 +99,7 @@ def done_records(job: Job) -> int:
     if version != RESULTS_VERSION:
         return 0
     if isinstance(settings, dict) and job.settings["weights"] is None:
-        settings["weights"] = None  # they are out of reach here: whatever weights were met count
+        settings["weights"] = None  # they are out of reach here: those of the run so far count
     if _lies(settings) != _lies(json.loads(json.dumps(job.settings))):  # other records or weights lie there now
         return 0
     retry = job.config.retry_failed
@@ -127,9 +124,6 @@ def estimate(job: Job, model: PreTrainedModel | None, left: int) -> Estimate | N
     weights = sum(weight.numel() for weight in model.parameters())
     size = 4 if job.config.model.dtype == "float32" else 2
     step = config.num_hidden_layers * _LAYER_STEP_S + weights * size / _BYTES_PER_S
-    beside = 0
-    if job.config.timing.paired and not isinstance(job.method, Baseline):
-        beside = 1 if job.method.keep_1 is None else 2
 
     def seconds(record: Record) -> float:
         words = min(record.length * _TOKENS_PER_WORD, job.config.model.limit)
@@ -137,14 +131,13 @@ def estimate(job: Job, model: PreTrainedModel | None, left: int) -> Estimate | N
         answer = prefill + job.facts[record.dataset].max_new_tokens * step
         method = answer + (job.method.prefills - 1) * prefill
         # One untimed pass of two tokens goes before the timed one of each.
-        return (job.method.repeats * (method + prefill + step)) + beside * (answer + prefill + step)
+        return (job.method.repeats * (method + prefill + step)) + len(job.compared) * (answer + prefill + step)
 
     mean = sum(map(seconds, job.own)) / len(job.own)
-    tokens = job.config.model.limit + max(job.facts[name].max_new_tokens for name in job.datasets)
+    tokens = job.config.model.limit + job.new_tokens
     heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
     width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     kept = 2 * config.num_hidden_layers * heads * width * tokens * size
-    working = (
-        tokens * (8 * config.hidden_size + 3 * getattr(config, "intermediate_size", 4 * config.hidden_size)) * size
-    )
+    inner = getattr(config, "intermediate_size", 4 * config.hidden_size)
+    working = tokens * (8 * config.hidden_size + 3 * inner) * size
     return Estimate(mean * left / 3600, (weights * size + kept + working + _CONTEXT_BYTES) / 1e9)

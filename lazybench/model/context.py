@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 from string import Formatter
 
-from lazybench.data.facts import DatasetFacts
-from lazybench.data.record import Record
+from lazybench.data import DatasetFacts, Record
 from lazybench.model.prompts import Prompt
 
 # RepoBench's files are Python or Java, and each stands under its path. The one to complete is the last; in LongBench's
@@ -33,11 +32,11 @@ def before_continued(record: Record, facts: DatasetFacts) -> int:
 
 
 def shortenable(prompt: Prompt) -> list[tuple[int, int]]:
-    """Where in `prompt.text` the context lies, as far as it was not cut out and the answer does not continue it.
+    """Where in `prompt.text` the parts of the context lie that were not cut out and that the answer does not continue.
 
     Returns:
         starts and ends in order, one pair for each `{context}` of the dataset's prompt that something is left of.
-        Neither the question nor an instruction is ever within, however much the truncation has left of them.
+        Neither the question nor an instruction is ever within.
     """
     facts, record = prompt.builder.facts, prompt.record
     filled, places = "", []

@@ -9,9 +9,8 @@ import torch
 from transformers import LogitsProcessor, LogitsProcessorList, PreTrainedModel
 from transformers.generation.streamers import BaseStreamer
 
-from lazybench.config import ModelConfig
-from lazybench.data.facts import DatasetFacts
 from lazybench.errors import LazyBenchError, RecordFailure
+from lazybench.model.positions import positions
 from lazybench.model.prompts import Prompt
 from lazyllm.selection import described
 
@@ -151,16 +150,16 @@ class Decoder:
         tokens = ids.shape[1]
         if not tokens:
             raise RecordFailure("empty prompt: there is no token in it")
-        holds = getattr(self.model.config.get_text_config(), "max_position_embeddings", None)
+        holds = positions(self.model)
         if holds is not None and tokens + self.max_new_tokens > holds:
             raise RecordFailure(
                 f"{tokens} tokens of prompt and {self.max_new_tokens} new ones are more than the model's {holds}"
             )
 
 
-def decoder_for(model: PreTrainedModel, facts: DatasetFacts, prompt: Prompt) -> Decoder:
-    """The decoder with LongBench's settings for a dataset."""
-    tokenizer = prompt.builder.tokenizer
+def decoder_for(model: PreTrainedModel, prompt: Prompt) -> Decoder:
+    """The decoder with LongBench's settings for the prompt's dataset."""
+    facts, tokenizer = prompt.builder.facts, prompt.builder.tokenizer
     if facts.stop_at_newline:
         # The official code names these two and so leaves out other stops of the model's own.
         newline = tokenizer.encode("\n", add_special_tokens=False)[-1]
@@ -175,13 +174,13 @@ def _ids(stops: int | list[int] | None) -> list[int]:
     return list(stops) if isinstance(stops, list | tuple) else [stops]
 
 
-def read(tokens: list[int], prompt: Prompt, model: ModelConfig) -> str:
+def read(tokens: list[int], prompt: Prompt) -> str:
     """The text of a prediction, after the model's own post-processing (LongBench, `post_process`)."""
     text = prompt.builder.tokenizer.decode(tokens, skip_special_tokens=True)
-    if model.remove:
-        text = text.strip()
-        for unwanted in model.remove:
-            text = text.replace(unwanted, "")
+    unwanted = prompt.builder.model.remove
+    text = text.strip() if unwanted else text
+    for words in unwanted:
+        text = text.replace(words, "")
     return text
 
 

@@ -35,12 +35,9 @@ def _why(device: torch.device, error: Exception) -> str:
         return f"this PyTorch does not run on {device.type}"
     if not torch.backends.cuda.is_built():
         return "this PyTorch has no CUDA"
-    count = torch.cuda.device_count()
-    if not count:
+    if not (count := torch.cuda.device_count()):
         return "no NVIDIA driver, or no GPU, was found"
-    if device.index is not None and device.index >= count:
-        return f"the last GPU is cuda:{count - 1}"
-    return first_line(error)
+    return f"the last GPU is cuda:{count - 1}" if (device.index or 0) >= count else first_line(error)
 
 
 def dtype_of(config: ModelConfig) -> torch.dtype:

@@ -49,7 +49,7 @@ def _version(package: str) -> str | None:
 
 def _commit() -> str | None:
     """The commit of the checkout this runs from, `+` where it has uncommitted changes; None outside one."""
-    checkout = Path(__file__).resolve().parents[1]
+    checkout = Path(__file__).resolve().parents[2]
     if not (checkout / ".git").exists():
         return None
     try:

@@ -11,23 +11,11 @@ import struct
 from collections import Counter
 from pathlib import Path
 
-from gguf import GGMLQuantizationType, GGUFValueType
+import numpy as np
+from gguf import GGMLQuantizationType, GGUFReader, GGUFValueType
 
 _MAGIC = b"GGUF"
 _VERSIONS = (2, 3)
-_SIZES = {
-    GGUFValueType.UINT8: 1,
-    GGUFValueType.INT8: 1,
-    GGUFValueType.BOOL: 1,
-    GGUFValueType.UINT16: 2,
-    GGUFValueType.INT16: 2,
-    GGUFValueType.UINT32: 4,
-    GGUFValueType.INT32: 4,
-    GGUFValueType.FLOAT32: 4,
-    GGUFValueType.UINT64: 8,
-    GGUFValueType.INT64: 8,
-    GGUFValueType.FLOAT64: 8,
-}
 
 
 def main_type(path: Path) -> str:
@@ -60,7 +48,7 @@ class _Header:
         tensors, settings = self._number("<Q"), self._number("<Q")
         for _ in range(settings):
             self._skip_text()
-            self._skip_value(self._number("<I"))
+            self._skip_values(self._number("<I"), 1)
         counts: Counter[str] = Counter()
         for _ in range(tensors):
             self._skip_text()
@@ -78,15 +66,13 @@ class _Header:
         length = self._number("<Q")
         self._at += length
 
-    def _skip_value(self, kind: int) -> None:
-        if kind == GGUFValueType.STRING:
-            self._skip_text()
-        elif kind == GGUFValueType.ARRAY:
-            inner, count = self._number("<I"), self._number("<Q")
-            if inner in _SIZES:
-                self._at += count * _SIZES[GGUFValueType(inner)]
+    def _skip_values(self, kind: int, count: int) -> None:
+        scalar = GGUFReader.gguf_scalar_to_np.get(GGUFValueType(kind))
+        if scalar is not None:
+            self._at += count * np.dtype(scalar).itemsize
+            return
+        for _ in range(count):
+            if kind == GGUFValueType.STRING:
+                self._skip_text()
             else:
-                for _ in range(count):
-                    self._skip_value(inner)
-        else:
-            self._at += _SIZES[GGUFValueType(kind)]
+                self._skip_values(self._number("<I"), self._number("<Q"))

@@ -58,9 +58,8 @@ class Weights:
         folder = Path(self.place)
         if not self.is_local:
             return f"{self.place}@{self._commit(config)}"
-        names = [self.gguf_file] if self.gguf_file else sorted(path.name for path in folder.iterdir())
         digest = hashlib.sha256()
-        for path in (folder / name for name in names):
+        for path in [folder / self.gguf_file] if self.gguf_file else sorted(folder.iterdir()):
             if path.is_file():
                 digest.update(f"{path.name} {path.stat().st_size}\n".encode())
                 digest.update(_samples(path))
@@ -151,14 +150,18 @@ def names_tokenizer(config: ModelConfig) -> bool:
 def load_model(config: ModelConfig) -> PreTrainedModel:
     """Load a model for inference on its device; one with random weights where the config has a `shape`.
 
+    Random weights are the same each time, and the vocabulary grows to the tokenizer's if that is larger.
+
     Raises:
         LazyBenchError: it cannot be had, or its device or attention is not available.
     """
-    device = device_of(config)
+    device, kind = device_of(config), {"dtype": dtype_of(config), "attn_implementation": config.attention}
     try:
-        if config.shape:
-            return _random_model(config, device)
-        return _whole_model(config).to(device).eval()
+        if not config.shape:
+            return _whole_model(config, kind).to(device).eval()
+        vocabulary = len(load_tokenizer(config))
+        torch.manual_seed(0)
+        return _from_structure(config, device, vocabulary, **kind)
     except Exception as error:
         if not ran_out(error):
             raise
@@ -166,28 +169,6 @@ def load_model(config: ModelConfig) -> PreTrainedModel:
             f"model.path={config.path} does not fit into the memory of {device} as {dtype_of(config)}: set a narrower "
             "model.dtype, or take a smaller model or another model.device"
         ) from None
-
-
-def _whole_model(config: ModelConfig) -> PreTrainedModel:
-    """The model with each of its weights; transformers alone would fill in random ones for those that are missing."""
-    place = locate(config).place
-    # Transformers goes on without this file if it is broken, and generations then end elsewhere.
-    if damage := model_folder.damage(Path(place), "generation_config.json"):
-        raise LazyBenchError(f"model.path={config.path}: {damage} (get the file again, or remove it)")
-    model, info = _load(
-        AutoModelForCausalLM,
-        config,
-        dtype=dtype_of(config),
-        attn_implementation=config.attention,
-        weights_only=True,
-        output_loading_info=True,
-    )
-    if missing := sorted(info["missing_keys"]):
-        raise LazyBenchError(
-            f"model.path={config.path}: its files lack {len(missing)} of the model's weights, such as {missing[0]} "
-            "(they are incomplete, or config.json is another model's)"
-        )
-    return model
 
 
 def load_skeleton(config: ModelConfig) -> PreTrainedModel:
@@ -198,13 +179,36 @@ def load_skeleton(config: ModelConfig) -> PreTrainedModel:
     Raises:
         LazyBenchError: its config cannot be had, or is no model's.
     """
+    return _from_structure(config, torch.device("meta"))
+
+
+def _whole_model(config: ModelConfig, kind: dict[str, Any]) -> PreTrainedModel:
+    """The model with each of its weights; transformers alone would fill in random ones for those that are missing."""
+    # Transformers goes on without this file if it is broken, and generations then end elsewhere.
+    if damage := model_folder.damage(Path(locate(config).place), "generation_config.json"):
+        raise LazyBenchError(f"model.path={config.path}: {damage} (get the file again, or remove it)")
+    model, info = _load(AutoModelForCausalLM, config, weights_only=True, output_loading_info=True, **kind)
+    if missing := sorted(info["missing_keys"]):
+        raise LazyBenchError(
+            f"model.path={config.path}: its files lack {len(missing)} of the model's weights, such as {missing[0]} "
+            "(they are incomplete, or config.json is another model's)"
+        )
+    return model
+
+
+def _from_structure(config: ModelConfig, device: torch.device, vocabulary: int = 0, **kind: Any) -> PreTrainedModel:
+    """A model without a checkpoint's weights; its vocabulary has `vocabulary` tokens at least."""
     try:
         structure = _structure(config)
-        with torch.device("meta"):
-            model = AutoModelForCausalLM.from_config(structure, trust_remote_code=config.trust_remote_code)
+        if vocabulary:
+            structure.vocab_size = max(structure.vocab_size, vocabulary)
+        with device:
+            model = AutoModelForCausalLM.from_config(structure, trust_remote_code=config.trust_remote_code, **kind)
     except LazyBenchError:
         raise
-    except Exception as error:  # whatever a model's own code raises
+    except Exception as error:  # a model's own code may raise anything
+        if ran_out(error):
+            raise
         setting = "model.shape" if config.shape else f"model.path={config.path}"
         raise LazyBenchError(f"{setting}: no causal language model can be made of it: {first_line(error)}") from error
     return model.eval()
@@ -220,25 +224,6 @@ def _structure(config: ModelConfig) -> PretrainedConfig:
         if not config.outline:
             raise
         return AutoConfig.for_model(**config.outline)
-
-
-def _random_model(config: ModelConfig, device: torch.device) -> PreTrainedModel:
-    """Random weights, the same each time; the vocabulary grows to the tokenizer's if that is larger."""
-    try:
-        shape = AutoConfig.for_model(**config.shape)
-        shape.vocab_size = max(shape.vocab_size, len(load_tokenizer(config)))
-        torch.manual_seed(0)
-        with device:
-            model = AutoModelForCausalLM.from_config(
-                shape, dtype=dtype_of(config), attn_implementation=config.attention
-            )
-    except LazyBenchError:
-        raise
-    except Exception as error:  # the configs' own checks raise all sorts
-        if ran_out(error):
-            raise
-        raise LazyBenchError(f"model.shape: {first_line(error)}") from error
-    return model.eval()
 
 
 def weights_format(config: ModelConfig) -> str:
@@ -306,7 +291,9 @@ def _explain(config: ModelConfig, error: Exception, offline: str | None) -> tupl
         path = Path(weights.place) / weights.gguf_file
         return said, f"a file of {path.stat().st_size:,} bytes; get it again if it is damaged or cut short"
     if weights.is_local:
-        return model_folder.explain(Path(weights.place), said, not config.shape, not names_tokenizer(config))
+        folder, advice = Path(weights.place), model_folder.WHOLE
+        lacking = model_folder.lacking(folder, weights=not config.shape, tokenizer=not names_tokenizer(config))
+        return lacking or (model_folder.damage(folder) or said, advice)
     if offline:
         return f"{offline}, and the local cache lacks it", "connect to the hub, or give a local folder or .gguf file"
     return said, "log in with `hf auth login` if the model is gated, or give a local folder or .gguf file"

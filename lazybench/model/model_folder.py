@@ -13,7 +13,7 @@ from lazybench.errors import first_line
 _OBJECTS = ("config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json")
 _WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
 _TOKENIZERS = ("tokenizer.json", "*.model", "*.tiktoken", "vocab.*", "tekken.json")
-_MANNERS = "a folder must hold whole config.json, tokenizer and .safetensors files, as save_pretrained writes them"
+WHOLE = "a folder must hold whole config.json, tokenizer and .safetensors files, as save_pretrained writes them"
 
 
 def lacking(folder: Path, weights: bool = True, tokenizer: bool = True) -> tuple[str, str] | None:
@@ -36,7 +36,7 @@ def lacking(folder: Path, weights: bool = True, tokenizer: bool = True) -> tuple
     if elsewhere := sorted([*folder.glob("*.gguf"), *folder.glob("*/config.json"), *folder.glob("*/*/config.json")]):
         other = elsewhere[0] if elsewhere[0].suffix == ".gguf" else elsewhere[0].parent
         return said, f"a model is in {other}: give model.path={other}"
-    return said, _MANNERS
+    return said, WHOLE
 
 
 def damage(folder: Path, pattern: str = "*") -> str | None:
@@ -55,18 +55,6 @@ def damage(folder: Path, pattern: str = "*") -> str | None:
         except (OSError, ValueError, SafetensorError) as error:
             return f"{path}: {first_line(error)}"
     return None
-
-
-def explain(folder: Path, said: str, weights: bool, tokenizer: bool) -> tuple[str, str]:
-    """What was wrong with a model's folder, and what to do.
-
-    Args:
-        folder: the folder.
-        said: what the library said of it.
-        weights: whether it must hold weights.
-        tokenizer: whether it must hold a tokenizer.
-    """
-    return lacking(folder, weights, tokenizer) or (damage(folder) or said, _MANNERS)
 
 
 def _holds(folder: Path, patterns: list[str]) -> bool:

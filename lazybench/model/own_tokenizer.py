@@ -7,15 +7,10 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from hydra.errors import InstantiationException
-from hydra.utils import instantiate
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
-from lazybench.data.hub import OutOfReach
 from lazybench.errors import LazyBenchError
-from lazybench.model.instance import why_not_made
-
-_KEY = "model.tokenizer"
+from lazybench.model import instance
 
 
 def make(settings: Mapping[str, Any]) -> PreTrainedTokenizerBase:
@@ -24,16 +19,11 @@ def make(settings: Mapping[str, Any]) -> PreTrainedTokenizerBase:
     Raises:
         LazyBenchError: `_target_` does not name what makes a tokenizer, or it refuses its arguments.
     """
-    target = settings.get("_target_")
-    if not target:
-        raise LazyBenchError(f"{_KEY} has no _target_: name a function such as lazybench.model.xgen_tokenizer.build")
-    try:
-        tokenizer = instantiate(dict(settings), _convert_="all")
-    except InstantiationException as error:
-        kind = OutOfReach if isinstance(error.__cause__, OutOfReach) else LazyBenchError
-        raise kind(why_not_made(_KEY, error)) from error
+    tokenizer = instance.make("model.tokenizer", settings, "a function such as lazybench.model.xgen_tokenizer.build")
     if not isinstance(tokenizer, PreTrainedTokenizerBase):
-        raise LazyBenchError(f"{_KEY}._target_={target} does not make a tokenizer of transformers")
+        raise LazyBenchError(
+            f"model.tokenizer._target_={settings['_target_']} does not make a tokenizer of transformers"
+        )
     return tokenizer
 
 

@@ -8,8 +8,7 @@ import torch
 from transformers import PreTrainedTokenizerBase
 
 from lazybench.config import ModelConfig
-from lazybench.data.facts import DatasetFacts
-from lazybench.data.record import Record
+from lazybench.data import DatasetFacts, Record
 from lazybench.errors import LazyBenchError, first_line
 
 

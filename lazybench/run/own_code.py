@@ -36,15 +36,17 @@ def digests(made: object, settings: Mapping[str, Any], metrics: Iterable[str]) -
     Args:
         made: the method; the modules of its class and of the bases of that count.
         settings: settings with `_target_` in them, at any depth; the modules of those count.
-        metrics: names of metrics; the modules of those count.
+        metrics: names of metrics, `module.function` for the user's own; the modules of those count.
 
     Returns:
         digests by module, e.g. `{"keep_ends": "3fa9c1d200b7", "lazybench.metrics.qa_f1": "98b1e6f0aa41"}`.
     """
-    modules = {of.__module__ for of in type(made).__mro__} | {_module_of(target) for target in _targets(settings)}
+    metrics = set(metrics)
+    targets = {*_targets(settings), *(name for name in metrics if "." in name)}
+    modules = {of.__module__ for of in type(made).__mro__} | {_module_of(target) for target in targets}
     modules = {name for name in modules if _top(name) not in _KNOWN | sys.stdlib_module_names}
     packages = {_top(name) for name in modules}
-    entries = sorted(modules | {f"{_METRICS}{name}" for name in metrics})
+    entries = sorted(modules | {f"{_METRICS}{name}" for name in metrics - targets})
     return {name: _digest(reached) for name in entries if (reached := _reached(name, packages))}
 
 
@@ -70,7 +72,7 @@ def _module_of(target: str) -> str:
 
 
 def _reached(entry: str, packages: set[str]) -> dict[str, str]:
-    """The meaning of a module and of all that it imports, as far as that counts, by name."""
+    """The meaning by name of a module and of those it imports, where they count."""
     found: dict[str, str] = {}
     met, waiting = set(), [entry]
     while waiting:
@@ -110,23 +112,18 @@ def _meaning(spec: ModuleSpec) -> str:
     module = sys.modules.get(spec.name)
     if module is not None and module in _loaded:
         return _loaded[module]
-    text = _source(spec)
+    try:
+        text = spec.loader.get_source(spec.name)
+    except (AttributeError, ImportError):
+        text = None
+    if text is None and spec.has_location:  # compiled code: a digest of its file stands for it
+        text = repr(hashlib.sha256(Path(spec.origin).read_bytes()).hexdigest())
+    text = text or ""
     with suppress(SyntaxError, ValueError, RecursionError):
         text = ast.unparse(ast.parse(text))
     if module is not None:
         _loaded[module] = text
     return text
-
-
-def _source(spec: ModuleSpec) -> str:
-    """A module's source; where it comes without, as compiled code does, a text with a digest of its file."""
-    try:
-        source = spec.loader.get_source(spec.name)
-    except (AttributeError, ImportError):
-        source = None
-    if source is None and spec.has_location:
-        return repr(hashlib.sha256(Path(spec.origin).read_bytes()).hexdigest())
-    return source or ""
 
 
 def _imports(source: str, spec: ModuleSpec) -> Iterator[str]:

@@ -10,19 +10,21 @@ from typing import Any
 from tqdm import tqdm
 
 from lazybench.config import RunConfig
-from lazybench.data import data_label, left_out
+from lazybench.data import data_label
 from lazybench.methods.calibrated import Calibrated
 from lazybench.model import environment
 from lazybench.model.loading import load_model
-from lazybench.report.console import disturbances, scores_table
-from lazybench.report.provenance import provenance
+from lazybench.report.labels import provenance
 from lazybench.run.bench import Bench
-from lazybench.run.command import command_of
-from lazybench.run.job import Job, Sources, check_job, prepare
-from lazybench.run.summary import summarise
+from lazybench.run.job import Job, check_job, prepare
+from lazybench.run.origin import command_of
+from lazybench.run.sources import Sources
+from lazybench.run.summary import disturbances, scores_table, summarise
 from lazybench.run.tracing import trace
-from lazybench.store.run_folder import TRACES, Key, RunFolder, journal_names
+from lazybench.store import RunFolder
+from lazybench.store.journal import PREDICTIONS, TRACES, read_rows
 from lazybench.store.states import StateFile
+from lazybench.store.survey import survey
 
 
 def run(config: RunConfig) -> Path:
@@ -46,41 +48,36 @@ def _run(job: Job, sources: Sources, state: StateFile) -> Path:
     _announce(job, where)
     state.found(folder.path, len(job.own), job.settings, where)
     scores = None if config.rerun else folder.finished(job.keys, config.trace)
-    if scores is None or (config.retry_failed and _failed(folder, config.trace)):
+    if scores is None or (config.retry_failed and folder.failed(config.trace)):
         folder.check()
         check_job(job, sources)
+        # How tables and figures show the method decides nothing, so it is no part of `where`.
+        shown = {"appearance": job.method.appearance} if job.method.appearance else {}
         model = load_model(config.model)
         job.method.prepare(model)
-        bench = Bench(config, job.method, model, job.tokenizer, job.facts)
-        with folder.opened({**job.settings, "command": command_of(config)}, where):
+        with folder.opened({**job.settings, "command": command_of(config)}, {**where, **shown}):
             state.running(folder.path, len(job.own))
-            scores = _complete(folder, bench, job)
+            scores = _complete(folder, Bench(job, model), job)
     else:
         print("finished earlier: nothing to do")
     _report(job, scores, folder)
     return folder.path
 
 
-def _failed(folder: RunFolder, traced: bool) -> set[Key]:
-    return {key for name in journal_names(traced) for key, row in folder.done(name).items() if row.get("error")}
-
-
 def _complete(folder: RunFolder, bench: Bench, job: Job) -> Mapping[str, Any] | None:
     """Run the records that the folder lacks, then sum up all of them; None while other shards have some to run."""
-    done, traced = folder.done(), folder.done(TRACES)
-    if job.config.retry_failed:
-        failed = _failed(folder, job.config.trace)
-        folder.predictions.drop(failed)
-        folder.traces.drop(failed)
-        done, traced = ({key: row for key, row in rows.items() if key not in failed} for rows in (done, traced))
+    failed = folder.failed(job.config.trace) if job.config.retry_failed else set()
+    folder.predictions.drop(failed)
+    folder.traces.drop(failed)
+    done, traced = (folder.done(name).keys() - failed for name in (PREDICTIONS, TRACES))
     missing = [record for record in job.own if record.key not in done]
-    if job.config.rerun and (kept := RunFolder(folder.path).survey(None)[0]):
+    if job.config.rerun and (kept := survey(folder.path)[0]):
         print(f"running anew: the {kept} records in {folder.path} stay until {len(job.own)} are done again")
     if len(missing) < len(job.own):
         print(f"going on in {folder.path}: {len(job.own) - len(missing)} of {len(job.own)} records are done")
     if missing:
         bench.warm_up(missing[0])
-    for place, record in enumerate(tqdm(missing, unit="record", desc=bench.method.name, disable=not missing)):
+    for place, record in enumerate(tqdm(missing, unit="record", desc=job.method.name, disable=not missing)):
         folder.predictions.add(bench.row(record, backwards=place % 2 == 1))
     if job.config.trace:
         untraced = [record for record in job.own if record.key not in traced]
@@ -97,15 +94,15 @@ def _announce(job: Job, where: Mapping[str, Any]) -> None:
     model = f"{config.model.name} ({where['weights_format']})"
     print(f"model {model}, data {config.data.name}, method {job.method.name}, task {config.task}{part}")
     print(f"records: {data_label(config.data)}")
-    if lacking := left_out(config.task, config.data):
-        print(lacking)
+    if job.left_out:
+        print(job.left_out)
     if isinstance(job.method, Calibrated):
         print(f"calibrated for {job.method.budget}: {provenance(asdict(job.method))}")
 
 
 def _report(job: Job, scores: Mapping[str, Any] | None, folder: RunFolder) -> None:
     if scores is None:
-        done = len(RunFolder(folder.path).done().keys() & set(job.keys))
+        done = len(read_rows(folder.path, PREDICTIONS).keys() & set(job.keys))
         print(f"\nshard {job.config.shard} is done, {done} of the run's {len(job.keys)} records are: {folder.path}")
         return
     print(f"\n{scores_table(scores)}\n")

@@ -3,33 +3,52 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from statistics import fmean
+from typing import TypeVar
 
 from lazybench import metrics
-from lazybench.data.facts import DatasetFacts
+from lazybench.data import DatasetFacts
 
+T = TypeVar("T")
 # Metrics that are reported beside another under their own names: the two disagree, and both are in use.
 _BESIDE = {"rouge": ("rouge_score_l",), "code_sim": ("code_sim_indel",)}
 
 
-def score(facts: DatasetFacts, prediction: str, answers: Sequence[str], all_classes: Sequence[str] | None) -> float:
-    """LongBench's official score of one prediction, 0 to 1: the best over the references.
+def score(
+    facts: DatasetFacts,
+    prediction: str,
+    answers: Sequence[str],
+    all_classes: Sequence[str] | None,
+    metric: str | None = None,
+) -> float:
+    """LongBench's official score of one prediction, 0 to 1: the best over the references, by another `metric` if given.
 
     Raises:
         LazyBenchError: the metric cannot use these references or classes.
     """
-    return _best(facts.metric, facts, prediction, answers, all_classes)
+    if facts.first_line:
+        prediction = prediction.lstrip("\n").split("\n")[0]
+    measure = metrics.get(metric or facts.metric)
+    return max((measure(prediction, answer, all_classes) for answer in answers), default=0.0)
 
 
 def beside(
     facts: DatasetFacts, prediction: str, answers: Sequence[str], all_classes: Sequence[str] | None
 ) -> dict[str, float]:
     """The further scores of one prediction by metric, 0 to 1; empty for most datasets."""
-    return {metric: _best(metric, facts, prediction, answers, all_classes) for metric in _BESIDE.get(facts.metric, ())}
+    further = _BESIDE.get(facts.metric, ())
+    return {metric: score(facts, prediction, answers, all_classes, metric) for metric in further}
 
 
 def dataset_score(scores: Sequence[float]) -> float:
     """Score of a dataset, 0 to 100: the mean of its records' scores (0 to 1). Needs one at least."""
-    return 100 * sum(scores) / len(scores)
+    return 100 * fmean(scores)
+
+
+def by_task(datasets: Mapping[str, T], facts: Mapping[str, DatasetFacts]) -> dict[str, list[T]]:
+    """What there is of each dataset, by task; a dataset that belongs to no task is left out."""
+    tasks = dict.fromkeys(facts[name].task for name in datasets)
+    return {task: [of for name, of in datasets.items() if facts[name].task == task] for task in tasks if task}
 
 
 def task_scores(datasets: Mapping[str, float], facts: Mapping[str, DatasetFacts]) -> dict[str, float]:
@@ -39,22 +58,4 @@ def task_scores(datasets: Mapping[str, float], facts: Mapping[str, DatasetFacts]
         datasets: score of each dataset, 0 to 100. One that belongs to no task counts nowhere.
         facts: what `load_facts` returned.
     """
-    by_task: dict[str, list[float]] = {}
-    for name, value in datasets.items():
-        task = facts[name].task
-        if task is not None:
-            by_task.setdefault(task, []).append(value)
-    return {task: sum(values) / len(values) for task, values in by_task.items()}
-
-
-def _best(
-    metric: str,
-    facts: DatasetFacts,
-    prediction: str,
-    answers: Sequence[str],
-    all_classes: Sequence[str] | None,
-) -> float:
-    if facts.first_line:
-        prediction = prediction.lstrip("\n").split("\n")[0]
-    measure = metrics.get(metric)
-    return max((measure(prediction, answer, all_classes) for answer in answers), default=0.0)
+    return {task: fmean(scores) for task, scores in by_task(datasets, facts).items()}

@@ -1,22 +1,33 @@
-"""From records to a dataset's and a task's numbers."""
+"""From records to a dataset's and a task's numbers, and how a run prints them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from statistics import fmean
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from statistics import stdev
 from typing import Any
 
-from lazybench.data.facts import DatasetFacts
+import pandas as pd
 
-_TIMES = {"ttft_speedup": "ttft_s", "generation_speedup": "generation_s", "decode_step_speedup": "decode_step_s"}
-# What a time is set against, by what is behind a speedup's name: the unmodified model, or the method's own engine.
-_OVER = {"": "baseline", "_over_keep_1": "keep_1"}
-_AVERAGED = ("score", *(f"{name}{over}" for name in _TIMES for over in _OVER), "prompt_computed")
-_COUNTED = ("records", "failed", "disturbed", "retaken")
+from lazybench.data import DatasetFacts
+from lazybench.report import averages
+from lazybench.report.averages import COMPUTED, DECODE_STEP, GENERATION, SCORE, TTFT, Tasks
+from lazybench.report.console import table
+from lazybench.report.run_data import records_table, row_of
+from lazybench.run import scoring
+
+_AVERAGED = (SCORE, *TTFT, *GENERATION, *DECODE_STEP, replace(COMPUTED, scale=1))
+# Of the engine with nothing pruned the terminal shows the first token alone; a report's tables have all of it.
+_SPEEDUPS = {
+    "TTFT speedup": "ttft_speedup",
+    "over keep 1": "ttft_speedup_over_keep_1",
+    "generation speedup": "generation_speedup",
+    "decode step speedup": "decode_step_speedup",
+}
 
 
 def summarise(rows: Iterable[Mapping[str, Any]], facts: Mapping[str, DatasetFacts]) -> dict[str, Any]:
-    """Scores and speedups of a run.
+    """Scores and speedups of a run, averaged as in a report's tables.
 
     Args:
         rows: the run's records.
@@ -25,7 +36,7 @@ def summarise(rows: Iterable[Mapping[str, Any]], facts: Mapping[str, DatasetFact
     Returns:
         `datasets` and `tasks`, each by name, and `mean_of_tasks`, which is None for a single task. Each has
         `score` (0 to 100), `records`, `failed` (records the method could not run, left out of the rest), `disturbed`
-        (records whose times other work on the machine had a part in, left out of speedups), `retaken` (passes taken
+        (records with a pass that other work on the machine disturbed, left out of speedups), `retaken` (passes taken
         again for that), `prompt_computed` (1 is the whole prompt once), `score_by_seed` (the score of each seed of a
         method that has several, else None), and speedups: `ttft_speedup`, `generation_speedup` and
         `decode_step_speedup` over the unmodified model, each also `..._over_keep_1`, over the method's own engine with
@@ -33,61 +44,66 @@ def summarise(rows: Iterable[Mapping[str, Any]], facts: Mapping[str, DatasetFact
         records; None without such times. A task's values are the mean over its datasets, and `mean_of_tasks` is the
         mean over the tasks.
     """
-    by_dataset: dict[str, list[Mapping[str, Any]]] = {}
-    for row in rows:
-        by_dataset.setdefault(row["dataset"], []).append(row)
-    datasets = {name: _dataset(by_dataset[name]) for name in facts if name in by_dataset}
-    by_task: dict[str, list[dict[str, Any]]] = {}
-    for name, numbers in datasets.items():
-        if facts[name].task is not None:
-            by_task.setdefault(facts[name].task, []).append(numbers)
-    tasks = {task: _macro_average(of) for task, of in by_task.items()}
-    mean = _macro_average(list(tasks.values())) if len(tasks) > 1 else None
-    return {"datasets": datasets, "tasks": tasks, "mean_of_tasks": mean}
-
-
-def _dataset(every: list[Mapping[str, Any]]) -> dict[str, Any]:
-    rows = [row for row in every if not row.get("error")]
-    timed = [row for row in rows if not row["disturbed"]]
-    counts = {
-        "records": len(rows),
-        "failed": len(every) - len(rows),
-        "disturbed": len(rows) - len(timed),
-        "retaken": sum(row["retaken"] for row in rows),
-    }
-    if not rows:
-        return {**dict.fromkeys((*_AVERAGED, "score_by_seed")), **counts}
+    records = records_table(row_of(row, f"{row['dataset']}/{row['_id']}") for row in rows)
+    by_dataset = dict(iter(records.groupby("dataset")))
+    by_dataset = {name: by_dataset[name] for name in facts if name in by_dataset}
+    by_task = scoring.by_task(by_dataset, facts)
     return {
-        "score": 100 * fmean(row["score"] for row in rows),
-        **counts,
-        **{
-            f"{name}{over}": _speedup(timed, time, f"{other}_{time}")
-            for name, time in _TIMES.items()
-            for over, other in _OVER.items()
-        },
-        "prompt_computed": fmean(row["prompt_computed"] for row in rows),
-        "score_by_seed": _by_seed([[repeat["score"] for repeat in row.get("repeats", ())] for row in rows], 100),
+        "datasets": {name: _numbers([[of]]) for name, of in by_dataset.items()},
+        "tasks": {task: _numbers([of]) for task, of in by_task.items()},
+        "mean_of_tasks": _numbers([*by_task.values()]) if len(by_task) > 1 else None,
     }
 
 
-def _by_seed(scores: Sequence[Sequence[float] | None], scale: float = 1) -> list[float] | None:
-    """The mean of each seed over records or datasets; None where there are not several seeds throughout."""
-    if not all(scores):
+def _numbers(tasks: Tasks) -> dict[str, Any]:
+    every = pd.concat([records for datasets in tasks for records in datasets])
+    ran = averages.ran(every)
+    found = {of.key: averages.average(averages.usable(tasks, of), of) for of in _AVERAGED}
+    return {
+        **{key: None if number is None else number.value for key, number in found.items()},
+        "score_by_seed": averages.average_by_seed(averages.usable(tasks, SCORE), SCORE),
+        "records": len(ran),
+        "failed": len(every) - len(ran),
+        "disturbed": len(ran) - len(averages.undisturbed(ran)),
+        "retaken": int(ran["retaken"].sum()),
+    }
+
+
+def scores_table(scores: Mapping[str, Any]) -> str:
+    """Scores and speedups per dataset, per task, and over the tasks; what failed or was disturbed is counted.
+
+    Behind the score of a method with several seeds stands the standard deviation over them. Columns that have no
+    number in any row are left out. A speedup above 1 is faster.
+    """
+    named = {**scores["datasets"], **{f"{task} (mean of datasets)": of for task, of in scores["tasks"].items()}}
+    if scores["mean_of_tasks"] is not None:
+        named[f"mean of {len(scores['tasks'])} tasks"] = scores["mean_of_tasks"]
+    every = named.values()
+    columns = {"records": [str(of["records"]) for of in every], "score": [_score(of) for of in every]}
+    columns |= {title: [_text(of[key], "{:.2f}x") for of in every] for title, key in _SPEEDUPS.items()}
+    columns["% prompt computed"] = [_text(of["prompt_computed"], "{:.2%}").removesuffix("%") for of in every]
+    columns |= {key: [str(of[key]) for of in every] for key in ("failed", "disturbed")}
+    shown = {key: cells for key, cells in columns.items() if key in ("records", "score") or set(cells) - {"-", "0"}}
+    return table(["", *shown], list(zip(named, *shown.values(), strict=True)))
+
+
+def disturbances(scores: Mapping[str, Any]) -> str | None:
+    """What is to be said of passes that other work on the machine disturbed; None where there were none."""
+    parts = scores["datasets"].values()
+    retaken, disturbed = (sum(numbers[key] for numbers in parts) for key in ("retaken", "disturbed"))
+    if not retaken:
         return None
-    return [scale * fmean(of_seed) for of_seed in zip(*scores, strict=True)]
+    said = f"other work on this machine: {retaken} passes were taken again"
+    if not disturbed:
+        return said
+    advice = "end it, or set OMP_NUM_THREADS to the CPUs that are free, and run anew with rerun=true"
+    return f"{said}; {disturbed} records stayed disturbed and are in no speedup ({advice})"
 
 
-def _speedup(rows: list[Mapping[str, Any]], time: str, other: str) -> float | None:
-    """Mean of another's time over the mean of the method's, on the records that have both."""
-    # An answer of one token has no decode step.
-    both = [(row[other], row[time]) for row in rows if row[other] is not None and row[time] is not None]
-    return fmean(of for of, _ in both) / fmean(own for _, own in both) if both else None
+def _score(numbers: Mapping[str, Any]) -> str:
+    seeds = numbers["score_by_seed"]
+    return _text(numbers["score"], "{:.2f}") + (f" ± {stdev(seeds):.2f}" if seeds else "")
 
 
-def _macro_average(members: list[dict[str, Any]]) -> dict[str, Any]:
-    averaged = {}
-    for key in _AVERAGED:
-        values = [numbers[key] for numbers in members]
-        averaged[key] = None if None in values else fmean(values)
-    averaged["score_by_seed"] = _by_seed([numbers["score_by_seed"] for numbers in members])
-    return averaged | {key: sum(numbers[key] for numbers in members) for key in _COUNTED}
+def _text(value: float | None, form: str) -> str:
+    return "-" if value is None else form.format(value)

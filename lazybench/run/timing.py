@@ -1,4 +1,4 @@
-"""Timed passes: how long an answer took, and whether other work on the machine had a part in that."""
+"""Timed passes: how long an answer took, and whether other work on the machine slowed it down."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def timed(method: Method, prompt: Prompt, decode: Decoder, seed: int) -> Pass:
 
 
 def undisturbed(take: Callable[[], Pass], device: torch.device, least: float) -> Pass:
-    """A pass that other work has not slowed down, as far as that can be had.
+    """A pass that other work has not slowed down, or the last of several that it has.
 
     A pass on a CPU is disturbed if its process got less than a share of wall time times threads; it is taken again,
     up to `RETAKES` times. The process's CPU time says nothing of a pass on another device: that counts as it is.

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from statistics import fmean
 from typing import Any
 
 import torch
 
 import lazyllm
-from lazybench.data.record import Record
+from lazybench.data import Record
 from lazybench.errors import RecordFailure
-from lazybench.methods.base import Output, answer
+from lazybench.methods.base import answer
 from lazybench.model.decoding import Decoder
 from lazybench.model.prompts import Prompt
 from lazybench.run.bench import Bench
@@ -31,35 +32,27 @@ def trace(bench: Bench, record: Record) -> dict[str, Any]:
         tokens that have keys and values in the layers after it (paper, Figure 7);
         `attention`, for the baseline: the newest token's attention by layer (paper, Figure 2).
     """
-    prompt = bench.prompt(record)
+    prompt = bench.job.prompt(record)
     traced: dict[str, Any] = {"_id": record.id, "dataset": record.dataset}
     try:
-        return traced | bench.attempt(prompt, lambda: _traced(bench, prompt))
+        return traced | bench.attempt(prompt, lambda decode: _traced(bench, prompt, replace(decode, tracing=True)))
     except (RecordFailure, LazyLLMError) as failure:
         return traced | {"error": str(failure)}
 
 
-def _traced(bench: Bench, prompt: Prompt) -> dict[str, Any]:
-    if bench.is_baseline:
-        return {"first_token_kl": 0.0, "attention": _attention(bench, prompt)}
-    unmodified = _tracing(bench, prompt, new_tokens=1)
-    unmodified(prompt.ids)
-    divergences, progress = [], {}
-    for seed in range(bench.method.repeats):
+def _traced(bench: Bench, prompt: Prompt, decode: Decoder) -> dict[str, Any]:
+    first = replace(decode, max_new_tokens=1)
+    if bench.job.is_baseline:
+        return {"first_token_kl": 0.0, "attention": _attention(prompt, first)}
+    first(prompt.ids)
+    unmodified, divergences, progress = first.first_logits, [], {}
+    for seed in range(bench.job.method.repeats):
         # What is computed by step takes a whole answer, which one seed shows; the rest is about the first token.
-        decode = _tracing(bench, prompt, new_tokens=None if seed == 0 else 1)
-        output = answer(bench.method, prompt, decode, seed)
-        divergences.append(_divergence(unmodified.first_logits, decode.first_logits))
-        progress = progress or _progress(output)
+        of_seed = decode if seed == 0 else first
+        output = answer(bench.job.method, prompt, of_seed, seed)
+        divergences.append(_divergence(unmodified, of_seed.first_logits))
+        progress = progress or _progress(output.stats)
     return {"first_token_kl": fmean(divergences)} | progress
-
-
-def _tracing(bench: Bench, prompt: Prompt, new_tokens: int | None = None) -> Decoder:
-    decode = bench.decoder(prompt)
-    decode.tracing = True
-    if new_tokens is not None:
-        decode.max_new_tokens = new_tokens
-    return decode
 
 
 def _divergence(baseline: torch.Tensor, method: torch.Tensor) -> float:
@@ -68,28 +61,21 @@ def _divergence(baseline: torch.Tensor, method: torch.Tensor) -> float:
     return max(0.0, float((expected.exp() * (expected - found)).sum()))
 
 
-def _progress(output: Output) -> dict[str, Any]:
-    stats = output.stats
+def _progress(stats: Stats | None) -> dict[str, Any]:
+    """By step and stage, the fraction of prompt tokens computed so far in the layer after it."""
     if stats is None or not stats.stages:
         return {}
-    behind = [layer + 1 for layer in stats.stages]
-    return {"stages": stats.stages, "computed": _computed(stats, behind)}
-
-
-def _computed(stats: Stats, layers: list[int]) -> list[list[float]]:
-    """By step and layer, the fraction of prompt tokens computed there so far."""
-    so_far, by_step = [0] * len(layers), []
+    so_far, by_step = [0] * len(stats.stages), []
     for step in stats.computed:
         # A token is computed once in a layer, so counting the new ones is enough.
-        for index, layer in enumerate(layers):
-            so_far[index] += int((step[layer] < stats.prompt_length).sum())
+        for index, layer in enumerate(stats.stages):
+            so_far[index] += int((step[layer + 1] < stats.prompt_length).sum())
         by_step.append([round(count / stats.prompt_length, 5) for count in so_far])
-    return by_step
+    return {"stages": stats.stages, "computed": by_step}
 
 
-def _attention(bench: Bench, prompt: Prompt) -> dict[str, Any]:
-    decode = _tracing(bench, prompt, new_tokens=1)
-    with lazyllm.enable(bench.model, lazyllm.PruningSchedule(), record_importance=True) as lazy:
+def _attention(prompt: Prompt, decode: Decoder) -> dict[str, Any]:
+    with lazyllm.enable(decode.model, lazyllm.PruningSchedule(), record_importance=True) as lazy:
         decode(prompt.ids)
     importance = torch.stack(lazy.stats.importance).double().cpu()
     layers, tokens = importance.shape

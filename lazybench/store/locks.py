@@ -1,4 +1,4 @@
-"""Locks on files, which end with the process that holds them, however it ends."""
+"""Locks on files, which end with the process that holds them, even where it is killed."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from pathlib import Path
 
 from lazybench.errors import LazyBenchError
 
-# Long enough for another process that only looks at the lock; and for a file server that has to find out that a
-# machine went down, where the scheduler has started a job anew.
+# Long enough for a process that only looks at the lock; and, where the scheduler has started a job anew, for a file
+# server to find out that a machine went down.
 _PATIENCE_S, _RESTARTED_PATIENCE_S = 1.0, 180.0
 
 
@@ -77,15 +77,10 @@ def is_restarted() -> bool:
 def is_held(path: Path) -> bool:
     """Whether a process holds the lock on `path` alone."""
     try:
-        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        with open(path, "rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
     except OSError:
         return False
-    finally:
-        os.close(file)
     return False

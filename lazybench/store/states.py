@@ -16,8 +16,9 @@ import yaml
 
 from lazybench.config import RunConfig, plain
 from lazybench.errors import LazyBenchError
-from lazybench.store import run_folder as store
+from lazybench.store import writing
 from lazybench.store.locks import Busy
+from lazybench.store.run_folder import CONFIG, ENVIRONMENT, digest
 
 FOLDER = ".jobs"
 # Settings of a calibrated method that say more than its budget does in a few words.
@@ -59,7 +60,7 @@ class State:
 
 
 class StateFile:
-    """The state of one job, in `<output>/.jobs/`.
+    """The state of one job, in `<output>/.jobs/`; `LazyBenchError` where that cannot be written.
 
     Args:
         config: the job's settings.
@@ -73,30 +74,22 @@ class StateFile:
         self.path = Path(config.output) / FOLDER / f"{_key(config)}.json"
         self._output = Path(config.output)
         self._where: str | None = None
-        method = dict(config.method)
-        words = {
-            key: ",".join(map(str, value)) if isinstance(value, list) else value
-            for key, value in method.items()
-            if key not in ("_target_", "name", *_LONG)
-        }
-        set_to = {key: value for key, value in words.items() if value is not None and value is not False}
-        settings = " ".join(f"{key}={value}" for key, value in set_to.items())
-        self.summary = State(
-            config.model.name, config.data.name, str(method.get("name")), config.task, config.shard, settings
+        settings = " ".join(
+            f"{key}={','.join(map(str, value)) if isinstance(value, list) else value}"
+            for key, value in config.method.items()
+            if key not in ("_target_", "name", *_LONG) and value is not None and value is not False
         )
+        method = str(config.method.get("name"))
+        self.summary = State(config.model.name, config.data.name, method, config.task, config.shard, settings)
 
     def plan(self) -> None:
-        """Note that the job is to run, unless more is known of it.
-
-        Raises:
-            LazyBenchError: the output folder cannot be written.
-        """
+        """Note that the job is to run, unless more is known of it."""
         if read(self.path) is None:
             self._write(self.summary)
 
     @contextmanager
     def following(self) -> Iterator[StateFile]:
-        """Note how the job ends, whatever way it ends but by being killed.
+        """Note how the job ends, unless it is killed.
 
         A job that fails before it has a folder leaves no trace, unless it was planned.
         """
@@ -134,11 +127,7 @@ class StateFile:
             self._write(replace(before, folder=inside, records=records))
 
     def running(self, folder: Path, records: int) -> None:
-        """Note that the job is at work in `folder`.
-
-        Raises:
-            LazyBenchError: the output folder cannot be written.
-        """
+        """Note that the job is at work in `folder`."""
         job = os.environ.get("SLURM_JOB_ID")
         self._where = f"{platform.node()} process {os.getpid()}" + (f" job {job}" if job else "")
         inside = os.path.relpath(folder, self._output)
@@ -150,24 +139,22 @@ class StateFile:
             return
         others = before.state == RUNNING and before.where != self._where
         if others or (before.state == DONE and state != DONE and self._where is None):
-            return  # this process came to nothing, and says nothing of what another does or has done
+            return  # another process is at work or has finished: its state stays
         with suppress(LazyBenchError):  # a full disk must not hide what went wrong
             self._write(replace(before, state=state, why=why))
 
     def _write(self, state: State) -> None:
-        try:
+        with writing.writing(self.path.parent):
             self.path.parent.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise LazyBenchError(f"{self.path.parent} cannot be written: {error.strerror}") from error
         now = datetime.now(UTC).isoformat(timespec="seconds")
-        store.replace(self.path, json.dumps(asdict(replace(state, since=now)), indent=2) + "\n")
+        writing.replace(self.path, json.dumps(asdict(replace(state, since=now)), indent=2) + "\n")
 
 
 def _changes(folder: Path, settings: Mapping[str, Any], where: Mapping[str, Any]) -> list[str]:
-    """In what a run differs from the one in `folder`, of one job; empty where that does not tell."""
+    """In what a run differs from the earlier one of its job in `folder`; empty where that cannot be told."""
     try:
-        before = yaml.safe_load((folder / store.CONFIG).read_text("utf-8"))
-        code, place = before.get("code") or {}, json.loads((folder / store.ENVIRONMENT).read_text("utf-8"))
+        before = yaml.safe_load((folder / CONFIG).read_text("utf-8"))
+        code, place = before.get("code") or {}, json.loads((folder / ENVIRONMENT).read_text("utf-8"))
         return [
             *(f"the code of {name}" for name, now in settings["code"].items() if code.get(name, now) != now),
             *(f"the {key}" for key in ("weights", "records") if before.get(key) != settings[key]),
@@ -192,4 +179,4 @@ def _key(config: RunConfig) -> str:
     settings = plain(config)
     for free in ("output", "trace", "retry_failed", "rerun"):
         del settings[free]
-    return store.digest(settings)
+    return digest(settings)

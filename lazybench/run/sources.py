@@ -1,0 +1,76 @@
+"""What jobs are made from, each part loaded once for all jobs that share it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any
+
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from lazybench.config import DataConfig, ModelConfig
+from lazybench.data import Record, load_records
+from lazybench.data.hub import OutOfReach
+from lazybench.model import own_tokenizer
+from lazybench.model.loading import load_skeleton, load_tokenizer, locate, names_tokenizer
+from lazybench.store.run_folder import digest
+
+
+class Sources:
+    """Tokenizers, records and model structures.
+
+    Args:
+        plan: jobs are planned and not run: a tokenizer, a structure or an identity of weights that is out of reach is
+            None.
+
+    Attributes:
+        missing: for each model that lacks something, by its path, why a run of it could not start here.
+    """
+
+    def __init__(self, plan: bool = False) -> None:
+        self.missing: dict[str, str] = {}
+        self._plan = plan
+        self._loaded: dict[tuple[str, str], Any] = {}
+
+    def tokenizer(self, model: ModelConfig) -> PreTrainedTokenizerBase:
+        """See `loading.load_tokenizer`."""
+        return self._of_model("tokenizer", model, load_tokenizer)
+
+    def skeleton(self, model: ModelConfig) -> PreTrainedModel:
+        """See `loading.load_skeleton`."""
+        return self._of_model("skeleton", model, load_skeleton)
+
+    def weights(self, model: ModelConfig) -> str:
+        """See `loading.Weights.identity`; a tokenizer that is not among their files counts too."""
+        return self._of_model("weights", model, self._identity)
+
+    def records(self, dataset: str, data: DataConfig, model: ModelConfig) -> list[Record]:
+        """See `data.load_records`."""
+        # Generated records are counted in the model's tokens; others are the same for every model.
+        key = {"dataset": dataset, "data": asdict(data), "model": asdict(model) if data.source == "sample" else None}
+        return self._once("records", key, lambda: load_records(dataset, data, self.tokenizer(model)))
+
+    def _identity(self, model: ModelConfig) -> str | None:
+        tokenizer = self.tokenizer(model)
+        if tokenizer is None:
+            return None
+        weights = locate(model).identity(model)
+        return f"{weights}+{own_tokenizer.fingerprint(tokenizer)}" if names_tokenizer(model) else weights
+
+    def _of_model(self, kind: str, model: ModelConfig, load: Callable[[ModelConfig], Any]) -> Any:
+        def load_if_there() -> Any:
+            try:
+                return load(model)
+            except OutOfReach as error:
+                if not self._plan:
+                    raise
+                self.missing.setdefault(model.path, str(error))
+                return None
+
+        return self._once(kind, asdict(model), load_if_there)
+
+    def _once(self, kind: str, key: dict[str, Any], load: Callable[[], Any]) -> Any:
+        name = (kind, digest(key))
+        if name not in self._loaded:
+            self._loaded[name] = load()
+        return self._loaded[name]

@@ -1,0 +1,137 @@
+"""Records on disk: JSON Lines files that grow by one record at a time."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from lazybench.errors import LazyBenchError
+from lazybench.store.writing import replace, writing
+
+PREDICTIONS, TRACES = "predictions.jsonl", "traces.jsonl"
+
+Key = tuple[str, str]
+Rows = dict[Key, dict[str, Any]]
+
+
+class Journal:
+    """A JSON Lines file that grows by one record at a time, each record once.
+
+    Args:
+        path: the file.
+
+    Attributes:
+        rows: the records by dataset and id.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.rows: Rows = {}
+
+    def load(self) -> None:
+        """Read what is on disk; a last line that was cut short is dropped, and its record runs again.
+
+        Raises:
+            LazyBenchError: a line before the last one is damaged.
+        """
+        if self.path.exists():
+            os.truncate(self.path, self.read())
+
+    def read(self) -> int:
+        """Read what is on disk into `rows` and leave the file alone; returns the bytes of its whole lines.
+
+        Raises:
+            LazyBenchError: a line before the last one is damaged; `rows` then holds those that are not.
+        """
+        self.rows, whole, damaged, number = {}, 0, None, 0
+        with open(self.path, "rb") as file:
+            for number, line in enumerate(file, start=1):
+                row = _parse(line)
+                if row is None:
+                    damaged = damaged or number
+                    continue
+                self.rows[row["dataset"], row["_id"]] = row
+                whole += len(line)
+        if damaged is not None and damaged < number:
+            raise LazyBenchError(
+                f"{self.path}:{damaged} is not a record, with more lines behind it: move the file away to start anew"
+            )
+        return whole
+
+    def add(self, row: dict[str, Any]) -> None:
+        """Append one record and make sure that it is on disk.
+
+        Raises:
+            LazyBenchError: it cannot be written.
+        """
+        with writing(self.path), open(self.path, "a", encoding="utf-8") as file:
+            file.write(lines([row]))
+            file.flush()
+            os.fsync(file.fileno())
+        self.rows[row["dataset"], row["_id"]] = row
+
+    def drop(self, keys: Collection[Key]) -> None:
+        """Leave out some records, in one step."""
+        if self.rows.keys() & keys:
+            self.rows = {key: row for key, row in self.rows.items() if key not in keys}
+            replace(self.path, lines(self.rows.values()))
+
+
+def lines(rows: Iterable[Mapping[str, Any]]) -> str:
+    """Rows as JSON Lines."""
+    return "".join(json.dumps(row) + "\n" for row in rows)
+
+
+def journals(folder: Path, name: str) -> list[Path]:
+    """The files of a folder that hold the rows of `name`: those of shards not yet merged, then the whole run's.
+
+    Read them in this order, and expect any of them to be missing: while they are read, a merge may move rows from the
+    first ones into the last.
+    """
+    stem, suffix = name.split(".")
+    parts = [path for path in folder.glob(f"{stem}-*.{suffix}") if re.fullmatch(rf"{stem}-\d+of\d+", path.stem)]
+    return [*sorted(parts), folder / name]
+
+
+def read_rows(folder: Path, name: str) -> Rows:
+    """The rows of `name` in all of a folder's files.
+
+    Raises:
+        LazyBenchError: a line before the last one of a file is damaged.
+    """
+    rows: list[dict[str, Any]] = []
+    for path in journals(folder, name):
+        journal = Journal(path)
+        with suppress(FileNotFoundError):
+            journal.read()
+        rows += journal.rows.values()
+    return settled(rows)
+
+
+def settled(rows: Iterable[dict[str, Any]]) -> Rows:
+    """Rows by dataset and id; of several of one record the last holds, but no failure takes the place of an answer."""
+    found: Rows = {}
+    for row in rows:
+        key = row["dataset"], row["_id"]
+        if key not in found or not row.get("error") or found[key].get("error"):
+            found[key] = row
+    return found
+
+
+def journal_names(traced: bool) -> tuple[str, ...]:
+    """The journals that a run needs to be finished: with its traces or without."""
+    return (PREDICTIONS, TRACES) if traced else (PREDICTIONS,)
+
+
+def _parse(line: bytes) -> dict[str, Any] | None:
+    """The record on a whole, sound line, else None."""
+    try:
+        row = json.loads(line) if line.endswith(b"\n") else None
+    except ValueError:
+        return None
+    return row if isinstance(row, dict) and {"dataset", "_id"} <= row.keys() else None
