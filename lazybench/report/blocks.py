@@ -5,10 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from lazybench.data.facts import datasets_of, english, task_names, tasks
-from lazybench.report.conditions import conditions
-from lazybench.report.labels import METHODS, is_calibrated, label, stages, strength_order
-from lazybench.report.provenance import provenance
+from lazybench.report.labels import METHODS, label, short, stages, strength_order
 from lazybench.report.run_data import Run
+
+# What runs must share for their numbers to be compared, besides model and data.
+_MODEL = ("limit", "chat", "remove")
+_DATA = ("limit", "half", "seed", "tokens")
+_ENVIRONMENT = ("results_version", "weights_format", "dtype", "attention", "device", "threads")
+_VERSIONS = ("torch", "transformers")
 
 
 @dataclass(frozen=True)
@@ -56,25 +60,10 @@ class Block:
         return [row for row in self.rows if not (several and len(stages(row.runs[0])) == 1)]
 
     @property
-    def generated(self) -> bool:
-        """Whether its records are LazyBench's own and not LongBench's."""
-        return any(run.settings["data"].get("source") == "sample" for run in self.runs)
-
-    @property
-    def notes(self) -> list[str]:
-        """What its rows alone ask to be said: where calibrated schedules come from."""
-        said = [
-            f"{row.label}: {provenance(run.settings['method'])}"
-            for row in self.rows
-            for run in row.runs
-            if is_calibrated(run)
-        ]
-        return list(dict.fromkeys(said))
-
-    @property
     def title(self) -> str:
         """Model and data, for people."""
-        return f"{self.model} on {self.data}" + (" (generated records, not LongBench)" if self.generated else "")
+        generated = any(run.settings["data"].get("source") == "sample" for run in self.runs)
+        return f"{self.model} on {self.data}" + (" (generated records, not LongBench)" if generated else "")
 
     @property
     def head(self) -> str:
@@ -82,11 +71,6 @@ class Block:
         formats = {run.environment.get("weights_format") for run in self.runs} - {None}
         weights = f" ({formats.pop()})" if len(formats) == 1 else ""
         return self.title.replace(self.model, f"{self.model}{weights}", 1)
-
-    @property
-    def file_stem(self) -> str:
-        """What its figures' files are named after."""
-        return f"{self.model}_{self.data}"
 
     @property
     def has(self) -> set[str]:
@@ -110,6 +94,29 @@ class Block:
         shown = {task: names for task, names in grouped.items() if task in always or (self.has | run) & set(names)}
         alone = {name: [name] for name, fact in facts.items() if fact.task is None and name in run}
         return shown | alone
+
+
+def conditions(run: Run) -> dict[str, str]:
+    """The run's conditions by name, as text short enough for a label.
+
+    Code of the user's has a condition a module, in the runs that use it.
+    """
+    settings, environment = run.settings, run.environment
+    versions = environment.get("versions") or {}
+    found = {key: environment.get(key) for key in _ENVIRONMENT}
+    found |= {key: versions.get(key) for key in _VERSIONS}
+    found |= {f"model.{key}": settings["model"].get(key) for key in _MODEL}
+    found |= {f"data.{key}": settings["data"].get(key) for key in _DATA}
+    found["timing.warmup"] = (settings.get("timing") or {}).get("warmup")
+    found["weights"] = settings.get("weights")
+    found |= {f"code.{module}": code for module, code in (settings.get("code") or {}).items()}
+    return {key: short(str(value)) for key, value in found.items()}
+
+
+def agree(run: Run, other: Run) -> bool:
+    """Whether two runs share all conditions that both have."""
+    one, another = conditions(run), conditions(other)
+    return all(one[key] == another[key] for key in one.keys() & another.keys())
 
 
 def blocks(runs: list[Run]) -> list[Block]:

@@ -2,13 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import re
+import shlex
+from collections.abc import Iterator, Sequence
+from dataclasses import MISSING, dataclass, fields
+from pathlib import Path
+from typing import Any
 
-from lazybench.report import commands
+import yaml
+from hydra.core.override_parser.types import Quote, QuotedString
+
+from lazybench.config import DataConfig, ModelConfig, RunConfig, TimingConfig
 from lazybench.report.blocks import Block, Row
-from lazybench.report.labels import METHODS, is_calibrated
-from lazybench.report.parts import part_of
+from lazybench.report.cells import part_of
+from lazybench.report.labels import METHOD_DEFAULTS, METHODS, is_calibrated, is_named, own_settings
+from lazybench.report.run_data import Run
+from lazybench.store.run_folder import CONFIG
+
+_FOLDER = "FOLDER"
+# The config that a model without one of its own is described on top of.
+_MODEL = "smollm2_135m"
+_SCHEMAS = {"model": ModelConfig, "data": DataConfig, "timing": TimingConfig}
+_OUTPUT = RunConfig.output
 
 
 @dataclass(frozen=True)
@@ -17,7 +32,7 @@ class Gap:
 
     Attributes:
         what: what is missing.
-        command: the command, with `FOLDER` for the folders of whatever machine made the runs: for files.
+        command: the command, with `FOLDER` for the folders of the machine that made the runs: for files.
         here: the same with the folders of this machine, where they are known: to be run as it is.
     """
 
@@ -26,11 +41,7 @@ class Gap:
     here: str
 
 
-# What is missing, and its command with this machine's folders or without.
-_Lack = tuple[str, Callable[[bool], str]]
-
-
-def gaps(block: Block, undrawn: list[tuple[str, str]]) -> list[Gap]:
+def gaps(block: Block, undrawn: Sequence[tuple[str, str]]) -> list[Gap]:
     """Runs that are missing or unfinished, and figures that could not be drawn.
 
     Args:
@@ -38,33 +49,32 @@ def gaps(block: Block, undrawn: list[tuple[str, str]]) -> list[Gap]:
         undrawn: names of figures that lack runs, and the words of a command that makes those.
     """
     found: dict[tuple[str, str], list[str]] = {}
-    for what, command in [*_unfinished(block), *_not_run(block), *_figures(block, undrawn)]:
-        found.setdefault((command(False), command(True)), []).append(what)
+    for (what, command), (_, here) in zip(*(_lacking(block, undrawn, here) for here in (False, True)), strict=True):
+        found.setdefault((command, here), []).append(what)
     return [Gap("; ".join(what), *both) for both, what in found.items()]
 
 
-def _unfinished(block: Block) -> list[_Lack]:
-    return [
-        (
-            f"{row.label}: unfinished, {len(run.records)} records so far",
-            lambda here, run=run: commands.again(run, here),
-        )
-        for row in block.rows
-        for run in row.runs
-        if not run.finished
-    ]
+def _lacking(block: Block, undrawn: Sequence[tuple[str, str]], here: bool) -> Iterator[tuple[str, str]]:
+    """What is missing, and its command with this machine's folders or without."""
+    for row in block.rows:
+        for run in row.runs:
+            if not run.finished:
+                words = [f"task={run.settings['task']}", *(["calibrated=mark"] if run.calibrated_on else [])]
+                command = _like(run, words, here, own_method=True, paired=True)
+                yield f"{row.label}: unfinished, {len(run.records)} records so far", command
+    yield from _not_run(block, here)
+    for name, words in undrawn:
+        yield f"{name}: no runs to draw it from", _like(block.runs[0], words.split(), here)
 
 
-def _not_run(block: Block) -> list[_Lack]:
+def _not_run(block: Block, here: bool) -> Iterator[tuple[str, str]]:
     """One command a method for the tasks, or datasets of a task, that it has no run for.
 
     The methods are the paper's, and those that were run; the datasets those that the data has.
     """
-    found = []
-    methods = dict.fromkeys([*METHODS, *(row.method for row in block.rows)])
-    for method in methods:
+    for method in dict.fromkeys([*METHODS, *(row.method for row in block.rows)]):
         rows = [row for row in block.rows if row.method == method]
-        # A calibrated schedule may not be for these records: which it is for is calibration's to say.
+        # Only its calibration says which records a calibrated schedule is for: no command for it here.
         free = [row for row in rows if not any(map(is_calibrated, row.runs))]
         missing = _missing(block, rows)
         if not missing or (method not in METHODS and not free):
@@ -74,8 +84,12 @@ def _not_run(block: Block) -> list[_Lack]:
             what, tasks = f"{method}: no run", ["all"]
         else:
             what = f"{method}: no run of {', '.join(tasks)}"
-        found.append((what, lambda here, of=method, free=free, tasks=tasks: _command(block, of, free, tasks, here)))
-    return found
+        words = [f"task={','.join(tasks)}", *(["-m"] if len(tasks) > 1 else [])]
+        if runs := [run for row in free for run in row.runs]:
+            widest = max(runs, key=lambda run: len(run.datasets))
+            yield what, _like(widest, words, here, own_method=True)
+        else:
+            yield what, _like(block.runs[0], [f"method={method}", *words], here)
 
 
 def _missing(block: Block, rows: list[Row]) -> dict[str, list[str]]:
@@ -92,20 +106,100 @@ def _missing(block: Block, rows: list[Row]) -> dict[str, list[str]]:
     return missing
 
 
-def _command(block: Block, method: str, rows: list[Row], tasks: list[str], here: bool) -> str:
-    """The command that runs a method on tasks: as in the row of it that covers most, where there is one."""
-    words = [f"task={','.join(tasks)}", *(["-m"] if len(tasks) > 1 else [])]
-    runs = [run for row in rows for run in row.runs]
-    if not runs:
-        return commands.like(block.runs[0], [f"method={method}", *words], here)
-    return commands.of_method(max(runs, key=lambda run: len(run.datasets)), words, here)
+def _like(run: Run, words: Sequence[str], here: bool, own_method: bool = False, paired: bool = False) -> str:
+    """The command of a run on the model and data of another one, timed in the same way.
+
+    Args:
+        run: the other run.
+        words: what is to be run; `-m` among them makes a sweep of it.
+        here: whether it names the folders of this machine, where they are known.
+        own_method: whether it runs the other one's method, too.
+        paired: whether it is paired if the other one is; else the default for its kind of run holds.
+    """
+    asked = _asked(run, here)
+    groups = ["model", "data", *(["method"] if own_method else [])]
+    flags = ["-m"] if "-m" in words else []
+    if asked["config_dirs"] and not all(is_named(group, asked[group]) for group in groups):
+        first, *more = asked["config_dirs"]
+        flags.append(f"--config-dir {shlex.quote(first)}")
+        flags += [_word("hydra.searchpath", [f"file://{place}" for place in more])] if more else []
+    chosen = [word for group in groups for word in (_word(group, asked[group]), *_set(asked, group))]
+    timing = [word for word in _set(asked, "timing") if paired or not word.startswith("timing.paired=")]
+    output = _output(run) if here else None
+    last = [] if output in (None, _OUTPUT) else [_word("output", output)]
+    said = [*flags, *chosen, *(word for word in words if word != "-m"), *timing, *last]
+    return " ".join(["python -m lazybench run", *said])
 
 
-def _figures(block: Block, undrawn: list[tuple[str, str]]) -> list[_Lack]:
-    return [
-        (
-            f"{name}: no runs to draw it from",
-            lambda here, words=words: commands.like(block.runs[0], words.split(), here),
-        )
-        for name, words in undrawn
-    ]
+def _output(run: Run) -> str | None:
+    """The folder of all runs that a run lies in; None where it lies in none."""
+    inside = Path(run.name).parts
+    if run.folder is None or run.folder.parts[-len(inside) :] != inside:
+        return None
+    return str(run.folder.parents[len(inside) - 1])
+
+
+def _set(asked: dict[str, Any], section: str) -> list[str]:
+    return [_word(key, value) for key, value in asked["settings"].items() if key.lstrip("+").startswith(f"{section}.")]
+
+
+def _asked(run: Run, here: bool) -> dict[str, Any]:
+    """What a run's command said, as the run noted it under `command`; else what its settings say."""
+    placed = here and run.folder is not None
+    settings = yaml.safe_load((run.folder / CONFIG).read_text("utf-8")) if placed else run.settings
+    asked = settings.get("command")
+    if not isinstance(asked, dict) or not asked.keys() >= {"config_dirs", "model", "data", "method", "settings"}:
+        asked = _gathered(run, settings, placed)
+    if "model.path" in asked["settings"]:  # by itself it would name the model, too
+        asked = asked | {"settings": {"model.name": run.model} | asked["settings"]}
+    return asked
+
+
+def _gathered(run: Run, settings: dict[str, Any], placed: bool) -> dict[str, Any]:
+    others = {"model": _MODEL, "data": "sample" if settings["data"].get("source") == "sample" else "longbench"}
+    asked: dict[str, Any] = {"config_dirs": [], "method": run.method, "settings": {}}
+    for section, schema in _SCHEMAS.items():
+        said = settings.get(section) or {}
+        name = said.get("name")
+        defaults = {
+            of.name: of.default if of.default_factory is MISSING else of.default_factory() for of in fields(schema)
+        }
+        asked[section] = name if is_named(section, str(name)) else others.get(section, "")
+        own = own_settings(section, said, defaults, asked[section])
+        if name not in (None, asked[section]):
+            own["name"] = name
+        if own.get("root") and not placed:
+            own["root"] = _FOLDER
+        known = {key: value for key, value in own.items() if key in defaults and not isinstance(value, dict)}
+        asked["settings"] |= {f"{section}.{key}": value for key, value in known.items()}
+    if is_calibrated(run):
+        return asked | {"config_dirs": ["CALIBRATION"], "method": "NAME"}
+    if not is_named("method", run.method):
+        return asked | {"config_dirs": [_FOLDER]}
+    own = own_settings("method", settings["method"], METHOD_DEFAULTS, run.method)
+    asked["settings"] |= {f"method.{key}": value for key, value in own.items()}
+    return asked
+
+
+def _word(key: str, value: Any) -> str:
+    """`key=value` as a shell hands it to Hydra."""
+    text = f"{key}={_value(value)}"
+    if shlex.quote(text) == text:
+        return text
+    return shlex.quote(text) if re.search(r'["$`\\!\n]', text) else f'"{text}"'
+
+
+def _value(value: Any) -> str:
+    """A value in Hydra's grammar."""
+    if isinstance(value, dict):
+        return "{" + ",".join(f"{key}:{_value(of)}" for key, of in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ",".join(map(_value, value)) + "]"
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    if not isinstance(value, str):
+        return str(value)
+    bare = re.fullmatch(r"[A-Za-z_/][\w/.@+-]*", value, re.ASCII)
+    if bare and value.lower() not in ("null", "true", "false", "inf", "nan"):
+        return value
+    return QuotedString(value, Quote.single).with_quotes()

@@ -1,13 +1,15 @@
-"""What a method's run is called in tables and figures."""
+"""What a method's run is called in tables and figures, and where its settings come from."""
 
 from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Mapping
 from typing import Any
 
-from lazybench.report.named import is_named, own_settings
-from lazybench.report.provenance import setting_text
+import yaml
+
+from lazybench.config import CONF
 from lazybench.report.run_data import Run
 
 # The methods of the paper's Table 1, in its order.
@@ -30,23 +32,74 @@ def label(run: Run) -> str:
 
     Settings that say how strongly it prunes, and what, are always there, others where they are not the named config's.
     """
-    settings = run.settings["method"]
+    settings, name = run.settings["method"], method_title(run)
     if is_calibrated(run):
         mark = f" [on {run.calibrated_on} records it was calibrated on]" if run.calibrated_on else ""
-        return f"{run.method} calibrated for {settings.get('budget')}{mark}"
+        return f"{name} calibrated for {settings.get('budget')}{mark}"
     own = own_settings("method", settings, METHOD_DEFAULTS, run.method)
     if not is_named("method", run.method):  # a method of the user's, whose settings all count but those that are off
         own = {key: value for key, value in own.items() if value is not None and value is not False}
     shown = {key: value for key, value in settings.items() if key in _STRENGTHS or key in own}
-    words = [
-        str(value) if key == "schedule" else f"{key}={_short(setting_text(value))}" for key, value in shown.items()
-    ]
-    return " ".join([run.method, *words])
+    words = [str(value) if key == "schedule" else f"{key}={short(_text(value))}" for key, value in shown.items()]
+    return " ".join([name, *words])
 
 
-def _short(text: str) -> str:
+def method_title(run: Run) -> str:
+    """What the method wants to be called in tables; its name where it says nothing."""
+    title = _appearance(run).get("label")
+    return " ".join(title.split()) if isinstance(title, str) and title.strip() else run.method
+
+
+def colour(run: Run) -> str | None:
+    """The colour that the method wants in figures, as it is given; None where it says nothing."""
+    return _appearance(run).get("colour")
+
+
+def _appearance(run: Run) -> dict[str, Any]:
+    found = run.environment.get("appearance")
+    return found if isinstance(found, dict) else {}
+
+
+def short(text: str) -> str:
     """A setting of readable length that still differs from others."""
     return text if len(text) <= _LONGEST else f"{text[:20]}…#{hashlib.sha256(text.encode()).hexdigest()[:6]}"
+
+
+def is_named(section: str, name: str) -> bool:
+    """Whether LazyBench has a config of this name in `model`, `data` or `method`; else it is one of the user's."""
+    return (CONF / section / f"{name}.yaml").is_file()
+
+
+def own_settings(section: str, settings: dict[str, Any], defaults: dict[str, Any], name: str) -> dict[str, Any]:
+    """The settings of a section that neither `conf/<section>/<name>.yaml`, if there is one, nor the defaults say."""
+    path = CONF / section / f"{name}.yaml"
+    known = defaults | (yaml.safe_load(path.read_text("utf-8")) if is_named(section, name) else {})
+    return {
+        key: value
+        for key, value in settings.items()
+        if key not in ("name", "_target_") and not (key in known and known[key] == value)
+    }
+
+
+def provenance(method: Mapping[str, Any]) -> str:
+    """Where a calibrated method's schedules come from, in a few words, by its settings."""
+    schedules = [
+        f"{fold['schedule']} ({_text(fold['importance'])}) on {len(fold['records'])} records"
+        for fold in method["folds"]
+    ]
+    found = method.get("found") or {}
+    said = (("of", "data"), ("task", "task"), ("with", "model"))
+    where = [f"{name} {found[key]}" for name, key in said if key in found]
+    where += [f"cut to {found['limit']} tokens"] if "limit" in found else []
+    each = "; each record is run with a schedule that was found on other records" if len(schedules) > 1 else ""
+    return f"found {' and '.join(schedules)} {', '.join(where)}".rstrip() + each
+
+
+def _text(value: Any) -> str:
+    """A setting as one word, a mapping's parts with commas between."""
+    if isinstance(value, dict):
+        return ",".join(f"{part}:{_text(of)}" for part, of in value.items())
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def is_calibrated(run: Run) -> bool:
@@ -61,7 +114,8 @@ def task_title(task: str) -> str:
 
 def strength_order(text: str) -> list[Any]:
     """A key that sorts labels by the numbers in them."""
-    return [(1, float(part), "") if re.match(r"\d", part) else (0, 0.0, part) for part in _parts(text)]
+    parts = re.findall(r"\d+(?:\.\d+)?|\D+", text)
+    return [(1, float(part), "") if part[0].isdecimal() else (0, 0.0, part) for part in parts]
 
 
 def stages(run: Run) -> list[tuple[str, float]]:
@@ -70,7 +124,3 @@ def stages(run: Run) -> list[tuple[str, float]]:
     pairs = [re.fullmatch(r"(\d+(?:\.\d*)?%?):(\d*\.?\d+)", stage) for stage in schedule.split(",")]
     # A user's method may call something else its schedule.
     return [(pair[1], float(pair[2])) for pair in pairs if pair] if all(pairs) else []
-
-
-def _parts(text: str) -> list[str]:
-    return re.findall(r"\d+(?:\.\d+)?|\D+", text)

@@ -37,11 +37,10 @@ def value(block: Block, task: str, method: str, column: str) -> str:
     """
     if not block.of_longbench:
         return ""
-    for name in ("table1", "table2"):
-        for row in _rows(name):
-            if (row["model"], row["task"], row["method"]) == (model_for(block), task, method) and column in row:
-                return row[column]
-    return ""
+    wanted = model_for(block), task, method
+    rows = (row for name in ("table1", "table2") for row in _rows(name))
+    met = (row for row in rows if (row["model"], row["task"], row["method"]) == wanted and column in row)
+    return next((row[column] for row in met), "")
 
 
 def figure1(block: Block) -> dict[str, float] | None:

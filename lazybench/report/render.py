@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterable, Sequence
 from html import escape
 
 from lazybench.report import paper
+from lazybench.report.averages import Measure
 from lazybench.report.blocks import Block
-from lazybench.report.measures import Cell, Measure
+from lazybench.report.cells import Cell
 from lazybench.report.tables import Line, Table
 
 _FIRST = ("Task", "Method", "Datasets", "Records", "Failed", "Disturbed")
@@ -21,7 +22,7 @@ def markdown(table: Table, warnings: Sequence[str]) -> str:
     text += [f"> **Warning:** {warning}" + "\n>" for warning in warnings]
     for block, lines in table.blocks:
         header = heading(table, block)
-        rows = [[_pipe(cell) for cell in row] for row in cells(table, lines)]
+        rows = [[text.replace("|", "\\|") for text in cells(table, line)] for line in lines]
         align = ["---"] * 2 + ["---:"] * (len(header) - 2)
         text += ["", f"## {block.head}", "", *(f"| {' | '.join(row)} |" for row in (header, align, *rows))]
     text += ["", *(f"- {note}" for note in table.notes)]
@@ -34,10 +35,10 @@ def html(table: Table) -> str:
     for block, lines in table.blocks:
         titles = heading(table, block)[1:]
         body = []
-        for row in cells(table, lines):
-            if row[0]:
-                body.append(f'<tr><th class=task colspan="{len(titles)}">{escape(row[0])}</th></tr>')
-            body.append(f"<tr>{_tags('td', row[1:])}</tr>")
+        for line in lines:
+            if line.first:
+                body.append(f'<tr><th class=task colspan="{len(titles)}">{escape(line.title)}</th></tr>')
+            body.append(f"<tr>{_tags('td', cells(table, line)[1:])}</tr>")
         text.append(
             f"<h3>{escape(block.head)}</h3>\n<div class=wide><table>\n<thead><tr>{_tags('th', titles)}</tr></thead>\n"
             "<tbody>\n" + "\n".join(body) + "\n</tbody></table></div>"
@@ -59,14 +60,13 @@ def latex(table: Table, warnings: Sequence[str]) -> str:
             "\\toprule",
             _tex_row(header),
         ]
-        for row, first in zip(cells(table, lines), _first_of_task(lines), strict=True):
-            text += ["\\midrule"] if first else []
-            text.append(_tex_row(row))
+        for line in lines:
+            text += [*(["\\midrule"] if line.first else []), _tex_row(cells(table, line))]
         text += ["\\bottomrule", "\\end{tabular}"]
     return "\n".join([*text, "", *(f"% {note}" for note in table.notes)]) + "\n"
 
 
-def csv_text(table: Table) -> str:
+def csv_text(table: Table, _: Sequence[str] = ()) -> str:
     """Every number with its interval, the number of records behind it, and the reason where it is missing."""
     header = ["model", "data", "task", "method", "label", "datasets", "datasets_of_task", "records", "failed"]
     header.append("disturbed")
@@ -100,25 +100,11 @@ def heading(table: Table, block: Block) -> list[str]:
     return titles
 
 
-def cells(table: Table, lines: Iterable[Line]) -> list[list[str]]:
-    """The text of each cell; a task is named on its first line."""
-    return [
-        [line.title if first else "", *_line(table, line)]
-        for line, first in zip(lines, _first_of_task(lines), strict=True)
-    ]
-
-
-def _first_of_task(lines: Iterable[Line]) -> list[bool]:
-    tasks = [line.task for line in lines]
-    return [place == 0 or task != tasks[place - 1] for place, task in enumerate(tasks)]
-
-
-def _line(table: Table, line: Line) -> list[str]:
+def cells(table: Table, line: Line) -> list[str]:
+    """The text of each cell of a line; a task is named on its first line."""
     part = line.part
-    texts = [line.label, f"{len(part.datasets)}/{part.members}"]
-    texts += [str(count) for count in (part.records, part.failed, part.disturbed)]
-    if not part.datasets:
-        texts = [line.label, "—", "—", "—", "—"]
+    counts = (f"{len(part.datasets)}/{part.members}", str(part.records), str(part.failed), str(part.disturbed))
+    texts = [line.title if line.first else "", line.label, *(counts if part.datasets else ["—"] * 4)]
     for of in table.spec.measures:
         texts.append(_cell(line.cells[of.key], of))
         texts += [line.paper[of.key] or "—"] if of.key in table.spec.in_paper else []
@@ -147,31 +133,14 @@ def _short(value: float | None) -> str:
     return "" if value is None else f"{value:.6g}"
 
 
-def _pipe(text: str) -> str:
-    return text.replace("|", "\\|")
-
-
 def _tags(tag: str, texts: Sequence[str]) -> str:
     return "".join(f"<{tag}>{escape(text)}</{tag}>" for text in texts)
 
 
 _TEX: dict[int, str] = str.maketrans(
-    {
-        "\\": "\\textbackslash{}",
-        "_": "\\_",
-        "%": "\\%",
-        "#": "\\#",
-        "&": "\\&",
-        "$": "\\$",
-        "{": "\\{",
-        "}": "\\}",
-        "~": "\\textasciitilde{}",
-        "^": "\\textasciicircum{}",
-        "×": "$\\times$",
-        "±": "$\\pm$",
-        "—": "---",
-        "…": "\\ldots{}",
-    }
+    {sign: f"\\{sign}" for sign in "_%#&${}"}
+    | {"\\": "\\textbackslash{}", "~": "\\textasciitilde{}", "^": "\\textasciicircum{}"}
+    | {"×": "$\\times$", "±": "$\\pm$", "—": "---", "…": "\\ldots{}"}
 )
 
 
@@ -179,8 +148,4 @@ def _tex_row(texts: Iterable[str]) -> str:
     return " & ".join(text.translate(_TEX) for text in texts) + " \\\\"
 
 
-FORMATS: dict[str, Callable[[Table, Sequence[str]], str]] = {
-    "md": markdown,
-    "csv": lambda table, _: csv_text(table),
-    "tex": latex,
-}
+FORMATS: dict[str, Callable[[Table, Sequence[str]], str]] = {"md": markdown, "csv": csv_text, "tex": latex}

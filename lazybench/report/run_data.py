@@ -1,28 +1,35 @@
-"""A run as the report sees it: its settings, its machine, and one row of numbers a record."""
+"""A run as the report sees it: its settings, its machine, and one row of numbers a record.
+
+Its compact form is a CSV of the numbers and a JSON of everything else, small enough to commit.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import json
+import math
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import pandas as pd
 
 from lazybench.data.facts import DatasetFacts, datasets_of, english, load_facts
+from lazybench.errors import LazyBenchError
+from lazybench.store.columns import CPU_TIMES, WALL_TIMES, with_compared
 
-# Wall times, in seconds: of the method, of the unmodified model, and of the method's engine with nothing pruned.
-TIMES = tuple(
-    f"{whose}{time}" for whose in ("", "baseline_", "keep_1_") for time in ("ttft_s", "generation_s", "decode_step_s")
-)
+TIMES = with_compared(WALL_TIMES)
 COUNTS = ("prompt_tokens", "baseline_new_tokens", "retaken", "disturbed")
 # Seconds, shares from 0 to 1, nats and counts; a blank means that it was not measured. `disturbed` is 1 where other
-# work on the machine had a part in a time.
+# work on the machine disturbed a pass.
 NUMBERS = (
     "score",
     "prompt_tokens",
     "new_tokens",
     *TIMES,
-    *(f"{whose}{time}" for whose in ("", "baseline_", "keep_1_") for time in ("ttft_cpu_s", "generation_cpu_s")),
+    *with_compared(CPU_TIMES),
     "retaken",
     "disturbed",
     "baseline_new_tokens",
@@ -35,6 +42,10 @@ NUMBERS = (
 # The scores of several seeds stand side by side, with blanks between them.
 TEXTS = ("dataset", "_id", "error", "score_by_seed", "prediction_digest", "baseline_prediction_digest")
 COLUMNS = ("dataset", "_id", *NUMBERS, "score_by_seed", "prediction_digest", "baseline_prediction_digest", "error")
+_KEYS = {"dataset", "_id", "score", "error"}
+_MARK = "lazybench records"
+# What stands in the JSON file as it is.
+_KEPT = ("finished", "settings", "environment", "traces")
 
 
 @dataclass(frozen=True)
@@ -88,26 +99,128 @@ class Run:
 
     @property
     def datasets(self) -> list[str]:
-        """The datasets that it covers, or is to cover."""
+        """The datasets that it covers once it is finished."""
         return datasets_of(self.settings["task"], self.facts, self.has)
 
-    def count(self, dataset: str) -> int:
-        """Number of its records of one dataset so far, failed ones included."""
-        return int((self.records["dataset"] == dataset).sum())
-
     def expected(self, dataset: str) -> int | None:
-        """Number of its records of one dataset once it is finished; None where nothing tells."""
+        """Number of its records of one dataset once it is finished, failed ones included; None if it is not known."""
         if self.finished:
-            return self.count(dataset)
+            return int((self.records["dataset"] == dataset).sum())
         known = [self.settings["data"].get("limit"), self.facts[dataset].records]
         if self.settings["data"].get("source") == "sample":
             known = known[:1]
         return min((number for number in known if number is not None), default=None)
 
 
-def table(rows: list[dict[str, Any]]) -> pd.DataFrame:
-    """Rows as a table with `COLUMNS`, rounded, so that it reads back from CSV as the same numbers."""
+def records_table(rows: Iterable[Mapping[str, Any]] | pd.DataFrame) -> pd.DataFrame:
+    """Rows as a table with `COLUMNS`; texts that are missing are empty."""
     frame = pd.DataFrame(rows, columns=list(COLUMNS))
-    frame[list(NUMBERS)] = frame[list(NUMBERS)].astype(float).round(6)
-    frame[list(TEXTS)] = frame[list(TEXTS)].astype(object)
+    frame[list(NUMBERS)] = frame[list(NUMBERS)].astype(float)
+    frame[list(TEXTS)] = frame[list(TEXTS)].astype(object).fillna("")
     return frame
+
+
+def rounded(records: pd.DataFrame) -> pd.DataFrame:
+    """The same table as it reads back from CSV."""
+    seeds = records["score_by_seed"].map(lambda text: " ".join(f"{float(score):.6g}" for score in text.split()))
+    return records.round(dict.fromkeys(NUMBERS, 6)).assign(score_by_seed=seeds)
+
+
+def row_of(line: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """The row of a record, from its line of predictions.
+
+    Args:
+        line: the line.
+        where: where it stands, for messages.
+
+    Raises:
+        LazyBenchError: something in it is no number, or it has neither a score nor an error.
+    """
+    disturbed = line.get("disturbed")
+    line = {**line, "disturbed": int(disturbed) if isinstance(disturbed, bool) else disturbed}
+    row: dict[str, Any] = {key: number(line.get(key), key, where) for key in NUMBERS}
+    repeats, prediction, unmodified = (line.get(key) for key in ("repeats", "prediction", "baseline_prediction"))
+    # The line's own count is the first seed's, its times are means over the seeds.
+    counts = [number(repeat.get("new_tokens"), "new_tokens", where) for repeat in repeats or [line]]
+    row["new_tokens"] = None if None in counts else fmean(counts)
+    seeds = [number(repeat.get("score"), "score", where) for repeat in repeats or []]
+    error = line.get("error")
+    if not error and row["score"] is None:
+        raise LazyBenchError(f"{where}: 'score' is missing, and no 'error' says why")
+    if prediction is not None and unmodified is not None and not error:
+        row["identical_answer"] = fmean(repeat.get("prediction") == unmodified for repeat in repeats or [line])
+    return row | {
+        "dataset": line["dataset"],
+        "_id": line["_id"],
+        "error": str(error) if error else "",
+        "score_by_seed": "" if None in seeds else " ".join(map(repr, seeds)),
+        "prediction_digest": _digest(prediction),
+        "baseline_prediction_digest": _digest(unmodified),
+    }
+
+
+def number(value: object, key: str, where: str) -> float | None:
+    """A number or None, as JSON has it.
+
+    Raises:
+        LazyBenchError: it is neither.
+    """
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise LazyBenchError(f"{where}: {key!r} must be a number or null, not {value!r}")
+    return float(value)
+
+
+def _digest(text: str | None) -> str:
+    return "" if text is None else hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:12]
+
+
+def write_compact(runs: Iterable[Run], folder: Path) -> None:
+    """Write `<model>/<data>/<method>/<hash>.csv` and `.json` for each run."""
+    for run in runs:
+        path = folder / run.name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        run.records.astype(dict.fromkeys(COUNTS, "Int64")).to_csv(f"{path}.csv", index=False, lineterminator="\n")
+        about = {
+            "format": f"{_MARK} 2",
+            "run": {"model": run.model, "data": run.data, "method": run.method, "digest": run.digest},
+            **{key: getattr(run, key) for key in _KEPT},
+        }
+        Path(f"{path}.json").write_text(json.dumps(about, indent=1) + "\n", "utf-8")
+
+
+def is_compact(path: Path) -> bool:
+    """Whether a `.json` file is one that `write_compact` wrote, or is damaged and has a CSV beside it."""
+    try:
+        text = path.read_bytes()
+        if path.with_suffix(".csv").is_file():
+            json.loads(text)
+        return _MARK.encode() in text[: len(_MARK) + 40]
+    except (OSError, ValueError):
+        return True
+
+
+def read_compact(path: Path) -> Run:
+    """The run whose `.json` file this is.
+
+    Raises:
+        LazyBenchError: the pair of files cannot be read or does not fit.
+    """
+    rows = path.with_suffix(".csv")
+    try:
+        about = json.loads(path.read_text("utf-8"))
+        frame = pd.read_csv(
+            rows,
+            dtype=dict.fromkeys(TEXTS, str) | dict.fromkeys(NUMBERS, float),
+            keep_default_na=False,
+            na_values={key: [""] for key in NUMBERS},
+        )
+        if not _KEYS <= set(frame.columns) <= set(COLUMNS):
+            raise LazyBenchError(f"{rows}: the columns must be of {','.join(COLUMNS)}")
+        records = rounded(records_table(frame))  # earlier formats have fewer columns
+        return Run(**about["run"], **{key: about[key] for key in _KEPT}, records=records)
+    except OSError as error:
+        raise LazyBenchError(f"{error.filename}: cannot be read: {error.strerror}") from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise LazyBenchError(f"{path} and its .csv are damaged ({error}): write them again from the runs") from error

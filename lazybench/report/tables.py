@@ -2,30 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from lazybench.report import paper
-from lazybench.report.blocks import Block, Row
+from lazybench.report.averages import ANSWERS, COMPUTED, DECODE_STEP, GENERATION, KL, SCORE, TOKENS, TTFT, Measure
+from lazybench.report.blocks import Block
+from lazybench.report.caveats import floors
+from lazybench.report.cells import NO_RUN, Cell, Part, cell, part_of, together
 from lazybench.report.intervals import NOTE
 from lazybench.report.labels import METHODS, TASKS, task_title
-from lazybench.report.measures import (
-    ANSWERS,
-    COMPUTED,
-    DECODE_STEP,
-    DECODE_STEP_OVER_KEEP_1,
-    GENERATION,
-    GENERATION_OVER_KEEP_1,
-    KL,
-    SCORE,
-    TOKENS,
-    TTFT,
-    TTFT_OVER_KEEP_1,
-    Cell,
-    Measure,
-    mean_of_tasks,
-)
-from lazybench.report.notes import floors, notes
-from lazybench.report.parts import NO_RUN, Part, part_of, together
 
 MEAN = "mean_of_tasks"
 
@@ -59,11 +45,12 @@ class Line:
 
     task: str
     title: str
+    first: bool
     method: str
     label: str
     part: Part
     cells: dict[str, Cell]
-    paper: dict[str, str] = field(default_factory=dict)
+    paper: dict[str, str]
 
 
 @dataclass(frozen=True)
@@ -78,16 +65,17 @@ class Table:
 _COMMON = (
     NOTE,
     "A task is the mean over its datasets, and the mean of the tasks is the mean over those. Failed records are "
-    "counted, and are in no other number.",
-    "Floor: every method scores 0 on every record there, which shows nothing.",
-    "A ratio above 1 is better than what it is set against.",
-    "A dash is a missing number, with the reason behind it.",
-    "Where there are schedules of several stages, those of one stage are in Figure 6 alone.",
+    "counted, but no other number includes them.",
+    "Floor: every method scores 0 on every record there, so the score shows nothing.",
+    "A dash is a missing number; the reason follows it.",
+    "If there are schedules of several stages, those of one stage are only in Figure 6.",
 )
 _TIMED = (
-    "Keep = 1 is the same engine with nothing pruned: a speedup over it is pruning's own part.",
-    "Disturbed: records with a pass that stayed disturbed by other work on the machine (its process got less than "
-    "timing.cpu_share of wall time times threads, three times again). They are in the scores and in no speedup.",
+    "A speedup above 1 means faster.",
+    "Keep = 1 is the same engine with nothing pruned: a speedup over it comes from pruning alone.",
+    "Disturbed: records with a pass that other work on the machine disturbed (its process got less CPU time than "
+    "timing.cpu_share of wall time times threads) each of the four times it was taken. They count in scores, but in no "
+    "speedup.",
 )
 _PAPER = "The paper does not say which schedule, keep or ratio its rows were made with, and its machine was an A100."
 
@@ -95,7 +83,7 @@ SPECS = (
     Spec(
         "table1",
         "Table 1. Score and TTFT speedup",
-        (SCORE, TTFT, TTFT_OVER_KEEP_1),
+        (SCORE, *TTFT),
         in_paper=("score", "ttft_speedup"),
         notes=(
             "TTFT speedup: mean TTFT of the baseline over mean TTFT of the method, on the same records in the same "
@@ -109,13 +97,13 @@ SPECS = (
     Spec(
         "table2",
         "Table 2. Prompt tokens computed, generation speedup and decode step",
-        (COMPUTED, GENERATION, GENERATION_OVER_KEEP_1, DECODE_STEP, DECODE_STEP_OVER_KEEP_1),
+        (COMPUTED, *GENERATION, *DECODE_STEP),
         in_paper=("prompt_computed", "generation_speedup"),
         notes=(
             "Prompt tokens computed: mean over layers of the share of prompt tokens that have keys and values there at "
             "the end of the generation; above 100 where a method computes tokens twice.",
-            "Generation speedup: the baseline's mean generation time over the method's, whatever the lengths of their "
-            "answers, as the paper has it.",
+            "Generation speedup: the baseline's mean generation time over the method's, as in the paper, even if their "
+            "answers differ in length.",
             "Decode step: (generation time - TTFT) / (new tokens - 1) of a record, without prefilling; its speedup is "
             "the baseline's mean over the method's.",
             *_TIMED,
@@ -132,68 +120,47 @@ SPECS = (
         notes=(
             "KL of first token: KL(baseline || method) of the distributions of the first new token.",
             "Identical tokens: share of the baseline's new tokens that are the same. Identical answers: share of "
-            "records with the baseline's very answer.",
+            "records with exactly the baseline's answer.",
             *_COMMON,
         ),
     ),
 )
 
 
-def fill(spec: Spec, blocks: list[Block]) -> Table:
-    """Measure every row of every block on every task."""
-    said = [*spec.notes, *(f"{block.title}: {note}" for block in blocks for note in notes(block))]
-    return Table(spec, tuple((block, tuple(_lines(spec, block))) for block in blocks), tuple(said))
-
-
-def _lines(spec: Spec, block: Block) -> list[Line]:
-    tasks = block.tasks()
-    rows = [row for row in block.compared if row.method not in spec.skip]
-    parts = [(row, {task: part_of(row, members) for task, members in tasks.items()}) for row in rows]
-    lines = []
-    for task in tasks:
-        of_task = [(row, {task: of[task]}) for row, of in parts]
-        lines += _section(spec, block, task, task_title(task), of_task, whole=task in TASKS)
-    averaged = [task for task, members in tasks.items() if members != [task]]  # not datasets by themselves
-    if len(averaged) > 1:
-        over = [(row, {task: of[task] for task in averaged}) for row, of in parts]
-        lines += _section(spec, block, MEAN, f"Mean of the {len(averaged)} tasks", over, whole=True)
-    at_floor = floors(block) if SCORE in spec.measures else frozenset()
-    return [_marked(line) if line.part.datasets and line.part.datasets.keys() <= at_floor else line for line in lines]
-
-
-def _marked(line: Line) -> Line:
-    """The line with its score said to be at the floor."""
-    return replace(line, cells=line.cells | {SCORE.key: replace(line.cells[SCORE.key], note="floor")})
-
-
-def _section(
-    spec: Spec, block: Block, task: str, title: str, rows: list[tuple[Row, dict[str, Part]]], whole: bool
-) -> list[Line]:
-    """The lines of one task, or of the mean over several.
+def fill(spec: Spec, blocks: Sequence[Block], notes: Sequence[str]) -> Table:
+    """Measure every row of every block on every task.
 
     Args:
         spec: the table.
-        block: the runs.
-        task: the task's key.
-        title: its name for people.
-        rows: each row with its parts by task.
-        whole: whether methods of the table without a run have a line, too.
+        blocks: all runs.
+        notes: what is to be said of the blocks.
     """
-    ran = [(row.method, row.label, of) for row, of in rows if any(part.reason != NO_RUN for part in of.values())]
-    met = {method for method, _, _ in ran}
-    if whole:
-        ran += [(method, method, {task: Part(reason=NO_RUN)}) for method in spec.methods if method not in met]
-    # Methods the paper knows keep its order, runs or none.
-    ran.sort(key=lambda line: METHODS.index(line[0]) if line[0] in METHODS else len(METHODS))
-    return [
-        Line(
-            task,
-            title,
-            method,
-            label,
-            together(of.values()),
-            {measure.key: mean_of_tasks(of, measure) for measure in spec.measures},
-            {key: paper.value(block, task, method, key) for key in spec.in_paper},
-        )
-        for method, label, of in ran
-    ]
+    return Table(spec, tuple((block, tuple(_lines(spec, block))) for block in blocks), (*spec.notes, *notes))
+
+
+def _lines(spec: Spec, block: Block) -> Iterator[Line]:
+    """The lines of each task, then those of the mean over the tasks."""
+    tasks = block.tasks()
+    rows = [row for row in block.compared if row.method not in spec.skip]
+    parts = [(row, {task: part_of(row, members) for task, members in tasks.items()}) for row in rows]
+    sections = [(task, task_title(task), [task]) for task in tasks]
+    averaged = [task for task, members in tasks.items() if members != [task]]  # not datasets by themselves
+    if len(averaged) > 1:
+        sections.append((MEAN, f"Mean of the {len(averaged)} tasks", averaged))
+    at_floor = floors(block) if SCORE in spec.measures else frozenset()
+    for section, title, names in sections:
+        of_rows = [(row.method, row.label, {task: of[task] for task in names}) for row, of in parts]
+        of_rows = [row for row in of_rows if any(part.reason != NO_RUN for part in row[2].values())]
+        if section in TASKS or section == MEAN:
+            met = {method for method, _, _ in of_rows}
+            none = {task: Part(reason=NO_RUN) for task in names[:1]}
+            of_rows += [(method, method, none) for method in spec.methods if method not in met]
+        # Methods the paper knows keep its order, runs or none.
+        of_rows.sort(key=lambda row: METHODS.index(row[0]) if row[0] in METHODS else len(METHODS))
+        for place, (method, label, of) in enumerate(of_rows):
+            cells = {measure.key: cell(of, measure) for measure in spec.measures}
+            whole = together(of.values())
+            if whole.datasets and whole.datasets.keys() <= at_floor:
+                cells[SCORE.key] = replace(cells[SCORE.key], note="floor")
+            printed = {key: paper.value(block, section, method, key) for key in spec.in_paper}
+            yield Line(section, title, place == 0, method, label, whole, cells, printed)

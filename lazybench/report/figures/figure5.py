@@ -6,17 +6,17 @@ from collections import defaultdict
 
 from matplotlib.figure import Figure
 
+from lazybench.report.averages import SCORE, TTFT
 from lazybench.report.blocks import Block, Row
+from lazybench.report.caveats import floors
+from lazybench.report.cells import cell, part_of
 from lazybench.report.figures.style import BLACK, canvas, legend_outside, method_line
-from lazybench.report.labels import is_calibrated, task_title
-from lazybench.report.measures import SCORE, TTFT, measure
-from lazybench.report.notes import floors
-from lazybench.report.parts import part_of
+from lazybench.report.labels import colour, is_calibrated, method_title, task_title
 
 CAPTION = (
     "Figure 5. TTFT speedup against score, a line a method with its strengths as points (lazyllm: schedules of two "
-    "stages or more, where there are any; "
-    "calibrated: found on other records, unless it says on these); the tables have the confidence intervals"
+    "stages or more, if there are any; calibrated: found on other records, unless the legend says on these); the "
+    "tables have the confidence intervals"
 )
 NEEDS = "-m +experiment=figure5"
 _LEAST_SPAN = 2  # points of score
@@ -24,19 +24,20 @@ _LEAST_SPAN = 2  # points of score
 
 def draw(block: Block) -> Figure | None:
     """A panel a task; None unless a method has points at two strengths or more on a task."""
-    rows = block.compared
-    panels: dict[str, dict[tuple[str, str], list[tuple[float, float]]]] = {}
-    levels: dict[str, dict[str, float]] = {}
     tasks = block.tasks()
+    panels: dict[str, dict[str, list[tuple[float, float]]]] = {}
+    levels: dict[str, dict[str, float]] = defaultdict(dict)
+    met: dict[str, Row] = {}
     for task, members in tasks.items():
-        points: dict[tuple[str, str], list[tuple[float, float]]] = defaultdict(list)
-        for row in rows:
-            part = part_of(row, members)
-            score, speedup = measure(part, SCORE).estimate, measure(part, TTFT).estimate
+        points: dict[str, list[tuple[float, float]]] = defaultdict(list)
+        for row in block.compared:
+            parts = {task: part_of(row, members)}
+            score, speedup = cell(parts, SCORE).estimate, cell(parts, TTFT[0]).estimate
             if score is not None and row.method == "baseline":
-                levels.setdefault(task, {})[row.conditions] = score.value
+                levels[task][_name(row)] = score.value
             elif score is not None and speedup is not None:
-                points[_series(row), row.conditions].append((speedup.value, score.value))
+                points[_name(row)].append((speedup.value, score.value))
+                met[_name(row)] = row
         if points:
             panels[task] = points
     if not any(len(line) > 1 for points in panels.values() for line in points.values()):
@@ -45,15 +46,16 @@ def draw(block: Block) -> Figure | None:
     lines = -(-len(panels) // columns)
     figure = canvas(2.5 * columns + 0.6, 2.2 * lines + 0.7)
     at_floor = floors(block)
-    others = sorted({key for points in panels.values() for key in points})
+    names = sorted(met)
     for place, (task, points) in enumerate(panels.items(), start=1):
         axes = figure.add_subplot(lines, columns, place)
-        for under, level in levels.get(task, {}).items():
-            axes.axhline(level, color=BLACK, linestyle=":", linewidth=1.2, label=_name("baseline", under))
-        for key in others:
-            if key in points:
-                speedups, scores = zip(*sorted(points[key]), strict=True)
-                axes.plot(speedups, scores, label=_name(*key), **method_line(key[0], others.index(key)))
+        for name, level in levels[task].items():
+            axes.axhline(level, color=BLACK, linestyle=":", linewidth=1.2, label=name)
+        for name in names:
+            if name in points:
+                speedups, scores = zip(*sorted(points[name]), strict=True)
+                look = method_line(_title(met[name]), names.index(name), colour(met[name].runs[0]))
+                axes.plot(speedups, scores, label=name, **look)
         axes.axvline(1, color="#888888", linewidth=0.8)
         axes.margins(0.1)
         low, high = axes.get_ylim()
@@ -67,13 +69,14 @@ def draw(block: Block) -> Figure | None:
     return figure
 
 
-def _series(row: Row) -> str:
-    """A method's line; what calibration found is a frontier of its own."""
+def _name(row: Row) -> str:
+    """What a row's line is called."""
+    return f"{_title(row)} [{row.conditions}]" if row.conditions else _title(row)
+
+
+def _title(row: Row) -> str:
+    """A row's method; its calibrated schedules have a line of their own."""
+    title = method_title(row.runs[0])
     if not is_calibrated(row.runs[0]):
-        return row.method
-    seen = any(run.calibrated_on for run in row.runs)
-    return f"{row.method} calibrated{' on these records' if seen else ''}"
-
-
-def _name(method: str, under: str) -> str:
-    return f"{method} [{under}]" if under else method
+        return title
+    return f"{title} calibrated" + (" on these records" if any(run.calibrated_on for run in row.runs) else "")

@@ -7,11 +7,11 @@ from collections import defaultdict
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from lazybench.report.averages import SCORE
 from lazybench.report.blocks import Block, Row
+from lazybench.report.cells import cell, part_of
 from lazybench.report.figures.style import BLACK, canvas, legend_outside, line
 from lazybench.report.labels import stages
-from lazybench.report.measures import SCORE, measure
-from lazybench.report.parts import part_of
 
 CAPTION = "Figure 6. Score against the layer that prunes, a line a keep; from schedules of a single stage"
 NEEDS = "-m +experiment=figure6"
@@ -23,8 +23,8 @@ def draw(block: Block) -> Figure | None:
     # Layers by number and by depth have no axis in common.
     numbered = [row for row in single if stages(row.runs[0])[0][0].isdigit()]
     by_depth, single = not numbered, numbered or single
-    scores = {row.label: _scores(block, row) for row in single}
-    shared = [task for task in block.tasks() if scores and all(task in of for of in scores.values())]
+    scores = {row.label: _scores(block, row) for row in block.rows}
+    shared = [task for task in block.tasks() if single and all(task in scores[row.label] for row in single)]
     lines: dict[tuple[float, str], list[tuple[float, float]]] = defaultdict(list)
     for row in single:
         ((layer, keep),) = stages(row.runs[0])
@@ -35,9 +35,8 @@ def draw(block: Block) -> Figure | None:
     figure = canvas(5.2, 3.6)
     axes = figure.add_subplot()
     for row in block.rows:
-        of = _scores(block, row) if row.method == "baseline" else {}
-        if all(task in of for task in shared):
-            axes.axhline(_mean(of, shared), color=BLACK, linestyle=":", linewidth=1.2, label=row.label)
+        if row.method == "baseline" and all(task in scores[row.label] for task in shared):
+            axes.axhline(_mean(scores[row.label], shared), color=BLACK, linestyle=":", linewidth=1.2, label=row.label)
     for place, (keep, under) in enumerate(sorted(lines, key=lambda key: (-key[0], key[1]))):
         layers, values = zip(*sorted(lines[keep, under]), strict=True)
         axes.plot(layers, values, label=f"keep {keep:g}" + (f" [{under}]" if under else ""), **line(place))
@@ -52,7 +51,7 @@ def draw(block: Block) -> Figure | None:
 
 def _scores(block: Block, row: Row) -> dict[str, float]:
     """The row's score by task, where it has one."""
-    found = {task: measure(part_of(row, members), SCORE).estimate for task, members in block.tasks().items()}
+    found = {task: cell({task: part_of(row, members)}, SCORE).estimate for task, members in block.tasks().items()}
     return {task: of.value for task, of in found.items() if of is not None}
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib
+from matplotlib.colors import is_color_like
 from matplotlib.figure import Figure
 
 # Okabe and Ito's palette without its yellow, which is too pale for lines on white.
@@ -56,9 +57,10 @@ def line(place: int) -> dict[str, Any]:
     }
 
 
-def method_line(method: str, place: int) -> dict[str, Any]:
-    """A method's line: always the same for the paper's methods, by place for others."""
-    return line(_BY_METHOD.get(method, len(_BY_METHOD) + place))
+def method_line(method: str, place: int, colour: str | None = None) -> dict[str, Any]:
+    """A method's line: always the same for the paper's methods, by place for others; in `colour` where that is one."""
+    look = line(_BY_METHOD.get(method, len(_BY_METHOD) + place))
+    return look | {"color": colour} if is_color_like(colour) else look
 
 
 def canvas(width: float, height: float) -> Figure:

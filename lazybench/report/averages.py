@@ -1,0 +1,125 @@
+"""What is measured, and how records make one number: the one place where they are averaged.
+
+A dataset's value is a mean over its records, or a ratio of two means. A task's value is the mean over its datasets, and
+the mean of the tasks is the mean over those. Failed records are in none of them, disturbed ones in none that is made of
+times. A record that lacks a number is left out of it, and where a dataset has no record left there is no number.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pandas as pd
+
+from lazybench.report.intervals import Estimate, estimate
+
+# Records with the columns of `run_data.COLUMNS`, by task and dataset.
+Tasks = Sequence[Sequence[pd.DataFrame]]
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A number of a method on a dataset: the mean of the column `top`, over that of `bottom` if there is one.
+
+    Attributes:
+        key: name of its columns in CSV files.
+        title: heading, with the unit.
+        top: column of the numerator.
+        bottom: column of the denominator.
+        scale: factor from what is stored to what is shown.
+        digits: digits shown after the point.
+        absent: why there is none where the columns are empty.
+        by_seed: column with the values of several seeds, of which the value is the mean; empty without one.
+        timed: whether it is made of times, which leaves out disturbed records.
+        long_tailed: whether a few records may have most of the sum: an interval then needs more records.
+        least: the smallest value there can be, as shown; no interval goes below it.
+        most: the largest value there can be, as shown; no interval goes beyond it.
+    """
+
+    key: str
+    title: str
+    top: str
+    bottom: str = ""
+    scale: float = 1.0
+    digits: int = 2
+    absent: str = "not timed"
+    by_seed: str = ""
+    timed: bool = False
+    long_tailed: bool = False
+    least: float = 0.0
+    most: float = math.inf
+
+
+def _speedups(key: str, title: str, time: str) -> tuple[Measure, Measure]:
+    """A speedup over the unmodified model, and over the method's own engine with nothing pruned."""
+    over = Measure(key, f"{title} (×)", f"baseline_{time}", time, timed=True)
+    other = {"key": f"{key}_over_keep_1", "title": f"{title} over keep = 1 (×)", "top": f"keep_1_{time}"}
+    return over, replace(over, absent="not on the engine", **other)
+
+
+SCORE = Measure("score", "Score", "score", scale=100, by_seed="score_by_seed", most=100)
+TTFT = _speedups("ttft_speedup", "TTFT speedup", "ttft_s")
+GENERATION = _speedups("generation_speedup", "Generation speedup", "generation_s")
+DECODE_STEP = _speedups("decode_step_speedup", "Decode step speedup", "decode_step_s")
+COMPUTED = Measure("prompt_computed", "Prompt tokens computed (%)", "prompt_computed", scale=100, absent="not recorded")
+KL = Measure(
+    "first_token_kl", "KL of first token (nats)", "first_token_kl", digits=4, absent="not traced", long_tailed=True
+)
+TOKENS = Measure(
+    "identical_tokens", "Identical tokens (%)", "identical_tokens", scale=100, digits=1, absent="not recorded", most=100
+)
+ANSWERS = Measure(
+    "identical_answers", "Identical answers (%)", "identical_answer", scale=100, digits=1, absent="not paired", most=100
+)
+
+
+def ran(records: pd.DataFrame) -> pd.DataFrame:
+    """The records that did not fail."""
+    return records[records["error"] == ""]
+
+
+def undisturbed(records: pd.DataFrame) -> pd.DataFrame:
+    """The records whose passes no other work on the machine disturbed."""
+    return records[records["disturbed"] != 1]
+
+
+def usable(tasks: Tasks, of: Measure) -> Tasks:
+    """The records that count for a measure."""
+    columns = [of.top, *([of.bottom] if of.bottom else [])]
+    pick = undisturbed if of.timed else lambda records: records
+    return [[pick(ran(records)).dropna(subset=columns) for records in datasets] for datasets in tasks]
+
+
+def average(tasks: Tasks, of: Measure) -> Estimate | None:
+    """The mean over tasks of the mean over their datasets, with its interval over records.
+
+    Args:
+        tasks: records that count, as `usable` gives them.
+        of: what is averaged.
+
+    Returns:
+        None where a dataset has no records, or a ratio has a denominator of zero.
+    """
+    weights = [1 / len(tasks) / len(datasets) for datasets in tasks for _ in datasets]
+    ratios = [_ratio(records, of) for datasets in tasks for records in datasets]
+    return estimate(ratios, weights, long_tailed=of.long_tailed, limits=(of.least, of.most))
+
+
+def average_by_seed(tasks: Tasks, of: Measure) -> list[float] | None:
+    """The same average once for each seed; None unless all records have the same several seeds."""
+    if not of.by_seed:
+        return None
+    seeds = [[[text.split() for text in records[of.by_seed]] for records in datasets] for datasets in tasks]
+    counts = {len(values) for datasets in seeds for records in datasets for values in records}
+    if len(counts) != 1 or counts <= {0, 1}:
+        return None
+    means = [np.mean([np.array(records, float).mean(axis=0) for records in datasets], axis=0) for datasets in seeds]
+    return (of.scale * np.mean(means, axis=0)).tolist()
+
+
+def _ratio(records: pd.DataFrame, of: Measure) -> tuple[np.ndarray, np.ndarray]:
+    top = records[[of.top]].to_numpy(float).T * of.scale
+    return top, records[[of.bottom]].to_numpy(float).T if of.bottom else np.ones((1, len(records)))

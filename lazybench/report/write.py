@@ -1,0 +1,71 @@
+"""Writes a report: tables, figures, the page, and the records that make it again."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from lazybench.report import render, tables
+from lazybench.report.blocks import Block
+from lazybench.report.gaps import Gap, gaps
+from lazybench.report.page import page
+from lazybench.report.run_data import write_compact
+from lazybench.store.writing import replacing
+
+# A folder with other files than these is none that a report may replace.
+_OURS = re.compile(r"(table\d|fidelity)\.(md|csv|tex)|figure\d_.*\.(png|pdf)|records|report\.html")
+
+
+def write(
+    out: Path, blocks: Sequence[Block], warnings: Sequence[str], notes: Sequence[str]
+) -> tuple[list[str], list[Gap]]:
+    """Write everything into `out`, in place of an earlier report.
+
+    Args:
+        out: the folder.
+        blocks: all runs.
+        warnings: what to know before comparing numbers.
+        notes: what is said of the blocks below the tables.
+
+    Returns:
+        the names of what was written, and what is missing.
+
+    Raises:
+        LazyBenchError: `out` holds files that no report wrote, or cannot be written; it then stays as it was.
+    """
+    with replacing(out, _OURS) as folder:
+        write_compact((run for block in blocks for run in block.runs), folder / "records")
+        filled = [tables.fill(spec, blocks, notes) for spec in tables.SPECS]
+        for table in filled:
+            for suffix, text in render.FORMATS.items():
+                (folder / f"{table.spec.name}.{suffix}").write_text(text(table, warnings), "utf-8")
+        drawn, missing = _draw(folder, blocks)
+        (folder / "report.html").write_text(page(blocks, filled, drawn, warnings, missing), "utf-8")
+        return sorted(path.name for path in folder.iterdir()), missing
+
+
+def _draw(folder: Path, blocks: Sequence[Block]) -> tuple[list[tuple[str, Path]], list[Gap]]:
+    """Draw every figure that there are runs for.
+
+    Returns:
+        caption and PNG of each, and what is missing.
+    """
+    # matplotlib takes long to import: not before all else has been read and written.
+    from lazybench.report.figures import FIGURES
+    from lazybench.report.figures.style import save, styled
+
+    drawn, missing = [], []
+    with styled():
+        for block in blocks:
+            undrawn = []
+            for figure in FIGURES:
+                name = figure.__name__.rpartition(".")[2]
+                drawing = figure.draw(block)
+                if drawing is None:
+                    undrawn.append((name, figure.NEEDS))
+                else:
+                    png, _ = save(drawing, folder / f"{name}_{block.model}_{block.data}")
+                    drawn.append((f"{figure.CAPTION}. {block.title}", png))
+            missing += gaps(block, undrawn)
+    return drawn, missing
