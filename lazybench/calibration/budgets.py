@@ -10,12 +10,13 @@ from lazybench.calibration.search import Trial
 from lazybench.errors import LazyBenchError
 
 SPEEDUP, KL, SCORE_LOSS = "speedup", "kl", "score loss"
-_FORM = re.compile(
-    r"(?P<what>speedup|kl|score[ _]loss)\s*(?P<sign>>=|<=)\s*(?P<limit>\d*\.?\d+)\s*(?P<unit>%|x|nats?)?", re.IGNORECASE
-)
-_SIGNS = {SPEEDUP: ">=", KL: "<=", SCORE_LOSS: "<="}
-_UNITS = {SPEEDUP: (None, "x"), KL: (None, "nat", "nats"), SCORE_LOSS: ("%",)}
-_EXAMPLES = "'speedup >= 2', 'KL <= 0.1' or 'score loss <= 1%'"
+_NUMBER = r"\s*(\d*\.?\d+)\s*"
+_FORMS = {
+    SPEEDUP: rf"speedup\s*>={_NUMBER}x?",
+    KL: rf"kl\s*<={_NUMBER}(?:nats?)?",
+    SCORE_LOSS: rf"score[ _]loss\s*<={_NUMBER}%",
+}
+_SHOWN = {SPEEDUP: "speedup >= {:g}", KL: "KL <= {:g}", SCORE_LOSS: "score loss <= {:g}%"}
 
 
 @dataclass(frozen=True)
@@ -31,8 +32,7 @@ class Budget:
     limit: float
 
     def __str__(self) -> str:
-        shown = {SPEEDUP: "speedup", KL: "KL", SCORE_LOSS: "score loss"}[self.what]
-        return f"{shown} {_SIGNS[self.what]} {self.limit:g}{'%' if self.what == SCORE_LOSS else ''}"
+        return _SHOWN[self.what].format(self.limit)
 
     @property
     def slug(self) -> str:
@@ -47,21 +47,18 @@ def parse(text: str) -> list[Budget]:
         LazyBenchError: a budget is of another form.
     """
     found = []
-    for part in text.split(","):
-        read = _FORM.fullmatch(part.strip())
-        if read is None:
-            raise LazyBenchError(f"budget={part.strip()!r} is no budget: give {_EXAMPLES}")
-        what = read["what"].lower().replace("_", " ")
-        unit = read["unit"].lower() if read["unit"] else None
-        if read["sign"] != _SIGNS[what] or unit not in _UNITS[what]:
-            raise LazyBenchError(f"budget={part.strip()!r} bounds nothing: give {_EXAMPLES}")
-        limit = float(read["limit"])
-        if what == SPEEDUP and limit <= 1:
-            raise LazyBenchError(f"budget={part.strip()!r}: a speedup is above 1")
-        budget = Budget(what, limit)
-        if budget not in found:
-            found.append(budget)
-    return found
+    for part in map(str.strip, text.split(",")):
+        read = {what: re.fullmatch(form, part, re.IGNORECASE) for what, form in _FORMS.items()}
+        budget = next((Budget(what, float(of[1])) for what, of in read.items() if of), None)
+        if budget is None:
+            raise LazyBenchError(
+                f"budget={part!r} is no budget, or bounds nothing: give 'speedup >= 2', 'KL <= 0.1' or "
+                "'score loss <= 1%'"
+            )
+        if budget.what == SPEEDUP and budget.limit <= 1:
+            raise LazyBenchError(f"budget={part!r}: a speedup is above 1")
+        found.append(budget)
+    return list(dict.fromkeys(found))
 
 
 def choose(budget: Budget, winners: Mapping[float, Trial], loss: Callable[[Trial], float]) -> Trial | None:
@@ -74,8 +71,6 @@ def choose(budget: Budget, winners: Mapping[float, Trial], loss: Callable[[Trial
     """
     if budget.what == SPEEDUP:
         return winners.get(budget.limit)
-    for speedup in sorted(winners, reverse=True):
-        trial = winners[speedup]
-        if (trial.kl if budget.what == KL else loss(trial)) <= budget.limit:
-            return trial
-    return None
+    fastest_first = (winners[speedup] for speedup in sorted(winners, reverse=True))
+    harm = loss if budget.what == SCORE_LOSS else lambda trial: trial.kl
+    return next((trial for trial in fastest_first if harm(trial) <= budget.limit), None)

@@ -10,7 +10,7 @@ import torch
 from transformers import PreTrainedModel
 
 import lazyllm
-from lazybench.data.record import Record
+from lazybench.data import Record
 from lazybench.errors import LazyBenchError, RecordFailure
 from lazybench.model.decoding import Decoder
 from lazybench.model.prompts import Prompt
@@ -29,24 +29,14 @@ class Candidate:
         """Both as text."""
         return f"{self.schedule.spec or 'no pruning'} {self.importance}"
 
+    @property
+    def columns(self) -> dict[str, str]:
+        """Both as columns of a table."""
+        return {"schedule": self.schedule.spec, "importance": str(self.importance)}
+
 
 class CandidateFailure(LazyBenchError):
-    """Pruned like this the model does not work."""
-
-
-@dataclass(frozen=True)
-class _Lesson:
-    """The unmodified model's answer to a prompt.
-
-    Attributes:
-        prompt: the prompt's ids, int64 (1, tokens).
-        answer: ids of the answer's tokens.
-        log_probabilities: of every token at each of them, (answer tokens, vocabulary), float32 on the CPU.
-    """
-
-    prompt: torch.Tensor
-    answer: list[int]
-    log_probabilities: torch.Tensor
+    """The model does not work when it is pruned like this."""
 
 
 class Harm:
@@ -62,7 +52,8 @@ class Harm:
         self._model = model
         self._ask = ask
         self._tokens = tokens
-        self._lessons: dict[tuple[str, str], _Lesson] = {}
+        # By record: the ids of the answer's tokens, and the log-probabilities at each of them, on the CPU.
+        self._answers: dict[tuple[str, str], tuple[list[int], torch.Tensor]] = {}
 
     def of(self, candidate: Candidate, record: Record) -> float:
         """KL(unmodified || pruned) of the next token, in nats: mean over the answer's tokens.
@@ -76,10 +67,11 @@ class Harm:
             LazyLLMError: the model cannot be pruned like this.
         """
         self.learn(record)
-        lesson = self._lessons[record.key]
-        with lazyllm.enable(self._model, candidate.schedule, importance=candidate.importance):
-            found = self._log_probabilities(lesson.prompt, lesson.answer)
-        divergence = float(_divergence(lesson.log_probabilities.to(found.device), found).mean())
+        answer, expected = self._answers[record.key]
+        with lazyllm.enable(self._model, candidate.schedule, selection=candidate.importance):
+            found = self._log_probabilities(self._ask(record)[0].ids, answer)
+        expected, found = expected.to(found.device).double(), found.double()
+        divergence = float((expected.exp() * (expected - found)).sum(dim=-1).mean())
         if not math.isfinite(divergence):
             raise CandidateFailure(f"{candidate.name}: logits that are not finite on {record.dataset} {record.id}")
         return max(0.0, divergence)
@@ -90,7 +82,7 @@ class Harm:
         Raises:
             LazyBenchError: it cannot.
         """
-        if record.key in self._lessons:
+        if record.key in self._answers:
             return
         prompt, decode = self._ask(record)
         decode.max_new_tokens = min(decode.max_new_tokens, self._tokens)
@@ -98,23 +90,16 @@ class Harm:
             answer = decode(prompt.ids)
         except RecordFailure as error:
             raise LazyBenchError(f"{record.dataset} {record.id} cannot be calibrated on: {error}") from error
-        ids = prompt.ids.to(self._model.device)
-        # By the same passes as a candidate's, so that nothing but pruning tells the two apart.
-        self._lessons[record.key] = _Lesson(ids, answer, self._log_probabilities(ids, answer).cpu())
+        # By the same passes as a candidate's: only pruning makes a difference.
+        self._answers[record.key] = answer, self._log_probabilities(prompt.ids, answer).cpu()
 
     @torch.no_grad()
     def _log_probabilities(self, ids: torch.Tensor, answer: list[int]) -> torch.Tensor:
         """Of every token at each token of the answer to a prompt's ids, (answer tokens, vocabulary), float32."""
-        cache, logits = None, []
+        cache, logits, ids = None, [], ids.to(self._model.device)
         for token in answer:
             output = self._model(ids, past_key_values=cache, use_cache=True, logits_to_keep=1)
             cache = output.past_key_values
             logits.append(output.logits[0, -1])
             ids = torch.tensor([[token]], device=self._model.device)
         return torch.stack(logits).float().log_softmax(dim=-1)
-
-
-def _divergence(expected: torch.Tensor, found: torch.Tensor) -> torch.Tensor:
-    """KL of each row, in nats."""
-    expected, found = expected.double(), found.double()
-    return (expected.exp() * (expected - found)).sum(dim=-1)

@@ -9,23 +9,14 @@ import yaml
 
 from lazybench.calibration.budgets import Budget
 from lazybench.calibration.harm import Candidate
-from lazybench.data.record import Record
+from lazybench.data import Record
 from lazybench.methods.lazyllm import EQ1, PAPER, PLUS
-
-_WIDTH = 120
 
 
 def text(
     budget: Budget, folds: Sequence[tuple[Candidate, Sequence[Record]]], found: Mapping[str, Any], command: str
 ) -> str:
-    """The file's text.
-
-    Args:
-        budget: what the schedule keeps to.
-        folds: each schedule with the records that it was found on.
-        found: how it was found.
-        command: the command that found it.
-    """
+    """The file's text: each schedule with the records that it was found on, how it was found, and by which command."""
     method = {
         "_target_": "lazybench.methods.calibrated.Calibrated",
         "name": name_of(candidate for candidate, _ in folds),
@@ -41,16 +32,16 @@ def text(
         "found": dict(found),
     }
     head = [f"# Found by: {command}\n", *(f"# {candidate.schedule}\n" for candidate, _ in folds)]
-    return "".join(head) + yaml.dump(method, Dumper=_Dumper, sort_keys=False, width=_WIDTH)
+    return "".join(head) + yaml.dump(method, Dumper=_Dumper, sort_keys=False, width=120)
 
 
 def name_of(candidates: Iterable[Candidate]) -> str:
-    """What a method of these schedules is called: LazyLLM only where all of them rank by Eq. 1."""
+    """The method's name: LazyLLM only where all of its schedules rank by Eq. 1."""
     return PAPER if all(candidate.importance.is_eq1 for candidate in candidates) else PLUS
 
 
 class _Dumper(yaml.SafeDumper):
-    """Lists of hashes in lines rather than one below the other."""
+    """Writes a list of hashes in lines, not one below the other."""
 
 
 def _list(dumper: yaml.SafeDumper, values: list[Any]) -> yaml.Node:

@@ -16,7 +16,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from lazybench.calibration.harm import Candidate, CandidateFailure
 from lazybench.calibration.space import Space
-from lazybench.data.record import Record
+from lazybench.data import Record
 from lazybench.errors import LazyBenchError
 from lazyllm import LazyLLMError
 
@@ -24,9 +24,16 @@ from lazyllm import LazyLLMError
 _SIGNIFICANCE = 0.1
 _LEAST_RECORDS = 8
 _RANDOM_TRIALS = 8
-_SEED = 0
-# Proposals in a row that were nothing new: then the search has seen what there is.
+# So many proposals in a row without a new one: the search has seen all there is.
 _MOST_MISSES = 200
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without the optimiser's notes that some of its parts may still change."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+        yield
 
 
 @dataclass(frozen=True)
@@ -53,29 +60,27 @@ class Search:
         path: the journal that the optimiser writes.
         name: the search's name in it.
         space: what to search.
-        records: what to measure on, the most telling order first: any first part should be like the whole.
+        records: what to measure on; any first part of them should be like the whole.
     """
 
+    @_quiet()
     def __init__(self, path: Path, name: str, space: Space, records: Sequence[Record]) -> None:
         self._space = space
         self._records = records
         self._read: dict[int, Trial] = {}
         self._failure = "none is fast enough"
         optuna.logging.set_verbosity(optuna.logging.ERROR)
-        with _quiet():
-            self._study = optuna.create_study(
-                study_name=name,
-                storage=JournalStorage(JournalFileBackend(str(path))),
-                sampler=optuna.samplers.TPESampler(
-                    n_startup_trials=_RANDOM_TRIALS, multivariate=True, group=True, seed=_SEED
-                ),
-                pruner=optuna.pruners.WilcoxonPruner(p_threshold=_SIGNIFICANCE, n_startup_steps=_LEAST_RECORDS),
-                load_if_exists=True,
-            )
-            for trial in self._study.get_trials(states=(TrialState.RUNNING,)):
-                # Cut short by the end of its process: once more.
-                self._study.tell(trial.number, state=TrialState.FAIL)
-                self._study.enqueue_trial(trial.params)
+        self._study = optuna.create_study(
+            study_name=name,
+            storage=JournalStorage(JournalFileBackend(str(path))),
+            sampler=optuna.samplers.TPESampler(n_startup_trials=_RANDOM_TRIALS, multivariate=True, group=True, seed=0),
+            pruner=optuna.pruners.WilcoxonPruner(p_threshold=_SIGNIFICANCE, n_startup_steps=_LEAST_RECORDS),
+            load_if_exists=True,
+        )
+        for trial in self._study.get_trials(states=(TrialState.RUNNING,)):
+            # The process ended in the middle of it: try it again.
+            self._study.tell(trial.number, state=TrialState.FAIL)
+            self._study.enqueue_trial(trial.params)
 
     @property
     def spent(self) -> float:
@@ -87,8 +92,7 @@ class Search:
         """What was measured so far."""
         for trial in self._finished():
             if trial.number not in self._read:
-                values = list(trial.intermediate_values.values())
-                candidate = self._space.replay(trial.params)
+                candidate, values = self._space.replay(trial.params), list(trial.intermediate_values.values())
                 complete = trial.state == TrialState.COMPLETE
                 self._read[trial.number] = Trial(candidate, fmean(values), len(values), complete)
         return list(self._read.values())
@@ -99,16 +103,16 @@ class Search:
         return min((trial for trial in self.trials if trial.complete), key=lambda trial: trial.kl, default=None)
 
     def start_from(self, candidates: Sequence[Candidate]) -> None:
-        """Have these tried before any other, each as strongly as the speedup asks for."""
+        """Try these before any other, each scaled to the speedup."""
         for candidate in candidates:
-            parameters = self._space.parameters(candidate)
-            if parameters is not None:
+            if (parameters := self._space.parameters(candidate)) is not None:
                 self._study.enqueue_trial(parameters, skip_if_exists=True)
 
+    @_quiet()
     def run(
         self, seconds: float, kl: Callable[[Candidate, Record], float], tick: Callable[[Trial | None], None]
     ) -> None:
-        """Try candidates until so many seconds are spent, over all starts of this search; at least one is completed.
+        """Try candidates for so many seconds, earlier starts included; at least one is completed.
 
         Args:
             seconds: how long to search.
@@ -120,9 +124,8 @@ class Search:
         """
         misses = 0
         while misses < _MOST_MISSES and (self.spent < seconds or self.best is None):
-            with _quiet():
-                trial = self._study.ask()
-                candidate = self._space.suggest(trial)
+            trial = self._study.ask()
+            candidate = self._space.suggest(trial)
             known = candidate is None or any(other.candidate == candidate for other in self.trials)
             if known or not self._measure(trial, candidate, kl, tick):
                 self._study.tell(trial, state=TrialState.FAIL)
@@ -133,7 +136,7 @@ class Search:
             raise LazyBenchError(f"of {misses} candidates none works: {self._failure}")
 
     def _measure(self, trial: optuna.Trial, candidate: Candidate, kl: Callable, tick: Callable) -> bool:
-        """Whether the model works at all with this candidate, which is measured then."""
+        """Measure a candidate; False where the model does not work with it."""
         values: list[float] = []
         for step, record in enumerate(self._records):
             try:
@@ -143,24 +146,14 @@ class Search:
                 return False
             trial.report(values[-1], step)
             tick(None)
-            with _quiet():
-                if len(values) < len(self._records) and trial.should_prune():
-                    break
-        complete = len(values) == len(self._records)
-        if complete:
+            if len(values) < len(self._records) and trial.should_prune():
+                break
+        if len(values) == len(self._records):
             self._study.tell(trial, fmean(values))
         else:
             self._study.tell(trial, state=TrialState.PRUNED)
-        tick(Trial(candidate, fmean(values), len(values), complete))
+        tick(self.trials[-1])
         return True
 
     def _finished(self) -> list[FrozenTrial]:
         return self._study.get_trials(deepcopy=False, states=(TrialState.COMPLETE, TrialState.PRUNED))
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Without notes that parts of the optimiser may still change."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-        yield

@@ -1,10 +1,10 @@
-"""What there is to search: where and how strongly to prune, and by what importance."""
+"""What there is to search: schedules of one ideal speedup, and the importance that ranks tokens."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from itertools import pairwise
 from typing import Any
@@ -12,95 +12,126 @@ from typing import Any
 import optuna
 
 from lazybench.calibration.harm import Candidate
-from lazybench.calibration.scaling import LEAST_KEEP, with_speedup
 from lazybench.calibration.times import Times
 from lazyllm import Importance, PruningSchedule
 
 MOST_STAGES = 4
+# A stage that keeps less keeps nothing.
+_LEAST_KEEP = 0.01
 _WEAKEST, _STRONGEST = 0.1, 1.0
-# Parts of the importance that are searched.
-_PARTS: dict[str, tuple[Any, ...]] = {
-    "queries": (1, 4, 8, 16, 32),
-    "pooling": (1, 7, 15, 31, 63),
-    "heads": ("mean", "max"),
-    "layers": (1, 2, 3),
-    "value_norm": (False, True),
-    "first": (0, 4),
-    "last": (1, 8, 32),
-}
+_HALVINGS = 40
+_DIGITS = 4
+
+
+def searchable(importance: Importance) -> dict[str, Sequence[Any]]:
+    """The values to try for parts of an importance, by name: its fields say them as `search` in their metadata."""
+    return {part.name: part.metadata["search"] for part in fields(importance) if "search" in part.metadata}
 
 
 @dataclass(frozen=True)
 class Space:
     """Candidates of one ideal speedup.
 
-    The number of stages, their layers and their strengths against each other are free; how strongly all of them prune
-    follows from the speedup.
+    The number of stages, their layers and their strengths relative to each other are free; the speedup then decides how
+    strongly all of them prune: the keeps are `exp(-strength * x)`, for one `x`.
 
     Attributes:
         times: the model's times.
         lengths: prompt lengths in tokens.
         speedup: the ideal speedup of every candidate.
-        importance: by what tokens are ranked; None where that is searched, too.
+        importance: what ranks the tokens.
+        searched: the values to try for parts of the importance, by name.
     """
 
     times: Times
     lengths: Sequence[int]
     speedup: float
-    importance: Importance | None
+    importance: Importance
+    searched: Mapping[str, Sequence[Any]]
+
+    def _is_fast(self, schedule: PruningSchedule) -> bool:
+        return self.times.speedup(schedule, self.lengths) >= self.speedup
+
+    @property
+    def _last(self) -> int:
+        """The last layer that a stage can stand at."""
+        return self.times.layers - 2
 
     @cached_property
     def deepest(self) -> int | None:
         """The last layer that a first stage can stand at; None where no schedule is fast enough."""
-        layers = range(self.times.layers - 1)
-        fast = [
-            layer
-            for layer in layers
-            if self.times.speedup(PruningSchedule([(layer, LEAST_KEEP)]), self.lengths) >= self.speedup
-        ]
-        return max(fast, default=None)
+        layers = range(self._last, -1, -1)
+        return next((layer for layer in layers if self._is_fast(PruningSchedule([(layer, _LEAST_KEEP)]))), None)
 
     def suggest(self, trial: optuna.trial.BaseTrial) -> Candidate | None:
         """The candidate that an optimiser tries; None where it cannot be fast enough."""
         count = trial.suggest_int("stages", 1, MOST_STAGES)
-        layers, strengths = [trial.suggest_int("layer 1", 0, self.deepest)], []
-        last = self.times.layers - 2
+        layers = [trial.suggest_int("layer 1", 0, self.deepest)]
         for place in range(2, count + 1):
-            # As a part of what lies behind the stage before, so that any values make a schedule.
+            # As a part of the layers behind the stage before, so that any values make a schedule.
             part = trial.suggest_float(f"depth {place}", 0.0, 1.0)
-            room = last - layers[-1]
+            room = self._last - layers[-1]
             if room > 0:
                 layers.append(layers[-1] + 1 + min(room - 1, int(part * room)))
-        for place in range(1, count + 1):
-            strengths.append(trial.suggest_float(f"strength {place}", _WEAKEST, _STRONGEST))
-        schedule = with_speedup(self.times, self.lengths, layers, strengths[: len(layers)], self.speedup)
-        importance = self.importance or Importance(
-            **{part: trial.suggest_categorical(part, values) for part, values in _PARTS.items()}
-        )
-        return None if schedule is None else Candidate(schedule, importance)
+        strengths = [trial.suggest_float(f"strength {place}", _WEAKEST, _STRONGEST) for place in range(1, count + 1)]
+        schedule = self.schedule(layers, strengths[: len(layers)])
+        parts = {part: trial.suggest_categorical(part, values) for part, values in self.searched.items()}
+        return None if schedule is None else Candidate(schedule, replace(self.importance, **parts))
 
     def parameters(self, candidate: Candidate) -> dict[str, Any] | None:
         """What an optimiser must suggest for a candidate like this one; None for one that is not in the space."""
         stages = [stage for stage in candidate.schedule.stages if stage.keep < 1]
         if not 1 <= len(stages) <= MOST_STAGES or self.deepest is None or stages[0].layer > self.deepest:
             return None
-        powers = _relative_strengths(candidate.schedule)
         found: dict[str, Any] = {"stages": len(stages), "layer 1": stages[0].layer}
-        last = self.times.layers - 2
         for place, (before, stage) in enumerate(pairwise(stages), start=2):
-            found[f"depth {place}"] = (stage.layer - before.layer - 0.5) / (last - before.layer)
-        found |= {f"strength {place}": power for place, power in enumerate(powers, start=1)}
-        if self.importance is None:
-            found |= {part: getattr(candidate.importance, part) for part in _PARTS}
-            if any(found[part] not in values for part, values in _PARTS.items()):
-                return None
-        return found
+            found[f"depth {place}"] = (stage.layer - before.layer - 0.5) / (self._last - before.layer)
+        strengths = _strengths(candidate.schedule)
+        for place, strength in enumerate(strengths, start=1):
+            found[f"strength {place}"] = max(_WEAKEST, strength / max(strengths))
+        parts = {part: getattr(candidate.importance, part, None) for part in self.searched}
+        fits = all(parts[part] in values for part, values in self.searched.items())
+        return found | parts if fits else None
 
     def replay(self, parameters: Mapping[str, Any]) -> Candidate | None:
         """The candidate of parameters that were suggested earlier."""
         return self.suggest(optuna.trial.FixedTrial(dict(parameters)))
 
+    def schedule(self, layers: Sequence[int], strengths: Sequence[float]) -> PruningSchedule | None:
+        """The schedule that prunes after `layers`, increasing, so strongly; None where none there is fast enough."""
 
-def _relative_strengths(schedule: PruningSchedule) -> list[float]:
-    strengths = [-math.log(max(LEAST_KEEP, stage.keep)) for stage in schedule.stages if stage.keep < 1]
-    return [max(_WEAKEST, strength / max(strengths)) for strength in strengths]
+        def at(power: float) -> PruningSchedule:
+            keeps = (max(_LEAST_KEEP, math.exp(-strength * power)) for strength in strengths)
+            return PruningSchedule((layer, round(keep, _DIGITS)) for layer, keep in zip(layers, keeps, strict=True))
+
+        low, high = 0.0, -math.log(_LEAST_KEEP) / min(strengths)
+        if not self._is_fast(at(high)):
+            return None
+        for _ in range(_HALVINGS):
+            middle = (low + high) / 2
+            low, high = (low, middle) if self._is_fast(at(middle)) else (middle, high)
+        return at(high)
+
+    def scaled_keeps(self, schedule: PruningSchedule) -> PruningSchedule | None:
+        """A schedule with each keep to the same power; None where that is not fast enough."""
+        return self.schedule([stage.layer for stage in schedule.stages], _strengths(schedule))
+
+    def scaled_depth(self, schedule: PruningSchedule) -> PruningSchedule | None:
+        """A schedule with its stages nearer to the first layer, or the last; None where none is fast enough.
+
+        A stage after `n` layers moves to `x * n` of them and keeps `keep ** (1 / x)`. Layers are whole, so the keeps
+        are then adjusted to the speedup.
+        """
+        strengths = _strengths(schedule)
+        for factor in (step * 0.01 for step in range(200, 0, -1)):
+            layers = [max(0, round(factor * (stage.layer + 1)) - 1) for stage in schedule.stages]
+            if layers[-1] > self._last or any(after <= before for before, after in pairwise(layers)):
+                continue
+            keeps = [max(_LEAST_KEEP, math.exp(-strength / factor)) for strength in strengths]
+            if self._is_fast(PruningSchedule(zip(layers, keeps, strict=True))):
+                return self.schedule(layers, strengths)
+        return None
+
+
+def _strengths(schedule: PruningSchedule) -> list[float]:
+    return [-math.log(max(_LEAST_KEEP, stage.keep)) for stage in schedule.stages if stage.keep < 1]

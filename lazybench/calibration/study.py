@@ -3,26 +3,26 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from functools import cached_property
+from dataclasses import replace
+from itertools import product
+from statistics import fmean
 
 import pandas as pd
 from tqdm import tqdm
 from transformers import PreTrainedModel
 
-from lazybench.calibration import times
+from lazybench.calibration import answers, method_file, times
+from lazybench.calibration.budgets import Budget, choose
 from lazybench.calibration.folder import Folder
-from lazybench.calibration.found import CALIBRATED, DEPTH, KEEPS, Result
+from lazybench.calibration.frontier import CALIBRATED, DEPTH, KEEPS
 from lazybench.calibration.harm import Candidate, Harm
-from lazybench.calibration.plan import Plan
-from lazybench.calibration.scaling import scaled_depth, scaled_keeps
-from lazybench.calibration.scores import loss, score_of
-from lazybench.calibration.scores import records as score_records
 from lazybench.calibration.search import Search, Trial
+from lazybench.calibration.setup import Setup
 from lazybench.calibration.space import Space
 from lazybench.calibration.times import Times
-from lazybench.data.record import Record
+from lazybench.data import Record, data_label
 from lazybench.errors import LazyBenchError
 from lazybench.methods.checks import naming
 from lazybench.model.decoding import Decoder, decoder_for
@@ -31,8 +31,8 @@ from lazyllm import Importance, LazyLLMError, PruningSchedule
 
 # Where searches start besides the reference: early and even stages did well wherever they were tried.
 _STARTS = ("20%:0.3,50%:0.55", "13%:0.6,27%:0.6,50%:0.6", "23%:0.5,50%:0.5")
-# Importances to start from where they are searched.
-_IMPORTANCES = (Importance(pooling=31), Importance(queries=8, pooling=7, layers=3, first=4))
+# Parts of the importance to start from where they are searched.
+_PARTS = ({"pooling": 31}, {"queries": 8, "pooling": 7, "layers": 3, "first": 4})
 _BAR = "{desc} {percentage:3.0f}%|{bar}| {elapsed}<{remaining}{postfix}"
 
 
@@ -40,7 +40,7 @@ class Study:
     """Measures candidates on a model, and finds the best of them.
 
     Args:
-        plan: the settings and all that follows from them.
+        setup: the settings and all that follows from them.
         model: the model.
         folder: where everything measured is kept.
 
@@ -48,144 +48,155 @@ class Study:
         LazyBenchError: a speedup that no schedule reaches, or a reference that does not fit the model.
     """
 
-    def __init__(self, plan: Plan, model: PreTrainedModel, folder: Folder) -> None:
-        self._plan = plan
+    def __init__(self, setup: Setup, model: PreTrainedModel, folder: Folder) -> None:
+        self._setup = setup
         self._model = model
         self._folder = folder
-        self._harm = Harm(model, self._ask, plan.config.answer_tokens)
-        self.layers = int(model.config.get_text_config().num_hidden_layers)
-        self._reference = _reference(plan.config.reference, self.layers)
+        self._prompts = {record.key: setup.prompt(record) for record in setup.records}
+        self._harm = Harm(model, self._ask, setup.config.answer_tokens)
+        self._layers = int(model.config.get_text_config().num_hidden_layers)
+        reference = _reference(setup.config.reference, self._layers)
+        prompts = [prompt.ids for prompt in self._prompts.values()]
+        self._lengths = [ids.shape[1] for ids in prompts]
+        measured = folder.times(lambda: times.measure(model, max(prompts, key=lambda ids: ids.shape[1])))
+        self._times = Times.fit(list(measured), list(measured.values()), self._layers)
         self._searches: dict[tuple[str, float], Search] = {}
-        for speedup in plan.speedups:
-            if self._space(speedup).deepest is None:
+        self._scaled: dict[float, dict[str, PruningSchedule]] = {}
+        for speedup in setup.speedups:
+            space = Space(self._times, self._lengths, speedup, setup.importance, setup.searched)
+            if space.deepest is None:
                 raise LazyBenchError(
                     f"speedup {speedup:g} is out of reach of every schedule on these prompts: ask for less"
                 )
-
-    @cached_property
-    def _lengths(self) -> list[int]:
-        return [self._ask(record)[0].ids.shape[1] for record in self._plan.records]
-
-    @cached_property
-    def _times(self) -> Times:
-        longest = max(self._plan.records, key=lambda record: self._ask(record)[0].ids.shape[1])
-        measured = self._folder.times(lambda: times.measure(self._model, self._ask(longest)[0].ids))
-        return Times.fit(list(measured), list(measured.values()), self.layers)
+            scaled = {KEEPS: space.scaled_keeps(reference), DEPTH: space.scaled_depth(reference)}
+            self._scaled[speedup] = {kind: schedule for kind, schedule in scaled.items() if schedule is not None}
+            for half in setup.halves:
+                journal = folder.search(half, setup.slug)
+                self._searches[half, speedup] = Search(journal, f"{speedup:g}", space, setup.of_half(half))
 
     def _ask(self, record: Record) -> tuple[Prompt, Decoder]:
-        prompt = self._plan.prompt(record)
-        return prompt, decoder_for(self._model, self._plan.facts[record.dataset], prompt)
+        prompt = self._prompts[record.key]
+        return prompt, decoder_for(self._model, prompt)
 
-    def _space(self, speedup: float) -> Space:
-        return Space(self._times, self._lengths, speedup, self._plan.importance)
-
-    def speedup(self, candidate: Candidate) -> float:
-        """The candidate's ideal TTFT speedup over all records' prompts."""
-        return self._times.speedup(candidate.schedule, self._lengths)
-
-    def search(self, half: str, seconds: float) -> None:
-        """Search on one half of the records, at all speedups together for so long, earlier starts included."""
-        each = seconds / len(self._plan.speedups)
-        searches = {speedup: self._search(half, speedup) for speedup in self._plan.speedups}
-        left = sum(max(0.0, each - search.spent) for search in searches.values())
+    def search(self, half: str) -> None:
+        """Search on one half of the records for its share of the time, earlier starts included."""
+        setup = self._setup
+        seconds = 60 * setup.config.minutes / len(setup.halves) / len(setup.speedups)
+        searches = {speedup: self._searches[half, speedup] for speedup in setup.speedups}
+        left = sum(max(0.0, seconds - search.spent) for search in searches.values())
         if left:
-            # Before the clock starts: no search is to pay for what all of them need.
-            for record in tqdm(
-                self._plan.of_half(half), unit="record", desc=f"the unmodified model on the {half} half"
-            ):
+            # Before the clock starts: all searches need it.
+            for record in tqdm(setup.of_half(half), unit="record", desc=f"the unmodified model on the {half} half"):
                 self._harm.learn(record)
-        bar = tqdm(total=round(left), bar_format=_BAR, desc=f"{half} half", disable=left == 0)
-        with bar:
+        with tqdm(total=round(left), bar_format=_BAR, disable=not left) as bar:
             for speedup, search in searches.items():
+                bar.set_description(f"{half} half, {speedup:g}x")
                 search.start_from(self._starts(half, speedup))
-                _run(search, each, self._harm.of, bar, f"{half} half, {speedup:g}x")
-
-    def _search(self, half: str, speedup: float) -> Search:
-        key = half, speedup
-        if key not in self._searches:
-            journal = self._folder.search(half, self._plan.slug)
-            self._searches[key] = Search(journal, f"{speedup:g}", self._space(speedup), self._plan.of_half(half))
-        return self._searches[key]
+                search.run(seconds, self._harm.of, _ticks(bar, search))
 
     def _starts(self, half: str, speedup: float) -> list[Candidate]:
         """What to try first: what was found for less speedup, the scaled reference, and what does well elsewhere."""
-        slower = [self.winners(half)[other] for other in self._plan.speedups if other < speedup]
-        schedules = _known_starts(self.layers)
-        schedules += [schedule for schedule in self._scaled(speedup).values() if schedule is not None]
-        importances = _IMPORTANCES if self._plan.importance is None else (self._plan.importance,)
-        fresh = [Candidate(schedule, importance) for importance in importances for schedule in schedules]
-        return [trial.candidate for trial in reversed(slower)] + fresh
+        slower = [self._winners(half)[other].candidate for other in self._setup.speedups if other < speedup]
+        schedules = [*_known_starts(self._layers), *self._scaled[speedup].values()]
+        searched = self._setup.searched
+        importances = [
+            replace(self._setup.importance, **{part: parts.get(part, values[0]) for part, values in searched.items()})
+            for parts in (_PARTS if searched else ({},))
+        ]
+        return slower[::-1] + [Candidate(schedule, ranking) for ranking, schedule in product(importances, schedules)]
 
-    def _scaled(self, speedup: float) -> dict[str, PruningSchedule | None]:
-        return {
-            KEEPS: scaled_keeps(self._reference, self._times, self._lengths, speedup),
-            DEPTH: scaled_depth(self._reference, self._times, self._lengths, speedup),
-        }
-
-    def winners(self, half: str) -> dict[float, Trial]:
+    def _winners(self, half: str) -> dict[float, Trial]:
         """By speedup, the best that a search on one half has found so far."""
-        found = {speedup: self._search(half, speedup).best for speedup in self._plan.speedups}
+        found = {speedup: self._searches[half, speedup].best for speedup in self._setup.speedups}
         return {speedup: trial for speedup, trial in found.items() if trial is not None}
 
-    def tried(self, half: str) -> pd.DataFrame:
-        """Every candidate that a search on one half has measured."""
+    def tried(self) -> pd.DataFrame:
+        """Every candidate that a search has measured."""
         return pd.DataFrame(
             {
                 "half": half,
                 "speedup": speedup,
-                "schedule": trial.candidate.schedule.spec,
-                "importance": str(trial.candidate.importance),
+                **trial.candidate.columns,
                 "kl": trial.kl,
                 "records": trial.records,
                 "complete": trial.complete,
             }
-            for speedup in self._plan.speedups
-            for trial in self._search(half, speedup).trials
+            for half, speedup in product(self._setup.halves, self._setup.speedups)
+            for trial in self._searches[half, speedup].trials
         )
 
-    def held_out(self, half: str) -> list[Result]:
-        """What was found on one half, and the scaled reference, measured on the other."""
-        records = self._plan.other(half)
-        asked: list[tuple[str, float, Candidate, float | None]] = []
-        for speedup, trial in self.winners(half).items():
-            asked.append((CALIBRATED, speedup, trial.candidate, trial.kl))
-            asked += [
-                (kind, speedup, Candidate(schedule, Importance()), None)
-                for kind, schedule in self._scaled(speedup).items()
-                if schedule is not None
-            ]
-        with tqdm(total=len(asked) * len(records), unit="record", desc=f"{half} half's schedules on the other") as bar:
-            return [
-                Result(half, kind, speedup, candidate, found, records, self._kl(candidate, records, bar))
-                for kind, speedup, candidate, found in asked
-            ]
+    def held_out(self) -> pd.DataFrame:
+        """What was found on each half, and the scaled reference, measured on the records of the other half.
 
-    def _kl(self, candidate: Candidate, records: Sequence[Record], bar: tqdm) -> list[float]:
-        return self._folder.measured(
-            "kl", candidate, records, lambda record: self._harm.of(candidate, record), lambda: bar.update()
+        Returns:
+            one row a schedule and record: `half`, the one the schedule was found on or for; `speedup`, the ideal one it
+            was made for; `kind`, `schedule` and `importance`; `found_kl`, the mean KL on the half it was found on, in
+            nats, None for the reference; `dataset` and `_id` of the record, and its `kl` in nats.
+        """
+        rows = []
+        for half in self._setup.halves:
+            asked: list[tuple[float, str, Candidate, float | None]] = []
+            for speedup, trial in self._winners(half).items():
+                asked.append((speedup, CALIBRATED, trial.candidate, trial.kl))
+                for kind, schedule in self._scaled[speedup].items():
+                    asked.append((speedup, kind, Candidate(schedule, Importance()), None))
+            bar = tqdm([*product(asked, self._setup.other(half))], unit="record", desc=f"{half} half's schedules")
+            for (speedup, kind, candidate, found_kl), record in bar:
+                about = {"half": half, "speedup": speedup, "kind": kind, **candidate.columns, "found_kl": found_kl}
+                rows.append({**about, "dataset": record.dataset, "_id": record.id, "kl": self._kl(candidate, record)})
+        return pd.DataFrame(rows)
+
+    def write_method(self, budget: Budget, found: Mapping[str, Trial], command: str) -> str:
+        """Write the YAML of a budget's method, of the schedule that each half found; returns its config name."""
+        config, trials = self._setup.config, list(found.values())
+        about = {
+            "model": config.model.name,
+            "layers": self._layers,
+            "weights": self._setup.weights,
+            "data": data_label(config.data),
+            "task": config.task,
+            "limit": config.model.limit,
+            "half": config.half,
+            "ideal_speedup": [
+                round(self._times.speedup(trial.candidate.schedule, self._lengths), 3) for trial in trials
+            ],
+            "kl": [round(trial.kl, 4) for trial in trials],
+            "kl_on_the_other_half": round(self.kl_elsewhere(found), 4),
+        }
+        folds = [(trial.candidate, self._setup.of_half(half)) for half, trial in found.items()]
+        name = f"{method_file.name_of(trial.candidate for trial in trials)}_{budget.slug}"
+        self._folder.write_method(name, method_file.text(budget, folds, about, command))
+        return name
+
+    def kl_elsewhere(self, found: Mapping[str, Trial]) -> float:
+        """Mean KL, in nats, of what was found by half, each on the records of the other half."""
+        return fmean(
+            self._kl(trial.candidate, record) for half, trial in found.items() for record in self._setup.other(half)
         )
 
-    def loss(self, half: str) -> Callable[[Trial], float]:
-        """Gives the score loss, in percent, of a schedule on the half that it was found on."""
-        records = self._plan.of_half(half)
+    def _kl(self, candidate: Candidate, record: Record) -> float:
+        return self._folder.measured("kl", candidate, record, self._harm.of)
 
-        def of(trial: Trial) -> float:
-            scored = self.scores(None, records), self.scores(trial.candidate, records)
-            return loss(score_records(records, *scored, self._plan.facts))
+    def answers(self, candidate: Candidate, records: Sequence[Record]) -> pd.DataFrame:
+        """LongBench's scores of whole answers, 0 to 1: `task`, `dataset`, `_id`, `unmodified` and `calibrated`."""
+        return pd.DataFrame(
+            {
+                "task": self._setup.facts[record.dataset].task or record.dataset,
+                "dataset": record.dataset,
+                "_id": record.id,
+                "unmodified": self._folder.measured("score", None, record, self._score),
+                "calibrated": self._folder.measured("score", candidate, record, self._score),
+            }
+            for record in tqdm(records, unit="record", desc=f"scores of {candidate.name}")
+        )
 
-        return of
+    def _score(self, candidate: Candidate | None, record: Record) -> float:
+        return answers.score(*self._ask(record), candidate)
 
-    def scores(self, candidate: Candidate | None, records: Sequence[Record]) -> list[float]:
-        """LongBench's scores of whole answers, 0 to 1; of the unmodified model's for no candidate."""
-        name = "the unmodified model" if candidate is None else candidate.name
-        with tqdm(total=len(records), unit="record", desc=f"scores of {name}") as bar:
-            return self._folder.measured(
-                "score",
-                candidate,
-                records,
-                lambda record: score_of(record, candidate, self._ask, self._plan.facts, self._plan.config.model),
-                lambda: bar.update(),
-            )
+    def choose(self, budget: Budget, half: str) -> Trial | None:
+        """What was found on one half that answers a budget best; None where nothing keeps to it."""
+        records = self._setup.of_half(half)
+        return choose(budget, self._winners(half), lambda trial: answers.loss(self.answers(trial.candidate, records)))
 
 
 def _reference(text: str, layers: int) -> PruningSchedule:
@@ -210,20 +221,13 @@ def _known_starts(layers: int) -> list[PruningSchedule]:
     return found
 
 
-def _run(search: Search, seconds: float, kl: Callable[[Candidate, Record], float], bar: tqdm, name: str) -> None:
-    began, shown = time.monotonic(), bar.n
-    tried = len(search.trials)
-    bar.set_postfix_str("")
+def _ticks(bar: tqdm, search: Search) -> Callable[[Trial | None], None]:
+    """Shows on a bar of seconds how far a search is, and the best it has found."""
+    began = time.monotonic() - bar.n
 
     def tick(trial: Trial | None) -> None:
-        nonlocal tried
-        elapsed = min(seconds, time.monotonic() - began)
-        bar.update(min(bar.total - bar.n, shown + elapsed - bar.n) if bar.total else 0)
-        if trial is not None:
-            tried += 1
-        best = search.best if trial is not None else None
-        bar.set_description(name)
-        if best is not None:
-            bar.set_postfix_str(f" {tried} tried, best KL {best.kl:.3f}: {best.candidate.name}")
+        bar.update(min(bar.total, time.monotonic() - began) - bar.n)
+        if trial is not None and (best := search.best) is not None:
+            bar.set_postfix_str(f" {len(search.trials)} tried, best KL {best.kl:.3f}: {best.candidate.name}")
 
-    search.run(seconds, kl, tick)
+    return tick

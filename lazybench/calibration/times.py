@@ -72,14 +72,14 @@ class Times:
 
 @torch.no_grad()
 def measure(model: PreTrainedModel, ids: torch.Tensor) -> dict[int, float]:
-    """Seconds that the unmodified model takes for its first token after the first tokens of a prompt.
+    """Seconds that the unmodified model takes for its first token, by how many tokens of a prompt it is given.
 
     Args:
         model: the model.
-        ids: a prompt's token ids, int64 (1, tokens).
+        ids: the prompt's token ids, int64 (1, tokens).
 
     Returns:
-        the median of three by token count, after an untimed round.
+        the median of three, after an untimed round.
     """
     longest = ids.shape[1]
     counts = sorted({min(longest, max(_LEAST, int(part * longest))) for part in _PARTS})

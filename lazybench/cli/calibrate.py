@@ -1,21 +1,49 @@
-"""What `lazybench calibrate` does: search, measure what was found on other records, write it down."""
+"""`lazybench calibrate`: search, measure what was found on other records, write it down, and print it."""
 
 from __future__ import annotations
 
+import re
+import shlex
+import sys
+from collections.abc import Mapping
 from pathlib import Path
 
-from lazybench.calibration import found, output
-from lazybench.calibration.budgets import choose
+import pandas as pd
+
+from lazybench.calibration import answers, frontier
+from lazybench.calibration.budgets import KL, Budget
 from lazybench.calibration.folder import Folder
-from lazybench.calibration.plan import Plan
+from lazybench.calibration.search import Trial
+from lazybench.calibration.setup import Setup
 from lazybench.calibration.study import Study
 from lazybench.config import CalibrateConfig
-from lazybench.data import data_label, left_out
+from lazybench.data import data_label
 from lazybench.errors import LazyBenchError
 from lazybench.model import environment
 from lazybench.model.loading import load_model, load_skeleton
 from lazybench.model.out_of_memory import ran_out
-from lazybench.run.job import check_context
+from lazybench.model.positions import check_limit
+from lazybench.report.console import frame_table
+from lazybench.run.origin import config_dirs
+
+# Columns of the tables people see: title, name and form.
+_FRONTIER = (
+    ("found on", "half", "{}"),
+    ("speedup", "speedup", "{:g}x"),
+    ("kind", "kind", "{}"),
+    ("schedule", "schedule", "{}"),
+    ("importance", "importance", "{}"),
+    ("KL on the other half", "kl", "{:.3f}"),
+    ("less harm than keeps scaled (x)", "harm_reduction_to_keeps", "{:.2f}"),
+    ("less harm than depth scaled (x)", "harm_reduction_to_depth", "{:.2f}"),
+)
+_SCORES = (
+    ("", "task", "{}"),
+    ("records", "records", "{}"),
+    ("unmodified", "unmodified", "{:.2f}"),
+    ("calibrated", "calibrated", "{:.2f}"),
+    ("difference", "difference", "{:+.2f}"),
+)
 
 
 def main(config: CalibrateConfig) -> Path:
@@ -27,18 +55,18 @@ def main(config: CalibrateConfig) -> Path:
     Raises:
         LazyBenchError: anything about the settings, the data, the model or the folder that cannot work.
     """
-    plan = Plan.of(config)
+    setup = Setup.of(config)
     where = environment.describe(config.model)
     model = f"{config.model.name} ({where['weights_format']})"
-    print(f"model {model}, data {config.data.name}, task {config.task}: {len(plan.records)} records")
+    print(f"model {model}, data {config.data.name}, task {config.task}: {len(setup.records)} records")
     print(f"records: {data_label(config.data)}")
-    if lacking := left_out(config.task, config.data):
-        print(lacking)
-    check_context(config.model, plan.new_tokens, load_skeleton(config.model))
-    with Folder(plan.folder(where), f"{plan.slug}/{config.half}").opened(plan.settings, where) as folder:
+    if setup.left_out:
+        print(setup.left_out)
+    check_limit(config.model, setup.new_tokens, load_skeleton(config.model))
+    with Folder(setup.folder(where), f"{setup.slug}/{config.half}").opened(setup.settings, where) as folder:
         model = load_model(config.model)
         try:
-            _calibrate(plan, Study(plan, model, folder), folder)
+            _calibrate(setup, Study(setup, model, folder), folder)
         except Exception as error:
             if not ran_out(error):
                 raise
@@ -50,18 +78,51 @@ def main(config: CalibrateConfig) -> Path:
     return folder.found
 
 
-def _calibrate(plan: Plan, study: Study, folder: Folder) -> None:
-    for half in plan.halves:
-        study.search(half, 60 * plan.config.minutes / len(plan.halves))
-    results = [result for half in plan.halves for result in study.held_out(half)]
-    output.write_frontier(folder, plan, results, study)
-    for budget in plan.budgets:
-        chosen = [choose(budget, study.winners(half), study.loss(half)) for half in plan.halves]
-        missed = [half for half, trial in zip(plan.halves, chosen, strict=True) if trial is None]
-        if missed:
+def _calibrate(setup: Setup, study: Study, folder: Folder) -> None:
+    for half in setup.halves:
+        study.search(half)
+    title = f"{setup.config.model.name} on {data_label(setup.config.data)}, {setup.config.task}"
+    table = frontier.write(folder, title, study.held_out(), study.tried())
+    print(f"\n{frame_table(table, _FRONTIER, left=5)}\n")
+    for budget in setup.budgets:
+        found = {half: study.choose(budget, half) for half in setup.halves}
+        if missed := [half for half, trial in found.items() if trial is None]:
             print(
                 f"{budget}: no schedule found on the {' and the '.join(missed)} half keeps to it: give slower ones, "
-                f"such as speedups=[{1 + (plan.speedups[0] - 1) / 2:g}]"
+                f"such as speedups=[{1 + (setup.speedups[0] - 1) / 2:g}]"
             )
         else:
-            output.write_method(folder, plan, study, budget, found.calibrated(results, chosen))
+            _write_method(setup, study, folder, budget, found)
+
+
+def _write_method(setup: Setup, study: Study, folder: Folder, budget: Budget, found: Mapping[str, Trial]) -> None:
+    """Write the method of a budget, and its scores on the records that it was not found on; print both."""
+    name = study.write_method(budget, found, _command())
+    elsewhere = study.kl_elsewhere(found)
+    print(f"{budget}: {' | '.join(str(trial.candidate.schedule) for trial in found.values())}")
+    where = " and ".join(f"{trial.kl:.3f}" for trial in found.values())
+    print(f"  KL {where} where it was found, {elsewhere:.3f} on the other half")
+    if budget.what == KL and elsewhere > budget.limit:
+        print(f"  so it does not keep to {budget} there: more records, or a smaller limit, would")
+    if setup.config.confirm:
+        parts = [study.answers(trial.candidate, setup.other(half)) for half, trial in found.items()]
+        rows = folder.write_records(f"scores_{name}", pd.concat(parts))
+        scores = answers.table(rows)
+        folder.write_table(f"scores_{name}", scores)
+        print(f"\n{frame_table(scores, _SCORES)}")
+        for _, row in scores[scores["note"] != ""].iterrows():
+            print(f"{row['task']}: {row['note']}")
+        print(f"score loss on the other half: {answers.loss(rows):.2f}%\n")
+    words = [f"method={name}", f"task={setup.config.task}"]
+    words += [word for word in sys.argv[1:] if re.match(r"(model|data)[.=]", word)]
+    if len(setup.halves) == 1:
+        words.append(f"data.half={'second' if setup.config.half == 'first' else 'first'}")
+    if places := config_dirs():  # `--config-dir` is for the method that was found
+        words.append("hydra.searchpath=[" + ",".join(f'"file://{place}"' for place in places) + "]")
+    print(f"  python -m lazybench run --config-dir {shlex.join([str(folder.found), *words])}")
+
+
+def _command() -> str:
+    """The command under way, without the folders of this machine."""
+    words = [re.sub(r"^([\w.]+)=/.*/", r"\1=", word) for word in sys.argv[1:]]
+    return shlex.join(["python", "-m", "lazybench", "calibrate", *words])

@@ -1,19 +1,120 @@
-"""What the times of one prompt length say: ratios of neighbours, each with its spread over the repeats."""
+"""Times every prompt length: ratios of passes that ran side by side, each with its spread over the repeats."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import sys
+from collections.abc import Mapping, Sequence
 from statistics import median
 
 import pandas as pd
+from tqdm import tqdm
 
+from lazybench.config import SpeedConfig
+from lazybench.errors import LazyBenchError, RecordFailure
+from lazybench.methods import build_method
+from lazybench.model import environment
+from lazybench.model.decoding import Decoder
+from lazybench.model.loading import load_model, load_skeleton, load_tokenizer
+from lazybench.model.out_of_memory import ran_out
+from lazybench.model.positions import positions
 from lazybench.run.timing import Pass
-from lazybench.speed.subjects import EAGER, FLASH, KEEP_1, METHOD, WHOLE
+from lazybench.speed.prompts import prompt_of
+from lazybench.speed.rate import matrix_rate, matrix_shares
+from lazybench.speed.subjects import EAGER, FLASH, KEEP_1, METHOD, WHOLE, Subjects
 
 Times = Mapping[str | int, Pass]
 
+# Memory peaks in prefilling; these show what decoding holds on top, before the caches grow.
+MEMORY_TOKENS = 16
 
-def summary(rounds: Sequence[Times], counts: list[int] | None) -> dict[str, float]:
+
+def subjects_of(config: SpeedConfig) -> list[Subjects]:
+    """What is timed at each prompt length.
+
+    Raises:
+        LazyBenchError: a model, method or length that cannot work.
+    """
+    method = build_method(config.method)
+    skeleton = load_skeleton(config.model)
+    holds, needed = positions(skeleton), max(config.lengths) + config.new_tokens
+    if holds is not None and needed > holds:
+        raise LazyBenchError(
+            f"lengths={config.lengths} and new_tokens={config.new_tokens} need {needed} positions, and "
+            f"{config.model.name} has {holds}: set shorter lengths"
+        )
+    method.check(skeleton)
+    tokenizer = load_tokenizer(config.model)
+    prompts = [prompt_of(length, tokenizer, config) for length in sorted(config.lengths)]
+    model = load_model(config.model)
+    method.prepare(model)
+    decode = Decoder(model, config.new_tokens)
+    return [Subjects(method, decode, prompt, config.eager, config.cpu_share) for prompt in prompts]
+
+
+def measure(config: SpeedConfig, subjects: Sequence[Subjects]) -> pd.DataFrame:
+    """Time a method at every prompt length in this process, interleaved with the unmodified model.
+
+    Returns:
+        one row a length: the columns of `_summary` and of `rate.matrix_shares`; `retaken` and `disturbed`, how many
+        passes were taken again and how many repeats left out since other work on the machine disturbed them;
+        `memory_mb` and `method_memory_mb`, the most that a pass allocates in prefilling and its first steps;
+        `matrix_rate`, operations a second of a large matrix product; and what they were measured on. Where memory runs
+        out, the shorter lengths alone.
+
+    Raises:
+        LazyBenchError: the method cannot run on a prompt, or memory is too small for the shortest.
+    """
+    where, rows = environment.describe(config.model), []
+    settings = {"new_tokens": config.new_tokens, "repeats": config.repeats, "weights": where["weights_format"]}
+    settings |= {key: where[key] for key in ("device", "dtype", "attention", "threads", "commit")}
+    method, rate = subjects[0].method.name, matrix_rate(subjects[0].decode.model)
+    for subject in subjects:
+        tokens = subject.prompt.ids.shape[1]
+        try:
+            row = _row(subject, config.repeats)
+        except RecordFailure as failure:
+            raise LazyBenchError(f"method={method} at {tokens} tokens: {failure}") from None
+        except Exception as error:
+            if not ran_out(error):
+                raise
+            message = f"out of memory at {tokens} tokens: set shorter lengths"
+            if not rows:
+                raise LazyBenchError(message) from None
+            print(f"lazybench: {message}; the shorter ones are kept", file=sys.stderr)
+            break
+        about = {"model": config.model.name, "method": method, "tokens": tokens}
+        rows.append({**about, **row, "matrix_rate": rate, **matrix_shares(subject, row, rate), **settings})
+    return pd.DataFrame(rows)
+
+
+def _row(subjects: Subjects, repeats: int) -> dict[str, float]:
+    rounds = _interleaved(subjects, repeats)
+    times = [passes for passes in rounds if not any(done.disturbed for done in passes.values())]
+    if not times:
+        raise LazyBenchError(
+            f"other work on this machine disturbed each of the {len(rounds)} repeats: end it and measure again, or set "
+            "cpu_share=0 to take the times as they are"
+        )
+    few = subjects.untimed(min(MEMORY_TOKENS, subjects.decode.max_new_tokens))
+    return {
+        **_summary(times, subjects.counts),
+        "retaken": sum(done.retaken for passes in rounds for done in passes.values()),
+        "disturbed": len(rounds) - len(times),
+        "memory_mb": few.peak_bytes(WHOLE) / 1e6,
+        "method_memory_mb": few.peak_bytes(METHOD) / 1e6,
+    }
+
+
+def _interleaved(subjects: Subjects, repeats: int) -> list[Times]:
+    """The passes of every subject, by name, one dictionary a repeat; a first round is not counted."""
+    runs, rounds = subjects.runs(), []
+    for repeat in tqdm(range(repeats + 1), unit="round", desc=f"{subjects.prompt.ids.shape[1]} tokens"):
+        # Forth and back, so that nothing always comes first.
+        rounds.append({name: runs[name](repeat) for name in (runs if repeat % 2 else reversed(runs))})
+    return rounds[1:]
+
+
+def _summary(rounds: Sequence[Times], counts: list[int] | None) -> dict[str, float]:
     """Medians over the rounds, and of each measure the smallest and largest as `_low` and `_high`.
 
     Args:
@@ -52,39 +153,5 @@ def _of_round(times: Times, counts: list[int] | None) -> dict[str, float]:
         # A count that is not timed by itself is the whole prompt's.
         ideal = sum(times.get(count, whole).ttft_s for count in counts) / len(counts)
         found |= {"ideal_speedup": whole.ttft_s / ideal, "efficiency": ideal / method.ttft_s}
-    for other in (EAGER, FLASH):
-        if other in times:
-            found[f"{other}_ttft_speedup"] = whole.ttft_s / times[other].ttft_s
-    return found
-
-
-def _spread(name: str, form: str) -> Callable[[pd.Series], str]:
-    def cell(row: pd.Series) -> str:
-        if name not in row or pd.isna(row[name]):
-            return "-"
-        middle, low, high = (form.format(row[name + end]) for end in ("", "_low", "_high"))
-        return middle if low == high else f"{middle} ({low} to {high})"
-
-    return cell
-
-
-def _share(row: pd.Series) -> str:
-    share = row.get("method_matrix_share")
-    return "-" if share is None or pd.isna(share) else f"{share:.0%}"
-
-
-SHOWN: tuple[tuple[str, Callable[[pd.Series], str]], ...] = (
-    ("tokens", lambda row: f"{row['tokens']}"),
-    ("TTFT s", _spread("ttft_s", "{:.3g}")),
-    ("TTFT speedup", _spread("ttft_speedup", "{:.2f}")),
-    ("over keep 1", _spread("ttft_speedup_over_keep_1", "{:.2f}")),
-    ("ideal", _spread("ideal_speedup", "{:.2f}")),
-    ("efficiency", _spread("efficiency", "{:.2f}")),
-    ("decode step ms", lambda row: f"{1e3 * row['decode_step_s']:.3g}"),
-    ("decode step speedup", _spread("decode_step_speedup", "{:.2f}")),
-    ("over keep 1", _spread("decode_step_speedup_over_keep_1", "{:.2f}")),
-    ("generation speedup", _spread("generation_speedup", "{:.2f}")),
-    ("matrix share", _share),
-    ("memory reduction", lambda row: f"{row['memory_mb'] / row['method_memory_mb']:.2f}"),
-)
-"""The table people see: each column's title, and what it says of a row. A ratio above 1 is better."""
+    others = {name: times[name] for name in (EAGER, FLASH) if name in times}
+    return found | {f"{name}_ttft_speedup": whole.ttft_s / done.ttft_s for name, done in others.items()}

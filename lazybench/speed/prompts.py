@@ -8,8 +8,7 @@ from pathlib import Path
 from transformers import PreTrainedTokenizerBase
 
 from lazybench.config import SpeedConfig
-from lazybench.data import sample
-from lazybench.data.facts import load_facts
+from lazybench.data import load_facts, sample
 from lazybench.errors import LazyBenchError
 from lazybench.model.prompts import Prompt, PromptBuilder
 

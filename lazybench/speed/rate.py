@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import nn
 from transformers import PreTrainedModel
 
 from lazybench.model.decoding import synchronize
+from lazybench.speed.subjects import Subjects
+from lazyllm.anatomy import dissect
+from lazyllm.errors import LazyLLMError
 
-_SIZE = {"cuda": 8192, "cpu": 1024}
+_SIZE, _SIZE_ON_A_GPU = 1024, 8192
 _TRIES = 10
 
 
 def matrix_rate(model: PreTrainedModel) -> float:
     """Operations a second of a large square matrix product in the model's dtype, on its device: the best of ten."""
-    size = _SIZE.get(model.device.type, 1024)
+    size = _SIZE_ON_A_GPU if model.device.type == "cuda" else _SIZE
     one, other = torch.randn(2, size, size, device=model.device, dtype=model.dtype)
     best = float("inf")
     for _ in range(_TRIES):
@@ -29,24 +32,39 @@ def matrix_rate(model: PreTrainedModel) -> float:
     return 2 * size**3 / best
 
 
-def prefill_operations(model: PreTrainedModel, layers: nn.ModuleList, counts: Sequence[int]) -> float | None:
-    """Multiplications and additions of prefilling, were each layer the unmodified model's at its token count.
+def matrix_shares(subjects: Subjects, row: Mapping[str, float], rate: float) -> dict[str, float]:
+    """The share of the matrix rate that prefilling reaches.
+
+    Its work is two operations for each weight of a matrix and token, and four for each dimension of a head and pair of
+    tokens that attend to each other, were each layer the unmodified model's at its token count.
 
     Args:
-        model: the model.
-        layers: its decoder layers.
-        counts: tokens in each of them.
+        subjects: what was timed.
+        row: its times, `ttft_s` and `method_ttft_s`.
+        rate: what `matrix_rate` gives.
 
     Returns:
-        two for each weight of a matrix and token, and four for each dimension of a head and pair of tokens that
-        attend to each other; None for a mixture of experts, of which a token meets a few.
+        `unmodified_matrix_share` and, for a method with a schedule, `method_matrix_share`; neither for a mixture of
+        experts, of which a token meets a few, or a model whose layers are not known.
     """
+    model = subjects.decode.model
+    try:
+        layers = dissect(model).layers
+    except LazyLLMError:  # a model that other methods run on all the same
+        return {}
     if any(weight.ndim > 2 for weight in layers.parameters()):
-        return None
+        return {}
+    timed = [("unmodified", [subjects.prompt.ids.shape[1]] * len(layers), row["ttft_s"])]
+    if subjects.counts is not None:
+        timed.append(("method", subjects.counts, row["method_ttft_s"]))
+    return {f"{name}_matrix_share": _operations(model, layers, counts) / s / rate for name, counts, s in timed}
+
+
+def _operations(model: PreTrainedModel, layers: nn.ModuleList, counts: Sequence[int]) -> float:
+    """Multiplications and additions of prefilling with so many tokens in each layer."""
     config = model.config.get_text_config()
-    width = config.num_attention_heads * (
-        getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    )
+    heads = config.num_attention_heads
+    width = heads * (getattr(config, "head_dim", None) or config.hidden_size // heads)
     operations = 0.0
     for layer, count in zip(layers, counts, strict=True):
         weights = sum(weight.numel() for weight in layer.parameters() if weight.ndim == 2)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property, partial
 
 from transformers.utils import is_flash_attn_2_available
 
@@ -12,7 +12,7 @@ from lazybench.methods.base import Method
 from lazybench.model.decoding import Decoder
 from lazybench.model.prompts import Prompt
 from lazybench.run.timing import UNMODIFIED, Pass, timed, undisturbed
-from lazybench.speed.memory import peak_bytes
+from lazybench.speed.profiling import peak_bytes
 
 # Names of passes; those of the unmodified model on part of the prompt are token counts.
 WHOLE, METHOD, KEEP_1, EAGER, FLASH = "unmodified", "method", "keep_1", "eager", "flash_attention_2"
@@ -36,49 +36,43 @@ class Subjects:
     eager: bool
     cpu_share: float
 
-    @property
+    def untimed(self, new_tokens: int) -> Subjects:
+        """The same with so many new tokens, each pass taken as it is."""
+        return replace(self, decode=Decoder(self.decode.model, new_tokens), cpu_share=0)
+
+    @cached_property
     def counts(self) -> list[int] | None:
         """Tokens in each layer while the prompt is prefilled; None for a method that has no schedule of layers."""
         schedule_for = getattr(self.method, "pruning_schedule", None)
         if schedule_for is None:
             return None
         layers = self.decode.model.config.num_hidden_layers
-        stages = {stage.layer: stage for stage in schedule_for(layers).stages}
-        left, counts = self.prompt.ids.shape[1], []
-        for layer in range(layers):
-            counts.append(left)
-            if layer in stages:
-                left = stages[layer].kept(left)
+        kept = {stage.layer: stage.kept for stage in schedule_for(layers).stages}
+        counts = [self.prompt.ids.shape[1]]
+        for layer in range(layers - 1):
+            counts.append(kept[layer](counts[-1]) if layer in kept else counts[-1])
         return counts
 
     def runs(self) -> dict[str | int, Callable[[int], Pass]]:
         """The passes to time, by name; each takes the number of the repeat, which is the method's seed."""
-        runs = {
-            WHOLE: lambda repeat: self._pass(UNMODIFIED),
-            METHOD: lambda repeat: self._pass(self.method, repeat),
-        }
-        model = self.decode.model
+        runs = {WHOLE: lambda repeat: self._pass(UNMODIFIED), METHOD: partial(self._pass, self.method)}
         if (keep_1 := self.method.keep_1) is not None:
             runs[KEEP_1] = lambda repeat: self._pass(keep_1)
-        if self.counts is not None:
-            for count in sorted(set(self.counts) - {self.prompt.ids.shape[1]}):
-                runs[count] = lambda repeat, count=count: self._part(count)
-        others = [EAGER] * self.eager
+        for count in sorted(set(self.counts or ()) - {self.prompt.ids.shape[1]}):
+            runs[count] = partial(self._part, count)
+        model, others = self.decode.model, [EAGER] * self.eager
         if model.device.type == "cuda" and model.config._attn_implementation != FLASH and is_flash_attn_2_available():
             others.append(FLASH)
-        for attention in others:
-            runs[attention] = lambda repeat, attention=attention: self._with_attention(attention)
-        return runs
+        return runs | {attention: partial(self._with_attention, attention) for attention in others}
 
     def peak_bytes(self, name: str) -> int:
         """Most memory that one of the `runs` takes, in bytes."""
-        run = self.runs()[name]
-        return peak_bytes(self.decode.model.device, lambda: run(0))
+        return peak_bytes(self.decode.model.device, partial(self.runs()[name], 0))
 
     def _pass(self, method: Method, seed: int = 0) -> Pass:
         return self._timed(method, self.prompt, self.decode, seed)
 
-    def _part(self, count: int) -> Pass:
+    def _part(self, count: int, _: int) -> Pass:
         """The first token after the prompt's first `count` tokens."""
         first = Decoder(self.decode.model, max_new_tokens=1)
         return self._timed(UNMODIFIED, replace(self.prompt, ids=self.prompt.ids[:, :count]), first, 0)
@@ -86,16 +80,11 @@ class Subjects:
     def _timed(self, method: Method, prompt: Prompt, decode: Decoder, seed: int) -> Pass:
         return undisturbed(lambda: timed(method, prompt, decode, seed), decode.model.device, self.cpu_share)
 
-    def _with_attention(self, attention: str) -> Pass:
-        with _attention(self.decode.model, attention):
+    def _with_attention(self, attention: str, _: int) -> Pass:
+        model = self.decode.model
+        before = model.config._attn_implementation
+        model.set_attn_implementation(attention)
+        try:
             return self._pass(UNMODIFIED)
-
-
-@contextmanager
-def _attention(model: object, attention: str) -> Iterator[None]:
-    before = model.config._attn_implementation
-    model.set_attn_implementation(attention)
-    try:
-        yield
-    finally:
-        model.set_attn_implementation(before)
+        finally:
+            model.set_attn_implementation(before)

@@ -1,0 +1,107 @@
+"""The frontier: the harm of what was found, and of the scaled reference, against speed."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pandas as pd
+from matplotlib.ticker import LogLocator
+
+from lazybench.calibration.folder import Folder
+from lazybench.report.averages import Measure, average
+from lazybench.report.figures import style
+
+# How a schedule was made: found by a search, or the reference scaled in one of two ways.
+CALIBRATED, KEEPS, DEPTH = "calibrated", "reference, keeps scaled", "reference, depth scaled"
+# Columns that say how many times less harm than the reference a found schedule does.
+_REDUCTIONS = {"harm_reduction_to_keeps": KEEPS, "harm_reduction_to_depth": DEPTH}
+_MEASURES = [Measure("kl", "KL (nats)", "kl", long_tailed=True)]
+_MEASURES += [
+    Measure(name, f"less harm than {kind} (x)", name, "kl", long_tailed=True) for name, kind in _REDUCTIONS.items()
+]
+_PAIR = ["half", "speedup", "dataset", "_id"]
+# Speedup by which kinds stand apart in the plot.
+_BESIDE = 0.01
+
+
+def write(folder: Folder, title: str, rows: pd.DataFrame, tried: pd.DataFrame) -> pd.DataFrame:
+    """Write what `Study` gives as `held_out` and `tried`, their frontier and its plot; returns the frontier."""
+    frontier = table(folder.write_records("kl", rows))
+    folder.write_table("frontier", frontier)
+    folder.write_table("tried", tried)
+    _plot(frontier, tried[tried["complete"]], title, folder.found / "frontier")
+    return frontier
+
+
+def table(rows: pd.DataFrame) -> pd.DataFrame:
+    """One row a half, speedup and kind; where there are two halves, further rows for both together.
+
+    Args:
+        rows: what `Study.held_out` gives, of one half or of both.
+
+    Returns:
+        `half`, `speedup`, `kind`, `schedule`, `importance`, `found_kl`; `kl`, the mean over the `records` of the other
+        half, in nats; `harm_reduction_to_keeps` and `harm_reduction_to_depth`, how many times as large the scaled
+        reference's mean is on the same records: above 1 the found schedule does less harm. These three each with
+        `_low` and `_high`, their 95% interval over records, empty where there are too few.
+    """
+    for name, kind in _REDUCTIONS.items():
+        rows = rows.join(rows[rows["kind"] == kind].set_index(_PAIR)["kl"].rename(name), on=_PAIR)
+    rows.loc[rows["kind"] != CALIBRATED, list(_REDUCTIONS)] = math.nan
+    halves = list(rows["half"].unique())
+    parts = [(half, part) for half in halves for part in _parts(rows[rows["half"] == half])]
+    if len(halves) > 1:
+        parts += [("cross", part) for part in _parts(rows) if part["half"].nunique() == len(halves)]
+    return pd.DataFrame([_row(half, part) for half, part in parts])
+
+
+def _parts(rows: pd.DataFrame) -> list[pd.DataFrame]:
+    """The rows of each speedup and kind, in the order in which they come."""
+    return [part for _, part in rows.groupby(["speedup", "kind"], sort=False)]
+
+
+def _row(half: str, part: pd.DataFrame) -> dict[str, object]:
+    schedules = part.drop_duplicates("half")
+    found = schedules["found_kl"]
+    row = {
+        "half": half,
+        "speedup": part["speedup"].iloc[0],
+        "kind": part["kind"].iloc[0],
+        "schedule": " | ".join(schedules["schedule"]),
+        "importance": " | ".join(schedules["importance"].unique()),
+        "found_kl": None if found.isna().any() else float(found.mean()),
+        "records": len(part),
+    }
+    for measure in _MEASURES:
+        of = average([[part]], measure)
+        values = (None, None, None) if of is None else (of.value, of.low, of.high)
+        row |= zip((measure.key, f"{measure.key}_low", f"{measure.key}_high"), values, strict=True)
+    return row
+
+
+def _plot(frontier: pd.DataFrame, tried: pd.DataFrame, title: str, stem: Path) -> None:
+    """Draw the frontier and the candidates that were measured in full, as PNG and PDF."""
+    together = frontier[frontier["half"] == "cross"]
+    shown = frontier if together.empty else together
+    with style.styled():
+        figure = style.canvas(4.4, 3.6)
+        axes = figure.subplots()
+        axes.plot(
+            tried["speedup"], tried["kl"], ".", color="#bbbbbb", label="tried, on the records searched on", zorder=1
+        )
+        for place, kind in enumerate((CALIBRATED, KEEPS, DEPTH)):
+            rows = shown[shown["kind"] == kind].sort_values("speedup")
+            if rows.empty:
+                continue
+            low, high = (rows[end].astype(float) for end in ("kl_low", "kl_high"))  # empty where there is none
+            around = (rows["kl"] - low, high - rows["kl"])
+            beside = _BESIDE * (place - 1)  # or one kind's interval hides another's
+            axes.errorbar(rows["speedup"] + beside, rows["kl"], yerr=around, capsize=2, label=kind, **style.line(place))
+        axes.set(xlabel="ideal TTFT speedup (×)", ylabel="KL of the next token (nats)", yscale="log")
+        axes.yaxis.set_minor_locator(LogLocator(subs=(2, 3, 5)))
+        for show in (axes.yaxis.set_major_formatter, axes.yaxis.set_minor_formatter):
+            show("{x:g}")
+        figure.suptitle(f"{title}\nlines: records held out; bars: 95% intervals", fontsize=9)
+        style.legend_outside(figure)
+        style.save(figure, stem)

@@ -1,0 +1,157 @@
+"""A calibration's settings and all that follows from them, before the model is loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any
+
+from transformers import PreTrainedTokenizerBase
+
+from lazybench.calibration import budgets
+from lazybench.calibration.budgets import SCORE_LOSS, SPEEDUP, Budget
+from lazybench.calibration.space import searchable
+from lazybench.config import HALVES, CalibrateConfig
+from lazybench.data import DatasetFacts, Record, choose, fingerprint, half_of, load_facts
+from lazybench.errors import LazyBenchError
+from lazybench.methods.lazyllm import EQ1, parse_importance
+from lazybench.model.prompts import Prompt, PromptBuilder
+from lazybench.run import own_code
+from lazybench.run.job import PLACES, RESULTS_VERSION
+from lazybench.run.sources import Sources
+from lazybench.store.run_folder import digest
+from lazyllm import Importance
+
+_SEARCH = "search"
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What is to be calibrated, and on what.
+
+    Attributes:
+        config: the settings.
+        budgets: what is asked of the schedules.
+        facts: facts by dataset.
+        tokenizer: the model's tokenizer.
+        records: the records of both halves, in each a record of each dataset in turn: any first part of a half is
+            like the whole.
+        importance: what ranks the tokens.
+        searched: the values to try for parts of the importance, by name; empty where it is not searched.
+        weights: what tells the model's weights from others.
+        left_out: one line about the datasets that `all` leaves out; None where it leaves out none.
+    """
+
+    config: CalibrateConfig
+    budgets: list[Budget]
+    facts: Mapping[str, DatasetFacts]
+    tokenizer: PreTrainedTokenizerBase
+    records: list[Record]
+    importance: Importance
+    searched: Mapping[str, Sequence[Any]]
+    weights: str
+    left_out: str | None
+
+    @classmethod
+    def of(cls, config: CalibrateConfig) -> Setup:
+        """Check the settings and find data and weights.
+
+        Raises:
+            LazyBenchError: anything about the settings, the data or the model's files that cannot work.
+        """
+        asked = budgets.parse(config.budget)
+        importance, searched = _importance(config.importance)
+        if config.data.half is not None:
+            raise LazyBenchError(f"data.half={config.data.half}: calibrate splits the records itself: set half=")
+        if any(budget.what == SCORE_LOSS for budget in asked) and not config.confirm:
+            raise LazyBenchError("budget: a score loss needs scores, which confirm=false leaves out")
+        facts, sources = load_facts(config.data.datasets), Sources()
+        choice = choose(config.task, config.data, facts)
+        met = [sources.records(name, config.data, config.model) for name in choice.datasets]
+        records = []
+        for half in HALVES:
+            found = _in_turns([[record for record in dataset if half_of(record) == half] for dataset in met])
+            if not found:
+                raise LazyBenchError(f"the {half} half of the {sum(map(len, met))} records is empty: raise data.limit")
+            records += found[: config.records]
+        tokenizer, weights = sources.tokenizer(config.model), sources.weights(config.model)
+        return cls(config, asked, facts, tokenizer, records, importance, searched, weights, choice.left_out)
+
+    @property
+    def halves(self) -> list[str]:
+        """The halves to calibrate on."""
+        return list(HALVES) if self.config.half == "cross" else [self.config.half]
+
+    @property
+    def speedups(self) -> list[float]:
+        """The ideal speedups to search at, increasing."""
+        asked = [budget.limit for budget in self.budgets if budget.what == SPEEDUP]
+        return sorted({*asked, *self.config.speedups})
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Everything set, and the hashes of the weights and records met, and of code that is not LazyBench's."""
+        settings = asdict(self.config) | {"weights": self.weights, "records": fingerprint(self.records)}
+        made_of = {"importance": self.config.importance, "tokenizer": self.config.model.tokenizer}
+        metrics = {self.facts[record.dataset].metric for record in self.records}
+        code = own_code.digests(self.importance, made_of, [metric for metric in metrics if "." in metric])
+        return settings | ({"code": code} if code else {})
+
+    @property
+    def slug(self) -> str:
+        """The importance in a file's name."""
+        ranking = str(self.importance).replace(":", "_").replace(",", "_")
+        if not self.searched:
+            return ranking
+        return _SEARCH if self.importance.is_eq1 else f"{_SEARCH}_{ranking}"
+
+    def folder(self, where: Mapping[str, Any]) -> Path:
+        """The folder on a machine that `environment.describe` gave, named by all that decides speed and harm.
+
+        How long to search, and among what, does not.
+        """
+        config = self.config
+        free = {"output", "minutes", "budget", "speedups", "confirm", "half", "data", "importance"}
+        decisive = {key: value for key, value in self.settings.items() if key not in free}
+        decisive["model"] = {key: value for key, value in decisive["model"].items() if key not in PLACES}
+        decisive["where"] = {key: value for key, value in where.items() if key != "commit"}
+        decisive["facts"] = {record.dataset: asdict(self.facts[record.dataset]) for record in self.records}
+        decisive["results_version"] = RESULTS_VERSION
+        return Path(config.output, config.model.name, config.data.name, config.task, digest(decisive))
+
+    def of_half(self, half: str) -> list[Record]:
+        """The records of one half."""
+        return [record for record in self.records if half_of(record) == half]
+
+    def other(self, half: str) -> list[Record]:
+        """The records of the other half."""
+        return [record for record in self.records if half_of(record) != half]
+
+    def prompt(self, record: Record) -> Prompt:
+        """The record's prompt, without its text, which nothing here needs."""
+        builder = PromptBuilder(self.tokenizer, self.config.model, self.facts[record.dataset])
+        return replace(builder.build(record), text="")
+
+    @property
+    def new_tokens(self) -> int:
+        """Most tokens that are generated on a prompt."""
+        return max(self.facts[record.dataset].max_new_tokens for record in self.records)
+
+
+def _importance(value: Any) -> tuple[Importance, dict[str, Sequence[Any]]]:
+    """The importance that a setting describes, and the values to try for the parts that it leaves to the search."""
+    given = {_SEARCH: True} if value == _SEARCH else value
+    searching = isinstance(given, dict) and given.get(_SEARCH) is True
+    if searching:
+        given = {part: of for part, of in given.items() if part != _SEARCH}
+    importance = parse_importance(given or EQ1, "importance", [EQ1, _SEARCH])
+    parts = searchable(importance) if searching else {}
+    return importance, {part: values for part, values in parts.items() if part not in given}
+
+
+def _in_turns(datasets: Sequence[Sequence[Record]]) -> list[Record]:
+    """A record of each dataset in turn, in the order of their hashes."""
+    ordered = [sorted(dataset, key=lambda record: record.hash) for dataset in datasets]
+    return [record for turn in zip_longest(*ordered) for record in turn if record is not None]
