@@ -69,18 +69,14 @@ class ModelConfig:
         _one_of("model.dtype", self.dtype, DTYPES)
         _one_of("model.attention", self.attention, ATTENTIONS)
         if self.attention == "flash_attention_2" and (self.dtype == "float32" or self.device == "cpu"):
-            raise LazyBenchError(
-                "model.attention=flash_attention_2 needs a GPU, and float16 or bfloat16: use sdpa here"
-            )
+            raise LazyBenchError("model.attention=flash_attention_2 needs a GPU and float16 or bfloat16: use sdpa here")
         _at_least("model.limit", self.limit, 2)
         if self.device == "meta":
             raise LazyBenchError("model.device=meta computes nothing: use auto, cpu or cuda")
         if not all(isinstance(text, str) for text in self.remove):
             raise LazyBenchError(f"model.remove={self.remove} must be a list of texts")
         if self.chat not in (None, "template") and self.chat.count("{prompt}") != 1:
-            raise LazyBenchError(
-                f"model.chat={self.chat!r} must be 'template', null or a text with {{prompt}} in it once"
-            )
+            raise LazyBenchError(f"model.chat={self.chat!r} must be 'template', null or text with one {{prompt}} in it")
 
 
 @dataclass
@@ -89,8 +85,11 @@ class DataConfig:
 
     Attributes:
         name: name of the run folder's second level.
-        source: `sample` (generated, not LongBench) or `longbench` (JSON Lines in LongBench's format).
-        root: for `longbench`: a folder of `<dataset>.jsonl` files or a `data.zip`; None fetches the hub's.
+        source: `sample` (generated, not LongBench), `longbench` (JSON Lines in LongBench's format), or the dotted name
+            of a function of the user's, called as `read(dataset, root)`, that yields a dataset's records in order:
+            `Record`s, or mappings with LongBench's fields.
+        root: for `longbench`: a folder of `<dataset>.jsonl` files or a `data.zip`; None fetches the hub's. Another
+            source takes it as it is.
         limit: records a dataset at most; None means all of them.
         half: `first` or `second`, the records of one half by their hash, the same two halves everywhere: one to
             calibrate on and one to report. None means all of them.
@@ -110,7 +109,8 @@ class DataConfig:
 
     def __post_init__(self) -> None:
         check_name("data.name", self.name)
-        _one_of("data.source", self.source, SOURCES)
+        if self.source not in SOURCES and not re.fullmatch(r"[^\W\d]\w*(\.[^\W\d]\w*)+", str(self.source)):
+            _one_of("data.source", self.source, (*SOURCES, "the dotted name of a function of yours"))
         if self.half is not None:
             _one_of("data.half", self.half, HALVES)
         if self.limit is not None:
@@ -230,7 +230,8 @@ class CalibrateConfig:
         data: where records come from.
         task: one of the six tasks, a group of the user's datasets, one dataset, or `all`: what the data has.
         budget: what the schedule is to keep to, several with commas: `speedup >= 2`, `KL <= 0.1`, `score loss <= 1%`.
-        importance: `eq1`, parts of `lazyllm.Importance`, or `search`, which searches them with the schedule.
+        importance: `eq1`, parts of `lazyllm.Importance`, or of a subclass that `_target_` names; `search` searches all
+            parts with the schedule, `search: true` among parts those that are not given.
         speedups: ideal speedups to search at, besides those of the budgets; a budget of harm picks among what is found.
         half: the half of the records to calibrate on, `first` or `second`; `cross` calibrates on each of them and
             measures on the other.
@@ -272,12 +273,7 @@ class CalibrateConfig:
 
 @dataclass(frozen=True)
 class Shard:
-    """The `index`-th of `count` parts: every `count`-th record, so that the parts take about as long.
-
-    Attributes:
-        index: 1 to `count`.
-        count: how many parts there are.
-    """
+    """The `index`-th, from 1, of `count` parts: every `count`-th record, so that the parts take about as long."""
 
     index: int
     count: int
@@ -313,13 +309,10 @@ def register() -> None:
 
 
 def plain(config: RunConfig) -> dict[str, Any]:
-    """The settings as plain values, without `model.outline`, which decides nothing, and an empty `model.tokenizer`.
-
-    Runs made before that setting was there lack it; without this they would count as other runs.
-    """
+    """The settings that a run's hash is of, as plain values: no `model.outline`, and no empty `model.tokenizer`."""
     settings = asdict(config)
     del settings["model"]["outline"]
-    if not settings["model"]["tokenizer"]:
+    if not config.model.tokenizer:  # as hashes were made before there was such a setting
         del settings["model"]["tokenizer"]
     return settings
 
@@ -327,10 +320,8 @@ def plain(config: RunConfig) -> dict[str, Any]:
 def check_name(key: str, name: str) -> None:
     """Raise `LazyBenchError` unless `name` can name a folder."""
     if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z0-9][\w.+-]{0,199}", name, re.ASCII):
-        raise LazyBenchError(
-            f"{key}={name} names a folder: use letters, digits, '_', '-', '+' and '.', with a letter or digit first, "
-            "200 at most"
-        )
+        allowed = "1 to 200 letters, digits, '_', '-', '+' and '.', a letter or digit first"
+        raise LazyBenchError(f"{key}={name} names a folder: use {allowed}")
 
 
 def _one_of(key: str, value: str, choices: tuple[str, ...]) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+import traceback
 from collections.abc import Iterable, Iterator
 from difflib import get_close_matches
+from pathlib import Path
 
 _WORD, _LINE = 200, 600  # characters: a path still fits whole
 _SHOWN = 14
@@ -46,13 +48,16 @@ def first_line(error: BaseException) -> str:
     return said if plain else f"{type(error).__name__}: {said}"
 
 
-def suggest(name: str, choices: Iterable[str], prefix: str = "") -> str:
-    """Say which of `choices` was meant: the nearest name, or where none is near all of them, as far as they fit.
+def raised_by(error: BaseException) -> str:
+    """What a function of the user's raised, and where, in one line."""
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{type(error).__name__}: {error} ({Path(place.filename).name}:{place.lineno})"
 
-    Args:
-        name: what was given.
-        choices: what there is.
-        prefix: what stands in front of each choice, such as `method.`, and of `name`.
+
+def suggest(name: str, choices: Iterable[str], prefix: str = "") -> str:
+    """Say which of `choices` was meant by `name`: the nearest, or where none is near all of them, as far as they fit.
+
+    `prefix`, such as `method.`, is shown in front of each choice.
     """
     choices = list(choices)
     folded = {choice.lower(): choice for choice in choices}

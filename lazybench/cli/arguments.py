@@ -1,17 +1,21 @@
-"""Reads flags: what is wrong with them is said in one line instead of argparse's usage."""
+"""Reads a command's words with argparse; what is wrong with them is said in one line instead of a page of usage."""
 
 from __future__ import annotations
 
-from argparse import ArgumentParser, Namespace
+import os
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Sequence
 from difflib import get_close_matches
+from pathlib import Path
 from typing import NoReturn
 
-from lazybench.errors import LazyBenchError
+from lazybench.errors import LazyBenchError, suggest
+
+BOTH_FORMS = "A flag with a value can also be written without dashes: --runs FOLDER is runs=FOLDER."
 
 
-def read_arguments(parser: ArgumentParser, words: Sequence[str]) -> Namespace:
-    """What `parser` makes of `words`.
+def read(parser: ArgumentParser, words: Sequence[str]) -> Namespace:
+    """What `parser` makes of `words`, of which `key=value` is taken for `--key=value`.
 
     Raises:
         LazyBenchError: they are not what it takes.
@@ -21,22 +25,55 @@ def read_arguments(parser: ArgumentParser, words: Sequence[str]) -> Namespace:
         raise LazyBenchError(f"{message}: {parser.prog} --help shows what there is")
 
     parser.error = refuse
-    known, unknown = parser.parse_known_args(words)
+    keys = [name.lstrip("-") for name in _flags(parser)]
+    if not _for_hydra(parser):
+        words = [f"--{word}" if "=" in word and word.partition("=")[0] in keys else word for word in words]
+    given, unknown = parser.parse_known_args(words)
     if unknown:
         raise LazyBenchError(_unknown(unknown[0], parser))
-    return known
+    return given
+
+
+def folder(text: str) -> Path:
+    """For `add_argument(type=)`: a folder."""
+    if not text:
+        raise ArgumentTypeError("empty, give a folder")
+    return Path(text)
+
+
+def add_runs(parser: ArgumentParser, meaning: str) -> None:
+    """Let a command take `--runs`, one folder or several with commas."""
+    parser.add_argument(
+        "--runs",
+        metavar="FOLDER,...",
+        type=lambda text: [Path(place) for place in text.split(",") if place] or [folder("")],
+        default="results/runs",
+        help=f"{meaning} (default: %(default)s)",
+    )
+
+
+def _flags(parser: ArgumentParser) -> list[str]:
+    return [name for action in parser._actions for name in action.option_strings if name.startswith("--")]
+
+
+def _for_hydra(parser: ArgumentParser) -> bool:
+    """Whether the parser hands the settings on to Hydra."""
+    return any(action.dest == "overrides" for action in parser._actions)
 
 
 def _unknown(word: str, parser: ArgumentParser) -> str:
-    flag, equals, value = word.partition("=")
-    if not word.startswith("-"):
-        return f"{word!r} is one word too many: {parser.prog} --help shows what there is"
-    takes_settings = any(action.dest == "overrides" for action in parser._actions)
-    if equals and takes_settings:
-        return f"there is no flag {flag!r}: settings stand without dashes, {flag.lstrip('-')}={value}"
-    flags = [name for action in parser._actions for name in action.option_strings if name.startswith("--")]
-    near = get_close_matches(flag, flags, n=1)
-    if near:
-        return f"there is no flag {flag!r}: did you mean {near[0]!r}?"
-    settings = f"settings stand without dashes, {flag.lstrip('-')}=VALUE; " if takes_settings else ""
-    return f"there is no flag {flag!r}: {settings}{parser.prog} --help shows what there is"
+    """What is wrong with a word that the parser does not know."""
+    key, equals, value = word.partition("=")
+    bare, flags = key.lstrip("-"), _flags(parser)
+    if word.startswith("-"):
+        near = get_close_matches(key, flags, n=1)
+        if _for_hydra(parser) and (equals or not near):
+            return f"there is no flag {key!r}: settings stand without dashes, {bare}={value if equals else 'VALUE'}"
+        return f"there is no flag {key!r}: {suggest(key, near or flags)}"
+    names = [name.lstrip("-") for name in flags if name != "--help"]
+    if equals:
+        return f"unknown setting {key!r}: {suggest(key, names)}"
+    if "runs" in names:
+        meant = f"did you mean runs={word}?" if os.path.exists(word) else suggest(word, [f"{name}=" for name in names])
+        return f"{word!r} is not key=value: {meant}"
+    return f"{word!r} is one word too many: {parser.prog} --help shows what there is"

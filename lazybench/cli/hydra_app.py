@@ -2,50 +2,42 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 import traceback
-from collections.abc import Iterable
+import warnings
+from collections.abc import Iterable, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
-from hydra.core.utils import JobReturn
-from hydra.errors import HydraException
-from hydra.experimental.callback import Callback
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
 
 from lazybench import config as schema
-from lazybench.cli import users_fault
-from lazybench.cli.lost_jobs import mark_said, was_said
-from lazybench.cli.messages import check_keys, explain
+from lazybench.cli import failures
+from lazybench.cli.messages import explain
+from lazybench.cli.precheck import check
 from lazybench.config import CONF
-from lazybench.errors import LazyBenchError, one_line
+from lazybench.errors import LazyBenchError
 from lazybench.jobs import one_gpu
 from lazybench.store.locks import Busy
-from lazyllm.errors import LazyLLMError
-
-# What bad input raises; anything else is a fault of ours and shows its traceback.
-KNOWN = (LazyBenchError, LazyLLMError, HydraException, OmegaConfBaseException, OSError)
 
 IN_TURN = "BasicLauncher"
 # Launchers of jobs that share this machine, with nothing that shares out its GPUs.
 _NEIGHBOURS = ("LocalLauncher", "JoblibLauncher")
+# What Hydra only warns of: a folder that is not there, two modes at once.
+_BAD_INPUT = ("provider=.* is not available", r"\s*Running Hydra app with --multirun")
 
 schema.register()
 
 
 @hydra.main(version_base="1.3", config_path=str(CONF), config_name="config")
-def main(config: DictConfig) -> str:
-    """Run one job; a sweep calls this once a job.
-
-    Returns:
-        the run's folder.
-    """
+def run(config: DictConfig) -> str:
+    """Run one job; a sweep calls this once a job. Returns the run's folder."""
     return _guarded(config, schema.RunConfig, "lazybench.run.runner", "run")
 
 
@@ -61,68 +53,94 @@ def calibrate(config: DictConfig) -> str:
     return _guarded(config, schema.CalibrateConfig, "lazybench.cli.calibrate", "main")
 
 
+_JOBS = {"run": run, "plan": run, "speed": speed, "calibrate": calibrate}
+
+
+def start(command: str, words: Sequence[str], program: str | None = None) -> int:
+    """Start a command with flags and settings in any order; `program` is what Hydra is to call it.
+
+    Raises:
+        LazyBenchError: the words are not what the command takes, or jobs failed.
+    """
+    if command == "plan":
+        if any(word.split("=")[0] in ("--cfg", "-c") for word in words):
+            raise LazyBenchError("plan shows what would be run, and --cfg the settings: lazybench run --cfg job")
+        words = ["--multirun", *words, "hydra.callbacks.sweep.plan=true"]
+    if command == "calibrate":  # these hold signs that mean something to Hydra
+        words = [re.sub(r"^(budget|reference)=([^'\"].*)$", r'\1="\2"', word) for word in words]
+    program = program or f"lazybench {command}"
+    # Hydra takes flags first and settings after them; people write them in any order.
+    words = sorted(words, key=lambda word: "=" in word and not word.startswith("-"))
+    check(program, words)
+    # With this set Hydra raises instead of printing a traceback of its own and leaving with exit code 1.
+    os.environ["HYDRA_FULL_ERROR"] = "1"
+    sys.argv = [program, *words]
+    try:
+        with warnings.catch_warnings():
+            for said in _BAD_INPUT:
+                warnings.filterwarnings("error", message=said)
+            _JOBS[command]()
+    except Exception as error:
+        said = failures.of_sweep(error)
+        ours = said is None and not isinstance(error, failures.KNOWN) and not _from_hydra(error)
+        if ours or isinstance(error, BrokenPipeError):
+            raise
+        raise LazyBenchError(said or explain(error)) from error
+    return 0
+
+
+def _from_hydra(error: BaseException) -> bool:
+    """Whether Hydra itself, or what it reads settings with, stumbled: it meets some bad words with any exception."""
+    *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+    return frame.f_globals.get("__name__", "").partition(".")[0] in ("hydra", "omegaconf", "antlr4", "yaml")
+
+
 def _guarded(config: DictConfig, kind: type, module: str, function: str) -> str:
     """Check the settings and carry them out; what is wrong with them is said in one line."""
+    about = HydraConfig.get()
     try:
-        return _job(config, kind, module, function)
+        settings = read_settings(config, kind, about)
+        if about.mode == RunMode.MULTIRUN and about.launcher._target_.endswith(_NEIGHBOURS):
+            one_gpu.claim()
+        quiet()
+        return str(getattr(import_module(module), function)(settings))
     except BrokenPipeError:
         raise SystemExit(1) from None  # who read the output has gone: there is nobody to tell
     except Exception as error:
-        if isinstance(error, Busy) and HydraConfig.get().mode == RunMode.MULTIRUN:
+        if isinstance(error, Busy) and about.mode == RunMode.MULTIRUN:
             print(f"{error}: left to it")  # as when a sweep is started anew while its jobs still run
             return ""
-        if (fault := users_fault.find(error, config.get("method") or {})) is not None:
-            print(fault.frames, end="", file=sys.stderr)
-            said = LazyBenchError(fault.said)
-            _end(said)
-            raise said from None
-        if isinstance(error, KNOWN):
-            _end(error)
-        elif not HydraConfig.get().launcher._target_.endswith(IN_TURN):
-            traceback.print_exc()  # Hydra hands the error on to the driver without it
-        raise
+        known = failures.known(error, config.get("method") or {})
+        if known is None:
+            if not about.launcher._target_.endswith(IN_TURN):
+                traceback.print_exc()  # Hydra hands the error on to the driver without it
+            raise
+        failures.tell(known)
+        if about.mode == RunMode.RUN:
+            sys.exit(2)
+        raise known from None  # a sweep goes on with its other jobs
 
 
-class QuietFailures(Callback):
-    """Keeps Hydra from saying once more, with every setting, that a job failed whose line has been said."""
-
-    def on_job_end(self, config: DictConfig, job_return: JobReturn, **kwargs: Any) -> None:
-        if was_said(job_return._return_value):
-            job_return.__class__ = _Said
-
-
-class _Said(JobReturn):
-    @property
-    def return_value(self) -> NoReturn:
-        raise self._return_value
-
-
-def _job(config: DictConfig, kind: type, module: str, function: str) -> str:
-    settings = read_settings(config, kind, HydraConfig.get())
-    if HydraConfig.get().mode == RunMode.MULTIRUN and HydraConfig.get().launcher._target_.endswith(_NEIGHBOURS):
-        one_gpu.claim()
+def quiet() -> None:
+    """Keep transformers from printing warnings and progress bars among what a command says."""
     import transformers
 
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
-    return str(getattr(import_module(module), function)(settings))
 
 
 def read_settings(config: DictConfig, kind: type, about: DictConfig) -> Any:
-    """A job's settings as objects of the schema, checked.
-
-    Args:
-        config: what Hydra composed.
-        kind: the schema it must be of.
-        about: what Hydra says of itself and of the job.
+    """What Hydra composed, as objects of the schema `kind`, checked; `about` is what Hydra says of the job.
 
     Raises:
         LazyBenchError: a setting is missing or wrong.
+        OmegaConfBaseException: a setting is not in the schema.
     """
-    check_keys(config, kind)
-    missing = OmegaConf.missing_keys(config)
+    # With a plus in front Hydra takes any setting.
+    config = OmegaConf.merge(OmegaConf.structured(kind), OmegaConf.to_container(config))
+    missing = sorted(OmegaConf.missing_keys(config))
     if missing:
-        raise LazyBenchError(f"nothing is set for {', '.join(sorted(missing))}: give it as {sorted(missing)[0]}=VALUE")
+        raise LazyBenchError(f"nothing is set for {', '.join(missing)}: give it as {missing[0]}=VALUE")
     _name_model(config, about.overrides.task)
     settings = OmegaConf.to_object(config)
     # A method of the user's own is a file next to its YAML.
@@ -138,11 +156,3 @@ def _name_model(config: DictConfig, overrides: Iterable[str]) -> None:
     if "model.path" in given and "model.name" not in given:
         stem = Path(config.model.path).name.removesuffix(".gguf")
         config.model.name = re.sub(r"[^\w.-]+", "-", stem, flags=re.ASCII).lstrip("-_.") or "model"
-
-
-def _end(error: Exception) -> None:
-    """Say why a job ends. A single run ends the command here; a sweep goes on with its other jobs."""
-    print(f"lazybench: {one_line(explain(error))}", file=sys.stderr)
-    mark_said(error)
-    if HydraConfig.get().mode == RunMode.RUN:
-        sys.exit(2)

@@ -2,62 +2,52 @@
 
 from __future__ import annotations
 
+from argparse import ArgumentParser
 from collections.abc import Sequence
-from pathlib import Path
 
-from lazybench.cli import words
-from lazybench.errors import LazyBenchError, suggest
-from lazybench.report import records, render, tables
-from lazybench.report.blocks import Block, blocks
-from lazybench.report.gaps import Gap, gaps
-from lazybench.report.notes import notes
-from lazybench.report.page import page
+from lazybench.cli.arguments import BOTH_FORMS, add_runs, folder, read
+from lazybench.errors import LazyBenchError
+from lazybench.report.blocks import blocks
+from lazybench.report.caveats import notes, warnings
+from lazybench.report.reading import find
 from lazybench.report.run_data import Run
-from lazybench.report.sources import find
-from lazybench.report.warnings import warnings
-from lazybench.store.output import replacing
-
-_DEFAULTS = {"runs": "results/runs", "out": "results/report", "calibrated": "refuse"}
-_USAGE = """\
-lazybench report: tables, figures and one HTML page from run folders
-
-  python -m lazybench report
-  python -m lazybench report runs=results/runs,OTHER out=results/report
-
-  runs  folders that hold run folders, or the records/ of an earlier report; several with commas
-        (default results/runs)
-  out   folder to write; an earlier report in it is replaced (default results/report)
-  calibrated  refuse runs on records that their schedule was calibrated on, or mark them (default refuse)"""
+from lazybench.report.write import write
 
 
 def main(argv: Sequence[str]) -> int:
-    """Write a report.
-
-    Args:
-        argv: `key=value` words, or `--help`.
-
-    Returns:
-        0.
-
-    Raises:
-        LazyBenchError: a word is unknown, there are no runs, a run cannot be read, or `out` cannot be written.
-    """
-    if any(word in ("-h", "--help") for word in argv):
-        print(_USAGE)
-        return 0
-    given = words.settings(argv, _DEFAULTS)
-    if given["calibrated"] not in ("refuse", "mark"):
-        raise LazyBenchError(f"calibrated={given['calibrated']}: {suggest(given['calibrated'], ['refuse', 'mark'])}")
-    runs, met = find([place for place in given["runs"].split(",") if place])
-    _refuse_calibrated(runs, given["calibrated"])
+    """Write a report, and say what is in it and what is missing."""
+    given = read(_parser(), argv)
+    runs, met = find([str(place) for place in given.runs])
+    _refuse_calibrated(runs, given.calibrated)
     grouped = blocks(runs)
-    said = met + [text for block in grouped for text in warnings(block)]
-    out = Path(given["out"])
-    with replacing(out) as folder:
-        missing = _write(folder, runs, grouped, said)
-        written = sorted(str(path.relative_to(folder)) for path in folder.iterdir())
-    _tell(out, runs, grouped, written, said, missing)
+    warned = met + [text for block in grouped for text in warnings(block)]
+    noted = [f"{block.title}: {text}" for block in grouped for text in notes(block)]
+    written, missing = write(given.out, grouped, warned, noted)
+    for kind, texts in (("warning", warned), ("note", noted)):
+        for text in texts:
+            print(f"{kind}: {text}")
+    print(f"{len(runs)} runs, {sum(len(run.records) for run in runs)} records; written to {given.out}:")
+    print(f"  {', '.join(written)}")
+    if missing:
+        print("missing:")
+        for gap in missing:
+            print(f"  {gap.what}\n    {gap.here}")
     return 0
+
+
+def _parser() -> ArgumentParser:
+    parser = ArgumentParser(
+        "lazybench report",
+        usage="%(prog)s [runs=FOLDER,...] [out=FOLDER] [calibrated=refuse|mark]",
+        description="Tables, figures and one HTML page from run folders.",
+        epilog=BOTH_FORMS,
+    )
+    add_runs(parser, "folders that hold run folders, or the records/ of an earlier report")
+    out = "folder to write; an earlier report in it is replaced (default: %(default)s)"
+    parser.add_argument("--out", metavar="FOLDER", type=folder, default="results/report", help=out)
+    seen = "refuse runs on records that their schedule was calibrated on, or mark them (default: %(default)s)"
+    parser.add_argument("--calibrated", choices=("refuse", "mark"), default="refuse", help=seen)
+    return parser
 
 
 def _refuse_calibrated(runs: list[Run], told: str) -> None:
@@ -68,46 +58,3 @@ def _refuse_calibrated(runs: list[Run], told: str) -> None:
             f"{f', and {len(seen) - 1} more runs did so' if len(seen) > 1 else ''}: leave it out with runs=, or set "
             "calibrated=mark to report it, marked"
         )
-
-
-def _write(folder: Path, runs: list[Run], grouped: list[Block], said: list[str]) -> list[Gap]:
-    """Write everything into `folder`, and return what is missing."""
-    # Drawing is what takes long to import: bad words and places are told before it.
-    from lazybench.report.figures import FIGURES
-    from lazybench.report.figures.style import save, styled
-
-    records.write(runs, folder / "records")
-    filled = [tables.fill(spec, grouped) for spec in tables.SPECS]
-    for table in filled:
-        for suffix, text in render.FORMATS.items():
-            (folder / f"{table.spec.name}.{suffix}").write_text(text(table, said), "utf-8")
-    drawn, missing = [], []
-    with styled():
-        for block in grouped:
-            undrawn = []
-            for figure in FIGURES:
-                drawing = figure.draw(block)
-                if drawing is None:
-                    undrawn.append((figure.name, figure.needs))
-                else:
-                    png, _ = save(drawing, folder / f"{figure.name}_{block.file_stem}")
-                    drawn.append((f"{figure.caption}. {block.title}", png))
-            missing += gaps(block, undrawn)
-    (folder / "report.html").write_text(page(grouped, filled, drawn, said, missing), "utf-8")
-    return missing
-
-
-def _tell(
-    out: Path, runs: list[Run], grouped: list[Block], written: list[str], said: list[str], missing: list[Gap]
-) -> None:
-    for text in said:
-        print(f"warning: {text}")
-    for block in grouped:
-        for text in notes(block):
-            print(f"note: {block.title}: {text}")
-    print(f"{len(runs)} runs, {sum(len(run.records) for run in runs)} records; written to {out}:")
-    print(f"  {', '.join(written)}")
-    if missing:
-        print("missing:")
-        for gap in missing:
-            print(f"  {gap.what}\n    {gap.here}")

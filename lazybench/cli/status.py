@@ -2,64 +2,46 @@
 
 from __future__ import annotations
 
+from argparse import ArgumentParser
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from lazybench.cli import words
+from lazybench.cli.arguments import BOTH_FORMS, add_runs, read
 from lazybench.config import Shard
 from lazybench.errors import LazyBenchError
 from lazybench.report.console import table
-from lazybench.store import states
-from lazybench.store.run_folder import CONFIG, ENVIRONMENT, SCORES, RunFolder, run_folders
+from lazybench.store import RunFolder, states
+from lazybench.store.run_folder import CONFIG, ENVIRONMENT, SCORES
 from lazybench.store.states import State
+from lazybench.store.survey import rerun_records, run_folders, survey
 
-_DEFAULTS = {"runs": "results/runs"}
-_USAGE = """\
-lazybench status: what has become of each job
-
-  python -m lazybench status
-  python -m lazybench status runs=FOLDER,OTHER
-
-  runs  output folders of runs, several with commas (default results/runs)
-
-done; running; stopped (a person or a scheduler ended it, or records of it have gone); failed, with the last line of
-why; missing (planned by a sweep and not begun, or all of its records have gone). The command that started a job goes on
-where it stopped."""
-# How a state is shown, in the order of the table.
-_SHOWN = {
-    states.RUNNING: "running",
-    states.FAILED: "failed",
-    states.STOPPED: "stopped",
-    states.PLANNED: "missing",
-    states.DONE: "done",
-}
+_ORDER = (states.RUNNING, states.FAILED, states.STOPPED, states.PLANNED, states.DONE)
 
 
 def main(argv: Sequence[str]) -> int:
-    """Print the jobs of some output folders.
-
-    Args:
-        argv: `key=value` words, or `--help`.
-
-    Returns:
-        0.
-
-    Raises:
-        LazyBenchError: a word is unknown, or a folder has no jobs.
-    """
-    if any(word in ("-h", "--help") for word in argv):
-        print(_USAGE)
-        return 0
-    places = words.settings(argv, _DEFAULTS)["runs"].split(",")
-    jobs = [(job, done) for place in places if place for job, done in _jobs(Path(place))]
-    order = list(_SHOWN)
-    jobs.sort(key=lambda job: order.index(job[0].state))
+    """Print the jobs of some output folders."""
+    jobs = [job for output in read(_parser(), argv).runs for job in _jobs(output)]
+    jobs.sort(key=lambda job: _ORDER.index(job[0].state))
     print(table(["state", "task", "model", "data", "method", "", "records"], [_row(*job) for job in jobs], left=6))
-    counts = Counter(job.state for job, _ in jobs)
-    print("\n" + ", ".join(f"{counts[state]} {shown}" for state, shown in _SHOWN.items() if counts[state]))
+    print(
+        "\n" + ", ".join(f"{count} {_shown(state)}" for state, count in Counter(job.state for job, _ in jobs).items())
+    )
     return 0
+
+
+def _parser() -> ArgumentParser:
+    parser = ArgumentParser(
+        "lazybench status",
+        usage="%(prog)s [runs=FOLDER,...]",
+        description="What has become of each job: done; running; stopped (a person or a scheduler ended it, or records "
+        "of it have gone); failed, with the last line of why; missing (planned by a sweep and not begun, or all of its "
+        "records have gone). The command that started a job goes on where it stopped.",
+        epilog=BOTH_FORMS,
+    )
+    add_runs(parser, "output folders of runs")
+    return parser
 
 
 def _jobs(output: Path) -> list[tuple[State, int]]:
@@ -70,9 +52,7 @@ def _jobs(output: Path) -> list[tuple[State, int]]:
     jobs = [_looked_at(state, output) for state in known]
     jobs += _older(output, {state.folder for state in known})
     if not jobs:
-        raise LazyBenchError(
-            f"runs={output}: no runs there; make one: python -m lazybench run method=lazyllm task=code"
-        )
+        raise LazyBenchError(f"runs={output}: no runs there; make one: lazybench run method=lazyllm task=code")
     return jobs
 
 
@@ -80,9 +60,9 @@ def _looked_at(state: State, output: Path) -> tuple[State, int]:
     """The state as it is now: a job that was killed could not say so."""
     if state.folder is None:
         return state, 0
-    folder = RunFolder(output / state.folder, Shard.parse(state.shard))
-    done, damage = folder.survey(state.records)
-    if folder.is_busy:
+    folder, shard = output / state.folder, Shard.parse(state.shard)
+    done, damage = survey(folder, shard, state.records)
+    if RunFolder(folder, shard).is_busy:
         return replace(state, state=states.RUNNING), done
     if state.state == states.RUNNING:
         state = replace(state, state=states.FAILED, why=f"killed, or its machine went down ({state.where})")
@@ -90,7 +70,7 @@ def _looked_at(state: State, output: Path) -> tuple[State, int]:
         return replace(state, state=states.PLANNED, why=damage), 0
     if state.state == states.DONE and done < (state.records or 0):
         state = replace(state, state=states.STOPPED)
-    if (again := folder.rerun_records) is not None:
+    if (again := rerun_records(folder)) is not None:
         damage = damage or f"run anew, {again} records so far, rerun=true goes on"
     return replace(state, why="; ".join(filter(None, (state.why, damage))) or None), done
 
@@ -102,25 +82,13 @@ def _older(output: Path, known: set[str | None]) -> Iterator[tuple[State, int]]:
         if str(inside) in known or len(inside.parts) != 4:
             continue
         model, data, method, digest = inside.parts
-        count, why = RunFolder(folder).survey(None)
+        count, why = survey(folder)
         gone = [name for name in (CONFIG, ENVIRONMENT) if not (folder / name).is_file()]
         why = f"{' and '.join(gone)} missing: a report leaves it out" if gone else why
-        finished = (folder / SCORES).is_file() and not why
-        yield (
-            State(
-                model,
-                data,
-                method,
-                "",
-                None,
-                digest,
-                state=states.DONE if finished else states.STOPPED,
-                folder=str(inside),
-                records=count if finished else None,
-                why=why,
-            ),
-            count,
-        )
+        state = State(model, data, method, "", None, digest, states.STOPPED, why, str(inside))
+        if (folder / SCORES).is_file() and not why:
+            state = replace(state, state=states.DONE, records=count)
+        yield state, count
 
 
 def _row(state: State, done: int) -> list[str]:
@@ -128,4 +96,8 @@ def _row(state: State, done: int) -> list[str]:
     records = f"{done}/{'?' if state.records is None else state.records}"
     method = f"{state.method} {state.settings}".strip()
     note = state.why or (state.where if state.state == states.RUNNING else "") or ""
-    return [_SHOWN[state.state], task, state.model, state.data, method, note, records]
+    return [_shown(state.state), task, state.model, state.data, method, note, records]
+
+
+def _shown(state: str) -> str:
+    return "missing" if state == states.PLANNED else state

@@ -12,22 +12,25 @@ from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.experimental.callback import Callback
-from omegaconf import DictConfig, open_dict
+from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 
-from lazybench.cli import users_fault
-from lazybench.cli.hydra_app import IN_TURN, KNOWN, read_settings
+from lazybench.cli import failures
+from lazybench.cli.hydra_app import IN_TURN, quiet, read_settings
 from lazybench.cli.messages import explain
+from lazybench.cli.precheck import one_or_several
+from lazybench.cli.users_fault import UsersFault
 from lazybench.config import RunConfig
-from lazybench.errors import LazyBenchError, one_line
+from lazybench.errors import LazyBenchError
 
 if TYPE_CHECKING:
-    from lazybench.run.job import Job, Sources
+    from lazybench.run.job import Job
+    from lazybench.run.sources import Sources
 
 _BASIC = f"{BasicSweeper.__module__}.{BasicSweeper.__name__}"
 
 
 class SweepCheck(Callback):
-    """Hydra's word for what runs before a sweep's launcher, on the machine that drives it.
+    """What Hydra calls before a sweep's launcher, on the machine that drives the sweep.
 
     Args:
         plan: print what the sweep would do, and end there.
@@ -43,12 +46,15 @@ class SweepCheck(Callback):
             SystemExit: a job cannot work (2), or only a plan was asked for (0). Hydra lets no other exception through.
         """
         try:
+            _settle(config)
+            if OmegaConf.get_type(config) is not RunConfig:
+                return
             if config.hydra.sweeper._target_ == _BASIC:
                 self._start(config)
             elif self.plan:
                 raise LazyBenchError("hydra/sweeper: it chooses its jobs as it goes, so there is no plan of them")
-        except KNOWN as error:
-            print(f"lazybench: {one_line(explain(error))}", file=sys.stderr)
+        except failures.KNOWN as error:
+            failures.tell(error)
             sys.exit(2)
         except Exception:
             traceback.print_exc()  # Hydra would make a warning of it and start the jobs
@@ -57,21 +63,16 @@ class SweepCheck(Callback):
             sys.exit(0)
 
     def _start(self, config: DictConfig) -> None:
-        import transformers
-
         from lazybench.jobs import cluster, plan
-        from lazybench.jobs.outlook import Outlook
         from lazybench.model.device import device_of
-        from lazybench.run.job import Sources
+        from lazybench.run.sources import Sources
         from lazybench.store.states import StateFile
 
-        transformers.utils.logging.set_verbosity_error()
-        transformers.utils.logging.disable_progress_bar()
-        sources = Outlook() if self.plan else Sources()
+        quiet()
+        sources = Sources(plan=self.plan)
         jobs = _checked(list(_settings(config)), sources)
         launcher = config.hydra.launcher._target_.rpartition(".")[2]
-        warnings = cluster.check(launcher, jobs)
-        for text in warnings:
+        for text in cluster.check(launcher, jobs):
             print(f"warning: {text}", file=sys.stderr)
         if self.plan:
             plan.show(jobs, sources)
@@ -85,6 +86,21 @@ class SweepCheck(Callback):
             folder = config.hydra.launcher.get("submitit_folder")
             said = f"; what they say is in {Path(folder).parent}" if folder else ""
             print(f"{len(jobs)} jobs{said}; follow them with: python -m lazybench status runs={jobs[0].config.output}")
+
+
+def _settle(config: DictConfig) -> None:
+    """Let what is given on the command line replace what an experiment sweeps over: Hydra would take both.
+
+    Stages may be of one schedule or of several; only an experiment that sweeps over schedules tells which.
+    """
+    words, swept = config.hydra.overrides.task, config.hydra.sweeper.get("params") or {}
+    for word in words:
+        key = word.lstrip("+").partition("=")[0]
+        if key in swept:
+            with read_write(config.hydra), open_dict(swept):
+                del swept[key]
+        elif said := one_or_several(word):
+            raise LazyBenchError(said)
 
 
 def _settings(config: DictConfig) -> Iterator[RunConfig]:
@@ -109,20 +125,20 @@ def _checked(configs: list[RunConfig], sources: Sources) -> list[Job]:
     """
     from lazybench.run.job import check_job, prepare
 
-    jobs, wrong, frames = [], [], []
+    jobs, wrong = [], []
     for config in configs:
         try:
             job = prepare(config, sources)
             check_job(job, sources)
             jobs.append(job)
         except Exception as error:
-            fault = users_fault.find(error, config.method)
-            if fault is None and not isinstance(error, KNOWN):
+            known = failures.known(error, config.method)
+            if known is None:
                 raise
-            wrong.append(explain(error) if fault is None else fault.said)
-            frames.append("" if fault is None else fault.frames)
+            wrong.append(known)
     if wrong:
-        print(frames[0], end="", file=sys.stderr)
-        others = len(set(wrong)) - 1
-        raise LazyBenchError(wrong[0] + (f" (and {others} more: correct this one to see the next)" if others else ""))
+        said = list(dict.fromkeys(map(explain, wrong)))
+        more = f" (and {len(said) - 1} more: correct this one to see the next)" if len(said) > 1 else ""
+        frames = getattr(wrong[0], "frames", None)
+        raise LazyBenchError(said[0] + more) if frames is None else UsersFault(said[0] + more, frames)
     return jobs
