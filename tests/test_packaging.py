@@ -21,7 +21,10 @@ def test_a_wheel_brings_its_configs_and_facts(tmp_path):
     (wheel,) = tmp_path.glob("*.whl")
     installed = tmp_path / "installed"
     with zipfile.ZipFile(wheel) as archive:
+        names = set(archive.namelist())
         archive.extractall(installed)
+    assert {"lazybench/data/longbench.json", "lazybench/conf/config.yaml", "lazybench/paper/table1.csv"} <= names
+    assert {name.partition("/")[0] for name in names if "dist-info" not in name} == {"lazyllm", "lazybench"}
 
     def lazybench(*words):
         return subprocess.run(

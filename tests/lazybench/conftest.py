@@ -4,7 +4,8 @@ import sys
 
 import pytest
 import transformers
-from support import byte_tokenizer, save_tiny_model
+from calibrating import line
+from support import LAZY, byte_tokenizer, one_line, save_tiny_model
 
 
 @pytest.fixture(scope="session")
@@ -16,6 +17,15 @@ def tokenizer():
 def tiny_model(tmp_path_factory, tokenizer):
     """A random Llama with a byte tokenizer, saved as a folder."""
     return save_tiny_model(tmp_path_factory.mktemp("tiny"), tokenizer)
+
+
+@pytest.fixture
+def cwd(tmp_path, monkeypatch):
+    """An empty folder to work in."""
+    folder = tmp_path / "cwd"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    return folder
 
 
 @pytest.fixture
@@ -61,5 +71,52 @@ def run(lazybench, tiny_model, tmp_path):
         given = {word.partition("=")[0] for word in words}
         defaults = [f"{key}={value}" for key, value in settings.items() if key not in given]
         return lazybench(command, *defaults, *words)
+
+    return call
+
+
+@pytest.fixture(scope="session")
+def six_layers(tmp_path_factory, tokenizer):
+    return save_tiny_model(tmp_path_factory.mktemp("six"), tokenizer, layers=6)
+
+
+def steady(patch):
+    """A model whose time is its tokens: what is in reach does not depend on the machine."""
+    patch.setattr("lazybench.calibration.times.measure", lambda _, ids: {n: n / 1000 for n in (16, 100, 300)})
+
+
+@pytest.fixture
+def calibrate(lazybench, monkeypatch, six_layers, tmp_path):
+    """Call `lazybench calibrate` on the model of six layers; settings given override the usual ones."""
+    steady(monkeypatch)
+    return lambda *words: lazybench(*line("calibrate", six_layers, tmp_path / "calibrations", *words))
+
+
+@pytest.fixture(scope="session")
+def calibrations(six_layers, tmp_path_factory):
+    """Finished calibrations of three budgets: on the first half, and on each half for the other."""
+    from lazybench.__main__ import main
+
+    output = tmp_path_factory.mktemp("calibrations")
+    with pytest.MonkeyPatch.context() as patch:
+        steady(patch)
+        for half in ("first", "cross"):
+            budget = "budget=speedup >= 1.3, KL <= 1000" if half == "first" else "budget=speedup >= 1.3"
+            patch.setattr(sys, "argv", ["lazybench", *line("calibrate", six_layers, output, budget, f"half={half}")])
+            assert main() == 0
+    (folder,) = {path.parent for path in output.glob("*/*/*/*/times.json")}
+    return folder
+
+
+@pytest.fixture
+def refused(run, tmp_path):
+    """Run on the weights at a path; what the command says, which left nothing behind."""
+
+    def call(path, *words):
+        code, _, err = run(*LAZY, f"model.path={path}", *words)
+        assert not (tmp_path / "runs").exists()
+        said = one_line(code, err)
+        assert f"model.path={path}" in said
+        return said
 
     return call

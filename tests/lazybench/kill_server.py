@@ -65,7 +65,8 @@ def kill_at_write(number: int) -> None:
             return opened(file, mode, *args, **kwargs)
         return Torn(opened(file, mode + "b"), encoding="utf-8")
 
-    lazybench.store.run_folder.open = tearing
+    for module in (lazybench.store.journal, lazybench.store.writing):
+        module.open = tearing
 
 
 def start(words: list[str], how: str, number: int) -> int:

@@ -9,7 +9,7 @@ import sys
 import pytest
 from support import LAZY, folders, one_line
 
-from lazybench.run import job, runner
+from lazybench.run import runner, sources
 
 
 @pytest.fixture
@@ -59,7 +59,7 @@ def test_a_finished_run_prints_its_numbers_and_needs_no_more(run, tmp_path, monk
     run(*LAZY)
     (folder,) = folders(tmp_path / "runs")
     monkeypatch.setattr(runner, "load_model", lambda config: pytest.fail("the weights were loaded"))
-    monkeypatch.setattr(job, "load_skeleton", lambda config: pytest.fail("the model was made"))
+    monkeypatch.setattr(sources, "load_skeleton", lambda config: pytest.fail("the model was made"))
     code, out, _ = run(*LAZY)
     assert code == 0
     assert "finished earlier: nothing to do" in out

@@ -51,7 +51,9 @@ def about(context: str, question: str = "") -> Record:
     return Record("r", "mine", question, context, ("a",), None, 1)
 
 
-@pytest.mark.parametrize("template", ["PP{{{context} SsS", "{input}{context}Ss", "Pp{context}\nS{context}{input}", "P"])
+@pytest.mark.parametrize(
+    "template", ["PP{{{context} SsS", "{input}{context}Ss", "Pp{context}\nS{context}{input}", "P{input}"]
+)
 @pytest.mark.parametrize("kind", TOKENIZERS)
 @settings(max_examples=40, deadline=None)
 @given(context=st.text("cé中😀", max_size=60), question=st.text("qQ \n", max_size=30), limit=st.integers(2, 120))

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 from omegaconf import OmegaConf
-from support import folders
+from support import folders, one_line
 
 EXPERIMENTS = sorted(path.stem for path in (Path(__file__).parents[2] / "conf" / "experiment").glob("*.yaml"))
 
@@ -32,20 +32,35 @@ def test_experiments_compose_for_every_method_they_sweep(name):
             )
 
 
-def test_an_experiment_of_the_users_gives_way_too(tmp_path):
-    from lazybench.cli.experiments import settle
-
+@pytest.fixture
+def mine(tmp_path):
+    """An experiment of the user's, as a file to write."""
     (tmp_path / "experiment").mkdir()
-    path = tmp_path / "experiment" / "mine.yaml"
-    path.write_text("hydra: {sweeper: {params: {method: 'baseline,lazyllm', task: 'code,fewshot'}}}")
-    words = ["-m", "+experiment=mine", "task=code"]
-    settled = [*words, f"--config-dir={tmp_path}", "hydra.sweeper.params=null", "method=baseline,lazyllm"]
-    assert settle([*words, f"--config-dir={tmp_path}"]) == settled
-    assert settle([*words, "--config-dir", str(tmp_path)])[-2:] == settled[-2:]
-    for nothing in ("- a list", "{", "hydra: null", "hydra: {sweeper: {params: many}}"):
-        path.write_text(nothing)
-        assert settle([*words, f"--config-dir={tmp_path}"]) == [*words, f"--config-dir={tmp_path}"]
-    assert settle([*words, "--config-dir"]) == [*words, "--config-dir"]
+    return tmp_path / "experiment" / "mine.yaml"
+
+
+@pytest.mark.parametrize("config_dir", [("--config-dir={}",), ("--config-dir", "{}"), ("-cd", "{}")])
+def test_an_experiment_of_the_users_gives_way_too(run, mine, config_dir):
+    mine.write_text(
+        "# @package _global_\nhydra: {sweeper: {params: "
+        "{method: 'baseline,random_drop', task: 'code,fewshot', data.seed: '1,2'}}}"
+    )
+    words = [word.format(mine.parents[1]) for word in config_dir]
+    code, out, err = run(
+        "+experiment=mine", *words, "method=baseline,prompt_compression", "task=2wikimqa", command="plan"
+    )
+    assert code == 0, err
+    assert "4 jobs" in out
+    assert "prompt_compression" in out
+    assert "random_drop" not in out
+
+
+@pytest.mark.parametrize("text", ["- a list", "{", "hydra: null", "hydra: {sweeper: {params: many}}"])
+def test_an_experiment_that_cannot_be_read_costs_one_line(run, mine, tmp_path, text):
+    mine.write_text(f"# @package _global_\n{text}")
+    words = ("-m", "+experiment=mine", f"--config-dir={tmp_path}", "task=code")
+    one_line(*run(*words)[::2])
+    assert not (tmp_path / "runs").exists()
 
 
 def test_what_is_given_replaces_what_an_experiment_sweeps(run, tmp_path):

@@ -4,6 +4,8 @@ import json
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import lazybench
 from lazybench import metrics
@@ -103,10 +105,14 @@ def test_a_group_is_not_called_like_a_dataset(task):
         ("mine", {**MINE, "task": "all"}, "task 'all' stands for all datasets: choose another name"),
         ("mine", {**MINE, "task": "Few-Shot"}, "LongBench's own but for its spelling: did you mean 'fewshot'?"),
         ("mine", {**MINE, "task": "my/group"}, "task 'my/group': use letters, digits"),
-        ("mine", {**MINE, "task": 3}, "task 3: use letters, digits"),
-        ("mine", {**MINE, "language": None}, "language must be text such as 'en', not None"),
-        ("mine", {**MINE, "chat": "no"}, "chat must be true or false, not 'no'"),
-        ("mine", {**MINE, "prompt": 3}, "prompt must be text, not 3"),
+        ("mine", {**MINE, "task": [3]}, "task must be text, not [3]"),
+        ("mine", {**MINE, "language": None}, "language must be text, not None"),
+        ("mine", {**MINE, "chat": "never"}, "chat must be true or false, not 'never'"),
+        ("mine", {**MINE, "prompt": [3]}, "prompt must be text, not [3]"),
+        ("mine", {**MINE, "records": "${oc.env:HOME}"}, "records must be a whole number above 0, not '${oc.env:HOME}'"),
+        ("mine", {**MINE, "name": "other"}, "unknown fact 'name'"),
+        ("mine", {**MINE, "language": ""}, "language must be text such as 'en', not ''"),
+        ("mine", {**MINE, "continues": "file"}, "continues 'file' is unknown: "),
         ("mine", {**MINE, "prompt": "no field"}, "prompt must hold {context} or {input}"),
         ("mine", {**MINE, "prompt": "{question}"}, "prompt may hold no fields but {context} and {input}"),
         ("mine", {**MINE, "prompt": "{input!r}"}, "prompt may hold no fields but {context} and {input}"),
@@ -119,3 +125,15 @@ def test_wrong_facts_are_one_line(name, facts, message):
     assert message in str(caught.value)
     assert repr(name) in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_facts_are_read_as_all_settings_are():
+    facts = load_facts({"mine": {**MINE, "max_new_tokens": "8", "chat": "no", "records": None}})["mine"]
+    assert (facts.max_new_tokens, facts.chat, facts.records) == (8, False, None)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.sampled_from(["$", "${", "}", "\\", "???", "'", "\n", "\0"]) | st.text(max_size=3)))
+def test_a_prompt_is_taken_as_it_stands(literals):
+    prompt = "".join(literals).replace("{", "{{").replace("}", "}}") + "{context}"
+    assert load_facts({"mine": {**MINE, "prompt": prompt}})["mine"].prompt == prompt

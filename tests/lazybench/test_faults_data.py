@@ -8,6 +8,7 @@ import os
 import struct
 import tracemalloc
 import zipfile
+from pathlib import Path
 
 import pytest
 from support import folders, one_line, rows
@@ -184,10 +185,14 @@ def test_a_file_that_fails_while_it_is_read_is_named(run_on, tmp_path, monkeypat
     path = tmp_path / "hotpotqa.jsonl"
     path.write_bytes(SOUND)
 
-    def fail(*args, **kwargs):
-        raise PermissionError(13, "Permission denied", str(path))
+    whole = Path.open
 
-    monkeypatch.setattr("lazybench.data.longbench._open_in_folder", fail)
+    def fail(self, *args, **kwargs):
+        if self == path:
+            raise PermissionError(13, "Permission denied", str(path))
+        return whole(self, *args, **kwargs)
+
+    monkeypatch.setattr(Path, "open", fail)
     assert f"{path}: cannot be read: Permission denied" in run_on(tmp_path)
 
 

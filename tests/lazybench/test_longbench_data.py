@@ -1,17 +1,21 @@
 """Reading LongBench's records from folders, archives and the hub's cache."""
 
+import hashlib
 import json
 import os
 import subprocess
 import sys
 import zipfile
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from lazybench.config import DataConfig
-from lazybench.data import chosen_datasets, datasets_there, left_out
-from lazybench.data.facts import english, load_facts
+from lazybench.data import choose, load_facts
+from lazybench.data.facts import english
 from lazybench.data.longbench import load
 from lazybench.data.record import Record, fingerprint
 from lazybench.errors import LazyBenchError
@@ -59,6 +63,40 @@ def test_a_record_survives_exactly(tmp_path):
     ]
 
 
+FIELDS = Record.__dataclass_fields__
+# What a reader that guesses types would take for a time, a number or nothing.
+_TYPED = ["2020-01-01", "2021-12-31T00:00:00Z", "1999-02-03 10:11:12.5", "3", "1.50", "1e5", "null", "true", "NaN", ""]
+texts = st.sampled_from(_TYPED) | st.text(st.characters(exclude_categories=["Cs"]))
+row_of = st.fixed_dictionaries(
+    {
+        "input": texts,
+        "context": texts,
+        "language": texts,
+        "dataset": st.just("qasper"),
+        "length": st.integers(0, 2**63 - 1),
+    }
+    | {"answers": st.lists(texts, min_size=1), "all_classes": st.none() | st.lists(texts, min_size=1)},
+    optional={"extra": st.none() | st.floats() | st.integers() | texts | st.lists(st.integers() | texts), "": texts},
+)
+
+
+@settings(max_examples=100, deadline=None)
+@given(rows=st.lists(row_of, min_size=1, max_size=4), data=st.data())
+def test_whatever_is_in_a_record_comes_out_as_python_reads_it(tmp_path_factory, rows, data):
+    rows = [row | {"_id": str(number)} for number, row in enumerate(rows)]
+    rows = [dict(data.draw(st.permutations(list(row.items())))) for row in rows]
+    ascii_only, blank = data.draw(st.booleans()), data.draw(st.sampled_from(["", "\n", "\r\n", " \t \n"]))
+    content = blank.join(json.dumps(row, ensure_ascii=ascii_only) + "\n" for row in rows).encode()
+    root = folder(tmp_path_factory.mktemp("rows"), data.draw(st.sampled_from([b"", b"\xef\xbb\xbf"])) + content)
+    for row, record in zip(rows, load("qasper", root, None), strict=True):
+        assert json.loads(json.dumps(asdict(record))) == {name: row["_id" if name == "id" else name] for name in FIELDS}
+
+
+def test_a_record_may_be_long(tmp_path):
+    rows = [ROW | {"_id": str(number), "context": f"{number} " * 3_000_000} for number in range(2)]
+    assert [len(record.context) for record in load("qasper", folder(tmp_path, lines(*rows)), None)] == [6_000_000] * 2
+
+
 @pytest.mark.parametrize("layout", ["flat", "data", "zip", "flat zip"])
 def test_layouts_and_limit(tmp_path, layout):
     content = lines(ROW, ROW | {"_id": "2"})
@@ -95,6 +133,8 @@ def test_bom_and_blank_lines_are_accepted(tmp_path):
         (b"\n \n", "qasper.jsonl: the file is empty"),
         (lines(ROW) + b'{"input": \n', "qasper.jsonl:2: not JSON: Expecting value at column"),
         (lines(ROW) + b"\xff\n", "qasper.jsonl:2: not UTF-8"),
+        (b"null\n", "qasper.jsonl:1: a JSON object must stand on each line, not null"),
+        (lines(ROW)[:-1] + b"null\n", "qasper.jsonl:1: not JSON: Extra data at column"),
         (b"[1]\n", "qasper.jsonl:1: a JSON object must stand on each line, not a list"),
         (b"[" * 100_000, "qasper.jsonl:1: JSON that cannot be read"),
         (b"1" * 10_000, "qasper.jsonl:1: JSON that cannot be read"),
@@ -141,16 +181,19 @@ def test_all_is_what_a_folder_or_an_archive_has(tmp_path):
         folder(tmp_path, b"", name)
     zipped = archive(tmp_path / "data.zip", b"", "data/trec.jsonl")
     there = DataConfig("mine", "longbench", root=str(tmp_path), datasets=mine)
-    assert datasets_there(there) == ["qasper", "trec", "mine"]
-    assert chosen_datasets("all", there, load_facts(mine)) == ["qasper", "trec", "mine"]
-    assert chosen_datasets("fewshot", there, load_facts(mine)) == ["trec", "triviaqa", "samsum"]
-    assert left_out("all", there).startswith(f"task=all: the 3 datasets that {tmp_path} has; not there: narrativeqa, ")
-    assert left_out("all", there).endswith("repobench-p, other")
-    assert left_out("fewshot", there) is None
-    assert datasets_there(DataConfig("zip", "longbench", root=str(zipped))) == ["trec"]
+    chosen = choose("all", there, load_facts(mine))
+    assert chosen.has == chosen.datasets == ["qasper", "trec", "mine"]
+    assert chosen.left_out.startswith(f"task=all: the 3 datasets that {tmp_path} has; not there: narrativeqa, ")
+    assert chosen.left_out.endswith("repobench-p, other")
+    fewshot = choose("fewshot", there, load_facts(mine))
+    assert fewshot.datasets == ["trec", "triviaqa", "samsum"]
+    assert fewshot.has == chosen.has
+    assert fewshot.left_out is None
+    assert choose("all", DataConfig("zip", "longbench", root=str(zipped)), load_facts()).has == ["trec"]
     for whole in (DataConfig("hub", "longbench"), DataConfig("sample", "sample", limit=1)):
-        assert datasets_there(whole) == english()
-        assert left_out("all", whole) is None
+        chosen = choose("all", whole, load_facts())
+        assert chosen.has == chosen.datasets == english()
+        assert chosen.left_out is None
 
 
 def test_what_all_lacks_is_told_of_the_kind_of_data_that_is_there(tmp_path):
@@ -158,12 +201,13 @@ def test_what_all_lacks_is_told_of_the_kind_of_data_that_is_there(tmp_path):
     there = DataConfig("mine", "longbench", root=str(tmp_path), datasets=mine)
     folder(tmp_path, b"", "lsht")
     with pytest.raises(LazyBenchError, match=r"task=all: none of .* or of data\.datasets there: found lsht$"):
-        chosen_datasets("all", there, load_facts(mine))
-    assert chosen_datasets("lsht", there, load_facts(mine)) == ["lsht"]
+        choose("all", there, load_facts(mine))
+    assert choose("lsht", there, load_facts(mine)).datasets == ["lsht"]
     folder(tmp_path, b"", "mine")
-    assert left_out("all", there) == f"task=all: the one dataset that {tmp_path} has; not there: other"
+    chosen = choose("all", there, load_facts(mine))
+    assert chosen.left_out == f"task=all: the one dataset that {tmp_path} has; not there: other"
     folder(tmp_path, b"", "other")
-    assert left_out("all", there) is None
+    assert choose("all", there, load_facts(mine)).left_out is None
 
 
 def test_a_name_never_becomes_a_path(tmp_path):
@@ -182,7 +226,8 @@ def test_unusable_roots(tmp_path):
     plain.write_text("not a zip")
     with pytest.raises(LazyBenchError, match="nor a readable zip archive"):
         load("qasper", plain, None)
-    damaged = archive(plain, lines(*(ROW | {"_id": os.urandom(9).hex()} for _ in range(200)))).read_bytes()
+    ids = (hashlib.sha256(str(number).encode()).hexdigest() for number in range(200))
+    damaged = archive(plain, lines(*(ROW | {"_id": name} for name in ids))).read_bytes()
     plain.write_bytes(damaged[:500] + bytes(200) + damaged[700:])
     with pytest.raises(LazyBenchError, match=r"data\.zip"):
         load("qasper", plain, None)
@@ -196,12 +241,12 @@ def test_an_archive_that_unpacks_too_far_is_refused(tmp_path, monkeypatch):
         load("qasper", archive(tmp_path / "data.zip", lines(ROW)), None)
 
 
-def from_hub(home):
+def from_hub(home, root=None):
     """Load from the hub's cache in a process of its own: the hub library reads its settings when imported."""
     code = (
         "from lazybench.data.longbench import load\n"
         "from lazybench.errors import LazyBenchError\n"
-        "try: print(load('qasper', None, None)[0].input)\n"
+        f"try: print(load('qasper', {root and str(root)!r}, None)[0].input)\n"
         "except LazyBenchError as error: print(error)\n"
     )
     environment = os.environ | {"HF_HOME": str(home), "HF_HUB_OFFLINE": "1", "PYTHONPATH": ":".join(sys.path)}
@@ -218,6 +263,11 @@ def test_the_hub_cache_is_used_offline(tmp_path):
     (repository / "refs/main").write_text(snapshot.name)
     archive(snapshot / "data.zip", lines(ROW))
     assert from_hub(tmp_path) == "Who?\n"
+
+
+def test_nothing_is_left_in_the_users_cache(tmp_path):
+    assert from_hub(tmp_path / "home", folder(tmp_path, lines(ROW))) == "Who?\n"
+    assert [path.name for path in tmp_path.rglob("*")] == ["qasper.jsonl"]
 
 
 def test_without_network_and_cache_the_way_out_is_named(tmp_path):

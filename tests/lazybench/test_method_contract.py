@@ -111,7 +111,7 @@ def test_a_prompt_of_one_token_is_answered(tmp_path, method):
     tokenizer = byte_tokenizer()
     model = AutoModelForCausalLM.from_pretrained(save_tiny_model(tmp_path, tokenizer)).eval()
     record = Record(id="1", dataset="one", context="", input="", answers=("a",), all_classes=None, length=0)
-    facts = DatasetFacts("one", prompt="", max_new_tokens=6, metric="qa_f1", chat=False)
+    facts = DatasetFacts("one", prompt="{context}", max_new_tokens=6, metric="qa_f1", chat=False)
     config = ModelConfig(name="tiny", path=str(tmp_path), limit=100, chat=None)
     prompt = Prompt(torch.tensor([[9]]), record, PromptBuilder(tokenizer, config, facts), text="")
     method.prepare(model)

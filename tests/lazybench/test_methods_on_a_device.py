@@ -18,9 +18,10 @@ from lazybench.config import DataConfig, ModelConfig, RunConfig, TimingConfig
 from lazybench.data import load_records
 from lazybench.data.facts import load_facts
 from lazybench.methods import build_method
-from lazybench.model.decoding import Decoder
+from lazybench.model.decoding import Decoder, decoder_for
 from lazybench.model.loading import load_model
 from lazybench.run.bench import Bench
+from lazybench.run.job import Job
 from lazybench.run.timing import timed
 from lazybench.run.tracing import trace
 from lazybench.speed.subjects import EAGER, KEEP_1, METHOD, WHOLE, Subjects
@@ -55,7 +56,8 @@ def bench(tiny_model, tokenizer):
         config = RunConfig(model=model, method=settings, data=DATA, task=DATASET, timing=TimingConfig(cpu_share=0))
         method, loaded = build_method(settings), load_model(model)
         method.prepare(loaded)
-        return Bench(config, method, loaded, tokenizer, FACTS), load_records(DATASET, DATA, tokenizer)
+        records = load_records(DATASET, DATA, tokenizer)
+        return Bench(Job(config, FACTS, [DATASET], method, tokenizer, records, {}), loaded), records
 
     return make
 
@@ -92,9 +94,9 @@ def test_answers_are_the_cpus(bench, device, name, dtype):
 
 def test_the_clock_notes_each_token_as_it_comes(bench, device):
     found, records = bench("lazyllm", device.name)
-    prompt = found.prompt(records[0])
-    decode = found.decoder(prompt)
-    done = timed(found.method, prompt, decode, 0)
+    prompt = found.job.prompt(records[0])
+    decode = decoder_for(found.model, prompt)
+    done = timed(found.job.method, prompt, decode, 0)
     assert len(decode.clock.times) == len(done.output.tokens) == 8
     assert all(before < after for before, after in pairwise([0.0, *decode.clock.times]))
     assert (done.ttft_s, done.generation_s) == (decode.clock.times[0], decode.clock.times[-1])
@@ -117,10 +119,10 @@ def test_times_begin_on_an_idle_device_after_an_untimed_pass_of_the_same_shape(b
 def test_a_method_waits_no_more_than_it_must(bench, device, name):
     def reads(name):
         found, records = bench(name, device.name)
-        prompt = found.prompt(records[0])
-        decode = found.decoder(prompt)
+        prompt = found.job.prompt(records[0])
+        decode = decoder_for(found.model, prompt)
         device.reads.clear()
-        timed(found.method, prompt, decode, 0)
+        timed(found.job.method, prompt, decode, 0)
         return device.reads.copy()
 
     unmodified, pruned = reads("baseline"), reads(name)
@@ -152,7 +154,9 @@ def test_traces_are_the_cpus(bench, device, name):
 def test_harm_is_the_cpus(bench, device, importance):
     def harm(place):
         found, records = bench("baseline", place)
-        measured = Harm(found.model, lambda record: ((prompt := found.prompt(record)), found.decoder(prompt)), 5)
+        measured = Harm(
+            found.model, lambda record: ((prompt := found.job.prompt(record)), decoder_for(found.model, prompt)), 5
+        )
         return [
             measured.of(Candidate(schedule, importance), record)
             for schedule in (PruningSchedule(), PruningSchedule([(0, 0.7), (2, 0.3)]))
@@ -164,15 +168,15 @@ def test_harm_is_the_cpus(bench, device, importance):
 
 def test_the_times_of_parts_of_a_prompt(bench, device):
     found, records = bench("baseline", device.name)
-    measured = measure(found.model, found.prompt(records[0]).ids[:, :80])
+    measured = measure(found.model, found.job.prompt(records[0]).ids[:, :80])
     assert sorted(measured) == [16, 20, 30, 40, 60, 80]
     assert Times.fit(list(measured), list(measured.values()), 4).seconds(80) > 0
 
 
 def test_all_that_speed_times(bench, device):
     found, records = bench("lazyllm", device.name)
-    prompt = found.prompt(records[0])
-    subjects = Subjects(found.method, Decoder(found.model, 3), replace(prompt, ids=prompt.ids[:, :100]), True, 0)
+    prompt = found.job.prompt(records[0])
+    subjects = Subjects(found.job.method, Decoder(found.model, 3), replace(prompt, ids=prompt.ids[:, :100]), True, 0)
     runs = subjects.runs()
     assert set(runs) == {WHOLE, METHOD, KEEP_1, EAGER, 60, 30}
     done = {name: run(0) for name, run in runs.items()}

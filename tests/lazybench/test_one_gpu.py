@@ -2,59 +2,67 @@
 
 from __future__ import annotations
 
-import itertools
 import multiprocessing
 import os
 import signal
-import time
+from queue import Empty
 
 import pytest
 
 from lazybench.jobs import one_gpu
 
 
-def hold(folder, queue, seconds):
+def hold(folder, queue, done):
+    """Take a GPU, say which, and keep it until `done` is set."""
     device, _lock = one_gpu.take(["0", "1"], folder)
-    queue.put((device, os.getpid(), time.monotonic()))
-    time.sleep(seconds)
-    queue.put((device, os.getpid(), time.monotonic()))
+    queue.put((os.getpid(), device))
+    done.wait()
 
 
-def test_no_two_jobs_have_one_gpu_and_all_get_their_turn(tmp_path, monkeypatch):
+@pytest.fixture
+def start(tmp_path, monkeypatch):
+    """Start jobs; returns them by process id with what ends each, and the queue of the GPUs they take."""
     monkeypatch.setattr(one_gpu, "_LOOK_AGAIN_S", 0.05)
     context = multiprocessing.get_context("fork")
-    queue = context.Queue()
-    jobs = [context.Process(target=hold, args=(tmp_path, queue, 0.2)) for _ in range(6)]
-    for job in jobs:
-        job.start()
-    notes = [queue.get(timeout=30) for _ in range(12)]
-    for job in jobs:
+    queue, started = context.Queue(), []
+
+    def begin(count):
+        for _ in range(count):
+            done = context.Event()
+            job = context.Process(target=hold, args=(tmp_path, queue, done))
+            job.start()
+            started.append((job, done))
+        return {job.pid: (job, done) for job, done in started}, queue
+
+    yield begin
+    for job, _ in started:
+        job.kill()
         job.join()
-    spans = {}
-    for device, process, moment in notes:
-        spans.setdefault((device, process), []).append(moment)
-    assert len(spans) == 6
-    assert {device for device, _ in spans} == {"0", "1"}
-    for device in "01":
-        ordered = sorted(sorted(span) for (on, _), span in spans.items() if on == device)
-        assert all(end <= begin for (_, end), (begin, _) in itertools.pairwise(ordered))
 
 
-def test_a_killed_job_frees_its_gpu(tmp_path, monkeypatch):
-    monkeypatch.setattr(one_gpu, "_LOOK_AGAIN_S", 0.05)
-    context = multiprocessing.get_context("fork")
-    queue = context.Queue()
-    jobs = [context.Process(target=hold, args=(tmp_path, queue, 60)) for _ in range(2)]
-    for job in jobs:
-        job.start()
-    taken = {process: device for device, process, _ in (queue.get(timeout=30) for _ in jobs)}
-    os.kill(jobs[0].pid, signal.SIGKILL)
+def test_no_two_jobs_have_one_gpu_and_all_get_their_turn(start):
+    jobs, queue = start(6)
+    holders = dict(queue.get(timeout=30) for _ in range(2))
+    for _ in range(4):
+        assert sorted(holders.values()) == ["0", "1"]
+        with pytest.raises(Empty):
+            queue.get(timeout=0.2)  # the others have to wait
+        process = next(iter(holders))
+        freed = holders.pop(process)
+        jobs[process][1].set()
+        process, device = queue.get(timeout=30)
+        assert device == freed
+        holders[process] = device
+
+
+def test_a_killed_job_frees_its_gpu(start, tmp_path):
+    jobs, queue = start(2)
+    taken = dict(queue.get(timeout=30) for _ in jobs)
+    first = next(iter(jobs))
+    os.kill(first, signal.SIGKILL)
     device, lock = one_gpu.take(["0", "1"], tmp_path)
     lock.close()
-    assert device == taken[jobs[0].pid]
-    jobs[1].kill()
-    for job in jobs:
-        job.join()
+    assert device == taken[first]
 
 
 @pytest.mark.parametrize(

@@ -23,8 +23,8 @@ from lazybench.data.record import Record
 from lazybench.errors import LazyBenchError, RecordFailure
 from lazybench.methods.prompt_compression import PromptCompression
 from lazybench.methods.selective_context import Compressor, Scorer
+from lazybench.methods.selective_context.information import ScoredTokens
 from lazybench.methods.selective_context.phrases import phrase_parser
-from lazybench.methods.selective_context.scoring import ScoredTokens
 from lazybench.methods.selective_context.units import unit_values
 from lazybench.model.prompts import PromptBuilder
 

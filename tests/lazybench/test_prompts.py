@@ -117,7 +117,7 @@ def test_samsum_stops_at_a_newline_but_not_before_one_token(model, tokenizer):
     newline = tokenizer.encode("\n", add_special_tokens=False)[-1]
     record = sample.load("samsum", limit=1, seed=0, tokens=512)[0]
     prompt = PromptBuilder(tokenizer, config(), FACTS["samsum"]).build(record)
-    decode = decoder_for(model, FACTS["samsum"], prompt)
+    decode = decoder_for(model, prompt)
     assert decode.stop_ids == [tokenizer.eos_token_id, newline]
     assert decode.max_new_tokens == 128
 
@@ -130,7 +130,7 @@ def test_samsum_stops_at_a_newline_but_not_before_one_token(model, tokenizer):
     hook = model.register_forward_hook(always_newline)
     try:
         assert decode(prompt.ids) == [40, newline]
-        other = decoder_for(model, FACTS["trec"], prompt)
+        other = decoder_for(model, PromptBuilder(tokenizer, config(), FACTS["trec"]).build(record))
         assert other(prompt.ids) == [newline] * 64
     finally:
         hook.remove()
@@ -155,10 +155,10 @@ def test_decoding_is_the_models_own_greedy_search(model):
 
 def test_xgens_speaker_is_removed_as_the_official_code_does(tokenizer):
     record = Record("r", "hotpotqa", "Who?", "It was Ada.", ("Ada",), None, 3)
-    prompt = PromptBuilder(tokenizer, config(), FACTS["hotpotqa"]).build(record)
     tokens = tokenizer("  Assistant: Ada\n", add_special_tokens=False).input_ids
-    assert read(tokens, prompt, config(remove=["Assistant:"])) == " Ada"
-    assert read(tokens, prompt, config()) == "  Assistant: Ada\n"
+    for model, text in ((config(remove=["Assistant:"]), " Ada"), (config(), "  Assistant: Ada\n")):
+        prompt = PromptBuilder(tokenizer, model, FACTS["hotpotqa"]).build(record)
+        assert read(tokens, prompt) == text
 
 
 def test_the_7b_models_are_set_up_as_longbench_does():

@@ -1,4 +1,4 @@
-"""What is published: the README's tables are their files', and the files follow from the records beside them."""
+"""What is published: the READMEs' tables are their files', and the files follow from the records beside them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from lazybench.calibration import found, records, scores
+from lazybench.calibration import answers, frontier
+from lazybench.calibration.folder import read_records
 from lazybench.cli.report import main
 
 ROOT = Path(__file__).parents[2]
@@ -52,9 +53,9 @@ SPEED = {
 }
 
 
-def tables(heading: str) -> list[list[dict[str, str]]]:
-    """The README's tables below a heading, each a list of rows by column; of columns of one name the first counts."""
-    (section,) = re.findall(rf"^### {heading}\n(.*?)(?=^##|\Z)", (ROOT / "README.md").read_text("utf-8"), re.S | re.M)
+def tables(heading: str, readme: str = "results/README.md") -> list[list[dict[str, str]]]:
+    """A README's tables below a heading, each a list of rows by column; of columns of one name the first counts."""
+    (section,) = re.findall(rf"^#+ {heading}\n(.*?)(?=^##|\Z)", (ROOT / readme).read_text("utf-8"), re.S | re.M)
     found = []
     for text in re.findall(r"(?:^\|.*\n)+", section, re.M):
         header, _, *rows = ([cell.strip() for cell in line.strip()[1:-1].split("|")] for line in text.splitlines())
@@ -97,6 +98,19 @@ def test_scores_and_speedups_by_task_are_the_reports():
             shown(row[title], [float(of["score"])] + ([] if title == "baseline" else [float(of["ttft_speedup"])]))
             assert ("(floor)" in row[title]) == (of["score_note"] == "floor")
             assert row["records"] == of["records"]
+    assert means_shown(means) == list(MEANS)
+
+
+def test_the_readmes_own_table_is_the_reports():
+    (means,) = tables("LazyLLM and LazyBench", "README.md")
+    shown_there = means_shown(means)
+    assert shown_there == [what for what in MEANS if what in shown_there]
+    assert {"score", "TTFT speedup", "decode step speedup", "generation speedup"} <= set(shown_there)
+
+
+def means_shown(means: list[dict[str, str]]) -> list[str]:
+    """The measures that a table of means over the tasks shows, after asserting that its numbers are the report's."""
+    report = measured()
     (first,) = means[0].keys() - METHODS.keys()
     for row in means:
         what = row[first].partition(" (baseline")[0]
@@ -105,7 +119,7 @@ def test_scores_and_speedups_by_task_are_the_reports():
             shown(row[title], [float(value)] if value else [])
         if what == "score":
             shown(row[first], [float(report["mean_of_tasks", "baseline"]["score"])])
-    assert [row[first].partition(" (baseline")[0] for row in means] == list(MEANS)
+    return [row[first].partition(" (baseline")[0] for row in means]
 
 
 def test_the_speed_table_is_its_file():
@@ -119,7 +133,7 @@ def test_the_speed_table_is_its_file():
         shown(row["memory reduction"], [of["memory_mb"] / of["method_memory_mb"]])
 
 
-def test_calibrations_in_the_readme_are_their_files():
+def test_calibrations_in_a_readme_are_their_files():
     harm, scored = tables("Calibrated schedules")
     frontiers = {name: pd.read_csv(CALIBRATION / name / "frontier.csv") for name in ("eq1", "search")}
     for row in harm:
@@ -161,9 +175,9 @@ def test_a_calibrations_tables_follow_from_its_records(folder):
     def text(table: pd.DataFrame) -> str:
         return table.to_csv(index=False, float_format="%.5g", lineterminator="\n")
 
-    assert text(found.table(records.read(place / "records_kl.csv"))) == (place / "frontier.csv").read_text("utf-8")
+    assert text(frontier.table(read_records(place / "records_kl.csv"))) == (place / "frontier.csv").read_text("utf-8")
     (scored,) = place.glob("records_scores_*.csv")
-    table = scores.table(records.read(scored))
+    table = answers.table(read_records(scored))
     assert text(table) == (place / scored.name.removeprefix("records_")).read_text("utf-8")
 
 

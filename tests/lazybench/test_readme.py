@@ -1,4 +1,4 @@
-"""What the README tells people to write works as it stands there."""
+"""What the READMEs tell people to write works as it stands there."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ import re
 import runpy
 import shlex
 import shutil
+import subprocess
 import sys
+import tomllib
+from hashlib import sha256
 from math import ceil
 from pathlib import Path
 
@@ -26,31 +29,61 @@ from lazybench.data.facts import datasets_of, load_facts
 from lazybench.methods import build_method
 
 ROOT = Path(__file__).parents[2]
-README = (ROOT / "README.md").read_text("utf-8")
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-SHELL = "".join(match[2] for match in FENCE.finditer(README) if match[1] == "bash")
-PROSE = FENCE.sub("", README)
-# Variables that the README's command lines share.
-VARIABLES = dict(re.findall(r'^(\w+)="(.*)"$', SHELL, re.MULTILINE))
-SCHEMAS = {"run": schema.RunConfig, "speed": schema.SpeedConfig, "calibrate": schema.CalibrateConfig}
-_FOUND = [
-    *re.findall(r"^python -m lazybench (.*)$", SHELL, re.MULTILINE),
-    *re.findall(r"`python -m lazybench (\w[^`]*)`", PROSE),
+READMES = {
+    str(path.relative_to(ROOT)): path.read_text("utf-8")
+    for path in (
+        ROOT / "README.md",
+        *(
+            found
+            for top in ("lazyllm", "lazybench", "conf", "results", "scripts", "tests")
+            for found in sorted((ROOT / top).rglob("README.md"))
+        ),
+    )
+}
+README = READMES["README.md"]
+BLOCKS = [(match[1], match[2]) for text in READMES.values() for match in FENCE.finditer(text)]
+# The files that the READMEs say to write: a block that begins with the file's name.
+FILES = {
+    found[1]: text
+    for language, text in BLOCKS
+    if language in ("python", "yaml", "json")
+    and (found := re.match(r"(?:# @.*\n)?# (\w+(?:/\w+)?\.(?:py|yaml))\n", text))
+}
+LINES = [
+    line
+    for language, text in BLOCKS
+    if language == "bash"
+    for whole in text.splitlines()
+    if (line := whole.partition(" #")[0].strip())
 ]
-COMMANDS = list(dict.fromkeys(line.partition(" #")[0].strip() for line in _FOUND))
-CONFIGURED = [line for line in COMMANDS if line.split()[0] in (*SCHEMAS, "plan")]
+PROSE = "".join(FENCE.sub("", text) for text in READMES.values())
+# Variables that command lines share.
+VARIABLES = dict(found.groups() for line in LINES if (found := re.fullmatch(r'(\w+)="(.*)"', line)))
+SCHEMAS = {"run": schema.RunConfig, "speed": schema.SpeedConfig, "calibrate": schema.CalibrateConfig}
+_FOUND = [*LINES, *re.findall(r"`(python -m lazybench \w[^`]*)`", PROSE)]
+COMMANDS = list(dict.fromkeys(line.split(maxsplit=3)[3] for line in _FOUND if line.startswith("python -m lazybench ")))
+CONFIGURED = [line for line in COMMANDS if line.split()[0] in (*SCHEMAS, "plan") and "--help" not in line]
+OWN = [line for line in CONFIGURED if "--config-dir . " in line and "-m" not in line.split()]
+SCRIPTS = sorted(set(re.findall(r"\b(?:scripts|tests)/[\w/]+(?:\.py)?\b", "\n".join(READMES.values()))))
+# The records of the dataset of one's own.
+RECORD = (
+    '{"_id": "1", "input": "Who?", "context": "It was Ada.", "answers": ["Ada"], "length": 3, '
+    '"dataset": "my_qa", "language": "en", "all_classes": null}\n'
+)
+STAMP = ROOT / ".venv" / "stamp"
 
 
-def blocks_of(heading: str) -> list[str]:
-    """The fenced blocks below a heading."""
-    found = re.search(rf"^#+ {re.escape(heading)}$", README, re.MULTILINE)
-    assert found, f"the README no longer has a section {heading!r}"
-    blocks = list(FENCE.finditer(README, found.end()))
-    # A line of code may begin with a number sign as well.
-    inside = {place for block in blocks for place in range(*block.span())}
-    ends = (match.start() for match in re.finditer(r"^#", README[found.end() :], re.MULTILINE))
-    end = next((found.end() + place for place in ends if found.end() + place not in inside), len(README))
-    return [block[2] for block in blocks if block.start() < end]
+def three_lines() -> str:
+    """The library in three lines, as the main README has it."""
+    (program,) = (match[2] for match in FENCE.finditer(README) if "lazyllm.enable" in match[2])
+    return program
+
+
+def printed() -> list[doctest.Example]:
+    """What the whole program prints, as the library's README has it."""
+    (session,) = (match[2] for match in FENCE.finditer(READMES["lazyllm/README.md"]) if match[2].startswith(">>> "))
+    return doctest.DocTestParser().get_examples(session)
 
 
 def words_of(line: str, places: dict[str, Path]) -> list[str]:
@@ -72,37 +105,31 @@ def chat_model(tmp_path_factory):
 
 
 def own_files(folder: Path, model_folder: Path) -> None:
-    """What "Adding to it" says to write, in `folder`; the model is that in `model_folder`."""
-    method, settings, model, data = blocks_of("Adding to it")
+    """The files that the READMEs say to write, in `folder`; the model is that in `model_folder`."""
     records = folder / "records"
-    for path, text in (
-        (folder / "keep_ends.py", method),
-        (folder / "method" / "keep_ends.yaml", settings),
-        (folder / "model" / "my_model.yaml", model.replace("/models/my_model", str(model_folder))),
-        (folder / "data" / "mine.yaml", data.replace("/data/mine", str(records))),
-        (
-            records / "my_qa.jsonl",
-            '{"_id": "1", "input": "Who?", "context": "It was Ada.", "answers": ["Ada"], "length": 3, '
-            '"dataset": "my_qa", "language": "en", "all_classes": null}\n',
-        ),
-    ):
-        assert path.name in README
+    for name, text in {
+        **FILES,
+        "records/my_qa.jsonl": RECORD,
+        "records/my_table.tsv": "It was Ada.\tWho?\tAda\n",
+    }.items():
+        path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
+        path.write_text(text.replace("/models/my_model", str(model_folder)).replace("/data/mine", str(records)))
 
 
 @pytest.fixture
 def own(tmp_path, monkeypatch, chat_model):
-    """The working directory with the README's own method, model and dataset in it."""
+    """The working directory with all files of one's own in it."""
     own_files(tmp_path, chat_model)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
-    monkeypatch.delitem(sys.modules, "keep_ends", raising=False)
+    for name in FILES:
+        monkeypatch.delitem(sys.modules, Path(name).stem, raising=False)
 
 
 def command_with(setting: str) -> list[str]:
-    """The words of the README's `run` command that has `setting`, without `run`."""
-    (line,) = (line for line in COMMANDS if setting in line.split())
+    """The words of the one `run` command that has `setting`, without `run`."""
+    (line,) = (line for line in OWN if setting in line.split())
     return words_of(line, {})[1:]
 
 
@@ -134,9 +161,25 @@ def test_the_dataset_of_ones_own(run, tmp_path, own):
     assert [row["dataset"] for row in rows(folder)] == ["my_qa"]
 
 
+def test_a_dataset_of_another_format_with_a_metric_of_ones_own(run, tmp_path, own):
+    code, _, err = run(*command_with("data=tables"), "timing.warmup=0")
+    assert code == 0, err
+    (folder,) = folders(tmp_path / "runs")
+    (row,) = rows(folder)
+    assert (row["dataset"], row["_id"], row["score"]) == ("my_table", "0", row["prediction"].strip().startswith("Ada"))
+
+
+def test_a_launcher_of_ones_own(lazybench, own):
+    (line,) = (line for line in CONFIGURED if "+cluster=mine" in line.split())
+    words = [word for word in words_of(line, {})[1:] if word != "-m" and not word.startswith("method=")]
+    code, out, err = lazybench("run", *words, "--cfg", "hydra")
+    assert code == 0, err
+    launcher = yaml.safe_load(out)["hydra"]["launcher"]
+    assert (launcher["_target_"].rpartition(".")[2], launcher["n_jobs"]) == ("JoblibLauncher", 4)
+
+
 @pytest.mark.parametrize("tokens", [1, 3, 50])
 def test_the_library_in_three_lines(tokens, capsys):
-    program, session = blocks_of("The library")[:2]
     tokenizer = byte_tokenizer()
     torch.manual_seed(0)
     shape = {"hidden_size": 16, "intermediate_size": 24, "num_attention_heads": 2, "num_hidden_layers": 30}
@@ -145,14 +188,14 @@ def test_the_library_in_three_lines(tokens, capsys):
     with torch.no_grad():
         before = model(ids).logits
     values = {"model": model, "tokenizer": tokenizer, "inputs": {"input_ids": ids}}
-    exec(program, values)
+    exec(three_lines(), values)
     with torch.no_grad():
         assert torch.equal(model(ids).logits, before)  # bit for bit what it was
-    for example in doctest.DocTestParser().get_examples(session):
+    for example in printed():
         exec(compile(example.source, "README.md", "single"), values)
         said = capsys.readouterr().out
         assert said.strip()
-        if example.source == "print(schedule)\n":
+        if "schedule" in example.source:
             assert said == example.want
     kept = ceil(0.7 * tokens - 1e-9)
     lazy = values["lazy"]
@@ -163,24 +206,80 @@ def test_the_library_in_three_lines(tokens, capsys):
 
 @pytest.mark.slow
 def test_the_whole_program_prints_what_the_readme_says(capsys):
-    program, session = blocks_of("The library")[:2]
     runpy.run_path(str(ROOT / "scripts" / "example.py"))
     said = capsys.readouterr().out
-    assert said == "".join(example.want for example in doctest.DocTestParser().get_examples(session))
-    (schedule,) = re.findall(r"^schedule = [^#\n]*\)", program, re.MULTILINE)
-    assert schedule in (ROOT / "scripts" / "example.py").read_text("utf-8")
+    program = (ROOT / "scripts" / "example.py").read_text("utf-8")
+    assert said == "".join(example.want for example in printed())
+    assert all(example.source.partition("  #")[0].strip() in program for example in printed())
+    (enabled,) = re.findall(r"with lazyllm\.enable\(.*\) as lazy:", three_lines())
+    assert enabled in program
 
 
 @pytest.mark.parametrize("command", sorted({line.split()[0] for line in COMMANDS}))
-def test_every_command_named_there_exists(command):
-    from lazybench.__main__ import _COMMANDS
+def test_every_command_named_there_exists(lazybench, command):
+    code, out, _ = lazybench("--help")
+    assert code == 0
+    assert re.search(rf"^  lazybench {command} ", out, re.MULTILINE)
 
-    assert command in _COMMANDS
+
+@pytest.mark.parametrize("readme", READMES)
+def test_every_link_leads_somewhere(readme):
+    for place, anchor in re.findall(r"\]\((?!https?:)([^)#]*)#?([^)]*)\)", READMES[readme]):
+        path = (ROOT / readme).parent / place
+        assert path.exists(), place
+        if anchor:
+            headings = re.findall(r"^#+ (.*)$", path.read_text("utf-8"), re.MULTILINE)
+            assert anchor in [re.sub(r"[^\w\- ]", "", heading).lower().replace(" ", "-") for heading in headings]
 
 
-@pytest.mark.parametrize("script", sorted(set(re.findall(r"\bscripts/\w+(?:\.py)?", README))))
+def test_the_map_of_the_folders_is_what_is_there():
+    rows_of_map = re.search(r"^\| in `lazybench/` .*\n((?:\|.*\n)+)", README, re.MULTILINE)[1].splitlines()[1:]
+    named = {name.strip("/") for row in rows_of_map for name in re.findall(r"`([^`]+)`", row.split("|")[1])}
+    there = {path.name for path in (ROOT / "lazybench").iterdir() if path.suffix != ".md"}
+    assert named == there - {"__init__.py", "__pycache__"}
+    for row in rows_of_map:
+        (folder, *_), inside = (re.findall(r"`([^`]+)`", cell) for cell in row.split("|")[1:3])
+        assert all((ROOT / "lazybench" / folder / name).exists() for name in inside)
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
 def test_every_script_named_there_exists(script):
-    assert (ROOT / script).is_file()
+    assert (ROOT / script).exists()
+
+
+@pytest.mark.parametrize("line", [line for line in LINES if not line.startswith("python -m lazybench ")])
+def test_every_other_line_is_checked(line):
+    """Fails for a command of a new kind, which nothing here would try."""
+    program, *words = shlex.split(line)
+    if program == "pip":
+        extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+        assert words == ["install", "./CHECKOUT"] or words[1].removeprefix(".[").removesuffix("]") in extras
+    elif program.startswith("scripts/"):
+        text = (ROOT / program).read_text()
+        assert all(f'"{word}"' in text for word in words if word.startswith("--"))
+    else:
+        assert line in ("source .venv/bin/activate", 'eval "$(lazybench -sc install=bash)"') or re.match(
+            r"(export )?\w+=", line
+        )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["scripts/quickstart", "task=2wikimqa", "data.limit=1", "data.tokens=512", "timing.warmup=0"],
+        ["scripts/test", "--collect-only", "tests/test_packaging.py"],
+    ],
+    ids=lambda words: words[0],
+)
+def test_the_two_commands(tmp_path, words):
+    parts = [(ROOT / name).read_bytes() for name in ("pyproject.toml", "constraints.txt", "scripts/environment.sh")]
+    if not STAMP.exists() or STAMP.read_text().split()[0] != sha256(b"".join(parts)).hexdigest():
+        pytest.skip("they would make the environment anew under the tests")
+    output = [f"output={tmp_path}/runs"] if words[0] == "scripts/quickstart" else []
+    done = subprocess.run([*words, *output], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert len(folders(tmp_path / "runs")) == len(output)
 
 
 def jobs(words: list[str]) -> list[list[str]]:
@@ -189,7 +288,7 @@ def jobs(words: list[str]) -> list[list[str]]:
     What an experiment sweeps over by itself takes its first value: all of them compose, see test_experiments.
     """
     given = {word.partition("=")[0] for word in words}
-    choices = [values_of(word) for word in words if word not in ("-m", "--multirun")]
+    choices = [values_of(word) for word in words if word not in ("-m", "--multirun", "--cfg", "job")]
     for word in words:
         if word.startswith("+experiment="):
             about = yaml.safe_load((CONF / "experiment" / f"{word.partition('=')[2]}.yaml").read_text("utf-8"))
@@ -212,21 +311,22 @@ def values_of(word: str) -> list[str]:
 
 @pytest.fixture(scope="module")
 def places(tmp_path_factory, chat_model):
-    """Folders for those that command lines of the README only stand for."""
+    """Folders for those that command lines only stand for."""
     folder = tmp_path_factory.mktemp("readme")
     own_files(folder, chat_model)
     shutil.copy(CONF / "method" / "lazyllm.yaml", folder / "method" / "lazyllm_speedup_2.yaml")
-    return {"FOLDER_IT_PRINTS": folder, "FOLDER": folder, "FILE": ROOT / "README.md", "/shared/runs": folder / "runs"}
+    return {"FOLDER_IT_PRINTS": folder, "FOLDER": folder, "/shared/runs": folder / "runs"}
 
 
 @pytest.mark.parametrize("line", CONFIGURED)
 def test_every_run_named_there_has_settings_that_fit(lazybench, monkeypatch, places, line):
     command, *words = words_of(line, places)
     command = "run" if command == "plan" else command
-    # Folders of configs lie in the checkout, or are the README's own.
+    # Folders of configs lie in the checkout, or are one's own.
     monkeypatch.chdir(places["FOLDER"] if "--config-dir ." in line else ROOT)
     monkeypatch.setattr(sys, "path", [*sys.path, str(places["FOLDER"])])
-    monkeypatch.delitem(sys.modules, "keep_ends", raising=False)
+    for name in FILES:
+        monkeypatch.delitem(sys.modules, Path(name).stem, raising=False)
     for job in jobs(words):
         code, out, err = lazybench(command, *job, "--cfg", "job")
         assert code == 0, err
@@ -241,14 +341,16 @@ def test_every_run_named_there_has_settings_that_fit(lazybench, monkeypatch, pla
             assert datasets_of(settings.task, load_facts(settings.data.datasets))
 
 
-def test_every_other_command_named_there_runs(run, lazybench, monkeypatch, tmp_path):
+def test_every_other_command_named_there_runs(run, lazybench, monkeypatch, tmp_path, places):
+    monkeypatch.setattr("lazybench.report.figures.FIGURES", ())
     monkeypatch.chdir(tmp_path)
+    shutil.copytree(ROOT / "results/smollm2_135m_cpu/records", "results/smollm2_135m_cpu/records")
     code, _, err = run("method=baseline", "data.limit=1", "timing.warmup=0", output="results/runs")
     assert code == 0, err
     (folder,) = folders(tmp_path / "results" / "runs")
     shutil.copy(folder / "predictions.jsonl", tmp_path)
     for line in COMMANDS:
         if line not in CONFIGURED:
-            code, out, err = lazybench(*words_of(line, {"/shared/runs": tmp_path / "results" / "runs"}))
+            code, out, err = lazybench(*words_of(line, {**places, "/shared/runs": tmp_path / "results" / "runs"}))
             assert code == 0, f"{line}: {err}"
             assert out

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import json
-import random
 import shutil
 from pathlib import Path
 
 import pytest
 import yaml
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from report_runs import row, rows_of, stage_traces, write_run
 
 from lazybench.cli.report import main
 from lazybench.errors import LazyBenchError
 from lazybench.report.blocks import blocks
-from lazybench.report.sources import find
-from lazybench.report.warnings import warnings
+from lazybench.report.caveats import warnings
+from lazybench.report.reading import find
 
 TASK = ("hotpotqa", "2wikimqa", "musique")
 PREDICTIONS, CONFIG, ENVIRONMENT, SCORES, TRACES = (
@@ -102,20 +103,21 @@ def test_a_run_that_cannot_be_read_is_named_and_left_out(runs, bad, damage):
         find([str(runs)])
 
 
-def test_whatever_is_broken_the_report_goes_on(runs, bad):
-    kept = {path.name: path.read_bytes() for path in bad.iterdir()}
-    chance = random.Random(1)
-    for _ in range(60):
-        name = chance.choice(sorted(kept))
-        text = kept[name]
-        start = chance.randrange(len(text))
-        damaged = text[:start] + chance.choice([b"", b"\x00", b"[", b"\n", b"null", b": {"]) + text[start + 9 :]
-        (bad / name).write_bytes(damaged)
+@settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.data())
+def test_whatever_is_broken_the_report_goes_on(runs, bad, data):
+    kept = {path: path.read_bytes() for path in sorted(bad.iterdir())}
+    path = data.draw(st.sampled_from(list(kept)))
+    start = data.draw(st.integers(0, len(kept[path]) - 1))
+    inserted = data.draw(st.sampled_from([b"", b"\x00", b"[", b"\n", b"null", b": {"]) | st.binary(max_size=4))
+    path.write_bytes(kept[path][:start] + inserted + kept[path][start + 9 :])
+    try:
         found, _ = find([str(runs)])
         assert found[0].method == "baseline"
         for block in blocks(found):
             warnings(block)
-        (bad / name).write_bytes(kept[name])
+    finally:
+        path.write_bytes(kept[path])
 
 
 def test_what_is_left_out_is_said_everywhere(runs, bad, tmp_path, capsys, monkeypatch):

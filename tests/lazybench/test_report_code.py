@@ -6,8 +6,8 @@ import pytest
 from report_runs import rows_of, write_run
 
 from lazybench.report.blocks import Block, blocks
-from lazybench.report.sources import find
-from lazybench.report.warnings import warnings
+from lazybench.report.caveats import warnings
+from lazybench.report.reading import find
 
 TASK = ("hotpotqa", "2wikimqa", "musique")
 LAZY = "lazyllm 10:0.7,20:0.5"

@@ -13,6 +13,7 @@ from report_runs import attention_traces, row, rows_of, stage_traces, write_ever
 
 from lazybench.cli.report import main
 from lazybench.errors import LazyBenchError
+from lazybench.report.reading import find
 
 TASK = ("hotpotqa", "2wikimqa", "musique")
 FIGURES = ("figure1", "figure2", "figure5", "figure6", "figure7")
@@ -47,6 +48,15 @@ def test_records_give_the_same_report_again(everything, tmp_path):
     # The runs once more as folders change nothing: each counts once.
     assert main([f"runs={records},{everything / 'runs'}", f"out={tmp_path / 'again'}"]) == 0
     assert files(tmp_path / "again") == files(everything / "report")
+
+
+def test_records_are_the_same_as_their_runs(tmp_path, monkeypatch):
+    monkeypatch.setattr("lazybench.report.figures.FIGURES", ())
+    write_run(tmp_path / "runs", "lazyllm", rows_of(TASK, 20))
+    main([f"runs={tmp_path / 'runs'}", f"out={tmp_path / 'out'}"])
+    runs, said = find([str(tmp_path / "out/records"), str(tmp_path / "runs")])
+    assert len(runs) == 1
+    assert said == []
 
 
 def test_records_hold_no_texts_and_no_folders_of_a_machine(everything):
@@ -148,7 +158,7 @@ def test_an_error_leaves_the_earlier_report_as_it_was(tmp_path, monkeypatch):
     words = [f"runs={tmp_path / 'runs'}", f"out={tmp_path / 'out'}"]
     main(words)
     before = files(tmp_path / "out")
-    monkeypatch.setattr("lazybench.cli.report.page", lambda *_: 1 / 0)
+    monkeypatch.setattr("lazybench.report.write.page", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         main(words)
     assert files(tmp_path / "out") == before
@@ -160,7 +170,7 @@ def test_an_error_leaves_the_earlier_report_as_it_was(tmp_path, monkeypatch):
     [
         (["run=x"], "unknown setting 'run': did you mean 'runs'"),
         (["results"], "'results' is not key=value"),
-        (["out="], "out= is empty"),
+        (["out="], "argument --out: empty, give a folder"),
         (["runs=nowhere"], "runs=nowhere: no such folder"),
         (["runs=."], "runs=.: no runs there"),
     ],
@@ -195,8 +205,12 @@ def test_damaged_files_are_named(tmp_path):
 
 
 def test_help_and_imports(capsys):
-    assert main(["--help"]) == 0
-    assert "runs=results/runs" in capsys.readouterr().out
-    code = "import sys, lazybench.report; sys.exit(bool({'torch', 'transformers'} & set(sys.modules)))"
+    with pytest.raises(SystemExit, match="0"):
+        main(["--help"])
+    said = capsys.readouterr().out
+    assert "runs=FOLDER" in said
+    assert "results/runs" in said
+    modules = "lazybench.report.reading, lazybench.report.write"
+    code = f"import sys, {modules}; sys.exit(bool({{'torch', 'transformers'}} & set(sys.modules)))"
     root = Path(__file__).parents[2]
     assert subprocess.run([sys.executable, "-c", code], cwd=root, env=os.environ, check=False).returncode == 0

@@ -260,8 +260,8 @@ def test_disturbed_records_are_in_scores_and_in_no_speedup(runs, made, tmp_path)
     assert one["ttft_speedup_note"] == "2 of 3 records"
     assert values(line(tables["table2"]), "generation_speedup") == [1.5]
     text = (tmp_path / "report/table1.md").read_text("utf-8")
-    assert f"passes taken again, having been disturbed by other work: 6 ({LAZY} 6)" in text
-    assert f"records that stayed so: {LAZY} 1" in text
+    assert f"passes taken again because other work disturbed them: 6 ({LAZY} 6)" in text
+    assert f"records that stayed disturbed: {LAZY} 1" in text
 
 
 def test_times_without_cpu_times_are_told(runs, made, tmp_path):
@@ -270,7 +270,7 @@ def test_times_without_cpu_times_are_told(runs, made, tmp_path):
     rows = [row("hotpotqa", 1, **cpu)]
     write_run(runs, "static_pruning", rows, task="hotpotqa", environment={"device_kind": "cpu"})
     made()
-    told = f"no CPU times were recorded, so disturbed passes cannot be told: {LAZY}\n"
+    told = f"no CPU times were recorded, so disturbed passes cannot be detected: {LAZY}\n"
     assert told in (tmp_path / "report/table1.md").read_text("utf-8")
 
 

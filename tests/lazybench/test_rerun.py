@@ -11,7 +11,7 @@ from support import LAZY, folders, rows
 from lazybench.config import Shard
 from lazybench.errors import LazyBenchError
 from lazybench.run.bench import Bench
-from lazybench.store.run_folder import RunFolder
+from lazybench.store import RunFolder
 
 TASK = ("task=multidoc_qa", "data.limit=2", "timing.warmup=0", "timing.paired=false")
 
@@ -121,6 +121,19 @@ def test_a_shard_runs_its_own_records_anew(run, tmp_path, passes, whole):
         assert marks(folder) == [4, 7, 5, 8, 6, 9]
     else:
         assert marks(folder) == [7, 4, 8, 5, 9, 6]
+    assert kinds(folder) == ["config.yaml", "environment.json", "predictions.jsonl", "scores.json"]
+
+
+def test_a_whole_rerun_takes_up_what_reruns_of_shards_have_left(run, tmp_path, passes):
+    run(*LAZY, *TASK)
+    (folder,) = folders(tmp_path / "runs")
+    passes.stop_at = 8
+    assert run(*LAZY, *TASK, "shard=1/2", "rerun=true")[0] == 2
+    passes.stop_at = None
+    code, out, err = run(*LAZY, *TASK, "rerun=true")
+    assert code == 0, err
+    assert "2 of 6 records are done" in out
+    assert marks(folder) == [7, 9, 8, 10, 11, 12]
     assert kinds(folder) == ["config.yaml", "environment.json", "predictions.jsonl", "scores.json"]
 
 

@@ -9,6 +9,8 @@ import pytest
 import yaml
 from support import LAZY, folders, rows
 
+from lazybench.methods.baseline import Baseline
+
 COLUMNS = {
     "_id",
     "dataset",
@@ -302,3 +304,16 @@ def test_traces_come_from_passes_of_their_own(run, tmp_path):
         assert sum(layer) == pytest.approx(1, abs=0.01)
     assert trace["attention"]["sorted_mass"][0] == 0
     assert trace["attention"]["sorted_mass"][-1] == pytest.approx(1, abs=1e-4)
+
+
+def test_how_a_method_is_shown_is_noted_and_decides_nothing(run, tmp_path, monkeypatch):
+    words = ("method=baseline", "data.limit=1", "timing.warmup=0")
+    monkeypatch.setattr(Baseline, "label", "The model")
+    run(*words)
+    (folder,) = folders(tmp_path / "runs")
+    assert json.loads((folder / "environment.json").read_text())["appearance"]["label"] == "The model"
+    monkeypatch.setattr(Baseline, "label", "Another name")
+    code, out, err = run(*words)
+    assert code == 0, err
+    assert "finished earlier" in out
+    assert folders(tmp_path / "runs") == [folder]

@@ -12,7 +12,7 @@ from support import LAZY, folders, rows
 
 from lazybench.config import Shard
 from lazybench.errors import LazyBenchError
-from lazybench.store.run_folder import RunFolder
+from lazybench.store import RunFolder
 
 TASK = ("task=multidoc_qa", "data.limit=2")
 

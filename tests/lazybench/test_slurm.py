@@ -17,7 +17,7 @@ from support import folders, rows
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
-SCRIPT = ROOT / "scripts" / "slurm_cluster"
+SCRIPT = Path(__file__).with_name("slurm_cluster")
 PROGRAMS = ("munged", "mariadbd", "slurmdbd", "slurmctld", "slurmd", "sbatch", "sacct")
 
 
@@ -208,8 +208,12 @@ def test_shards_of_one_run(cluster, sweep, tmp_path):
 
 
 def test_no_two_jobs_have_one_gpu(cluster, tmp_path):
-    script = tmp_path / "job.sh"
-    script.write_text("#!/bin/sh\necho $SLURMD_NODENAME $CUDA_VISIBLE_DEVICES; sleep 3\n")
+    script, there = tmp_path / "job.sh", tmp_path / "there"
+    there.mkdir()
+    script.write_text(  # no job ends before all have begun
+        f"#!/bin/sh\necho $SLURMD_NODENAME $CUDA_VISIBLE_DEVICES\ntouch {there}/$SLURM_ARRAY_TASK_ID\n"
+        f"until [ $(ls {there} | wc -l) -ge 8 ]; do sleep 0.1; done\n"
+    )
     slurm(
         cluster, "sbatch", "--wait", "--array=1-8", "--gres=gpu:1", "--mem=10", f"--output={tmp_path}/%a", str(script)
     )

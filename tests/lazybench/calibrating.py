@@ -1,0 +1,28 @@
+"""What several tests of `lazybench calibrate` share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+METHOD = "lazyllm_speedup_1.3"
+
+
+def line(command: str, model: Path, output: Path, *words: str) -> tuple[str, ...]:
+    """The words of a command on a tiny model: those given, and what they leave open."""
+    usual = {"model.path": model, "model.name": "tiny", "model.chat": "null", "model.limit": 300}
+    usual |= {"data": "sample", "data.limit": 2, "data.tokens": 512, "task": "code", "output": output}
+    if command == "calibrate":
+        usual |= {"minutes": 0.01, "speedups": "[1.5]", "budget": "speedup >= 1.3"}
+        usual |= {"reference": '"36%:0.7,70%:0.5"', "confirm": "true"}
+    else:
+        usual |= {"timing.warmup": 0}
+    given = {word.partition("=")[0] for word in words}
+    return command, *(f"{key}={value}" for key, value in usual.items() if key not in given), *words
+
+
+def method_of(calibrations: Path, half: str) -> dict[str, Any]:
+    """The method that a calibration on `half` wrote for a speedup of 1.3."""
+    return yaml.safe_load((calibrations / "eq1" / half / "method" / f"{METHOD}.yaml").read_text())

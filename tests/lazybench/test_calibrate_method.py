@@ -1,0 +1,136 @@
+"""Calibrated methods, and other importances than the paper's, in `lazybench run` and `lazybench report`."""
+
+from __future__ import annotations
+
+import pytest
+import yaml
+from calibrating import METHOD, line, method_of
+from support import folders, one_line, rows
+
+
+@pytest.fixture
+def use(lazybench, calibrations, six_layers, tmp_path):
+    """Run a calibrated method; settings given override the usual ones."""
+
+    def call(*words, half="first", methods=None):
+        folder = str(methods or calibrations / "eq1" / half)
+        return lazybench(*line("run", six_layers, tmp_path / "runs", *words), "--config-dir", folder)
+
+    return call
+
+
+def test_a_calibrated_method_runs_on_the_other_half(use, calibrations, lazybench, tmp_path):
+    code, shown, err = use(f"method={METHOD}", "data.half=second")
+    assert code == 0, err
+    (folder,) = folders(tmp_path / "runs")
+    assert folder.parts[-2] == "lazyllm"
+    settings = yaml.safe_load((folder / "config.yaml").read_text())
+    assert "calibrated_on" not in settings
+    both = method_of(calibrations, "cross")
+    assert len(rows(folder)) == len(both["folds"][1]["records"])
+    (fold,) = method_of(calibrations, "first")["folds"]
+    found = f"found {fold['schedule']} (eq1) on {len(fold['records'])} records of "
+    assert f"calibrated for speedup >= 1.3: {found}" in shown
+    code, out, err = lazybench("report", f"runs={tmp_path / 'runs'}", f"out={tmp_path / 'report'}")
+    assert code == 0, err
+    assert "flatter" not in out
+    for name in ("table1.md", "table1.tex", "report.html"):
+        assert found in (tmp_path / "report" / name).read_text(), name
+
+
+@pytest.mark.parametrize("half", ["null", "first"])
+def test_records_it_was_calibrated_on_are_refused(use, tmp_path, half):
+    code, _, err = use(f"method={METHOD}", f"data.half={half}")
+    line = one_line(code, err)
+    assert "data.half=second" in line
+    assert "calibrated=mark" in line
+    assert not folders(tmp_path / "runs")
+
+
+def test_records_it_was_calibrated_on_are_marked(use, lazybench, tmp_path):
+    code, _, err = use(f"method={METHOD}", "calibrated=mark")
+    assert code == 0, err
+    (folder,) = folders(tmp_path / "runs")
+    seen = yaml.safe_load((folder / "config.yaml").read_text())["calibrated_on"]
+    assert 0 < seen < len(rows(folder)) == 4
+    words = ("report", f"runs={tmp_path / 'runs'}", f"out={tmp_path / 'report'}")
+    code, _, err = lazybench(*words)
+    assert "calibrated=mark" in one_line(code, err)
+    assert not (tmp_path / "report").exists()
+    code, out, err = lazybench(*words, "calibrated=mark")
+    assert code == 0, err
+    mark = f"on {seen} records it was calibrated on"
+    assert mark in out
+    assert "flatter" in out
+    for name in ("table1.md", "table1.csv", "report.html"):
+        assert mark in (tmp_path / "report" / name).read_text(), name
+
+
+def test_each_record_gets_the_schedule_found_without_it(use, calibrations, monkeypatch, tmp_path):
+    from lazybench.methods.lazyllm import LazyLLM
+
+    used, generate = {}, LazyLLM.generate
+
+    def noted(self, prompt, decode, seed):
+        used[prompt.record.hash] = self.schedule
+        return generate(self, prompt, decode, seed)
+
+    method = method_of(calibrations, "cross")
+    for fold, schedule in zip(method["folds"], ("1:0.5", "2:0.4"), strict=True):
+        fold["schedule"] = schedule  # two that differ for sure
+    (tmp_path / "own" / "method").mkdir(parents=True)
+    (tmp_path / "own" / "method" / "crossed.yaml").write_text(yaml.safe_dump(method))
+    monkeypatch.setattr(LazyLLM, "generate", noted)
+    code, _, err = use("method=crossed", methods=tmp_path / "own")
+    assert code == 0, err
+    (folder,) = folders(tmp_path / "runs")
+    assert len(rows(folder)) == 4
+    first, second = (fold["records"] for fold in method["folds"])
+    assert used == dict.fromkeys(first, "2:0.4") | dict.fromkeys(second, "1:0.5")
+
+
+def test_a_cross_fitted_method_runs_on_all_records(use, tmp_path):
+    code, _, err = use(f"method={METHOD}", half="cross")
+    assert code == 0, err
+    (folder,) = folders(tmp_path / "runs")
+    assert len(rows(folder)) == 4
+    assert "calibrated_on" not in yaml.safe_load((folder / "config.yaml").read_text())
+
+
+def test_a_calibrated_method_is_for_its_own_model(run, calibrations):
+    code, _, err = run(
+        f"method={METHOD}", "--config-dir", str(calibrations / "eq1" / "cross")
+    )  # a model of four layers
+    assert "6 layers" in one_line(code, err)
+
+
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [
+        (["method=lazyllm", "method.importance={queries:8,pooling:7}"], "lazyllm+"),
+        (["method=lazyllm", "method.importance=eq1"], "lazyllm"),
+        (["method=lazyllm", "method.importance={queries:1}"], "lazyllm"),
+        (["method=lazyllm+"], "lazyllm+"),
+    ],
+)
+def test_another_importance_than_the_papers_has_another_name(run, tmp_path, words, name):
+    code, _, err = run(*words, "method.schedule=[1:0.6]", "data.limit=1")
+    assert code == 0, err
+    (folder,) = folders(tmp_path / "runs")
+    assert folder.parts[-2] == name
+
+
+@pytest.mark.parametrize(
+    ("importance", "says"),
+    [
+        ("{poolin:7}", "did you mean 'pooling'?"),
+        ("{zzz:7}", "queries, pooling, heads, layers, value_norm, first, last"),
+        ("{pooling:8}", "odd"),
+        ("{queries:0}", "at least 1"),
+        ("snapkv", "eq1"),
+    ],
+)
+def test_a_bad_importance_costs_one_line(run, tmp_path, importance, says):
+    code, _, err = run("method=lazyllm", "method.schedule=[1:0.6]", f"method.importance={importance}")
+    assert says in one_line(code, err)
+    assert not (tmp_path / "runs").exists()

@@ -1,0 +1,134 @@
+"""Methods and rankings from outside the package, as the methods' page says to write them."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from support import folders, one_line, rows
+
+import lazybench.methods
+from lazybench.errors import LazyBenchError
+from lazybench.methods import Method, Output
+
+PAGE = Path(lazybench.methods.__file__).with_name("README.md").read_text("utf-8")
+# The files that the page says to write: their names are in the first line.
+FILES = {
+    name: text
+    for text in re.findall(r"^```(?:python|yaml)\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+    for name in re.findall(r"\A# (\S+\.(?:py|yaml))\n", text)
+}
+
+
+@pytest.fixture
+def outside(tmp_path, monkeypatch):
+    """A folder with the page's files, as `--config-dir`."""
+    for name, text in FILES.items():
+        path = tmp_path / "outside" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        monkeypatch.delitem(sys.modules, path.stem, raising=False)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    return tmp_path / "outside"
+
+
+def settings_of(folder):
+    return yaml.safe_load((folder / "config.yaml").read_text())
+
+
+def test_a_ranking_of_ones_own_takes_fifteen_lines(run, tmp_path, outside):
+    assert set(FILES) == {"loudest.py", "method/loudest.yaml", "fading.py"}
+    lines = FILES["loudest.py"].splitlines()[1:]
+    assert len([line for line in lines if line.strip()]) <= 15
+    words = ("--config-dir", str(outside), "method=loudest")
+    code, _, err = run(*words)
+    assert code == 0, err
+    (folder,) = folders(tmp_path / "runs")
+    assert folder.parent.name == "loudest"
+    settings = settings_of(folder)
+    assert settings["method"] == {
+        "_target_": "loudest.Loudest",
+        "name": "loudest",
+        "repeats": 1,
+        "schedule": "33%:0.7,67%:0.5",
+    }
+    assert set(settings["code"]) >= {"loudest"}
+    environment = json.loads((folder / "environment.json").read_text())
+    assert environment["appearance"] == {"label": "loudest head", "colour": "tab:olive"}
+    for row in rows(folder):
+        assert row["prompt_computed"] < 1
+        assert row["keep_1_ttft_s"] > 0
+
+
+def test_its_fields_are_settings(run, tmp_path, outside):
+    code, _, err = run("--config-dir", str(outside), "method=loudest", "method.schedule=[0:0.60,2:0.5]")
+    assert code == 0, err
+    (folder,) = folders(tmp_path / "runs")
+    assert settings_of(folder)["method"]["schedule"] == "0:0.6,2:0.5"
+    code, _, err = run("--config-dir", str(outside), "method=loudest", "method.schedule=[9:0.6]")
+    assert one_line(code, err).startswith("lazybench: method.schedule: the schedule prunes after layer 9")
+    code, _, err = run("--config-dir", str(outside), "method=loudest", "method.schedule=[1:0]")
+    assert one_line(code, err).startswith("lazybench: method.schedule: keep")
+
+
+def test_a_part_of_the_importance_is_run(run, tmp_path, outside):
+    words = ("--config-dir", str(outside), "method=lazyllm", "method.schedule=[1:0.6]")
+    code, _, err = run(*words, "method.importance={_target_:fading.Fading,fade:0.3}")
+    assert code == 0, err
+    (folder,) = folders(tmp_path / "runs")
+    assert folder.parent.name == "lazyllm+"
+    assert settings_of(folder)["method"]["importance"] == {"_target_": "fading.Fading", "fade": 0.3}
+    assert set(settings_of(folder)["code"]) >= {"fading"}
+
+
+@pytest.mark.parametrize("command", ["run", "calibrate"])
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        ("{_target_:fading.Fading,fad:1}", "fad'"),
+        ("{_target_:fading.Fading,fade:0.3,queries:0}", "queries=0 must be a whole number"),
+        ("{_target_:nowhere.Fading}", "_target_: No module named 'nowhere'"),
+        ("{_target_:lazyllm.StaticSelection}", "importance=<lazyllm.selection.StaticSelection"),
+    ],
+)
+def test_what_is_no_importance_is_refused_in_one_line(run, calibrate, outside, command, wrong, says):
+    words = ("--config-dir", str(outside))
+    if command == "run":
+        code, _, err = run(*words, "method=lazyllm", "method.schedule=[1:0.6]", f"method.importance={wrong}")
+    else:
+        code, _, err = calibrate(*words, f"importance={wrong}")
+    assert says in one_line(code, err)
+
+
+def test_a_part_of_the_importance_is_searched(calibrate, outside):
+    words = ("--config-dir", str(outside), "minutes=0.05")
+    code, _, err = calibrate(*words, "importance={_target_:fading.Fading,search:true}")
+    assert code == 0, err
+
+
+class Shown(Method):
+    def generate(self, prompt, decode, seed):
+        return Output(decode(prompt.ids), prompt_computed=1.0)
+
+
+def shown(**of):
+    return type("Shown", (Shown,), of)("shown")
+
+
+def test_a_method_says_how_reports_show_it():
+    assert shown().appearance == {}
+    assert shown(label="mine", colour="#aabbcc").appearance == {"label": "mine", "colour": "#aabbcc"}
+    assert shown(colour="C3").appearance == {"colour": "C3"}
+
+
+@pytest.mark.parametrize(
+    "of", [{"label": 3}, {"label": " "}, {"label": ""}, {"colour": "olivish"}, {"colour": 7}, {"colour": ""}], ids=str
+)
+def test_a_label_or_colour_that_is_none_is_refused(of):
+    (name,) = of
+    with pytest.raises(LazyBenchError, match=f"method shown: {name}="):
+        _ = shown(**of).appearance
