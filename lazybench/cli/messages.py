@@ -110,7 +110,7 @@ def _unknown_key(cause: OmegaConfBaseException) -> str:
     if prefix == "method":
         return f"method {place.get('name')} has no setting {leaf!r}: {which_setting(leaf, names, 'method.')}"
     if OmegaConf.get_type(place) is dict:
-        return f"{prefix} takes keys of your own with a plus in front: +{cause.full_key}=VALUE"
+        return f"{prefix} takes keys of your own with a plus in front: +{prefix}={{{leaf}: VALUE}}"
     prefix = f"{prefix}." if prefix else ""
     inner = [name for name in names if isinstance(place._get_node(name), DictConfig) and leaf in place[name]]
     near = " or ".join(repr(f"{prefix}{name}.{leaf}") for name in inner)
