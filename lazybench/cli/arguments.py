@@ -15,7 +15,7 @@ BOTH_FORMS = "A flag with a value can also be written without dashes: --runs FOL
 
 
 def read(parser: ArgumentParser, words: Sequence[str]) -> Namespace:
-    """What `parser` makes of `words`, of which `key=value` is taken for `--key=value`.
+    """What `parser` makes of `words`; a command that takes `--runs` takes `key=value` for `--key=value`.
 
     Raises:
         LazyBenchError: they are not what it takes.
@@ -25,8 +25,8 @@ def read(parser: ArgumentParser, words: Sequence[str]) -> Namespace:
         raise LazyBenchError(f"{message}: {parser.prog} --help shows what there is")
 
     parser.error = refuse
-    keys = [name.lstrip("-") for name in _flags(parser)]
-    if not _for_hydra(parser):
+    if "--runs" in _flags(parser):
+        keys = [name.lstrip("-") for name in _flags(parser) if name != "--help"]
         words = [f"--{word}" if "=" in word and word.partition("=")[0] in keys else word for word in words]
     given, unknown = parser.parse_known_args(words)
     if unknown:

@@ -16,6 +16,8 @@ import hydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
+from yaml import MarkedYAMLError
+from yaml.reader import ReaderError
 
 from lazybench import config as schema
 from lazybench.cli import failures
@@ -91,8 +93,10 @@ def start(command: str, words: Sequence[str], program: str | None = None) -> int
 
 def _from_hydra(error: BaseException) -> bool:
     """Whether Hydra itself, or what it reads settings with, stumbled: it meets some bad words with any exception."""
+    if isinstance(error, MarkedYAMLError | ReaderError):
+        return True
     *_, (frame, _) = traceback.walk_tb(error.__traceback__)
-    return frame.f_globals.get("__name__", "").partition(".")[0] in ("hydra", "omegaconf", "antlr4", "yaml")
+    return frame.f_globals.get("__name__", "").partition(".")[0] in ("hydra", "omegaconf", "antlr4")
 
 
 def _guarded(config: DictConfig, kind: type, module: str, function: str) -> str:
@@ -108,7 +112,9 @@ def _guarded(config: DictConfig, kind: type, module: str, function: str) -> str:
         raise SystemExit(1) from None  # who read the output has gone: there is nobody to tell
     except Exception as error:
         if isinstance(error, Busy) and about.mode == RunMode.MULTIRUN:
-            print(f"{error}: left to it")  # as when a sweep is started anew while its jobs still run
+            print(
+                f"{error}: skipped, that process goes on with it"
+            )  # as when a sweep is started anew while its jobs still run
             return ""
         known = failures.known(error, config.get("method") or {})
         if known is None:
@@ -136,9 +142,10 @@ def read_settings(config: DictConfig, kind: type, about: DictConfig) -> Any:
         LazyBenchError: a setting is missing or wrong.
         OmegaConfBaseException: a setting is not in the schema.
     """
+    given = OmegaConf.missing_keys(config)
     # With a plus in front Hydra takes any setting.
     config = OmegaConf.merge(OmegaConf.structured(kind), OmegaConf.to_container(config))
-    missing = sorted(OmegaConf.missing_keys(config))
+    missing = sorted(given | OmegaConf.missing_keys(config))
     if missing:
         raise LazyBenchError(f"nothing is set for {', '.join(missing)}: give it as {missing[0]}=VALUE")
     _name_model(config, about.overrides.task)

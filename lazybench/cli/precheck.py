@@ -35,7 +35,7 @@ def check(program: str, words: Sequence[str]) -> None:
         key, value = found["key"], word[found.end() :]
         if key in _GROUPS and value.startswith("["):
             raise LazyBenchError(f"{word} is a list: choose one; -m makes a run of each of several, {key}=A,B")
-        if key in _GROUPS and re.fullmatch(r"null|true|false|[-+\d.e]+", value.lower()):
+        if key in _GROUPS and not word.startswith("+") and re.fullmatch(r"null|true|false|[-+\d.e]+", value.lower()):
             raise LazyBenchError(f"{word} is no name: {suggest(value, names_in(key))}")
         if key in ("experiment", "cluster") and not word.startswith("+"):
             raise LazyBenchError(f"{key} comes on top of the settings: write +{word}")

@@ -48,6 +48,10 @@ class SweepCheck(Callback):
         try:
             _settle(config)
             if OmegaConf.get_type(config) is not RunConfig:
+                if self.plan:
+                    raise LazyBenchError(
+                        "--config-name: the config lacks LazyBench's settings: begin it with defaults: [config]"
+                    )
                 return
             if config.hydra.sweeper._target_ == _BASIC:
                 self._start(config)
@@ -94,11 +98,12 @@ def _settle(config: DictConfig) -> None:
     Stages may be of one schedule or of several; only an experiment that sweeps over schedules tells which.
     """
     words, swept = config.hydra.overrides.task, config.hydra.sweeper.get("params") or {}
+    by_experiment = {key.lstrip("+"): key for key in swept}
     for word in words:
         key = word.lstrip("+").partition("=")[0]
-        if key in swept:
+        if key in by_experiment:
             with read_write(config.hydra), open_dict(swept):
-                del swept[key]
+                swept.pop(by_experiment[key], None)
         elif said := one_or_several(word):
             raise LazyBenchError(said)
 

@@ -150,6 +150,8 @@ def _user_facts(name: str, values: object) -> DatasetFacts:
             raise LazyBenchError(f"dataset {name!r}: unknown fact {key!r}: {suggest(str(key), types)}")
     try:
         for key, value in values.items():
+            if _converted(types[key], value):
+                raise LazyBenchError(f"dataset {name!r}: {key} must be {_TYPES[types[key]]}, not {value!r}")
             # The settings are resolved already: a `${` that is left is meant as it stands.
             facts[key] = re.sub(r"(\\*)\$\{", r"\1\1\\${", value) if isinstance(value, str) else value
         return OmegaConf.to_object(facts)
@@ -158,6 +160,12 @@ def _user_facts(name: str, values: object) -> DatasetFacts:
     except ValidationError as error:
         must = f"{error.key} must be {_TYPES[types[error.key]]}"
         raise LazyBenchError(f"dataset {name!r}: {must}, not {values[error.key]!r}") from error
+
+
+def _converted(kind: str, value: object) -> bool:
+    """Whether OmegaConf would make a fact of another type of `value`, as it does of 7, no and '8'."""
+    made_of = {"str": str, "bool": bool, "int": int}[kind]
+    return value is not None and (not isinstance(value, made_of) or (kind == "int" and isinstance(value, bool)))
 
 
 def _wrong_prompt(prompt: str) -> str | None:

@@ -113,7 +113,7 @@ def average_by_seed(tasks: Tasks, of: Measure) -> list[float] | None:
     if not of.by_seed:
         return None
     seeds = [[[text.split() for text in records[of.by_seed]] for records in datasets] for datasets in tasks]
-    counts = {len(values) for datasets in seeds for records in datasets for values in records}
+    counts = {len(values) for datasets in seeds for records in datasets for values in records or [[]]}
     if len(counts) != 1 or counts <= {0, 1}:
         return None
     means = [np.mean([np.array(records, float).mean(axis=0) for records in datasets], axis=0) for datasets in seeds]

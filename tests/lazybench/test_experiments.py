@@ -9,6 +9,8 @@ import yaml
 from omegaconf import OmegaConf
 from support import folders, one_line
 
+from lazybench.config import CONF
+
 EXPERIMENTS = sorted(path.stem for path in (Path(__file__).parents[2] / "conf" / "experiment").glob("*.yaml"))
 
 
@@ -17,7 +19,6 @@ def test_experiments_compose_for_every_method_they_sweep(name):
     from hydra import compose, initialize_config_dir
 
     from lazybench import config as schema
-    from lazybench.config import CONF
     from lazybench.methods import build_method
 
     schema.register()
@@ -53,6 +54,21 @@ def test_an_experiment_of_the_users_gives_way_too(run, mine, config_dir):
     assert "4 jobs" in out
     assert "prompt_compression" in out
     assert "random_drop" not in out
+
+
+def test_an_experiment_may_be_called_like_a_number(run, mine):
+    mine.with_name("e2.yaml").write_text("# @package _global_\nhydra: {sweeper: {params: {data.seed: '1,2'}}}")
+    code, out, err = run("+experiment=e2", f"--config-dir={mine.parents[1]}", command="plan")
+    assert code == 0, err
+    assert "2 jobs" in out
+
+
+def test_a_config_without_the_settings_schema_is_not_planned(run, tmp_path):
+    text = (CONF / "config.yaml").read_text("utf-8").replace("  - schema\n", "")
+    (tmp_path / "other.yaml").write_text(text)
+    said = one_line(*run(f"--config-dir={tmp_path}", "--config-name=other", command="plan")[::2])
+    assert "begin it with defaults: [config]" in said
+    assert not (tmp_path / "runs").exists()
 
 
 @pytest.mark.parametrize("text", ["- a list", "{", "hydra: null", "hydra: {sweeper: {params: many}}"])

@@ -107,6 +107,10 @@ def test_a_group_is_not_called_like_a_dataset(task):
         ("mine", {**MINE, "task": "my/group"}, "task 'my/group': use letters, digits"),
         ("mine", {**MINE, "task": [3]}, "task must be text, not [3]"),
         ("mine", {**MINE, "language": None}, "language must be text, not None"),
+        ("mine", {**MINE, "chat": "no"}, "chat must be true or false, not 'no'"),
+        ("mine", {**MINE, "prompt": 3}, "prompt must be text, not 3"),
+        ("mine", {**MINE, "max_new_tokens": "8"}, "max_new_tokens must be a whole number above 0, not '8'"),
+        ("mine", {**MINE, "task": 7}, "task must be text, not 7"),
         ("mine", {**MINE, "chat": "never"}, "chat must be true or false, not 'never'"),
         ("mine", {**MINE, "prompt": [3]}, "prompt must be text, not [3]"),
         ("mine", {**MINE, "records": "${oc.env:HOME}"}, "records must be a whole number above 0, not '${oc.env:HOME}'"),
@@ -125,11 +129,6 @@ def test_wrong_facts_are_one_line(name, facts, message):
     assert message in str(caught.value)
     assert repr(name) in str(caught.value)
     assert "\n" not in str(caught.value)
-
-
-def test_facts_are_read_as_all_settings_are():
-    facts = load_facts({"mine": {**MINE, "max_new_tokens": "8", "chat": "no", "records": None}})["mine"]
-    assert (facts.max_new_tokens, facts.chat, facts.records) == (8, False, None)
 
 
 @settings(max_examples=200, deadline=None)

@@ -229,6 +229,7 @@ def follow(lazybench, suggested, missing, *words):
         assert words_of_run[0] == "plan" or what not in missing(*words), command
 
 
+@pytest.mark.slow
 def test_what_a_report_suggests_for_ones_own_method_works(own_run, lazybench, missing, monkeypatch, tmp_path):
     own_run("task=my_qa", "method.tokens=40", "output=out put", "timing.paired=false")
     own_run("task=my_alone", "method.tokens=40", "output=out put")

@@ -150,13 +150,12 @@ def test_an_installed_reader_needs_no_folder_of_configs(run, own, monkeypatch, t
     assert len(rows(folder)) == 2
 
 
-def test_a_calibration_reads_ones_own_data(lazybench, own, tiny_model, tmp_path):
+def test_a_calibration_reads_ones_own_data(calibrate, own, tmp_path):
     for dataset in ("birds", "fish"):
         lines = (f"Which bird?,{'The wren sings at night. ' * 30}{number},a wren\n" for number in range(8))
         (tmp_path / "tables" / f"{dataset}.csv").write_text("".join(lines))
-    model = (f"model.path={tiny_model}", "model.name=tiny", "model.chat=null", "model.limit=900")
-    words = ("budget='speedup >= 1.2'", "minutes=0.001", "records=2", "confirm=true", f"output={tmp_path / 'found'}")
-    code, out, err = lazybench("calibrate", f"--config-dir={own}", "data=tables", "task=all", *model, *words)
+    words = ("budget=speedup >= 1.3", "minutes=0.001", "records=2", f"output={tmp_path / 'found'}")
+    code, out, err = calibrate(f"--config-dir={own}", "data=tables", "task=all", *words)
     assert code == 0, err
     assert "records: my_tables" in out
 

@@ -99,6 +99,7 @@ def test_its_own_parts_are_searched(calibrate, lazybench, six_layers, tmp_path):
     assert "my_ranking" in yaml.safe_load((run / "config.yaml").read_text())["code"]
 
 
+@pytest.mark.slow
 def test_other_code_is_another_calibration(calibrate, ranking, tmp_path):
     def folders_after(importance):
         code, _, err = calibrate(f"importance={importance}", "speedups=[]", "confirm=false")

@@ -104,6 +104,7 @@ def test_what_is_no_importance_is_refused_in_one_line(run, calibrate, outside, c
     assert says in one_line(code, err)
 
 
+@pytest.mark.slow
 def test_a_part_of_the_importance_is_searched(calibrate, outside):
     words = ("--config-dir", str(outside), "minutes=0.05")
     code, _, err = calibrate(*words, "importance={_target_:fading.Fading,search:true}")

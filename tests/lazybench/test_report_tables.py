@@ -223,6 +223,17 @@ def test_the_summary_of_the_run_itself_agrees(runs, made):
     assert found == pytest.approx([said[key] for key in keys], rel=1e-5)
 
 
+def test_a_dataset_that_failed_throughout_leaves_a_gap_in_a_summary_over_seeds():
+    from lazybench.run.summary import summarise
+
+    rows = [row | {"repeats": [{"score": 0.25}, {"score": 0.5}]} for row in rows_of(["hotpotqa"], 2)]
+    failed = {key: None for key in rows[0]} | {"dataset": "2wikimqa", "_id": "x", "error": "oom: 9 tokens of prompt"}
+    said = summarise([*rows, failed], load_facts())
+    assert said["datasets"]["hotpotqa"]["score_by_seed"] == [25, 50]
+    assert said["tasks"]["multidoc_qa"]["score_by_seed"] is None
+    assert (said["tasks"]["multidoc_qa"]["score"], said["tasks"]["multidoc_qa"]["failed"]) == (None, 1)
+
+
 EVERY = {task: datasets_of(task, load_facts()) for task in tasks()}
 
 

@@ -47,6 +47,14 @@ def test_table_and_records(tmp_path, capsys):
     ]
 
 
+def test_a_file_may_be_called_like_a_flag(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "dataset=hotpotqa").mkdir()
+    name = write(tmp_path / "dataset=hotpotqa" / "p.jsonl", ROW).removeprefix(f"{tmp_path}/")
+    assert main([name, "--out", "out=2.jsonl"]) == 0
+    assert len(read(tmp_path / "out=2.jsonl")) == 1
+
+
 def test_official_prediction_files_take_the_dataset_from_their_name(tmp_path, capsys):
     row = {"pred": "\nDate\nmore", "answers": ["Date"], "all_classes": ["Date", "City"], "length": 9}
     assert main([write(tmp_path / "trec.jsonl", row)]) == 0
