@@ -1,4 +1,4 @@
-"""The schema of a run's configuration: what there is to set, of which type, in which range."""
+"""The schemas of the settings of `run`, `speed` and `calibrate`: names, types and ranges."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ class ModelConfig:
             None for none.
         remove: strings removed from predictions, after white space around them (LongBench, for XGen).
         trust_remote_code: run Python code that comes with the model; off for every model that works without.
-        tokenizer: `_target_`, what makes the tokenizer, and its arguments, for weights that come without one. Empty
-            takes the model's own; so do a `.gguf` file and a folder that holds a `tokenizer.json`: they come with one.
+        tokenizer: `_target_`, a function that makes the tokenizer, and its arguments, for weights without one. A
+            `.gguf` file, and a folder with a `tokenizer.json`, keep their own all the same.
         shape: transformers config, with its `model_type`, of a model with random weights, to measure speed where
             there are no weights: `path` then gives the tokenizer alone. Empty loads the weights.
         outline: transformers config, with its `model_type`, of the model's size: what `plan` goes by where the

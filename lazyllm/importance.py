@@ -26,8 +26,8 @@ class Importance(Selection, checked=False):
 
         importance[j] = pool over j of  max over layers of  reduce over h of  mean over q of  a[h, q, j] * w[h, j]
 
-    Where the tokens that always go on are more than the stage keeps, the newest of them do. Whatever is not Eq. 1 is
-    not LazyLLM as published: reports call it `lazyllm+`. A subclass may add parts. The `search` in a field's metadata
+    If more tokens always go on than the stage keeps, the newest of them do. Only Eq. 1 is LazyLLM as published; reports
+    call any other importance `lazyllm+`. A subclass may add parts. The `search` in a field's metadata
     holds the values that `lazybench calibrate` tries for it.
 
     Attributes:

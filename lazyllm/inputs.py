@@ -33,7 +33,7 @@ def count_new(kwargs: dict[str, Any]) -> int:
 def check_logits(kwargs: dict[str, Any], every_token: bool) -> None:
     """Refuse a pass of the whole model that asks for a loss, or for logits that LazyLLM does not compute.
 
-    With `every_token`, one that asks for those of every token is meant to get the newest token's alone.
+    With `every_token`, a pass that asks for the logits of all tokens is accepted and gets the newest token's alone.
     """
     wanted, new = kwargs.get("logits_to_keep", 0), count_new(kwargs)
     number = isinstance(wanted, int) and wanted >= 0

@@ -170,7 +170,7 @@ class TokenCache:
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Store the rows' keys and values, (1, kv_heads, n_rows, ...); return all of the layer's, (..., stored, ...).
 
-        Where the rows are all stored, the newest token's are given again: they take the place of the last.
+        If all rows are stored already (the last layer's second run), the newest token's overwrite the last entry.
         """
         segment = self.segment_of[layer]
         keys, values = self.keys[layer], self.values[layer]

@@ -98,7 +98,7 @@ class Space:
         return self.suggest(optuna.trial.FixedTrial(dict(parameters)))
 
     def schedule(self, layers: Sequence[int], strengths: Sequence[float]) -> PruningSchedule | None:
-        """The schedule that prunes after `layers`, increasing, so strongly; None where none there is fast enough."""
+        """The schedule that prunes after `layers`, increasing, with these relative strengths; None if too slow."""
 
         def at(power: float) -> PruningSchedule:
             keeps = (max(_LEAST_KEEP, math.exp(-strength * power)) for strength in strengths)

@@ -88,7 +88,7 @@ def _calibrate(setup: Setup, study: Study, folder: Folder) -> None:
         found = {half: study.choose(budget, half) for half in setup.halves}
         if missed := [half for half, trial in found.items() if trial is None]:
             print(
-                f"{budget}: no schedule found on the {' and the '.join(missed)} half keeps to it: give slower ones, "
+                f"{budget}: no schedule found on the {' and the '.join(missed)} half keeps to it: try lower speedups, "
                 f"such as speedups=[{1 + (setup.speedups[0] - 1) / 2:g}]"
             )
         else:
@@ -103,7 +103,7 @@ def _write_method(setup: Setup, study: Study, folder: Folder, budget: Budget, fo
     where = " and ".join(f"{trial.kl:.3f}" for trial in found.values())
     print(f"  KL {where} where it was found, {elsewhere:.3f} on the other half")
     if budget.what == KL and elsewhere > budget.limit:
-        print(f"  so it does not keep to {budget} there: more records, or a smaller limit, would")
+        print(f"  so {budget} is not met there: calibrate on more records, or with a stricter budget")
     if setup.config.confirm:
         parts = [study.answers(trial.candidate, setup.other(half)) for half, trial in found.items()]
         rows = folder.write_records(f"scores_{name}", pd.concat(parts))

@@ -1,4 +1,4 @@
-"""The command: words in, a folder of tables, figures and records out."""
+"""`lazybench report`: words in, a folder of tables, figures and records out."""
 
 from __future__ import annotations
 

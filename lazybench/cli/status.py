@@ -1,4 +1,4 @@
-"""The command that tells what has become of each job."""
+"""`lazybench status`: what has become of each job."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def _looked_at(state: State, output: Path) -> tuple[State, int]:
     if state.state == states.DONE and done < (state.records or 0):
         state = replace(state, state=states.STOPPED)
     if (again := rerun_records(folder)) is not None:
-        damage = damage or f"run anew, {again} records so far, rerun=true goes on"
+        damage = damage or f"rerun under way: {again} records so far; rerun=true continues it"
     return replace(state, why="; ".join(filter(None, (state.why, damage))) or None), done
 
 

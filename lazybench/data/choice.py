@@ -18,8 +18,8 @@ class Choice:
     Attributes:
         datasets: names of the datasets to run.
         has: the datasets that `all` stands for on this data, whatever the task.
-        left_out: one line about the datasets that `all` leaves out because the data lacks them; None where it lacks
-            none. LongBench's own are not missed where the data has none of them.
+        left_out: one line naming the datasets that `all` skips because their files are missing, or None. LongBench's
+            are named only if the data has at least one of them.
     """
 
     datasets: list[str]

@@ -69,9 +69,9 @@ class Method(ABC):
     whatever it makes of the prompt.
 
     Attributes:
-        name: its name in run folders and tables.
+        name: its name in run folders, and in tables if it has no label.
         repeats: how many seeds are run on each record and averaged.
-        prefills: for plans: its time to first token at most, in times of the unmodified model's.
+        prefills: for `plan`: its TTFT at most, as a multiple of the unmodified model's.
         label: its name in tables and figures; None for `name`.
         colour: its colour in figures, one of Matplotlib's; None for the next one that is free.
     """

@@ -20,7 +20,7 @@ def before_continued(record: Record, facts: DatasetFacts) -> int:
 
     The last file of a context begins with the first import behind the last path, and with the path itself where that
     stands right above it. Without an import it is all from the last path on, and without a path all of the context.
-    Too much is left whole rather than a line too little. The line break before it belongs to it.
+    When in doubt more is left whole. The line break before the part belongs to it.
     """
     if facts.continues is None or (facts.continues == "last_file" and record.input.strip()):
         return len(record.context)

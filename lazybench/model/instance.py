@@ -56,7 +56,7 @@ def which_setting(leaf: str, names: Iterable[str], prefix: str) -> str:
     """Which of the settings `names` of an object was meant by `leaf`."""
     names = [name for name in names if name not in ("_target_", "name")]
     if not names:
-        return "it has none, leave it out"
+        return "it has no settings, leave it out"
     hint = suggest(leaf, names, prefix)
     if leaf.startswith("keep") and "schedule" in names:
         hint += f"; keeps stand in the schedule, {prefix}schedule=[10:0.7,20:0.5]"

@@ -92,7 +92,8 @@ def locate(config: ModelConfig) -> Weights:
     path = config.path
     if path.startswith(_PACKAGE):
         package, _, inside = path.removeprefix(_PACKAGE).partition("/")
-        spec = importlib.util.find_spec(package)
+        # A dot in the name would import what stands before it.
+        spec = importlib.util.find_spec(package) if package.isidentifier() else None
         if spec is None or not spec.submodule_search_locations:
             raise LazyBenchError(
                 f"model.path={path}: the Python package {package} is not installed; scripts/quickstart installs it "

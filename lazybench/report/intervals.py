@@ -32,9 +32,9 @@ LEVEL = 0.95
 LEAST, LEAST_LONG_TAILED = 5, 40
 NOTE = (
     "Brackets: 95% confidence interval over records: jackknife within datasets, Student's t with Satterthwaite's "
-    "degrees of freedom, corrected for skewness; its level is simulated. There is none where its level would "
-    f"not hold: where fewer than {LEAST} records ({LEAST_LONG_TAILED} for divergences) differ from the most common "
-    "value of their dataset, where no more than that could, and where a dataset has a single record."
+    "degrees of freedom, corrected for skewness; its level is simulated. There is none where a dataset has a single "
+    f"record, or where fewer than {LEAST} records ({LEAST_LONG_TAILED} for divergences) differ, or could differ, from "
+    "the most common value of their dataset."
 )
 _HIDDEN = 3
 # Values nearer to each other than this, relative to the largest, are the same.

@@ -13,7 +13,7 @@ from lazybench.report.page import page
 from lazybench.report.run_data import write_compact
 from lazybench.store.writing import replacing
 
-# A folder with other files than these is none that a report may replace.
+# A report only replaces a folder that holds nothing but these.
 _OURS = re.compile(r"(table\d|fidelity)\.(md|csv|tex)|figure\d_.*\.(png|pdf)|records|report\.html")
 
 

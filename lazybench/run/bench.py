@@ -60,8 +60,7 @@ class Bench:
 
         Args:
             record: the record.
-            backwards: take the method's passes before those beside them. A caller alternates, so that none of the two
-                always finds the machine as the other left it.
+            backwards: take the method's passes first. The caller alternates, so that neither always runs second.
         """
         prompt = self.job.prompt(record)
         about = {
@@ -131,7 +130,7 @@ class Bench:
         return measured
 
     def _untimed(self, prompt: Prompt, decode: Decoder) -> None:
-        """Passes of two tokens, none taken again."""
+        """One round of all passes, of two new tokens each, none taken again."""
         self._passes(prompt, replace(decode, max_new_tokens=2), least=0)
 
     def _passes(

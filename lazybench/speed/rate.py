@@ -35,8 +35,8 @@ def matrix_rate(model: PreTrainedModel) -> float:
 def matrix_shares(subjects: Subjects, row: Mapping[str, float], rate: float) -> dict[str, float]:
     """The share of the matrix rate that prefilling reaches.
 
-    Its work is two operations for each weight of a matrix and token, and four for each dimension of a head and pair of
-    tokens that attend to each other, were each layer the unmodified model's at its token count.
+    Its work is two operations for each matrix weight and token, and four for each head dimension and attending pair,
+    with each layer counted at its own number of tokens.
 
     Args:
         subjects: what was timed.

@@ -114,7 +114,7 @@ def read_rows(folder: Path, name: str) -> Rows:
 
 
 def settled(rows: Iterable[dict[str, Any]]) -> Rows:
-    """Rows by dataset and id; of several of one record the last holds, but no failure takes the place of an answer."""
+    """Rows by dataset and id. The last row of a record wins, except that an error never replaces an answer."""
     found: Rows = {}
     for row in rows:
         key = row["dataset"], row["_id"]

@@ -186,7 +186,10 @@ def test_a_bad_setting_costs_one_line(run, tmp_path, cwd, broken, count):
         (["method=lazyllm", "++method.keep=0.5"], "keeps stand in the schedule, method.schedule=[10:0.7,20:0.5]"),
         (["method=static_pruning", "method.kep=0.5"], "did you mean 'method.keep'?"),
         (["method=static_pruning", "method.ratio=1"], "has no setting 'ratio': choose one of: method.layer, method.k"),
-        (["method=baseline", "method.keep=0.5"], "method baseline has no setting 'keep': it has none"),
+        (
+            ["method=baseline", "method.keep=0.5"],
+            "method baseline has no setting 'keep': it has no settings, leave it out",
+        ),
         (["model.foo=3"], "choose one of: model.name, model.path"),
         (["model.device=gpu"], "model.device=gpu is no device: use auto, cpu, cuda or cuda:1"),
     ],

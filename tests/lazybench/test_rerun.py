@@ -70,7 +70,7 @@ def test_a_rerun_that_was_stopped_leaves_the_run_as_it_was_and_goes_on(run, lazy
     assert run(*LAZY, *TASK, "rerun=true")[0] == 2
     assert {name: (folder / name).read_bytes() for name in before} == before
     _, out, _ = lazybench("status", f"runs={tmp_path / 'runs'}")
-    assert "run anew, 2 records so far, rerun=true goes on" in out
+    assert "rerun under way: 2 records so far; rerun=true continues it" in out
     assert "6/6" in out
     assert "finished earlier" in run(*LAZY, *TASK)[1]
     passes.stop_at = None
