@@ -173,7 +173,6 @@ def test_a_prompt_of_one_token_runs():
           for part, value in (("queries", 4), ("pooling", 5), ("heads", "max"), ("layers", 2), ("value_norm", True),
                               ("first", 3), ("last", 3))),
     ],
-    ids=str,
 )  # fmt: skip
 def test_a_prompt_of_one_token_runs_with_any_ranking(model, asked):
     """The newest token always goes on, so its answer is the unmodified model's first token."""

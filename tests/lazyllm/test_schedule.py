@@ -159,7 +159,6 @@ def test_spec_is_read_back_exactly(pairs):
         ("", ""),
         ([], ""),
     ],
-    ids=str,
 )
 def test_enable_takes_a_schedule_in_any_form(stages, spec):
     assert lazyllm.enable(families.build("llama"), stages).schedule.spec == spec
