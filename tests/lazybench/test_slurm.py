@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from support import folders, rows
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("slurm")]  # one cluster for all of them
+pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = Path(__file__).with_name("slurm_cluster")
