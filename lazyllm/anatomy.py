@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from torch import nn
 from transformers import DynamicCache, PreTrainedConfig, PreTrainedModel
@@ -147,7 +148,17 @@ def windows(config: PreTrainedConfig, num_layers: int) -> list[int | None]:
 
 def rope_switch(config: PreTrainedConfig) -> int | None:
     """Number of positions beyond which a model with LongRoPE changes its rotary tables and computes its cache anew."""
+    for rope in _ropes(config, "longrope"):
+        return rope.get("original_max_position_embeddings") or getattr(config, "original_max_position_embeddings", None)
+    return None
+
+
+def rope_growth(config: PreTrainedConfig) -> int | None:
+    """Number of positions beyond which dynamic scaling makes rotary tables for the longest sequence of a batch."""
+    return config.max_position_embeddings if _ropes(config, "dynamic") else None
+
+
+def _ropes(config: PreTrainedConfig, kind: str) -> list[dict[str, Any]]:
+    """The rotary settings of a kind, of the model or of each type of its layers."""
     rope = getattr(config, "rope_parameters", None) or {}
-    if rope.get("rope_type") != "longrope":
-        return None
-    return rope.get("original_max_position_embeddings") or getattr(config, "original_max_position_embeddings", None)
+    return [part for part in (rope, *rope.values()) if isinstance(part, dict) and part.get("rope_type") == kind]

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any, NoReturn
 
 import torch
-from transformers import Cache, DynamicCache
+from transformers import Cache
 
 from lazyllm.attention import CURRENT
 from lazyllm.errors import LazyLLMError
 from lazyllm.generation import Generation
-from lazyllm.stats import Stats
+from lazyllm.stats import Stats, only
 
 
 class _NoLayers(list):
@@ -24,32 +24,43 @@ class _NoLayers(list):
 
 
 class LazyCache(Cache):
-    """Stands where transformers expects a `Cache`: a generation belongs to whoever holds it. Batch size 1."""
+    """Stands where transformers expects a `Cache`: a generation belongs to whoever holds it."""
 
-    def __init__(self, generation: Generation) -> None:
-        super().__init__(layers=_NoLayers())
-        self.generation = generation
+    generation: Generation
+
+    @classmethod
+    def of(cls, generation: Generation, given: Cache | None) -> LazyCache:
+        """The cache of a generation: the empty one that was given, which becomes it, or else a new one."""
+        cache = cls(layers=_NoLayers()) if given is None else given
+        cache.__class__, cache.layers, cache.generation = cls, _NoLayers(), generation
+        return cache
 
     @property
     def stats(self) -> Stats:
-        return self.generation.stats
+        """Counts of the only sequence, see `only`."""
+        return only(self.sequences)
+
+    @property
+    def sequences(self) -> list[Stats]:
+        """Counts of each sequence of the batch."""
+        return [sequence.stats for sequence in self.generation.sequences]
 
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, layer_idx: int, *args: Any, **kwargs: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Store the keys and values of a layer's rows; see `TokenCache.update`."""
+        """Store the keys and values of a layer's rows; see `Generation.update`."""
         if CURRENT.get() is not self.generation:
             raise LazyLLMError(
                 "this cache belongs to a generation under lazyllm.enable, and to nothing else: go on with it inside "
                 "the same `with` and on the same model, or start anew without past_key_values"
             )
-        return self.generation.tokens.update(key_states, value_states, layer_idx)
+        return self.generation.update(key_states, value_states, layer_idx)
 
     def get_seq_length(self, layer_idx: int = 0) -> int | torch.Tensor:
         return self.generation.offset()
 
     def get_mask_sizes(self, query_length: int, layer_idx: int = 0) -> tuple[int, int]:
-        return self.generation.tokens.total, 0
+        return sum(sequence.tokens.total for sequence in self.generation.sequences), 0
 
     def get_max_length(self, layer_idx: int | None = None) -> int:
         return -1
@@ -60,23 +71,10 @@ class LazyCache(Cache):
 
     def _unsupported(self, *args: Any, **kwargs: Any) -> NoReturn:
         raise LazyLLMError(
-            "LazyLLM's cache grows by one generated token a step: assisted or beam decoding, cache rollback, copies "
+            "LazyLLM's cache goes on with its own tokens: assisted or beam decoding, cache rollback, copies "
             "and layers with a recurrent state are not supported"
         )
 
     crop = reset = reorder_cache = batch_repeat_interleave = batch_select_indices = _unsupported
     activate_past_recording = has_previous_state = update_conv_state = update_recurrent_state = _unsupported
     early_initialization = get_recurrent_state = update_indexer = __reduce_ex__ = _unsupported
-
-
-class TakenCache(DynamicCache):
-    """What a `DynamicCache` becomes that was given to LazyLLM: it stays empty, which nobody must take for a new one."""
-
-    def _taken(self, *args: Any, **kwargs: Any) -> NoReturn:
-        raise LazyLLMError(
-            "this DynamicCache was given to a pass under lazyllm.enable and stayed empty, since LazyLLM keeps a cache "
-            "of its own: go on with past_key_values of that pass's output, or leave it out for a new prompt"
-        )
-
-    update = get_seq_length = get_mask_sizes = get_query_offset = crop = reset = reorder_cache = _taken
-    __iter__ = __len__ = __getitem__ = __reduce_ex__ = _taken

@@ -15,19 +15,14 @@ _PER_TOKEN = ("output_attentions", "output_hidden_states", "output_router_logits
 _KNOWN = {"input_ids", "inputs_embeds", "attention_mask", "position_ids", "token_type_ids", "cache_position"}
 
 
-def count_new(kwargs: dict[str, Any]) -> int:
-    """Number of tokens in a forward pass's input, which is of one sequence."""
+def size(kwargs: dict[str, Any]) -> tuple[int, int]:
+    """Number of sequences in a forward pass's input, and its tokens for each, padding included."""
     tokens = kwargs.get("inputs_embeds")
     if tokens is None:
         tokens = kwargs.get("input_ids")
-    if not isinstance(tokens, torch.Tensor) or tokens.ndim < 2 or tokens.shape[1] < 1:
-        raise LazyLLMError("the model was called without input_ids or inputs_embeds of shape (1, tokens)")
-    if tokens.shape[0] != 1:
-        raise LazyLLMError(
-            f"{tokens.shape[0]} sequences at once: LazyLLM generates one sequence at a time, without beams or "
-            "num_return_sequences"
-        )
-    return tokens.shape[1]
+    if not isinstance(tokens, torch.Tensor) or tokens.ndim < 2 or 0 in tokens.shape[:2]:
+        raise LazyLLMError("the model was called without input_ids or inputs_embeds of shape (sequences, tokens)")
+    return tokens.shape[0], tokens.shape[1]
 
 
 def check_logits(kwargs: dict[str, Any], every_token: bool) -> None:
@@ -35,7 +30,7 @@ def check_logits(kwargs: dict[str, Any], every_token: bool) -> None:
 
     With `every_token`, a pass that asks for the logits of all tokens is accepted and gets the newest token's alone.
     """
-    wanted, new = kwargs.get("logits_to_keep", 0), count_new(kwargs)
+    wanted, new = kwargs.get("logits_to_keep", 0), size(kwargs)[1]
     number = isinstance(wanted, int) and wanted >= 0
     if not number or (wanted > 1 and new > 1) or kwargs.get("labels") is not None:
         raise LazyLLMError(
@@ -71,61 +66,29 @@ def check_arguments(kwargs: dict[str, Any]) -> None:
         )
 
 
-def check_step(tokens: TokenCache, new: int, rope_switch: int | None) -> None:
-    """Refuse several tokens after prefilling, and a step across `rope_switch`, see `generation.Setup`."""
-    if tokens.prefilling:
-        return
-    if new != 1:
+def check_rotary(sequences: list[TokenCache], new: list[int], switch: int | None, growth: int | None) -> None:
+    """Refuse a step of so many tokens that rotary tables of the unmodified model do not last for.
+
+    `switch` and `growth` are those of `Setup`.
+    """
+    totals = [tokens.seen + count for tokens, count in zip(sequences, new, strict=True)]
+    if growth is not None and len(totals) > 1 and max(totals) > growth:
         raise LazyLLMError(
-            f"{new} tokens came in one step after prefilling: LazyLLM takes the whole prompt in one forward "
-            "pass, then one token a step (no prefill_chunk_size, assisted decoding or continued cache)"
+            f"beyond {growth} positions this model's rotary tables depend on the longest sequence of a batch: generate "
+            "one sequence at a time"
         )
-    if rope_switch is not None and tokens.prompt_length <= rope_switch < tokens.seen + new:
+    if switch is None:
+        return
+    if any(0 < tokens.seen <= switch < total for tokens, total in zip(sequences, totals, strict=True)):
         raise LazyLLMError(
-            f"the generation crosses {rope_switch} positions, where this model's rotary tables change and all of "
+            f"the generation crosses {switch} positions, where this model's rotary tables change and all of "
             "its cache with them: use a longer prompt, or fewer new tokens"
         )
-
-
-def check_tensors(
-    tokens: TokenCache, new: int, attention_mask: Any, position_ids: torch.Tensor | None, counted: bool
-) -> None:
-    """Refuse a mask that hides anything, and positions other than those that follow on the tokens so far.
-
-    The host reads one value of the device, as the unmodified model does of its mask.
-
-    Args:
-        tokens: the generation's state before the step.
-        new: tokens of the input.
-        attention_mask: (1, positions) where given.
-        position_ids: (..., new) where given.
-        counted: whether the positions are known to be counted from the mask, one after the other.
-    """
-    total = tokens.seen + new
-    conditions = {}
-    if attention_mask is not None:
-        if not isinstance(attention_mask, torch.Tensor) or attention_mask.ndim != 2:
-            raise LazyLLMError("an attention mask of its own per query is not supported: LazyLLM is causal")
-        if attention_mask.shape[1] != total:
-            raise LazyLLMError(
-                f"the attention mask is for {attention_mask.shape[1]} tokens, where there are {total} with those "
-                "before: LazyLLM takes a prompt from its first token, and goes on with the cache of its own output"
-            )
-        hides = "the attention mask hides part of the prompt: LazyLLM takes one sequence without padding"
-        conditions[hides] = attention_mask.all()
-    if position_ids is not None:
-        elsewhere = (
-            f"the position_ids are not {tokens.seen} to {total - 1}, one for each token: LazyLLM takes a text from its "
-            "first token, without gaps, images or packed sequences"
+    if min(totals) <= switch < max(totals):
+        raise LazyLLMError(
+            f"some sequences are longer than {switch} tokens, where this model's rotary tables change, and some are "
+            "not: generate them apart"
         )
-        if position_ids.shape[-1] != new:
-            raise LazyLLMError(elsewhere)
-        if not counted:
-            expected = torch.arange(tokens.seen, total, device=position_ids.device)
-            conditions[elsewhere] = (position_ids == expected).all()
-    if not conditions or bool(torch.stack([condition.bool() for condition in conditions.values()]).all()):
-        return
-    raise LazyLLMError(next(message for message, holds in conditions.items() if not holds))
 
 
 def _holds_tensor(value: Any) -> bool:

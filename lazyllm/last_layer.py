@@ -1,4 +1,4 @@
-"""The last layer's shortcut: of most tokens only keys and values are needed there, so the newest goes on alone."""
+"""The last layer's shortcut: of most tokens only keys and values are needed there, so the newest go on alone."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from lazyllm.layer_inputs import newest_alone, with_hidden
+from lazyllm.layer_inputs import for_newest, newest_alone, with_hidden
 
 
 class _Stored(Exception):
@@ -16,10 +16,10 @@ class _Stored(Exception):
 
 
 class LastLayer:
-    """Runs the last layer twice: all rows up to attention, which stores their keys and values, then the newest token.
+    """Runs the last layer twice: all rows up to attention, which stores their keys and values, then the newest tokens.
 
     Attributes:
-        alone: whether the newest token is computed alone.
+        alone: whether the newest token of each sequence is computed alone.
     """
 
     def __init__(self) -> None:
@@ -30,8 +30,18 @@ class LastLayer:
         """Whether the layer has no hooks, which are to see every row, once."""
         return not any(part._forward_hooks or part._forward_pre_hooks for part in layer.modules())
 
-    def run(self, forward: Callable[..., Any], hidden: torch.Tensor, args: tuple[Any, ...], kwargs: dict) -> Any:
-        """The layer's output for the newest token, of hidden states (1, rows, hidden)."""
+    def run(
+        self,
+        forward: Callable[..., Any],
+        hidden: torch.Tensor,
+        newest: torch.Tensor | None,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Any:
+        """The layer's output for the newest tokens, of hidden states (1, rows, hidden).
+
+        `newest` are their rows, int64 (sequences,); None stands for the last row.
+        """
         self._storing = True
         try:
             forward(*args, **kwargs)
@@ -40,7 +50,7 @@ class LastLayer:
         finally:
             self._storing = False
         self.alone = True
-        args, kwargs = with_hidden(hidden[:, -1:], args, newest_alone(kwargs))
+        args, kwargs = with_hidden(newest_alone(hidden, 1, newest), args, for_newest(kwargs, newest))
         try:
             return forward(*args, **kwargs)
         finally:
@@ -53,7 +63,8 @@ class LastLayer:
 
 
 def widened(output: Any, tokens: int) -> Any:
-    """The newest token's part of a layer's output, or of a tuple that begins with it, as (1, tokens, hidden)."""
+    """A layer's output, or a tuple that begins with it, as (1, tokens, hidden); what was in it comes last."""
     if isinstance(output, torch.Tensor):
-        return output[:, -1:].expand(-1, tokens, -1)
+        missing = output[:, -1:].expand(-1, tokens - output.shape[1], -1)
+        return torch.cat([missing, output], dim=1)
     return (widened(output[0], tokens), *output[1:])

@@ -8,7 +8,7 @@ import torch
 
 from lazyllm.buffers import GrowingTensor
 from lazyllm.errors import unsupported
-from lazyllm.tokens import Segment, TokenCache
+from lazyllm.tokens import TokenCache
 
 # The dimension that counts tokens: rotary tables are (batch, tokens, head_dim), position ids (batch, tokens).
 _TOKEN_DIM = {"position_embeddings": -2, "position_ids": -1, "cache_position": -1}
@@ -20,37 +20,71 @@ class LayerInputs:
     The model works these out for its input alone. Here they are kept as they were when each token first appeared.
     """
 
-    def __init__(self, cache: TokenCache) -> None:
-        self._cache = cache
+    def __init__(self, several: bool) -> None:
+        # By sequence: the place of each of its positions among all tokens in order of arrival, int64 (positions,).
+        # Where there is one sequence alone, a token's place is its position.
+        self._places: dict[TokenCache, GrowingTensor] | None = {} if several else None
+        self._unplaced: list[tuple[TokenCache, range]] = []
+        self._arrived = 0
+        self._now: list[TokenCache] = []
+        self._rows: dict[int, torch.Tensor] = {}
         self._tables: dict[tuple[str, int], _Table] = {}
         self._first_with_table: set[int] = set()
         self._gathered: dict[tuple[int, int], Any] = {}
         self._step_objects: dict[int, _Table] = {}
 
-    def begin_step(self) -> None:
+    def begin_step(self, sequences: list[TokenCache]) -> None:
+        """Start a pass with new tokens of these sequences, one sequence after the other."""
+        self._now = sequences
+        self._rows.clear()
         self._gathered.clear()
         self._step_objects.clear()
+        for tokens in sequences:
+            self._unplaced.append((tokens, range(self._arrived, self._arrived + tokens.new)))
+            self._arrived += tokens.new
+        if self._places is None:
+            self._unplaced.clear()
 
-    def stay(self, layer: int, segment: Segment) -> bool:
+    def stay(self, layer: int) -> bool:
         """Whether `layer` needs nothing done to its arguments in a decoding step."""
-        return layer not in self._first_with_table and (segment.rows is None or segment.n_rows == 1)
+        return layer not in self._first_with_table and self._are_input(layer)
 
-    def for_rows(self, layer: int, segment: Segment, kwargs: dict[str, Any]) -> dict[str, Any]:
-        """`kwargs` of decoder layer `layer` with every per-token argument taken at the segment's rows."""
+    def for_rows(self, layer: int, kwargs: dict[str, Any]) -> dict[str, Any]:
+        """`kwargs` of decoder layer `layer` with every per-token argument taken at the rows it computes."""
         changed = {}
         for name, value in kwargs.items():
             if name in _TOKEN_DIM and value is not None:
                 table = self._table(name, layer, value)
-                # The newest token is always a row, so a decode step with a single row computes just the model's input.
-                alone = not self._cache.prefilling and segment.n_rows == 1
-                if segment.rows is not None and not alone:
+                if not self._are_input(layer):
+                    segment = self._now[0].segment_of[layer]
                     key = (id(table), segment.layers.start)
                     if key not in self._gathered:
-                        self._gathered[key] = table.at(segment.rows)
+                        self._gathered[key] = table.at(self._places_of_rows(layer))
                     changed[name] = self._gathered[key]
             elif isinstance(value, torch.Tensor) and name not in ("hidden_states", "attention_mask"):
                 raise unsupported(f"the decoder layers take a tensor {name!r} that LazyLLM does not know how to prune")
         return {**kwargs, **changed} if changed else kwargs
+
+    def _are_input(self, layer: int) -> bool:
+        """Whether the rows of a layer are the tokens that the model was given, which the newest always is among."""
+        segments = [tokens.segment_of[layer] for tokens in self._now]
+        return segments[0].rows is None or all(
+            tokens.new == segment.n_rows == 1 for tokens, segment in zip(self._now, segments, strict=True)
+        )
+
+    def _places_of_rows(self, layer: int) -> torch.Tensor:
+        segments = [tokens.segment_of[layer] for tokens in self._now]
+        if self._places is None:
+            return segments[0].rows
+        start = segments[0].layers.start
+        if start not in self._rows:
+            for tokens, arrived in self._unplaced:
+                places = self._places.setdefault(tokens, GrowingTensor(0))
+                places.append(torch.arange(arrived.start, arrived.stop, device=segments[0].rows.device))
+            self._unplaced.clear()
+            places = [self._places[tokens].view[part.rows] for tokens, part in zip(self._now, segments, strict=True)]
+            self._rows[start] = torch.cat(places)
+        return self._rows[start]
 
     def _table(self, name: str, layer: int, value: Any) -> _Table:
         # Layers share a table when the model hands them the same object, as it does for each kind of layer.
@@ -62,7 +96,7 @@ class LayerInputs:
                 self._first_with_table.add(layer)
             self._tables[name, layer] = table
         self._step_objects[id(value)] = table
-        table.cover(value, self._cache)
+        table.cover(value, self._arrived)
         return table
 
 
@@ -71,16 +105,19 @@ def with_hidden(hidden: torch.Tensor, args: tuple[Any, ...], kwargs: dict) -> tu
     return ((hidden, *args[1:]), kwargs) if args else (args, {**kwargs, "hidden_states": hidden})
 
 
-def newest_alone(kwargs: dict[str, Any]) -> dict[str, Any]:
-    """A layer's `kwargs` with every per-token argument cut down to its last entry."""
-
-    def last(value: Any, dim: int) -> Any:
-        if isinstance(value, tuple | list):
-            return tuple(last(part, dim) for part in value)
+def newest_alone(value: Any, dim: int, newest: torch.Tensor | None) -> Any:
+    """A tensor, or a tuple of them, at the entries `newest` of the dimension that counts tokens; None: the last one."""
+    if isinstance(value, tuple | list):
+        return tuple(newest_alone(part, dim, newest) for part in value)
+    if newest is None:
         return value.narrow(dim, value.shape[dim] - 1, 1)
+    return value.index_select(dim, newest.to(value.device))
 
+
+def for_newest(kwargs: dict[str, Any], newest: torch.Tensor | None) -> dict[str, Any]:
+    """A layer's `kwargs` with every per-token argument cut down to the newest tokens'."""
     return {
-        name: last(value, _TOKEN_DIM[name]) if name in _TOKEN_DIM and value is not None else value
+        name: newest_alone(value, _TOKEN_DIM[name], newest) if name in _TOKEN_DIM and value is not None else value
         for name, value in kwargs.items()
     }
 
@@ -93,15 +130,16 @@ class _Table:
         self.is_tuple = False
         self.parts: list[GrowingTensor] = []
 
-    def cover(self, value: Any, cache: TokenCache) -> None:
-        """Append the entries of this step's input tokens, once a step."""
-        if self.parts and self.parts[0].length == cache.total:
+    def cover(self, value: Any, arrived: int) -> None:
+        """Append the entries of this step's input tokens, once a step, so that there are those of all that arrived."""
+        length = self.parts[0].length if self.parts else 0
+        if length == arrived:
             return
         self.is_tuple = isinstance(value, tuple | list)
         pieces = tuple(value) if self.is_tuple else (value,)
         dim = _TOKEN_DIM[self.name]
         for piece in pieces:
-            if not isinstance(piece, torch.Tensor) or piece.shape[dim] != cache.new:
+            if not isinstance(piece, torch.Tensor) or piece.shape[dim] != arrived - length:
                 raise unsupported(f"the model's {self.name} are not one entry per token")
         if not self.parts:
             self.parts = [GrowingTensor(dim) for _ in pieces]

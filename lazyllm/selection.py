@@ -133,7 +133,7 @@ def described(value: object) -> str:
 
 
 class FrozenSelection(Selection, checked=False):
-    """At one stage, in prefilling, for good: what is pruned never returns, generated tokens are never pruned."""
+    """At one stage, in the first pass, for good: what it prunes never returns, and no later token is pruned."""
 
     single_stage = True
     revives = False

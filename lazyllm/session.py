@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import threading
 from collections.abc import Callable, Iterable
 from inspect import isabstract
@@ -12,22 +13,35 @@ import torch
 from torch import nn
 from transformers import DynamicCache
 
-from lazyllm.anatomy import check_same, dissect, rope_switch, windows
+from lazyllm.anatomy import check_same, dissect, rope_growth, rope_switch, windows
 from lazyllm.attention import CURRENT, EnabledName, FusedAttention
-from lazyllm.cache import LazyCache, TakenCache
+from lazyllm.cache import LazyCache
 from lazyllm.detour import Detour, by_name
+from lazyllm.ended import Ended
 from lazyllm.errors import LazyLLMError
-from lazyllm.generation import Generation, Setup
+from lazyllm.generation import Generation
 from lazyllm.importance import Importance
-from lazyllm.inputs import check_arguments, check_flags, check_logits, check_tensors, count_new
+from lazyllm.inputs import check_arguments, check_flags, check_logits, size
 from lazyllm.schedule import PruningSchedule
 from lazyllm.selection import Selection
-from lazyllm.stats import Stats
-from lazyllm.tokens import TokenCache
+from lazyllm.sequence import Setup
+from lazyllm.stats import Stats, only
 from lazyllm.traffic import Traffic
 
 # A call of `generate` that is given positions, or a decoding loop, of the user's own.
 _OWN_WAY = "generate in one's own way"
+
+
+class _Thread(threading.local):
+    """What is known of the `generate` that a thread is in.
+
+    Attributes:
+        mask_checked: whether its mask has been read, so that it only grows by ones from here on.
+        ended: its stopping criteria.
+    """
+
+    mask_checked = False
+    ended: Ended | None = None
 
 
 class Session:
@@ -58,21 +72,31 @@ class Session:
         self._wanted = selection, record_positions, record_importance
         self._detours: list[Detour] = []
         self._traffic: Traffic | None = None
-        self._stats: Stats | None = None
-        self._thread = threading.local()  # `mask_checked`: whether the mask of its `generate` has been checked
+        self._sequences: list[Stats] = []
+        self._thread = _Thread()
 
     @property
     def stats(self) -> Stats:
-        """Counts of the generation that began last, if any; `past_key_values.stats` of an output are its own."""
-        if self._stats is None:
+        """Counts of the generation that began last, of one sequence; `past_key_values.stats` of an output are its own.
+
+        Raises:
+            LazyLLMError: nothing has been generated, or several sequences at once.
+        """
+        return only(self.sequences)
+
+    @property
+    def sequences(self) -> list[Stats]:
+        """Counts of each sequence of the generation that began last; an output's `past_key_values` have its own."""
+        if not self._sequences:
             raise LazyLLMError("nothing has been generated under lazyllm.enable yet, so there are no stats")
-        return self._stats
+        return self._sequences
 
     def __enter__(self) -> Session:
         check_same(self._model, self._anatomy)
         config = self._decoder.config
         reach = windows(config, len(self._layers))
-        self._setup = Setup(self.schedule, FusedAttention(config), rope_switch(config), reach, *self._wanted)
+        rope = rope_switch(config), rope_growth(config)
+        self._setup = Setup(self.schedule, FusedAttention(config), *rope, reach, *self._wanted)
         self._traffic = Traffic()
         _set_attention(config, EnabledName(config._attn_implementation))
         try:
@@ -102,6 +126,7 @@ class Session:
     def _detour(self) -> None:
         if self._model.can_generate():
             self._detours.append(Detour(self._model, "generate", self._generate))
+            self._detours.append(Detour(self._model, "_get_stopping_criteria", self._criteria))
         if hasattr(self._model, "init_continuous_batching"):
             self._detours.append(Detour(self._model, "init_continuous_batching", _refuse_batches))
         if self._model is not self._decoder:
@@ -123,12 +148,20 @@ class Session:
         if given.get("assistant_early_exit") or getattr(settings, "assistant_early_exit", None):
             raise LazyLLMError("assistant_early_exit is not supported: LazyLLM runs every layer, without an assistant")
         own = given.get("position_ids") is not None or callable(given.get("custom_generate"))
-        outer, self._thread.mask_checked = getattr(self._thread, "mask_checked", False), False
+        if (given.get("num_beams") or getattr(settings, "num_beams", None) or 1) > 1:
+            raise LazyLLMError("beam search is not supported: LazyLLM's cache does not branch, so leave num_beams at 1")
+        outer = self._thread.mask_checked, self._thread.ended
+        self._thread.mask_checked, self._thread.ended = False, None
         try:
             with self._traffic.enter("generate"), self._traffic.enter(_OWN_WAY if own else "generate"):
                 return generate(*args, **kwargs)
         finally:
-            self._thread.mask_checked = outer
+            self._thread.mask_checked, self._thread.ended = outer
+
+    def _criteria(self, make: Callable[..., Any], *args: Any, **kwargs: Any) -> Ended:
+        """The stopping criteria that `generate` makes."""
+        self._thread.ended = Ended(make(*args, **kwargs))
+        return self._thread.ended
 
     def _call(self, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """The whole model's forward pass."""
@@ -148,7 +181,7 @@ class Session:
                 "the decoder was called by itself, for hidden states of every token: LazyLLM computes the newest "
                 "token's alone, so call the whole model, or accept that with lazyllm.enable(..., newest_only=True)"
             )
-        new = count_new(kwargs)
+        count, _ = size(kwargs)
         check_flags(kwargs, self._decoder.config)
         check_arguments(kwargs)
         if self._layers[0].training and getattr(self._layers[0], "gradient_checkpointing", False):
@@ -157,43 +190,54 @@ class Session:
             )
         with self._traffic.enter("decoder"):
             given = kwargs.get("past_key_values")
-            cache = self._cache_for(given)
-            self._check_tensors(cache.generation.tokens, new, kwargs.get("attention_mask"), kwargs.get("position_ids"))
-            if cache is not given:
-                self._stats = cache.stats
-            with cache.generation.step(new):
-                output = forward(**{**kwargs, "past_key_values": cache, "use_cache": True})
-            if given is not None and cache is not given:
-                given.__class__ = TakenCache
-            return _newest(output)
+            generation = self._generation(given, count)
+            with generation.step(kwargs, **self._asked(generation, kwargs)) as packed:
+                if packed is not kwargs and "position_ids" not in inspect.signature(forward).parameters:
+                    raise LazyLLMError(
+                        f"{type(self._decoder).__name__} takes no position_ids, which tell the sequences of a batch "
+                        "from their padding: generate one sequence at a time"
+                    )
+                cache = given if isinstance(given, LazyCache) else LazyCache.of(generation, given)
+                if cache is not given or not generation.sequences[0].stats.steps:
+                    self._sequences = cache.sequences
+                output = forward(**{**packed, "past_key_values": cache, "use_cache": True})
+            return _newest(output, generation)
 
-    def _check_tensors(self, tokens: TokenCache, new: int, mask: Any, positions: Any) -> None:
-        """See `check_tensors`; what `generate` makes itself is known and not read."""
+    def _asked(self, generation: Generation, kwargs: dict[str, Any]) -> dict[str, Any]:
+        """What `Generation.step` is told of a pass; what `generate` makes itself is known and not read."""
         generating = self._traffic.inside("generate") and not self._traffic.inside(_OWN_WAY)
-        if generating and self._thread.mask_checked and not tokens.prefilling:
-            mask = None  # it grows by ones
+        mask, positions, ended = kwargs.get("attention_mask"), kwargs.get("position_ids"), self._thread.ended
+        grows = bool(generating and self._thread.mask_checked and generation.packing.columns)
+        if grows:
+            mask = None
+        self._thread.mask_checked = generating
         # Positions of images, in height and width, have a dimension more.
         counted = generating and isinstance(positions, torch.Tensor) and positions.ndim == 2
-        check_tensors(tokens, new, mask, positions, counted)
-        self._thread.mask_checked = generating
+        count = len(generation.sequences)
+        flags = [False] * count if ended is None else ended.flags(count)
+        return {"mask": mask, "grows": grows, "counted": counted, "ended": flags}
 
-    def _cache_for(self, cache: Any) -> LazyCache:
+    def _generation(self, cache: Any, count: int) -> Generation:
+        """The generation that a pass over `count` sequences goes on with."""
         if isinstance(cache, LazyCache):
             if cache.generation.setup is not self._setup:
                 raise LazyLLMError(
                     "this cache is from an earlier generation or of another model: a generation stays within one "
                     "`with` of lazyllm.enable, from its prompt on"
                 )
-            return cache
-        if isinstance(cache, TakenCache):
-            cache.get_seq_length()  # says that it is taken
+            if len(cache.generation.sequences) != count:
+                raise LazyLLMError(
+                    f"{count} sequences came with the cache of {len(cache.generation.sequences)}: a generation goes on "
+                    "with the sequences it began with"
+                )
+            return cache.generation
         empty = type(cache) is DynamicCache and not cache.offloading and cache.get_seq_length() == 0
         if cache is not None and not empty:
             raise LazyLLMError(
                 f"a {type(cache).__name__} from outside is not supported: LazyLLM keeps a cache of its own, so leave "
                 "out past_key_values and cache_implementation"
             )
-        return LazyCache(Generation(self._setup))
+        return Generation(self._setup, count)
 
 
 def _check_selection(selection: object) -> None:
@@ -207,10 +251,10 @@ def _check_selection(selection: object) -> None:
     raise LazyLLMError(f"selection={name} is a class: give an instance, {name}()")
 
 
-def _newest(output: Any) -> Any:
+def _newest(output: Any, generation: Generation) -> Any:
     if isinstance(output, tuple):
-        return (output[0][:, -1:], *output[1:])
-    output.last_hidden_state = output.last_hidden_state[:, -1:]
+        return (generation.newest(output[0]), *output[1:])
+    output.last_hidden_state = generation.newest(output.last_hidden_state)
     return output
 
 
@@ -224,7 +268,7 @@ def _layer_run(index: int, layer: nn.Module) -> Callable[..., Any]:
 
 
 def _refuse_batches(*args: Any, **kwargs: Any) -> NoReturn:
-    raise LazyLLMError("continuous batching is not supported: call generate, one sequence at a time")
+    raise LazyLLMError("continuous batching is not supported: call generate with a batch of prompts")
 
 
 def _set_attention(config: Any, implementation: str) -> None:
@@ -243,8 +287,9 @@ def enable(
     """Prune the prompt of everything `model` generates inside the `with` (LazyLLM, Fu et al. 2024).
 
     The weights are untouched; after the `with`, also after an exception, the model is what it was. Inside,
-    `model.generate` works as ever for one sequence at a time, in any number of threads: a generation belongs to its
-    cache. A forward pass with `logits_to_keep=1` yields the logits of the newest token, (1, 1, vocabulary). Leaving
+    `model.generate` works as ever, with one prompt or a left-padded batch of them, in any number of threads: a
+    generation belongs to its cache, and goes on with it when it is given again (`past_key_values`). A forward pass
+    with `logits_to_keep=1` yields the logits of the newest tokens, (sequences, 1, vocabulary). Leaving
     the `with` waits for what other threads are generating. In eager mode attention runs through SDPA, which never
     allocates the attention matrix.
 
@@ -256,13 +301,14 @@ def enable(
             `lazyllm.Importance(queries=8)`, another; `lazyllm.StaticSelection()` for the paper's static token pruning;
             or an instance of a subclass of `lazyllm.Selection`.
         newest_only: accept outputs of the newest token alone where the unmodified model gives those of every token:
-            logits of a forward pass without `logits_to_keep=1`, (1, 1, vocabulary), and hidden states of a decoder
-            without a language-modelling head, (1, 1, hidden).
+            logits of a forward pass without `logits_to_keep=1`, (sequences, 1, vocabulary), and hidden states of a
+            decoder without a language-modelling head, (sequences, 1, hidden).
         record_positions: also keep the active and computed positions of every step and layer in `stats`.
         record_importance: also keep the importance in every layer of prefilling in `stats`.
 
     Returns:
-        A context manager with `stats`, the counts of the latest generation, and `schedule`.
+        A context manager with `stats`, the counts of the latest generation, `sequences`, those of each sequence of it,
+        and `schedule`.
 
     Raises:
         LazyLLMError: the model, schedule or selection is not supported; raised later, inside the `with`, for inputs

@@ -9,10 +9,10 @@ from lazyllm.tokens import TokenCache
 
 
 class Stats:
-    """Counts of one generation; a step is one forward pass, step 0 is prefilling.
+    """Counts of one sequence's generation; a step is one forward pass, step 0 is prefilling.
 
     Attributes:
-        prompt_length: tokens in the prompt.
+        prompt_length: tokens of the first pass, which is the prompt, or its first chunk.
         stages: the layers after which this generation prunes.
         positions: with `record_positions=True`, `positions[step][layer]` is the sorted active set, int64 (n,).
         computed: with `record_positions=True`, `computed[step][layer]` are the sorted positions whose keys and
@@ -43,6 +43,11 @@ class Stats:
                 kept.append([of for part in self._segments for of in [positions(part).cpu()] * len(part.layers)])
 
     @property
+    def steps(self) -> int:
+        """Number of finished steps."""
+        return len(self._rows)
+
+    @property
     def rows(self) -> torch.Tensor:
         """Tokens computed in each layer at each step, int64 (steps, layers)."""
         return self._table(self._rows)
@@ -69,3 +74,14 @@ class Stats:
 
     def _table(self, counts: list[list[int]]) -> torch.Tensor:
         return torch.tensor(counts, dtype=torch.int64).reshape(-1, self._segments[-1].layers.stop)
+
+
+def only(sequences: list[Stats]) -> Stats:
+    """The counts where there is one sequence.
+
+    Raises:
+        LazyLLMError: there are several.
+    """
+    if len(sequences) > 1:
+        raise LazyLLMError(f"{len(sequences)} sequences were generated at once: sequences[i] has the stats of one")
+    return sequences[0]

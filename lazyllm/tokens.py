@@ -65,7 +65,7 @@ class TokenCache:
         segment_of: the segment of each layer.
         seen: positions of the steps before the one under way.
         new: positions that the step under way began with.
-        prompt_length: tokens of the prompt.
+        prompt_length: tokens of the first pass, which is the prompt, or its first chunk.
         attended_values: while a selection observes a layer, the values that its attention gets.
     """
 
@@ -149,10 +149,13 @@ class TokenCache:
             aux.index_copy_(1, segment.rows, output)
         slots = following.slots.extend(self.total, active)
         # How many rows there are is asked of the device only where it is not known: in prefilling nothing is stored
-        # yet, and without revival a step computes the newest token alone.
-        rows = active if self.prefilling else active[-1:]
-        if revives and not self.prefilling:
+        # yet, and without revival a step of one token computes that alone.
+        if self.prefilling:
+            rows = active
+        elif revives or self.new > 1:
             rows = active[slots.index_select(0, active) < 0]
+        else:
+            rows = active[-1:]
         count = rows.shape[0]
         stored = following.stored + count
         slots.index_copy_(0, rows, torch.arange(following.stored, stored, device=rows.device))

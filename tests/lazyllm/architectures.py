@@ -320,9 +320,9 @@ def prompt() -> torch.Tensor:
     return torch.randint(10, 80, (1, PROMPT), generator=torch.Generator().manual_seed(0))
 
 
-def generate(case: str, model: PreTrainedModel, ids: torch.Tensor, new_tokens: int) -> object:
+def generate(case: str, model: PreTrainedModel, ids: torch.Tensor, new_tokens: int, **kwargs: object) -> object:
     """Greedy generation that never stops early; returns tokens and each step's logits."""
-    return families.generate(model, ids, new_tokens, **_GENERATION.get(case.partition("/")[0], {}))
+    return families.generate(model, ids, new_tokens, **_GENERATION.get(case.partition("/")[0], {}), **kwargs)
 
 
 def forget(case: str, model: PreTrainedModel) -> None:

@@ -89,11 +89,13 @@ def prompt(length: int, seed: int = 0) -> torch.Tensor:
     return torch.randint(3, VOCABULARY, (1, length), generator=generator)
 
 
-def generate(model: PreTrainedModel, ids: torch.Tensor, new_tokens: int, **kwargs: object) -> object:
+def generate(
+    model: PreTrainedModel, ids: torch.Tensor, new_tokens: int, mask: torch.Tensor | None = None, **kwargs: object
+) -> object:
     """Greedy generation that never stops early; returns tokens and each step's logits."""
     return model.generate(
         ids,
-        attention_mask=torch.ones_like(ids),
+        attention_mask=torch.ones_like(ids) if mask is None else mask,
         max_new_tokens=new_tokens,
         do_sample=False,
         eos_token_id=None,

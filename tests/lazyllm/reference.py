@@ -7,6 +7,7 @@ positions, attend to the active members at or before them, and a stage passes on
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -20,48 +21,80 @@ class Trace:
     active: list[list[list[int]]] = field(default_factory=list)
 
 
-def run(model: PreTrainedModel, prompt: list[int], stages: list[tuple[int, float]], new_tokens: int) -> Trace:
-    """Greedy LazyLLM on a Llama, Mistral, Qwen2 or Qwen3 model."""
-    keep_after = dict(stages)
-    layers = model.model.layers
-    tokens, trace = list(prompt), Trace()
-    hidden: dict[int, torch.Tensor] = {}  # position -> input of the first layer it has no key and value in
-    cached: list[dict[int, tuple[torch.Tensor, torch.Tensor]]] = [{} for _ in layers]
+def run(
+    model: PreTrainedModel,
+    prompt: list[int],
+    stages: list[tuple[int, float]],
+    new_tokens: int,
+    turns: Sequence[list[int]] = (),
+    chunk: int | None = None,
+) -> Trace:
+    """Greedy LazyLLM on a Llama, Mistral, Qwen2 or Qwen3 model.
+
+    Each of `turns` follows on the answer before it, and is answered with `new_tokens` more. What is new of a turn comes
+    in passes of `chunk` tokens at most.
+    """
+    state = _State(model, dict(stages))
     with torch.no_grad():
-        for _ in range(new_tokens):
-            newest = len(tokens) - 1
-            for position in range(len(tokens)):
-                if position not in cached[0]:
-                    hidden[position] = model.model.embed_tokens.weight[tokens[position]]
-            active = list(range(len(tokens)))
-            step_rows, step_active = [], []
-            for index, layer in enumerate(layers):
-                rows = [position for position in active if position not in cached[index]]
-                step_rows.append(rows)
-                step_active.append(active)
-                queries = {}
-                for position in rows:
-                    query, key, value = _project(model, layer, hidden[position], position)
-                    queries[position] = query
-                    cached[index][position] = (key, value)
-                importance = {}
-                for position in rows:
-                    seen = [other for other in active if other <= position]
-                    attended, probabilities = _attend(layer, queries[position], [cached[index][j] for j in seen])
-                    if position == newest:
-                        importance = dict(zip(seen, probabilities, strict=True))
-                    middle = hidden[position] + layer.self_attn.o_proj(attended)
-                    hidden[position] = middle + layer.mlp(layer.post_attention_layernorm(middle)[None])[0]
-                if index in keep_after:
-                    count = max(1, math.ceil(keep_after[index] * len(active) - 1e-9))
-                    ranked = sorted(active, key=lambda j: (j != newest, -importance[j]))
-                    active = sorted(ranked[:count])
-            trace.rows.append(step_rows)
-            trace.active.append(step_active)
-            logits = model.lm_head(model.model.norm(hidden[newest]))
-            tokens.append(int(logits.argmax()))
-    trace.tokens = tokens[len(prompt) :]
-    return trace
+        new: list[int] = []
+        for given in (prompt, *turns):
+            new = new + given
+            size = chunk or len(new)
+            for start in range(0, len(new), size):
+                answer = state.step(new[start : start + size])
+            for _ in range(new_tokens - 1):
+                state.trace.tokens.append(answer)
+                answer = state.step([answer])
+            state.trace.tokens.append(answer)
+            new = [answer]
+    return state.trace
+
+
+class _State:
+    """Everything that is known of the tokens so far."""
+
+    def __init__(self, model: PreTrainedModel, keep_after: dict[int, float]) -> None:
+        self.model = model
+        self.keep_after = keep_after
+        self.trace = Trace()
+        self.count = 0
+        # By position: the input of the first layer that it has no key and value in.
+        self.hidden: dict[int, torch.Tensor] = {}
+        self.cached: list[dict[int, tuple[torch.Tensor, torch.Tensor]]] = [{} for _ in model.model.layers]
+
+    def step(self, new: list[int]) -> int:
+        """One forward pass over new tokens; the token that follows."""
+        model, hidden, cached = self.model, self.hidden, self.cached
+        for token in new:
+            hidden[self.count] = model.model.embed_tokens.weight[token]
+            self.count += 1
+        newest = self.count - 1
+        active = list(range(self.count))
+        step_rows, step_active = [], []
+        for index, layer in enumerate(model.model.layers):
+            rows = [position for position in active if position not in cached[index]]
+            step_rows.append(rows)
+            step_active.append(active)
+            queries = {}
+            for position in rows:
+                query, key, value = _project(model, layer, hidden[position], position)
+                queries[position] = query
+                cached[index][position] = (key, value)
+            importance = {}
+            for position in rows:
+                seen = [other for other in active if other <= position]
+                attended, probabilities = _attend(layer, queries[position], [cached[index][j] for j in seen])
+                if position == newest:
+                    importance = dict(zip(seen, probabilities, strict=True))
+                middle = hidden[position] + layer.self_attn.o_proj(attended)
+                hidden[position] = middle + layer.mlp(layer.post_attention_layernorm(middle)[None])[0]
+            if index in self.keep_after:
+                count = max(1, math.ceil(self.keep_after[index] * len(active) - 1e-9))
+                ranked = sorted(active, key=lambda j: (j != newest, -importance[j]))
+                active = sorted(ranked[:count])
+        self.trace.rows.append(step_rows)
+        self.trace.active.append(step_active)
+        return int(model.lm_head(model.model.norm(hidden[newest])).argmax())
 
 
 def _project(model, layer, hidden, position):  # -> query (heads, d), key (kv_heads, d), value (kv_heads, d)

@@ -1,7 +1,8 @@
 """Every causal-LM type of transformers is right under LazyLLM, or refused in one line.
 
 Right is: what keeps every token equals the unmodified model, and a pruned generation equals one masked pass of the
-unmodified eager model over the recorded active sets, whose attention ranks the tokens as the recorded ones say.
+unmodified eager model over the recorded active sets, whose attention ranks the tokens as the recorded ones say. A
+second turn equals the unmodified model's, too, and each sequence of a batch what it is alone, or they are refused.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import resource
 import subprocess
 import sys
 import warnings
+from contextlib import suppress
 from importlib.util import find_spec
 
 import architectures
@@ -77,6 +79,9 @@ def compare(case, model, ids, before):
     after = architectures.generate(case, model, ids, STEPS)
     if not all(torch.equal(one, other) for one, other in zip(after.logits, before.logits, strict=True)):
         raise Wrong("the model is not given back as it was")
+    for more in (go_on, together):
+        with suppress(lazyllm.LazyLLMError):
+            more(case, model, ids)
     model.set_attn_implementation("eager")
     oracle = MaskedPass(model, tables, pruned.sequences[:, :-1], stats.positions, stats.computed)
     newest = [architectures.PROMPT - 1 + step for step in range(STEPS)]
@@ -87,6 +92,35 @@ def compare(case, model, ids, before):
             expected = oracle.expected_survivors(layer, token, active, keep)
             if len(set(survivors.tolist()) ^ set(expected.tolist())) > 2:
                 raise Wrong(f"step {step} ranks the tokens otherwise than the attention of layer {layer}")
+
+
+def go_on(case, model, ids):
+    """A second turn, with everything kept."""
+
+    def turns():
+        architectures.forget(case, model)
+        first = architectures.generate(case, model, ids, 3)
+        whole = torch.cat([first.sequences, ids[:, :5]], dim=1)
+        return architectures.generate(case, model, whole, 3, past_key_values=first.past_key_values).logits
+
+    expected = turns()
+    with lazyllm.enable(model, ""):
+        found = turns()
+    expect_close(found, expected, 1e-4, "a second turn")
+
+
+def together(case, model, ids):
+    """A batch of two lengths, pruned."""
+    short = architectures.PROMPT - 13
+    mask = torch.ones(2, architectures.PROMPT, dtype=torch.int64)
+    mask[1, :13] = 0
+    with lazyllm.enable(model, lazyllm.PruningSchedule(STAGES)):
+        architectures.forget(case, model)
+        found = architectures.generate(case, model, ids.expand(2, -1), STEPS, mask=mask)
+        for row, length in enumerate((architectures.PROMPT, short)):
+            architectures.forget(case, model)
+            alone = architectures.generate(case, model, ids[:, -length:], STEPS)
+            expect_close([step[row, None] for step in found.logits], alone.logits, 1e-3, f"sequence {row} of a batch")
 
 
 def expect_close(logits, expected, tolerance, what):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
-
 import families
 import pytest
 import torch
@@ -25,11 +23,11 @@ def continued(model, cache, token=5):
 def test_a_cache_ends_with_its_with(model, ids):
     with lazyllm.enable(model, STAGES):
         cache = families.generate(model, ids, 3).past_key_values
-    keys = cache.generation.tokens.keys[0].view.clone()
+    keys = cache.generation.sequences[0].tokens.keys[0].view.clone()
     refuse("belongs to a generation", lambda: continued(model, cache))
     with lazyllm.enable(model, STAGES):
         refuse("earlier generation", lambda: continued(model, cache))
-    assert torch.equal(cache.generation.tokens.keys[0].view, keys)
+    assert torch.equal(cache.generation.sequences[0].tokens.keys[0].view, keys)
 
 
 def test_a_cache_is_no_other_models(model, ids):
@@ -40,9 +38,9 @@ def test_a_cache_is_no_other_models(model, ids):
         continued(model, cache)
     with lazyllm.enable(model, STAGES):
         cache = families.generate(model, ids, 3).past_key_values
-        keys = cache.generation.tokens.keys[0].view.clone()
+        keys = cache.generation.sequences[0].tokens.keys[0].view.clone()
         refuse("belongs to a generation", lambda: continued(other, cache))
-        assert torch.equal(cache.generation.tokens.keys[0].view, keys)
+        assert torch.equal(cache.generation.sequences[0].tokens.keys[0].view, keys)
 
 
 def test_generations_alternate_step_by_step(model, ids):
@@ -95,29 +93,28 @@ def test_a_pass_that_broke_off_leaves_no_cache_to_go_on_with(model, ids):
         refuse("broke off", lambda: continued(model, cache))
 
 
-def test_a_cache_of_ones_own_is_not_taken_twice(model, ids):
-    """It stays empty, so that each chunk would be taken for a prompt of its own, in a `with` and after it."""
+def test_a_cache_of_ones_own_becomes_the_generations(model, ids):
+    """Whoever made it goes on with it, as with the unmodified model."""
 
-    def chunk(cache, start, within):
-        with lazyllm.enable(model, STAGES) if within else nullcontext(), torch.no_grad():
-            return model(ids[:, start : start + 10], past_key_values=cache, logits_to_keep=1)
+    def passes(cache, start, stop):
+        with torch.no_grad():
+            return model(ids[:, start:stop], past_key_values=cache, logits_to_keep=1).logits
 
-    def chunks():
+    with lazyllm.enable(model, STAGES) as lazy:
         cache = DynamicCache()
-        with lazyllm.enable(model, STAGES), torch.no_grad():
-            for start in range(0, 40, 10):
-                model(ids[:, start : start + 10], past_key_values=cache, logits_to_keep=1)
-
-    refuse("stayed empty", chunks)
-    for within in (True, False):
-        cache = DynamicCache()
-        chunk(cache, 0, within=True)
-        refuse("stayed empty", lambda cache=cache, within=within: chunk(cache, 10, within))
-        refuse("stayed empty", lambda cache=cache: model.generate(ids, past_key_values=cache, max_new_tokens=2))
-    with lazyllm.enable(model, STAGES):
-        cache = DynamicCache()
-        refuse("mask is for", lambda: model(ids, past_key_values=cache, attention_mask=ids[:, :9], logits_to_keep=1))
-    assert cache.get_seq_length() == 0  # a pass that was refused has not taken it
+        found = [passes(cache, start, start + 10) for start in range(0, 40, 10)]
+        assert cache.get_seq_length() == 40
+        rows = lazy.stats.rows
+        assert rows[:, 0].tolist() == [10] * 4
+        begun = model(ids[:, :10], logits_to_keep=1)
+        expected = [begun.logits, *(passes(begun.past_key_values, start, start + 10) for start in (10, 20, 30))]
+        assert torch.equal(torch.cat(found), torch.cat(expected))
+        assert torch.equal(lazy.stats.rows, rows)
+        refused = DynamicCache()
+        refuse("mask is of", lambda: model(ids, past_key_values=refused, attention_mask=ids[:, :9], logits_to_keep=1))
+        assert torch.equal(passes(refused, 0, 10), begun.logits)  # a pass that was refused has not taken it
+    refuse("belongs to a generation", lambda: passes(cache, 0, 1))
+    refuse("belongs to a generation", lambda: model.generate(ids, past_key_values=cache, max_new_tokens=2))
 
 
 def test_a_prompt_that_begins_elsewhere_is_refused(model, ids):
@@ -128,7 +125,7 @@ def test_a_prompt_that_begins_elsewhere_is_refused(model, ids):
 
         return call
 
-    refuse("mask is for 50 tokens", first_pass(attention_mask=torch.ones(1, 50, dtype=torch.int64)))
+    refuse("mask is of shape \\(1, 50\\)", first_pass(attention_mask=torch.ones(1, 50, dtype=torch.int64)))
     refuse("position_ids are not 0 to 39", first_pass(position_ids=torch.arange(10, 50)[None]))
     refuse("position_ids are not 0 to 39", first_pass(position_ids=torch.arange(20).repeat(2)[None]))
     refuse("position_ids are not 0 to 39", first_pass(position_ids=torch.arange(20)[None]))
@@ -178,7 +175,7 @@ def test_a_mask_that_hides_tokens_is_seen_in_generate_too(model, ids):
             mask[0, :10] = 0
             model.generate(begun.sequences, attention_mask=mask, past_key_values=begun.past_key_values)
 
-    refuse("without padding", call)
+    refuse("hides tokens that an earlier pass has computed", call)
 
     def loop(model, input_ids, **kwargs):
         output = model(input_ids, attention_mask=torch.ones_like(input_ids), logits_to_keep=1)
@@ -190,7 +187,7 @@ def test_a_mask_that_hides_tokens_is_seen_in_generate_too(model, ids):
         with lazyllm.enable(model, STAGES):
             model.generate(ids, attention_mask=torch.ones_like(ids), custom_generate=loop)
 
-    refuse("without padding", in_a_loop_of_ones_own)
+    refuse("hides tokens that an earlier pass has computed", in_a_loop_of_ones_own)
 
 
 def test_a_mask_shorter_than_the_prompt_is_named(model, ids):
@@ -198,7 +195,7 @@ def test_a_mask_shorter_than_the_prompt_is_named(model, ids):
         with lazyllm.enable(model, STAGES):
             model.generate(ids, attention_mask=torch.ones(1, 35, dtype=torch.int64), max_new_tokens=2)
 
-    refuse("mask is for 35|position_ids are not 0 to 39", call)
+    refuse("mask is of shape|position_ids are not 0 to 39", call)
 
 
 def test_inference_mode_may_end_between_steps(model, ids):

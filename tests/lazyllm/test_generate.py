@@ -89,7 +89,7 @@ def test_half_precision_agrees_with_the_unmodified_model(ids, dtype):
         pruned = families.generate(model, ids, 8)
         cache = pruned.past_key_values
     assert torch.isfinite(torch.stack(pruned.logits)).all()
-    assert cache.generation.tokens.aux.view.dtype == dtype
+    assert cache.generation.sequences[0].tokens.aux.view.dtype == dtype
     assert lazy.stats.active[0].tolist() == [40, 40, 24, 24, 12]
 
 
@@ -183,7 +183,7 @@ def test_a_prompt_of_one_token_runs_with_any_ranking(model, asked):
 
 
 def test_continuous_batching_says_why(model, ids):
-    with lazyllm.enable(model, STAGES), pytest.raises(lazyllm.LazyLLMError, match="one sequence at a time"):
+    with lazyllm.enable(model, STAGES), pytest.raises(lazyllm.LazyLLMError, match="call generate with a batch"):
         model.generate_batch(ids.tolist())
 
 

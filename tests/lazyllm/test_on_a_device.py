@@ -132,15 +132,19 @@ def test_what_is_recorded(device):
         torch.testing.assert_close(found.cpu(), wanted)
 
 
-@pytest.mark.parametrize("new_tokens", [1, 3])
-def test_padding_is_refused(device, new_tokens):
-    model, ids = families.build("llama").to(device.name), families.prompt(40).to(device.name)
+def test_a_batch_of_ragged_prompts(device):
+    model, ids = families.build("llama"), families.prompt(40).expand(3, -1)
     mask = torch.ones_like(ids)
-    mask[0, :3] = 0
-    lazy = lazyllm.enable(model, lazyllm.PruningSchedule(STAGES))
-    with pytest.raises(lazyllm.LazyLLMError, match="the attention mask hides part of the prompt"), lazy:
-        model.generate(ids, attention_mask=mask, max_new_tokens=new_tokens, do_sample=False, eos_token_id=None)
-    pruned(model, ids, STAGES, {})
+    mask[0, :3], mask[2, :30] = 0, 0
+
+    def batch(model):
+        with lazyllm.enable(model, lazyllm.PruningSchedule(STAGES)) as lazy:
+            place = {"inputs": ids.to(model.device), "attention_mask": mask.to(model.device)}
+            found = model.generate(**place, max_new_tokens=6, do_sample=False, eos_token_id=None).tolist()
+        return found, [stats.rows.tolist() for stats in lazy.sequences]
+
+    expected = batch(model)
+    assert batch(model.to(device.name)) == expected
 
 
 def test_passes_of_ones_own(device):

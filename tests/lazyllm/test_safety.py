@@ -96,15 +96,12 @@ def generating(model, **kwargs):
 @pytest.mark.parametrize(
     ("says", "kwargs"),
     [
-        ("sequences at once", {"input_ids": torch.ones(2, 9, dtype=torch.long)}),
-        ("sequences at once", {"num_beams": 3}),
-        ("sequences at once", {"num_return_sequences": 2, "do_sample": True}),
+        ("beam search", {"num_beams": 3}),
         ("use_cache=True", {"use_cache": False}),
         ("leave out", {"cache_implementation": "static"}),
         ("DynamicCache", {"cache_implementation": "offloaded"}),
-        ("one forward pass", {"prefill_chunk_size": 8}),
         ("newest token's alone", {"prompt_lookup_num_tokens": 3}),
-        ("without padding", {"attention_mask": torch.tensor([[0] * 5 + [1] * 35])}),
+        ("at their left", {"attention_mask": torch.tensor([[1] * 35 + [0] * 5])}),
     ],
 )
 def test_unsupported_generation_says_why(model, ids, says, kwargs):
@@ -275,7 +272,7 @@ def test_a_mask_that_hides_tokens_in_a_later_step_is_refused(model, ids):
             mask = torch.tensor([[0] * 20 + [1] * 21])
             model(ids[:, :1], attention_mask=mask, past_key_values=cache)
 
-    refuse("without padding", call)
+    refuse("hides tokens that an earlier pass has computed", call)
 
 
 @pytest.mark.parametrize("what", ["output_hidden_states", "output_attentions"])

@@ -1,0 +1,171 @@
+"""Several sequences as one: the tokens of a batch one after the other, without its padding."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from lazyllm.errors import LazyLLMError
+
+_PER_TOKEN = ("input_ids", "inputs_embeds", "token_type_ids")
+
+
+class Packing:
+    """Tells whose each token of a batch is, pass by pass. What a mask hides is nobody's, and is never computed.
+
+    Attributes:
+        columns: width of the passes so far, padding included.
+    """
+
+    def __init__(self, count: int) -> None:
+        self.columns = 0
+        self._count = count
+        # Which tokens have been computed, bool (count, columns), on the CPU; None means all of them.
+        self._computed: torch.Tensor | None = None
+        # The inputs since a sequence ended, (count, width): its own were left out, and a later turn may ask for them.
+        self._late: torch.Tensor | None = None
+        self._next: tuple[int, torch.Tensor | None, torch.Tensor | None] = 0, None, None
+
+    def advance(self) -> None:
+        """Count the pass that was packed last, which has gone through all layers."""
+        self.columns, self._computed, self._late = self._next
+
+    def pack(
+        self,
+        kwargs: dict[str, Any],
+        seen: list[int],
+        mask: torch.Tensor | None,
+        grows: bool,
+        ended: list[bool],
+        counted: bool,
+    ) -> tuple[dict[str, Any], list[int]]:
+        """A decoder's arguments as those of one sequence, and how many tokens of each are in them.
+
+        Args:
+            kwargs: the arguments, of (count, width) tokens.
+            seen: positions that each sequence has so far.
+            mask: (count, columns + width), which tokens are to be seen; None means all.
+            grows: the mask is not given again, and is that of before with ones for the new tokens.
+            ended: which sequences have ended, so that what comes of them is no token.
+            counted: whether the position_ids are known to be counted from the mask, one after the other.
+
+        Raises:
+            LazyLLMError: the mask, or the positions, are not those of texts that go on.
+        """
+        width = _tokens(kwargs).shape[1]
+        total = self.columns + width
+        self._check_shape(mask, total)
+        if mask is None and not grows and self._computed is not None:
+            raise LazyLLMError("an earlier pass had padding: pass the attention mask, with that part of it as it was")
+        whole = self._computed is None and not any(ended) and (mask is None or bool(mask.all()))
+        if whole and self._count == 1:
+            _check_positions(kwargs, [range(seen[0], seen[0] + width)], None, counted)
+            self._next = total, None, None
+            return kwargs, [width]
+        if whole:
+            new = [width] * self._count
+            ranges = [range(start, start + width) for start in seen]
+            _check_positions(kwargs, ranges, torch.ones(self._count, width, dtype=torch.bool), counted)
+            self._next = total, None, None
+            return _packed(kwargs, ranges, None), new
+        before = torch.ones(self._count, self.columns, dtype=torch.bool) if self._computed is None else self._computed
+        if mask is None:
+            shown = torch.cat([before, ~torch.tensor(ended)[:, None].expand(-1, width)], dim=1)
+        else:
+            shown = mask.bool().cpu()
+            self._check_shown(shown, before, width)
+        fresh = shown.clone()
+        fresh[:, : self.columns] &= ~before
+        places, new = fresh.nonzero(), fresh.sum(dim=1).tolist()
+        ranges = [range(start, start + count) for start, count in zip(seen, new, strict=True)]
+        _check_positions(kwargs, ranges, fresh[:, self.columns :], counted)
+        packed = self._at(kwargs, ranges, places, width)
+        computed = fresh | torch.nn.functional.pad(before, (0, width))
+        late = None if mask is not None else self._later(kwargs.get("input_ids"), any(ended))
+        self._next = total, None if computed.all() else computed, late
+        return packed, new
+
+    def _at(self, kwargs: dict[str, Any], ranges: list[range], places: torch.Tensor, width: int) -> dict[str, Any]:
+        """The arguments for the tokens at these places, (sequence, column), of this pass or of those left out."""
+        late = places[:, 1] < self.columns
+        index = places[:, 0] * width + places[:, 1] - self.columns
+        if late.any():
+            left = 0 if self._late is None else self._late.shape[1]
+            first = self.columns - left
+            if kwargs.get("inputs_embeds") is not None or (places[late, 1] < first).any():
+                raise LazyLLMError("the attention mask shows tokens that it hid in an earlier pass: keep it as it was")
+            index[late] = self._count * width + places[late, 0] * left + places[late, 1] - first
+        return _packed(kwargs, ranges, index, self._late if late.any() else None)
+
+    def _later(self, ids: torch.Tensor | None, ended: bool) -> torch.Tensor | None:
+        """What is to be remembered of the inputs since a sequence ended, these ids (count, width) included."""
+        if ids is None or (self._late is None and not ended):
+            return None
+        return ids if self._late is None else torch.cat([self._late, ids], dim=1)
+
+    def _check_shape(self, mask: Any, total: int) -> None:
+        if mask is None:
+            return
+        if not isinstance(mask, torch.Tensor) or mask.ndim != 2:
+            raise LazyLLMError("an attention mask of its own per query is not supported: LazyLLM is causal")
+        if mask.shape != (self._count, total):
+            raise LazyLLMError(
+                f"the attention mask is of shape {tuple(mask.shape)}, where the tokens are {self._count, total} so "
+                "far: LazyLLM takes a prompt from its first token, and goes on with the cache of its own output"
+            )
+
+    def _check_shown(self, shown: torch.Tensor, before: torch.Tensor, width: int) -> None:
+        if (before & ~shown[:, : self.columns]).any():
+            raise LazyLLMError("the attention mask hides tokens that an earlier pass has computed: keep it as it was")
+        if not shown[:, -1].all():
+            raise LazyLLMError(
+                "the attention mask hides the last token of a sequence: pad prompts at their left, padding_side='left'"
+            )
+
+
+def _tokens(kwargs: dict[str, Any]) -> torch.Tensor:
+    embedded = kwargs.get("inputs_embeds")
+    return kwargs["input_ids"] if embedded is None else embedded
+
+
+def _packed(
+    kwargs: dict[str, Any], ranges: list[range], index: torch.Tensor | None, late: torch.Tensor | None = None
+) -> dict[str, Any]:
+    """The arguments for the tokens at `index` of all, behind which those of `late` lie, at positions from `ranges`."""
+    positions = torch.cat([torch.arange(part.start, part.stop) for part in ranges]).to(_tokens(kwargs).device)
+    changed = {"position_ids": positions[None], "attention_mask": None}
+    for name in _PER_TOKEN:
+        if (given := kwargs.get(name)) is not None:
+            flat = given.flatten(0, 1)
+            if late is not None:
+                flat = torch.cat([flat, late.flatten() if name == "input_ids" else flat.new_zeros(late.numel())])
+            changed[name] = (flat if index is None else flat.index_select(0, index.to(flat.device)))[None]
+    return {name: value for name, value in kwargs.items() if name != "cache_position"} | changed
+
+
+def _check_positions(kwargs: dict[str, Any], ranges: list[range], fresh: torch.Tensor | None, counted: bool) -> None:
+    """Refuse positions other than those that follow on each sequence's tokens so far; reads the device once."""
+    given = kwargs.get("position_ids")
+    if given is None:
+        return
+    first, last = ranges[0].start, ranges[0].stop - 1
+    where = f"{first} to {last}" if len(ranges) == 1 else "those that follow on each sequence's tokens"
+    error = LazyLLMError(
+        f"the position_ids are not {where}, one for each token: LazyLLM takes a text from its first token, without "
+        "gaps, images or packed sequences"
+    )
+    width = _tokens(kwargs).shape[1]
+    if given.shape[-1] != width:
+        raise error
+    if counted:
+        return
+    if fresh is None:
+        found, expected = given, torch.arange(first, last + 1, device=given.device)
+    else:
+        # Tokens that an earlier pass left out come first, and have no positions here.
+        here = [part[len(part) - int(count) :] for part, count in zip(ranges, fresh.sum(dim=1), strict=True)]
+        expected = torch.tensor([position for part in here for position in part], device=given.device)
+        found = given.expand(*given.shape[:-2], len(ranges), width)[..., fresh.to(given.device)]
+    if not bool((found == expected).all()):
+        raise error

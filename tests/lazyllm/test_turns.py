@@ -1,0 +1,184 @@
+"""A generation goes on: second turns, and prompts in chunks."""
+
+from __future__ import annotations
+
+import families
+import pytest
+import reference
+import torch
+from batching import PAD, answers, padded, same
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from refusals import refuse
+
+import lazyllm
+
+STAGES = [(1, 0.6), (3, 0.5)]
+
+
+def text(length, seed):
+    return families.prompt(length, seed=seed)[0].tolist()
+
+
+def conversation(model, turns, new_tokens, selection=None, stages=STAGES, **generation):
+    """Greedy answers to one turn after the other; the tokens of all answers, and the stats."""
+    ids, cache, found = torch.zeros(1, 0, dtype=torch.int64), None, []
+    asked = {"max_new_tokens": new_tokens, "do_sample": False, "eos_token_id": None, "return_dict_in_generate": True}
+    with lazyllm.enable(model, stages, selection=selection, record_positions=True) as lazy:
+        for turn in turns:
+            ids = torch.cat([ids, torch.tensor([turn])], dim=1)
+            going_on = {} if cache is None else {"past_key_values": cache}
+            output = model.generate(ids, attention_mask=torch.ones_like(ids), **going_on, **asked, **generation)
+            found += output.sequences[0, ids.shape[1] :].tolist()
+            ids, cache = output.sequences, output.past_key_values
+        assert cache.stats is lazy.stats  # of one generation
+    return found, lazy.stats
+
+
+def check(model, turns, new_tokens, stages=STAGES, chunk=None):
+    found, stats = conversation(model, turns, new_tokens, stages=stages, prefill_chunk_size=chunk)
+    expected = reference.run(model, turns[0], stages, new_tokens, turns[1:], chunk)
+    assert found == expected.tokens
+    assert [[layer.tolist() for layer in step] for step in stats.computed] == expected.rows
+    assert [[layer.tolist() for layer in step] for step in stats.positions] == expected.active
+    return stats
+
+
+@pytest.mark.parametrize("chunk", [None, 7])
+@pytest.mark.parametrize("family", ["llama", "mistral", "qwen2", "qwen3"])
+def test_turns_are_the_references(family, chunk):
+    model = families.build(family, dtype=torch.float64)
+    check(model, [text(33, 1), text(9, 2), text(1, 3), text(4, 4)], 5, chunk=chunk)
+
+
+@given(
+    st.lists(st.integers(1, 14), min_size=1, max_size=3),
+    st.lists(st.floats(0.05, 0.95), min_size=2, max_size=2),
+    st.integers(1, 4),
+    st.one_of(st.none(), st.integers(1, 9)),
+    st.integers(0, 2**16),
+)
+@settings(max_examples=15, derandomize=True, deadline=None)
+def test_any_conversation(lengths, keeps, new_tokens, chunk, seed):
+    model = families.build("llama", seed=seed % 3, dtype=torch.float64)
+    turns = [text(length, seed + place) for place, length in enumerate(lengths)]
+    check(model, turns, new_tokens, [(1, keeps[0]), (3, keeps[1])], chunk)
+
+
+def test_what_the_first_question_pruned_comes_back_for_the_second():
+    stats = check(families.build("llama", dtype=torch.float64), [text(40, 1), text(12, 2)], 3)
+    first, second = stats.computed[0][4], stats.computed[3][4]
+    back = set(second.tolist()) - set(range(42, 55))
+    assert back
+    assert not back & set(first.tolist())
+
+
+@pytest.mark.parametrize("family", families.FAMILIES)
+@pytest.mark.parametrize("chunk", [None, 6])
+def test_nothing_pruned_is_the_unmodified_model(family, chunk):
+    """In every family, and over windows that the conversation outgrows."""
+    changes = {"sliding_window": 16} if family == "gemma3" else {}
+    model = families.build(family, dtype=torch.float64, **changes)
+    turns = [text(20, 1), text(7, 2)]
+    ids, expected = torch.zeros(1, 0, dtype=torch.int64), []
+    for turn in turns:
+        ids = torch.cat([ids, torch.tensor([turn])], dim=1)
+        whole = families.generate(model, ids, 5).sequences
+        expected += whole[0, ids.shape[1] :].tolist()
+        ids = whole
+    found, stats = conversation(model, turns, 5, stages=[], prefill_chunk_size=chunk)
+    assert found == expected
+    assert stats.rows.sum(dim=0).tolist() == [36] * len(stats.rows[0])  # each token once, but for the last
+
+
+@pytest.mark.parametrize(
+    "selection",
+    [
+        lazyllm.Importance(queries=4),
+        lazyllm.Importance(queries=3, pooling=3, heads="max", layers=2, value_norm=True, first=2, last=2),
+        lazyllm.StaticSelection(),
+    ],
+    ids=["queries", "all", "static"],
+)
+def test_other_rankings_go_on(selection):
+    """A turn of one new token beside the last answer's is a step like any other, and each token is computed once."""
+    model = families.build("llama", dtype=torch.float64)
+    stages = [(2, 0.5)] if isinstance(selection, lazyllm.StaticSelection) else STAGES
+    turns = [text(30, 1), text(8, 2), text(5, 3)]
+    _, stats = conversation(model, turns, 4, selection, stages)
+    for layer in range(5):
+        computed = torch.cat([step[layer] for step in stats.computed]).tolist()
+        assert len(computed) == len(set(computed))
+    protected = getattr(selection, "queries", 1)
+    for step, active in enumerate(stats.positions):
+        total = int(active[0][-1]) + 1
+        for layer in range(5):
+            assert set(range(total - min(protected, len(active[layer])), total)) <= set(active[layer].tolist()), step
+
+
+def test_a_static_selection_prunes_no_later_turn():
+    model = families.build("llama", dtype=torch.float64)
+    _, stats = conversation(model, [text(30, 1), text(8, 2)], 4, lazyllm.StaticSelection(), [(2, 0.5)])
+    frozen = stats.positions[0][4].tolist()
+    assert len(frozen) == 15
+    assert stats.positions[-1][4].tolist() == frozen + list(range(30, 45))
+
+
+@pytest.mark.parametrize("ends", [False, True])
+def test_a_batch_of_conversations(ends):
+    """Sequences that end at different times, and go on together: what came after their ends stays padding."""
+    model = families.build("llama", dtype=torch.float64)
+    prompts, seconds = [text(9, 1), text(21, 2), text(14, 3)], [text(5, 4), text(1, 5), text(8, 6)]
+    end = None
+    if ends:
+        free, _ = conversation(model, prompts[:1], 8)
+        end = free[3]
+    asked = {"max_new_tokens": 8, "do_sample": False, "eos_token_id": end, "return_dict_in_generate": True}
+    asked["pad_token_id"] = PAD
+    expected, stats = [], []
+    for prompt, second in zip(prompts, seconds, strict=True):
+        with lazyllm.enable(model, STAGES, record_positions=True) as lazy:
+            first = model.generate(torch.tensor([prompt]), **asked)
+            ids = torch.cat([first.sequences, torch.tensor([second])], dim=1)
+            whole = model.generate(ids, past_key_values=first.past_key_values, **asked).sequences
+        expected.append((first.sequences[0, len(prompt) :].tolist(), whole[0, ids.shape[1] :].tolist()))
+        stats.append(lazy.stats)
+    ids, mask = padded(prompts)
+    with lazyllm.enable(model, STAGES, record_positions=True) as lazy:
+        first = model.generate(ids, attention_mask=mask, **asked)
+        begun = answers(first.sequences, ids.shape[1], end)
+        width = first.sequences.shape[1] - ids.shape[1]
+        of_answers = torch.tensor([[1] * len(row) + [0] * (width - len(row)) for row in begun])
+        ids, more = padded(seconds)
+        mask = torch.cat([mask, of_answers, more], dim=1)
+        ids = torch.cat([first.sequences, ids], dim=1)
+        whole = model.generate(ids, attention_mask=mask, past_key_values=first.past_key_values, **asked).sequences
+    assert list(zip(begun, answers(whole, ids.shape[1], end), strict=True)) == expected
+    for found, wanted in zip(lazy.sequences, stats, strict=True):
+        same(found, wanted)
+
+
+def test_chunks_of_a_batch():
+    model = families.build("llama", dtype=torch.float64)
+    ids = torch.tensor([text(24, 1), text(24, 2)])
+    asked = {"max_new_tokens": 4, "do_sample": False, "eos_token_id": None, "prefill_chunk_size": 10}
+    with lazyllm.enable(model, STAGES) as lazy:
+        expected, stats = [], []
+        for row in ids:
+            expected.append(model.generate(row[None], **asked)[0].tolist())
+            stats.append(lazy.stats)
+        assert model.generate(ids, **asked).tolist() == expected
+        for found, wanted in zip(lazy.sequences, stats, strict=True):
+            same(found, wanted)
+
+
+def test_a_chunk_of_padding_alone_is_refused():
+    """A sequence that has not begun has no newest token, and so no logits."""
+    model = families.build("llama")
+    ids, mask = padded([text(3, 1), text(24, 2)])
+
+    def call():
+        with lazyllm.enable(model, STAGES):
+            model.generate(ids, attention_mask=mask, max_new_tokens=4, prefill_chunk_size=10)
+
+    refuse("hides the last token of a sequence|chunk", call)
