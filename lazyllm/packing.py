@@ -120,7 +120,8 @@ class Packing:
             raise LazyLLMError("the attention mask hides tokens that an earlier pass has computed: keep it as it was")
         if not shown[:, -1].all():
             raise LazyLLMError(
-                "the attention mask hides the last token of a sequence: pad prompts at their left, padding_side='left'"
+                "the attention mask hides a sequence's last token of the pass: pad prompts at their left, "
+                "padding_side='left', and no further than each has a token in every chunk"
             )
 
 
@@ -137,6 +138,8 @@ def _packed(
     changed = {"position_ids": positions[None], "attention_mask": None}
     for name in _PER_TOKEN:
         if (given := kwargs.get(name)) is not None:
+            if given.shape[:2] != _tokens(kwargs).shape[:2]:
+                raise LazyLLMError(f"the {name} are of shape {tuple(given.shape)}, which is not one for each token")
             flat = given.flatten(0, 1)
             if late is not None:
                 flat = torch.cat([flat, late.flatten() if name == "input_ids" else flat.new_zeros(late.numel())])

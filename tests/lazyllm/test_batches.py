@@ -137,6 +137,21 @@ def test_embeddings_in_place_of_ids(model):
     assert torch.equal(found, expected)
 
 
+def test_token_types_are_each_tokens_own():
+    model, prompts = families.build("gpt2", dtype=torch.float64), texts(9, 14)
+    ids, mask = padded(prompts)
+    kinds = ids % 3
+    with lazyllm.enable(model, STAGES), torch.no_grad():
+        expected = [
+            model(row[None, -length:], token_type_ids=kind[None, -length:], logits_to_keep=1).logits
+            for row, kind, length in zip(ids, kinds, (9, 14), strict=True)
+        ]
+        found = model(ids, attention_mask=mask, token_type_ids=kinds, logits_to_keep=1).logits
+        torch.testing.assert_close(found, torch.cat(expected))
+        wide = torch.cat([kinds, kinds], dim=1)
+        refuse("not one for each token", lambda: model(ids, attention_mask=mask, token_type_ids=wide, logits_to_keep=1))
+
+
 def test_a_loop_of_ones_own(model):
     prompts = texts(9, 14)
     ids, mask = padded(prompts)
