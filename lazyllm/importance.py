@@ -135,8 +135,11 @@ class Importance(Selection, checked=False):
             latest, positions = query[:, :, -count:].clone(), held[-count:]
         else:
             earlier, before = self._queries[layer]
-            latest = torch.cat([earlier, query[:, :, -1:]], dim=2)[:, :, -count:]
-            positions = torch.cat([before, before.new_full((1,), self.cache.seen)])[-count:]
+            rows = self.cache.rows(self.cache.segment_of[layer])[-min(self.cache.new, count) :]
+            if self.cache.new > 1:
+                rows = rows[rows >= self.cache.seen]  # what is revived asked when it was new
+            latest = torch.cat([earlier, query[:, :, -rows.shape[0] :]], dim=2)[:, :, -count:]
+            positions = torch.cat([before, rows])[-count:]
         self._queries[layer] = latest, positions
         visible = held <= positions[:, None]
         return latest, visible if present is None else visible & present

@@ -7,7 +7,7 @@ active members at or before them. The ranking is the one formula, head by head, 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import reference
 import torch
@@ -37,8 +37,12 @@ def run(
     stages: list[tuple[int, float]],
     importance: lazyllm.Importance,
     new_tokens: int,
+    turns: Sequence[list[int]] = (),
 ) -> reference.Trace:
-    """Greedy generation with the parts of `importance` on a Llama, Mistral, Qwen2 or Qwen3 model."""
+    """Greedy generation with the parts of `importance` on a Llama, Mistral, Qwen2 or Qwen3 model.
+
+    Each of `turns` follows on the answer before it, and is answered with `new_tokens` more.
+    """
     stages = [(layer, keep) for layer, keep in stages if keep < 1]  # one that keeps everything is none
     keep_after = dict(stages)
     layers, heads = model.model.layers, model.config.num_attention_heads
@@ -47,8 +51,10 @@ def run(
     cached: list[dict[int, tuple[torch.Tensor, torch.Tensor]]] = [{} for _ in layers]
     asked: list[dict[int, torch.Tensor]] = [{} for _ in layers]  # a layer's queries, by position, oldest first
     with torch.no_grad():
-        for step in range(new_tokens):
-            newest = len(tokens) - 1
+        for step in range(new_tokens * (1 + len(turns))):
+            if step and step % new_tokens == 0:
+                tokens += turns[step // new_tokens - 1]
+            first_new, newest = len(cached[0]), len(tokens) - 1
             for position in range(len(tokens)):
                 if position not in cached[0]:
                     hidden[position] = model.model.embed_tokens.weight[tokens[position]]
@@ -63,8 +69,8 @@ def run(
                     query, key, value = reference._project(model, layer, hidden[position], position)
                     queries[position] = query
                     cached[index][position] = (_per_head(key, heads), _per_head(value, heads))
-                # What is revived in decoding has been asked for before: of its queries only the newest joins.
-                asked[index].update(queries if step == 0 else {newest: queries[newest]})
+                # What is revived later asked when it was new: only the new tokens' queries join.
+                asked[index].update({position: query for position, query in queries.items() if position >= first_new})
                 for position in rows:
                     seen = [other for other in active if other <= position]
                     weights = _probabilities(layer, queries[position], [cached[index][j][0] for j in seen])
@@ -92,7 +98,7 @@ def run(
             trace.active.append(step_active)
             logits = model.lm_head(model.model.norm(hidden[newest]))
             tokens.append(int(logits.argmax()))
-    trace.tokens = tokens[len(prompt) :]
+            trace.tokens.append(tokens[-1])
     return trace
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import families
+import naive_importance
 import pytest
 import reference
 import torch
@@ -89,6 +90,17 @@ def test_nothing_pruned_is_the_unmodified_model(family, chunk):
     found, stats = conversation(model, turns, 5, stages=[], prefill_chunk_size=chunk)
     assert found == expected
     assert stats.rows.sum(dim=0).tolist() == [36] * len(stats.rows[0])  # each token once, but for the last
+
+
+@pytest.mark.parametrize("parts", [*naive_importance.ALONE.values(), naive_importance.ALL], ids=str)
+def test_every_part_of_the_importance_goes_on(parts):
+    model, importance = families.build("llama", dtype=torch.float64), lazyllm.Importance(**parts)
+    turns = [text(30, 1), text(8, 2), text(1, 3), text(3, 4)]
+    found, stats = conversation(model, turns, 4, importance)
+    expected = naive_importance.run(model, turns[0], STAGES, importance, 4, turns[1:])
+    assert found == expected.tokens
+    assert [[layer.tolist() for layer in step] for step in stats.computed] == expected.rows
+    assert [[layer.tolist() for layer in step] for step in stats.positions] == expected.active
 
 
 @pytest.mark.parametrize(
