@@ -36,6 +36,7 @@ class Generation:
         self.sequences = [Sequence(setup) for _ in range(count)]
         self.packing = Packing(count)
         self._live: list[Sequence] = []  # those with tokens in the pass under way
+        self._segments: list[Segment] = []  # theirs of the layer that runs, or ran last
         self._inputs = LayerInputs(several=count > 1)
         self._last = len(setup.windows) - 1
         self._last_layer = LastLayer()
@@ -92,7 +93,7 @@ class Generation:
         """
         if not self._in_layer:
             return self.packing.columns
-        parts = [(sequence.tokens, sequence.tokens.segment_of[self._layer]) for sequence in self._live]
+        parts = [(sequence.tokens, segment) for sequence, segment in zip(self._live, self._segments, strict=True)]
         if len(parts) == 1:
             ((tokens, segment),) = parts
             if self._last_layer.alone or segment.n_rows == 1:
@@ -111,20 +112,21 @@ class Generation:
         is what the Aux Cache keeps of a token that a stage in between leaves behind.
         """
         hidden = args[0] if args else kwargs.get("hidden_states")
-        segments, before = self._segments(layer), self._segments(max(layer - 1, 0))
+        segments = [sequence.tokens.segment_of[layer] for sequence in self._live]
+        before = self._segments if layer else segments
         expected = (1, sum(segment.n_rows for segment in before))
         if layer != self._layer + 1 or not isinstance(hidden, torch.Tensor) or hidden.shape[:-1] != expected:
             raise unsupported("the decoder layers do not pass one hidden state a token from each to the next")
         if segments[0] is not before[0]:
             hidden = self._cross(before, hidden)
             args, kwargs = with_hidden(hidden, args, kwargs)
-        self._layer, self._in_layer, self._attended = layer, True, False
+        self._layer, self._segments, self._in_layer, self._attended = layer, segments, True, False
         self._rows = [segment.n_rows for segment in segments]
-        if self._prefilling or not self._inputs.stay(layer):
+        if self._prefilling or not self._inputs.stay(layer, segments):
             if any(isinstance(value, torch.Tensor) for value in args[1:]):
                 raise LazyLLMError("the decoder layers take positional tensors that LazyLLM does not know how to prune")
             self._rotary = "position_embeddings" in kwargs
-            kwargs = self._inputs.for_rows(layer, kwargs)
+            kwargs = self._inputs.for_rows(layer, segments, kwargs)
         self._alone = layer == self._last and sum(self._rows) > len(self._live) and self._last_layer.serves(module)
         if self._alone:
             self._newest = self._newest_rows()
@@ -154,9 +156,6 @@ class Generation:
         places = [index for index, sequence in enumerate(self.sequences) if sequence in self._live]
         whole = hidden.new_zeros(len(self.sequences), *hidden.shape[1:])
         return whole.index_copy(0, torch.tensor(places, device=hidden.device), hidden)
-
-    def _segments(self, layer: int) -> list[Segment]:
-        return [sequence.tokens.segment_of[layer] for sequence in self._live]
 
     def _newest_rows(self) -> torch.Tensor | None:
         """Which of the rows are the sequences' newest tokens, int64 (sequences,); None: the last one is."""

@@ -15,11 +15,15 @@ _PER_TOKEN = ("output_attentions", "output_hidden_states", "output_router_logits
 _KNOWN = {"input_ids", "inputs_embeds", "attention_mask", "position_ids", "token_type_ids", "cache_position"}
 
 
+def given_tokens(kwargs: dict[str, Any]) -> Any:
+    """A forward pass's input: its embeddings, or else its ids."""
+    embedded = kwargs.get("inputs_embeds")
+    return kwargs.get("input_ids") if embedded is None else embedded
+
+
 def size(kwargs: dict[str, Any]) -> tuple[int, int]:
     """Number of sequences in a forward pass's input, and its tokens for each, padding included."""
-    tokens = kwargs.get("inputs_embeds")
-    if tokens is None:
-        tokens = kwargs.get("input_ids")
+    tokens = given_tokens(kwargs)
     if not isinstance(tokens, torch.Tensor) or tokens.ndim < 2 or 0 in tokens.shape[:2]:
         raise LazyLLMError("the model was called without input_ids or inputs_embeds of shape (sequences, tokens)")
     return tokens.shape[0], tokens.shape[1]

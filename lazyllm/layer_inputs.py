@@ -8,7 +8,7 @@ import torch
 
 from lazyllm.buffers import GrowingTensor
 from lazyllm.errors import unsupported
-from lazyllm.tokens import TokenCache
+from lazyllm.tokens import Segment, TokenCache
 
 # The dimension that counts tokens: rotary tables are (batch, tokens, head_dim), position ids (batch, tokens).
 _TOKEN_DIM = {"position_embeddings": -2, "position_ids": -1, "cache_position": -1}
@@ -45,35 +45,32 @@ class LayerInputs:
         if self._places is None:
             self._unplaced.clear()
 
-    def stay(self, layer: int) -> bool:
+    def stay(self, layer: int, segments: list[Segment]) -> bool:
         """Whether `layer` needs nothing done to its arguments in a decoding step."""
-        return layer not in self._first_with_table and self._are_input(layer)
+        return layer not in self._first_with_table and self._are_input(segments)
 
-    def for_rows(self, layer: int, kwargs: dict[str, Any]) -> dict[str, Any]:
-        """`kwargs` of decoder layer `layer` with every per-token argument taken at the rows it computes."""
+    def for_rows(self, layer: int, segments: list[Segment], kwargs: dict[str, Any]) -> dict[str, Any]:
+        """`kwargs` of decoder layer `layer` with every per-token argument taken at the rows of its `segments`."""
         changed = {}
         for name, value in kwargs.items():
             if name in _TOKEN_DIM and value is not None:
                 table = self._table(name, layer, value)
-                if not self._are_input(layer):
-                    segment = self._now[0].segment_of[layer]
-                    key = (id(table), segment.layers.start)
+                if not self._are_input(segments):
+                    key = (id(table), segments[0].layers.start)
                     if key not in self._gathered:
-                        self._gathered[key] = table.at(self._places_of_rows(layer))
+                        self._gathered[key] = table.at(self._places_of_rows(segments))
                     changed[name] = self._gathered[key]
             elif isinstance(value, torch.Tensor) and name not in ("hidden_states", "attention_mask"):
                 raise unsupported(f"the decoder layers take a tensor {name!r} that LazyLLM does not know how to prune")
         return {**kwargs, **changed} if changed else kwargs
 
-    def _are_input(self, layer: int) -> bool:
-        """Whether the rows of a layer are the tokens that the model was given, which the newest always is among."""
-        segments = [tokens.segment_of[layer] for tokens in self._now]
+    def _are_input(self, segments: list[Segment]) -> bool:
+        """Whether the rows are the tokens that the model was given, which the newest always is among."""
         return segments[0].rows is None or all(
             tokens.new == segment.n_rows == 1 for tokens, segment in zip(self._now, segments, strict=True)
         )
 
-    def _places_of_rows(self, layer: int) -> torch.Tensor:
-        segments = [tokens.segment_of[layer] for tokens in self._now]
+    def _places_of_rows(self, segments: list[Segment]) -> torch.Tensor:
         if self._places is None:
             return segments[0].rows
         start = segments[0].layers.start

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from lazyllm.errors import LazyLLMError
+from lazyllm.inputs import given_tokens
 
 _PER_TOKEN = ("input_ids", "inputs_embeds", "token_type_ids")
 
@@ -53,7 +54,7 @@ class Packing:
         Raises:
             LazyLLMError: the mask, or the positions, are not those of texts that go on.
         """
-        width = _tokens(kwargs).shape[1]
+        width = given_tokens(kwargs).shape[1]
         total = self.columns + width
         self._check_shape(mask, total)
         if mask is None and not grows and self._computed is not None:
@@ -125,20 +126,15 @@ class Packing:
             )
 
 
-def _tokens(kwargs: dict[str, Any]) -> torch.Tensor:
-    embedded = kwargs.get("inputs_embeds")
-    return kwargs["input_ids"] if embedded is None else embedded
-
-
 def _packed(
     kwargs: dict[str, Any], ranges: list[range], index: torch.Tensor | None, late: torch.Tensor | None = None
 ) -> dict[str, Any]:
     """The arguments for the tokens at `index` of all, behind which those of `late` lie, at positions from `ranges`."""
-    positions = torch.cat([torch.arange(part.start, part.stop) for part in ranges]).to(_tokens(kwargs).device)
+    positions = torch.cat([torch.arange(part.start, part.stop) for part in ranges]).to(given_tokens(kwargs).device)
     changed = {"position_ids": positions[None], "attention_mask": None}
     for name in _PER_TOKEN:
         if (given := kwargs.get(name)) is not None:
-            if given.shape[:2] != _tokens(kwargs).shape[:2]:
+            if given.shape[:2] != given_tokens(kwargs).shape[:2]:
                 raise LazyLLMError(f"the {name} are of shape {tuple(given.shape)}, which is not one for each token")
             flat = given.flatten(0, 1)
             if late is not None:
@@ -158,7 +154,7 @@ def _check_positions(kwargs: dict[str, Any], ranges: list[range], fresh: torch.T
         f"the position_ids are not {where}, one for each token: LazyLLM takes a text from its first token, without "
         "gaps, images or packed sequences"
     )
-    width = _tokens(kwargs).shape[1]
+    width = given_tokens(kwargs).shape[1]
     if given.shape[-1] != width:
         raise error
     if counted:

@@ -112,9 +112,8 @@ def _guarded(config: DictConfig, kind: type, module: str, function: str) -> str:
         raise SystemExit(1) from None  # who read the output has gone: there is nobody to tell
     except Exception as error:
         if isinstance(error, Busy) and about.mode == RunMode.MULTIRUN:
-            print(
-                f"{error}: skipped, that process goes on with it"
-            )  # as when a sweep is started anew while its jobs still run
+            # As when a sweep is started anew while its jobs still run.
+            print(f"{error}: skipped, that process goes on with it")
             return ""
         known = failures.known(error, config.get("method") or {})
         if known is None:
