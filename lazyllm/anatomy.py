@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+import torch
 from torch import nn
+from torch.distributed import ProcessGroup
 from transformers import DynamicCache, PreTrainedConfig, PreTrainedModel
 
 from lazyllm.attention import NAME
@@ -24,10 +26,15 @@ ENABLED = (
 
 @dataclass(frozen=True)
 class Anatomy:
-    """The module that runs the decoder layers of a model one after the other, and these layers."""
+    """The module that runs the decoder layers of a model one after the other, and these layers.
+
+    Attributes:
+        group: the processes among which the model's heads are split; None means one process.
+    """
 
     decoder: PreTrainedModel
     layers: nn.ModuleList
+    group: ProcessGroup | None = None
 
 
 def dissect(model: nn.Module, newest_only: bool = False) -> Anatomy:
@@ -66,7 +73,7 @@ def dissect(model: nn.Module, newest_only: bool = False) -> Anatomy:
         )
     _refuse_unsupported(name, found[0], model)
     _refuse_altered(name, found[0], model)
-    return found[0]
+    return replace(found[0], group=_tensor_parallel(name, model))
 
 
 def check_same(model: PreTrainedModel, anatomy: Anatomy) -> None:
@@ -120,24 +127,35 @@ def _refuse_unsupported(name: str, anatomy: Anatomy, model: PreTrainedModel) -> 
 
 def _refuse_altered(name: str, anatomy: Anatomy, model: PreTrainedModel) -> None:
     """Refuse what was done to the model after it was built."""
-    parameters = list(model.parameters())
-    processes = any(getattr(model, f"{kind}_size", None) not in (None, 1) for kind in ("tp", "fsdp"))
-    # Parameters that are split over processes know of the mesh of devices.
-    if processes or any(hasattr(parameter, "device_mesh") for parameter in parameters):
-        raise LazyLLMError(
-            f"{name} is split over several processes, each of which would rank tokens by its own part: LazyLLM needs "
-            "the whole model in one"
-        )
-    devices = {parameter.device for parameter in parameters}
-    if len(devices) > 1:
-        listed = ", ".join(sorted(map(str, devices)))
-        raise LazyLLMError(f"{name} is spread over {listed}: LazyLLM needs the whole model on one device")
     if any(_compiled(part) for part in (model, anatomy.decoder, *anatomy.layers)):
         raise LazyLLMError(f"{name} is compiled, which would pass LazyLLM by: load it anew and leave out torch.compile")
 
 
+def _tensor_parallel(name: str, model: PreTrainedModel) -> ProcessGroup | None:
+    """The processes among which a model's heads are split; every other way of splitting a model is refused."""
+    config = getattr(model.config, "distributed_config", None)
+    sizes = {kind: getattr(config, f"{kind}_size", None) or 1 for kind in ("pp", "dp", "fsdp", "ep")}
+    sizes |= {kind: getattr(model, f"{kind}_size", None) or 1 for kind in ("tp", "fsdp")}
+    mesh = getattr(model, "_device_mesh", None)
+    if mesh is not None and sizes["tp"] > 1 and all(size == 1 for kind, size in sizes.items() if kind != "tp"):
+        return mesh["tp"].get_group() if mesh.ndim > 1 else mesh.get_group()
+    # Parameters that are split over processes know of the mesh of devices.
+    if set(sizes.values()) != {1} or any(hasattr(parameter, "device_mesh") for parameter in model.parameters()):
+        raise LazyLLMError(
+            f"{name} is split over several processes in a way that LazyLLM does not know: load the whole model with "
+            "DistributedConfig(tp_size=...) alone, or in one process"
+        )
+    return None
+
+
 def _compiled(module: nn.Module) -> bool:
     return module._compiled_call_impl is not None or hasattr(module.forward, "_torchdynamo_orig_callable")
+
+
+def runs_on(layer: nn.Module, hidden: torch.Tensor) -> torch.device | int | str:
+    """Where a layer runs: where its input is, unless the model has a `device_map`, whose hooks move it there."""
+    device = getattr(getattr(layer, "_hf_hook", None), "execution_device", None)
+    return hidden.device if device is None else device
 
 
 def windows(config: PreTrainedConfig, num_layers: int) -> list[int | None]:

@@ -47,6 +47,11 @@ class GrowingTensor:
         if old is not None:
             self._data.narrow(self.dim, 0, old.shape[self.dim]).copy_(old)
 
+    def to(self, device: torch.device) -> None:
+        """Move the tensor to a device."""
+        if self._data is not None:
+            self._data = self._data.to(device)
+
     @property
     def view(self) -> torch.Tensor:
         """What has been written so far, as a view."""

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from lazyllm.anatomy import runs_on
 from lazyllm.attention import CURRENT, WindowMask
 from lazyllm.errors import LazyLLMError, unsupported
 from lazyllm.inputs import check_rotary
@@ -100,7 +101,7 @@ class Generation:
                 return tokens.total - 1
             if segment.rows is None:
                 return tokens.seen
-        rows = torch.cat([tokens.rows(segment) for tokens, segment in parts])
+        rows = torch.cat([tokens.rows(segment) for tokens, segment in parts]).to(self._device)
         if self._last_layer.alone:
             rows = rows.index_select(0, self._newest.to(rows.device))
         return rows - torch.arange(rows.shape[0], device=rows.device)
@@ -121,6 +122,7 @@ class Generation:
             hidden = self._cross(before, hidden)
             args, kwargs = with_hidden(hidden, args, kwargs)
         self._layer, self._segments, self._in_layer, self._attended = layer, segments, True, False
+        self._device = runs_on(module, hidden)
         self._rows = [segment.n_rows for segment in segments]
         if self._prefilling or not self._inputs.stay(layer, segments):
             if any(isinstance(value, torch.Tensor) for value in args[1:]):

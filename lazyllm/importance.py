@@ -18,7 +18,7 @@ _PROTECTED = float(1 << 40)
 
 
 @dataclass(unsafe_hash=True)
-class Importance(Selection, checked=False):
+class Importance(Selection, checked=False, parallel=True):
     """Rank at every step anew by how much the next token needs each token; without arguments it is Eq. 1, `eq1`.
 
     With the attention probability `a[h, q, j]`, (heads, queries, tokens), of query `q` on token `j` in head `h` of the
@@ -105,10 +105,10 @@ class Importance(Selection, checked=False):
             # A query older than all active tokens sees none of them.
             attention = attention.nan_to_num(0.0).mean(dim=3, keepdim=True)
         found = attention.amax(dim=(1, 2, 3)) if self.heads == "max" else attention.mean(dim=(1, 2, 3))
-        importance = self.by_position(layer, found[0])
+        importance = self.by_position(layer, self.over_processes(found[0], self.heads))
         of_segment = self.cache.segment_of[layer].layers
         if layer > max(of_segment[0], of_segment[-1] - self.layers + 1):
-            importance = torch.maximum(self.importance, importance)
+            importance = torch.maximum(self.importance.to(importance.device), importance)
         self.importance = importance
 
     def survivors(self, layer: int, count: int) -> torch.Tensor:

@@ -79,8 +79,8 @@ class LayerInputs:
                 places = self._places.setdefault(tokens, GrowingTensor(0))
                 places.append(torch.arange(arrived.start, arrived.stop, device=segments[0].rows.device))
             self._unplaced.clear()
-            places = [self._places[tokens].view[part.rows] for tokens, part in zip(self._now, segments, strict=True)]
-            self._rows[start] = torch.cat(places)
+            parts = [(self._places[tokens].view, part.rows) for tokens, part in zip(self._now, segments, strict=True)]
+            self._rows[start] = torch.cat([places[rows.to(places.device)] for places, rows in parts])
         return self._rows[start]
 
     def _table(self, name: str, layer: int, value: Any) -> _Table:
@@ -144,5 +144,5 @@ class _Table:
             part.append(piece)
 
     def at(self, positions: torch.Tensor) -> Any:
-        taken = tuple(part.view.index_select(part.dim, positions) for part in self.parts)
+        taken = tuple(part.view.index_select(part.dim, positions.to(part.view.device)) for part in self.parts)
         return taken if self.is_tuple else taken[0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+from torch.distributed import ProcessGroup, ReduceOp, all_reduce
 
 
 def newest_row(
@@ -46,6 +47,24 @@ def attention_on(
     if visible is not None:
         scores = scores.masked_fill(~visible, float("-inf"))
     return scores.softmax(dim=-1)
+
+
+def over_processes(importance: torch.Tensor, group: ProcessGroup | None, how: str) -> torch.Tensor:
+    """Importance over all the model's query heads, from that over each process's own; one all-reduce.
+
+    Args:
+        importance: (n,), the mean or the largest over the heads of this process, as many as each has.
+        group: the processes among which the model's heads are split; None means one process.
+        how: `mean` or `max`.
+
+    Returns:
+        (n,), the same in all processes.
+    """
+    if group is None:
+        return importance
+    importance = importance.clone()
+    all_reduce(importance, ReduceOp.MAX if how == "max" else ReduceOp.SUM, group)
+    return importance if how == "max" else importance / group.size()
 
 
 def most_important(importance: torch.Tensor, count: int) -> torch.Tensor:

@@ -7,9 +7,10 @@ from abc import ABC, abstractmethod
 from typing import Any
 
 import torch
+from torch.distributed import ProcessGroup
 
 from lazyllm.errors import LazyLLMError
-from lazyllm.ranking import most_important, newest_row
+from lazyllm.ranking import most_important, newest_row, over_processes
 from lazyllm.tokens import Segment, TokenCache
 
 
@@ -24,6 +25,9 @@ class Selection(ABC):
         revives: whether a token that was left behind may go on in a later step.
         checked: whether what `survivors` returns is checked at every stage, which takes a read of the device each time.
             A subclass is, unless it says `class Mine(Selection, checked=False)`.
+        parallel: whether it ranks alike in all processes of a tensor-parallel model, by `over_processes`. A subclass
+            says so with `class Mine(Selection, parallel=True)`.
+        group: the processes among which the model's heads are split; None means one process.
         importance: set by `observe`: the importance of each position, (positions,), negative where it takes no part.
         cache: the generation's state, prompt length and positions so far among it.
     """
@@ -31,12 +35,14 @@ class Selection(ABC):
     single_stage = False
     revives = True
     checked = True
+    parallel = False
+    group: ProcessGroup | None = None
     importance: torch.Tensor
     cache: TokenCache
 
-    def __init_subclass__(cls, checked: bool = True, **kwargs: Any) -> None:
+    def __init_subclass__(cls, checked: bool = True, parallel: bool = False, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        cls.checked = checked
+        cls.checked, cls.parallel = checked, parallel
 
     def copy_for(self, cache: TokenCache) -> Selection:
         """The copy that one generation works on."""
@@ -92,6 +98,13 @@ class Selection(ABC):
         """Importance of each position, (positions,), -1 where it takes no part, from that of each key, (n_keys,)."""
         return self.cache.by_position(self.cache.segment_of[layer], importance)
 
+    def over_processes(self, importance: torch.Tensor, how: str = "mean") -> torch.Tensor:
+        """Importance over all the model's query heads, (n,), from the `mean` or `max` over those of this process.
+
+        Under tensor parallelism each process observes its own heads, and all of them call this; else nothing is done.
+        """
+        return over_processes(importance, self.group, how)
+
     @property
     def values(self) -> torch.Tensor:
         """Within `observe`: the values of the keys, (1, kv_heads, n_keys, value_dim)."""
@@ -132,7 +145,7 @@ def described(value: object) -> str:
     return f"a tensor of {value.dtype} and shape {tuple(value.shape)}"
 
 
-class FrozenSelection(Selection, checked=False):
+class FrozenSelection(Selection, checked=False, parallel=True):
     """At one stage, in the first pass, for good: what it prunes never returns, and no later token is pruned."""
 
     single_stage = True
@@ -153,7 +166,7 @@ class FrozenSelection(Selection, checked=False):
         return torch.cat([self._frozen, generated])
 
 
-class StaticSelection(FrozenSelection, checked=False):
+class StaticSelection(FrozenSelection, checked=False, parallel=True):
     """Static token pruning, a baseline of the paper: by the mean importance over layers 0 to the stage's."""
 
     def wants(self, layer: int) -> bool:
@@ -164,4 +177,8 @@ class StaticSelection(FrozenSelection, checked=False):
     ) -> None:
         importance = newest_row(query, key, None, scaling, softcap)
         # The mean ranks as the sum does.
-        self.importance = importance if layer == 0 else self.importance + importance
+        self.importance = importance if layer == 0 else self.importance.to(importance.device) + importance
+
+    def choose(self, count: int) -> torch.Tensor:
+        self.importance = self.over_processes(self.importance)
+        return super().choose(count)

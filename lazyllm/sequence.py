@@ -7,10 +7,11 @@ from dataclasses import dataclass
 
 import torch
 from torch import nn
+from torch.distributed import ProcessGroup
 
 from lazyllm.attention import FusedAttention, WindowMask, attend_in_blocks, attend_masked, causal, fits_one_block
 from lazyllm.errors import LazyLLMError, unsupported
-from lazyllm.ranking import newest_row
+from lazyllm.ranking import newest_row, over_processes
 from lazyllm.schedule import PruningSchedule
 from lazyllm.selection import Selection, check_survivors
 from lazyllm.stats import Stats
@@ -26,6 +27,7 @@ class Setup:
         rope_switch: number of positions beyond which the model's rotary tables change, if they do.
         rope_growth: number of positions beyond which they change with the longest sequence of a batch, if they do.
         windows: how many positions each layer's cache holds in the unmodified model; None where it holds all of them.
+        group: the processes among which the model's heads are split; None means one process.
     """
 
     schedule: PruningSchedule
@@ -33,6 +35,7 @@ class Setup:
     rope_switch: int | None
     rope_growth: int | None
     windows: list[int | None]
+    group: ProcessGroup | None
     selection: Selection
     record_positions: bool
     record_importance: bool
@@ -46,7 +49,8 @@ class Sequence:
         self.tokens = TokenCache(setup.schedule, len(setup.windows))
         self.stats = Stats(self.tokens, setup.record_positions)
         self._selection = setup.selection.copy_for(self.tokens)
-        self._masked: Segment | None = None
+        self._selection.group = setup.group
+        self._masked: tuple[range, torch.device] | None = None
 
     def begin_step(self, new: int) -> None:
         """Start a forward pass with `new` tokens of this sequence."""
@@ -99,7 +103,8 @@ class Sequence:
                 self._selection.observe(layer, query, key, scaling, softcap)
             self.tokens.attended_values = None
         if self.setup.record_importance and self.tokens.prefilling:
-            self.stats.importance.append(newest_row(query, key, None, scaling, softcap))
+            importance = newest_row(query, key, None, scaling, softcap)
+            self.stats.importance.append(over_processes(importance, self.setup.group, "mean"))
         # Whom a row sees follows from its index in prefilling, and is everyone where the newest token is alone.
         by_index = self.tokens.prefilling or (segment.n_rows == 1 and segment.present is None)
         if by_index and window is None and (softcap is None or attention.caps_scores):
@@ -114,9 +119,9 @@ class Sequence:
         return attend_in_blocks(query, key, value, positions, segment.present, visible, scaling, softcap)
 
     def _mask_of(self, segment: Segment) -> torch.Tensor:
-        """Which keys each row sees, bool (n_rows, stored); the same in all the segment's layers."""
-        if self._masked is not segment:
-            self._masked = segment
+        """Which keys each row sees, bool (n_rows, stored); the same in all the segment's layers on a device."""
+        if self._masked != (segment.layers, self.tokens.device):
+            self._masked = segment.layers, self.tokens.device
             self._row_mask = self.tokens.held(segment) <= self.tokens.rows(segment)[:, None]
             if segment.present is not None:
                 self._row_mask &= segment.present

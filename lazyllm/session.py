@@ -58,6 +58,12 @@ class Session:
     ) -> None:
         _check_selection(selection)
         anatomy = dissect(model, newest_only)
+        if anatomy.group is not None and not selection.parallel:
+            name = type(selection).__name__
+            raise LazyLLMError(
+                f"the model's heads are split over processes, and {name} does not say that it ranks alike in all of "
+                f"them: put importance together with self.over_processes, and say `class {name}(..., parallel=True)`"
+            )
         schedule = PruningSchedule.of(schedule, len(anatomy.layers))
         schedule.check(len(anatomy.layers))
         if selection.single_stage and len(schedule.stages) != 1:
@@ -96,7 +102,8 @@ class Session:
         config = self._decoder.config
         reach = windows(config, len(self._layers))
         rope = rope_switch(config), rope_growth(config)
-        self._setup = Setup(self.schedule, FusedAttention(config), *rope, reach, *self._wanted)
+        group = self._anatomy.group
+        self._setup = Setup(self.schedule, FusedAttention(config), *rope, reach, group, *self._wanted)
         self._traffic = Traffic()
         _set_attention(config, EnabledName(config._attn_implementation))
         try:

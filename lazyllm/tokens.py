@@ -41,6 +41,14 @@ class Segment:
     n_active: int = 0
     n_rows: int = 0
 
+    def to(self, device: torch.device) -> None:
+        """Move what says where the tokens are to the device of the layer that runs."""
+        self.slots.to(device)
+        self.holders.to(device)
+        self.active, self.rows, self.present = (
+            None if part is None else part.to(device) for part in (self.active, self.rows, self.present)
+        )
+
 
 def partition(schedule: PruningSchedule, num_layers: int) -> list[Segment]:
     """Cut the layers into segments; a stage that keeps everything cuts nothing."""
@@ -60,9 +68,13 @@ class TokenCache:
     active sets of a step are nested, so a token's keys and values always cover a prefix of the layers, and
     its output at the deepest layer it has reached is all that is needed to go on from there.
 
+    On several devices the keys and values of a layer are where it runs, the Aux Cache where the first stage is, and a
+    segment's tensors where its layer under way, or the last one that ran, is.
+
     Attributes:
         segments: the layers between the stages, in order of depth.
         segment_of: the segment of each layer.
+        device: where the layer under way runs.
         seen: positions of the steps before the one under way.
         new: positions that the step under way began with.
         prompt_length: tokens of the first pass, which is the prompt, or its first chunk.
@@ -72,6 +84,7 @@ class TokenCache:
     def __init__(self, schedule: PruningSchedule, num_layers: int) -> None:
         self.segments = partition(schedule, num_layers)
         self.segment_of = [segment for segment in self.segments for _ in segment.layers]
+        self.device: torch.device | None = None
         self.seen = 0
         self.new = 0
         self.prompt_length = 0
@@ -105,7 +118,7 @@ class TokenCache:
     def held(self, segment: Segment) -> torch.Tensor:
         """Position of each key that attention gets, int64 (stored,)."""
         if segment is self.segments[0]:
-            return torch.arange(self.total, device=self.keys[0].view.device)
+            return torch.arange(self.total, device=self.device)
         return segment.holders.view
 
     def rows(self, segment: Segment) -> torch.Tensor:
@@ -129,6 +142,7 @@ class TokenCache:
         if self.prefilling:
             return torch.zeros_like(positions, dtype=torch.bool)
         following = self.segments[self.segments.index(segment) + 1]
+        following.to(positions.device)
         slots = following.slots.extend(self.total, positions).index_select(0, positions.clamp(0, self.total - 1))
         return (slots < 0) & (positions < self.seen)
 
@@ -142,11 +156,12 @@ class TokenCache:
             revives: whether a token that was left behind may be among them.
         """
         following = self.segments[self.segments.index(segment) + 1]
+        following.to(active.device)
         aux = self.aux.extend(self.total, output)
         if segment.rows is None:
             aux[:, self.seen :].copy_(output)
         else:
-            aux.index_copy_(1, segment.rows, output)
+            aux.index_copy_(1, segment.rows.to(aux.device), output.to(aux.device))
         slots = following.slots.extend(self.total, active)
         # How many rows there are is asked of the device only where it is not known: in prefilling nothing is stored
         # yet, and without revival a step of one token computes that alone.
@@ -166,7 +181,7 @@ class TokenCache:
         if stored > following.n_active:
             present = torch.zeros(stored, dtype=torch.bool, device=rows.device)
             following.present = present.index_fill_(0, slots.index_select(0, active), True)
-        return aux.index_select(1, rows)
+        return aux.index_select(1, rows.to(aux.device)).to(output.device)
 
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, layer: int
@@ -176,6 +191,9 @@ class TokenCache:
         If all rows are stored already (the last layer's second run), the newest token's overwrite the last entry.
         """
         segment = self.segment_of[layer]
+        self.device = key_states.device
+        if segment.rows is not None and segment.rows.device != self.device:
+            segment.to(self.device)
         keys, values = self.keys[layer], self.values[layer]
         if values.length and values.view.dtype != value_states.dtype:
             raise LazyLLMError(

@@ -96,7 +96,12 @@ class PretendTensor(torch.Tensor):
     index: int
 
     @staticmethod
-    def __new__(cls, held: torch.Tensor, index: int) -> PretendTensor:
+    def __new__(cls, held: torch.Tensor, index: int = 0, requires_grad: bool = False) -> PretendTensor:
+        # accelerate makes a parameter anew, of its class, from a tensor that is there already, or on no device.
+        if isinstance(held, PretendTensor):
+            return held
+        if held.is_meta:
+            return torch.nn.Parameter(held, requires_grad)
         shell = torch.Tensor._make_wrapper_subclass(
             cls,
             held.shape,

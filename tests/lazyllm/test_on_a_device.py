@@ -195,11 +195,3 @@ def test_two_devices_in_turn_and_at_once(device, other):
     for thread in threads:
         thread.join()
     same(found)
-
-
-def test_a_model_on_two_devices_is_refused(device, other):
-    model = families.build("llama").to(device.name)
-    model.model.layers[4].to(other.name)
-    with pytest.raises(lazyllm.LazyLLMError, match="spread over pretend:0, pretend:1") as refusal:
-        lazyllm.enable(model, lazyllm.PruningSchedule(STAGES))
-    assert "\n" not in str(refusal.value)
