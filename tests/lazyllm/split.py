@@ -1,0 +1,98 @@
+"""Run by each of two processes: a model whose heads are split over them gives what the whole model gives.
+
+    python -m torch.distributed.run --nproc-per-node=2 split.py FOLDER...
+
+Each folder holds a model. Prints one line for each case that is the same; anything else is an error.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from unittest import mock
+
+import naive_importance
+import torch
+from transformers import AutoModelForCausalLM
+from transformers.distributed import DistributedConfig
+
+import lazyllm
+
+STAGES = lazyllm.PruningSchedule([(1, 0.6), (3, 0.5)])
+PARTS = {**naive_importance.ALONE, "all": naive_importance.ALL}
+WAYS = {
+    "eq1": (STAGES, None),
+    "static": (lazyllm.PruningSchedule([(2, 0.5)]), lazyllm.StaticSelection()),
+    **{name: (STAGES, lazyllm.Importance(**parts)) for name, parts in PARTS.items()},
+}
+
+
+def answer(model, schedule, selection):
+    """Two turns of a ragged batch: what is generated, and what was computed for it."""
+    generator = torch.Generator().manual_seed(0)
+    ids = torch.randint(3, 97, (2, 40), generator=generator)
+    mask = torch.ones_like(ids)
+    mask[0, :7] = 0
+    kept = {"record_positions": True, "record_importance": True}
+    asked = {"do_sample": False, "eos_token_id": None, "max_new_tokens": 6, "return_dict_in_generate": True}
+    with lazyllm.enable(model, schedule, selection=selection, **kept) as lazy:
+        first = model.generate(ids, attention_mask=mask, **asked)
+        ids = torch.cat([first.sequences, ids[:, -9:]], dim=1)
+        mask = torch.cat([mask, torch.ones(2, ids.shape[1] - 40, dtype=mask.dtype)], dim=1)
+        second = model.generate(ids, attention_mask=mask, past_key_values=first.past_key_values, **asked)
+    return second.sequences.tolist(), lazy.sequences
+
+
+def check(model, whole, name):
+    schedule, selection = WAYS[name]
+    (tokens, found), (wanted, expected) = (answer(each, schedule, selection) for each in (model, whole))
+    assert tokens == wanted, name
+    for stats, other in zip(found, expected, strict=True):
+        assert stats.rows.tolist() == other.rows.tolist(), name
+        for step, wanted_step in zip(stats.positions, other.positions, strict=True):
+            assert [part.tolist() for part in step] == [part.tolist() for part in wanted_step], name
+        for importance, wanted_importance in zip(stats.importance, other.importance, strict=True):
+            torch.testing.assert_close(importance, wanted_importance)
+
+
+class Own(lazyllm.Selection):
+    """Eq. 1 over the heads of this process, which is not what other processes find."""
+
+    def observe(self, layer, query, key, scaling, softcap):
+        self.importance = self.by_position(layer, self.found(query, key, self.present(layer), scaling))
+
+    def found(self, *given):
+        return lazyllm.newest_row(*given)
+
+
+class Together(Own, parallel=True):
+    """Eq. 1 over the heads of all processes."""
+
+    def found(self, *given):
+        return self.over_processes(super().found(*given))
+
+
+WAYS["own"] = STAGES, Together()
+
+
+def main():
+    for folder in sys.argv[1:]:
+        model = AutoModelForCausalLM.from_pretrained(folder, distributed_config=DistributedConfig(tp_size=2))
+        assert model.tp_size == 2
+        whole = AutoModelForCausalLM.from_pretrained(folder)
+        for name in WAYS:
+            check(model, whole, name)
+            print(f"same: {Path(folder).name} {name};", flush=True)
+        ids = torch.arange(3, 43)[None]
+        counted = mock.patch("lazyllm.ranking.all_reduce", wraps=torch.distributed.all_reduce)
+        with counted as reduce, lazyllm.enable(model, STAGES):
+            model.generate(ids, max_new_tokens=6, do_sample=False, eos_token_id=None)
+        assert reduce.call_count == 2 * 6, "one all-reduce a stage and step"
+        try:
+            lazyllm.enable(model, STAGES, selection=Own())
+        except lazyllm.LazyLLMError as error:
+            print(f"refused: {error}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
