@@ -83,11 +83,11 @@ class Selection(ABC):
         return most_important(self.importance, count)
 
     def active(self, layer: int) -> torch.Tensor:
-        """Positions that take part in `layer` at this step, sorted, int64 (n_active,), on the model's device."""
+        """Positions that take part in `layer` at this step, sorted, int64 (n_active,), on the layer's device."""
         return self.cache.active(self.cache.segment_of[layer])
 
     def key_positions(self, layer: int) -> torch.Tensor:
-        """Position of each key that attention gets in `layer`, int64 (n_keys,), on the model's device."""
+        """Position of each key that attention gets in `layer`, int64 (n_keys,), on the layer's device."""
         return self.cache.held(self.cache.segment_of[layer])
 
     def present(self, layer: int) -> torch.Tensor | None:
