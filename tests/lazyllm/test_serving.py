@@ -20,6 +20,7 @@ import torch
 import uvicorn
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, TextIteratorStreamer, pipeline
+from transformers.cli.serve import Serve
 
 import lazyllm
 
@@ -63,7 +64,7 @@ def test_a_pipeline_is_generate(model, tokenizer):
     with lazyllm.enable(model, "1:1.0"):
         assert generate(TEXTS, batch_size=2, return_full_text=False) == plain
     with lazyllm.enable(model, STAGES) as lazy:
-        ((chatted),) = generate(chat(TEXTS[0]), return_full_text=False)
+        (chatted,) = generate(chat(TEXTS[0]), return_full_text=False)
         assert torch.equal(lazy.stats.rows, rows)
         alone = [generate(text, return_full_text=False) for text in TEXTS]
         assert generate(TEXTS, batch_size=2, return_full_text=False) == alone
@@ -147,7 +148,26 @@ def test_a_server_answers_one_request_after_another_and_two_at_once(model, token
         assert found == answers[1:]
         text = client.completions.create(model="tiny", prompt=f"w1 {TEXTS[0]} w5", temperature=0, max_tokens=8)
         assert text.choices[0].text == answers[0]
+        response = client.responses.create(
+            model="tiny", input=TEXTS[0], temperature=0, max_output_tokens=8, stream=False
+        )
+        assert response.output_text == answers[0]
     assert ask(client, TEXTS[0]).choices[0].message.content == expected(model, tokenizer, TEXTS[0], "1:1.0")[0]
+
+
+def test_the_stock_server_is_pruned_too(model, tokenizer, tmp_path):
+    answer, rows = expected(model, tokenizer, TEXTS[0])
+    for part in (model, tokenizer):
+        part.save_pretrained(tmp_path)
+    port = free_port()
+    serve = Serve(force_model=str(tmp_path), device="cpu", host="127.0.0.1", port=port, non_blocking=True)
+    try:
+        (served,) = serve._model_manager.loaded_models.values()
+        with client_of(port, serve._thread.is_alive) as client, lazyllm.enable(served.model, STAGES) as lazy:
+            assert ask(client, TEXTS[0], model=str(tmp_path)).choices[0].message.content == answer
+            assert torch.equal(lazy.stats.rows, rows)
+    finally:
+        serve.kill_server()
 
 
 def test_what_is_refused_is_an_answer_and_the_server_goes_on(model, tokenizer, client):
