@@ -28,19 +28,14 @@ def unwrapped(model: nn.Module) -> nn.Module:
 def check_row_by_row(model: PreTrainedModel) -> None:
     """Raise `LazyLLMError` for adapters that are not proved, and for scales taken from several tokens together."""
     for part in model.modules():
-        package, _, kind = type(part).__module__.partition("peft.tuners.")
-        kind = kind.split(".")[0]
-        if package or not kind or kind.startswith("_"):
-            continue
-        if kind not in ADAPTERS:
+        package, _, folder = type(part).__module__.partition("peft.tuners.")
+        kinds = [type(variant).__name__ for variant in getattr(part, "lora_variant", {}).values()]
+        if folder and not package and not folder.startswith("_"):
+            kinds.append(folder.split(".")[0])
+        if unknown := [kind for kind in kinds if kind not in ADAPTERS and not kind.startswith("Dora")]:
             raise LazyLLMError(
-                f"adapters of PEFT's {kind} are not known to treat each token by itself: merge them into the weights, "
-                "with merge_and_unload(), or use LoRA"
-            )
-        if any(type(variant).__name__.startswith("ALora") for variant in getattr(part, "lora_variant", {}).values()):
-            raise LazyLLMError(
-                "activated LoRA counts tokens from the end of the prompt, which pruning takes away: train the adapter "
-                "without alora_invocation_tokens"
+                f"adapters of PEFT's {unknown[0]} are not known to treat each token by itself: merge them into the "
+                "weights, with merge_and_unload(), or use plain LoRA"
             )
     for parameter in model.parameters():
         # torchao keeps how activations are quantised with the weight.

@@ -174,7 +174,7 @@ def test_adapters_that_look_beyond_a_token_are_refused(ids):
     lily = peft.get_peft_model(families.build("llama"), config("lily"))
     refuse("PEFT's lily", lambda: enable(lily))
     counting = peft.get_peft_model(families.build("llama"), lora(alora_invocation_tokens=[5, 6]))
-    refuse("activated LoRA", lambda: enable(counting))
+    refuse("PEFT's ALora", lambda: enable(counting))
     model = families.build("llama")
     session = lazyllm.enable(model, SCHEDULE)
     model.add_adapter(config("lily"))
