@@ -1,6 +1,7 @@
 """LazyLLM on an OpenAI-compatible port, through transformers' own server: python scripts/serve.py [PORT]"""
 
 import importlib.util
+import inspect
 import sys
 from pathlib import Path
 from typing import Any
@@ -24,8 +25,11 @@ def application(name: str, model: Any, tokenizer: Any) -> FastAPI:
     models, state = ModelManager(), GenerationState()
     models.loaded_models[models.process_model_name(name)] = TimedModel(model, -1, tokenizer)
     models.force_model = name
-    handlers = [kind(models, state) for kind in (ChatCompletionHandler, CompletionHandler, ResponseHandler)]
-    app = build_server(models, *handlers, None, None, state)
+    handlers = dict.fromkeys(name for name in inspect.signature(build_server).parameters if name.endswith("_handler"))
+    handlers["chat_handler"] = ChatCompletionHandler(models, state)
+    handlers["completion_handler"] = CompletionHandler(models, state)
+    handlers["response_handler"] = ResponseHandler(models, state)
+    app = build_server(models, generation_state=state, **handlers)
 
     @app.exception_handler(lazyllm.LazyLLMError)
     async def refused(request: Any, error: lazyllm.LazyLLMError) -> JSONResponse:
