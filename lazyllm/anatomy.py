@@ -12,6 +12,7 @@ from transformers import DynamicCache, PreTrainedConfig, PreTrainedModel
 
 from lazyllm.attention import NAME
 from lazyllm.errors import LazyLLMError
+from lazyllm.row_by_row import check_row_by_row
 
 # Attention that sees every earlier token, or those in a window or chunk of true positions.
 _LAYER_TYPES = {"full_attention", "sliding_attention", "chunked_attention"}
@@ -77,11 +78,12 @@ def dissect(model: nn.Module, newest_only: bool = False) -> Anatomy:
 
 
 def check_same(model: PreTrainedModel, anatomy: Anatomy) -> None:
-    """Raise `LazyLLMError` unless the model has the decoder that `dissect` found, and attention that is known."""
+    """Raise `LazyLLMError` unless the model has the decoder that `dissect` found, and parts that are known."""
     _check_attention(anatomy.decoder.config)
     decoder = any(part is anatomy.decoder for part in model.modules())
     if not decoder or not any(child is anatomy.layers for child in anatomy.decoder.children()):
         raise LazyLLMError(f"{type(model).__name__} was taken apart since lazyllm.enable looked at it: call it again")
+    check_row_by_row(model)
 
 
 def _check_attention(config: PreTrainedConfig) -> None:

@@ -22,6 +22,7 @@ from lazyllm.errors import LazyLLMError
 from lazyllm.generation import Generation
 from lazyllm.importance import Importance
 from lazyllm.inputs import check_arguments, check_flags, check_logits, size
+from lazyllm.row_by_row import check_inputs_own, through_wrapper, unwrapped
 from lazyllm.schedule import PruningSchedule
 from lazyllm.selection import Selection
 from lazyllm.sequence import Setup
@@ -57,6 +58,7 @@ class Session:
         record_importance: bool,
     ) -> None:
         _check_selection(selection)
+        self._given, model = model, unwrapped(model)
         anatomy = dissect(model, newest_only)
         if anatomy.group is not None and not selection.parallel:
             name = type(selection).__name__
@@ -134,6 +136,8 @@ class Session:
         if self._model.can_generate():
             self._detours.append(Detour(self._model, "generate", self._generate))
             self._detours.append(Detour(self._model, "_get_stopping_criteria", self._criteria))
+        if self._given is not self._model:
+            self._detours.append(Detour(self._given, "generate", through_wrapper))
         if hasattr(self._model, "init_continuous_batching"):
             self._detours.append(Detour(self._model, "init_continuous_batching", _refuse_batches))
         if self._model is not self._decoder:
@@ -149,6 +153,7 @@ class Session:
         _set_attention(self._decoder.config, self._setup.attention.name)
 
     def _generate(self, generate: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        check_inputs_own(self._model)
         given = by_name(generate, args, kwargs)
         # It sets the number of the model's layers for a while, and a refusal midway would leave it so.
         settings = given.get("generation_config") or self._model.generation_config
@@ -301,7 +306,7 @@ def enable(
     allocates the attention matrix.
 
     Args:
-        model: a Hugging Face decoder-only model.
+        model: a Hugging Face decoder-only model, or PEFT's wrapper of one.
         schedule: where tokens are pruned and how many stay: a `PruningSchedule`, text such as "10:0.7,20:0.5" or
             "33%:0.7,67%:0.5", or pairs such as [(10, 0.7), (20, 0.5)].
         selection: what ranks the tokens: `lazyllm.Importance()` by default, the paper's Eq. 1; with parts, such as

@@ -86,7 +86,7 @@ class _State:
                 attended, probabilities = _attend(layer, queries[position], [cached[index][j] for j in seen])
                 if position == newest:
                     importance = dict(zip(seen, probabilities, strict=True))
-                middle = hidden[position] + layer.self_attn.o_proj(attended)
+                middle = hidden[position] + layer.self_attn.o_proj(attended[None])[0]
                 hidden[position] = middle + layer.mlp(layer.post_attention_layernorm(middle)[None])[0]
             if index in self.keep_after:
                 count = max(1, math.ceil(self.keep_after[index] * len(active) - 1e-9))
@@ -99,7 +99,7 @@ class _State:
 
 def _project(model, layer, hidden, position):  # -> query (heads, d), key (kv_heads, d), value (kv_heads, d)
     attention = layer.self_attn
-    normed = layer.input_layernorm(hidden)
+    normed = layer.input_layernorm(hidden)[None]  # quantised layers take rows
     query = attention.q_proj(normed).view(-1, attention.head_dim)
     key = attention.k_proj(normed).view(-1, attention.head_dim)
     value = attention.v_proj(normed).view(-1, attention.head_dim)

