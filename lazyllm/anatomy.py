@@ -71,20 +71,21 @@ def dissect(model: nn.Module, newest_only: bool = False) -> Anatomy:
 
 def check_same(model: PreTrainedModel, anatomy: Anatomy) -> None:
     """Raise `LazyLLMError` unless the model has the decoder that `dissect` found, and attention that is known."""
-    _check_attention(anatomy.decoder.config)
+    _check_attention(anatomy.decoder)
     decoder = any(part is anatomy.decoder for part in model.modules())
     if not decoder or not any(child is anatomy.layers for child in anatomy.decoder.children()):
         raise LazyLLMError(f"{type(model).__name__} was taken apart since lazyllm.enable looked at it: call it again")
 
 
-def _check_attention(config: PreTrainedConfig) -> None:
-    implementation = config._attn_implementation
+def _check_attention(decoder: PreTrainedModel) -> None:
+    implementation = decoder.config._attn_implementation
     if implementation == NAME:
         raise LazyLLMError(ENABLED)
     if implementation not in _ATTENTION:
+        known = "'sdpa' or 'flash_attention_2'" if decoder._supports_sdpa else "'eager'"
         raise LazyLLMError(
             f"attention implementation {implementation!r} is not supported: load the model with "
-            "attn_implementation='sdpa' or 'flash_attention_2'"
+            f"attn_implementation={known}"
         )
 
 
@@ -113,9 +114,13 @@ def _refuse_unsupported(name: str, anatomy: Anatomy, model: PreTrainedModel) -> 
         raise LazyLLMError(f"{name} is configured with bidirectional attention: LazyLLM needs causal attention")
     if not getattr(decoder, "_supports_attention_backend", False):
         raise LazyLLMError(f"the attention of {name} does not go through transformers' attention interface")
-    if not decoder._supports_sdpa and getattr(config, "attn_logit_softcapping", None) is None:
+    # Two kinds that SDPA cannot compute are known: capped scores, and sinks.
+    known = getattr(config, "attn_logit_softcapping", None) is not None or any(
+        getattr(part, "sinks", None) is not None for part in anatomy.layers.modules()
+    )
+    if not decoder._supports_sdpa and not known:
         raise LazyLLMError(f"the attention of {name} is not plain softmax attention: LazyLLM cannot score it")
-    _check_attention(config)
+    _check_attention(decoder)
 
 
 def _refuse_altered(name: str, anatomy: Anatomy, model: PreTrainedModel) -> None:

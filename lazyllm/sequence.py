@@ -76,6 +76,7 @@ class Sequence:
         window: WindowMask | None,
         scaling: float,
         softcap: float | None,
+        sinks: torch.Tensor | None,
     ) -> torch.Tensor:
         """Attention of the rows over the active tokens, (1, rows, heads, value_dim).
 
@@ -92,26 +93,26 @@ class Sequence:
         if attention.ignores_softcap:
             softcap = None
         if self._selection.wants(layer):
-            self.tokens.attended_values = value
+            self.tokens.attended_values, self.tokens.attended_sinks = value, sinks
             # The ranking is exact whatever the model computes in.
             device = query.device.type
             with torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else nullcontext():
                 self._selection.observe(layer, query, key, scaling, softcap)
-            self.tokens.attended_values = None
+            self.tokens.attended_values = self.tokens.attended_sinks = None
         if self.setup.record_importance and self.tokens.prefilling:
-            self.stats.importance.append(newest_row(query, key, None, scaling, softcap))
+            self.stats.importance.append(newest_row(query, key, None, scaling, softcap, sinks))
         # Whom a row sees follows from its index in prefilling, and is everyone where the newest token is alone.
         by_index = self.tokens.prefilling or (segment.n_rows == 1 and segment.present is None)
-        if by_index and window is None and (softcap is None or attention.caps_scores):
+        if by_index and window is None and sinks is None and (softcap is None or attention.caps_scores):
             if query.shape[2] == 1 and attention.is_sdpa:  # the same kernel, with less ado
-                return attend_masked(query, key, value, None, scaling, None).transpose(1, 2)
+                return attend_masked(query, key, value, None, scaling).transpose(1, 2)
             return attention(module, query, key, value, None, dropout=0.0, scaling=scaling, **extra)
         if window is None and fits_one_block(query.shape[1], segment.n_rows, segment.stored):
             mask = self._mask_of(segment)[-query.shape[2] :]
-            return attend_masked(query, key, value, mask, scaling, softcap).transpose(1, 2).contiguous()
+            return attend_masked(query, key, value, mask, scaling, softcap, sinks).transpose(1, 2).contiguous()
         visible = causal if window is None else window.visible
         positions = self.tokens.rows(segment)[-query.shape[2] :], self.tokens.held(segment)
-        return attend_in_blocks(query, key, value, positions, segment.present, visible, scaling, softcap)
+        return attend_in_blocks(query, key, value, positions, segment.present, visible, scaling, softcap, sinks)
 
     def _mask_of(self, segment: Segment) -> torch.Tensor:
         """Which keys each row sees, bool (n_rows, stored); the same in all the segment's layers."""

@@ -18,7 +18,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 import lazyllm
 
 KNOWN_ANSWERS = Path(__file__).parents[2].parent / "shared" / "reference"
-WINDOWED = {"mistral", "gemma2", "gemma3", "starcoder2"}
+WINDOWED = {"mistral", "gemma2", "gemma3", "starcoder2", "gpt_oss"}
 
 
 @pytest.fixture(params=families.FAMILIES)
