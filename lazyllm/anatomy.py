@@ -6,13 +6,18 @@ from dataclasses import dataclass
 from typing import Any
 
 from torch import nn
-from transformers import DynamicCache, PreTrainedConfig, PreTrainedModel
+from transformers import DynamicCache, GenerationMixin, PreTrainedConfig, PreTrainedModel
 
 from lazyllm.attention import NAME
 from lazyllm.errors import LazyLLMError
 
 # Attention that sees every earlier token, or those in a window or chunk of true positions.
 _LAYER_TYPES = {"full_attention", "sliding_attention", "chunked_attention"}
+# Settings of what layers take besides hidden states, and what they do to the model.
+_BESIDES = {
+    "hidden_size_per_layer_input": "has embeddings for each layer",
+    "num_kv_shared_layers": "has layers that share keys and values",
+}
 # Rotary tables that depend on the length of the text.
 _CHANGING = {"dynamic", "longrope"}
 _ATTENTION = ("sdpa", "eager", "flash_attention_2", "flash_attention_3")
@@ -42,6 +47,8 @@ def dissect(model: nn.Module, newest_only: bool = False) -> Anatomy:
         raise LazyLLMError(f"{name} is not a Hugging Face model: give lazyllm.enable a transformers PreTrainedModel")
     if getattr(model.config, "is_encoder_decoder", False):
         raise LazyLLMError(f"{name} is an encoder-decoder: LazyLLM prunes decoder-only models")
+    if model.can_generate() and not isinstance(model, GenerationMixin):
+        raise LazyLLMError(f"{name} does not generate token by token, which LazyLLM is for")
     found = [
         Anatomy(module, child)
         for module in model.modules()
@@ -49,6 +56,9 @@ def dissect(model: nn.Module, newest_only: bool = False) -> Anatomy:
         for child in module.children()
         if isinstance(child, nn.ModuleList) and _is_layer_stack(child)
     ]
+    if len(found) > 1:
+        # What sees or hears may be built alike.
+        found = [part for part in found if part.decoder is model.get_decoder()] or found
     if len(found) != 1:
         what = "no stack" if not found else f"{len(found)} stacks"
         raise LazyLLMError(
@@ -101,6 +111,9 @@ def _refuse_unsupported(name: str, anatomy: Anatomy, model: PreTrainedModel) -> 
     kinds = set(getattr(config, "layer_types", None) or ()) - _LAYER_TYPES
     if kinds:
         raise LazyLLMError(f"{name} has {', '.join(sorted(kinds))} layers: LazyLLM prunes softmax attention only")
+    for setting, what in _BESIDES.items():
+        if getattr(config, setting, None):
+            raise LazyLLMError(f"{name} {what} ({setting}), which LazyLLM does not know how to prune")
     if any(isinstance(part, nn.Conv1d | nn.Conv2d) for part in anatomy.layers.modules()):
         raise LazyLLMError(
             f"{name} mixes neighbouring tokens by convolution in its layers: pruning would change what they see"

@@ -16,6 +16,7 @@ from torch import nn
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
+from lazyllm.ahead import WITHIN, AheadMask
 from lazyllm.errors import LazyLLMError
 from lazyllm.ranking import softmax_with
 
@@ -197,15 +198,16 @@ def _attention(module: nn.Module, *args: Any, **kwargs: Any) -> tuple[torch.Tens
     return step.attend(module, *args, **kwargs), None
 
 
-def _mask(*args: Any, **kwargs: Any) -> WindowMask | None:
+def _mask(**kwargs: Any) -> WindowMask | AheadMask | None:
     step = CURRENT.get()
-    if step is None:
-        raise LazyLLMError(
-            "an attention mask was made outside the decoder's own forward: by a cache of fixed size (leave out "
-            "cache_implementation), by a model of text and images such as Gemma3ForConditionalGeneration (load its "
-            "text model alone), or by another model with the same config object (give each its own)"
-        )
-    return step.mask(*args, **kwargs)
+    if step is not None:
+        return step.mask(**kwargs)
+    if WITHIN.get():
+        return AheadMask(**kwargs)
+    raise LazyLLMError(
+        "an attention mask was made outside the forward pass of a model under lazyllm.enable: by a cache of fixed size "
+        "(leave out cache_implementation), or by another model with the same config object (give each its own)"
+    )
 
 
 AttentionInterface.register(NAME, _attention)

@@ -144,6 +144,7 @@ _LONG = 16
 _VARIANTS: dict[str, dict] = {
     "falcon/alibi": {"alibi": True},
     "gemma3_text/bidirectional": {"use_bidirectional_attention": True},
+    "gemma4/dense": {"text_config": {"hidden_size_per_layer_input": 0}},
     "gemma4_text/dense": {"hidden_size_per_layer_input": 0},
     "gemma4_text/experts": {"hidden_size_per_layer_input": 0, "enable_moe_block": True, "top_k_experts": 2},
     "gemma4_unified_text/one": {"attention_k_eq_v": True},

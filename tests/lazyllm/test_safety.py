@@ -166,40 +166,6 @@ def test_unsupported_models_say_why(says, make):
     refuse(says, lambda: lazyllm.enable(make(), STAGES))
 
 
-def test_models_of_text_and_images_say_what_they_take(ids):
-    text = {**families.SHAPE, "head_dim": 12}
-    vision = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2,
-              "image_size": 28, "patch_size": 14}  # fmt: skip
-    gemma = transformers.AutoModelForCausalLM.from_config(
-        transformers.Gemma3Config(text_config=text, vision_config=vision, mm_tokens_per_image=4, image_token_index=90)
-    ).eval()
-    refuse("text model alone", generating(gemma, input_ids=ids))
-    vision = {"depth": 2, "hidden_size": 16, "intermediate_size": 16, "num_heads": 2, "patch_size": 4,
-              "out_hidden_size": 48, "num_position_embeddings": 16, "deepstack_visual_indexes": [0, 1]}  # fmt: skip
-    rope = {"rope_type": "default", "mrope_section": [2, 2, 2], "rope_theta": 10000.0}
-    torch.manual_seed(0)
-    qwen = transformers.Qwen3VLForConditionalGeneration(
-        transformers.Qwen3VLConfig(
-            text_config={**text, "rope_parameters": rope}, vision_config=vision, image_token_id=90,
-            video_token_id=93, vision_start_token_id=91, vision_end_token_id=92,
-        )
-    ).eval()  # fmt: skip
-    words = ids.clamp(max=80)
-    before = families.generate(qwen, words, 4).sequences
-    with lazyllm.enable(qwen, lazyllm.PruningSchedule([(1, 1.0)])):
-        assert torch.equal(families.generate(qwen, words, 4).sequences, before)
-    picture = words.clone()
-    picture[0, 5:11] = torch.tensor([91, 90, 90, 90, 90, 92])
-    asked = {
-        "input_ids": picture,
-        "pixel_values": torch.randn(16, 3 * 2 * 4 * 4),
-        "image_grid_thw": torch.tensor([[1, 4, 4]]),
-        "mm_token_type_ids": (picture == 90).int(),
-    }
-    qwen.generate(**asked, max_new_tokens=1, do_sample=False)
-    refuse("images", generating(qwen, **asked))
-
-
 def test_a_mask_beyond_causality_is_refused(ids):
     model = tiny("DogeConfig")
     refuse("mask", generating(model, input_ids=ids))
