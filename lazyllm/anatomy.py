@@ -13,6 +13,8 @@ from lazyllm.errors import LazyLLMError
 
 # Attention that sees every earlier token, or those in a window or chunk of true positions.
 _LAYER_TYPES = {"full_attention", "sliding_attention", "chunked_attention"}
+# Layers that carry a state from token to token, past those that a stage leaves behind.
+_STATEFUL = {"linear_attention", "conv", "mamba", "recurrent", "hybrid", "hybrid_sliding"}
 # Settings of what layers take besides hidden states, and what they do to the model.
 _BESIDES = {
     "hidden_size_per_layer_input": "has embeddings for each layer",
@@ -109,8 +111,16 @@ def _is_layer_stack(stack: nn.ModuleList) -> bool:
 def _refuse_unsupported(name: str, anatomy: Anatomy, model: PreTrainedModel) -> None:
     decoder, config = anatomy.decoder, anatomy.decoder.config
     kinds = set(getattr(config, "layer_types", None) or ()) - _LAYER_TYPES
+    if stateful := sorted(kinds & _STATEFUL):
+        raise LazyLLMError(
+            f"{name} has {', '.join(stateful)} layers, which carry a state over all tokens in order, and a token that "
+            "comes back later cannot enter it: shorten the prompt before the model instead"
+        )
     if kinds:
-        raise LazyLLMError(f"{name} has {', '.join(sorted(kinds))} layers: LazyLLM prunes softmax attention only")
+        raise LazyLLMError(
+            f"{name} has {', '.join(sorted(kinds))} layers, which choose or merge tokens themselves: LazyLLM prunes "
+            "softmax attention over all of them"
+        )
     for setting, what in _BESIDES.items():
         if getattr(config, setting, None):
             raise LazyLLMError(f"{name} {what} ({setting}), which LazyLLM does not know how to prune")

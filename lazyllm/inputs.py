@@ -76,7 +76,7 @@ def check_arguments(kwargs: dict[str, Any], complete: int) -> None:
     deep = len(kwargs.get("deepstack_visual_embeds") or ())
     if deep > complete:
         raise LazyLLMError(
-            f"the model adds features of images after its first {deep} layers, to all of their tokens: prune after layer "
+            f"the model adds features of images to all tokens after each of its first {deep} layers: prune after layer "
             f"{deep - 1} or later"
         )
 

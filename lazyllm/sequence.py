@@ -133,12 +133,15 @@ class Sequence:
             )
         if window is None or not self._selection.wants(layer):
             return
-        if None not in self.setup.windows:
+        # No stage can follow the last layer.
+        full = [other for other, reach in enumerate(self.setup.windows[:-1]) if reach is None]
+        if not full:
             raise LazyLLMError(
-                f"every layer of this model sees only a window of {window.window} tokens, so none can rank {total} of "
-                f"them: prompt and answer must fit into {window.window} tokens"
+                f"every layer that a stage can follow sees only a window of {window.window} tokens, so none can rank "
+                f"{total} of them: prompt and answer must fit into {window.window} tokens"
             )
         raise LazyLLMError(
-            f"layer {layer} sees only a window of {window.window} of the {total} tokens, so it cannot rank them: "
-            "put the stage after a layer with full attention, and take the importance of that layer alone"
+            f"layer {layer} sees only a window of {window.window} of the {total} tokens, so it cannot rank them: put "
+            f"the stage after a layer with full attention, such as {full[len(full) // 2]}, and rank by that layer "
+            "alone, as lazyllm.Importance() does"
         )

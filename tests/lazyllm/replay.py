@@ -20,7 +20,9 @@ TOLERANCE = 1e-4
 class Replay:
     """Run `model` (eager) over `sequence`, and what else it is given, with each layer's recorded visibility."""
 
-    def __init__(self, model: PreTrainedModel, sequence: torch.Tensor, positions: list, computed: list, **inputs: object) -> None:
+    def __init__(
+        self, model: PreTrainedModel, sequence: torch.Tensor, positions: list, computed: list, **inputs: object
+    ) -> None:
         layers = next(m for m in model.modules() if isinstance(m, torch.nn.ModuleList) and len(m) == len(positions[0]))
         self.dtype = model.dtype
         self.probabilities: list[torch.Tensor] = [None] * len(layers)

@@ -183,4 +183,7 @@ def test_a_prefix_that_sees_itself_is_refused():
 
 def test_a_static_cache_is_still_refused(gemma):
     with lazyllm.enable(gemma, "1:0.5"):
-        refuse("outside|StaticCache", lambda: families.generate(gemma, families.prompt(9), 2, cache_implementation="static"))
+        refuse(
+            "outside|StaticCache",
+            lambda: families.generate(gemma, families.prompt(9), 2, cache_implementation="static"),
+        )

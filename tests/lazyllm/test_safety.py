@@ -148,13 +148,22 @@ def tiny(name, **kwargs):
     return transformers.AutoModelForCausalLM.from_config(config).eval()
 
 
+def without_sdpa(model):
+    model.model._supports_sdpa = False
+    return model
+
+
 @pytest.mark.parametrize(
     ("says", "make"),
     [
-        ("linear_attention", lambda: tiny("Qwen3NextConfig")),
-        ("linear_attention", lambda: tiny("MambaConfig")),
+        ("linear_attention layers, which carry a state", lambda: tiny("Qwen3NextConfig")),
+        ("linear_attention layers, which carry a state", lambda: tiny("MambaConfig")),
+        ("embeddings for each layer", lambda: tiny("Gemma4TextConfig", head_dim=12, num_kv_shared_layers=0)),
+        ("share keys and values", lambda: tiny("Gemma4TextConfig", head_dim=12, num_kv_shared_layers=2,
+                                               layer_types=["full_attention"] * 5,
+                                               hidden_size_per_layer_input=0)),
         ("attention interface", lambda: tiny("FalconConfig")),
-        ("not plain softmax", lambda: tiny("GptOssConfig")),
+        ("not plain softmax", lambda: without_sdpa(families.build("llama"))),
         ("encoder-decoder", lambda: transformers.BartForConditionalGeneration(transformers.BartConfig(
             vocab_size=97, d_model=16, encoder_layers=1, decoder_layers=2, encoder_attention_heads=2,
             decoder_attention_heads=2, encoder_ffn_dim=16, decoder_ffn_dim=16))),
@@ -176,7 +185,21 @@ def test_a_mask_beyond_causality_is_refused(ids):
 
 def test_a_stage_cannot_rank_what_its_window_hides(ids):
     kinds = ["full_attention", "sliding_attention"] * 2 + ["full_attention"]
-    refuse("full attention", generating(families.build("gemma3", sliding_window=16, layer_types=kinds), input_ids=ids))
+    model = families.build("gemma3", sliding_window=16, layer_types=kinds)
+    refuse("after a layer with full attention, such as 2", generating(model, input_ids=ids))
+    last = [*["sliding_attention"] * 4, "full_attention"]  # after which no stage can come
+    model = families.build("gemma3", sliding_window=16, layer_types=last)
+    refuse("must fit into 16 tokens", generating(model, input_ids=ids))
+
+
+def test_a_ranking_by_many_layers_is_told_which_ranking_works(ids):
+    kinds = ["sliding_attention", "full_attention"] * 2 + ["full_attention"]
+    model = families.build("gemma3", sliding_window=16, layer_types=kinds)
+    for ranking in (lazyllm.StaticSelection(), lazyllm.Importance(layers=2)):
+        with lazyllm.enable(model, "1:0.5", selection=ranking):
+            refuse("such as 3, and rank by that layer alone", lambda: families.generate(model, ids, 2))
+    with lazyllm.enable(model, "3:0.5"):
+        families.generate(model, ids, 2)
 
 
 def test_a_model_of_windows_alone_says_what_fits_into_them(ids):
