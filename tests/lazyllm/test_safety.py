@@ -169,6 +169,7 @@ def without_sdpa(model):
             decoder_attention_heads=2, encoder_ffn_dim=16, decoder_ffn_dim=16))),
         ("bidirectional", lambda: tiny("LlamaConfig", is_causal=False)),
         ("flex_attention", lambda: families.build("llama", attention="flex_attention")),
+        ("attn_implementation='eager'", lambda: families.build("gpt_oss", attention="flex_attention")),
     ],
 )  # fmt: skip
 def test_unsupported_models_say_why(says, make):
