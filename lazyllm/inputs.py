@@ -73,8 +73,8 @@ def check_arguments(kwargs: dict[str, Any], complete: int) -> None:
             f"the decoder takes {', '.join(unknown)}, as for images, which LazyLLM does not know how to prune: "
             "it prunes text"
         )
-    deep = len(kwargs.get("deepstack_visual_embeds") or ())
-    if deep > complete:
+    features = kwargs.get("deepstack_visual_embeds")
+    if features is not None and (deep := len(features)) > complete:
         raise LazyLLMError(
             f"the model adds features of images to all tokens after each of its first {deep} layers: prune after layer "
             f"{deep - 1} or later"
@@ -107,4 +107,6 @@ def check_rotary(sequences: list[TokenCache], new: list[int], switch: int | None
 
 
 def _holds_tensor(value: Any) -> bool:
+    if isinstance(value, dict):
+        value = list(value.values())
     return isinstance(value, torch.Tensor) or (isinstance(value, list | tuple) and any(map(_holds_tensor, value)))

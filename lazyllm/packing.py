@@ -67,9 +67,9 @@ class Packing:
         if whole:
             new = [width] * self._count
             ranges = [range(start, start + width) for start in seen]
-            given = _check_positions(kwargs, ranges, torch.ones(self._count, width, dtype=torch.bool), counted)
+            kept = _check_positions(kwargs, ranges, torch.ones(self._count, width, dtype=torch.bool), counted)
             self._next = total, None, None
-            return _packed(kwargs, ranges, given, None), new
+            return _packed(kwargs, ranges, kept, None), new
         before = torch.ones(self._count, self.columns, dtype=torch.bool) if self._computed is None else self._computed
         if mask is None:
             shown = torch.cat([before, ~torch.tensor(ended)[:, None].expand(-1, width)], dim=1)
@@ -80,8 +80,8 @@ class Packing:
         fresh[:, : self.columns] &= ~before
         places, new = fresh.nonzero(), fresh.sum(dim=1).tolist()
         ranges = [range(start, start + count) for start, count in zip(seen, new, strict=True)]
-        given = _check_positions(kwargs, ranges, fresh[:, self.columns :], counted)
-        packed = self._at(kwargs, ranges, given, places, width)
+        kept = _check_positions(kwargs, ranges, fresh[:, self.columns :], counted)
+        packed = self._at(kwargs, ranges, kept, places, width)
         computed = fresh | torch.nn.functional.pad(before, (0, width))
         late = None if mask is not None else self._later(kwargs.get("input_ids"), any(ended))
         self._next = total, None if computed.all() else computed, late
@@ -91,7 +91,7 @@ class Packing:
         self,
         kwargs: dict[str, Any],
         ranges: list[range],
-        given: torch.Tensor | None,
+        kept: torch.Tensor | None,
         places: torch.Tensor,
         width: int,
     ) -> dict[str, Any]:
@@ -104,7 +104,7 @@ class Packing:
             if kwargs.get("inputs_embeds") is not None or (places[late, 1] < first).any():
                 raise LazyLLMError("the attention mask shows tokens that it hid in an earlier pass: keep it as it was")
             index[late] = self._count * width + places[late, 0] * left + places[late, 1] - first
-        return _packed(kwargs, ranges, given, index, self._late if late.any() else None)
+        return _packed(kwargs, ranges, kept, index, self._late if late.any() else None)
 
     def _later(self, ids: torch.Tensor | None, ended: bool) -> torch.Tensor | None:
         """What is to be remembered of the inputs since a sequence ended, these ids (count, width) included."""
@@ -136,20 +136,20 @@ class Packing:
 def _packed(
     kwargs: dict[str, Any],
     ranges: list[range],
-    given: torch.Tensor | None,
+    kept: torch.Tensor | None,
     index: torch.Tensor | None,
     late: torch.Tensor | None = None,
 ) -> dict[str, Any]:
     """The arguments for the tokens at `index` of all, behind which those of `late` lie.
 
-    They are at the positions `given`, (axes, sequences, width), of those that an image has; None stands for `ranges`.
+    They are at the positions `kept`, (axes, sequences, width), as `_check_positions` returned them, else in `ranges`.
     """
-    positions = torch.cat([torch.arange(part.start, part.stop) for part in ranges]).to(given_tokens(kwargs).device)
-    if given is not None:
-        positions = given.flatten(1)
-        positions = (positions if index is None else positions.index_select(1, index.to(given.device)))[:, None]
+    if kept is None:
+        device = given_tokens(kwargs).device
+        positions = torch.cat([torch.arange(part.start, part.stop) for part in ranges]).to(device)[None]
     else:
-        positions = positions[None]
+        flat = kept.flatten(1)
+        positions = (flat if index is None else flat.index_select(1, index.to(flat.device)))[:, None]
     changed = {"position_ids": positions, "attention_mask": None}
     for name in _PER_TOKEN:
         if (given := kwargs.get(name)) is not None:

@@ -39,9 +39,11 @@ class _Thread(threading.local):
     Attributes:
         mask_checked: whether its mask has been read, so that it only grows by ones from here on.
         ended: its stopping criteria.
+        decoded: whether the pass of the whole model that is under way, or was last, has come to the decoder.
     """
 
     mask_checked = False
+    decoded = False
     ended: Ended | None = None
 
 
@@ -172,11 +174,17 @@ class Session:
             guided = self._traffic.inside("generate") and given.get("use_cache")
             check_logits(given, every_token=self._newest_only or bool(guided))
             check_flags(given, self._model.config)
-            outer = WITHIN.set(True)
+            outer, self._thread.decoded = WITHIN.set(True), False
             try:
-                return forward(*args, **kwargs)
+                output = forward(*args, **kwargs)
             finally:
                 WITHIN.reset(outer)
+            if not self._thread.decoded:
+                raise LazyLLMError(
+                    f"{type(self._model).__name__} did not run its {type(self._decoder).__name__}, the decoder that "
+                    "LazyLLM found in it: this architecture is not supported"
+                )
+            return output
 
     def _decode(self, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """The decoder's forward pass: one step of a generation."""
@@ -198,6 +206,7 @@ class Session:
             raise LazyLLMError(
                 "gradient checkpointing is on and leaves no keys and values: call model.eval() before generating"
             )
+        self._thread.decoded = True
         with self._traffic.enter("decoder"):
             given = kwargs.get("past_key_values")
             generation = self._generation(given, count)

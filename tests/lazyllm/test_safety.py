@@ -176,6 +176,12 @@ def test_unsupported_models_say_why(says, make):
     refuse(says, lambda: lazyllm.enable(make(), STAGES))
 
 
+def test_a_model_that_passes_its_decoder_by_is_refused(ids):
+    model = families.build("llama")
+    model.forward = families.build("llama").forward
+    refuse("did not run its LlamaModel", generating(model, input_ids=ids))
+
+
 def test_a_mask_beyond_causality_is_refused(ids):
     model = tiny("DogeConfig")
     refuse("mask", generating(model, input_ids=ids))
