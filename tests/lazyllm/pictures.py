@@ -51,6 +51,12 @@ KINDS: dict[str, tuple[str, dict, dict, dict]] = {
         {"query_pre_attn_scalar": 12, "sliding_window": 16, "layer_types": ["sliding_attention", "full_attention"] * 2},
         {"mm_tokens_per_image": 4, "image_token_id": _IMAGE},
     ),
+    "llava": (
+        "Llava",
+        {"model_type": "clip_vision_model", **_SIGLIP, **_PICTURE},
+        {"model_type": "llama"},
+        {"image_token_id": _IMAGE, "vision_feature_layer": -1},
+    ),
     "paligemma": ("PaliGemma", {**_SIGLIP, **_PICTURE}, {"model_type": "gemma"}, {"image_token_id": _IMAGE}),
 }
 
@@ -84,11 +90,11 @@ def seen(
     }
 
 
-def looked_at(before: int = 9, after: int = 24, dtype: torch.dtype = torch.float64) -> dict[str, torch.Tensor]:
-    """What Gemma 3's processor makes of text with a picture in it, of four tokens."""
-    generator = torch.Generator().manual_seed(before)
-    words = torch.randint(3, 90, (before + after,), generator=generator).tolist()
-    ids = torch.tensor([words[:before] + [_IMAGE] * 4 + words[before:]])
+def looked_at(tokens: int = 4, dtype: torch.dtype = torch.float64) -> dict[str, torch.Tensor]:
+    """What Gemma 3's processor makes of text with a picture in it, of so many tokens."""
+    generator = torch.Generator().manual_seed(0)
+    words = torch.randint(3, 90, (33,), generator=generator).tolist()
+    ids = torch.tensor([words[:9] + [_IMAGE] * tokens + words[9:]])
     return {
         "input_ids": ids,
         "attention_mask": torch.ones_like(ids),

@@ -173,6 +173,15 @@ def test_a_picture_whose_tokens_see_each_other_is_refused(gemma):
     check_kept(gemma, given)
 
 
+def test_a_picture_in_place_of_embeddings():
+    model, given = pictures.build("llava"), pictures.looked_at(tokens=16)
+    del given["token_type_ids"]
+    before = check_kept(model, given)
+    other = {**given, "pixel_values": -given["pixel_values"]}
+    assert (generate(model, other).logits[0] - before.logits[0]).abs().max() > 0.1
+    check_pruned(model, given, STAGES)
+
+
 def test_a_prefix_that_sees_itself_is_refused():
     model, ids = pictures.build("paligemma"), families.prompt(12).clamp(max=80)
     types = torch.zeros_like(ids)
