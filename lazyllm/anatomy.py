@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch.distributed import ProcessGroup
-from transformers import DynamicCache, PreTrainedConfig, PreTrainedModel
+from transformers import DynamicCache, GenerationMixin, PreTrainedConfig, PreTrainedModel
 
 from lazyllm.attention import NAME
 from lazyllm.errors import LazyLLMError
@@ -16,6 +16,13 @@ from lazyllm.row_by_row import check_row_by_row
 
 # Attention that sees every earlier token, or those in a window or chunk of true positions.
 _LAYER_TYPES = {"full_attention", "sliding_attention", "chunked_attention"}
+# Layers that carry a state from token to token, past those that a stage leaves behind.
+_STATEFUL = {"linear_attention", "conv", "mamba", "recurrent", "hybrid", "hybrid_sliding"}
+# Settings of what layers take besides hidden states, and what they do to the model.
+_BESIDES = {
+    "hidden_size_per_layer_input": "has embeddings for each layer",
+    "num_kv_shared_layers": "has layers that share keys and values",
+}
 # Rotary tables that depend on the length of the text.
 _CHANGING = {"dynamic", "longrope"}
 _ATTENTION = ("sdpa", "eager", "flash_attention_2", "flash_attention_3")
@@ -50,6 +57,8 @@ def dissect(model: nn.Module, newest_only: bool = False) -> Anatomy:
         raise LazyLLMError(f"{name} is not a Hugging Face model: give lazyllm.enable a transformers PreTrainedModel")
     if getattr(model.config, "is_encoder_decoder", False):
         raise LazyLLMError(f"{name} is an encoder-decoder: LazyLLM prunes decoder-only models")
+    if model.can_generate() and not isinstance(model, GenerationMixin):
+        raise LazyLLMError(f"{name} does not generate token by token, which LazyLLM is for")
     found = [
         Anatomy(module, child)
         for module in model.modules()
@@ -57,6 +66,9 @@ def dissect(model: nn.Module, newest_only: bool = False) -> Anatomy:
         for child in module.children()
         if isinstance(child, nn.ModuleList) and _is_layer_stack(child)
     ]
+    if len(found) > 1:
+        # What sees or hears may be built alike.
+        found = [part for part in found if part.decoder is model.get_decoder()] or found
     if len(found) != 1:
         what = "no stack" if not found else f"{len(found)} stacks"
         raise LazyLLMError(
@@ -79,21 +91,22 @@ def dissect(model: nn.Module, newest_only: bool = False) -> Anatomy:
 
 def check_same(model: PreTrainedModel, anatomy: Anatomy) -> None:
     """Raise `LazyLLMError` unless the model has the decoder that `dissect` found, and parts that are known."""
-    _check_attention(anatomy.decoder.config)
+    _check_attention(anatomy.decoder)
     decoder = any(part is anatomy.decoder for part in model.modules())
     if not decoder or not any(child is anatomy.layers for child in anatomy.decoder.children()):
         raise LazyLLMError(f"{type(model).__name__} was taken apart since lazyllm.enable looked at it: call it again")
     check_row_by_row(model)
 
 
-def _check_attention(config: PreTrainedConfig) -> None:
-    implementation = config._attn_implementation
+def _check_attention(decoder: PreTrainedModel) -> None:
+    implementation = decoder.config._attn_implementation
     if implementation == NAME:
         raise LazyLLMError(ENABLED)
     if implementation not in _ATTENTION:
+        known = "'sdpa' or 'flash_attention_2'" if decoder._supports_sdpa else "'eager'"
         raise LazyLLMError(
             f"attention implementation {implementation!r} is not supported: load the model with "
-            "attn_implementation='sdpa' or 'flash_attention_2'"
+            f"attn_implementation={known}"
         )
 
 
@@ -107,8 +120,19 @@ def _is_layer_stack(stack: nn.ModuleList) -> bool:
 def _refuse_unsupported(name: str, anatomy: Anatomy, model: PreTrainedModel) -> None:
     decoder, config = anatomy.decoder, anatomy.decoder.config
     kinds = set(getattr(config, "layer_types", None) or ()) - _LAYER_TYPES
+    if stateful := sorted(kinds & _STATEFUL):
+        raise LazyLLMError(
+            f"{name} has {', '.join(stateful)} layers, which carry a state over all tokens in order, and a token that "
+            "comes back later cannot enter it: shorten the prompt before the model instead"
+        )
     if kinds:
-        raise LazyLLMError(f"{name} has {', '.join(sorted(kinds))} layers: LazyLLM prunes softmax attention only")
+        raise LazyLLMError(
+            f"{name} has {', '.join(sorted(kinds))} layers, which choose or merge tokens themselves: LazyLLM prunes "
+            "softmax attention over all of them"
+        )
+    for setting, what in _BESIDES.items():
+        if getattr(config, setting, None):
+            raise LazyLLMError(f"{name} {what} ({setting}), which LazyLLM does not know how to prune")
     if any(isinstance(part, nn.Conv1d | nn.Conv2d) for part in anatomy.layers.modules()):
         raise LazyLLMError(
             f"{name} mixes neighbouring tokens by convolution in its layers: pruning would change what they see"
@@ -122,9 +146,13 @@ def _refuse_unsupported(name: str, anatomy: Anatomy, model: PreTrainedModel) -> 
         raise LazyLLMError(f"{name} is configured with bidirectional attention: LazyLLM needs causal attention")
     if not getattr(decoder, "_supports_attention_backend", False):
         raise LazyLLMError(f"the attention of {name} does not go through transformers' attention interface")
-    if not decoder._supports_sdpa and getattr(config, "attn_logit_softcapping", None) is None:
+    # Two kinds that SDPA cannot compute are known: capped scores, and sinks.
+    known = getattr(config, "attn_logit_softcapping", None) is not None or any(
+        getattr(part, "sinks", None) is not None for part in anatomy.layers.modules()
+    )
+    if not decoder._supports_sdpa and not known:
         raise LazyLLMError(f"the attention of {name} is not plain softmax attention: LazyLLM cannot score it")
-    _check_attention(config)
+    _check_attention(decoder)
 
 
 def _refuse_altered(name: str, anatomy: Anatomy, model: PreTrainedModel) -> None:

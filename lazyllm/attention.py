@@ -16,7 +16,9 @@ from torch import nn
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
+from lazyllm.ahead import WITHIN, AheadMask
 from lazyllm.errors import LazyLLMError
+from lazyllm.ranking import softmax_with
 
 NAME = "lazyllm"
 
@@ -105,15 +107,16 @@ def attend_in_blocks(
     visible: MaskFunction,
     scaling: float,
     softcap: float | None,
+    sinks: torch.Tensor | None,
 ) -> torch.Tensor:
-    """Attention where plain causality by index does not say who sees whom: revived rows, windows, capped scores.
+    """Attention where plain causality by index does not say who sees whom: revived rows, windows, capped scores, sinks.
 
     Args:
         query, key, value: (1, heads, rows, head_dim), (1, kv_heads, n, head_dim), (1, kv_heads, n, value_dim).
         positions: the queries', int64 (rows,), sorted, and the keys', int64 (n,), sorted in prefilling.
         present: which of the keys take part, bool (n,); None means all of them.
         visible: says for positions (rows, 1) and (1, n) who sees whom, bool (rows, n).
-        scaling, softcap: see `lazyllm.attention_on`.
+        scaling, softcap, sinks: see `lazyllm.attention_on`.
 
     Returns:
         (1, rows, heads, value_dim), contiguous.
@@ -122,7 +125,7 @@ def attend_in_blocks(
     prefilling = rows == key.shape[2]
     output = query.new_empty(query.shape[0], rows, heads, value.shape[-1])
     # Fused attention under a mask holds one mask for all heads on a CPU, and no scores.
-    held = heads if softcap is not None or query.device.type != "cpu" else 1
+    held = heads if softcap is not None or sinks is not None or query.device.type != "cpu" else 1
     size = max(1, _BLOCK_ELEMENTS // (key.shape[2] * held))
     for start in range(0, rows, size):
         block = slice(start, min(start + size, rows))
@@ -132,7 +135,7 @@ def attend_in_blocks(
         mask = visible(0, 0, positions[0][block, None], positions[1][None, sight])
         if present is not None:
             mask = mask & present
-        output[:, block] = attend_masked(part, seen, weighed, mask, scaling, softcap).transpose(1, 2)
+        output[:, block] = attend_masked(part, seen, weighed, mask, scaling, softcap, sinks).transpose(1, 2)
     return output
 
 
@@ -142,10 +145,12 @@ def attend_masked(
     value: torch.Tensor,
     mask: torch.Tensor | None,
     scaling: float,
-    softcap: float | None,
+    softcap: float | None = None,
+    sinks: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Attention under a mask, bool (rows, n) or None, (1, heads, rows, value_dim); shared heads are not copied."""
-    if softcap is None and (mask is None or query.device.type == "cpu"):
+    plain = softcap is None and sinks is None
+    if plain and (mask is None or query.device.type == "cpu"):
         mask = None if mask is None else mask[None, None]
         shared = query.shape[1] != key.shape[1]
         return nn.functional.scaled_dot_product_attention(query, key, value, mask, scale=scaling, enable_gqa=shared)
@@ -154,16 +159,23 @@ def attend_masked(
     groups = heads // key.shape[1]
     query = query.reshape(batch, key.shape[1], groups * rows, width)
     mask = mask.repeat(groups, 1)
-    if softcap is None:
+    if plain:
         attended = nn.functional.scaled_dot_product_attention(
             query, key, value, attn_mask=mask[None, None], scale=scaling
         )
     else:
-        scores = torch.matmul(query, key.transpose(-1, -2)) * scaling
-        scores = softcap * torch.tanh(scores / softcap)
-        scores = scores.masked_fill(~mask, float("-inf"))
         exact = torch.float64 if query.dtype == torch.float64 else torch.float32
-        attended = torch.matmul(scores.softmax(dim=-1, dtype=exact).to(query.dtype), value)
+        # Capped scores are small; beside sinks there are models that count on exact ones.
+        dtype = query.dtype if sinks is None else exact
+        scores = torch.matmul(query.to(dtype), key.to(dtype).transpose(-1, -2)) * scaling
+        if softcap is not None:
+            scores = softcap * torch.tanh(scores / softcap)
+        scores = scores.masked_fill(~mask, float("-inf"))
+        if sinks is None:
+            weights = scores.softmax(dim=-1, dtype=exact)
+        else:
+            weights = softmax_with(sinks.view(1, key.shape[1], groups).repeat_interleave(rows, dim=2), scores)
+        attended = torch.matmul(weights.to(query.dtype), value)
     return attended.reshape(batch, heads, rows, value.shape[-1])
 
 
@@ -186,15 +198,16 @@ def _attention(module: nn.Module, *args: Any, **kwargs: Any) -> tuple[torch.Tens
     return step.attend(module, *args, **kwargs), None
 
 
-def _mask(*args: Any, **kwargs: Any) -> WindowMask | None:
+def _mask(**kwargs: Any) -> WindowMask | AheadMask | None:
     step = CURRENT.get()
-    if step is None:
-        raise LazyLLMError(
-            "an attention mask was made outside the decoder's own forward: by a cache of fixed size (leave out "
-            "cache_implementation), by a model of text and images such as Gemma3ForConditionalGeneration (load its "
-            "text model alone), or by another model with the same config object (give each its own)"
-        )
-    return step.mask(*args, **kwargs)
+    if step is not None:
+        return step.mask(**kwargs)
+    if WITHIN.get():
+        return AheadMask(**kwargs)
+    raise LazyLLMError(
+        "an attention mask was made outside the forward pass of a model under lazyllm.enable: by a cache of fixed size "
+        "(leave out cache_implementation), or by another model with the same config object (give each its own)"
+    )
 
 
 AttentionInterface.register(NAME, _attention)

@@ -60,6 +60,8 @@ class LazyCache(Cache):
         return self.generation.offset()
 
     def get_mask_sizes(self, query_length: int, layer_idx: int = 0) -> tuple[int, int]:
+        if CURRENT.get() is not self.generation:
+            return self.generation.packing.columns + query_length, 0
         return sum(sequence.tokens.total for sequence in self.generation.sequences), 0
 
     def get_max_length(self, layer_idx: int | None = None) -> int:

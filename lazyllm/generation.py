@@ -210,12 +210,13 @@ class Generation:
         scaling: float | None = None,
         softcap: float | None = None,
         is_causal: bool | None = None,
+        s_aux: torch.Tensor | None = None,
         **kwargs: Any,
     ) -> torch.Tensor:
         """Attention of the rows, each over its own sequence's active tokens, (1, rows, heads, value_dim).
 
         Transformers' attention interface; `query` is (1, heads, rows, head_dim), `key` and `value` as `update`
-        returned them.
+        returned them; `s_aux` are attention sinks, (heads,).
         """
         self._last_layer.attend()
         if dropout:
@@ -224,15 +225,18 @@ class Generation:
         if self._attended or query.shape[2] != sum(sizes):
             raise unsupported(f"decoder layer {self._layer} does not attend once, over its own cached keys")
         self._refuse_unsupported(module, attention_mask, is_causal, kwargs)
+        if s_aux is not getattr(module, "sinks", None) or (s_aux is not None and s_aux.shape != query.shape[1:2]):
+            raise unsupported(f"the attention sinks of layer {self._layer} are not one logit a query head")
         self._attended = True
         scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
+        by = attention_mask, scaling, softcap, s_aux
         if len(self._live) == 1:
             (sequence,) = self._live
-            return sequence.attend(self._layer, module, query, key, value, attention_mask, scaling, softcap)
+            return sequence.attend(self._layer, module, query, key, value, *by)
         if any(got.data_ptr() != gave.data_ptr() for got, gave in zip((key, value), self._given, strict=True)):
             raise unsupported(f"decoder layer {self._layer} changes its cached keys or values before it attends")
         attended = [
-            sequence.attend(self._layer, module, part, *stored, attention_mask, scaling, softcap)
+            sequence.attend(self._layer, module, part, *stored, *by)
             for sequence, part, stored in zip(self._live, query.split(sizes, dim=2), self._stored, strict=True)
         ]
         self._stored = []

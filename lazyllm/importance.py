@@ -98,7 +98,7 @@ class Importance(Selection, checked=False, parallel=True):
         self, layer: int, query: torch.Tensor, key: torch.Tensor, scaling: float, softcap: float | None
     ) -> None:
         query, visible = self._latest(layer, query)
-        attention = attention_on(key, query, visible, scaling, softcap)
+        attention = attention_on(key, query, visible, scaling, softcap, self.sinks)
         if self.value_norm:
             attention = attention * self.values.to(attention.dtype).norm(dim=-1)[:, :, None, None]
         if self.queries > 1:

@@ -13,6 +13,8 @@ from lazyllm.tokens import TokenCache
 _PER_TOKEN = ("output_attentions", "output_hidden_states", "output_router_logits")
 # What a decoder may be given a tensor for: it uses these up before its first layer, or LayerInputs knows them.
 _KNOWN = {"input_ids", "inputs_embeds", "attention_mask", "position_ids", "token_type_ids", "cache_position"}
+# Features of images for all tokens of the first layers, one tensor a layer, and which tokens they are for.
+_DEEPSTACK = {"deepstack_visual_embeds", "visual_pos_masks"}
 
 
 def given_tokens(kwargs: dict[str, Any]) -> Any:
@@ -58,15 +60,24 @@ def check_flags(kwargs: dict[str, Any], config: PreTrainedConfig) -> None:
         )
 
 
-def check_arguments(kwargs: dict[str, Any]) -> None:
-    """Raise `LazyLLMError` if a decoder's arguments leave no cache, or hold tensors that are not known."""
+def check_arguments(kwargs: dict[str, Any], complete: int) -> None:
+    """Raise `LazyLLMError` if a decoder's arguments leave no cache, or hold tensors that are not known.
+
+    The outputs of the first `complete` layers are of all tokens.
+    """
     if kwargs.get("use_cache") is False:
         raise LazyLLMError("use_cache=False recomputes everything at each step: LazyLLM needs use_cache=True")
-    unknown = sorted(name for name, value in kwargs.items() if name not in _KNOWN and _holds_tensor(value))
+    unknown = sorted(name for name, value in kwargs.items() if name not in _KNOWN | _DEEPSTACK and _holds_tensor(value))
     if unknown:
         raise LazyLLMError(
             f"the decoder takes {', '.join(unknown)}, as for images, which LazyLLM does not know how to prune: "
             "it prunes text"
+        )
+    features = kwargs.get("deepstack_visual_embeds")
+    if features is not None and (deep := len(features)) > complete:
+        raise LazyLLMError(
+            f"the model adds features of images to all tokens after each of its first {deep} layers: prune after layer "
+            f"{deep - 1} or later"
         )
 
 
@@ -96,4 +107,6 @@ def check_rotary(sequences: list[TokenCache], new: list[int], switch: int | None
 
 
 def _holds_tensor(value: Any) -> bool:
+    if isinstance(value, dict):
+        value = list(value.values())
     return isinstance(value, torch.Tensor) or (isinstance(value, list | tuple) and any(map(_holds_tensor, value)))

@@ -9,7 +9,7 @@ import torch
 from lazyllm.errors import LazyLLMError
 from lazyllm.inputs import given_tokens
 
-_PER_TOKEN = ("input_ids", "inputs_embeds", "token_type_ids")
+_PER_TOKEN = ("input_ids", "inputs_embeds", "token_type_ids", "visual_pos_masks")
 
 
 class Packing:
@@ -67,9 +67,9 @@ class Packing:
         if whole:
             new = [width] * self._count
             ranges = [range(start, start + width) for start in seen]
-            _check_positions(kwargs, ranges, torch.ones(self._count, width, dtype=torch.bool), counted)
+            kept = _check_positions(kwargs, ranges, torch.ones(self._count, width, dtype=torch.bool), counted)
             self._next = total, None, None
-            return _packed(kwargs, ranges, None), new
+            return _packed(kwargs, ranges, kept, None), new
         before = torch.ones(self._count, self.columns, dtype=torch.bool) if self._computed is None else self._computed
         if mask is None:
             shown = torch.cat([before, ~torch.tensor(ended)[:, None].expand(-1, width)], dim=1)
@@ -80,14 +80,21 @@ class Packing:
         fresh[:, : self.columns] &= ~before
         places, new = fresh.nonzero(), fresh.sum(dim=1).tolist()
         ranges = [range(start, start + count) for start, count in zip(seen, new, strict=True)]
-        _check_positions(kwargs, ranges, fresh[:, self.columns :], counted)
-        packed = self._at(kwargs, ranges, places, width)
+        kept = _check_positions(kwargs, ranges, fresh[:, self.columns :], counted)
+        packed = self._at(kwargs, ranges, kept, places, width)
         computed = fresh | torch.nn.functional.pad(before, (0, width))
         late = None if mask is not None else self._later(kwargs.get("input_ids"), any(ended))
         self._next = total, None if computed.all() else computed, late
         return packed, new
 
-    def _at(self, kwargs: dict[str, Any], ranges: list[range], places: torch.Tensor, width: int) -> dict[str, Any]:
+    def _at(
+        self,
+        kwargs: dict[str, Any],
+        ranges: list[range],
+        kept: torch.Tensor | None,
+        places: torch.Tensor,
+        width: int,
+    ) -> dict[str, Any]:
         """The arguments for the tokens at these places, (sequence, column), of this pass or of those left out."""
         late = places[:, 1] < self.columns
         index = places[:, 0] * width + places[:, 1] - self.columns
@@ -97,7 +104,7 @@ class Packing:
             if kwargs.get("inputs_embeds") is not None or (places[late, 1] < first).any():
                 raise LazyLLMError("the attention mask shows tokens that it hid in an earlier pass: keep it as it was")
             index[late] = self._count * width + places[late, 0] * left + places[late, 1] - first
-        return _packed(kwargs, ranges, index, self._late if late.any() else None)
+        return _packed(kwargs, ranges, kept, index, self._late if late.any() else None)
 
     def _later(self, ids: torch.Tensor | None, ended: bool) -> torch.Tensor | None:
         """What is to be remembered of the inputs since a sequence ended, these ids (count, width) included."""
@@ -127,11 +134,23 @@ class Packing:
 
 
 def _packed(
-    kwargs: dict[str, Any], ranges: list[range], index: torch.Tensor | None, late: torch.Tensor | None = None
+    kwargs: dict[str, Any],
+    ranges: list[range],
+    kept: torch.Tensor | None,
+    index: torch.Tensor | None,
+    late: torch.Tensor | None = None,
 ) -> dict[str, Any]:
-    """The arguments for the tokens at `index` of all, behind which those of `late` lie, at positions from `ranges`."""
-    positions = torch.cat([torch.arange(part.start, part.stop) for part in ranges]).to(given_tokens(kwargs).device)
-    changed = {"position_ids": positions[None], "attention_mask": None}
+    """The arguments for the tokens at `index` of all, behind which those of `late` lie.
+
+    They are at the positions `kept`, (axes, sequences, width), as `_check_positions` returned them, else in `ranges`.
+    """
+    if kept is None:
+        device = given_tokens(kwargs).device
+        positions = torch.cat([torch.arange(part.start, part.stop) for part in ranges]).to(device)[None]
+    else:
+        flat = kept.flatten(1)
+        positions = (flat if index is None else flat.index_select(1, index.to(flat.device)))[:, None]
+    changed = {"position_ids": positions, "attention_mask": None}
     for name in _PER_TOKEN:
         if (given := kwargs.get(name)) is not None:
             if given.shape[:2] != given_tokens(kwargs).shape[:2]:
@@ -143,28 +162,45 @@ def _packed(
     return {name: value for name, value in kwargs.items() if name != "cache_position"} | changed
 
 
-def _check_positions(kwargs: dict[str, Any], ranges: list[range], fresh: torch.Tensor | None, counted: bool) -> None:
-    """Refuse positions other than those that follow on each sequence's tokens so far; reads the device once."""
+def _check_positions(
+    kwargs: dict[str, Any], ranges: list[range], fresh: torch.Tensor | None, counted: bool
+) -> torch.Tensor | None:
+    """Refuse positions other than those that follow on each sequence's tokens so far; reads the device once.
+
+    Returns:
+        positions that are to be kept as they are, of a text with images: (axes, sequences, width), in time, height
+        and width, which only the rotary tables know; None where a text's own positions say all.
+    """
     given = kwargs.get("position_ids")
     if given is None:
-        return
+        return None
     first, last = ranges[0].start, ranges[0].stop - 1
     where = f"{first} to {last}" if len(ranges) == 1 else "those that follow on each sequence's tokens"
     error = LazyLLMError(
         f"the position_ids are not {where}, one for each token: LazyLLM takes a text from its first token, without "
-        "gaps, images or packed sequences"
+        "gaps or packed sequences"
     )
     width = given_tokens(kwargs).shape[1]
     if given.shape[-1] != width:
         raise error
     if counted:
-        return
+        return None
+    whole = given.expand(*given.shape[:-2], len(ranges), width)
     if fresh is None:
-        found, expected = given, torch.arange(first, last + 1, device=given.device)
+        found, expected = whole[..., 0, :], torch.arange(first, last + 1, device=given.device)
     else:
         # Tokens that an earlier pass left out come first, and have no positions here.
         here = [part[len(part) - int(count) :] for part, count in zip(ranges, fresh.sum(dim=1), strict=True)]
         expected = torch.tensor([position for part in here for position in part], device=given.device)
-        found = given.expand(*given.shape[:-2], len(ranges), width)[..., fresh.to(given.device)]
-    if not bool((found == expected).all()):
+        found = whole[..., fresh.to(given.device)]
+    same = (found == expected).view(-1, found.shape[-1]).all(dim=-1).tolist()
+    if all(same):
+        return None
+    # Of four axes the first counts the tokens, as no axis of images does.
+    if given.ndim != 3 or (len(same) == 4 and not same[0]):
         raise error
+    if sum(map(len, ranges)) != found.shape[-1]:
+        raise LazyLLMError(
+            "the attention mask shows tokens that it hid in an earlier pass, of a text with images: keep it as it was"
+        )
+    return whole

@@ -12,17 +12,23 @@ def newest_row(
     present: torch.Tensor | None,
     scaling: float,
     softcap: float | None = None,
+    sinks: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Importance by Eq. 1, (n,): the newest token's attention probability on each token, mean over query heads.
 
     As printed, Eq. 1 can be read as a column of the attention matrix, which is useless under a causal mask;
     it is the newest token's row. `present` says which of the keys take part; for the rest see `attention_on`.
     """
-    return attention_on(key, query[:, :, -1:], present, scaling, softcap).mean(dim=(1, 2, 3))[0]
+    return attention_on(key, query[:, :, -1:], present, scaling, softcap, sinks).mean(dim=(1, 2, 3))[0]
 
 
 def attention_on(
-    key: torch.Tensor, query: torch.Tensor, visible: torch.Tensor | None, scaling: float, softcap: float | None
+    key: torch.Tensor,
+    query: torch.Tensor,
+    visible: torch.Tensor | None,
+    scaling: float,
+    softcap: float | None,
+    sinks: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Attention probability of a few queries on each key.
 
@@ -32,9 +38,11 @@ def attention_on(
         visible: which keys each query sees, bool (queries, n) or (n,); None means all of them.
         scaling: factor on the scores.
         softcap: where the model caps its scores, `softcap * tanh(score / softcap)`.
+        sinks: where the model has attention sinks, each query head's logit of attending to no token, (heads,).
 
     Returns:
-        (1, kv_heads, heads of a group, queries, n), in float32, or float64 for a float64 model.
+        (1, kv_heads, heads of a group, queries, n), in float32, or float64 for a float64 model. With sinks those of a
+        query sum to less than 1.
     """
     exact = torch.float64 if query.dtype == torch.float64 else torch.float32
     batch, kv_heads, _, head_dim = key.shape
@@ -46,7 +54,15 @@ def attention_on(
         scores = softcap * torch.tanh(scores / softcap)
     if visible is not None:
         scores = scores.masked_fill(~visible, float("-inf"))
-    return scores.softmax(dim=-1)
+    if sinks is None:
+        return scores.softmax(dim=-1)
+    return softmax_with(sinks.view(1, kv_heads, -1, 1), scores)
+
+
+def softmax_with(sinks: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+    """Probabilities of scores, (..., n), beside one more logit, `sinks` (...), which takes its part of the whole."""
+    beside = sinks.to(scores.dtype).expand(scores.shape[:-1])[..., None]
+    return torch.cat([scores, beside], dim=-1).softmax(dim=-1)[..., :-1]
 
 
 def over_processes(importance: torch.Tensor, group: ProcessGroup | None, how: str) -> torch.Tensor:

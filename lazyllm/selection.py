@@ -110,6 +110,11 @@ class Selection(ABC):
         """Within `observe`: the values of the keys, (1, kv_heads, n_keys, value_dim)."""
         return self.cache.attended_values
 
+    @property
+    def sinks(self) -> torch.Tensor | None:
+        """Within `observe`: each query head's logit of attending to no token, (heads,), in a model with such sinks."""
+        return self.cache.attended_sinks
+
 
 def check_survivors(selection: Selection, survivors: object, segment: Segment) -> None:
     """Raise `LazyLLMError` unless `survivors` are what `Selection.survivors` promises; reads the device once."""
@@ -175,7 +180,7 @@ class StaticSelection(FrozenSelection, checked=False, parallel=True):
     def observe(
         self, layer: int, query: torch.Tensor, key: torch.Tensor, scaling: float, softcap: float | None
     ) -> None:
-        importance = newest_row(query, key, None, scaling, softcap)
+        importance = newest_row(query, key, None, scaling, softcap, self.sinks)
         # The mean ranks as the sum does.
         self.importance = importance if layer == 0 else self.importance.to(importance.device) + importance
 

@@ -80,6 +80,7 @@ class Sequence:
         window: WindowMask | None,
         scaling: float,
         softcap: float | None,
+        sinks: torch.Tensor | None,
     ) -> torch.Tensor:
         """Attention of the rows over the active tokens, (1, rows, heads, value_dim).
 
@@ -96,27 +97,27 @@ class Sequence:
         if attention.ignores_softcap:
             softcap = None
         if self._selection.wants(layer):
-            self.tokens.attended_values = value
+            self.tokens.attended_values, self.tokens.attended_sinks = value, sinks
             # The ranking is exact whatever the model computes in.
             device = query.device.type
             with torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else nullcontext():
                 self._selection.observe(layer, query, key, scaling, softcap)
-            self.tokens.attended_values = None
+            self.tokens.attended_values = self.tokens.attended_sinks = None
         if self.setup.record_importance and self.tokens.prefilling:
-            importance = newest_row(query, key, None, scaling, softcap)
+            importance = newest_row(query, key, None, scaling, softcap, sinks)
             self.stats.importance.append(over_processes(importance, self.setup.group, "mean"))
         # Whom a row sees follows from its index in prefilling, and is everyone where the newest token is alone.
         by_index = self.tokens.prefilling or (segment.n_rows == 1 and segment.present is None)
-        if by_index and window is None and (softcap is None or attention.caps_scores):
+        if by_index and window is None and sinks is None and (softcap is None or attention.caps_scores):
             if query.shape[2] == 1 and attention.is_sdpa:  # the same kernel, with less ado
-                return attend_masked(query, key, value, None, scaling, None).transpose(1, 2)
+                return attend_masked(query, key, value, None, scaling).transpose(1, 2)
             return attention(module, query, key, value, None, dropout=0.0, scaling=scaling, **extra)
         if window is None and fits_one_block(query.shape[1], segment.n_rows, segment.stored):
             mask = self._mask_of(segment)[-query.shape[2] :]
-            return attend_masked(query, key, value, mask, scaling, softcap).transpose(1, 2).contiguous()
+            return attend_masked(query, key, value, mask, scaling, softcap, sinks).transpose(1, 2).contiguous()
         visible = causal if window is None else window.visible
         positions = self.tokens.rows(segment)[-query.shape[2] :], self.tokens.held(segment)
-        return attend_in_blocks(query, key, value, positions, segment.present, visible, scaling, softcap)
+        return attend_in_blocks(query, key, value, positions, segment.present, visible, scaling, softcap, sinks)
 
     def _mask_of(self, segment: Segment) -> torch.Tensor:
         """Which keys each row sees, bool (n_rows, stored); the same in all the segment's layers on a device."""
@@ -137,12 +138,15 @@ class Sequence:
             )
         if window is None or not self._selection.wants(layer):
             return
-        if None not in self.setup.windows:
+        # No stage can follow the last layer.
+        full = [other for other, reach in enumerate(self.setup.windows[:-1]) if reach is None]
+        if not full:
             raise LazyLLMError(
-                f"every layer of this model sees only a window of {window.window} tokens, so none can rank {total} of "
-                f"them: prompt and answer must fit into {window.window} tokens"
+                f"every layer that a stage can follow sees only a window of {window.window} tokens, so none can rank "
+                f"{total} of them: prompt and answer must fit into {window.window} tokens"
             )
         raise LazyLLMError(
-            f"layer {layer} sees only a window of {window.window} of the {total} tokens, so it cannot rank them: "
-            "put the stage after a layer with full attention, and take the importance of that layer alone"
+            f"layer {layer} sees only a window of {window.window} of the {total} tokens, so it cannot rank them: put "
+            f"the stage after a layer with full attention, such as {full[len(full) // 2]}, and rank by that layer "
+            "alone, as lazyllm.Importance() does"
         )

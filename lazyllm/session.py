@@ -13,6 +13,7 @@ import torch
 from torch import nn
 from transformers import DynamicCache
 
+from lazyllm.ahead import WITHIN, without
 from lazyllm.anatomy import check_same, dissect, rope_growth, rope_switch, windows
 from lazyllm.attention import CURRENT, EnabledName, FusedAttention
 from lazyllm.cache import LazyCache
@@ -39,9 +40,11 @@ class _Thread(threading.local):
     Attributes:
         mask_checked: whether its mask has been read, so that it only grows by ones from here on.
         ended: its stopping criteria.
+        decoded: whether the pass of the whole model that is under way, or was last, has come to the decoder.
     """
 
     mask_checked = False
+    decoded = False
     ended: Ended | None = None
 
 
@@ -183,7 +186,17 @@ class Session:
             guided = self._traffic.inside("generate") and given.get("use_cache")
             check_logits(given, every_token=self._newest_only or bool(guided))
             check_flags(given, self._model.config)
-            return forward(*args, **kwargs)
+            outer, self._thread.decoded = WITHIN.set(True), False
+            try:
+                output = forward(*args, **kwargs)
+            finally:
+                WITHIN.reset(outer)
+            if not self._thread.decoded:
+                raise LazyLLMError(
+                    f"{type(self._model).__name__} did not run its {type(self._decoder).__name__}, the decoder that "
+                    "LazyLLM found in it: this architecture is not supported"
+                )
+            return output
 
     def _decode(self, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """The decoder's forward pass: one step of a generation."""
@@ -194,12 +207,18 @@ class Session:
                 "token's alone, so call the whole model, or accept that with lazyllm.enable(..., newest_only=True)"
             )
         count, _ = size(kwargs)
+        if (mask := kwargs.get("attention_mask")) is not None:
+            window = getattr(self._decoder.config, "sliding_window", None)
+            kwargs = {**kwargs, "attention_mask": without(mask, window)}
         check_flags(kwargs, self._decoder.config)
-        check_arguments(kwargs)
+        first = next((stage.layer for stage in self.schedule.stages if stage.keep < 1), len(self._layers))
+        # Of the last layer there is the newest token's output alone.
+        check_arguments(kwargs, complete=min(first + 1, len(self._layers) - 1))
         if self._layers[0].training and getattr(self._layers[0], "gradient_checkpointing", False):
             raise LazyLLMError(
                 "gradient checkpointing is on and leaves no keys and values: call model.eval() before generating"
             )
+        self._thread.decoded = True
         with self._traffic.enter("decoder"):
             given = kwargs.get("past_key_values")
             generation = self._generation(given, count)

@@ -79,6 +79,7 @@ class TokenCache:
         new: positions that the step under way began with.
         prompt_length: tokens of the first pass, which is the prompt, or its first chunk.
         attended_values: while a selection observes a layer, the values that its attention gets.
+        attended_sinks: while it does, the logits that its attention has beside the scores, (heads,), if any.
     """
 
     def __init__(self, schedule: PruningSchedule, num_layers: int) -> None:
@@ -92,6 +93,7 @@ class TokenCache:
         self.values = [GrowingTensor(-2) for _ in range(num_layers)]
         self.aux = GrowingTensor(1)
         self.attended_values: torch.Tensor | None = None
+        self.attended_sinks: torch.Tensor | None = None
 
     @property
     def total(self) -> int:

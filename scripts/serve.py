@@ -13,6 +13,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.cli.serving.chat_completion import ChatCompletionHandler
 from transformers.cli.serving.completion import CompletionHandler
 from transformers.cli.serving.model_manager import ModelManager, TimedModel
+from transformers.cli.serving.response import ResponseHandler
 from transformers.cli.serving.server import build_server
 from transformers.cli.serving.utils import GenerationState
 
@@ -20,13 +21,14 @@ import lazyllm
 
 
 def application(name: str, model: Any, tokenizer: Any) -> FastAPI:
-    """Serves chats and completions of one loaded model, by its name."""
+    """Serves chats, completions and responses of one loaded model, by its name."""
     models, state = ModelManager(), GenerationState()
     models.loaded_models[models.process_model_name(name)] = TimedModel(model, -1, tokenizer)
     models.force_model = name
     handlers = dict.fromkeys(part for part in inspect.signature(build_server).parameters if part.endswith("_handler"))
     handlers["chat_handler"] = ChatCompletionHandler(models, state)
     handlers["completion_handler"] = CompletionHandler(models, state)
+    handlers["response_handler"] = ResponseHandler(models, state)
     app = build_server(models, generation_state=state, **handlers)
 
     @app.exception_handler(lazyllm.LazyLLMError)

@@ -57,7 +57,8 @@ class WindowSelection(lazyllm.FrozenSelection, checked=False):
             return
         window, positions = min(self.window, tokens - 1), self.active(layer)
         seen = positions <= positions[-window:, None]
-        attention = lazyllm.attention_on(key, query[:, :, -window:], seen, scaling, softcap)[0, ..., : tokens - window]
+        attention = lazyllm.attention_on(key, query[:, :, -window:], seen, scaling, softcap, self.sinks)
+        attention = attention[0, ..., : tokens - window]
         self.importance = pooled(attention.sum(dim=2).flatten(0, 1), self.pooling).sum(dim=0)
 
     def choose(self, count: int) -> torch.Tensor:

@@ -144,6 +144,7 @@ _LONG = 16
 _VARIANTS: dict[str, dict] = {
     "falcon/alibi": {"alibi": True},
     "gemma3_text/bidirectional": {"use_bidirectional_attention": True},
+    "gemma4/dense": {"text_config": {"hidden_size_per_layer_input": 0}},
     "gemma4_text/dense": {"hidden_size_per_layer_input": 0},
     "gemma4_text/experts": {"hidden_size_per_layer_input": 0, "enable_moe_block": True, "top_k_experts": 2},
     "gemma4_unified_text/one": {"attention_k_eq_v": True},
@@ -167,17 +168,20 @@ axk1/dynamic beam/dynamic bitnet bitnet/dynamic cohere cohere/dynamic cohere2 co
 cohere2_moe/narrow cohere_compass_text cohere_compass_text/dynamic cohere_compass_text/narrow ctrl cwm cwm/dynamic
 cwm/narrow dbrx dbrx/dynamic deepseek_v2 deepseek_v2/dynamic deepseek_v3 deepseek_v3/dynamic dots1 dots1/dynamic
 dots1/narrow emu3 emu3/dynamic ernie4_5 ernie4_5/dynamic ernie4_5_moe ernie4_5_moe/dynamic exaone4 exaone4/dynamic
-exaone4/narrow exaone_moe exaone_moe/dynamic exaone_moe/narrow flex_olmo flex_olmo/dynamic fuyu fuyu/dynamic gemma
-gemma/dynamic gemma2 gemma2/dynamic gemma2/narrow gemma3_text gemma3_text/dynamic gemma3_text/narrow gemma4_text/dense
-gemma4_text/experts gemma4_unified_text gemma4_unified_text/dynamic gemma4_unified_text/narrow gemma4_unified_text/one
-glm glm/dynamic glm4 glm4/dynamic glm4_moe glm4_moe/dynamic glm4_moe_lite glm4_moe_lite/dynamic got_ocr2
-got_ocr2/dynamic got_ocr2/narrow gpt-sw3 gpt2 gpt2/scaled gpt_bigcode gpt_bigcode/heads gpt_neox gpt_neox/dynamic
-granite granite/dynamic granitemoe granitemoe/dynamic granitemoehybrid/attention granitemoeshared
-granitemoeshared/dynamic helium helium/dynamic hunyuan_v1_dense hunyuan_v1_dense/dynamic hunyuan_v1_moe
-hunyuan_v1_moe/dynamic hy_v3 hy_v3/dynamic hyperclovax hyperclovax/dynamic internlm3 internlm3/dynamic iquestcoder
-iquestcoder/dynamic jais2 jais2/dynamic jetmoe jetmoe/dynamic kolibri1 kolibri1/dynamic kolibri1/narrow laguna
-laguna/dynamic laguna/narrow llama llama/dynamic llama/eager llama/longrope llama4 llama4/dynamic llama4/narrow
-llama4_text llama4_text/dynamic llama4_text/narrow mellum mellum/dynamic mellum/narrow minicpm3 minicpm3/dynamic
+exaone4/narrow exaone_moe exaone_moe/dynamic exaone_moe/narrow flex_olmo flex_olmo/dynamic flint flint/dynamic
+flint/narrow fuyu fuyu/dynamic gemma gemma/dynamic gemma2 gemma2/dynamic gemma2/narrow gemma3 gemma3/dynamic
+gemma3/narrow gemma3_text gemma3_text/dynamic gemma3_text/narrow gemma4/dense gemma4_text/dense gemma4_text/experts
+gemma4_unified gemma4_unified/dynamic gemma4_unified/narrow gemma4_unified_text gemma4_unified_text/dynamic
+gemma4_unified_text/narrow gemma4_unified_text/one glm glm/dynamic glm4 glm4/dynamic glm4_moe glm4_moe/dynamic
+glm4_moe_lite glm4_moe_lite/dynamic got_ocr2 got_ocr2/dynamic got_ocr2/narrow gpt-sw3 gpt2 gpt2/scaled gpt_bigcode
+gpt_bigcode/heads gpt_neox gpt_neox/dynamic gpt_oss gpt_oss/dynamic gpt_oss/narrow granite granite/dynamic granite_swa
+granite_swa/dynamic granite_swa/narrow granitemoe granitemoe/dynamic granitemoe_swa granitemoe_swa/dynamic
+granitemoe_swa/narrow granitemoehybrid/attention granitemoeshared granitemoeshared/dynamic helium helium/dynamic
+hunyuan_v1_dense hunyuan_v1_dense/dynamic hunyuan_v1_moe hunyuan_v1_moe/dynamic hy_v3 hy_v3/dynamic hyperclovax
+hyperclovax/dynamic internlm3 internlm3/dynamic iquestcoder iquestcoder/dynamic jais2 jais2/dynamic jetmoe
+jetmoe/dynamic kolibri1 kolibri1/dynamic kolibri1/narrow laguna laguna/dynamic laguna/narrow llama llama/dynamic
+llama/eager llama/longrope llama4 llama4/dynamic llama4/narrow llama4_text llama4_text/dynamic llama4_text/narrow mellum
+mellum/dynamic mellum/narrow mimo_v2_flash mimo_v2_flash/dynamic mimo_v2_flash/narrow minicpm3 minicpm3/dynamic
 minicpm3/longrope minimax_m2 minimax_m2/dynamic ministral ministral/dynamic ministral/narrow ministral3
 ministral3/dynamic mistral mistral/dynamic mixtral mixtral/dynamic modernbert-decoder modernbert-decoder/dynamic
 modernbert-decoder/narrow moshi moss_transcribe_diarize moss_transcribe_diarize/dynamic moss_transcribe_diarize/narrow

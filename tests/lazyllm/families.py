@@ -51,6 +51,19 @@ FAMILIES: dict[str, tuple[str, dict]] = {
             "attention_chunk_size": 512,
         },
     ),
+    # A sink beside the scores of each head. Its own config alternates windows and full attention.
+    "gpt_oss": (
+        "GptOssConfig",
+        {
+            "head_dim": 12,
+            "num_local_experts": 4,
+            "num_experts_per_tok": 2,
+            "sliding_window": 256,
+            # With larger weights the unmodified model's own float32 is further off its float64 than tests allow.
+            "initializer_range": 0.2,
+            "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0},
+        },
+    ),
     # Beyond the families promised: learned positions instead of rotary ones.
     "gpt2": ("GPT2Config", {"n_positions": 512, "n_embd": 48, "n_layer": 5, "n_head": 4, "n_inner": 64}),
 }
@@ -78,7 +91,7 @@ def build(
     model = transformers.AutoModelForCausalLM.from_config(
         config(family, **changes), dtype=dtype, attn_implementation=attention
     )
-    if family == "mixtral" and dtype == torch.float64:
+    if family in ("mixtral", "gpt_oss") and dtype == torch.float64:
         model.set_experts_implementation("eager")  # grouped matrix products know no float64
     return model.eval()
 

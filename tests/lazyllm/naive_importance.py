@@ -39,7 +39,7 @@ def run(
     new_tokens: int,
     turns: Sequence[list[int]] = (),
 ) -> reference.Trace:
-    """Greedy generation with the parts of `importance` on a Llama, Mistral, Qwen2 or Qwen3 model.
+    """Greedy generation with the parts of `importance` on a model that `reference.run` takes.
 
     Each of `turns` follows on the answer before it, and is answered with `new_tokens` more.
     """
@@ -77,7 +77,7 @@ def run(
                     values = torch.stack([cached[index][j][1] for j in seen], dim=1)
                     attended = (weights[:, :, None] * values).sum(dim=1).flatten()
                     middle = hidden[position] + layer.self_attn.o_proj(attended)
-                    hidden[position] = middle + layer.mlp(layer.post_attention_layernorm(middle)[None])[0]
+                    hidden[position] = middle + reference._mlp(layer, middle)
                 if index in keep_after:
                     before = max((stage for stage, _ in stages if stage < index), default=-1)
                     span = range(max(before + 1, index - importance.layers + 1), index + 1)
@@ -163,8 +163,12 @@ def _per_head(states, heads):  # (kv_heads, d) -> (heads, d)
 
 def _probabilities(layer, query, keys):  # query (heads, d), a list of keys (heads, d) -> (heads, keys)
     scores = (query[:, None] * torch.stack(keys, dim=1)).sum(dim=-1) * layer.self_attn.scaling
-    weights = (scores - scores.max(dim=1, keepdim=True).values).exp()
-    return weights / weights.sum(dim=1, keepdim=True)
+    largest = scores.max(dim=1).values
+    weights = (scores - largest[:, None]).exp()
+    total = weights.sum(dim=1)
+    if getattr(layer.self_attn, "sinks", None) is not None:
+        total = total + (layer.self_attn.sinks - largest).exp()
+    return weights / total[:, None]
 
 
 def _seen_by(layer, asked, cached, active, count):  # -> {(head, query, token): probability}

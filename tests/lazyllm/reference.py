@@ -29,7 +29,7 @@ def run(
     turns: Sequence[list[int]] = (),
     chunk: int | None = None,
 ) -> Trace:
-    """Greedy LazyLLM on a Llama, Mistral, Qwen2 or Qwen3 model.
+    """Greedy LazyLLM on a Llama, Mistral, Qwen2 or Qwen3 model, or gpt-oss without windows.
 
     Each of `turns` follows on the answer before it, and is answered with `new_tokens` more. What is new of a turn comes
     in passes of `chunk` tokens at most.
@@ -87,7 +87,7 @@ class _State:
                 if position == newest:
                     importance = dict(zip(seen, probabilities, strict=True))
                 middle = hidden[position] + layer.self_attn.o_proj(attended[None])[0]
-                hidden[position] = middle + layer.mlp(layer.post_attention_layernorm(middle)[None])[0]
+                hidden[position] = middle + _mlp(layer, middle)
             if index in self.keep_after:
                 count = max(1, math.ceil(self.keep_after[index] * len(active) - 1e-9))
                 ranked = sorted(active, key=lambda j: (j != newest, -importance[j]))
@@ -109,6 +109,12 @@ def _project(model, layer, hidden, position):  # -> query (heads, d), key (kv_he
     return _rotate(query, position, frequencies), _rotate(key, position, frequencies), value
 
 
+def _mlp(layer, hidden):
+    output = layer.mlp(layer.post_attention_layernorm(hidden)[None, None])
+    # Mixtures of experts give the router's scores, too.
+    return (output[0] if isinstance(output, tuple) else output).flatten()
+
+
 def _rotate(vectors, position, frequencies):
     half = vectors.shape[-1] // 2
     # transformers computes the rotary angles in float32, whatever the dtype of the model.
@@ -126,6 +132,8 @@ def _attend(layer, query, pairs):  # -> output (heads * d,), mean probability ov
         largest = max(scores)
         weights = [math.exp(score - largest) for score in scores]
         total = sum(weights)
+        if getattr(layer.self_attn, "sinks", None) is not None:
+            total += math.exp(float(layer.self_attn.sinks[head]) - largest)
         mixed = torch.zeros_like(query[head])
         for j, (_, value) in enumerate(pairs):
             mixed = mixed + weights[j] / total * value[head // groups]

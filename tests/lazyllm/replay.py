@@ -18,9 +18,11 @@ TOLERANCE = 1e-4
 
 
 class Replay:
-    """Run `model` (eager) over `sequence` with each layer's recorded visibility."""
+    """Run `model` (eager) over `sequence`, and what else it is given, with each layer's recorded visibility."""
 
-    def __init__(self, model: PreTrainedModel, sequence: torch.Tensor, positions: list, computed: list) -> None:
+    def __init__(
+        self, model: PreTrainedModel, sequence: torch.Tensor, positions: list, computed: list, **inputs: object
+    ) -> None:
         layers = next(m for m in model.modules() if isinstance(m, torch.nn.ModuleList) and len(m) == len(positions[0]))
         self.dtype = model.dtype
         self.probabilities: list[torch.Tensor] = [None] * len(layers)
@@ -30,7 +32,7 @@ class Replay:
             hooks += self._mask(layer, index, visible)
         try:
             with torch.no_grad():
-                self.logits = model(sequence, attention_mask=torch.ones_like(sequence)).logits[0]
+                self.logits = model(sequence, attention_mask=torch.ones_like(sequence), **inputs).logits[0]
         finally:
             for hook in hooks:
                 hook.remove()

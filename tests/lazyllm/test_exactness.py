@@ -18,7 +18,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 import lazyllm
 
 KNOWN_ANSWERS = Path(__file__).parents[2].parent / "shared" / "reference"
-WINDOWED = {"mistral", "gemma2", "gemma3", "starcoder2"}
+WINDOWED = {"mistral", "gemma2", "gemma3", "starcoder2", "gpt_oss"}
 
 
 @pytest.fixture(params=families.FAMILIES)
@@ -64,6 +64,17 @@ def test_pruned_generation_equals_a_masked_pass_of_the_unmodified_model(family):
     model = families.build(family, dtype=torch.float64)
     stats = check_by_replay(model, [(0, 0.7), (2, 0.4)], families.prompt(40), 8)
     assert stats.rows[1:, 3:].max() > 1, "nothing was revived, so revival was not tested"
+
+
+def test_a_prompt_of_one_token(family):
+    model = families.build(family)
+    before = model.generate(max_new_tokens=6, do_sample=False)  # from the first token that its config names
+    for stages in ([], [(2, 1.0)]):
+        with lazyllm.enable(model, lazyllm.PruningSchedule(stages)):
+            assert torch.equal(model.generate(max_new_tokens=6, do_sample=False), before)
+    model = families.build(family, dtype=torch.float64)
+    stats = check_by_replay(model, [(0, 0.5), (2, 0.4)], families.prompt(1), 6)
+    assert stats.rows[0].tolist() == [1] * 5
 
 
 @pytest.mark.parametrize("family", sorted(WINDOWED))
@@ -112,7 +123,7 @@ def schedules(draw, num_layers=5):
 @given(
     family=st.sampled_from(["llama", "mistral", "qwen2", "qwen3"]),
     seed=st.integers(0, 1000),
-    length=st.integers(2, 24),
+    length=st.integers(1, 24),
     stages=schedules(),
 )
 def test_agrees_with_plain_loops_step_by_step(family, seed, length, stages):
@@ -126,7 +137,7 @@ def test_agrees_with_plain_loops_step_by_step(family, seed, length, stages):
 
 
 @settings(max_examples=40, deadline=None)
-@given(seed=st.integers(0, 1000), length=st.integers(2, 60), stages=schedules())
+@given(seed=st.integers(0, 1000), length=st.integers(1, 60), stages=schedules())
 def test_invariants(seed, length, stages):
     model = families.build("llama", seed=seed)
     _, stats = enabled(model, stages, families.prompt(length, seed), 6)
@@ -153,7 +164,7 @@ def test_invariants(seed, length, stages):
 
 @settings(max_examples=15, deadline=None)
 @given(
-    seed=st.integers(0, 1000), length=st.integers(2, 40), layer=st.integers(0, 3), keep=st.sampled_from([0.1, 0.4, 0.8])
+    seed=st.integers(0, 1000), length=st.integers(1, 40), layer=st.integers(0, 3), keep=st.sampled_from([0.1, 0.4, 0.8])
 )
 def test_static_pruning_prunes_once_and_for_good(seed, length, layer, keep):
     model, ids = families.build("llama", seed=seed, dtype=torch.float64), families.prompt(length, seed)

@@ -148,56 +148,38 @@ def tiny(name, **kwargs):
     return transformers.AutoModelForCausalLM.from_config(config).eval()
 
 
+def without_sdpa(model):
+    model.model._supports_sdpa = False
+    return model
+
+
 @pytest.mark.parametrize(
     ("says", "make"),
     [
-        ("linear_attention", lambda: tiny("Qwen3NextConfig")),
-        ("linear_attention", lambda: tiny("MambaConfig")),
+        ("linear_attention layers, which carry a state", lambda: tiny("Qwen3NextConfig")),
+        ("linear_attention layers, which carry a state", lambda: tiny("MambaConfig")),
+        ("embeddings for each layer", lambda: tiny("Gemma4TextConfig", head_dim=12, num_kv_shared_layers=0)),
+        ("share keys and values", lambda: tiny("Gemma4TextConfig", head_dim=12, num_kv_shared_layers=2,
+                                               layer_types=["full_attention"] * 5,
+                                               hidden_size_per_layer_input=0)),
         ("attention interface", lambda: tiny("FalconConfig")),
-        ("not plain softmax", lambda: tiny("GptOssConfig")),
+        ("not plain softmax", lambda: without_sdpa(families.build("llama"))),
         ("encoder-decoder", lambda: transformers.BartForConditionalGeneration(transformers.BartConfig(
             vocab_size=97, d_model=16, encoder_layers=1, decoder_layers=2, encoder_attention_heads=2,
             decoder_attention_heads=2, encoder_ffn_dim=16, decoder_ffn_dim=16))),
         ("bidirectional", lambda: tiny("LlamaConfig", is_causal=False)),
         ("flex_attention", lambda: families.build("llama", attention="flex_attention")),
+        ("attn_implementation='eager'", lambda: families.build("gpt_oss", attention="flex_attention")),
     ],
 )  # fmt: skip
 def test_unsupported_models_say_why(says, make):
     refuse(says, lambda: lazyllm.enable(make(), STAGES))
 
 
-def test_models_of_text_and_images_say_what_they_take(ids):
-    text = {**families.SHAPE, "head_dim": 12}
-    vision = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2,
-              "image_size": 28, "patch_size": 14}  # fmt: skip
-    gemma = transformers.AutoModelForCausalLM.from_config(
-        transformers.Gemma3Config(text_config=text, vision_config=vision, mm_tokens_per_image=4, image_token_index=90)
-    ).eval()
-    refuse("text model alone", generating(gemma, input_ids=ids))
-    vision = {"depth": 2, "hidden_size": 16, "intermediate_size": 16, "num_heads": 2, "patch_size": 4,
-              "out_hidden_size": 48, "num_position_embeddings": 16, "deepstack_visual_indexes": [0, 1]}  # fmt: skip
-    rope = {"rope_type": "default", "mrope_section": [2, 2, 2], "rope_theta": 10000.0}
-    torch.manual_seed(0)
-    qwen = transformers.Qwen3VLForConditionalGeneration(
-        transformers.Qwen3VLConfig(
-            text_config={**text, "rope_parameters": rope}, vision_config=vision, image_token_id=90,
-            video_token_id=93, vision_start_token_id=91, vision_end_token_id=92,
-        )
-    ).eval()  # fmt: skip
-    words = ids.clamp(max=80)
-    before = families.generate(qwen, words, 4).sequences
-    with lazyllm.enable(qwen, lazyllm.PruningSchedule([(1, 1.0)])):
-        assert torch.equal(families.generate(qwen, words, 4).sequences, before)
-    picture = words.clone()
-    picture[0, 5:11] = torch.tensor([91, 90, 90, 90, 90, 92])
-    asked = {
-        "input_ids": picture,
-        "pixel_values": torch.randn(16, 3 * 2 * 4 * 4),
-        "image_grid_thw": torch.tensor([[1, 4, 4]]),
-        "mm_token_type_ids": (picture == 90).int(),
-    }
-    qwen.generate(**asked, max_new_tokens=1, do_sample=False)
-    refuse("images", generating(qwen, **asked))
+def test_a_model_that_passes_its_decoder_by_is_refused(ids):
+    model = families.build("llama")
+    model.forward = families.build("llama").forward
+    refuse("did not run its LlamaModel", generating(model, input_ids=ids))
 
 
 def test_a_mask_beyond_causality_is_refused(ids):
@@ -210,7 +192,21 @@ def test_a_mask_beyond_causality_is_refused(ids):
 
 def test_a_stage_cannot_rank_what_its_window_hides(ids):
     kinds = ["full_attention", "sliding_attention"] * 2 + ["full_attention"]
-    refuse("full attention", generating(families.build("gemma3", sliding_window=16, layer_types=kinds), input_ids=ids))
+    model = families.build("gemma3", sliding_window=16, layer_types=kinds)
+    refuse("after a layer with full attention, such as 2", generating(model, input_ids=ids))
+    last = [*["sliding_attention"] * 4, "full_attention"]  # after which no stage can come
+    model = families.build("gemma3", sliding_window=16, layer_types=last)
+    refuse("must fit into 16 tokens", generating(model, input_ids=ids))
+
+
+def test_a_ranking_by_many_layers_is_told_which_ranking_works(ids):
+    kinds = ["sliding_attention", "full_attention"] * 2 + ["full_attention"]
+    model = families.build("gemma3", sliding_window=16, layer_types=kinds)
+    for ranking in (lazyllm.StaticSelection(), lazyllm.Importance(layers=2)):
+        with lazyllm.enable(model, "1:0.5", selection=ranking):
+            refuse("such as 3, and rank by that layer alone", lambda: families.generate(model, ids, 2))
+    with lazyllm.enable(model, "3:0.5"):
+        families.generate(model, ids, 2)
 
 
 def test_a_model_of_windows_alone_says_what_fits_into_them(ids):
