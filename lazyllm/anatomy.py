@@ -52,7 +52,8 @@ def dissect(model: nn.Module, newest_only: bool = False) -> Anatomy:
     if len(found) != 1:
         what = "no stack" if not found else f"{len(found)} stacks"
         raise LazyLLMError(
-            f"{name} has {what} of decoder layers with attention in every layer: LazyLLM needs exactly one"
+            f"{name} has {what} of decoder layers with attention in every layer: LazyLLM needs a decoder-only language "
+            "model with exactly one"
         )
     if not model.can_generate() and model is not found[0].decoder:
         raise LazyLLMError(
@@ -99,7 +100,9 @@ def _refuse_unsupported(name: str, anatomy: Anatomy, model: PreTrainedModel) -> 
     decoder, config = anatomy.decoder, anatomy.decoder.config
     kinds = set(getattr(config, "layer_types", None) or ()) - _LAYER_TYPES
     if kinds:
-        raise LazyLLMError(f"{name} has {', '.join(sorted(kinds))} layers: LazyLLM prunes softmax attention only")
+        raise LazyLLMError(
+            f"{name} has {', '.join(sorted(kinds))} layers: LazyLLM needs a model of softmax attention alone"
+        )
     if any(isinstance(part, nn.Conv1d | nn.Conv2d) for part in anatomy.layers.modules()):
         raise LazyLLMError(
             f"{name} mixes neighbouring tokens by convolution in its layers: pruning would change what they see"
