@@ -57,7 +57,7 @@ def log_likelihoods(model: PreTrainedModel, ids: Ids, continuations: Iterable[Id
     if model.training:
         raise LazyLLMError("the model is in training mode: call model.eval() before asking for log-likelihoods")
     with torch.no_grad():
-        begun = _step(model, prompt, None)
+        begun = _step(model, prompt.to(model.device), None)
         cache, vocabulary = getattr(begun, "past_key_values", None), begun.logits.shape[-1]
         if cache is None:
             raise LazyLLMError(
@@ -88,15 +88,15 @@ def _ids(name: str, given: Any) -> torch.Tensor:
 
 
 def _step(model: PreTrainedModel, ids: torch.Tensor, cache: Any) -> Any:
-    return model(ids.to(model.device), past_key_values=cache, use_cache=True, logits_to_keep=1, return_dict=True)
+    return model(ids, past_key_values=cache, use_cache=True, logits_to_keep=1, return_dict=True)
 
 
 def _follow(model: PreTrainedModel, logits: torch.Tensor, text: torch.Tensor, cache: Any) -> LogLikelihood:
     """The log-likelihood of a text after a prompt, which left this cache and gave `logits`, (1, 1, vocabulary)."""
-    tokens, greedy = [], []
+    tokens, greedy, new = [], [], text.to(model.device)
     for place, token in enumerate(text[0].tolist()):
         if place:
-            logits = _step(model, text[:, place - 1 : place], cache).logits
+            logits = _step(model, new[:, place - 1 : place], cache).logits
         row = logits[0, -1]
         exact = torch.float64 if row.dtype == torch.float64 else torch.float32
         tokens.append(row.to(exact).log_softmax(dim=-1)[token])

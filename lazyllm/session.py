@@ -28,8 +28,8 @@ from lazyllm.sequence import Setup
 from lazyllm.stats import Stats, only
 from lazyllm.traffic import Traffic
 
-# A call of `generate` that is given positions, or a decoding loop, of the user's own.
-_OWN_WAY = "generate in one's own way"
+# Calls of `generate` that are given a decoding loop, or positions, of the user's own.
+_OWN_WAY, _OWN_POSITIONS = "generate in one's own way", "generate at one's own positions"
 
 
 class _Thread(threading.local):
@@ -149,11 +149,12 @@ class Session:
         given = by_name(generate, args, kwargs)
         check_ways(given, self._model.generation_config)
         _refuse_outside(given.get("past_key_values"))
-        own = given.get("position_ids") is not None or given.get("custom_generate") is not None
+        way = "generate" if given.get("position_ids") is None else _OWN_POSITIONS
+        way = way if given.get("custom_generate") is None else _OWN_WAY
         outer = self._thread.generation, self._thread.ended
         self._thread.generation = self._thread.ended = None
         try:
-            with self._traffic.enter("generate"), self._traffic.enter(_OWN_WAY if own else "generate"):
+            with self._traffic.enter("generate"), self._traffic.enter(way):
                 return generate(*args, **kwargs)
         finally:
             self._thread.generation, self._thread.ended = outer
@@ -213,16 +214,18 @@ class Session:
         """What `Generation.step` is told of a pass; what `generate` makes itself is known and not read."""
         generating = self._traffic.inside("generate") and not self._traffic.inside(_OWN_WAY)
         mask, positions, ended = kwargs.get("attention_mask"), kwargs.get("position_ids"), self._thread.ended
-        known = generating and self._thread.generation in (None, generation)
+        mine = self._thread.generation in (None, generation)
+        known = generating and mine
         grows = bool(known and self._thread.generation and generation.packing.columns)
         if grows:
             mask = None
         if known:
             self._thread.generation = generation
         # Positions of images, in height and width, have a dimension more.
-        counted = known and isinstance(positions, torch.Tensor) and positions.ndim == 2
+        plain = isinstance(positions, torch.Tensor) and positions.ndim == 2
+        counted = known and plain and not self._traffic.inside(_OWN_POSITIONS)
         count = len(generation.sequences)
-        flags = ended.flags(count) if known and ended is not None else [False] * count
+        flags = ended.flags(count) if mine and ended is not None else [False] * count
         return {"mask": mask, "grows": grows, "counted": counted, "ended": flags}
 
     def _generation(self, cache: Any, count: int) -> Generation:

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import families
 import pytest
 import torch
-from batching import PAD, padded, same
+from batching import PAD, answers, padded, same
 from refusals import refuse
 from transformers import LogitsProcessorList, StoppingCriteriaList, TextIteratorStreamer
 
@@ -235,6 +235,45 @@ def test_guidance_is_two_generations(model, lazy):
         expected.append(int(prompts[0]))
     assert found.sequences[0, 30:].tolist() == expected
     same(found.past_key_values.stats, caches[0].stats)
+
+
+def test_guidance_of_a_batch_goes_on_where_a_sequence_has_ended(model, lazy):
+    texts, negative = [text(14, 14), text(20, 20)], [text(17, 17), text(6, 6)]
+    asked = {**ASKED, "guidance_scale": 1.5, "max_new_tokens": 8}
+
+    def guided(**more):
+        found = []
+        for prompt, other in zip(texts, negative, strict=True):
+            ids = torch.tensor([prompt])
+            output = model.generate(ids, negative_prompt_ids=torch.tensor([other]), **asked | more)
+            found.append((output.sequences[0, len(prompt) :].tolist(), output.past_key_values.stats))
+        return found
+
+    free = [tokens for tokens, _ in guided()]
+    end = next(token for token in free[0][2:5] if token not in free[1])
+    expected = guided(eos_token_id=end)
+    assert len(expected[0][0]) < len(expected[1][0])
+    ids, mask = padded(texts)
+    others, hidden = padded(negative)
+    asked |= {"negative_prompt_ids": others, "negative_prompt_attention_mask": hidden, "eos_token_id": end}
+    output = model.generate(ids, attention_mask=mask, **asked)
+    found = answers(output.sequences, ids.shape[1], end)
+    for tokens, stats, wanted in zip(found, output.past_key_values.sequences, expected, strict=True):
+        assert tokens == wanted[0]
+        same(stats, wanted[1])
+
+
+def test_positions_of_ones_own_are_read_and_the_mask_is_generates(model, lazy):
+    ids = torch.tensor([text(20, 1), text(20, 2)])
+    asked = {"inputs": ids, "max_new_tokens": 8, **ASKED}
+    free = model.generate(**asked).sequences
+    asked["eos_token_id"] = int(free[0, 22])  # which ends the first one alone
+    expected = model.generate(**asked)
+    positions = torch.arange(20).expand(2, -1)
+    found = model.generate(**asked, position_ids=positions)
+    check(*((output.sequences.tolist(), output.past_key_values.sequences) for output in (found, expected)))
+    assert [len(stats.rows) for stats in lazy.sequences] == [3, 8]
+    refuse("position_ids are not", lambda: model.generate(**asked, position_ids=positions + 1))
 
 
 def test_passes_of_ones_own_within_generate_are_read_like_any(model, lazy, ids):
