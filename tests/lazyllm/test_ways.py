@@ -16,7 +16,6 @@ from transformers import (
     GenerationConfig,
     LogitsProcessorList,
     PreTrainedTokenizerFast,
-    QuantizedCache,
     StaticCache,
     WatermarkingConfig,
 )
@@ -90,10 +89,7 @@ REFUSED = {
         OUTSIDE.format("StaticCache"),
         given(lambda model: StaticCache(config=model.config, max_cache_len=64)),
     ),
-    "quantized cache given": (
-        OUTSIDE.format("QuantizedCache"),
-        given(lambda model: QuantizedCache("quanto", model.config)),
-    ),
+    "own cache given": (OUTSIDE.format("OwnCache"), given(lambda model: type("OwnCache", (DynamicCache,), {})())),
     "offloaded cache given": (OUTSIDE.format("DynamicCache"), given(lambda model: DynamicCache(offloading=True))),
     "filled cache given": (OUTSIDE.format("DynamicCache"), given(filled)),
     "two caches given": (
