@@ -8,6 +8,7 @@ from lazyllm.schedule import PruningSchedule, Stage
 
 if TYPE_CHECKING:
     from lazyllm.importance import Importance
+    from lazyllm.likelihood import LogLikelihood, log_likelihood, log_likelihoods
     from lazyllm.ranking import attention_on, most_important, newest_row
     from lazyllm.selection import FrozenSelection, Selection, StaticSelection
     from lazyllm.session import Session, enable
@@ -17,6 +18,7 @@ __all__ = [
     "FrozenSelection",
     "Importance",
     "LazyLLMError",
+    "LogLikelihood",
     "PruningSchedule",
     "Selection",
     "Session",
@@ -25,6 +27,8 @@ __all__ = [
     "Stats",
     "attention_on",
     "enable",
+    "log_likelihood",
+    "log_likelihoods",
     "most_important",
     "newest_row",
 ]
@@ -32,6 +36,7 @@ __all__ = [
 # These need torch and transformers, which take seconds to import: a schedule can be read and checked without.
 _HEAVY = {
     "lazyllm.importance": ("Importance",),
+    "lazyllm.likelihood": ("LogLikelihood", "log_likelihood", "log_likelihoods"),
     "lazyllm.ranking": ("attention_on", "most_important", "newest_row"),
     "lazyllm.selection": ("FrozenSelection", "Selection", "StaticSelection"),
     "lazyllm.session": ("Session", "enable"),

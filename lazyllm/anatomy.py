@@ -72,7 +72,8 @@ def dissect(model: nn.Module, newest_only: bool = False) -> Anatomy:
     if len(found) != 1:
         what = "no stack" if not found else f"{len(found)} stacks"
         raise LazyLLMError(
-            f"{name} has {what} of decoder layers with attention in every layer: LazyLLM needs exactly one"
+            f"{name} has {what} of decoder layers with attention in every layer: LazyLLM needs a decoder-only language "
+            "model with exactly one"
         )
     if not model.can_generate() and model is not found[0].decoder:
         raise LazyLLMError(

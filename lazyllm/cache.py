@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any, NoReturn
 
 import torch
@@ -45,6 +46,10 @@ class LazyCache(Cache):
         """Counts of each sequence of the batch."""
         return [sequence.stats for sequence in self.generation.sequences]
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> LazyCache:
+        """A second one of the same tokens, of a generation that goes on by itself."""
+        return LazyCache.of(copy.deepcopy(self.generation, memo), None)
+
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, layer_idx: int, *args: Any, **kwargs: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -73,8 +78,8 @@ class LazyCache(Cache):
 
     def _unsupported(self, *args: Any, **kwargs: Any) -> NoReturn:
         raise LazyLLMError(
-            "LazyLLM's cache goes on with its own tokens: assisted or beam decoding, cache rollback, copies "
-            "and layers with a recurrent state are not supported"
+            "LazyLLM's cache goes on with its own tokens: assisted or beam decoding, cache rollback, pickles, shallow "
+            "copies and layers with a recurrent state are not supported; to go on in two ways, use copy.deepcopy"
         )
 
     crop = reset = reorder_cache = batch_repeat_interleave = batch_select_indices = _unsupported

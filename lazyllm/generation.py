@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -83,6 +84,20 @@ class Generation:
                 sequence.end_step()
             self.packing.advance()
             self._broken = False
+        finally:
+            self._under_way.release()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Generation:
+        """A generation that goes on from here by itself; what those of one `with` have in common stays so."""
+        if not self._under_way.acquire(blocking=False):
+            raise LazyLLMError("a forward pass with this cache is under way: copy it before or after")
+        try:
+            own = object.__new__(type(self))
+            memo |= {id(self): own, id(self.setup): self.setup, id(self._under_way): threading.Lock()}
+            # A tensor made in inference mode could not be written to outside of it, in a later step.
+            with torch.inference_mode(False):
+                vars(own).update(copy.deepcopy(vars(self), memo))
+            return own
         finally:
             self._under_way.release()
 

@@ -1,20 +1,52 @@
-"""What LazyLLM takes of a forward pass: its input, and the outputs it is asked for."""
+"""What LazyLLM takes of `generate` and of a forward pass: ways to generate, inputs, and the outputs asked for."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import torch
-from transformers import PreTrainedConfig
+from transformers import GenerationConfig, PreTrainedConfig
 
 from lazyllm.errors import LazyLLMError
 from lazyllm.tokens import TokenCache
 
+_BEAMS = ("num_beams", "force_words_ids", "constraints")
+_ASSISTED = ("assistant_model", "assistant_early_exit", "prompt_lookup_num_tokens", "use_mtp")
+# None, or what comes to the same.
+_OWN_CACHE = (None, "dynamic", "hybrid")
 _PER_TOKEN = ("output_attentions", "output_hidden_states", "output_router_logits")
 # What a decoder may be given a tensor for: it uses these up before its first layer, or LayerInputs knows them.
 _KNOWN = {"input_ids", "inputs_embeds", "attention_mask", "position_ids", "token_type_ids", "cache_position"}
 # Features of images for all tokens of the first layers, one tensor a layer, and which tokens they are for.
 _DEEPSTACK = {"deepstack_visual_embeds", "visual_pos_masks"}
+
+
+def check_ways(given: dict[str, Any], defaults: GenerationConfig) -> None:
+    """Refuse a call of `generate` that branches, rolls back or replaces the cache, before it changes the model for it.
+
+    `given` are the call's arguments, and `defaults` the model's own settings.
+    """
+
+    def setting(name: str) -> Any:
+        config = getattr(given.get("generation_config"), name, None)
+        return given[name] if name in given else getattr(defaults, name, None) if config is None else config
+
+    for name in _BEAMS:
+        if setting(name) not in (None, 1):
+            raise LazyLLMError(
+                f"beam search ({name}) is not supported: LazyLLM's cache does not branch, so leave it unset, and for "
+                "several answers use do_sample=True with num_return_sequences"
+            )
+    for name in _ASSISTED:
+        if setting(name):
+            raise LazyLLMError(
+                f"assisted decoding ({name}) is not supported: it needs logits of several tokens at once, and a cache "
+                "that takes tokens back, so leave it unset"
+            )
+    if (cache := setting("cache_implementation")) not in _OWN_CACHE:
+        raise LazyLLMError(
+            f"cache_implementation={cache!r} is not supported: LazyLLM keeps a cache of its own, so leave it unset"
+        )
 
 
 def given_tokens(kwargs: dict[str, Any]) -> Any:
@@ -37,11 +69,16 @@ def check_logits(kwargs: dict[str, Any], every_token: bool) -> None:
     With `every_token`, a pass that asks for the logits of all tokens is accepted and gets the newest token's alone.
     """
     wanted, new = kwargs.get("logits_to_keep", 0), size(kwargs)[1]
-    number = isinstance(wanted, int) and wanted >= 0
-    if not number or (wanted > 1 and new > 1) or kwargs.get("labels") is not None:
+    if kwargs.get("labels") is not None:
         raise LazyLLMError(
-            "logits of more than the newest token were asked for, as assisted decoding and losses need: LazyLLM "
-            "computes the newest token's alone, logits_to_keep=1"
+            "a loss was asked for, of logits of every token, of which LazyLLM computes the newest token's alone: leave "
+            "out labels, and ask lazyllm.log_likelihood for the likelihood of a text"
+        )
+    number = isinstance(wanted, int) and wanted >= 0
+    if not number or (wanted > 1 and new > 1):
+        raise LazyLLMError(
+            "logits of more than the newest token were asked for, and LazyLLM computes the newest token's alone: pass "
+            "logits_to_keep=1, or ask lazyllm.log_likelihood for those of an answer"
         )
     if wanted == 0 and new > 1 and not every_token:
         raise LazyLLMError(
@@ -55,8 +92,8 @@ def check_flags(kwargs: dict[str, Any], config: PreTrainedConfig) -> None:
     asked = [name for name in _PER_TOKEN if kwargs.get(name) or getattr(config, name, False)]
     if asked:
         raise LazyLLMError(
-            f"{', '.join(asked)}: these are of every token in every layer, and LazyLLM does not compute them; "
-            "record_positions=True tells what it does"
+            f"{', '.join(asked)}: these are of every token in every layer, and LazyLLM does not compute them: leave "
+            "them out; record_positions=True tells which tokens each layer computes"
         )
 
 
@@ -66,7 +103,7 @@ def check_arguments(kwargs: dict[str, Any], complete: int) -> None:
     The outputs of the first `complete` layers are of all tokens.
     """
     if kwargs.get("use_cache") is False:
-        raise LazyLLMError("use_cache=False recomputes everything at each step: LazyLLM needs use_cache=True")
+        raise LazyLLMError("use_cache=False computes everything anew at each step: LazyLLM needs use_cache=True")
     unknown = sorted(name for name, value in kwargs.items() if name not in _KNOWN | _DEEPSTACK and _holds_tensor(value))
     if unknown:
         raise LazyLLMError(

@@ -15,14 +15,14 @@ from transformers import DynamicCache
 
 from lazyllm.ahead import WITHIN, without
 from lazyllm.anatomy import check_same, dissect, rope_growth, rope_switch, windows
-from lazyllm.attention import CURRENT, EnabledName, FusedAttention
+from lazyllm.attention import CURRENT, NAME, EnabledName, FusedAttention
 from lazyllm.cache import LazyCache
 from lazyllm.detour import Detour, by_name
 from lazyllm.ended import Ended
 from lazyllm.errors import LazyLLMError
 from lazyllm.generation import Generation
 from lazyllm.importance import Importance
-from lazyllm.inputs import check_arguments, check_flags, check_logits, size
+from lazyllm.inputs import check_arguments, check_flags, check_logits, check_ways, size
 from lazyllm.row_by_row import check_inputs_own, through_wrapper, unwrapped
 from lazyllm.schedule import PruningSchedule
 from lazyllm.selection import Selection
@@ -30,21 +30,22 @@ from lazyllm.sequence import Setup
 from lazyllm.stats import Stats, only
 from lazyllm.traffic import Traffic
 
-# A call of `generate` that is given positions, or a decoding loop, of the user's own.
-_OWN_WAY = "generate in one's own way"
+# Calls of `generate` that are given a decoding loop, or positions, of the user's own.
+_OWN_WAY, _OWN_POSITIONS = "generate in one's own way", "generate at one's own positions"
 
 
 class _Thread(threading.local):
     """What is known of the `generate` that a thread is in.
 
     Attributes:
-        mask_checked: whether its mask has been read, so that it only grows by ones from here on.
+        generation: what it goes on with, once its mask has been read, which only grows by ones from there on. Other
+            generations may run within: guidance has one of its own.
         ended: its stopping criteria.
         decoded: whether the pass of the whole model that is under way, or was last, has come to the decoder.
     """
 
-    mask_checked = False
     decoded = False
+    generation: Generation | None = None
     ended: Ended | None = None
 
 
@@ -89,6 +90,8 @@ class Session:
     @property
     def stats(self) -> Stats:
         """Counts of the generation that began last, of one sequence; `past_key_values.stats` of an output are its own.
+
+        One that `generate` runs besides its own, as guidance does, is not counted as begun.
 
         Raises:
             LazyLLMError: nothing has been generated, or several sequences at once.
@@ -143,9 +146,10 @@ class Session:
             self._detours.append(Detour(self._given, "generate", through_wrapper))
         if hasattr(self._model, "init_continuous_batching"):
             self._detours.append(Detour(self._model, "init_continuous_batching", _refuse_batches))
+        # A model that is compiled meanwhile runs as it is: what LazyLLM does is no graph.
         if self._model is not self._decoder:
-            self._detours.append(Detour(self._model, "forward", self._call))
-        self._detours.append(Detour(self._decoder, "forward", self._decode))
+            self._detours.append(Detour(self._model, "forward", torch.compiler.disable(self._call)))
+        self._detours.append(Detour(self._decoder, "forward", torch.compiler.disable(self._decode)))
         for index, layer in enumerate(self._layers):
             self._detours.append(Detour(layer, "forward", _layer_run(index, layer)))
 
@@ -158,20 +162,17 @@ class Session:
     def _generate(self, generate: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         check_inputs_own(self._model)
         given = by_name(generate, args, kwargs)
-        # It sets the number of the model's layers for a while, and a refusal midway would leave it so.
-        settings = given.get("generation_config") or self._model.generation_config
-        if given.get("assistant_early_exit") or getattr(settings, "assistant_early_exit", None):
-            raise LazyLLMError("assistant_early_exit is not supported: LazyLLM runs every layer, without an assistant")
-        own = given.get("position_ids") is not None or callable(given.get("custom_generate"))
-        if (given.get("num_beams") or getattr(settings, "num_beams", None) or 1) > 1:
-            raise LazyLLMError("beam search is not supported: LazyLLM's cache does not branch, so leave num_beams at 1")
-        outer = self._thread.mask_checked, self._thread.ended
-        self._thread.mask_checked, self._thread.ended = False, None
+        check_ways(given, self._model.generation_config)
+        _refuse_outside(given.get("past_key_values"))
+        way = "generate" if given.get("position_ids") is None else _OWN_POSITIONS
+        way = way if given.get("custom_generate") is None else _OWN_WAY
+        outer = self._thread.generation, self._thread.ended
+        self._thread.generation = self._thread.ended = None
         try:
-            with self._traffic.enter("generate"), self._traffic.enter(_OWN_WAY if own else "generate"):
+            with self._traffic.enter("generate"), self._traffic.enter(way):
                 return generate(*args, **kwargs)
         finally:
-            self._thread.mask_checked, self._thread.ended = outer
+            self._thread.generation, self._thread.ended = outer
 
     def _criteria(self, make: Callable[..., Any], *args: Any, **kwargs: Any) -> Ended:
         """The stopping criteria that `generate` makes."""
@@ -219,6 +220,11 @@ class Session:
                 "gradient checkpointing is on and leaves no keys and values: call model.eval() before generating"
             )
         self._thread.decoded = True
+        if self._decoder.config._attn_implementation != NAME:
+            raise LazyLLMError(
+                "the model's attention implementation was set inside the `with`, which leaves LazyLLM out: set it "
+                "before the `with`"
+            )
         with self._traffic.enter("decoder"):
             given = kwargs.get("past_key_values")
             generation = self._generation(given, count)
@@ -229,7 +235,8 @@ class Session:
                         "from their padding: generate one sequence at a time"
                     )
                 cache = given if isinstance(given, LazyCache) else LazyCache.of(generation, given)
-                if cache is not given or not generation.sequences[0].stats.steps:
+                begun = cache is not given or not generation.sequences[0].stats.steps
+                if begun and self._thread.generation in (None, generation):
                     self._sequences = cache.sequences
                 output = forward(**{**packed, "past_key_values": cache, "use_cache": True})
             return _newest(output, generation)
@@ -238,14 +245,18 @@ class Session:
         """What `Generation.step` is told of a pass; what `generate` makes itself is known and not read."""
         generating = self._traffic.inside("generate") and not self._traffic.inside(_OWN_WAY)
         mask, positions, ended = kwargs.get("attention_mask"), kwargs.get("position_ids"), self._thread.ended
-        grows = bool(generating and self._thread.mask_checked and generation.packing.columns)
+        mine = self._thread.generation in (None, generation)
+        known = generating and mine
+        grows = bool(known and self._thread.generation and generation.packing.columns)
         if grows:
             mask = None
-        self._thread.mask_checked = generating
+        if known:
+            self._thread.generation = generation
         # Positions of images, in height and width, have a dimension more.
-        counted = generating and isinstance(positions, torch.Tensor) and positions.ndim == 2
+        plain = isinstance(positions, torch.Tensor) and positions.ndim == 2
+        counted = known and plain and not self._traffic.inside(_OWN_POSITIONS)
         count = len(generation.sequences)
-        flags = [False] * count if ended is None else ended.flags(count)
+        flags = ended.flags(count) if mine and ended is not None else [False] * count
         return {"mask": mask, "grows": grows, "counted": counted, "ended": flags}
 
     def _generation(self, cache: Any, count: int) -> Generation:
@@ -262,12 +273,7 @@ class Session:
                     "with the sequences it began with"
                 )
             return cache.generation
-        empty = type(cache) is DynamicCache and not cache.offloading and cache.get_seq_length() == 0
-        if cache is not None and not empty:
-            raise LazyLLMError(
-                f"a {type(cache).__name__} from outside is not supported: LazyLLM keeps a cache of its own, so leave "
-                "out past_key_values and cache_implementation"
-            )
+        _refuse_outside(cache)
         return Generation(self._setup, count)
 
 
@@ -280,6 +286,16 @@ def _check_selection(selection: object) -> None:
     if isabstract(selection):
         raise LazyLLMError(f"selection={name} is not a whole ranking: give an instance of a subclass with `observe`")
     raise LazyLLMError(f"selection={name} is a class: give an instance, {name}()")
+
+
+def _refuse_outside(cache: Any) -> None:
+    """Refuse a cache that is neither LazyLLM's nor an empty one to become it."""
+    empty = type(cache) is DynamicCache and not cache.offloading and cache.get_seq_length() == 0
+    if cache is not None and not isinstance(cache, LazyCache) and not empty:
+        raise LazyLLMError(
+            f"a {type(cache).__name__} from outside is not supported: LazyLLM keeps a cache of its own, so leave out "
+            "past_key_values, or give an empty DynamicCache()"
+        )
 
 
 def _newest(output: Any, generation: Generation) -> Any:

@@ -41,13 +41,20 @@ def run(
             new = new + given
             size = chunk or len(new)
             for start in range(0, len(new), size):
-                answer = state.step(new[start : start + size])
+                answer = int(state.step(new[start : start + size]).argmax())
             for _ in range(new_tokens - 1):
                 state.trace.tokens.append(answer)
-                answer = state.step([answer])
+                answer = int(state.step([answer]).argmax())
             state.trace.tokens.append(answer)
             new = [answer]
     return state.trace
+
+
+def forced(model: PreTrainedModel, prompt: list[int], stages: list[tuple[int, float]], answer: list[int]) -> list:
+    """Logits, (vocabulary,), that LazyLLM has for each token of an answer which is given, not chosen."""
+    state = _State(model, dict(stages))
+    with torch.no_grad():
+        return [state.step(new) for new in (prompt, *([token] for token in answer[:-1]))]
 
 
 class _State:
@@ -62,8 +69,8 @@ class _State:
         self.hidden: dict[int, torch.Tensor] = {}
         self.cached: list[dict[int, tuple[torch.Tensor, torch.Tensor]]] = [{} for _ in model.model.layers]
 
-    def step(self, new: list[int]) -> int:
-        """One forward pass over new tokens; the token that follows."""
+    def step(self, new: list[int]) -> torch.Tensor:
+        """One forward pass over new tokens; the logits of what follows, (vocabulary,)."""
         model, hidden, cached = self.model, self.hidden, self.cached
         for token in new:
             hidden[self.count] = model.model.embed_tokens.weight[token]
@@ -94,7 +101,7 @@ class _State:
                 active = sorted(ranked[:count])
         self.trace.rows.append(step_rows)
         self.trace.active.append(step_active)
-        return int(model.lm_head(model.model.norm(hidden[newest])).argmax())
+        return model.lm_head(model.model.norm(hidden[newest]))
 
 
 def _project(model, layer, hidden, position):  # -> query (heads, d), key (kv_heads, d), value (kv_heads, d)

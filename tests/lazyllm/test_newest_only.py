@@ -58,8 +58,8 @@ def test_logits_of_every_token_are_refused(family, ids):
     refuse("more than the newest", under(model, lambda: model(ids, logits_to_keep=torch.tensor([0, 39]))))
     for wanted in (-5, None, slice(-1, None), [39], "1"):
         refuse("more than the newest", under(model, lambda wanted=wanted: model(ids, logits_to_keep=wanted)))
-    refuse("more than the newest", under(model, lambda: model(ids, labels=ids)))
-    refuse("more than the newest", under(model, lambda: model(ids, labels=ids), newest_only=True))
+    refuse("a loss was asked for", under(model, lambda: model(ids, labels=ids)))
+    refuse("a loss was asked for", under(model, lambda: model(ids, labels=ids), newest_only=True))
 
 
 def test_logits_of_the_newest_token_can_be_asked_for(model, ids):

@@ -93,22 +93,6 @@ def generating(model, **kwargs):
     return call
 
 
-@pytest.mark.parametrize(
-    ("says", "kwargs"),
-    [
-        ("beam search", {"num_beams": 3}),
-        ("use_cache=True", {"use_cache": False}),
-        ("leave out", {"cache_implementation": "static"}),
-        ("DynamicCache", {"cache_implementation": "offloaded"}),
-        ("newest token's alone", {"prompt_lookup_num_tokens": 3}),
-        ("at their left", {"attention_mask": torch.tensor([[1] * 35 + [0] * 5])}),
-    ],
-)
-def test_unsupported_generation_says_why(model, ids, says, kwargs):
-    refuse(says, generating(model, **{"input_ids": ids, **kwargs}))
-    families.generate(model, ids, 2)
-
-
 def test_caches_from_outside_are_refused(model, ids):
     filled = DynamicCache()
     with torch.no_grad():
