@@ -188,11 +188,3 @@ def test_a_prefix_that_sees_itself_is_refused():
     with lazyllm.enable(model, "1:0.5"):
         refuse("see each other|position_ids", lambda: families.generate(model, ids, 2, token_type_ids=types))
         refuse("see each other", lambda: model(ids, token_type_ids=types, position_ids=None, logits_to_keep=1))
-
-
-def test_a_static_cache_is_still_refused(gemma):
-    with lazyllm.enable(gemma, "1:0.5"):
-        refuse(
-            "outside|StaticCache",
-            lambda: families.generate(gemma, families.prompt(9), 2, cache_implementation="static"),
-        )
