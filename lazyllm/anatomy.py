@@ -20,7 +20,7 @@ _LAYER_TYPES = {"full_attention", "sliding_attention", "chunked_attention"}
 _STATEFUL = {"linear_attention", "conv", "mamba", "recurrent", "hybrid", "hybrid_sliding"}
 # Settings of what layers take besides hidden states, and what they do to the model.
 _BESIDES = {
-    "hidden_size_per_layer_input": "has embeddings for each layer",
+    "altup_num_inputs": "has several hidden states a token",
     "num_kv_shared_layers": "has layers that share keys and values",
 }
 # Rotary tables that depend on the length of the text.

@@ -13,6 +13,7 @@ from torch import nn
 
 from lazyllm.anatomy import runs_on
 from lazyllm.attention import CURRENT, WindowMask
+from lazyllm.detour import by_name
 from lazyllm.errors import LazyLLMError, unsupported
 from lazyllm.inputs import check_rotary
 from lazyllm.last_layer import LastLayer, widened
@@ -141,7 +142,8 @@ class Generation:
         self._rows = [segment.n_rows for segment in segments]
         if self._prefilling or not self._inputs.stay(layer, segments):
             if any(isinstance(value, torch.Tensor) for value in args[1:]):
-                raise LazyLLMError("the decoder layers take positional tensors that LazyLLM does not know how to prune")
+                _, *named = by_name(forward, args, kwargs).items()
+                args, kwargs = args[:1], dict(named)
             self._rotary = "position_embeddings" in kwargs
             kwargs = self._inputs.for_rows(layer, segments, kwargs)
         self._alone = layer == self._last and sum(self._rows) > len(self._live) and self._last_layer.serves(module)

@@ -11,7 +11,9 @@ from lazyllm.errors import unsupported
 from lazyllm.tokens import Segment, TokenCache
 
 # The dimension that counts tokens: rotary tables are (batch, tokens, head_dim), position ids (batch, tokens).
-_TOKEN_DIM = {"position_embeddings": -2, "position_ids": -1, "cache_position": -1}
+_TOKEN_DIM = {"position_embeddings": -2, "position_ids": -1, "cache_position": -1, "per_layer_input": -2}
+# What each layer is given of its own, (1, tokens, features), made for it alone.
+_OWN = "per_layer_input"
 
 
 class LayerInputs:
@@ -53,6 +55,8 @@ class LayerInputs:
         """`kwargs` of decoder layer `layer` with every per-token argument taken at the rows of its `segments`."""
         changed = {}
         for name, value in kwargs.items():
+            if name == _OWN and segments[0].rows is None:
+                continue  # never asked for again
             if name in _TOKEN_DIM and value is not None:
                 table = self._table(name, layer, value)
                 if not self._are_input(segments):
@@ -87,12 +91,13 @@ class LayerInputs:
         # Layers share a table when the model hands them the same object, as it does for each kind of layer.
         table = self._tables.get((name, layer))
         if table is None:
-            table = self._step_objects.get(id(value))
+            table = None if name == _OWN else self._step_objects.get(id(value))
             if table is None:
                 table = _Table(name)
                 self._first_with_table.add(layer)
             self._tables[name, layer] = table
-        self._step_objects[id(value)] = table
+        if name != _OWN:  # another may be made where it was
+            self._step_objects[id(value)] = table
         table.cover(value, self._arrived)
         return table
 

@@ -9,7 +9,7 @@ import torch
 from lazyllm.errors import LazyLLMError
 from lazyllm.inputs import given_tokens
 
-_PER_TOKEN = ("input_ids", "inputs_embeds", "token_type_ids", "visual_pos_masks")
+_PER_TOKEN = ("input_ids", "inputs_embeds", "token_type_ids", "visual_pos_masks", "per_layer_inputs")
 
 
 class Packing:

@@ -145,6 +145,7 @@ _VARIANTS: dict[str, dict] = {
     "falcon/alibi": {"alibi": True},
     "gemma3_text/bidirectional": {"use_bidirectional_attention": True},
     "gemma4/dense": {"text_config": {"hidden_size_per_layer_input": 0}},
+    "gemma4_text/shared": {"num_kv_shared_layers": 2},
     "gemma4_text/dense": {"hidden_size_per_layer_input": 0},
     "gemma4_text/experts": {"hidden_size_per_layer_input": 0, "enable_moe_block": True, "top_k_experts": 2},
     "gemma4_unified_text/one": {"attention_k_eq_v": True},
@@ -170,8 +171,8 @@ cwm/narrow dbrx dbrx/dynamic deepseek_v2 deepseek_v2/dynamic deepseek_v3 deepsee
 dots1/narrow emu3 emu3/dynamic ernie4_5 ernie4_5/dynamic ernie4_5_moe ernie4_5_moe/dynamic exaone4 exaone4/dynamic
 exaone4/narrow exaone_moe exaone_moe/dynamic exaone_moe/narrow flex_olmo flex_olmo/dynamic flint flint/dynamic
 flint/narrow fuyu fuyu/dynamic gemma gemma/dynamic gemma2 gemma2/dynamic gemma2/narrow gemma3 gemma3/dynamic
-gemma3/narrow gemma3_text gemma3_text/dynamic gemma3_text/narrow gemma4/dense gemma4_text/dense gemma4_text/experts
-gemma4_unified gemma4_unified/dynamic gemma4_unified/narrow gemma4_unified_text gemma4_unified_text/dynamic
+gemma3/narrow gemma3_text gemma3_text/dynamic gemma3_text/narrow gemma4 gemma4/dense gemma4/dynamic gemma4/narrow
+gemma4_text gemma4_text/dense gemma4_text/dynamic gemma4_text/experts gemma4_text/narrow gemma4_unified gemma4_unified/dynamic gemma4_unified/narrow gemma4_unified_text gemma4_unified_text/dynamic
 gemma4_unified_text/narrow gemma4_unified_text/one glm glm/dynamic glm4 glm4/dynamic glm4_moe glm4_moe/dynamic
 glm4_moe_lite glm4_moe_lite/dynamic got_ocr2 got_ocr2/dynamic got_ocr2/narrow gpt-sw3 gpt2 gpt2/scaled gpt_bigcode
 gpt_bigcode/heads gpt_neox gpt_neox/dynamic gpt_oss gpt_oss/dynamic gpt_oss/narrow granite granite/dynamic granite_swa

@@ -142,7 +142,6 @@ def without_sdpa(model):
     [
         ("linear_attention layers, which carry a state", lambda: tiny("Qwen3NextConfig")),
         ("linear_attention layers, which carry a state", lambda: tiny("MambaConfig")),
-        ("embeddings for each layer", lambda: tiny("Gemma4TextConfig", head_dim=12, num_kv_shared_layers=0)),
         ("share keys and values", lambda: tiny("Gemma4TextConfig", head_dim=12, num_kv_shared_layers=2,
                                                layer_types=["full_attention"] * 5,
                                                hidden_size_per_layer_input=0)),
