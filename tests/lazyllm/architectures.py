@@ -172,26 +172,26 @@ dots1/narrow emu3 emu3/dynamic ernie4_5 ernie4_5/dynamic ernie4_5_moe ernie4_5_m
 exaone4/narrow exaone_moe exaone_moe/dynamic exaone_moe/narrow flex_olmo flex_olmo/dynamic flint flint/dynamic
 flint/narrow fuyu fuyu/dynamic gemma gemma/dynamic gemma2 gemma2/dynamic gemma2/narrow gemma3 gemma3/dynamic
 gemma3/narrow gemma3_text gemma3_text/dynamic gemma3_text/narrow gemma4 gemma4/dense gemma4/dynamic gemma4/narrow
-gemma4_text gemma4_text/dense gemma4_text/dynamic gemma4_text/experts gemma4_text/narrow gemma4_unified gemma4_unified/dynamic gemma4_unified/narrow gemma4_unified_text gemma4_unified_text/dynamic
-gemma4_unified_text/narrow gemma4_unified_text/one glm glm/dynamic glm4 glm4/dynamic glm4_moe glm4_moe/dynamic
-glm4_moe_lite glm4_moe_lite/dynamic got_ocr2 got_ocr2/dynamic got_ocr2/narrow gpt-sw3 gpt2 gpt2/scaled gpt_bigcode
-gpt_bigcode/heads gpt_neox gpt_neox/dynamic gpt_oss gpt_oss/dynamic gpt_oss/narrow granite granite/dynamic granite_swa
-granite_swa/dynamic granite_swa/narrow granitemoe granitemoe/dynamic granitemoe_swa granitemoe_swa/dynamic
-granitemoe_swa/narrow granitemoehybrid/attention granitemoeshared granitemoeshared/dynamic helium helium/dynamic
-hunyuan_v1_dense hunyuan_v1_dense/dynamic hunyuan_v1_moe hunyuan_v1_moe/dynamic hy_v3 hy_v3/dynamic hyperclovax
-hyperclovax/dynamic internlm3 internlm3/dynamic iquestcoder iquestcoder/dynamic jais2 jais2/dynamic jetmoe
-jetmoe/dynamic kolibri1 kolibri1/dynamic kolibri1/narrow laguna laguna/dynamic laguna/narrow llama llama/dynamic
-llama/eager llama/longrope llama4 llama4/dynamic llama4/narrow llama4_text llama4_text/dynamic llama4_text/narrow mellum
-mellum/dynamic mellum/narrow mimo_v2_flash mimo_v2_flash/dynamic mimo_v2_flash/narrow minicpm3 minicpm3/dynamic
-minicpm3/longrope minimax_m2 minimax_m2/dynamic ministral ministral/dynamic ministral/narrow ministral3
-ministral3/dynamic mistral mistral/dynamic mixtral mixtral/dynamic modernbert-decoder modernbert-decoder/dynamic
-modernbert-decoder/narrow moshi moss_transcribe_diarize moss_transcribe_diarize/dynamic moss_transcribe_diarize/narrow
-nanochat nanochat/dynamic nemotron nemotron/dynamic olmo olmo/dynamic olmo2 olmo2/dynamic olmo3 olmo3/dynamic
-olmo3/narrow olmoe olmoe/dynamic opt persimmon persimmon/dynamic phi phi/dynamic phi3 phi3/longrope phi4_multimodal
-phi4_multimodal/longrope phimoe phimoe/longrope qwen2 qwen2/dynamic qwen2/narrow qwen2_moe qwen2_moe/dynamic
-qwen2_moe/narrow qwen3 qwen3/dynamic qwen3/narrow qwen3_moe qwen3_moe/dynamic seed_oss seed_oss/dynamic smollm3
-smollm3/dynamic smollm3/narrow solar_open solar_open/dynamic starcoder2 starcoder2/dynamic vaultgemma vaultgemma/dynamic
-vaultgemma/narrow youtu youtu/dynamic
+gemma4_text gemma4_text/dense gemma4_text/dynamic gemma4_text/experts gemma4_text/narrow gemma4_unified
+gemma4_unified/dynamic gemma4_unified/narrow gemma4_unified_text gemma4_unified_text/dynamic gemma4_unified_text/narrow
+gemma4_unified_text/one glm glm/dynamic glm4 glm4/dynamic glm4_moe glm4_moe/dynamic glm4_moe_lite glm4_moe_lite/dynamic
+got_ocr2 got_ocr2/dynamic got_ocr2/narrow gpt-sw3 gpt2 gpt2/scaled gpt_bigcode gpt_bigcode/heads gpt_neox
+gpt_neox/dynamic gpt_oss gpt_oss/dynamic gpt_oss/narrow granite granite/dynamic granite_swa granite_swa/dynamic
+granite_swa/narrow granitemoe granitemoe/dynamic granitemoe_swa granitemoe_swa/dynamic granitemoe_swa/narrow
+granitemoehybrid/attention granitemoeshared granitemoeshared/dynamic helium helium/dynamic hunyuan_v1_dense
+hunyuan_v1_dense/dynamic hunyuan_v1_moe hunyuan_v1_moe/dynamic hy_v3 hy_v3/dynamic hyperclovax hyperclovax/dynamic
+internlm3 internlm3/dynamic iquestcoder iquestcoder/dynamic jais2 jais2/dynamic jetmoe jetmoe/dynamic kolibri1
+kolibri1/dynamic kolibri1/narrow laguna laguna/dynamic laguna/narrow llama llama/dynamic llama/eager llama/longrope
+llama4 llama4/dynamic llama4/narrow llama4_text llama4_text/dynamic llama4_text/narrow mellum mellum/dynamic
+mellum/narrow mimo_v2_flash mimo_v2_flash/dynamic mimo_v2_flash/narrow minicpm3 minicpm3/dynamic minicpm3/longrope
+minimax_m2 minimax_m2/dynamic ministral ministral/dynamic ministral/narrow ministral3 ministral3/dynamic mistral
+mistral/dynamic mixtral mixtral/dynamic modernbert-decoder modernbert-decoder/dynamic modernbert-decoder/narrow moshi
+moss_transcribe_diarize moss_transcribe_diarize/dynamic moss_transcribe_diarize/narrow nanochat nanochat/dynamic
+nemotron nemotron/dynamic olmo olmo/dynamic olmo2 olmo2/dynamic olmo3 olmo3/dynamic olmo3/narrow olmoe olmoe/dynamic opt
+persimmon persimmon/dynamic phi phi/dynamic phi3 phi3/longrope phi4_multimodal phi4_multimodal/longrope phimoe
+phimoe/longrope qwen2 qwen2/dynamic qwen2/narrow qwen2_moe qwen2_moe/dynamic qwen2_moe/narrow qwen3 qwen3/dynamic
+qwen3/narrow qwen3_moe qwen3_moe/dynamic seed_oss seed_oss/dynamic smollm3 smollm3/dynamic smollm3/narrow solar_open
+solar_open/dynamic starcoder2 starcoder2/dynamic vaultgemma vaultgemma/dynamic vaultgemma/narrow youtu youtu/dynamic
 """
 RIGHT = _RIGHT.split()
 # Types that transformers itself cannot generate with here: the package they need, and why else.
