@@ -183,10 +183,10 @@ def _compiled(module: nn.Module) -> bool:
     return module._compiled_call_impl is not None or hasattr(module.forward, "_torchdynamo_orig_callable")
 
 
-def runs_on(layer: nn.Module, hidden: torch.Tensor) -> torch.device | int | str:
-    """Where a layer runs: where its input is, unless the model has a `device_map`, whose hooks move it there."""
+def runs_on(layer: nn.Module, given: torch.device) -> torch.device | int | str:
+    """Where a layer runs: where its input is `given`, unless the model has a `device_map`, whose hooks move it."""
     device = getattr(getattr(layer, "_hf_hook", None), "execution_device", None)
-    return hidden.device if device is None else device
+    return given if device is None else device
 
 
 def windows(config: PreTrainedConfig, num_layers: int) -> list[int | None]:

@@ -117,7 +117,7 @@ class Generation:
                 return tokens.total - 1
             if segment.rows is None:
                 return tokens.seen
-        rows = torch.cat([tokens.rows(segment) for tokens, segment in parts]).to(self._device)
+        rows = torch.cat([tokens.rows(segment) for tokens, segment in parts]).to(runs_on(*self._runs))
         if self._last_layer.alone:
             rows = rows.index_select(0, self._newest.to(rows.device))
         return rows - torch.arange(rows.shape[0], device=rows.device)
@@ -138,7 +138,7 @@ class Generation:
             hidden = self._cross(before, hidden)
             args, kwargs = with_hidden(hidden, args, kwargs)
         self._layer, self._segments, self._in_layer, self._attended = layer, segments, True, False
-        self._device = runs_on(module, hidden)
+        self._runs = module, hidden.device
         self._rows = [segment.n_rows for segment in segments]
         if self._prefilling or not self._inputs.stay(layer, segments):
             if any(isinstance(value, torch.Tensor) for value in args[1:]):
@@ -242,8 +242,8 @@ class Generation:
         if self._attended or query.shape[2] != sum(sizes):
             raise unsupported(f"decoder layer {self._layer} does not attend once, over its own cached keys")
         self._refuse_unsupported(module, attention_mask, is_causal, kwargs)
-        if s_aux is not getattr(module, "sinks", None) or (s_aux is not None and s_aux.shape != query.shape[1:2]):
-            raise unsupported(f"the attention sinks of layer {self._layer} are not one logit a query head")
+        if self._prefilling:
+            self._check_sinks(module, s_aux, query.shape[1])
         self._attended = True
         scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
         by = attention_mask, scaling, softcap, s_aux
@@ -258,6 +258,11 @@ class Generation:
         ]
         self._stored = []
         return torch.cat(attended, dim=1)
+
+    def _check_sinks(self, module: nn.Module, sinks: torch.Tensor | None, heads: int) -> None:
+        given = sinks is not None
+        if given != (getattr(module, "sinks", None) is not None) or (given and sinks.shape != (heads,)):
+            raise unsupported(f"the attention sinks of layer {self._layer} are not one logit a query head")
 
     def _refuse_unsupported(
         self, module: nn.Module, attention_mask: WindowMask | None, is_causal: bool | None, kwargs: dict[str, Any]
