@@ -46,7 +46,7 @@ class Generation:
         self._under_way = threading.Lock()
         self._broken = False
         self._layer = -1
-        self._in_layer = False
+        self._under: tuple[nn.Module, torch.device] | None = None  # the layer under way, and where its input is
         self._attended = False
         self._rotary = True
         self._stored: list[tuple[torch.Tensor, torch.Tensor]] = []
@@ -78,6 +78,7 @@ class Generation:
                 yield kwargs
             finally:
                 CURRENT.reset(outer)
+                self._under = None
             if self._layer != self._last:
                 ran = f"{self._layer + 1} of its {self._last + 1}"
                 raise LazyLLMError(f"the model ran {ran} decoder layers: this is not supported")
@@ -108,7 +109,7 @@ class Generation:
         One number, or where the rows have gaps or are of several sequences one a row, int64 (rows,). Llama 4 asks for
         it in its attention, and adds the rows' indexes to get their positions. Outside the layers padding counts.
         """
-        if not self._in_layer:
+        if self._under is None:
             return self.packing.columns
         parts = [(sequence.tokens, segment) for sequence, segment in zip(self._live, self._segments, strict=True)]
         if len(parts) == 1:
@@ -117,7 +118,7 @@ class Generation:
                 return tokens.total - 1
             if segment.rows is None:
                 return tokens.seen
-        rows = torch.cat([tokens.rows(segment) for tokens, segment in parts]).to(runs_on(*self._runs))
+        rows = torch.cat([tokens.rows(segment) for tokens, segment in parts]).to(runs_on(*self._under))
         if self._last_layer.alone:
             rows = rows.index_select(0, self._newest.to(rows.device))
         return rows - torch.arange(rows.shape[0], device=rows.device)
@@ -137,8 +138,8 @@ class Generation:
         if segments[0] is not before[0]:
             hidden = self._cross(before, hidden)
             args, kwargs = with_hidden(hidden, args, kwargs)
-        self._layer, self._segments, self._in_layer, self._attended = layer, segments, True, False
-        self._runs = module, hidden.device
+        self._layer, self._segments, self._attended = layer, segments, False
+        self._under = module, hidden.device
         self._rows = [segment.n_rows for segment in segments]
         if self._prefilling or not self._inputs.stay(layer, segments):
             if any(isinstance(value, torch.Tensor) for value in args[1:]):
@@ -152,7 +153,7 @@ class Generation:
             output = self._last_layer.run(forward, hidden, self._newest, args, kwargs)
         else:
             output = forward(*args, **kwargs)
-        self._in_layer = False
+        self._under = None
         if not self._attended:
             raise unsupported(
                 f"decoder layer {layer} did not attend through transformers' attention interface and cache"
