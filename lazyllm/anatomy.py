@@ -26,6 +26,7 @@ _BESIDES = {
 # Rotary tables that depend on the length of the text.
 _CHANGING = {"dynamic", "longrope"}
 _ATTENTION = ("sdpa", "eager", "flash_attention_2", "flash_attention_3")
+COMPILED = "{} is compiled, which would pass LazyLLM by: load it anew and leave out torch.compile"
 ENABLED = (
     "LazyLLM is already enabled on this model, or on one with the same config object: leave the first `with` before "
     "the next"
@@ -53,10 +54,12 @@ def dissect(model: nn.Module, newest_only: bool = False) -> Anatomy:
             interface, or one with parts that pruning would break.
     """
     name = type(model).__name__
+    if isinstance(getattr(model, "_orig_mod", None), PreTrainedModel):
+        raise LazyLLMError(COMPILED.format(type(model._orig_mod).__name__))
     if not isinstance(model, PreTrainedModel):
         raise LazyLLMError(f"{name} is not a Hugging Face model: give lazyllm.enable a transformers PreTrainedModel")
     if getattr(model.config, "is_encoder_decoder", False):
-        raise LazyLLMError(f"{name} is an encoder-decoder: LazyLLM prunes decoder-only models")
+        raise LazyLLMError(f"{name} is an encoder-decoder: LazyLLM prunes decoder-only models, such as Llama or Qwen")
     if model.can_generate() and not isinstance(model, GenerationMixin):
         raise LazyLLMError(f"{name} does not generate token by token, which LazyLLM is for")
     found = [
@@ -77,7 +80,7 @@ def dissect(model: nn.Module, newest_only: bool = False) -> Anatomy:
         )
     if not model.can_generate() and model is not found[0].decoder:
         raise LazyLLMError(
-            f"{name} has another head than a language model's, for hidden states that LazyLLM does not compute: give "
+            f"{name} gives other outputs than a language model's, of hidden states that LazyLLM does not compute: give "
             "lazyllm.enable the language model, or the decoder alone with newest_only=True"
         )
     if not model.can_generate() and not newest_only:
@@ -146,7 +149,10 @@ def _refuse_unsupported(name: str, anatomy: Anatomy, model: PreTrainedModel) -> 
     if not getattr(config, "is_causal", True):
         raise LazyLLMError(f"{name} is configured with bidirectional attention: LazyLLM needs causal attention")
     if not getattr(decoder, "_supports_attention_backend", False):
-        raise LazyLLMError(f"the attention of {name} does not go through transformers' attention interface")
+        raise LazyLLMError(
+            f"the attention of {name} does not go through transformers' attention interface: use a model whose does, "
+            "such as Llama or Qwen"
+        )
     # Two kinds that SDPA cannot compute are known: capped scores, and sinks.
     known = getattr(config, "attn_logit_softcapping", None) is not None or any(
         getattr(part, "sinks", None) is not None for part in anatomy.layers.modules()
@@ -159,7 +165,7 @@ def _refuse_unsupported(name: str, anatomy: Anatomy, model: PreTrainedModel) -> 
 def _refuse_altered(name: str, anatomy: Anatomy, model: PreTrainedModel) -> None:
     """Refuse what was done to the model after it was built."""
     if any(_compiled(part) for part in (model, anatomy.decoder, *anatomy.layers)):
-        raise LazyLLMError(f"{name} is compiled, which would pass LazyLLM by: load it anew and leave out torch.compile")
+        raise LazyLLMError(COMPILED.format(name))
 
 
 def _tensor_parallel(name: str, model: PreTrainedModel) -> ProcessGroup | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 import torch
@@ -22,6 +23,15 @@ class _NoLayers(list):
             "LazyLLM's cache holds the keys and values of some tokens in some layers, which nothing else can read or "
             "change: methods that compress the cache do not work under lazyllm.enable"
         )
+
+
+def _refused(why: str) -> Callable[..., NoReturn]:
+    """What transformers asks of a cache, and LazyLLM's has not."""
+
+    def refuse(self: Any, *args: Any, **kwargs: Any) -> NoReturn:
+        raise LazyLLMError(f"LazyLLM's cache {why}: to go on with it in two ways, use copy.deepcopy")
+
+    return refuse
 
 
 class LazyCache(Cache):
@@ -76,12 +86,8 @@ class LazyCache(Cache):
     def is_croppable(self) -> bool:
         return False
 
-    def _unsupported(self, *args: Any, **kwargs: Any) -> NoReturn:
-        raise LazyLLMError(
-            "LazyLLM's cache goes on with its own tokens: assisted or beam decoding, cache rollback, pickles, shallow "
-            "copies and layers with a recurrent state are not supported; to go on in two ways, use copy.deepcopy"
-        )
-
-    crop = reset = reorder_cache = batch_repeat_interleave = batch_select_indices = _unsupported
-    activate_past_recording = has_previous_state = update_conv_state = update_recurrent_state = _unsupported
-    early_initialization = get_recurrent_state = update_indexer = __reduce_ex__ = _unsupported
+    crop = reset = _refused("takes no token back, as rollback and assisted decoding ask for")
+    reorder_cache = batch_repeat_interleave = batch_select_indices = _refused("does not branch, as beams ask for")
+    activate_past_recording = has_previous_state = update_conv_state = update_recurrent_state = _refused("has no state")
+    get_recurrent_state = update_indexer = early_initialization = _refused("has no state")
+    __reduce_ex__ = _refused("is not pickled, nor copied by copy.copy")

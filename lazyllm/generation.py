@@ -32,12 +32,14 @@ class Generation:
     Attributes:
         sequences: all of them, in the order of the batch.
         packing: what of each pass's input belongs to which sequence.
+        rope_deltas: by how much positions exceed those of text, as the parts of a model with images keep it.
     """
 
     def __init__(self, setup: Setup, count: int) -> None:
         self.setup = setup
         self.sequences = [Sequence(setup) for _ in range(count)]
         self.packing = Packing(count)
+        self.rope_deltas: list[Any] | None = None
         self._live: list[Sequence] = []  # those with tokens in the pass under way
         self._segments: list[Segment] = []  # theirs of the layer that runs, or ran last
         self._inputs = LayerInputs(several=count > 1)
@@ -53,7 +55,13 @@ class Generation:
 
     @contextmanager
     def step(
-        self, kwargs: dict[str, Any], mask: torch.Tensor | None, grows: bool, ended: list[bool], counted: bool
+        self,
+        kwargs: dict[str, Any],
+        mask: torch.Tensor | None,
+        grows: bool,
+        ended: list[bool],
+        counted: bool,
+        chunked: bool,
     ) -> Iterator[dict[str, Any]]:
         """A forward pass of the decoder; gives its arguments for the packed sequences, see `Packing.pack`."""
         if not self._under_way.acquire(blocking=False):
@@ -62,7 +70,8 @@ class Generation:
             if self._broken:
                 raise LazyLLMError("a forward pass with this cache broke off, so it is half-written: start anew")
             tokens = [sequence.tokens for sequence in self.sequences]
-            kwargs, new = self.packing.pack(kwargs, [part.seen for part in tokens], mask, grows, ended, counted)
+            seen = [part.seen for part in tokens]
+            kwargs, new = self.packing.pack(kwargs, seen, mask, grows, ended, counted, chunked)
             check_rotary(tokens, new, self.setup.rope_switch, self.setup.rope_growth)
             self._live = []
             for sequence, count in zip(self.sequences, new, strict=True):
@@ -95,7 +104,8 @@ class Generation:
             raise LazyLLMError("a forward pass with this cache is under way: copy it before or after")
         try:
             own = object.__new__(type(self))
-            memo |= {id(self): own, id(self.setup): self.setup, id(self._under_way): threading.Lock()}
+            memo |= {id(shared): shared for shared in (self.setup, self.setup.group)}
+            memo |= {id(self): own, id(self._under_way): threading.Lock()}
             # A tensor made in inference mode could not be written to outside of it, in a later step.
             with torch.inference_mode(False):
                 vars(own).update(copy.deepcopy(vars(self), memo))

@@ -23,10 +23,13 @@ _KNOWN |= {"per_layer_inputs"}
 _DEEPSTACK = {"deepstack_visual_embeds", "visual_pos_masks"}
 
 
-def check_ways(given: dict[str, Any], defaults: GenerationConfig) -> None:
+def check_ways(given: dict[str, Any], defaults: GenerationConfig) -> int:
     """Refuse a call of `generate` that branches, rolls back or replaces the cache, before it changes the model for it.
 
     `given` are the call's arguments, and `defaults` the model's own settings.
+
+    Returns:
+        how many tokens, padding included, come in chunks: those of the prompts, or none.
     """
 
     def setting(name: str) -> Any:
@@ -49,6 +52,10 @@ def check_ways(given: dict[str, Any], defaults: GenerationConfig) -> None:
         raise LazyLLMError(
             f"cache_implementation={cache!r} is not supported: LazyLLM keeps a cache of its own, so leave it unset"
         )
+    if setting("prefill_chunk_size") is None:
+        return 0
+    prompts = [given.get(name) for name in ("attention_mask", "inputs", "input_ids", "inputs_embeds")]
+    return max((tensor.shape[1] for tensor in prompts if isinstance(tensor, torch.Tensor)), default=0)
 
 
 def given_tokens(kwargs: dict[str, Any]) -> Any:
@@ -60,8 +67,13 @@ def given_tokens(kwargs: dict[str, Any]) -> Any:
 def size(kwargs: dict[str, Any]) -> tuple[int, int]:
     """Number of sequences in a forward pass's input, and its tokens for each, padding included."""
     tokens = given_tokens(kwargs)
-    if not isinstance(tokens, torch.Tensor) or tokens.ndim < 2 or 0 in tokens.shape[:2]:
+    if not isinstance(tokens, torch.Tensor) or tokens.ndim < 2:
         raise LazyLLMError("the model was called without input_ids or inputs_embeds of shape (sequences, tokens)")
+    if 0 in tokens.shape[:2]:
+        raise LazyLLMError(
+            "the pass has no token: a prompt begins with at least one, such as BOS, and a conversation goes on with "
+            "all its tokens so far and new ones behind them"
+        )
     return tokens.shape[0], tokens.shape[1]
 
 
@@ -85,7 +97,7 @@ def check_logits(kwargs: dict[str, Any], every_token: bool) -> None:
     if wanted == 0 and new > 1 and not every_token:
         raise LazyLLMError(
             "logits of every token were asked for, of which LazyLLM computes the newest token's alone: pass "
-            "logits_to_keep=1, or accept that with lazyllm.enable(..., newest_only=True)"
+            "logits_to_keep=1, accept that with newest_only=True, or score a text with lazyllm.log_likelihood"
         )
 
 

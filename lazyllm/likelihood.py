@@ -11,6 +11,7 @@ import torch
 from transformers import PreTrainedModel
 
 from lazyllm.errors import LazyLLMError
+from lazyllm.row_by_row import check_adapters
 
 Ids = torch.Tensor | Sequence[int]
 
@@ -53,18 +54,22 @@ def log_likelihoods(model: PreTrainedModel, ids: Ids, continuations: Iterable[Id
     Raises:
         LazyLLMError: not such ids, no token at all, a model in training mode, or one without a cache.
     """
+    if not isinstance(continuations, Iterable):
+        raise LazyLLMError(f"the continuations must be a list of texts, each a list of ids, not {continuations!r}")
     prompt, texts = _ids("ids", ids), [_ids("a continuation", text) for text in continuations]
     if model.training:
         raise LazyLLMError("the model is in training mode: call model.eval() before asking for log-likelihoods")
+    check_adapters(model)
+    largest = model.config.get_text_config().vocab_size - 1
+    if any(int(text.min()) < 0 or int(text.max()) > largest for text in (prompt, *texts)):
+        raise LazyLLMError(f"there are ids that are not in the model's vocabulary, 0 to {largest}")
     with torch.no_grad():
-        begun = _step(model, prompt.to(model.device), None)
-        cache, vocabulary = getattr(begun, "past_key_values", None), begun.logits.shape[-1]
+        begun = _step(model, prompt, None)
+        cache = getattr(begun, "past_key_values", None)
         if cache is None:
             raise LazyLLMError(
                 f"{type(model).__name__} gives no cache of keys and values to go on with: use another model"
             )
-        if any(int(text.min()) < 0 or int(text.max()) >= vocabulary for text in texts):
-            raise LazyLLMError(f"a continuation has ids that are not in the model's vocabulary, 0 to {vocabulary - 1}")
         found = []
         for place, text in enumerate(texts):
             # Another one goes on with what this one would write to.
@@ -81,22 +86,27 @@ def _ids(name: str, given: Any) -> torch.Tensor:
         ids = torch.empty(0, 0, 0)
     ids = ids[None] if ids.ndim == 1 else ids
     if ids.ndim != 2 or len(ids) != 1 or (ids.numel() and ids.dtype != torch.int64):
-        raise LazyLLMError(f"{name} must be token ids of one text, int64 of shape (n,) or (1, n), or a list of them")
+        raise LazyLLMError(
+            f"{name} must be token ids of one text, a list such as [5, 6] or int64 of shape (n,) or (1, n), not "
+            f"{type(given).__name__} {str(given)[:40]!r}"
+        )
     if not ids.numel():
-        raise LazyLLMError(f"{name} must hold a token: a text without a prompt follows on the BOS token")
+        raise LazyLLMError(f"{name} must hold a token, as a text without a prompt begins with BOS")
     return ids.cpu()
 
 
 def _step(model: PreTrainedModel, ids: torch.Tensor, cache: Any) -> Any:
+    # Where weights are offloaded, hooks move the ids to where they are needed.
+    ids = ids if model.device.type == "meta" else ids.to(model.device)
     return model(ids, past_key_values=cache, use_cache=True, logits_to_keep=1, return_dict=True)
 
 
 def _follow(model: PreTrainedModel, logits: torch.Tensor, text: torch.Tensor, cache: Any) -> LogLikelihood:
     """The log-likelihood of a text after a prompt, which left this cache and gave `logits`, (1, 1, vocabulary)."""
-    tokens, greedy, new = [], [], text.to(model.device)
+    tokens, greedy = [], []
     for place, token in enumerate(text[0].tolist()):
         if place:
-            logits = _step(model, new[:, place - 1 : place], cache).logits
+            logits = _step(model, text[:, place - 1 : place], cache).logits
         row = logits[0, -1]
         exact = torch.float64 if row.dtype == torch.float64 else torch.float32
         tokens.append(row.to(exact).log_softmax(dim=-1)[token])

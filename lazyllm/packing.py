@@ -24,13 +24,15 @@ class Packing:
         self._count = count
         # Which tokens have been computed, bool (count, columns), on the CPU; None means all of them.
         self._computed: torch.Tensor | None = None
-        # The inputs since a sequence ended, (count, width): its own were left out, and a later turn may ask for them.
-        self._late: torch.Tensor | None = None
-        self._next: tuple[int, torch.Tensor | None, torch.Tensor | None] = 0, None, None
+        # The inputs since a sequence ended, by name, (count, width, ...): its own were left out, and a later turn may
+        # ask for them.
+        self._late: dict[str, torch.Tensor] = {}
+        self._reach = [-1] * count
+        self._next: tuple[int, torch.Tensor | None, dict[str, torch.Tensor], list[int]] = 0, None, {}, self._reach
 
     def advance(self) -> None:
         """Count the pass that was packed last, which has gone through all layers."""
-        self.columns, self._computed, self._late = self._next
+        self.columns, self._computed, self._late, self._reach = self._next
 
     def pack(
         self,
@@ -40,6 +42,7 @@ class Packing:
         grows: bool,
         ended: list[bool],
         counted: bool,
+        chunked: bool,
     ) -> tuple[dict[str, Any], list[int]]:
         """A decoder's arguments as those of one sequence, and how many tokens of each are in them.
 
@@ -50,6 +53,7 @@ class Packing:
             grows: the mask is not given again, and is that of before with ones for the new tokens.
             ended: which sequences have ended, so that what comes of them is no token.
             counted: whether the position_ids are known to be counted from the mask, one after the other.
+            chunked: whether more chunks of the prompts follow, so that a shorter one's tokens may not have come yet.
 
         Raises:
             LazyLLMError: the mask, or the positions, are not those of texts that go on.
@@ -61,21 +65,23 @@ class Packing:
             raise LazyLLMError("an earlier pass had padding: pass the attention mask, with that part of it as it was")
         whole = self._computed is None and not any(ended) and (mask is None or bool(mask.all()))
         if whole and self._count == 1:
-            _check_positions(kwargs, [range(seen[0], seen[0] + width)], None, counted)
-            self._next = total, None, None
+            ranges = [range(seen[0], seen[0] + width)]
+            kept = _check_positions(kwargs, ranges, None, counted)
+            self._next = total, None, {}, self._reached(ranges, kept, None)
             return kwargs, [width]
         if whole:
             new = [width] * self._count
             ranges = [range(start, start + width) for start in seen]
-            kept = _check_positions(kwargs, ranges, torch.ones(self._count, width, dtype=torch.bool), counted)
-            self._next = total, None, None
-            return _packed(kwargs, ranges, kept, None), new
+            here = torch.ones(self._count, width, dtype=torch.bool)
+            kept = _check_positions(kwargs, ranges, here, counted)
+            self._next = total, None, {}, self._reached(ranges, kept, here)
+            return _packed(kwargs, ranges, kept, None, {}), new
         before = torch.ones(self._count, self.columns, dtype=torch.bool) if self._computed is None else self._computed
         if mask is None:
             shown = torch.cat([before, ~torch.tensor(ended)[:, None].expand(-1, width)], dim=1)
         else:
             shown = mask.bool().cpu()
-            self._check_shown(shown, before, width)
+            self._check_shown(shown, before, chunked)
         fresh = shown.clone()
         fresh[:, : self.columns] &= ~before
         places, new = fresh.nonzero(), fresh.sum(dim=1).tolist()
@@ -83,9 +89,31 @@ class Packing:
         kept = _check_positions(kwargs, ranges, fresh[:, self.columns :], counted)
         packed = self._at(kwargs, ranges, kept, places, width)
         computed = fresh | torch.nn.functional.pad(before, (0, width))
-        late = None if mask is not None else self._later(kwargs.get("input_ids"), any(ended))
-        self._next = total, None if computed.all() else computed, late
+        late = {} if mask is not None else self._later(kwargs, any(ended))
+        reached = self._reached(ranges, kept, fresh[:, self.columns :])
+        self._next = total, None if computed.all() else computed, late, reached
         return packed, new
+
+    def _reached(self, ranges: list[range], kept: torch.Tensor | None, here: torch.Tensor | None) -> list[int]:
+        """The largest position of each sequence, this pass's included, whose first ones must be those behind the last.
+
+        `kept` are positions of a text with images, see `_check_positions`, and `here` tells whose are in them.
+        """
+        reached = []
+        for index, (before, part) in enumerate(zip(self._reach, ranges, strict=True)):
+            first, last = part.start, part.stop - 1
+            if kept is not None and part:
+                # Of four axes the first counts the tokens.
+                axes = kept[-3:, index].cpu()
+                axes = axes if here is None else axes[:, here[index]]
+                first, last = int(axes[:, 0].max()), int(axes.max())
+            if part and first != before + 1:
+                raise LazyLLMError(
+                    f"the position_ids begin at {first}, and sequence {index} has come to {before}: other images came "
+                    "in between, so give the conversation's own position_ids"
+                )
+            reached.append(last if part else before)
+        return reached
 
     def _at(
         self,
@@ -99,18 +127,22 @@ class Packing:
         late = places[:, 1] < self.columns
         index = places[:, 0] * width + places[:, 1] - self.columns
         if late.any():
-            left = 0 if self._late is None else self._late.shape[1]
+            given = [name for name in _PER_TOKEN if kwargs.get(name) is not None]
+            left = self._late[given[0]].shape[1] if set(given) <= set(self._late) else 0
             first = self.columns - left
-            if kwargs.get("inputs_embeds") is not None or (places[late, 1] < first).any():
+            if (places[late, 1] < first).any():
                 raise LazyLLMError("the attention mask shows tokens that it hid in an earlier pass: keep it as it was")
             index[late] = self._count * width + places[late, 0] * left + places[late, 1] - first
-        return _packed(kwargs, ranges, kept, index, self._late if late.any() else None)
+        return _packed(kwargs, ranges, kept, index, self._late if late.any() else {})
 
-    def _later(self, ids: torch.Tensor | None, ended: bool) -> torch.Tensor | None:
-        """What is to be remembered of the inputs since a sequence ended, these ids (count, width) included."""
-        if ids is None or (self._late is None and not ended):
-            return None
-        return ids if self._late is None else torch.cat([self._late, ids], dim=1)
+    def _later(self, kwargs: dict[str, Any], ended: bool) -> dict[str, torch.Tensor]:
+        """What is to be remembered of the inputs since a sequence ended, those of this pass included."""
+        if not self._late and not ended:
+            return {}
+        given = {name: kwargs[name] for name in _PER_TOKEN if kwargs.get(name) is not None}
+        if not self._late:
+            return given
+        return {name: torch.cat([before, given[name]], dim=1) for name, before in self._late.items() if name in given}
 
     def _check_shape(self, mask: Any, total: int) -> None:
         if mask is None:
@@ -123,13 +155,17 @@ class Packing:
                 "far: LazyLLM takes a prompt from its first token, and goes on with the cache of its own output"
             )
 
-    def _check_shown(self, shown: torch.Tensor, before: torch.Tensor, width: int) -> None:
+    def _check_shown(self, shown: torch.Tensor, before: torch.Tensor, chunked: bool) -> None:
         if (before & ~shown[:, : self.columns]).any():
             raise LazyLLMError("the attention mask hides tokens that an earlier pass has computed: keep it as it was")
-        if not shown[:, -1].all():
+        begun = shown.any(dim=1)
+        if not chunked and not begun.all():
+            index = begun.tolist().index(False)
+            raise LazyLLMError(f"the attention mask hides all tokens of sequence {index}: it needs one, such as BOS")
+        if not shown[begun, -1].all():
             raise LazyLLMError(
                 "the attention mask hides a sequence's last token of the pass: pad prompts at their left, "
-                "padding_side='left', and no further than each has a token in every chunk"
+                "padding_side='left'"
             )
 
 
@@ -138,7 +174,7 @@ def _packed(
     ranges: list[range],
     kept: torch.Tensor | None,
     index: torch.Tensor | None,
-    late: torch.Tensor | None = None,
+    late: dict[str, torch.Tensor],
 ) -> dict[str, Any]:
     """The arguments for the tokens at `index` of all, behind which those of `late` lie.
 
@@ -156,8 +192,8 @@ def _packed(
             if given.shape[:2] != given_tokens(kwargs).shape[:2]:
                 raise LazyLLMError(f"the {name} are of shape {tuple(given.shape)}, which is not one for each token")
             flat = given.flatten(0, 1)
-            if late is not None:
-                flat = torch.cat([flat, late.flatten() if name == "input_ids" else flat.new_zeros(late.numel())])
+            if late:
+                flat = torch.cat([flat, late[name].flatten(0, 1)])
             changed[name] = (flat if index is None else flat.index_select(0, index.to(flat.device)))[None]
     return {name: value for name, value in kwargs.items() if name != "cache_position"} | changed
 
@@ -182,7 +218,10 @@ def _check_positions(
     )
     width = given_tokens(kwargs).shape[1]
     if given.shape[-1] != width:
-        raise error
+        raise LazyLLMError(
+            f"the position_ids, or the attention mask they are counted from, are for {given.shape[-1]} tokens, where "
+            f"the pass has {width}"
+        )
     if counted:
         return None
     whole = given.expand(*given.shape[:-2], len(ranges), width)

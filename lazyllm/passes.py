@@ -20,6 +20,7 @@ from lazyllm.ended import Ended
 from lazyllm.errors import LazyLLMError
 from lazyllm.generation import Generation
 from lazyllm.inputs import check_arguments, check_flags, check_logits, check_ways, size
+from lazyllm.rope_deltas import RopeDeltas
 from lazyllm.row_by_row import check_inputs_own
 from lazyllm.sequence import Setup
 from lazyllm.stats import Stats
@@ -36,10 +37,12 @@ class _Thread(threading.local):
         generation: what it goes on with, once its mask has been read, which only grows by ones from there on. Other
             generations may run within: guidance has one of its own.
         ended: its stopping criteria.
+        chunked: how many of its tokens come in chunks.
         decoded: whether the pass of the whole model that is under way, or was last, has come to the decoder.
     """
 
     decoded = False
+    chunked = 0
     generation: Generation | None = None
     ended: Ended | None = None
 
@@ -50,11 +53,13 @@ class Passes:
     Attributes:
         traffic: what is under way on the model.
         sequences: counts of each sequence of the generation that began last.
+        rope_deltas: what the model keeps of the positions of images.
     """
 
     def __init__(self, model: nn.Module, anatomy: Anatomy, setup: Setup, newest_only: bool) -> None:
         self.traffic = Traffic()
         self.sequences: list[Stats] = []
+        self.rope_deltas = RopeDeltas(model)
         self._model = model
         self._decoder = anatomy.decoder
         self._layers = anatomy.layers
@@ -69,17 +74,18 @@ class Passes:
         """A call of the model's `generate`."""
         check_inputs_own(self._model)
         given = by_name(generate, args, kwargs)
-        check_ways(given, self._model.generation_config)
+        chunked = check_ways(given, self._model.generation_config)
         _refuse_outside(given.get("past_key_values"))
         way = "generate" if given.get("position_ids") is None else _OWN_POSITIONS
         way = way if given.get("custom_generate") is None else _OWN_WAY
-        outer = self._thread.generation, self._thread.ended
-        self._thread.generation = self._thread.ended = None
+        outer = self._thread.generation, self._thread.ended, self._thread.chunked
+        self._thread.generation, self._thread.ended, self._thread.chunked = None, None, chunked
         try:
             with self.traffic.enter("generate"), self.traffic.enter(way):
+                self.rope_deltas.go_on(given.get("past_key_values"))
                 return generate(*args, **kwargs)
         finally:
-            self._thread.generation, self._thread.ended = outer
+            self._thread.generation, self._thread.ended, self._thread.chunked = outer
 
     def criteria(self, make: Callable[..., Any], *args: Any, **kwargs: Any) -> Ended:
         """The stopping criteria that `generate` makes."""
@@ -94,11 +100,16 @@ class Passes:
             guided = self.traffic.inside("generate") and given.get("use_cache")
             check_logits(given, every_token=self._newest_only or bool(guided))
             check_flags(given, self._model.config)
-            outer, self._thread.decoded = WITHIN.set(True), False
+            if not self.traffic.inside("generate"):
+                self.rope_deltas.go_on(given.get("past_key_values"))
+            self._thread.decoded = False
+            # A pass may be called within another one's, by a hook.
+            within, outer = WITHIN.set(True), CURRENT.set(None)
             try:
                 output = forward(*args, **kwargs)
             finally:
-                WITHIN.reset(outer)
+                WITHIN.reset(within)
+                CURRENT.reset(outer)
             if not self._thread.decoded:
                 raise LazyLLMError(
                     f"{type(self._model).__name__} did not run its {type(self._decoder).__name__}, the decoder that "
@@ -143,6 +154,7 @@ class Passes:
                 begun = cache is not given or not generation.sequences[0].stats.steps
                 if begun and self._thread.generation in (None, generation):
                     self.sequences = cache.sequences
+                generation.rope_deltas = self.rope_deltas.get()
                 output = forward(**{**packed, "past_key_values": cache, "use_cache": True})
             return _newest(output, generation)
 
@@ -152,7 +164,8 @@ class Passes:
         mask, positions, ended = kwargs.get("attention_mask"), kwargs.get("position_ids"), self._thread.ended
         mine = self._thread.generation in (None, generation)
         known = generating and mine
-        grows = bool(known and self._thread.generation and generation.packing.columns)
+        left = self._thread.chunked - generation.packing.columns if known else 0
+        grows = bool(known and self._thread.generation and generation.packing.columns and left <= 0)
         if grows:
             mask = None
         if known:
@@ -162,7 +175,8 @@ class Passes:
         counted = known and plain and not self.traffic.inside(_OWN_POSITIONS)
         count = len(generation.sequences)
         flags = ended.flags(count) if mine and ended is not None else [False] * count
-        return {"mask": mask, "grows": grows, "counted": counted, "ended": flags}
+        chunked = left > size(kwargs)[1]
+        return {"mask": mask, "grows": grows, "counted": counted, "ended": flags, "chunked": chunked}
 
     def _generation(self, cache: Any, count: int) -> Generation:
         """The generation that a pass over `count` sequences goes on with."""

@@ -58,8 +58,17 @@ def check_inputs_own(model: PreTrainedModel) -> None:
         )
 
 
-def through_wrapper(generate: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """`generate` of PEFT's wrapper."""
+def check_adapters(model: nn.Module) -> None:
+    """Raise `LazyLLMError` if passes of PEFT's wrapper would put virtual tokens before each."""
+    if getattr(getattr(model, "active_peft_config", None), "is_prompt_learning", False):
+        raise LazyLLMError(
+            f"{type(model).__name__} puts virtual tokens before the tokens of each pass: give the base model, without "
+            "prompt learning"
+        )
+
+
+def through_wrapper(method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """`generate`, or `forward`, of PEFT's wrapper."""
     if len(kwargs.get("adapter_names") or ()) > 1:
         raise LazyLLMError("adapter_names for several prompts are not supported: generate the prompts of each apart")
-    return generate(*args, **kwargs)
+    return method(*args, **kwargs)

@@ -140,7 +140,9 @@ def _stage(pair: tuple[int, float]) -> Stage:
             raise TypeError
         stage = Stage(int(layer), float(keep))
     except (TypeError, ValueError, OverflowError):
-        raise LazyLLMError(f"a stage is a pair (layer, keep) of a whole number and a fraction, not {pair!r}") from None
+        raise LazyLLMError(
+            f"a stage is a pair (layer, keep) of a whole number and a fraction, as in [(10, 0.7)], not {pair!r}"
+        ) from None
     if stage.layer < 0:
         raise LazyLLMError(f"layer {stage.layer} of the schedule is negative: layers count from 0")
     if not 0 < stage.keep <= 1:

@@ -80,6 +80,8 @@ class Selection(ABC):
         `active(layer)`; without `revives`, those of earlier steps among those that have gone on before. A `checked`
         selection is held to this at every stage.
         """
+        if self.checked:
+            check_importance(self, layer)
         return most_important(self.importance, count)
 
     def active(self, layer: int) -> torch.Tensor:
@@ -114,6 +116,18 @@ class Selection(ABC):
     def sinks(self) -> torch.Tensor | None:
         """Within `observe`: each query head's logit of attending to no token, (heads,), in a model with such sinks."""
         return self.cache.attended_sinks
+
+
+def check_importance(selection: Selection, layer: int) -> None:
+    """Raise `LazyLLMError` unless `observe` has left one number for each position; reads the device once."""
+    found, positions = getattr(selection, "importance", None), selection.cache.total
+    shaped = isinstance(found, torch.Tensor) and found.shape == (positions,)
+    if not shaped or bool(found.isnan().any()):
+        what = "with NaN" if shaped else f"as {described(found)}"
+        raise LazyLLMError(
+            f"{type(selection).__name__}.observe left self.importance after layer {layer} {what}: it is one number for "
+            f"each of {positions} positions, ({positions},), as self.by_position makes of one for each key"
+        )
 
 
 def check_survivors(selection: Selection, survivors: object, segment: Segment) -> None:

@@ -72,7 +72,10 @@ class Session:
     def sequences(self) -> list[Stats]:
         """Counts of each sequence of the generation that began last; an output's `past_key_values` have its own."""
         if self._passes is None or not self._passes.sequences:
-            raise LazyLLMError("nothing has been generated under lazyllm.enable yet, so there are no stats")
+            raise LazyLLMError(
+                "nothing has been generated under lazyllm.enable yet, so there are no stats: generate inside "
+                "`with lazyllm.enable(...)`"
+            )
         return self._passes.sequences
 
     def __enter__(self) -> Session:
@@ -82,7 +85,8 @@ class Session:
         rope = rope_switch(config), rope_growth(config)
         group = self._anatomy.group
         setup = Setup(self.schedule, FusedAttention(config), *rope, reach, group, *self._wanted)
-        self._passes, self._attention = Passes(self._model, self._anatomy, setup, self._newest_only), setup.attention
+        self._passes = Passes(self._model, self._anatomy, setup, self._newest_only)
+        self._before = setup.attention.name, self._passes.rope_deltas.get()
         _set_attention(config, EnabledName(config._attn_implementation))
         try:
             self._detour(self._passes)
@@ -113,7 +117,7 @@ class Session:
             self._detours.append(Detour(self._model, "generate", passes.generate))
             self._detours.append(Detour(self._model, "_get_stopping_criteria", passes.criteria))
         if self._given is not self._model:
-            self._detours.append(Detour(self._given, "generate", through_wrapper))
+            self._detours += [Detour(self._given, name, through_wrapper) for name in ("generate", "forward")]
         if hasattr(self._model, "init_continuous_batching"):
             self._detours.append(Detour(self._model, "init_continuous_batching", _refuse_batches))
         # A model that is compiled meanwhile runs as it is: what LazyLLM does is no graph.
@@ -127,7 +131,9 @@ class Session:
         for detour in reversed(self._detours):
             detour.remove()
         self._detours.clear()
-        _set_attention(self._anatomy.decoder.config, self._attention.name)
+        attention, deltas = self._before
+        _set_attention(self._anatomy.decoder.config, attention)
+        self._passes.rope_deltas.set(deltas)
 
 
 def _check_selection(selection: object) -> None:

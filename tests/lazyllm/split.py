@@ -88,6 +88,11 @@ def main():
         with counted as reduce, lazyllm.enable(model, STAGES):
             model.generate(ids, max_new_tokens=6, do_sample=False, eos_token_id=None)
         assert reduce.call_count == 2 * 6, "one all-reduce a stage and step"
+        scores = []
+        for each in (model, whole):
+            with lazyllm.enable(each, STAGES):
+                scores.append([score.tokens for score in lazyllm.log_likelihoods(each, ids, [[5, 6], [7, 8]])])
+        torch.testing.assert_close(*scores)
         try:
             lazyllm.enable(model, STAGES, selection=Own())
         except lazyllm.LazyLLMError as error:

@@ -196,8 +196,8 @@ def test_the_stats_of_several_are_each_ones_own(model):
     with lazyllm.enable(model, STAGES) as lazy:
         asked = {"max_new_tokens": 3, "do_sample": False, "return_dict_in_generate": True}
         cache = model.generate(ids, attention_mask=mask, **asked).past_key_values
-    refuse(r"2 sequences were generated at once: sequences\[i\]", lambda: lazy.stats)
-    refuse(r"2 sequences were generated at once: sequences\[i\]", lambda: cache.stats)
+    refuse(r"2 sequences were generated at once: lazy.sequences\[i\]", lambda: lazy.stats)
+    refuse(r"2 sequences were generated at once: lazy.sequences\[i\]", lambda: cache.stats)
     assert [stats.prompt_length for stats in cache.sequences] == [9, 14]
 
 

@@ -128,7 +128,7 @@ def test_a_prompt_that_begins_elsewhere_is_refused(model, ids):
     refuse("mask is of shape \\(1, 50\\)", first_pass(attention_mask=torch.ones(1, 50, dtype=torch.int64)))
     refuse("position_ids are not 0 to 39", first_pass(position_ids=torch.arange(10, 50)[None]))
     refuse("position_ids are not 0 to 39", first_pass(position_ids=torch.arange(20).repeat(2)[None]))
-    refuse("position_ids are not 0 to 39", first_pass(position_ids=torch.arange(20)[None]))
+    refuse("position_ids, or the attention mask .* for 20", first_pass(position_ids=torch.arange(20)[None]))
     first_pass(attention_mask=torch.ones_like(ids), position_ids=torch.arange(40)[None])()
 
 
@@ -195,7 +195,14 @@ def test_a_mask_shorter_than_the_prompt_is_named(model, ids):
         with lazyllm.enable(model, STAGES):
             model.generate(ids, attention_mask=torch.ones(1, 35, dtype=torch.int64), max_new_tokens=2)
 
-    refuse("mask is of shape|position_ids are not 0 to 39", call)
+    refuse("the attention mask they are counted from, are for 35 tokens, where the pass has 40", call)
+
+
+def test_a_pass_without_tokens_says_what_a_conversation_goes_on_with(model, ids):
+    with lazyllm.enable(model, STAGES):
+        output = families.generate(model, ids, 3)
+        more = {"past_key_values": output.past_key_values, "max_new_tokens": 2}
+        refuse("goes on with all its tokens so far", lambda: model.generate(ids[:, :5], **more))
 
 
 def test_inference_mode_may_end_between_steps(model, ids):

@@ -131,7 +131,8 @@ def test_offload_to_disk(tmp_path):
 @pytest.mark.filterwarnings("ignore:You are calling .generate")
 def test_offload_of_every_layer(device):
     model, ids = families.build("llama"), families.prompt(40)
-    expected = answer(model, ids)
+    expected, score = answer(model, ids), lazyllm.log_likelihood(model, ids, [5, 6]).total
     model = cpu_offload(model, torch.device(device.name))
     assert {weight.device.type for weight in model.parameters()} == {"meta"}
+    assert lazyllm.log_likelihood(model, ids, [5, 6]).total == pytest.approx(score)
     check_same(answer(model, ids.to(device.name), mask=torch.ones_like(ids).to(device.name)), expected)

@@ -119,10 +119,13 @@ def test_ids_come_in_several_forms_and_others_are_refused(model, ids):
         refuse("ids must be token ids of one text", lambda wrong=wrong: lazyllm.log_likelihood(model, wrong, [5]))
         refuse("a continuation must be", lambda wrong=wrong: lazyllm.log_likelihood(model, ids, wrong))
     for empty in ([], [[]], ids[:, :0]):
-        refuse("BOS token", lambda empty=empty: lazyllm.log_likelihood(model, empty, [5]))
+        refuse("begins with BOS", lambda empty=empty: lazyllm.log_likelihood(model, empty, [5]))
         refuse("must hold a token", lambda empty=empty: lazyllm.log_likelihood(model, ids, empty))
     for outside in ([5, -1], [families.VOCABULARY, 5]):
         refuse("vocabulary, 0 to 96", lambda outside=outside: lazyllm.log_likelihood(model, ids, outside))
+        refuse("vocabulary, 0 to 96", lambda outside=outside: lazyllm.log_likelihood(model, outside, [5]))
+    refuse("a list of texts", lambda: lazyllm.log_likelihoods(model, ids, None))
+    refuse("a list such as", lambda: lazyllm.log_likelihoods(model, ids, [5, 6]))
 
 
 def test_models_that_cannot_are_refused(ids):

@@ -24,8 +24,8 @@ def under(model, call, **kwargs):
 @pytest.mark.parametrize("kind", ["SequenceClassification", "QuestionAnswering", "TokenClassification"])
 def test_heads_that_read_other_tokens_are_refused(kind):
     model = getattr(transformers, f"LlamaFor{kind}")(families.config("llama"))
-    refuse("another head", lambda: lazyllm.enable(model, STAGES))
-    refuse("another head", lambda: lazyllm.enable(model, STAGES, newest_only=True))
+    refuse("other outputs", lambda: lazyllm.enable(model, STAGES))
+    refuse("other outputs", lambda: lazyllm.enable(model, STAGES, newest_only=True))
 
 
 def test_a_decoder_without_a_head_is_taken_if_the_newest_token_is_enough(model, ids):

@@ -122,6 +122,61 @@ def test_a_second_turn_goes_on_at_the_pictures_positions(qwen):
     close(found.logits, expected.logits, 1e-5)
 
 
+def test_a_conversation_goes_on_where_its_own_pictures_are(qwen):
+    def begin(given=None):
+        return generate(qwen, pictures.seen() if given is None else given, 3)
+
+    def go_on(first):
+        whole = torch.cat([first.sequences, families.prompt(5).clamp(max=80)], dim=1)
+        more = {"past_key_values": first.past_key_values}
+        return families.generate(qwen, whole, 3, torch.ones_like(whole), **more).logits
+
+    plain = families.prompt(20).clamp(max=80)
+    text = {"input_ids": plain, "attention_mask": torch.ones_like(plain)}
+    with lazyllm.enable(qwen, lazyllm.PruningSchedule(STAGES)):
+        expected, apart = go_on(begin()), go_on(begin(text))
+        scored = lazyllm.log_likelihood(qwen, plain, [5, 6, 7]).tokens
+        one, other = begin(), begin(text)
+        close(go_on(other), apart, 1e-6)
+        close(go_on(one), expected, 1e-6)
+        begin()
+        close([lazyllm.log_likelihood(qwen, plain, [5, 6, 7]).tokens], [scored], 1e-5)
+    # As it was before, whatever was seen meanwhile.
+    before = lazyllm.log_likelihood(qwen, plain, [5, 6, 7]).tokens
+    with lazyllm.enable(qwen, ""):
+        begin()
+    close([lazyllm.log_likelihood(qwen, plain, [5, 6, 7]).tokens], [before])
+
+
+@pytest.mark.parametrize("kind", ["gemma3", "qwen2_vl"])
+def test_a_batch_of_which_one_has_ended_goes_on(kind):
+    """The decoder of a model of text and pictures is given embeddings, those of the token that ended it too."""
+    model = pictures.build(kind)
+    prompts = [families.prompt(length, seed=length)[0].clamp(max=80).tolist() for length in (9, 14)]
+    new = families.prompt(4).clamp(max=80)
+    asked = {"max_new_tokens": 6, "do_sample": False, "eos_token_id": None, "return_dict_in_generate": True}
+    ids, mask = padded(prompts)
+    with lazyllm.enable(model, "1:0.5"):
+        end = int(model.generate(ids, attention_mask=mask, **asked).sequences[0, ids.shape[1] + 2])
+    asked |= {"eos_token_id": end, "pad_token_id": 0, "output_logits": True}
+
+    def answer(ids, mask, new):
+        first = model.generate(ids, attention_mask=mask, **asked)
+        ends = first.sequences[:, ids.shape[1] :] == end
+        shown = (ends.cumsum(dim=1) - ends.int() == 0).int()
+        whole, mask = torch.cat([first.sequences, new], dim=1), torch.cat([mask, shown, torch.ones_like(new)], dim=1)
+        more = model.generate(whole, attention_mask=mask, past_key_values=first.past_key_values, **asked)
+        return shown, torch.stack(more.logits[:2], dim=1)
+
+    with lazyllm.enable(model, "1:0.5"):
+        shown, found = answer(ids, mask, new.expand(2, -1))
+        assert shown[0].tolist() == [1, 1, 1, 0, 0, 0][: shown.shape[1]]
+        for row, prompt in enumerate(prompts):
+            alone = torch.tensor([prompt])
+            _, expected = answer(alone, torch.ones_like(alone), new)
+            close([found[row]], [expected[0]], 1e-4)
+
+
 def test_what_is_added_at_the_first_layers_needs_all_their_tokens():
     model, given = pictures.build("qwen3_vl"), pictures.seen()
     with lazyllm.enable(model, "0:0.5"):

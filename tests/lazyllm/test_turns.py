@@ -184,13 +184,32 @@ def test_chunks_of_a_batch():
             same(found, wanted)
 
 
-def test_a_chunk_of_padding_alone_is_refused():
-    """A sequence that has not begun has no newest token, and so no logits."""
-    model = families.build("llama")
+def test_a_prompt_may_begin_in_a_later_chunk():
+    model = families.build("llama", dtype=torch.float64)
     ids, mask = padded([text(3, 1), text(24, 2)])
+    asked = {"max_new_tokens": 4, "do_sample": False, "eos_token_id": None}
+    with lazyllm.enable(model, STAGES) as lazy:
+        expected, stats = [], []
+        for prompt, chunk in ((text(3, 1), None), (text(24, 2), 10)):
+            expected.append(model.generate(torch.tensor([prompt]), prefill_chunk_size=chunk, **asked)[0, -4:].tolist())
+            stats.append(lazy.stats)
+        found = model.generate(ids, attention_mask=mask, prefill_chunk_size=10, **asked)
+        assert found[:, -4:].tolist() == expected
+        for one, wanted in zip(lazy.sequences, stats, strict=True):
+            same(one, wanted)
+        refuse(
+            "hides all tokens of sequence 0",
+            lambda: model.generate(ids, attention_mask=mask * torch.tensor([[0], [1]]), prefill_chunk_size=10, **asked),
+        )
 
-    def call():
-        with lazyllm.enable(model, STAGES):
-            model.generate(ids, attention_mask=mask, max_new_tokens=4, prefill_chunk_size=10)
 
-    refuse("has a token in every chunk", call)
+def test_what_a_mask_hides_stays_hidden_in_chunks():
+    """A history sent anew, with nothing behind an answer that ended early."""
+    model = families.build("llama", dtype=torch.float64)
+    ids, mask = padded([text(14, 1), text(20, 2)])
+    mask[0, 12:15] = 0
+    expected = families.generate(model, ids, 4, mask).logits
+    with lazyllm.enable(model, ""):
+        for chunk in (None, 6, 19):
+            found = families.generate(model, ids, 4, mask, prefill_chunk_size=chunk).logits
+            torch.testing.assert_close(torch.stack(found), torch.stack(expected), rtol=0, atol=1e-9)

@@ -163,7 +163,7 @@ def test_a_models_own_settings_are_seen(model):
 def test_it_assists_no_other_model(model):
     with lazyllm.enable(model, STAGES):
         refuse(
-            "assisted or beam decoding",
+            "takes no token back",
             lambda: families.generate(families.build("llama"), IDS, 8, assistant_model=model),
         )
         families.generate(model, IDS, 2)
