@@ -125,7 +125,7 @@ class Passes:
                 "the decoder was called by itself, for hidden states of every token: LazyLLM computes the newest "
                 "token's alone, so call the whole model, or accept that with lazyllm.enable(..., newest_only=True)"
             )
-        count, _ = size(kwargs)
+        count, width = size(kwargs)
         if (mask := kwargs.get("attention_mask")) is not None:
             window = getattr(self._decoder.config, "sliding_window", None)
             kwargs = {**kwargs, "attention_mask": without(mask, window)}
@@ -154,7 +154,8 @@ class Passes:
                 begun = cache is not given or not generation.sequences[0].stats.steps
                 if begun and self._thread.generation in (None, generation):
                     self.sequences = cache.sequences
-                generation.rope_deltas = self.rope_deltas.get()
+                if width > 1:
+                    generation.rope_deltas = self.rope_deltas.get()
                 output = forward(**{**packed, "past_key_values": cache, "use_cache": True})
             return _newest(output, generation)
 

@@ -64,6 +64,48 @@ def test_survivors_that_break_the_contract_are_named(model, ids, says, spoil, at
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize(
+    ("spoil", "says"),
+    [
+        (
+            lambda own, key: torch.rand(7),
+            r"shape \(7,\): it is one number for each of 40",
+        ),
+        (lambda own, key: own.importance[None], r"shape \(1, 40\)"),
+        (lambda own, key: own.importance / 0 * 0, "with NaN"),
+        (lambda own, key: own.importance.tolist(), "as a list"),
+        (lambda own, key: None, "as a NoneType"),
+    ],
+)
+def test_importance_is_one_number_a_position(model, ids, spoil, says):
+    class Spoilt(Own):
+        def observe(self, layer, query, key, scaling, softcap):
+            super().observe(layer, query, key, scaling, softcap)
+            self.importance = spoil(self, key)
+
+    with (
+        pytest.raises(
+            lazyllm.LazyLLMError, match=f"Spoilt.observe left self.importance after layer 1.*{says}"
+        ) as error,
+        lazyllm.enable(model, STAGES, selection=Spoilt()),
+    ):
+        families.generate(model, ids, 2)
+    assert "Spoilt.observe" in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_importance_of_keys_is_not_that_of_positions(model, ids):
+    class Unplaced(lazyllm.Selection):
+        def observe(self, layer, query, key, scaling, softcap):
+            self.importance = lazyllm.newest_row(query, key, self.present(layer), scaling)
+
+    with (
+        pytest.raises(lazyllm.LazyLLMError, match=r"as self.by_position makes of one for each key"),
+        lazyllm.enable(model, STAGES, selection=Unplaced()),
+    ):
+        families.generate(model, ids, 2)
+
+
 def test_survivors_must_be_active(model, ids):
     class Deep(Own):
         def survivors(self, layer, count):
