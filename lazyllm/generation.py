@@ -62,6 +62,7 @@ class Generation:
         ended: list[bool],
         counted: bool,
         chunked: bool,
+        follows: bool,
     ) -> Iterator[dict[str, Any]]:
         """A forward pass of the decoder; gives its arguments for the packed sequences, see `Packing.pack`."""
         if not self._under_way.acquire(blocking=False):
@@ -71,7 +72,7 @@ class Generation:
                 raise LazyLLMError("a forward pass with this cache broke off, so it is half-written: start anew")
             tokens = [sequence.tokens for sequence in self.sequences]
             seen = [part.seen for part in tokens]
-            kwargs, new = self.packing.pack(kwargs, seen, mask, grows, ended, counted, chunked)
+            kwargs, new = self.packing.pack(kwargs, seen, mask, grows, ended, counted, chunked, follows)
             check_rotary(tokens, new, self.setup.rope_switch, self.setup.rope_growth)
             self._live = []
             for sequence, count in zip(self.sequences, new, strict=True):
@@ -151,10 +152,10 @@ class Generation:
         self._layer, self._segments, self._attended = layer, segments, False
         self._under = module, hidden.device
         self._rows = [segment.n_rows for segment in segments]
+        if any(isinstance(value, torch.Tensor) for value in args[1:]):
+            _, *named = by_name(forward, args, kwargs).items()
+            args, kwargs = args[:1], dict(named)
         if self._prefilling or not self._inputs.stay(layer, segments):
-            if any(isinstance(value, torch.Tensor) for value in args[1:]):
-                _, *named = by_name(forward, args, kwargs).items()
-                args, kwargs = args[:1], dict(named)
             self._rotary = "position_embeddings" in kwargs
             kwargs = self._inputs.for_rows(layer, segments, kwargs)
         self._alone = layer == self._last and sum(self._rows) > len(self._live) and self._last_layer.serves(module)

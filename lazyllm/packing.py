@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch.nn.functional import pad
 
 from lazyllm.errors import LazyLLMError
 from lazyllm.inputs import given_tokens
@@ -43,6 +44,7 @@ class Packing:
         ended: list[bool],
         counted: bool,
         chunked: bool,
+        follows: bool,
     ) -> tuple[dict[str, Any], list[int]]:
         """A decoder's arguments as those of one sequence, and how many tokens of each are in them.
 
@@ -53,7 +55,8 @@ class Packing:
             grows: the mask is not given again, and is that of before with ones for the new tokens.
             ended: which sequences have ended, so that what comes of them is no token.
             counted: whether the position_ids are known to be counted from the mask, one after the other.
-            chunked: whether more chunks of the prompts follow, so that a shorter one's tokens may not have come yet.
+            chunked: whether more chunks of the prompts follow, so that some may have no token in this one.
+            follows: whether the positions are known to be made together with those of the pass before.
 
         Raises:
             LazyLLMError: the mask, or the positions, are not those of texts that go on.
@@ -67,14 +70,14 @@ class Packing:
         if whole and self._count == 1:
             ranges = [range(seen[0], seen[0] + width)]
             kept = _check_positions(kwargs, ranges, None, counted)
-            self._next = total, None, {}, self._reached(ranges, kept, None)
+            self._next = total, None, {}, self._reached(ranges, kept, None, follows)
             return kwargs, [width]
         if whole:
             new = [width] * self._count
             ranges = [range(start, start + width) for start in seen]
             here = torch.ones(self._count, width, dtype=torch.bool)
             kept = _check_positions(kwargs, ranges, here, counted)
-            self._next = total, None, {}, self._reached(ranges, kept, here)
+            self._next = total, None, {}, self._reached(ranges, kept, here, follows)
             return _packed(kwargs, ranges, kept, None, {}), new
         before = torch.ones(self._count, self.columns, dtype=torch.bool) if self._computed is None else self._computed
         if mask is None:
@@ -88,14 +91,16 @@ class Packing:
         ranges = [range(start, start + count) for start, count in zip(seen, new, strict=True)]
         kept = _check_positions(kwargs, ranges, fresh[:, self.columns :], counted)
         packed = self._at(kwargs, ranges, kept, places, width)
-        computed = fresh | torch.nn.functional.pad(before, (0, width))
+        computed = fresh | pad(before, (0, width))
         late = {} if mask is not None else self._later(kwargs, any(ended))
-        reached = self._reached(ranges, kept, fresh[:, self.columns :])
+        reached = self._reached(ranges, kept, fresh[:, self.columns :], follows)
         self._next = total, None if computed.all() else computed, late, reached
         return packed, new
 
-    def _reached(self, ranges: list[range], kept: torch.Tensor | None, here: torch.Tensor | None) -> list[int]:
-        """The largest position of each sequence, this pass's included, whose first ones must be those behind the last.
+    def _reached(
+        self, ranges: list[range], kept: torch.Tensor | None, here: torch.Tensor | None, follows: bool
+    ) -> list[int]:
+        """The largest position of each sequence, this pass's included, which must begin behind the last unless known.
 
         `kept` are positions of a text with images, see `_check_positions`, and `here` tells whose are in them.
         """
@@ -107,12 +112,12 @@ class Packing:
                 axes = kept[-3:, index].cpu()
                 axes = axes if here is None else axes[:, here[index]]
                 first, last = int(axes[:, 0].max()), int(axes.max())
-            if part and first != before + 1:
+            if part and not follows and first != before + 1:
                 raise LazyLLMError(
                     f"the position_ids begin at {first}, and sequence {index} has come to {before}: other images came "
                     "in between, so give the conversation's own position_ids"
                 )
-            reached.append(last if part else before)
+            reached.append(max(last, before) if part else before)
         return reached
 
     def _at(
@@ -158,11 +163,15 @@ class Packing:
     def _check_shown(self, shown: torch.Tensor, before: torch.Tensor, chunked: bool) -> None:
         if (before & ~shown[:, : self.columns]).any():
             raise LazyLLMError("the attention mask hides tokens that an earlier pass has computed: keep it as it was")
+        if chunked:
+            if not (shown & ~pad(before, (0, shown.shape[1] - self.columns))).any():
+                raise LazyLLMError("a chunk holds padding alone: use a larger prefill_chunk_size, or less padding")
+            return
         begun = shown.any(dim=1)
-        if not chunked and not begun.all():
+        if not begun.all():
             index = begun.tolist().index(False)
             raise LazyLLMError(f"the attention mask hides all tokens of sequence {index}: it needs one, such as BOS")
-        if not shown[begun, -1].all():
+        if not shown[:, -1].all():
             raise LazyLLMError(
                 "the attention mask hides a sequence's last token of the pass: pad prompts at their left, "
                 "padding_side='left'"

@@ -20,7 +20,7 @@ from lazyllm.ended import Ended
 from lazyllm.errors import LazyLLMError
 from lazyllm.generation import Generation
 from lazyllm.inputs import check_arguments, check_flags, check_logits, check_ways, size
-from lazyllm.rope_deltas import RopeDeltas
+from lazyllm.rope_deltas import RopeDeltas, nothing
 from lazyllm.row_by_row import check_inputs_own
 from lazyllm.sequence import Setup
 from lazyllm.stats import Stats
@@ -38,11 +38,13 @@ class _Thread(threading.local):
             generations may run within: guidance has one of its own.
         ended: its stopping criteria.
         chunked: how many of its tokens come in chunks.
+        let_go: lets other threads use what the model keeps of images' positions, see `RopeDeltas.go_on`.
         decoded: whether the pass of the whole model that is under way, or was last, has come to the decoder.
     """
 
     decoded = False
     chunked = 0
+    let_go: Callable[[], None] = staticmethod(nothing)
     generation: Generation | None = None
     ended: Ended | None = None
 
@@ -78,14 +80,16 @@ class Passes:
         _refuse_outside(given.get("past_key_values"))
         way = "generate" if given.get("position_ids") is None else _OWN_POSITIONS
         way = way if given.get("custom_generate") is None else _OWN_WAY
-        outer = self._thread.generation, self._thread.ended, self._thread.chunked
-        self._thread.generation, self._thread.ended, self._thread.chunked = None, None, chunked
+        thread = self._thread
+        outer = thread.generation, thread.ended, thread.chunked, thread.let_go
+        thread.generation, thread.ended, thread.chunked, thread.let_go = None, None, chunked, nothing
         try:
             with self.traffic.enter("generate"), self.traffic.enter(way):
-                self.rope_deltas.go_on(given.get("past_key_values"))
+                thread.let_go = self.rope_deltas.go_on(given.get("past_key_values"))
                 return generate(*args, **kwargs)
         finally:
-            self._thread.generation, self._thread.ended, self._thread.chunked = outer
+            thread.let_go()
+            thread.generation, thread.ended, thread.chunked, thread.let_go = outer
 
     def criteria(self, make: Callable[..., Any], *args: Any, **kwargs: Any) -> Ended:
         """The stopping criteria that `generate` makes."""
@@ -100,22 +104,34 @@ class Passes:
             guided = self.traffic.inside("generate") and given.get("use_cache")
             check_logits(given, every_token=self._newest_only or bool(guided))
             check_flags(given, self._model.config)
-            if not self.traffic.inside("generate"):
-                self.rope_deltas.go_on(given.get("past_key_values"))
+            # A pass may be called within another one's, by a hook, or within `generate`, by what it calls.
+            within, outer, deltas, let_go = WITHIN.set(True), CURRENT.set(None), None, self._thread.let_go
+            if not self._is_generates(given.get("past_key_values")):
+                deltas = self.rope_deltas.get()
+                self._thread.let_go = self.rope_deltas.go_on(given.get("past_key_values"))
             self._thread.decoded = False
-            # A pass may be called within another one's, by a hook.
-            within, outer = WITHIN.set(True), CURRENT.set(None)
             try:
                 output = forward(*args, **kwargs)
             finally:
                 WITHIN.reset(within)
                 CURRENT.reset(outer)
+                if deltas is not None:
+                    self._thread.let_go()
+                    self._thread.let_go = let_go
+                    if self.traffic.inside("generate"):
+                        self.rope_deltas.set(deltas)
             if not self._thread.decoded:
                 raise LazyLLMError(
                     f"{type(self._model).__name__} did not run its {type(self._decoder).__name__}, the decoder that "
                     "LazyLLM found in it: this architecture is not supported"
                 )
             return output
+
+    def _is_generates(self, cache: Any) -> bool:
+        """Whether a pass with this cache is of the `generate` that the thread is in, which knows its positions."""
+        began = self._thread.generation
+        own = began is None or (isinstance(cache, LazyCache) and cache.generation is began)
+        return self.traffic.inside("generate") and own
 
     def decode(self, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """The decoder's forward pass: one step of a generation."""
@@ -156,6 +172,7 @@ class Passes:
                     self.sequences = cache.sequences
                 if width > 1:
                     generation.rope_deltas = self.rope_deltas.get()
+                self._thread.let_go()
                 output = forward(**{**packed, "past_key_values": cache, "use_cache": True})
             return _newest(output, generation)
 
@@ -169,6 +186,7 @@ class Passes:
         grows = bool(known and self._thread.generation and generation.packing.columns and left <= 0)
         if grows:
             mask = None
+        follows = known and self._thread.generation is not None
         if known:
             self._thread.generation = generation
         # Positions of images, in height and width, have a dimension more.
@@ -177,7 +195,14 @@ class Passes:
         count = len(generation.sequences)
         flags = ended.flags(count) if mine and ended is not None else [False] * count
         chunked = left > size(kwargs)[1]
-        return {"mask": mask, "grows": grows, "counted": counted, "ended": flags, "chunked": chunked}
+        return {
+            "mask": mask,
+            "grows": grows,
+            "counted": counted,
+            "ended": flags,
+            "chunked": chunked,
+            "follows": follows,
+        }
 
     def _generation(self, cache: Any, count: int) -> Generation:
         """The generation that a pass over `count` sequences goes on with."""

@@ -81,7 +81,7 @@ class Selection(ABC):
         selection is held to this at every stage.
         """
         if self.checked:
-            check_importance(self, layer)
+            check_importance(self)
         return most_important(self.importance, count)
 
     def active(self, layer: int) -> torch.Tensor:
@@ -118,15 +118,15 @@ class Selection(ABC):
         return self.cache.attended_sinks
 
 
-def check_importance(selection: Selection, layer: int) -> None:
+def check_importance(selection: Selection) -> None:
     """Raise `LazyLLMError` unless `observe` has left one number for each position; reads the device once."""
     found, positions = getattr(selection, "importance", None), selection.cache.total
-    shaped = isinstance(found, torch.Tensor) and found.shape == (positions,)
+    shaped = isinstance(found, torch.Tensor) and found.shape == (positions,) and not found.is_complex()
     if not shaped or bool(found.isnan().any()):
         what = "with NaN" if shaped else f"as {described(found)}"
         raise LazyLLMError(
-            f"{type(selection).__name__}.observe left self.importance after layer {layer} {what}: it is one number for "
-            f"each of {positions} positions, ({positions},), as self.by_position makes of one for each key"
+            f"{type(selection).__name__}.observe left self.importance {what}: it is one number for each of {positions} "
+            f"positions, ({positions},), as self.by_position makes of one for each key"
         )
 
 
@@ -175,6 +175,8 @@ class FrozenSelection(Selection, checked=False, parallel=True):
 
     def choose(self, count: int) -> torch.Tensor:
         """The `count` prompt positions that go on, sorted, int64 (count,)."""
+        if self.checked:
+            check_importance(self)
         return most_important(self.importance, count)
 
     def survivors(self, layer: int, count: int) -> torch.Tensor:

@@ -95,18 +95,19 @@ def compare(case, model, ids, before):
 
 
 def go_on(case, model, ids):
-    """A second turn, with everything kept."""
+    """A second turn of one, and of two, with everything kept."""
 
-    def turns():
+    def turns(ids):
         architectures.forget(case, model)
         first = architectures.generate(case, model, ids, 3)
         whole = torch.cat([first.sequences, ids[:, :5]], dim=1)
         return architectures.generate(case, model, whole, 3, past_key_values=first.past_key_values).logits
 
-    expected = turns()
-    with lazyllm.enable(model, ""):
-        found = turns()
-    expect_close(found, expected, 1e-4, "a second turn")
+    for asked in (ids, torch.cat([ids, ids.flip(1)])):
+        expected = turns(asked)
+        with lazyllm.enable(model, ""):
+            found = turns(asked)
+        expect_close(found, expected, 1e-4, f"a second turn of {len(asked)}")
 
 
 def together(case, model, ids):

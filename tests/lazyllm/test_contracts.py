@@ -84,14 +84,24 @@ def test_importance_is_one_number_a_position(model, ids, spoil, says):
             self.importance = spoil(self, key)
 
     with (
-        pytest.raises(
-            lazyllm.LazyLLMError, match=f"Spoilt.observe left self.importance after layer 1.*{says}"
-        ) as error,
+        pytest.raises(lazyllm.LazyLLMError, match=f"Spoilt.observe left self.importance .*{says}") as error,
         lazyllm.enable(model, STAGES, selection=Spoilt()),
     ):
         families.generate(model, ids, 2)
     assert "Spoilt.observe" in str(error.value)
     assert "\n" not in str(error.value)
+
+
+def test_importance_of_what_is_frozen_is_checked_too(model, ids):
+    class Frozen(lazyllm.FrozenSelection):
+        def observe(self, layer, query, key, scaling, softcap):
+            self.importance = [1.0]
+
+    with (
+        pytest.raises(lazyllm.LazyLLMError, match=r"Frozen.observe left self.importance as a list"),
+        lazyllm.enable(model, lazyllm.PruningSchedule([(1, 0.6)]), selection=Frozen()),
+    ):
+        families.generate(model, ids, 2)
 
 
 def test_importance_of_keys_is_not_that_of_positions(model, ids):

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
 import families
 import pictures
 import pytest
@@ -9,6 +12,7 @@ import replay
 import torch
 from batching import padded
 from refusals import refuse
+from transformers import LogitsProcessor
 
 import lazyllm
 
@@ -146,6 +150,52 @@ def test_a_conversation_goes_on_where_its_own_pictures_are(qwen):
     with lazyllm.enable(qwen, ""):
         begin()
     close([lazyllm.log_likelihood(qwen, plain, [5, 6, 7]).tokens], [before])
+
+
+def test_a_chunk_may_end_within_a_picture():
+    model = pictures.build("qwen2_vl")
+    expected = generate(model, pictures.seen(), 3).logits
+    with lazyllm.enable(model, ""):
+        close(generate(model, pictures.seen(), 3, prefill_chunk_size=14).logits, expected, 1e-5)
+
+
+def test_conversations_with_pictures_in_threads():
+    model = pictures.build("qwen2_vl")
+    plain = families.prompt(20).clamp(max=80)
+    text = {"input_ids": plain, "attention_mask": torch.ones_like(plain)}
+
+    def talk(seen):
+        first = generate(model, pictures.seen() if seen else text, 2)
+        whole = torch.cat([first.sequences, plain[:, :5]], dim=1)
+        more = {"past_key_values": first.past_key_values}
+        return torch.stack(families.generate(model, whole, 2, torch.ones_like(whole), **more).logits)
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-4)
+    try:
+        with lazyllm.enable(model, lazyllm.PruningSchedule(STAGES)), ThreadPoolExecutor(3) as pool:
+            expected = {seen: talk(seen) for seen in (True, False)}
+            asked = [True, False, True] * 4
+            for seen, found in zip(asked, pool.map(talk, asked), strict=True):
+                close([found], [expected[seen]], 1e-5)
+    finally:
+        sys.setswitchinterval(interval)
+
+
+def test_a_text_is_scored_while_a_picture_is_generated_for():
+    model, found = pictures.build("qwen2_vl"), []
+    plain = families.prompt(20).clamp(max=80)
+
+    class Scoring(LogitsProcessor):
+        def __call__(self, ids, scores):
+            found.append(lazyllm.log_likelihood(model, plain, [5, 6, 7]).tokens)
+            return scores
+
+    with lazyllm.enable(model, lazyllm.PruningSchedule(STAGES)):
+        expected = generate(model, pictures.seen(), 3).logits
+        score = lazyllm.log_likelihood(model, plain, [5, 6, 7]).tokens
+        close(generate(model, pictures.seen(), 3, logits_processor=[Scoring()]).logits, expected, 1e-6)
+    close(found, [score] * 3, 1e-5)
 
 
 @pytest.mark.parametrize("kind", ["gemma3", "qwen2_vl"])

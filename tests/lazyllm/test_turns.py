@@ -203,6 +203,13 @@ def test_a_prompt_may_begin_in_a_later_chunk():
         )
 
 
+def test_a_chunk_of_padding_alone_is_refused():
+    model, ids, mask = families.build("llama"), families.prompt(24), torch.ones(1, 24, dtype=torch.int64)
+    mask[:, :12] = 0
+    with lazyllm.enable(model, STAGES):
+        refuse("a chunk holds padding alone", lambda: families.generate(model, ids, 2, mask, prefill_chunk_size=12))
+
+
 def test_what_a_mask_hides_stays_hidden_in_chunks():
     """A history sent anew, with nothing behind an answer that ended early."""
     model = families.build("llama", dtype=torch.float64)
@@ -210,6 +217,6 @@ def test_what_a_mask_hides_stays_hidden_in_chunks():
     mask[0, 12:15] = 0
     expected = families.generate(model, ids, 4, mask).logits
     with lazyllm.enable(model, ""):
-        for chunk in (None, 6, 19):
+        for chunk in (None, 6, 7, 19):
             found = families.generate(model, ids, 4, mask, prefill_chunk_size=chunk).logits
             torch.testing.assert_close(torch.stack(found), torch.stack(expected), rtol=0, atol=1e-9)
