@@ -18,7 +18,7 @@ from lazyllm.errors import LazyLLMError, unsupported
 from lazyllm.inputs import check_rotary
 from lazyllm.last_layer import LastLayer, widened
 from lazyllm.layer_inputs import LayerInputs, with_hidden
-from lazyllm.packing import Packing
+from lazyllm.packing import Known, Packing
 from lazyllm.sequence import Sequence, Setup
 from lazyllm.tokens import Segment
 
@@ -54,16 +54,7 @@ class Generation:
         self._stored: list[tuple[torch.Tensor, torch.Tensor]] = []
 
     @contextmanager
-    def step(
-        self,
-        kwargs: dict[str, Any],
-        mask: torch.Tensor | None,
-        grows: bool,
-        ended: list[bool],
-        counted: bool,
-        chunked: bool,
-        follows: bool,
-    ) -> Iterator[dict[str, Any]]:
+    def step(self, kwargs: dict[str, Any], known: Known) -> Iterator[dict[str, Any]]:
         """A forward pass of the decoder; gives its arguments for the packed sequences, see `Packing.pack`."""
         if not self._under_way.acquire(blocking=False):
             raise LazyLLMError("a forward pass with this cache is under way already: each generation has its own")
@@ -71,8 +62,7 @@ class Generation:
             if self._broken:
                 raise LazyLLMError("a forward pass with this cache broke off, so it is half-written: start anew")
             tokens = [sequence.tokens for sequence in self.sequences]
-            seen = [part.seen for part in tokens]
-            kwargs, new = self.packing.pack(kwargs, seen, mask, grows, ended, counted, chunked, follows)
+            kwargs, new = self.packing.pack(kwargs, [part.seen for part in tokens], known)
             check_rotary(tokens, new, self.setup.rope_switch, self.setup.rope_growth)
             self._live = []
             for sequence, count in zip(self.sequences, new, strict=True):

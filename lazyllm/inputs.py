@@ -17,8 +17,7 @@ _OWN_CACHE = (None, "dynamic", "hybrid")
 _PER_TOKEN = ("output_attentions", "output_hidden_states", "output_router_logits")
 # What a decoder may be given a tensor for: it uses these up before its first layer, or LayerInputs knows them.
 _KNOWN = {"input_ids", "inputs_embeds", "attention_mask", "position_ids", "token_type_ids", "cache_position"}
-# What Gemma 4 adds to each token in each layer.
-_KNOWN |= {"per_layer_inputs"}
+_KNOWN |= {"per_layer_inputs"}  # what Gemma 4 adds to each token in each layer
 # Features of images for all tokens of the first layers, one tensor a layer, and which tokens they are for.
 _DEEPSTACK = {"deepstack_visual_embeds", "visual_pos_masks"}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -11,6 +12,27 @@ from lazyllm.errors import LazyLLMError
 from lazyllm.inputs import given_tokens
 
 _PER_TOKEN = ("input_ids", "inputs_embeds", "token_type_ids", "visual_pos_masks", "per_layer_inputs")
+
+
+@dataclass(frozen=True)
+class Known:
+    """What is known of a pass, besides its arguments.
+
+    Attributes:
+        mask: (sequences, columns so far + width), which tokens are to be seen; None means all.
+        grows: the mask is not given again, and is that of before with ones for the new tokens.
+        ended: which sequences have ended, so that what comes of them is no token.
+        counted: whether the position_ids are known to be counted from the mask, one after the other.
+        chunked: whether more chunks of the prompts follow, so that some may have no token in this one.
+        follows: whether the positions are known to be made together with those of the pass before.
+    """
+
+    mask: torch.Tensor | None
+    grows: bool
+    ended: list[bool]
+    counted: bool
+    chunked: bool
+    follows: bool
 
 
 class Packing:
@@ -35,36 +57,22 @@ class Packing:
         """Count the pass that was packed last, which has gone through all layers."""
         self.columns, self._computed, self._late, self._reach = self._next
 
-    def pack(
-        self,
-        kwargs: dict[str, Any],
-        seen: list[int],
-        mask: torch.Tensor | None,
-        grows: bool,
-        ended: list[bool],
-        counted: bool,
-        chunked: bool,
-        follows: bool,
-    ) -> tuple[dict[str, Any], list[int]]:
+    def pack(self, kwargs: dict[str, Any], seen: list[int], known: Known) -> tuple[dict[str, Any], list[int]]:
         """A decoder's arguments as those of one sequence, and how many tokens of each are in them.
 
         Args:
             kwargs: the arguments, of (count, width) tokens.
             seen: positions that each sequence has so far.
-            mask: (count, columns + width), which tokens are to be seen; None means all.
-            grows: the mask is not given again, and is that of before with ones for the new tokens.
-            ended: which sequences have ended, so that what comes of them is no token.
-            counted: whether the position_ids are known to be counted from the mask, one after the other.
-            chunked: whether more chunks of the prompts follow, so that some may have no token in this one.
-            follows: whether the positions are known to be made together with those of the pass before.
+            known: what is known of the pass.
 
         Raises:
             LazyLLMError: the mask, or the positions, are not those of texts that go on.
         """
+        mask, ended, counted, follows = known.mask, known.ended, known.counted, known.follows
         width = given_tokens(kwargs).shape[1]
         total = self.columns + width
         self._check_shape(mask, total)
-        if mask is None and not grows and self._computed is not None:
+        if mask is None and not known.grows and self._computed is not None:
             raise LazyLLMError("an earlier pass had padding: pass the attention mask, with that part of it as it was")
         whole = self._computed is None and not any(ended) and (mask is None or bool(mask.all()))
         if whole and self._count == 1:
@@ -84,7 +92,7 @@ class Packing:
             shown = torch.cat([before, ~torch.tensor(ended)[:, None].expand(-1, width)], dim=1)
         else:
             shown = mask.bool().cpu()
-            self._check_shown(shown, before, chunked)
+            self._check_shown(shown, before, known.chunked)
         fresh = shown.clone()
         fresh[:, : self.columns] &= ~before
         places, new = fresh.nonzero(), fresh.sum(dim=1).tolist()

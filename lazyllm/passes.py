@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import threading
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -20,7 +21,8 @@ from lazyllm.ended import Ended
 from lazyllm.errors import LazyLLMError
 from lazyllm.generation import Generation
 from lazyllm.inputs import check_arguments, check_flags, check_logits, check_ways, size
-from lazyllm.rope_deltas import RopeDeltas, nothing
+from lazyllm.packing import Known
+from lazyllm.rope_deltas import RopeDeltas
 from lazyllm.row_by_row import check_inputs_own
 from lazyllm.sequence import Setup
 from lazyllm.stats import Stats
@@ -38,13 +40,11 @@ class _Thread(threading.local):
             generations may run within: guidance has one of its own.
         ended: its stopping criteria.
         chunked: how many of its tokens come in chunks.
-        let_go: lets other threads use what the model keeps of images' positions, see `RopeDeltas.go_on`.
         decoded: whether the pass of the whole model that is under way, or was last, has come to the decoder.
     """
 
     decoded = False
     chunked = 0
-    let_go: Callable[[], None] = staticmethod(nothing)
     generation: Generation | None = None
     ended: Ended | None = None
 
@@ -81,15 +81,14 @@ class Passes:
         way = "generate" if given.get("position_ids") is None else _OWN_POSITIONS
         way = way if given.get("custom_generate") is None else _OWN_WAY
         thread = self._thread
-        outer = thread.generation, thread.ended, thread.chunked, thread.let_go
-        thread.generation, thread.ended, thread.chunked, thread.let_go = None, None, chunked, nothing
+        outer = thread.generation, thread.ended, thread.chunked
+        thread.generation, thread.ended, thread.chunked = None, None, chunked
+        deltas = self.rope_deltas.of(given.get("past_key_values"))
         try:
-            with self.traffic.enter("generate"), self.traffic.enter(way):
-                thread.let_go = self.rope_deltas.go_on(given.get("past_key_values"))
+            with self.traffic.enter("generate"), self.traffic.enter(way), deltas:
                 return generate(*args, **kwargs)
         finally:
-            thread.let_go()
-            thread.generation, thread.ended, thread.chunked, thread.let_go = outer
+            thread.generation, thread.ended, thread.chunked = outer
 
     def criteria(self, make: Callable[..., Any], *args: Any, **kwargs: Any) -> Ended:
         """The stopping criteria that `generate` makes."""
@@ -105,21 +104,15 @@ class Passes:
             check_logits(given, every_token=self._newest_only or bool(guided))
             check_flags(given, self._model.config)
             # A pass may be called within another one's, by a hook, or within `generate`, by what it calls.
-            within, outer, deltas, let_go = WITHIN.set(True), CURRENT.set(None), None, self._thread.let_go
-            if not self._is_generates(given.get("past_key_values")):
-                deltas = self.rope_deltas.get()
-                self._thread.let_go = self.rope_deltas.go_on(given.get("past_key_values"))
+            within, outer = WITHIN.set(True), CURRENT.set(None)
+            cache, back = given.get("past_key_values"), self.traffic.inside("generate")
             self._thread.decoded = False
             try:
-                output = forward(*args, **kwargs)
+                with nullcontext() if self._is_generates(cache) else self.rope_deltas.of(cache, back):
+                    output = forward(*args, **kwargs)
             finally:
                 WITHIN.reset(within)
                 CURRENT.reset(outer)
-                if deltas is not None:
-                    self._thread.let_go()
-                    self._thread.let_go = let_go
-                    if self.traffic.inside("generate"):
-                        self.rope_deltas.set(deltas)
             if not self._thread.decoded:
                 raise LazyLLMError(
                     f"{type(self._model).__name__} did not run its {type(self._decoder).__name__}, the decoder that "
@@ -160,7 +153,7 @@ class Passes:
         with self.traffic.enter("decoder"):
             given = kwargs.get("past_key_values")
             generation = self._generation(given, count)
-            with generation.step(kwargs, **self._asked(generation, kwargs)) as packed:
+            with generation.step(kwargs, self._known(generation, kwargs, width)) as packed:
                 if packed is not kwargs and "position_ids" not in inspect.signature(forward).parameters:
                     raise LazyLLMError(
                         f"{type(self._decoder).__name__} takes no position_ids, which tell the sequences of a batch "
@@ -172,37 +165,27 @@ class Passes:
                     self.sequences = cache.sequences
                 if width > 1:
                     generation.rope_deltas = self.rope_deltas.get()
-                self._thread.let_go()
+                self.rope_deltas.let_go()
                 output = forward(**{**packed, "past_key_values": cache, "use_cache": True})
             return _newest(output, generation)
 
-    def _asked(self, generation: Generation, kwargs: dict[str, Any]) -> dict[str, Any]:
-        """What `Generation.step` is told of a pass; what `generate` makes itself is known and not read."""
+    def _known(self, generation: Generation, kwargs: dict[str, Any], width: int) -> Known:
+        """What is known of a pass of this width: what `generate` makes itself is not read."""
         generating = self.traffic.inside("generate") and not self.traffic.inside(_OWN_WAY)
         mask, positions, ended = kwargs.get("attention_mask"), kwargs.get("position_ids"), self._thread.ended
         mine = self._thread.generation in (None, generation)
-        known = generating and mine
-        left = self._thread.chunked - generation.packing.columns if known else 0
-        grows = bool(known and self._thread.generation and generation.packing.columns and left <= 0)
-        if grows:
-            mask = None
-        follows = known and self._thread.generation is not None
-        if known:
+        own = generating and mine
+        follows = own and self._thread.generation is not None
+        left = self._thread.chunked - generation.packing.columns if own else 0
+        grows = bool(follows and generation.packing.columns and left <= 0)
+        if own:
             self._thread.generation = generation
         # Positions of images, in height and width, have a dimension more.
         plain = isinstance(positions, torch.Tensor) and positions.ndim == 2
-        counted = known and plain and not self.traffic.inside(_OWN_POSITIONS)
+        counted = own and plain and not self.traffic.inside(_OWN_POSITIONS)
         count = len(generation.sequences)
         flags = ended.flags(count) if mine and ended is not None else [False] * count
-        chunked = left > size(kwargs)[1]
-        return {
-            "mask": mask,
-            "grows": grows,
-            "counted": counted,
-            "ended": flags,
-            "chunked": chunked,
-            "follows": follows,
-        }
+        return Known(None if grows else mask, grows, flags, counted, chunked=left > width, follows=follows)
 
     def _generation(self, cache: Any, count: int) -> Generation:
         """The generation that a pass over `count` sequences goes on with."""

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from torch import nn
 
 from lazyllm.cache import LazyCache
+
+
+class _Thread(threading.local):
+    """Whether a thread keeps the others out."""
+
+    holds = False
 
 
 class RopeDeltas:
@@ -18,6 +25,7 @@ class RopeDeltas:
         self._parts = [part for part in model.modules() if "rope_deltas" in vars(part)]
         # The model has them once, for all threads: whoever goes on keeps the others out until they are used.
         self._lock = threading.RLock()
+        self._thread = _Thread()
 
     def get(self) -> list[Any]:
         return [part.rope_deltas for part in self._parts]
@@ -26,21 +34,30 @@ class RopeDeltas:
         for part, kept in zip(self._parts, deltas, strict=True):
             part.rope_deltas = kept
 
-    def go_on(self, cache: Any) -> Callable[[], None]:
+    @contextmanager
+    def of(self, cache: Any, back: bool = False) -> Iterator[None]:
         """Have the model go on where the generation of this cache is, or begin one if it is none of LazyLLM's.
 
-        Returns:
-            what lets other threads go on again, to be called once the positions of the pass are known; calls after the
-            first do nothing.
+        Other threads wait until `let_go`, or the end. With `back` the model then has again what it had before.
         """
         if not self._parts:
-            return nothing
+            yield
+            return
+        before, outer = self.get(), self._thread.holds
         self._lock.acquire()
-        kept = cache.generation.rope_deltas if isinstance(cache, LazyCache) else None
-        self.set([None] * len(self._parts) if kept is None else kept)
-        held = [self._lock]
-        return lambda: held.pop().release() if held else None
+        self._thread.holds = True
+        try:
+            kept = cache.generation.rope_deltas if isinstance(cache, LazyCache) else None
+            self.set([None] * len(self._parts) if kept is None else kept)
+            yield
+        finally:
+            self.let_go()
+            self._thread.holds = outer
+            if back:
+                self.set(before)
 
-
-def nothing() -> None:
-    """Lets go where nothing is held."""
+    def let_go(self) -> None:
+        """The positions of this thread's pass are known: let other threads go on."""
+        if self._thread.holds:
+            self._thread.holds = False
+            self._lock.release()

@@ -80,6 +80,10 @@ class Selection(ABC):
         `active(layer)`; without `revives`, those of earlier steps among those that have gone on before. A `checked`
         selection is held to this at every stage.
         """
+        return self.most_important(count)
+
+    def most_important(self, count: int) -> torch.Tensor:
+        """The `count` positions with the largest `importance`, see `lazyllm.most_important`."""
         if self.checked:
             check_importance(self)
         return most_important(self.importance, count)
@@ -175,9 +179,7 @@ class FrozenSelection(Selection, checked=False, parallel=True):
 
     def choose(self, count: int) -> torch.Tensor:
         """The `count` prompt positions that go on, sorted, int64 (count,)."""
-        if self.checked:
-            check_importance(self)
-        return most_important(self.importance, count)
+        return self.most_important(count)
 
     def survivors(self, layer: int, count: int) -> torch.Tensor:
         if self.cache.prefilling:
