@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
@@ -37,8 +38,12 @@ def _listens(process: subprocess.Popen) -> bool:
 
 
 def _has_open(process: subprocess.Popen, path: Path) -> bool:
-    """Whether the process has a file open."""
-    return any(os.path.realpath(number) == str(path) for number in Path(f"/proc/{process.pid}/fd").iterdir())
+    """Whether the process has a file open; files that it closes while they are listed are passed over."""
+    for number in Path(f"/proc/{process.pid}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):
+            if os.readlink(number) == str(path):
+                return True
+    return False
 
 
 def _has_loaded(process: subprocess.Popen, library: str) -> bool:
