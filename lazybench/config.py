@@ -232,13 +232,15 @@ class CalibrateConfig:
         budget: what the schedule is to keep to, several with commas: `speedup >= 2`, `KL <= 0.1`, `score loss <= 1%`.
         importance: `eq1`, parts of `lazyllm.Importance`, or of a subclass that `_target_` names; `search` searches all
             parts with the schedule, `search: true` among parts those that are not given.
-        speedups: ideal speedups to search at, besides those of the budgets; a budget of harm picks among what is found.
+        speedups: ideal speedups of whole generations to search at, besides those of the budgets; a budget of harm picks
+            among what is found.
         half: the half of the records to calibrate on, `first` or `second`; `cross` calibrates on each of them and
             measures on the other.
         records: records of each half at most, the datasets in turn; None means all of them.
         minutes: how long to search, though each search measures one candidate in full at least; what is measured on
             the other half afterwards comes on top.
-        answer_tokens: tokens of the unmodified model's answer to compare at most.
+        answer_tokens: tokens of a whole generation, which is to be faster, and of the unmodified model's answer to
+            compare at most; with 1 the speedup is that of TTFT.
         reference: the schedule that is scaled to each speedup, to compare with.
         confirm: also score the schedules that were found, and the unmodified model.
         output: folder that holds all calibrations.
@@ -253,7 +255,7 @@ class CalibrateConfig:
     half: str = "first"
     records: int | None = 64
     minutes: float = 30
-    answer_tokens: int = 8
+    answer_tokens: int = 16
     reference: str = ""
     confirm: bool = True
     output: str = "results/calibrations"

@@ -53,6 +53,11 @@ class GrowingTensor:
             self._data = self._data.to(device)
 
     @property
+    def nbytes(self) -> int:
+        """Bytes allocated, room to spare included."""
+        return 0 if self._data is None else self._data.nbytes
+
+    @property
     def view(self) -> torch.Tensor:
         """What has been written so far, as a view."""
         return self._data.narrow(self.dim, 0, self.length)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, fields
 
 import torch
@@ -44,6 +45,10 @@ class Importance(Selection, checked=False, parallel=True):
         first: so many tokens at the start of the prompt always go on: attention's sinks (StreamingLLM, Xiao et al.
             2023, arXiv 2309.17453).
         last: so many of the newest tokens always go on (StreamingLLM).
+        bonus: in a later step a token that is computed in the next layer already ranks as if it were so many times as
+            important, at least 1: one that was left behind must be worth the time that its revival takes.
+        cap: at most so many tokens that were left behind are revived at a stage in a step, the most important. Computed
+            ones take the places of the others, as far as there are any. None means any number.
 
     Raises:
         LazyLLMError: a value out of range.
@@ -56,6 +61,8 @@ class Importance(Selection, checked=False, parallel=True):
     value_norm: bool = field(default=False, metadata={"search": (False, True)})
     first: int = field(default=0, metadata={"search": (0, 4)})
     last: int = field(default=1, metadata={"search": (1, 8, 32)})
+    bonus: float = field(default=1.0, metadata={"search": (1.0, 2.0, 4.0, 8.0)})
+    cap: int | None = field(default=None, metadata={"search": (None, 16, 4)})
 
     def __post_init__(self) -> None:
         for name, least in (("queries", 1), ("pooling", 1), ("layers", 1), ("first", 0), ("last", 1)):
@@ -68,6 +75,11 @@ class Importance(Selection, checked=False, parallel=True):
             raise LazyLLMError(f"importance heads={self.heads!r} must be mean or max")
         if not isinstance(self.value_norm, bool):
             raise LazyLLMError(f"importance value_norm={self.value_norm!r} must be true or false")
+        if not isinstance(self.bonus, int | float) or isinstance(self.bonus, bool) or not 1 <= self.bonus < math.inf:
+            raise LazyLLMError(f"importance bonus={self.bonus!r} must be a number, at least 1")
+        if self.cap is not None and (not isinstance(self.cap, int) or isinstance(self.cap, bool) or self.cap < 0):
+            raise LazyLLMError(f"importance cap={self.cap!r} must be a whole number, at least 0, or None")
+        self.revives = self.cap != 0
 
     def copy_for(self, cache: TokenCache) -> Selection:
         own = super().copy_for(cache)
@@ -75,7 +87,7 @@ class Importance(Selection, checked=False, parallel=True):
         return own
 
     @property
-    def changed(self) -> dict[str, int | str | bool]:
+    def changed(self) -> dict[str, int | float | str | bool]:
         """The parts that differ from Eq. 1, and `_target_`, the class, if it is a subclass."""
         own = {} if type(self) is Importance else {"_target_": f"{type(self).__module__}.{type(self).__qualname__}"}
         return own | {part.name: value for part in fields(self) if (value := getattr(self, part.name)) != part.default}
@@ -113,16 +125,28 @@ class Importance(Selection, checked=False, parallel=True):
 
     def survivors(self, layer: int, count: int) -> torch.Tensor:
         last = max(self.last, self.queries)
-        if self.pooling > 1 or self.first or last > 1:
+        if self.pooling > 1 or self.first or last > 1 or self.bonus > 1:
             importance, active = self.importance, self.importance >= 0
             if self.pooling > 1:
                 importance = _pooled(importance, active, self.pooling)
+            if self.bonus > 1 and not self.cache.prefilling:
+                importance = torch.where(self.uncomputed(layer), importance / self.bonus, importance)
             # Where not all of the protected ones have room, the newest do.
             protected = torch.arange(1, len(active) + 1, device=active.device, dtype=importance.dtype) * _PROTECTED
             for part in (slice(min(self.first, self.cache.prompt_length)), slice(-last, None)):
                 importance[part] = protected[part]
             self.importance = importance.masked_fill(~active, -1)
-        return super().survivors(layer, count)
+        if self.cap is None or self.cache.prefilling:
+            return super().survivors(layer, count)
+        return self._capped(layer, count, self.cap)
+
+    def _capped(self, layer: int, count: int, cap: int) -> torch.Tensor:
+        """The `count` most important positions, fewer where too few are computed, at most `cap` of them revived."""
+        newest = self.cache.total - 1
+        ranked = self.importance[:newest].sort(descending=True, stable=True).indices
+        revived = self.uncomputed(layer)[ranked] & (ranked < self.cache.seen)
+        may = (self.importance[ranked] >= 0) & (~revived | (revived.cumsum(0) <= cap))
+        return torch.cat([ranked[may][: count - 1].sort().values, ranked.new_full((1,), newest)])
 
     def _latest(self, layer: int, query: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
         """The last queries of a layer, (1, heads, queries, head_dim), and whom each sees, bool (queries, n_keys)."""

@@ -104,6 +104,13 @@ class Selection(ABC):
         """Importance of each position, (positions,), -1 where it takes no part, from that of each key, (n_keys,)."""
         return self.cache.by_position(self.cache.segment_of[layer], importance)
 
+    def uncomputed(self, layer: int) -> torch.Tensor:
+        """Which positions have no key and value in the layer after `layer`, which a stage ends, bool (positions,).
+
+        Those of earlier steps among them were left behind: to let one go on is to revive it.
+        """
+        return self.cache.uncomputed(self.cache.segment_of[layer])
+
     def over_processes(self, importance: torch.Tensor, how: str = "mean") -> torch.Tensor:
         """Importance over all the model's query heads, (n,), from the `mean` or `max` over those of this process.
 
@@ -154,7 +161,9 @@ def check_survivors(selection: Selection, survivors: object, segment: Segment) -
         "lets position {} go on, which is not active there": ~torch.isin(survivors, selection.cache.active(segment)),
     }
     if not selection.revives:
-        faults[f"revives position {{}}, though {name}.revives is False"] = selection.cache.behind(segment, survivors)
+        left_behind = selection.cache.uncomputed(segment).to(survivors.device)[: selection.cache.seen]
+        left_behind = torch.isin(survivors, left_behind.nonzero())
+        faults[f"revives position {{}}, though {name}.revives is False"] = left_behind
     found = torch.stack([fault.any() for fault in faults.values()]).tolist()
     if any(found):
         what, fault = list(faults.items())[found.index(True)]

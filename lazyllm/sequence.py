@@ -14,6 +14,7 @@ from lazyllm.errors import LazyLLMError, unsupported
 from lazyllm.ranking import newest_row, over_processes
 from lazyllm.schedule import PruningSchedule
 from lazyllm.selection import Selection, check_survivors
+from lazyllm.sight import Sight
 from lazyllm.stats import Stats
 from lazyllm.tokens import Segment, TokenCache
 
@@ -50,11 +51,11 @@ class Sequence:
         self.stats = Stats(self.tokens, setup.record_positions)
         self._selection = setup.selection.copy_for(self.tokens)
         self._selection.group = setup.group
-        self._masked: tuple[range, torch.device] | None = None
+        self._sight: Sight | None = None
 
     def begin_step(self, new: int) -> None:
         """Start a forward pass with `new` tokens of this sequence."""
-        self._masked = None
+        self._sight = None
         self.tokens.begin_step(new)
 
     def end_step(self) -> None:
@@ -112,21 +113,16 @@ class Sequence:
             if query.shape[2] == 1 and attention.is_sdpa:  # the same kernel, with less ado
                 return attend_masked(query, key, value, None, scaling).transpose(1, 2)
             return attention(module, query, key, value, None, dropout=0.0, scaling=scaling, **extra)
-        if window is None and fits_one_block(query.shape[1], segment.n_rows, segment.stored):
-            mask = self._mask_of(segment)[-query.shape[2] :]
-            return attend_masked(query, key, value, mask, scaling, softcap, sinks).transpose(1, 2).contiguous()
+        if self._sight is None or not self._sight.serves(self.tokens, segment):
+            self._sight = Sight(self.tokens, segment)
+        sight, last = self._sight, slice(-query.shape[2], None)
+        key, value = sight.of(key), sight.of(value)
+        if window is None and fits_one_block(query.shape[1], segment.n_rows, key.shape[2]):
+            attended = attend_masked(query, key, value, sight.mask[last], scaling, softcap, sinks)
+            return attended.transpose(1, 2).contiguous()
         visible = causal if window is None else window.visible
-        positions = self.tokens.rows(segment)[-query.shape[2] :], self.tokens.held(segment)
-        return attend_in_blocks(query, key, value, positions, segment.present, visible, scaling, softcap, sinks)
-
-    def _mask_of(self, segment: Segment) -> torch.Tensor:
-        """Which keys each row sees, bool (n_rows, stored); the same in all the segment's layers on a device."""
-        if self._masked != (segment.layers, self.tokens.device):
-            self._masked = segment.layers, self.tokens.device
-            self._row_mask = self.tokens.held(segment) <= self.tokens.rows(segment)[:, None]
-            if segment.present is not None:
-                self._row_mask &= segment.present
-        return self._row_mask
+        positions = sight.rows[last], sight.keys
+        return attend_in_blocks(query, key, value, positions, sight.present, visible, scaling, softcap, sinks)
 
     def _check_window(self, layer: int, window: WindowMask | None) -> None:
         """Refuse a layer that drops tokens without saying so, or that cannot see the tokens it is to rank."""

@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 import torch
 from torch import nn
 
+from lazyllm import few_rows
 from lazyllm.anatomy import check_same, dissect, rope_growth, rope_switch, windows
 from lazyllm.attention import EnabledName, FusedAttention
 from lazyllm.detour import Detour
@@ -126,6 +127,7 @@ class Session:
         self._detours.append(Detour(self._anatomy.decoder, "forward", torch.compiler.disable(passes.decode)))
         for index, layer in enumerate(self._anatomy.layers):
             self._detours.append(Detour(layer, "forward", layer_run(index, layer)))
+        self._detours += few_rows.detours(self._model)
 
     def _restore(self) -> None:
         for detour in reversed(self._detours):

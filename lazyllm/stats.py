@@ -27,6 +27,8 @@ class Stats:
         self._record_positions = record_positions
         self._rows: list[list[int]] = []
         self._active: list[list[int]] = []
+        self._kv_bytes: list[list[int]] = []
+        self._aux_bytes: list[int] = []
         self.prompt_length = 0
         self.stages = [segment.layers[-1] for segment in cache.segments[:-1]]
         self.positions: list[list[torch.Tensor]] = []
@@ -38,6 +40,8 @@ class Stats:
         self.prompt_length = cache.prompt_length
         self._rows.append([segment.n_rows for segment in self._segments for _ in segment.layers])
         self._active.append([segment.n_active for segment in self._segments for _ in segment.layers])
+        self._kv_bytes.append([key.nbytes + value.nbytes for key, value in zip(cache.keys, cache.values, strict=True)])
+        self._aux_bytes.append(cache.aux.nbytes)
         if self._record_positions:
             for kept, positions in ((self.positions, cache.active), (self.computed, cache.rows)):
                 kept.append([of for part in self._segments for of in [positions(part).cpu()] * len(part.layers)])
@@ -56,6 +60,19 @@ class Stats:
     def active(self) -> torch.Tensor:
         """Size of the active set of each layer at each step, int64 (steps, layers)."""
         return self._table(self._active)
+
+    @property
+    def kv_bytes(self) -> torch.Tensor:
+        """Bytes allocated for keys and values in each layer after each step, int64 (steps, layers).
+
+        Tokens that have not been computed in a layer take none there; room for some tokens to come is counted.
+        """
+        return self._table(self._kv_bytes)
+
+    @property
+    def aux_bytes(self) -> torch.Tensor:
+        """Bytes allocated for the Aux Cache after each step, int64 (steps,)."""
+        return torch.tensor(self._aux_bytes, dtype=torch.int64)
 
     @property
     def prompt_computed(self) -> float:

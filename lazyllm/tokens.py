@@ -139,14 +139,13 @@ class TokenCache:
             importance = importance.masked_fill(~segment.present, -1)
         return importance.new_full((self.total,), -1).index_copy_(0, self.held(segment), importance)
 
-    def behind(self, segment: Segment, positions: torch.Tensor) -> torch.Tensor:
-        """Which positions an earlier step left behind at the stage that ends `segment`, bool (positions,)."""
+    def uncomputed(self, segment: Segment) -> torch.Tensor:
+        """Which positions have no key and value behind the stage that ends `segment`, bool (positions,)."""
         if self.prefilling:
-            return torch.zeros_like(positions, dtype=torch.bool)
+            return torch.ones(self.total, dtype=torch.bool, device=self.device)
         following = self.segments[self.segments.index(segment) + 1]
-        following.to(positions.device)
-        slots = following.slots.extend(self.total, positions).index_select(0, positions.clamp(0, self.total - 1))
-        return (slots < 0) & (positions < self.seen)
+        following.to(self.device)
+        return following.slots.extend(self.total, following.holders.view) < 0
 
     def prune(self, segment: Segment, output: torch.Tensor, active: torch.Tensor, revives: bool) -> torch.Tensor:
         """Cross the stage that ends `segment`: set up the next segment and return the hidden states of its rows.

@@ -24,7 +24,8 @@ class Budget:
     """A bound: the fastest schedule within a harm, or the least harmful of a speedup.
 
     Attributes:
-        what: `speedup` (ideal TTFT speedup), `kl` (nats) or `score loss` (percent of the unmodified model's score).
+        what: `speedup` (the ideal one of whole generations), `kl` (nats) or `score loss` (percent of the unmodified
+            model's score).
         limit: at least so much speedup, at most so much of the others.
     """
 

@@ -18,7 +18,7 @@ from lazybench.store.locks import Busy, Lock
 from lazybench.store.run_folder import digest
 from lazybench.store.writing import replace, writing
 
-Measuring = Callable[[Candidate | None, Record], float]
+Measuring = Callable[[Candidate | None, Record], dict[str, float]]
 
 _SEARCHES, _MEASURED, _METHODS = "searches", "measured", "method"
 # Columns of text; all others are numbers.
@@ -59,11 +59,12 @@ class Folder:
         finally:
             lock.close()
 
-    def times(self, measure: Callable[[], dict[int, float]]) -> dict[int, float]:
-        """The unmodified model's seconds by token count: measured once, then kept."""
+    def times(self, measure: Callable[[], dict[str, dict[int, float]]]) -> dict[str, dict[int, float]]:
+        """A model's seconds by what takes them and the number of tokens: measured once, then kept."""
         path = self.path / "times.json"
         with suppress(FileNotFoundError):
-            return {int(tokens): seconds for tokens, seconds in json.loads(path.read_text("utf-8")).items()}
+            kept = json.loads(path.read_text("utf-8"))
+            return {what: {int(tokens): seconds for tokens, seconds in by.items()} for what, by in kept.items()}
         measured = measure()
         replace(path, json.dumps(measured, indent=2) + "\n")
         return measured
@@ -72,8 +73,8 @@ class Folder:
         """The journal of the searches on one half by one importance."""
         return self.path / _SEARCHES / f"{half}_{importance}.log"
 
-    def measured(self, what: str, candidate: Candidate | None, record: Record, measure: Measuring) -> float:
-        """A number of a candidate on a record, None being the unmodified model: measured once, then kept."""
+    def measured(self, what: str, candidate: Candidate | None, record: Record, measure: Measuring) -> dict[str, float]:
+        """Numbers of a candidate on a record, None being the unmodified model: measured once, then kept."""
         name = f"{what}-{'unmodified' if candidate is None else digest({'candidate': candidate.name})}"
         if name not in self._journals:
             self._journals[name] = Journal(self.path / _MEASURED / f"{name}.jsonl")
@@ -82,8 +83,8 @@ class Folder:
         if record.key not in journal.rows:
             named = {} if candidate is None else {"schedule": candidate.schedule.spec}
             about = {"dataset": record.dataset, "_id": record.id, **named}
-            journal.add(about | {what: measure(candidate, record)})
-        return journal.rows[record.key][what]
+            journal.add(about | measure(candidate, record))
+        return journal.rows[record.key]
 
     def write_method(self, name: str, text: str) -> None:
         """Write the YAML of a method: with `found` as `--config-dir`, `method=NAME` finds it."""

@@ -41,10 +41,11 @@ def table(rows: pd.DataFrame) -> pd.DataFrame:
         rows: what `Study.held_out` gives, of one half or of both.
 
     Returns:
-        `half`, `speedup`, `kind`, `schedule`, `importance`, `found_kl`; `kl`, the mean over the `records` of the other
-        half, in nats; `harm_reduction_to_keeps` and `harm_reduction_to_depth`, how many times as large the scaled
-        reference's mean is on the same records: above 1 the found schedule does less harm. These three each with
-        `_low` and `_high`, their 95% interval over records, empty where there are too few.
+        `half`, `speedup`, `kind`, `schedule`, `importance`, `found_kl`; `speedup_with_revivals`, the ideal one of whole
+        generations on the other half's records with what is revived there; `kl`, the mean over these `records`, in
+        nats; `harm_reduction_to_keeps` and `harm_reduction_to_depth`, how many times as large the scaled reference's
+        mean is on the same records: above 1 the found schedule does less harm. These three each with `_low` and
+        `_high`, their 95% interval over records, empty where there are too few.
     """
     for name, kind in _REDUCTIONS.items():
         rows = rows.join(rows[rows["kind"] == kind].set_index(_PAIR)["kl"].rename(name), on=_PAIR)
@@ -71,6 +72,8 @@ def _row(half: str, part: pd.DataFrame) -> dict[str, object]:
         "schedule": " | ".join(schedules["schedule"]),
         "importance": " | ".join(schedules["importance"].unique()),
         "found_kl": None if found.isna().any() else float(found.mean()),
+        # Empty where it was not measured.
+        "speedup_with_revivals": part["unmodified_s"].sum(min_count=1) / part["pruned_s"].sum(min_count=1),
         "records": len(part),
     }
     for measure in _MEASURES:
@@ -98,7 +101,7 @@ def _plot(frontier: pd.DataFrame, tried: pd.DataFrame, title: str, stem: Path) -
             around = (rows["kl"] - low, high - rows["kl"])
             beside = _BESIDE * (place - 1)  # or one kind's interval hides another's
             axes.errorbar(rows["speedup"] + beside, rows["kl"], yerr=around, capsize=2, label=kind, **style.line(place))
-        axes.set(xlabel="ideal TTFT speedup (×)", ylabel="KL of the next token (nats)", yscale="log")
+        axes.set(xlabel="ideal speedup of whole answers (×)", ylabel="KL of the next token (nats)", yscale="log")
         axes.yaxis.set_minor_locator(LogLocator(subs=(2, 3, 5)))
         for show in (axes.yaxis.set_major_formatter, axes.yaxis.set_minor_formatter):
             show("{x:g}")

@@ -35,6 +35,19 @@ class Candidate:
         return {"schedule": self.schedule.spec, "importance": str(self.importance)}
 
 
+@dataclass(frozen=True)
+class Harmed:
+    """What a candidate does to one record.
+
+    Attributes:
+        kl: the divergence of its next tokens, in nats.
+        rows: tokens computed in each layer at each decode step, int64 (steps, layers).
+    """
+
+    kl: float
+    rows: torch.Tensor
+
+
 class CandidateFailure(LazyBenchError):
     """The model does not work when it is pruned like this."""
 
@@ -55,8 +68,8 @@ class Harm:
         # By record: the ids of the answer's tokens, and the log-probabilities at each of them, on the CPU.
         self._answers: dict[tuple[str, str], tuple[list[int], torch.Tensor]] = {}
 
-    def of(self, candidate: Candidate, record: Record) -> float:
-        """KL(unmodified || pruned) of the next token, in nats: mean over the answer's tokens.
+    def of(self, candidate: Candidate, record: Record) -> Harmed:
+        """KL(unmodified || pruned) of the next token, in nats: mean over the answer's tokens; and what was computed.
 
         The pruned model prefills the prompt, then gets the unmodified model's answer token by token, whatever its own
         would be: so decoding and revival count, and a difference is counted where it arises.
@@ -68,13 +81,13 @@ class Harm:
         """
         self.learn(record)
         answer, expected = self._answers[record.key]
-        with lazyllm.enable(self._model, candidate.schedule, selection=candidate.importance):
+        with lazyllm.enable(self._model, candidate.schedule, selection=candidate.importance) as lazy:
             found = self._log_probabilities(self._ask(record)[0].ids, answer)
         expected, found = expected.to(found.device).double(), found.double()
         divergence = float((expected.exp() * (expected - found)).sum(dim=-1).mean())
         if not math.isfinite(divergence):
             raise CandidateFailure(f"{candidate.name}: logits that are not finite on {record.dataset} {record.id}")
-        return max(0.0, divergence)
+        return Harmed(max(0.0, divergence), lazy.stats.rows[1:])
 
     def learn(self, record: Record) -> None:
         """Have the unmodified model answer a record, once.

@@ -14,7 +14,7 @@ from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 from optuna.trial import FrozenTrial, TrialState
 
-from lazybench.calibration.harm import Candidate, CandidateFailure
+from lazybench.calibration.harm import Candidate, CandidateFailure, Harmed
 from lazybench.calibration.space import Space
 from lazybench.data import Record
 from lazybench.errors import LazyBenchError
@@ -24,6 +24,13 @@ from lazyllm import LazyLLMError
 _SIGNIFICANCE = 0.1
 _LEAST_RECORDS = 8
 _RANDOM_TRIALS = 8
+# So many candidates are measured beyond the time, where none before has been fast enough with what it revived.
+_MOST_LATE = 8
+# A candidate that was too slow is tried again with its decode steps thought to be so much slower than they were.
+_SLACK = 1.02
+_SLOWNESS = "decode step over one without revivals"
+# Added to the harm, in nats, for falling short of the speedup as a whole.
+_TOO_SLOW = 100.0
 # So many proposals in a row without a new one: the search has seen all there is.
 _MOST_MISSES = 200
 
@@ -43,18 +50,22 @@ class Trial:
     Attributes:
         candidate: the schedule and its importance.
         kl: mean KL over the records that it was measured on, in nats.
+        speedup: ideal speedup of whole generations with what was revived on those records.
         records: how many those are.
         complete: whether they are all; else it was given up.
     """
 
     candidate: Candidate
     kl: float
+    speedup: float
     records: int
     complete: bool
 
 
 class Search:
     """The search for the least harmful candidate of one ideal speedup, kept in a file that it can go on from.
+
+    The speedup is that of whole generations, with what they revive.
 
     Args:
         path: the journal that the optimiser writes.
@@ -94,62 +105,82 @@ class Search:
             if trial.number not in self._read:
                 candidate, values = self._space.replay(trial.params), list(trial.intermediate_values.values())
                 complete = trial.state == TrialState.COMPLETE
-                self._read[trial.number] = Trial(candidate, fmean(values), len(values), complete)
+                speedup = self._space.speedup_of(candidate.schedule, trial.user_attrs[_SLOWNESS])
+                self._read[trial.number] = Trial(candidate, fmean(values), speedup, len(values), complete)
         return list(self._read.values())
 
     @property
     def best(self) -> Trial | None:
-        """The complete trial of least harm."""
-        return min((trial for trial in self.trials if trial.complete), key=lambda trial: trial.kl, default=None)
+        """The complete trial of least harm among those that are fast enough."""
+        fast = (trial for trial in self.trials if trial.complete and trial.speedup >= self._space.speedup)
+        return min(fast, key=lambda trial: trial.kl, default=None)
 
-    def start_from(self, candidates: Sequence[Candidate]) -> None:
-        """Try these before any other, each scaled to the speedup."""
+    def start_from(self, candidates: Sequence[Candidate], step: float = 1.0) -> None:
+        """Try these before any other, each scaled to the speedup; `step` is how slow decode steps are thought to be."""
         for candidate in candidates:
-            if (parameters := self._space.parameters(candidate)) is not None:
+            if (parameters := self._space.parameters(candidate, step)) is not None:
                 self._study.enqueue_trial(parameters, skip_if_exists=True)
 
     @_quiet()
     def run(
-        self, seconds: float, kl: Callable[[Candidate, Record], float], tick: Callable[[Trial | None], None]
+        self, seconds: float, harm: Callable[[Candidate, Record], Harmed], tick: Callable[[Trial | None], None]
     ) -> None:
-        """Try candidates for so many seconds, earlier starts included; at least one is completed.
+        """Try candidates for so many seconds, earlier starts included; at least one that is fast enough is completed.
 
         Args:
             seconds: how long to search.
-            kl: measures a candidate on a record.
+            harm: measures a candidate on a record.
             tick: called after each record, and with a trial after its last.
 
         Raises:
-            LazyBenchError: no candidate works on this model and these records.
+            LazyBenchError: no candidate works on this model and these records, or none is fast enough.
         """
-        misses = 0
-        while misses < _MOST_MISSES and (self.spent < seconds or self.best is None):
+        misses = late = 0
+        while misses < _MOST_MISSES and late < _MOST_LATE and (self.spent < seconds or self.best is None):
             trial = self._study.ask()
             candidate = self._space.suggest(trial)
             known = candidate is None or any(other.candidate == candidate for other in self.trials)
-            if known or not self._measure(trial, candidate, kl, tick):
+            if known or not self._measure(trial, candidate, harm, tick):
                 self._study.tell(trial, state=TrialState.FAIL)
                 misses += 1
             else:
-                misses = 0
+                misses, late = 0, late + (self.spent >= seconds)
+        if self.best is None and self.trials:
+            fastest = max(trial.speedup for trial in self.trials)
+            raise LazyBenchError(
+                f"none of {len(self.trials)} candidates gains {self._space.speedup:g} with what it revives, the "
+                f"fastest {fastest:.2f}: ask for less, search longer (minutes), or search revival, too "
+                "(importance=search)"
+            )
         if self.best is None:
             raise LazyBenchError(f"of {misses} candidates none works: {self._failure}")
 
-    def _measure(self, trial: optuna.Trial, candidate: Candidate, kl: Callable, tick: Callable) -> bool:
+    def _measure(self, trial: optuna.Trial, candidate: Candidate, harm: Callable, tick: Callable) -> bool:
         """Measure a candidate; False where the model does not work with it."""
         values: list[float] = []
-        for step, record in enumerate(self._records):
+        steps: list[float] = []
+        may_end = self.best is not None  # else there is nothing to compare with that is fast enough
+        for place, record in enumerate(self._records):
             try:
-                values.append(kl(candidate, record))
+                harmed = harm(candidate, record)
             except (CandidateFailure, LazyLLMError) as error:
                 self._failure = str(error)
                 return False
-            trial.report(values[-1], step)
+            values.append(harmed.kl)
+            if (step := self._space.times.step_of(harmed.rows)) is not None:
+                steps.append(step / self._space.times.step[1])
+            trial.report(harmed.kl, place)
             tick(None)
-            if len(values) < len(self._records) and trial.should_prune():
+            if may_end and len(values) < len(self._records) and trial.should_prune():
                 break
+        slowness = fmean(steps) if steps else 1.0
+        trial.set_user_attr(_SLOWNESS, slowness)
         if len(values) == len(self._records):
-            self._study.tell(trial, fmean(values))
+            short = self._space.speedup / self._space.speedup_of(candidate.schedule, slowness) - 1
+            # Whatever is fast enough is better than anything that is not.
+            self._study.tell(trial, fmean(values) + (_TOO_SLOW * short if short > 0 else 0))
+            if short > 0:
+                self.start_from([candidate], slowness * _SLACK)
         else:
             self._study.tell(trial, state=TrialState.PRUNED)
         tick(self.trials[-1])

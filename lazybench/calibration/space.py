@@ -19,6 +19,9 @@ MOST_STAGES = 4
 # A stage that keeps less keeps nothing.
 _LEAST_KEEP = 0.01
 _WEAKEST, _STRONGEST = 0.1, 1.0
+# A decode step's time, with what it revives, over that of one that revives nothing.
+_SLOWEST_STEP = 4.0
+_STEP = "step"
 _HALVINGS = 40
 _DIGITS = 4
 
@@ -32,25 +35,32 @@ def searchable(importance: Importance) -> dict[str, Sequence[Any]]:
 class Space:
     """Candidates of one ideal speedup.
 
-    The number of stages, their layers and their strengths relative to each other are free; the speedup then decides how
-    strongly all of them prune: the keeps are `exp(-strength * x)`, for one `x`.
+    The number of stages, their layers, their strengths relative to each other, and how slow a decode step is for what
+    it revives are free; the speedup then decides how strongly all stages prune: the keeps are `exp(-strength * x)`, for
+    one `x`. Whether decode steps are as fast as that shows when the candidate is measured.
 
     Attributes:
         times: the model's times.
         lengths: prompt lengths in tokens.
-        speedup: the ideal speedup of every candidate.
+        answer_tokens: tokens of a whole generation.
+        speedup: the ideal speedup of every candidate's whole generations.
         importance: what ranks the tokens.
         searched: the values to try for parts of the importance, by name.
     """
 
     times: Times
     lengths: Sequence[int]
+    answer_tokens: int
     speedup: float
     importance: Importance
     searched: Mapping[str, Sequence[Any]]
 
-    def _is_fast(self, schedule: PruningSchedule) -> bool:
-        return self.times.speedup(schedule, self.lengths) >= self.speedup
+    def speedup_of(self, schedule: PruningSchedule, step: float) -> float:
+        """Ideal speedup of whole generations whose decode steps take `step` times as long as one without revivals."""
+        return self.times.speedup(schedule, self.lengths, self.answer_tokens, step * self.times.step[1])
+
+    def _is_fast(self, schedule: PruningSchedule, step: float = 1.0) -> bool:
+        return self.speedup_of(schedule, step) >= self.speedup
 
     @property
     def _last(self) -> int:
@@ -74,12 +84,16 @@ class Space:
             if room > 0:
                 layers.append(layers[-1] + 1 + min(room - 1, int(part * room)))
         strengths = [trial.suggest_float(f"strength {place}", _WEAKEST, _STRONGEST) for place in range(1, count + 1)]
-        schedule = self.schedule(layers, strengths[: len(layers)])
+        step = trial.suggest_float(_STEP, 1.0, _SLOWEST_STEP) if self.answer_tokens > 1 else 1.0
+        schedule = self.schedule(layers, strengths[: len(layers)], step)
         parts = {part: trial.suggest_categorical(part, values) for part, values in self.searched.items()}
         return None if schedule is None else Candidate(schedule, replace(self.importance, **parts))
 
-    def parameters(self, candidate: Candidate) -> dict[str, Any] | None:
-        """What an optimiser must suggest for a candidate like this one; None for one that is not in the space."""
+    def parameters(self, candidate: Candidate, step: float) -> dict[str, Any] | None:
+        """What an optimiser must suggest for a candidate like this one; None for one that is not in the space.
+
+        `step` is how slow its decode steps are thought to be, see `speedup_of`.
+        """
         stages = [stage for stage in candidate.schedule.stages if stage.keep < 1]
         if not 1 <= len(stages) <= MOST_STAGES or self.deepest is None or stages[0].layer > self.deepest:
             return None
@@ -89,6 +103,8 @@ class Space:
         strengths = _strengths(candidate.schedule)
         for place, strength in enumerate(strengths, start=1):
             found[f"strength {place}"] = max(_WEAKEST, strength / max(strengths))
+        if self.answer_tokens > 1:
+            found[_STEP] = min(_SLOWEST_STEP, max(1.0, step))
         parts = {part: getattr(candidate.importance, part, None) for part in self.searched}
         fits = all(parts[part] in values for part, values in self.searched.items())
         return found | parts if fits else None
@@ -97,19 +113,22 @@ class Space:
         """The candidate of parameters that were suggested earlier."""
         return self.suggest(optuna.trial.FixedTrial(dict(parameters)))
 
-    def schedule(self, layers: Sequence[int], strengths: Sequence[float]) -> PruningSchedule | None:
-        """The schedule that prunes after `layers`, increasing, with these relative strengths; None if too slow."""
+    def schedule(self, layers: Sequence[int], strengths: Sequence[float], step: float = 1.0) -> PruningSchedule | None:
+        """The schedule that prunes after `layers`, increasing, with these relative strengths; None if too slow.
+
+        `step` is how slow decode steps are thought to be, see `speedup_of`.
+        """
 
         def at(power: float) -> PruningSchedule:
             keeps = (max(_LEAST_KEEP, math.exp(-strength * power)) for strength in strengths)
             return PruningSchedule((layer, round(keep, _DIGITS)) for layer, keep in zip(layers, keeps, strict=True))
 
         low, high = 0.0, -math.log(_LEAST_KEEP) / min(strengths)
-        if not self._is_fast(at(high)):
+        if not self._is_fast(at(high), step):
             return None
         for _ in range(_HALVINGS):
             middle = (low + high) / 2
-            low, high = (low, middle) if self._is_fast(at(middle)) else (middle, high)
+            low, high = (low, middle) if self._is_fast(at(middle), step) else (middle, high)
         return at(high)
 
     def scaled_keeps(self, schedule: PruningSchedule) -> PruningSchedule | None:

@@ -59,11 +59,12 @@ class Study:
         prompts = [prompt.ids for prompt in self._prompts.values()]
         self._lengths = [ids.shape[1] for ids in prompts]
         measured = folder.times(lambda: times.measure(model, max(prompts, key=lambda ids: ids.shape[1])))
-        self._times = Times.fit(list(measured), list(measured.values()), self._layers)
+        self._times = Times.fit(measured[times.PROMPT], measured[times.STEP], self._layers)
         self._searches: dict[tuple[str, float], Search] = {}
         self._scaled: dict[float, dict[str, PruningSchedule]] = {}
         for speedup in setup.speedups:
-            space = Space(self._times, self._lengths, speedup, setup.importance, setup.searched)
+            answer_tokens = setup.config.answer_tokens
+            space = Space(self._times, self._lengths, answer_tokens, speedup, setup.importance, setup.searched)
             if space.deepest is None:
                 raise LazyBenchError(
                     f"speedup {speedup:g} is out of reach of every schedule on these prompts: ask for less"
@@ -118,6 +119,7 @@ class Study:
                 "speedup": speedup,
                 **trial.candidate.columns,
                 "kl": trial.kl,
+                "speedup_with_revivals": trial.speedup,
                 "records": trial.records,
                 "complete": trial.complete,
             }
@@ -131,7 +133,8 @@ class Study:
         Returns:
             one row a schedule and record: `half`, the one the schedule was found on or for; `speedup`, the ideal one it
             was made for; `kind`, `schedule` and `importance`; `found_kl`, the mean KL on the half it was found on, in
-            nats, None for the reference; `dataset` and `_id` of the record, and its `kl` in nats.
+            nats, None for the reference; `dataset` and `_id` of the record, its `kl` in nats, and the ideal seconds of
+            its whole generation, `unmodified_s` and, with what is revived, `pruned_s`.
         """
         rows = []
         for half in self._setup.halves:
@@ -143,7 +146,7 @@ class Study:
             bar = tqdm([*product(asked, self._setup.other(half))], unit="record", desc=f"{half} half's schedules")
             for (speedup, kind, candidate, found_kl), record in bar:
                 about = {"half": half, "speedup": speedup, "kind": kind, **candidate.columns, "found_kl": found_kl}
-                rows.append({**about, "dataset": record.dataset, "_id": record.id, "kl": self._kl(candidate, record)})
+                rows.append({**about, "dataset": record.dataset, "_id": record.id, **self._measured(candidate, record)})
         return pd.DataFrame(rows)
 
     def write_method(self, budget: Budget, found: Mapping[str, Trial], command: str) -> str:
@@ -157,9 +160,8 @@ class Study:
             "task": config.task,
             "limit": config.model.limit,
             "half": config.half,
-            "ideal_speedup": [
-                round(self._times.speedup(trial.candidate.schedule, self._lengths), 3) for trial in trials
-            ],
+            "answer_tokens": config.answer_tokens,
+            "ideal_speedup": [round(trial.speedup, 3) for trial in trials],
             "kl": [round(trial.kl, 4) for trial in trials],
             "kl_on_the_other_half": round(self.kl_elsewhere(found), 4),
         }
@@ -171,11 +173,20 @@ class Study:
     def kl_elsewhere(self, found: Mapping[str, Trial]) -> float:
         """Mean KL, in nats, of what was found by half, each on the records of the other half."""
         return fmean(
-            self._kl(trial.candidate, record) for half, trial in found.items() for record in self._setup.other(half)
+            self._measured(trial.candidate, record)["kl"]
+            for half, trial in found.items()
+            for record in self._setup.other(half)
         )
 
-    def _kl(self, candidate: Candidate, record: Record) -> float:
-        return self._folder.measured("kl", candidate, record, self._harm.of)
+    def _measured(self, candidate: Candidate, record: Record) -> dict[str, float]:
+        return self._folder.measured("kl", candidate, record, self._measure)
+
+    def _measure(self, candidate: Candidate, record: Record) -> dict[str, float]:
+        harmed, answer_tokens = self._harm.of(candidate, record), self._setup.config.answer_tokens
+        tokens = self._prompts[record.key].ids.shape[1]
+        step = self._times.step_of(harmed.rows) or self._times.step[1]  # of an answer of one token nothing is known
+        pruned_s = self._times.pruned(candidate.schedule, tokens, answer_tokens, step)
+        return {"kl": harmed.kl, "unmodified_s": self._times.whole(tokens, answer_tokens), "pruned_s": pruned_s}
 
     def answers(self, candidate: Candidate, records: Sequence[Record]) -> pd.DataFrame:
         """LongBench's scores of whole answers, 0 to 1: `task`, `dataset`, `_id`, `unmodified` and `calibrated`."""
@@ -184,14 +195,14 @@ class Study:
                 "task": self._setup.facts[record.dataset].task or record.dataset,
                 "dataset": record.dataset,
                 "_id": record.id,
-                "unmodified": self._folder.measured("score", None, record, self._score),
-                "calibrated": self._folder.measured("score", candidate, record, self._score),
+                "unmodified": self._folder.measured("score", None, record, self._score)["score"],
+                "calibrated": self._folder.measured("score", candidate, record, self._score)["score"],
             }
             for record in tqdm(records, unit="record", desc=f"scores of {candidate.name}")
         )
 
-    def _score(self, candidate: Candidate | None, record: Record) -> float:
-        return answers.score(*self._ask(record), candidate)
+    def _score(self, candidate: Candidate | None, record: Record) -> dict[str, float]:
+        return {"score": answers.score(*self._ask(record), candidate)}
 
     def choose(self, budget: Budget, half: str) -> Trial | None:
         """What was found on one half that answers a budget best; None where nothing keeps to it."""

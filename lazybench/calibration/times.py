@@ -1,68 +1,114 @@
-"""What a schedule would ideally gain, from the unmodified model's time against token count, measured once."""
+"""What pruning would ideally gain: from a model's time against token count, and a decode step's against rows."""
 
 from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from statistics import median
+from typing import Any
 
 import numpy as np
 import torch
 from scipy.optimize import nnls
 from transformers import PreTrainedModel
 
+import lazyllm
 from lazybench.model.decoding import synchronize
 from lazyllm import PruningSchedule
 
-# Token counts to time, as parts of the longest prompt.
+# Token counts to time, as parts of the longest prompt, and rows of a decode step: the newest token and revived ones.
 _PARTS = (1, 0.75, 0.5, 0.375, 0.25, 0.125, 0.0625)
 _LEAST = 16
+_ROWS = (1, 2, 3, 4, 6, 8, 12, 16, 32, 64, 128)
 _ROUNDS = 3
+PROMPT, STEP = "prompt", "step"
 
 
 @dataclass(frozen=True)
 class Times:
-    """The unmodified model's prefilling: seconds for `n` tokens are `fixed + linear * n + quadratic * n**2`.
+    """A model's times.
+
+    Prefilling `n` tokens takes the unmodified model `fixed + linear * n + quadratic * n**2` seconds.
 
     Attributes:
         fixed: seconds, whatever the prompt.
         linear: seconds a token.
         quadratic: seconds a pair of tokens.
         layers: number of decoder layers.
+        step: seconds of a decode step that computes so many rows in every layer, by their number, increasing.
     """
 
     fixed: float
     linear: float
     quadratic: float
     layers: int
+    step: Mapping[int, float]
 
     @classmethod
-    def fit(cls, tokens: Sequence[int], seconds: Sequence[float], layers: int) -> Times:
-        """The curve with non-negative parts that is nearest to measured times, each by its relative error."""
-        counts, measured = np.asarray(tokens, dtype=float), np.asarray(seconds, dtype=float)
+    def fit(cls, prompt: Mapping[int, float], step: Mapping[int, float], layers: int) -> Times:
+        """The curve with non-negative parts that is nearest to measured times of prompts, each by its relative error.
+
+        Args:
+            prompt: seconds to prefill so many tokens.
+            step: seconds of a decode step of so many rows.
+            layers: number of decoder layers.
+        """
+        counts, measured = np.asarray(list(prompt), dtype=float), np.asarray(list(prompt.values()))
         terms = np.stack([np.ones_like(counts), counts, counts**2], axis=1) / measured[:, None]
         # Of one size, which is what the solver expects.
         sizes = terms.max(axis=0)
         found, _ = nnls(terms / sizes, np.ones_like(measured))
-        return cls(*(float(value) for value in found / sizes), layers)
+        return cls(*(float(value) for value in found / sizes), layers, dict(sorted(step.items())))
 
     def seconds(self, tokens: int) -> float:
         """Time to prefill `tokens` tokens with every layer."""
         return self.fixed + self.linear * tokens + self.quadratic * tokens**2
 
-    def speedup(self, schedule: PruningSchedule, lengths: Sequence[int]) -> float:
-        """Ideal TTFT speedup of a schedule over prompts of these lengths.
+    def step_of(self, rows: torch.Tensor) -> float | None:
+        """Ideal mean time of decode steps that compute so many rows in each layer, (steps, layers); None without any.
 
-        Each layer takes its share of the unmodified model's time at the layer's token count, as in
-        `lazybench speed`; the speedup is the sum over prompts of the unmodified model's time over that of what is left.
+        Each layer takes its share of the time of a step with that many rows in every layer. Beyond the most rows that
+        were measured, a row takes what it takes on average up to there.
         """
-        counts = Counter(lengths)
-        whole = sum(count * self.seconds(tokens) for tokens, count in counts.items())
-        return whole / sum(count * self._pruned(schedule, tokens) for tokens, count in counts.items())
+        if not len(rows):
+            return None
+        most, counts = max(self.step), rows.numpy()
+        beyond = (self.step[most] - self.step[1]) / max(1, most - 1)
+        found = np.interp(counts, list(self.step), list(self.step.values()))
+        return float((found + beyond * np.maximum(0, counts - most)).mean())
 
-    def _pruned(self, schedule: PruningSchedule, tokens: int) -> float:
+    def whole(self, tokens: int, answer_tokens: int) -> float:
+        """Time of the unmodified model's whole generation of so many tokens."""
+        return self.seconds(tokens) + (answer_tokens - 1) * self.step[1]
+
+    def pruned(self, schedule: PruningSchedule, tokens: int, answer_tokens: int, step: float) -> float:
+        """Ideal time of a whole generation whose mean decode step takes `step` seconds."""
+        return self._prefilled(schedule, tokens) + (answer_tokens - 1) * step
+
+    def speedup(
+        self, schedule: PruningSchedule, lengths: Sequence[int], answer_tokens: int = 1, step: float | None = None
+    ) -> float:
+        """Ideal speedup of whole generations, of the first token where `answer_tokens` is 1.
+
+        In prefilling, each layer takes its share of the unmodified model's time at the layer's token count, as in
+        `lazybench speed`. The speedup is the sum over prompts of the unmodified model's time over that of what is left.
+
+        Args:
+            schedule: the schedule.
+            lengths: the prompts' lengths in tokens.
+            answer_tokens: tokens of every answer.
+            step: seconds of its mean decode step; None where nothing is revived.
+        """
+        counts, step = Counter(lengths), self.step[1] if step is None else step
+        whole = sum(count * self.whole(tokens, answer_tokens) for tokens, count in counts.items())
+        return whole / sum(
+            count * self.pruned(schedule, tokens, answer_tokens, step) for tokens, count in counts.items()
+        )
+
+    def _prefilled(self, schedule: PruningSchedule, tokens: int) -> float:
         total, start, left = 0.0, 0, tokens
         for stage in schedule.stages:
             total += (stage.layer + 1 - start) * self.seconds(left)
@@ -71,26 +117,43 @@ class Times:
 
 
 @torch.no_grad()
-def measure(model: PreTrainedModel, ids: torch.Tensor) -> dict[int, float]:
-    """Seconds that the unmodified model takes for its first token, by how many tokens of a prompt it is given.
+def measure(model: PreTrainedModel, ids: torch.Tensor) -> dict[str, dict[int, float]]:
+    """Medians of three, after an untimed round, in seconds.
 
     Args:
         model: the model.
         ids: the prompt's token ids, int64 (1, tokens).
 
     Returns:
-        the median of three, after an untimed round.
+        `prompt`: what the unmodified model takes for its first token, by how many tokens of the prompt it is given;
+        `step`: what LazyLLM's engine takes for a decode step at the prompt's end, by the rows it computes in every
+        layer, nothing being pruned.
     """
     longest = ids.shape[1]
+    ids = ids.to(model.device)
     counts = sorted({min(longest, max(_LEAST, int(part * longest))) for part in _PARTS})
-    taken: dict[int, list[float]] = {count: [] for count in counts}
+    rows = [n for n, used in zip(_ROWS, accumulate(_ROWS), strict=True) if used <= longest // 2] or [1]
+    taken: dict[str, dict[int, list[float]]] = {PROMPT: {n: [] for n in counts}, STEP: {n: [] for n in rows}}
     for round_ in range(_ROUNDS + 1):
         for count in counts:
-            part = ids[:, :count].to(model.device)
-            synchronize(model.device)
-            start = time.perf_counter()
-            model(part, use_cache=True, logits_to_keep=1)
-            synchronize(model.device)
+            seconds, _ = _timed(model, ids[:, :count], None)
             if round_:
-                taken[count].append(time.perf_counter() - start)
-    return {count: median(seconds) for count, seconds in taken.items()}
+                taken[PROMPT][count].append(seconds)
+        # The prompt's last tokens come in steps of so many rows, so that no more positions are needed than it has.
+        start, *pieces = ids.split([longest - sum(rows), *rows], dim=1)
+        with lazyllm.enable(model, ()):
+            _, cache = _timed(model, start, None)
+            for count, piece in zip(rows, pieces, strict=True):
+                seconds, cache = _timed(model, piece, cache)
+                if round_:
+                    taken[STEP][count].append(seconds)
+    return {what: {n: median(of) for n, of in by.items()} for what, by in taken.items()}
+
+
+def _timed(model: PreTrainedModel, ids: torch.Tensor, cache: Any) -> tuple[float, Any]:
+    """Seconds of a pass, and the cache to go on with."""
+    synchronize(model.device)
+    start = time.perf_counter()
+    output = model(ids, past_key_values=cache, use_cache=True, logits_to_keep=1)
+    synchronize(model.device)
+    return time.perf_counter() - start, output.past_key_values

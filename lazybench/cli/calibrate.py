@@ -33,6 +33,7 @@ _FRONTIER = (
     ("kind", "kind", "{}"),
     ("schedule", "schedule", "{}"),
     ("importance", "importance", "{}"),
+    ("with revivals", "speedup_with_revivals", "{:.2f}x"),
     ("KL on the other half", "kl", "{:.3f}"),
     ("less harm than keeps scaled (x)", "harm_reduction_to_keeps", "{:.2f}"),
     ("less harm than depth scaled (x)", "harm_reduction_to_depth", "{:.2f}"),

@@ -10,7 +10,7 @@ from lazybench.config import SpeedConfig
 from lazybench.errors import LazyBenchError
 from lazybench.report.console import frame_table
 from lazybench.speed import plot
-from lazybench.speed.measures import MEMORY_TOKENS, measure, subjects_of
+from lazybench.speed.measures import MEMORY_TOKENS, STEPS, measure, steps_column, subjects_of
 from lazybench.speed.profiling import write_profile
 from lazybench.speed.subjects import METHOD, WHOLE, Subjects
 from lazybench.store.writing import writing
@@ -81,6 +81,7 @@ _SHOWN = (
     ("decode step ms", "decode_step_ms", "{:.3g}"),
     ("decode step speedup", "decode_step_speedup", "{:.2f}"),
     ("over keep 1", "decode_step_speedup_over_keep_1", "{:.2f}"),
+    *((f"steps {first}-{last or ''}", steps_column(first, last), "{:.2f}") for first, last in STEPS),
     ("generation speedup", "generation_speedup", "{:.2f}"),
     ("matrix share", "method_matrix_share", "{:.0%}"),
     ("memory reduction", "memory_reduction", "{:.2f}"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -23,8 +23,7 @@ class Pass:
 
     Attributes:
         output: what the method gave.
-        ttft_s: wall time until the first new token's id was known on the host, in seconds.
-        generation_s: wall time until the last one's.
+        times_s: wall time until each new token's id was known on the host, in seconds.
         ttft_cpu_s: CPU time of this process, all its threads together, until the first new token.
         generation_cpu_s: CPU time until the last one.
         retaken: how often it was taken again, having been disturbed.
@@ -32,18 +31,34 @@ class Pass:
     """
 
     output: Output
-    ttft_s: float
-    generation_s: float
+    times_s: Sequence[float]
     ttft_cpu_s: float
     generation_cpu_s: float
     retaken: int = 0
     disturbed: bool = False
 
     @property
+    def ttft_s(self) -> float:
+        """Wall time until the first new token."""
+        return self.times_s[0]
+
+    @property
+    def generation_s(self) -> float:
+        """Wall time until the last one."""
+        return self.times_s[-1]
+
+    @property
     def decode_step_s(self) -> float | None:
         """Mean wall time of a decode step, in seconds; None for an answer of a single token, which has none."""
-        steps = len(self.output.tokens) - 1
-        return (self.generation_s - self.ttft_s) / steps if steps else None
+        return self.mean_step_s(1, None)
+
+    def mean_step_s(self, first: int, last: int | None) -> float | None:
+        """Mean wall time of the decode steps from `first` to `last`, counted from 1, None being the end; None if none.
+
+        Decode step n yields token n + 1.
+        """
+        times = self.times_s[first - 1 : None if last is None else last + 1]
+        return (times[-1] - times[0]) / (len(times) - 1) if len(times) > 1 else None
 
     @property
     def cpu_share(self) -> float:
@@ -55,7 +70,7 @@ def timed(method: Method, prompt: Prompt, decode: Decoder, seed: int) -> Pass:
     """One answer of `method`, timed."""
     output = answer(method, prompt, decode, seed)
     clock = decode.clock
-    return Pass(output, clock.times[0], clock.times[-1], clock.cpu_times[0], clock.cpu_times[-1])
+    return Pass(output, clock.times, clock.cpu_times[0], clock.cpu_times[-1])
 
 
 def undisturbed(take: Callable[[], Pass], device: torch.device, least: float) -> Pass:

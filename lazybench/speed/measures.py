@@ -24,6 +24,8 @@ from lazybench.speed.subjects import EAGER, FLASH, KEEP_1, METHOD, WHOLE, Subjec
 
 Times = Mapping[str | int, Pass]
 
+# Decode steps get cheaper as fewer tokens are revived: from which step to which they are shown.
+STEPS = ((1, 8), (9, 32), (33, None))
 # Memory peaks in prefilling; these show what decoding holds on top, before the caches grow.
 MEMORY_TOKENS = 16
 
@@ -125,6 +127,7 @@ def _summary(rounds: Sequence[Times], counts: list[int] | None) -> dict[str, flo
         `ttft_s`, `decode_step_s` and `generation_s` of the unmodified model; `method_ttft_s` and so on;
         `ttft_speedup`, `decode_step_speedup` and `generation_speedup` over it, and each `..._over_keep_1`, over the
         method's engine with nothing pruned; `keep_1_ttft_speedup` and so on, of that engine over the unmodified model;
+        `decode_step_1_8_speedup` and so on, of the decode steps that `STEPS` names, where there are any;
         `ideal_speedup` and `efficiency`, where the ideal time is the sum over layers of the unmodified model's time
         per layer at that layer's token count, which the engine may beat, since its last layer does less; the TTFT
         speedup of other attention implementations, where they were timed. A ratio above 1 is faster.
@@ -135,6 +138,11 @@ def _summary(rounds: Sequence[Times], counts: list[int] | None) -> dict[str, flo
         values = [measures[name] for measures in found]
         columns |= {name: median(values), f"{name}_low": min(values), f"{name}_high": max(values)}
     return columns
+
+
+def steps_column(first: int, last: int | None) -> str:
+    """The column of some decode steps' speedup."""
+    return f"decode_step_{first}_{'on' if last is None else last}_speedup"
 
 
 def _of_round(times: Times, counts: list[int] | None) -> dict[str, float]:
@@ -149,6 +157,10 @@ def _of_round(times: Times, counts: list[int] | None) -> dict[str, float]:
                 f"{what}_speedup_over_keep_1": keep_1_s / method_s,
                 f"keep_1_{what}_speedup": unmodified_s / keep_1_s,
             }
+    for first, last in STEPS:
+        steps = [done.mean_step_s(first, last) for done in (whole, method)]
+        if None not in steps:
+            found[steps_column(first, last)] = steps[0] / steps[1]
     if counts is not None:
         # A count that is not timed by itself is the whole prompt's.
         ideal = sum(times.get(count, whole).ttft_s for count in counts) / len(counts)

@@ -4,7 +4,7 @@ import sys
 
 import pytest
 import transformers
-from calibrating import line
+from calibrating import TIMES, line
 from support import LAZY, byte_tokenizer, one_line, save_tiny_model
 
 
@@ -82,7 +82,7 @@ def six_layers(tmp_path_factory, tokenizer):
 
 def steady(patch):
     """A model whose time is its tokens: what is in reach does not depend on the machine."""
-    patch.setattr("lazybench.calibration.times.measure", lambda _, ids: {n: n / 1000 for n in (16, 100, 300)})
+    patch.setattr("lazybench.calibration.times.measure", lambda _, ids: TIMES)
 
 
 @pytest.fixture

@@ -24,7 +24,8 @@ from lazybench.data import half_of, load_records
 from lazybench.errors import LazyBenchError
 from lazyllm import Importance, PruningSchedule
 
-TIMES = Times(fixed=0.01, linear=1e-4, quadratic=1e-8, layers=16)
+STEP = {1: 0.01, 11: 0.02}
+TIMES = Times(fixed=0.01, linear=1e-4, quadratic=1e-8, layers=16, step=STEP)
 LENGTHS = (900, 2000, 3500)
 REFERENCE = PruningSchedule([(5, 0.7), (10, 0.5)])
 EQ1 = Importance()
@@ -33,8 +34,8 @@ few = settings(max_examples=15, deadline=None)
 speedups = st.floats(1.05, 2.5)
 
 
-def _space(speedup, times=TIMES, lengths=LENGTHS, searched=False):
-    return Space(times, lengths, speedup, EQ1, searchable(EQ1) if searched else {})
+def _space(speedup, times=TIMES, lengths=LENGTHS, searched=False, answer_tokens=1):
+    return Space(times, lengths, answer_tokens, speedup, EQ1, searchable(EQ1) if searched else {})
 
 
 def _near(schedule, speedup, times=TIMES):
@@ -43,8 +44,8 @@ def _near(schedule, speedup, times=TIMES):
 
 @pytest.mark.parametrize("parts", [(0.02, 1e-4, 1e-8), (0.0, 3e-4, 0.0), (0.5, 0.0, 2e-9)])
 def test_times_on_a_curve_give_back_the_curve(parts):
-    curve, tokens = Times(*parts, layers=4), [16, 200, 700, 1500, 4000]
-    found = Times.fit(tokens, [curve.seconds(count) for count in tokens], 4)
+    curve, tokens = Times(*parts, layers=4, step=STEP), [16, 200, 700, 1500, 4000]
+    found = Times.fit({count: curve.seconds(count) for count in tokens}, STEP, 4)
     assert found.layers == 4
     for count in (16, 1000, 4000):
         assert found.seconds(count) == pytest.approx(curve.seconds(count), rel=1e-6)
@@ -52,26 +53,39 @@ def test_times_on_a_curve_give_back_the_curve(parts):
 
 
 def test_times_have_no_negative_parts():
-    found = Times.fit([100, 200, 400], [1.0, 0.9, 1.1], 4)
+    found = Times.fit({100: 1.0, 200: 0.9, 400: 1.1}, STEP, 4)
     assert min(found.fixed, found.linear, found.quadratic) >= 0
 
 
 def test_a_speedup_by_hand():
-    times = Times(fixed=0.0, linear=1.0, quadratic=0.0, layers=4)
+    times = Times(fixed=0.0, linear=1.0, quadratic=0.0, layers=4, step=STEP)
     schedule = PruningSchedule([(0, 0.5), (2, 0.5)])
     # Layer 0 sees 100 tokens, layers 1 and 2 see 50, layer 3 sees 25.
     assert times.speedup(schedule, [100]) == pytest.approx(400 / 225)
-    squared = Times(fixed=1.0, linear=0.0, quadratic=1.0, layers=4)
+    squared = Times(fixed=1.0, linear=0.0, quadratic=1.0, layers=4, step=STEP)
     of_100, of_10 = (4 * 10001, 10001 + 2 * 2501 + 626), (4 * 101, 101 + 2 * 26 + 10)
     assert squared.speedup(schedule, [100, 10]) == pytest.approx((of_100[0] + of_10[0]) / (of_100[1] + of_10[1]))
     assert times.speedup(PruningSchedule(), [100, 10]) == 1
+    # With five decode steps, first as fast as the unmodified model's and then half as fast.
+    assert times.speedup(schedule, [100], 6) == pytest.approx((400 / 4 + 5 * 0.01) / (225 / 4 + 5 * 0.01))
+    assert times.speedup(schedule, [100], 6, 0.02) == pytest.approx((400 / 4 + 5 * 0.01) / (225 / 4 + 5 * 0.02))
+
+
+def test_a_decode_step_by_hand():
+    times = Times(fixed=0.0, linear=1.0, quadratic=0.0, layers=2, step={1: 1.0, 3: 2.0, 5: 5.0})
+    assert times.step_of(torch.tensor([[1, 1]])) == 1
+    assert times.step_of(torch.tensor([[1, 2], [3, 4]])) == pytest.approx((1 + 1.5 + 2 + 3.5) / 4)
+    assert times.step_of(torch.tensor([[9, 9]])) == pytest.approx(5 + 4 * (5 - 1) / 4)
+    assert times.step_of(torch.ones(0, 2)) is None
 
 
 def test_measured_times_are_of_parts_of_the_prompt(tiny_model):
     model = AutoModelForCausalLM.from_pretrained(tiny_model)
     found = measure(model, torch.full((1, 80), 5))
-    assert sorted(found) == [16, 20, 30, 40, 60, 80]
-    assert min(found.values()) > 0
+    assert sorted(found["prompt"]) == [16, 20, 30, 40, 60, 80]
+    assert sorted(found["step"]) == [1, 2, 3, 4, 6, 8, 12]
+    assert min(*found["prompt"].values(), *found["step"].values()) > 0
+    assert sorted(measure(model, torch.full((1, 2), 5))["step"]) == [1]
 
 
 @few
@@ -144,7 +158,7 @@ def test_bad_budgets(text):
 
 
 def _trial(kl):
-    return Trial(Candidate(PruningSchedule([(1, 0.5)]), EQ1), kl, 4, True)
+    return Trial(Candidate(PruningSchedule([(1, 0.5)]), EQ1), kl, 2.0, 4, True)
 
 
 def test_the_choice_for_a_budget():
@@ -202,7 +216,7 @@ def test_candidates_of_a_space(speedup, searched, data):
     assert searched or candidate.importance == EQ1
     assert space.replay(trial.params) == candidate
     if all(stage.keep < 1 for stage in stages):
-        parameters = space.parameters(candidate)
+        parameters = space.parameters(candidate, 1)
         again = space.replay(parameters)
         assert [stage.layer for stage in again.schedule.stages] == [stage.layer for stage in stages]
         assert _near(again.schedule, speedup)
@@ -211,20 +225,20 @@ def test_candidates_of_a_space(speedup, searched, data):
 
 def test_what_is_not_in_a_space():
     space = _space(1.5)
-    assert space.parameters(Candidate(PruningSchedule(), EQ1)) is None
-    assert space.parameters(Candidate(PruningSchedule([(1, 1.0)]), EQ1)) is None
-    assert space.parameters(Candidate(PruningSchedule([(space.deepest, 0.5)]), EQ1)) is not None
-    assert space.parameters(Candidate(PruningSchedule([(space.deepest + 1, 0.5)]), EQ1)) is None
+    assert space.parameters(Candidate(PruningSchedule(), EQ1), 1) is None
+    assert space.parameters(Candidate(PruningSchedule([(1, 1.0)]), EQ1), 1) is None
+    assert space.parameters(Candidate(PruningSchedule([(space.deepest, 0.5)]), EQ1), 1) is not None
+    assert space.parameters(Candidate(PruningSchedule([(space.deepest + 1, 0.5)]), EQ1), 1) is None
     assert _space(40).deepest is None
     searched = _space(1.5, searched=True)
-    assert searched.parameters(Candidate(PruningSchedule([(1, 0.5)]), Importance(pooling=5))) is None
+    assert searched.parameters(Candidate(PruningSchedule([(1, 0.5)]), Importance(pooling=5)), 1) is None
 
 
 def test_the_first_layer_alone_is_in_a_space():
-    times = Times(fixed=0.0, linear=1.0, quadratic=0.0, layers=4)
+    times = Times(fixed=0.0, linear=1.0, quadratic=0.0, layers=4, step=STEP)
     space = _space(3.5, times, [100])
     assert space.deepest == 0
-    assert space.parameters(Candidate(PruningSchedule([(0, 0.05)]), EQ1)) is not None
+    assert space.parameters(Candidate(PruningSchedule([(0, 0.05)]), EQ1), 1) is not None
 
 
 def _records(**changes):
@@ -254,6 +268,7 @@ def _kl(half, kind, values, schedule="1:0.5", found_kl=None):
     """Rows of `records_kl.csv`: one record a value, the same for the same half."""
     about = {"half": half, "speedup": 2.0, "kind": kind, "schedule": schedule, "importance": "eq1"}
     about |= {"found_kl": found_kl, "dataset": "made-up"}
+    about |= {"unmodified_s": 3.0, "pruned_s": 2.0}
     return [about | {"_id": f"{half}-{place}", "kl": kl} for place, kl in enumerate(values)]
 
 

@@ -11,7 +11,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 import lazyllm
-from lazybench.calibration.harm import Candidate, CandidateFailure, Harm
+from lazybench.calibration.harm import Candidate, CandidateFailure, Harm, Harmed
 from lazybench.calibration.search import Search
 from lazybench.calibration.space import Space
 from lazybench.calibration.times import Times
@@ -19,18 +19,18 @@ from lazybench.errors import LazyBenchError
 from lazybench.model.decoding import Decoder
 from lazyllm import Importance, LazyLLMError, PruningSchedule
 
-TIMES = Times(fixed=0.01, linear=1e-4, quadratic=1e-8, layers=16)
+TIMES = Times(fixed=0.01, linear=1e-4, quadratic=1e-8, layers=16, step={1: 0.001, 11: 0.002})
 LENGTHS = (900, 2000, 3500)
 EQ1 = Importance()
 
 
 def _made_up_harm(candidate, record):
-    """Grows the earlier the first stage is, and with the record."""
-    return record * 2.0 ** -candidate.schedule.stages[0].layer
+    """Grows the earlier the first stage is, and with the record; nothing is revived."""
+    return Harmed(record * 2.0 ** -candidate.schedule.stages[0].layer, torch.ones(3, 16, dtype=torch.int64))
 
 
-def _search(path, records=range(1, 21)):
-    return Search(path, "2", Space(TIMES, LENGTHS, 2.0, EQ1, {}), records)
+def _search(path, records=range(1, 21), answer_tokens=1):
+    return Search(path, "2", Space(TIMES, LENGTHS, answer_tokens, 2.0, EQ1, {}), records)
 
 
 class Enough(Exception):
@@ -69,6 +69,39 @@ def test_a_search_betters_what_it_starts_from(tmp_path):
     for trial in stopped:  # on few records, and it was worse than the best by then on these
         assert trial.records < 20
         assert trial.kl > best.kl * fmean(range(1, trial.records + 1)) / fmean(range(1, 21))
+
+
+def test_a_search_counts_what_is_revived(tmp_path):
+    def reviving(candidate, record):
+        # Three rows behind the first stage, five where it keeps least.
+        rows = torch.ones(7, 16, dtype=torch.int64)
+        rows[:, candidate.schedule.stages[0].layer + 1 :] = 3 if candidate.schedule.stages[0].keep > 0.2 else 5
+        return Harmed(_made_up_harm(candidate, record).kl, rows)
+
+    search = _search(tmp_path / "log", answer_tokens=40)
+    search.start_from([Candidate(PruningSchedule([(2, 0.5)]), EQ1)])
+    ended = _run(search, reviving, 6)
+    slow, again = ended[:2]
+    # As fast as asked only without what it revives; then tried again, stronger.
+    assert [trial.candidate.schedule.stages[0].layer for trial in (slow, again)] == [2, 2]
+    assert again.candidate.schedule.stages[0].keep < slow.candidate.schedule.stages[0].keep
+    assert slow.speedup < 2 <= again.speedup
+    assert TIMES.speedup(slow.candidate.schedule, LENGTHS, 40) == pytest.approx(2, rel=1e-3)
+    step = TIMES.step_of(reviving(slow.candidate, 1).rows)
+    assert step == pytest.approx((3 * 0.001 + 13 * 0.0012) / 16)
+    assert slow.speedup == pytest.approx(TIMES.speedup(slow.candidate.schedule, LENGTHS, 40, step))
+    fast = [trial for trial in ended if trial.complete and trial.speedup >= 2]
+    assert search.best == min(fast, key=lambda trial: trial.kl)
+    assert search.best.kl > slow.kl or slow not in fast
+    assert _search(tmp_path / "log", answer_tokens=40).trials == ended
+
+
+def test_a_search_says_that_nothing_is_fast_enough(tmp_path):
+    def flooded(candidate, record):
+        return Harmed(0.1, torch.full((7, 16), 10_000))
+
+    with pytest.raises(LazyBenchError, match=r"none of \d+ candidates gains 2 with what it revives"):
+        _search(tmp_path / "log", answer_tokens=40).run(0.01, flooded, lambda _: None)
 
 
 def test_a_search_that_was_killed_goes_on_with_the_candidate_under_way(tmp_path):
@@ -142,13 +175,14 @@ def asked(model):
 
 @pytest.mark.parametrize("schedule", ["", "1:1", "0:1,2:1"])
 def test_no_pruning_does_no_harm(asked, schedule):
-    assert asked.harm.of(Candidate(PruningSchedule.parse(schedule), EQ1), asked.record) == pytest.approx(0, abs=1e-6)
+    assert asked.harm.of(Candidate(PruningSchedule.parse(schedule), EQ1), asked.record).kl == pytest.approx(0, abs=1e-6)
 
 
 @pytest.mark.parametrize("importance", [EQ1, Importance(queries=8, pooling=7)])
 def test_harm_is_the_divergence_along_the_unmodified_answer(model, asked, importance):
     schedule = PruningSchedule([(0, 0.3), (2, 0.2)])
-    found = asked.harm.of(Candidate(schedule, importance), asked.record)
+    harmed = asked.harm.of(Candidate(schedule, importance), asked.record)
+    found = harmed.kl
     with torch.no_grad():
         answer = model.generate(asked.ids, max_new_tokens=6, do_sample=False)[0, 60:]
         whole = model(torch.cat([asked.ids, answer[None]], dim=1)).logits[0, 59:-1].double().log_softmax(-1)
@@ -161,6 +195,8 @@ def test_harm_is_the_divergence_along_the_unmodified_answer(model, asked, import
                 step = model(token.view(1, 1), past_key_values=step.past_key_values, use_cache=True)
     assert found > 0.001
     assert found == pytest.approx(sum(expected) / len(expected), rel=1e-3)
+    assert harmed.rows.shape == (len(answer) - 1, model.config.num_hidden_layers)
+    assert harmed.rows.max() > 1
 
 
 def test_logits_that_are_not_finite_are_no_harm_of_zero(tiny_model):
@@ -168,7 +204,7 @@ def test_logits_that_are_not_finite_are_no_harm_of_zero(tiny_model):
     record = SimpleNamespace(key=("made-up", "1"), dataset="made-up", id="1")
     harm = Harm(model, lambda _: (SimpleNamespace(ids=torch.full((1, 40), 7)), Decoder(model, 32)), tokens=2)
     candidate = Candidate(PruningSchedule([(1, 0.5)]), EQ1)
-    assert harm.of(candidate, record) >= 0
+    assert harm.of(candidate, record).kl >= 0
     with torch.no_grad():
         model.model.norm.weight.fill_(float("nan"))
     with pytest.raises(CandidateFailure, match="not finite on made-up 1"):

@@ -13,7 +13,7 @@ from support import LAZY, folders, one_line, rows
 from lazybench.methods.base import Output
 from lazybench.run.timing import Pass, undisturbed
 
-QUIET = Pass(Output([1, 2, 3], 1.0), ttft_s=1.0, generation_s=3.0, ttft_cpu_s=1.0, generation_cpu_s=3.0)
+QUIET = Pass(Output([1, 2, 3], 1.0), times_s=[1.0, 1.5, 3.0], ttft_cpu_s=1.0, generation_cpu_s=3.0)
 LATE = replace(QUIET, generation_cpu_s=2.6)  # 0.87 of the whole
 EARLY = replace(QUIET, ttft_cpu_s=0.8)  # 0.8 up to the first token, 1.0 of the whole
 CPU = torch.device("cpu")
@@ -57,7 +57,8 @@ def test_the_share_is_of_all_threads(monkeypatch):
 
 def test_a_decode_step_leaves_prefilling_out():
     assert QUIET.decode_step_s == 1
-    assert replace(QUIET, output=Output([1], 1.0)).decode_step_s is None
+    assert (QUIET.mean_step_s(1, 1), QUIET.mean_step_s(2, 8), QUIET.mean_step_s(3, None)) == (0.5, 1.5, None)
+    assert replace(QUIET, output=Output([1], 1.0), times_s=[1.0]).decode_step_s is None
 
 
 def test_a_run_marks_and_counts_what_stays_disturbed(run, tmp_path, monkeypatch):

@@ -7,7 +7,7 @@ active members at or before them. The ranking is the one formula, head by head, 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import reference
 import torch
@@ -27,8 +27,11 @@ ALONE = {
     "value_norm": {"value_norm": True},
     "first": {"first": 3},
     "last": {"last": 4},
+    "bonus": {"bonus": 1.5},
+    "cap": {"cap": 1},
 }
 ALL = {"queries": 2, "pooling": 3, "heads": "max", "layers": 2, "value_norm": True, "first": 1, "last": 3}
+ALL |= {"bonus": 1.25, "cap": 2}
 
 
 def run(
@@ -93,7 +96,8 @@ def run(
                         importance,
                         lambda layer, head, token: float(torch.linalg.vector_norm(cached[layer][token][1][head])),
                     )
-                    active = survivors(by_token, keep_after[index], newest, len(prompt), importance)
+                    left = {position for position in active if position not in cached[index + 1]}
+                    active = survivors(by_token, keep_after[index], newest, len(prompt), importance, left, first_new)
             trace.rows.append(step_rows)
             trace.active.append(step_active)
             logits = model.lm_head(model.model.norm(hidden[newest]))
@@ -144,17 +148,35 @@ def weigh(
 
 
 def survivors(
-    by_token: dict[int, float], keep: float, newest: int, prompt_length: int, importance: lazyllm.Importance
+    by_token: dict[int, float],
+    keep: float,
+    newest: int,
+    prompt_length: int,
+    importance: lazyllm.Importance,
+    uncomputed: Collection[int] = (),
+    first_new: int = 0,
 ) -> list[int]:
-    """Positions that go on: the newest, then other protected ones from new to old, then by importance."""
+    """Positions that go on: the newest, then other protected ones from new to old, then by importance.
+
+    `uncomputed` are those without key and value in the next layer, of which those before `first_new` are revived if
+    they go on; in prefilling there are none before it.
+    """
     count = max(1, math.ceil(keep * len(by_token) - 1e-9))
     recent = max(importance.last, importance.queries)
 
     def rank(position):
         protected = position > newest - recent or position < min(importance.first, prompt_length)
-        return (0, -position) if protected else (1, -by_token[position])
+        if protected:
+            return 0, -position
+        return 1, -by_token[position] / (importance.bonus if first_new and position in uncomputed else 1)
 
-    return sorted(sorted(by_token, key=rank)[:count])
+    chosen, revived = [], 0
+    for position in sorted(by_token, key=rank):
+        comes_back = position in uncomputed and position < first_new
+        if len(chosen) < count and not (comes_back and importance.cap is not None and revived >= importance.cap):
+            chosen.append(position)
+            revived += comes_back
+    return sorted(chosen)
 
 
 def _per_head(states, heads):  # (kv_heads, d) -> (heads, d)
