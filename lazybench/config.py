@@ -197,6 +197,7 @@ class SpeedConfig:
         eager: also time the unmodified model with eager attention.
         cpu_share: as `TimingConfig.cpu_share`.
         output: CSV file to write, with a plot of TTFT next to it; None writes none.
+        memory: CSV file to write memory by step and layer to, of the longest prompt; None writes none.
         profile: text file to write tables of operations to, of the longest prompt; None writes none.
     """
 
@@ -209,6 +210,7 @@ class SpeedConfig:
     eager: bool = False
     cpu_share: float = 0.9
     output: str | None = None
+    memory: str | None = None
     profile: str | None = None
 
     def __post_init__(self) -> None:

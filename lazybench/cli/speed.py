@@ -1,4 +1,4 @@
-"""`lazybench speed`: measure every prompt length, then show a table, and write a CSV, a plot and a profile."""
+"""`lazybench speed`: measure every prompt length, then show a table, and write it, a plot, memory and a profile."""
 
 from __future__ import annotations
 
@@ -10,24 +10,27 @@ from lazybench.config import SpeedConfig
 from lazybench.errors import LazyBenchError
 from lazybench.report.console import frame_table
 from lazybench.speed import plot
-from lazybench.speed.measures import MEMORY_TOKENS, STEPS, measure, steps_column, subjects_of
+from lazybench.speed.measures import MEMORY_TOKENS, STEPS, by_layer, measure, steps_column, subjects_of
 from lazybench.speed.profiling import write_profile
 from lazybench.speed.subjects import METHOD, WHOLE, Subjects
 from lazybench.store.writing import writing
 
 
 def main(config: SpeedConfig) -> int:
-    """Measure, print the table, and write CSV, plot and profile where asked to.
+    """Measure, print the table, and write CSV, plot, memory and profile where asked to.
 
     Raises:
         LazyBenchError: a model, method or length that cannot work, or a file that cannot be written.
     """
     _check_files(config)
-    output, profile = _writable("output", config.output), _writable("profile", config.profile)
+    output, profile, memory = (_writable(key, getattr(config, key)) for key in ("output", "profile", "memory"))
     subjects = subjects_of(config)
     measured = measure(config, subjects)
     reduction = measured["memory_mb"] / measured["method_memory_mb"]
-    shown = measured.assign(memory_reduction=reduction, decode_step_ms=1e3 * measured["decode_step_s"])
+    kv_share = measured["method_prompt_kv_mb"].astype(float) / measured["prompt_kv_mb"].astype(float)
+    shown = measured.assign(
+        memory_reduction=reduction, kv_share=kv_share, decode_step_ms=1e3 * measured["decode_step_s"]
+    )
     print(frame_table(shown, _SHOWN))
     if retaken := measured["retaken"].sum():
         left = measured["disturbed"].sum()
@@ -35,8 +38,12 @@ def main(config: SpeedConfig) -> int:
     if output is not None:
         measured.to_csv(output, index=False, float_format="%.5g")
         print(f"saved in {', '.join(map(str, [output, *plot.save(measured, output)]))}")
+    longest = subjects[len(measured) - 1]
+    if memory is not None:
+        by_layer(longest).to_csv(memory, index=False, float_format="%.6g")
+        print(f"saved in {memory}")
     if profile is not None:
-        _profile(subjects[len(measured) - 1], profile)
+        _profile(longest, profile)
         print(f"saved in {profile}")
     return 0
 
@@ -44,8 +51,8 @@ def main(config: SpeedConfig) -> int:
 def _check_files(config: SpeedConfig) -> None:
     """Raise `LazyBenchError` where two settings name one file, which the later would overwrite."""
     named: dict[Path, str] = {}
-    for key, name in (("text", config.text), ("output", config.output), ("profile", config.profile)):
-        if name is not None and (other := named.setdefault(Path(name).resolve(), key)) != key:
+    for key in ("text", "output", "profile", "memory"):
+        if (name := getattr(config, key)) is not None and (other := named.setdefault(Path(name).resolve(), key)) != key:
             raise LazyBenchError(f"{key}={name} is the file of {other}=, too: give each its own")
 
 
@@ -85,4 +92,5 @@ _SHOWN = (
     ("generation speedup", "generation_speedup", "{:.2f}"),
     ("matrix share", "method_matrix_share", "{:.0%}"),
     ("memory reduction", "memory_reduction", "{:.2f}"),
+    ("prompt KV", "kv_share", "{:.0%}"),
 )

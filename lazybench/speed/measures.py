@@ -60,6 +60,7 @@ def measure(config: SpeedConfig, subjects: Sequence[Subjects]) -> pd.DataFrame:
         one row a length: the columns of `_summary` and of `rate.matrix_shares`; `retaken` and `disturbed`, how many
         passes were taken again and how many repeats left out since other work on the machine disturbed them;
         `memory_mb` and `method_memory_mb`, the most that a pass allocates in prefilling and its first steps;
+        `prompt_kv_mb` and `method_prompt_kv_mb`, what keys and values take after prefilling, where that is known;
         `matrix_rate`, operations a second of a large matrix product; and what they were measured on. Where memory runs
         out, the shorter lengths alone.
 
@@ -98,13 +99,36 @@ def _row(subjects: Subjects, repeats: int) -> dict[str, float]:
             "cpu_share=0 to take the times as they are"
         )
     few = subjects.untimed(min(MEMORY_TOKENS, subjects.decode.max_new_tokens))
+    memory = {name: few.memory(name) for name in (WHOLE, METHOD)}
+    prompt_kv = [sum(of.kv[0]) / 1e6 if of.kv else None for of in memory.values()]
     return {
         **_summary(times, subjects.counts),
         "retaken": sum(done.retaken for passes in rounds for done in passes.values()),
         "disturbed": len(rounds) - len(times),
-        "memory_mb": few.peak_bytes(WHOLE) / 1e6,
-        "method_memory_mb": few.peak_bytes(METHOD) / 1e6,
+        "memory_mb": memory[WHOLE].peak / 1e6,
+        "method_memory_mb": memory[METHOD].peak / 1e6,
+        "prompt_kv_mb": prompt_kv[0],
+        "method_prompt_kv_mb": prompt_kv[1],
     }
+
+
+def by_layer(subjects: Subjects) -> pd.DataFrame:
+    """Memory by step and layer in prefilling and the first steps, of the unmodified model and of the method.
+
+    Returns:
+        `tokens` of the prompt, `pass`, `step` (0 is prefilling), `layer`; `kv_mb`, what its keys and values take after
+        the step, and `peak_mb`, the most that the pass has allocated while the layer ran; empty where not known.
+    """
+    few = subjects.untimed(min(MEMORY_TOKENS, subjects.decode.max_new_tokens))
+    rows = []
+    for name in (WHOLE, METHOD):
+        memory = few.memory(name)
+        for step, peaks in enumerate(memory.peaks):
+            for layer, peak in enumerate(peaks):
+                kv_mb = memory.kv[step][layer] / 1e6 if step < len(memory.kv) else None
+                about = {"tokens": subjects.prompt.ids.shape[1], "pass": name, "step": step, "layer": layer}
+                rows.append(about | {"kv_mb": kv_mb, "peak_mb": peak / 1e6})
+    return pd.DataFrame(rows)
 
 
 def _interleaved(subjects: Subjects, repeats: int) -> list[Times]:

@@ -1,8 +1,7 @@
-"""What torch's profiler tells of a pass: the memory it takes, and the operations that take its time."""
+"""What torch's profiler tells of a pass: the operations that take its time."""
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -10,25 +9,6 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 _ROWS = 25
-
-
-def peak_bytes(device: torch.device, run: Callable[[], object]) -> int:
-    """Most bytes allocated on `device` at once during an untimed `run`, above what was before it."""
-    gc.collect()
-    if device.type == "cuda":
-        torch.cuda.reset_peak_memory_stats(device)
-        before = torch.cuda.memory_allocated(device)
-        run()
-        return torch.cuda.max_memory_allocated(device) - before
-    # A CPU's allocator keeps no such account, but the profiler is told of every allocation.
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
-        run()
-    allocations = [event for event in profiler.profiler.kineto_results.events() if event.name() == "[memory]"]
-    held = most = 0
-    for event in sorted(allocations, key=lambda event: event.start_ns()):
-        held += event.nbytes()
-        most = max(most, held)
-    return most
 
 
 def write_profile(device: torch.device, passes: Mapping[str, Callable[[], object]], path: Path) -> None:

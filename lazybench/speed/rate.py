@@ -11,8 +11,6 @@ from transformers import PreTrainedModel
 
 from lazybench.model.decoding import synchronize
 from lazybench.speed.subjects import Subjects
-from lazyllm.anatomy import dissect
-from lazyllm.errors import LazyLLMError
 
 _SIZE, _SIZE_ON_A_GPU = 1024, 8192
 _TRIES = 10
@@ -48,11 +46,8 @@ def matrix_shares(subjects: Subjects, row: Mapping[str, float], rate: float) -> 
         experts, of which a token meets a few, or a model whose layers are not known.
     """
     model = subjects.decode.model
-    try:
-        layers = dissect(model).layers
-    except LazyLLMError:  # a model that other methods run on all the same
-        return {}
-    if any(weight.ndim > 2 for weight in layers.parameters()):
+    layers = subjects.layers
+    if not layers or any(weight.ndim > 2 for layer in layers for weight in layer.parameters()):
         return {}
     timed = [("unmodified", [subjects.prompt.ids.shape[1]] * len(layers), row["ttft_s"])]
     if subjects.counts is not None:
@@ -60,7 +55,7 @@ def matrix_shares(subjects: Subjects, row: Mapping[str, float], rate: float) -> 
     return {f"{name}_matrix_share": _operations(model, layers, counts) / s / rate for name, counts, s in timed}
 
 
-def _operations(model: PreTrainedModel, layers: nn.ModuleList, counts: Sequence[int]) -> float:
+def _operations(model: PreTrainedModel, layers: Sequence[nn.Module], counts: Sequence[int]) -> float:
     """Multiplications and additions of prefilling with so many tokens in each layer."""
     config = model.config.get_text_config()
     heads = config.num_attention_heads

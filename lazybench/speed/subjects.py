@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
+from torch import nn
 from transformers.utils import is_flash_attn_2_available
 
 from lazybench.methods.base import Method
 from lazybench.model.decoding import Decoder
 from lazybench.model.prompts import Prompt
 from lazybench.run.timing import UNMODIFIED, Pass, timed, undisturbed
-from lazybench.speed.profiling import peak_bytes
+from lazybench.speed.memory import Memory, measure
+from lazyllm.anatomy import dissect
+from lazyllm.errors import LazyLLMError
 
 # Names of passes; those of the unmodified model on part of the prompt are token counts.
 WHOLE, METHOD, KEEP_1, EAGER, FLASH = "unmodified", "method", "keep_1", "eager", "flash_attention_2"
@@ -65,9 +68,21 @@ class Subjects:
             others.append(FLASH)
         return runs | {attention: partial(self._with_attention, attention) for attention in others}
 
-    def peak_bytes(self, name: str) -> int:
-        """Most memory that one of the `runs` takes, in bytes."""
-        return peak_bytes(self.decode.model.device, partial(self.runs()[name], 0))
+    def memory(self, name: str) -> Memory:
+        """The memory that one of the `runs` takes; keys and values also where LazyLLM's engine holds them."""
+        passes: list[Pass] = []
+        run = self.runs()[name]
+        found = measure(self.decode.model.device, self.layers, lambda: passes.append(run(0)))
+        stats = passes[0].output.stats
+        return found if stats is None else replace(found, kv=stats.kv_bytes.tolist())
+
+    @cached_property
+    def layers(self) -> Sequence[nn.Module]:
+        """The model's decoder layers; none of a model in which they are not known."""
+        try:
+            return list(dissect(self.decode.model).layers)
+        except LazyLLMError:  # other methods run on it all the same
+            return []
 
     def _pass(self, method: Method, seed: int = 0) -> Pass:
         return self._timed(method, self.prompt, self.decode, seed)

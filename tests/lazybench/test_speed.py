@@ -42,10 +42,13 @@ def test_each_length_has_a_row_of_consistent_ratios(speed, tmp_path):
             "decode_step_speedup_over_keep_1",
             "keep_1_generation_speedup",
             "eager_ttft_speedup",
+            "decode_step_1_8_speedup",
         ):
             assert 0 < row[f"{name}_low"] <= row[name] <= row[f"{name}_high"]
         assert row["retaken"] == row["disturbed"] == 0
         assert row["generation_s"] > row["ttft_s"] > 0
+        # All three decode steps are among the first eight.
+        assert row["decode_step_1_8_speedup"] == pytest.approx(row["decode_step_speedup"], rel=1e-3)
         assert 0 < row["method_memory_mb"] < 10
         assert 0 < row["unmodified_matrix_share"] < 1
     assert {path.name for path in tmp_path.glob("speed.*")} == {"speed.csv", "speed.png", "speed.pdf"}
@@ -78,6 +81,31 @@ def test_a_profile_names_the_operations(speed, tmp_path):
     assert code == 0, err
     written = (tmp_path / "deep" / "profile.txt").read_text()
     assert all(title in written for title in ("unmodified, 1 new tokens", "method, 16 new tokens", "aten::"))
+
+
+def test_memory_by_step_and_layer(speed, tmp_path):
+    code, table, err = speed(f"memory={tmp_path / 'memory.csv'}", "lengths=[900]", "repeats=1")
+    assert code == 0, err
+    memory = pd.read_csv(tmp_path / "memory.csv").set_index(["pass", "step", "layer"])
+    layers = range(4)
+    assert memory.index.tolist() == [
+        (name, step, layer) for name in ("unmodified", "method") for step in range(4) for layer in layers
+    ]
+    whole, pruned = memory.loc["unmodified"], memory.loc["method"]
+    per_token = whole.loc[(0, 0), "kv_mb"] / 900
+    for step in range(4):
+        for layer in layers:
+            assert whole.loc[(step, layer), "kv_mb"] == pytest.approx((900 + step) * per_token)
+    # 450 and 225 tokens go on behind layers 1 and 2; every buffer has room for some more.
+    held = [pruned.loc[(0, layer), "kv_mb"] / per_token for layer in layers]
+    assert all(count <= found <= count + 128.5 for count, found in zip((900, 900, 450, 225), held, strict=True))
+    (row,) = table.to_dict("records")
+    assert row["method_prompt_kv_mb"] == pytest.approx(sum(held) * per_token, rel=1e-4)
+    assert row["prompt_kv_mb"] == pytest.approx(3600 * per_token, rel=1e-4)
+    for passes, most in ((whole, row["memory_mb"]), (pruned, row["method_memory_mb"])):
+        assert 0.5 * most < passes["peak_mb"].max() <= most * 1.05
+        # What was stored by then was allocated by then.
+        assert (passes.loc[0, "peak_mb"] >= passes.loc[0, "kv_mb"].cumsum()).all()
 
 
 @pytest.mark.slow

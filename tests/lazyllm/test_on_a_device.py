@@ -73,8 +73,10 @@ def check(device, model, ids, way):
     exact, revives = model.dtype != torch.bfloat16, way != "static"
     model, ids = deepcopy(model).to(device.name), ids.to(device.name)
     for new_tokens in (NEW_TOKENS, 1):
-        # A stage asks how many tokens are revived, which in prefilling and for good selections is known.
-        asked = len(stages) * (new_tokens - 1) if revives else 0
+        # A stage asks how many tokens are revived, which in prefilling and for good selections is known, and under a
+        # cap also how many computed ones take the places of others.
+        capped = getattr(how.get("selection"), "cap", None) is not None
+        asked = len(stages) * (new_tokens - 1) * (revives + capped)
         # Of a mask that transformers passes on, an eager model makes a matrix without looking at it.
         asked += model.config._attn_implementation == "eager"
         _, reads, writes = waiting(device, lambda n=new_tokens: families.generate(model, ids, n))

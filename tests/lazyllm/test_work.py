@@ -83,9 +83,12 @@ def test_prefilling_asks_the_device_nothing_of_its_own(model, ids):
     [
         (lazyllm.PruningSchedule(), lazyllm.Importance(), 0),
         (STAGES, lazyllm.Importance(), 2),  # how many tokens are revived at each stage
+        (STAGES, lazyllm.Importance(bonus=3), 2),
+        (STAGES, lazyllm.Importance(cap=2), 4),  # and how many of the computed ones take their places
+        (STAGES, lazyllm.Importance(cap=0), 2),
         (lazyllm.PruningSchedule([(1, 0.6)]), lazyllm.StaticSelection(), 0),
     ],
-    ids=["whole", "dynamic", "static"],
+    ids=["whole", "dynamic", "bonus", "cap", "no revival", "static"],
 )
 def test_a_decoding_step_asks_the_device_once_a_stage_at_most(model, ids, schedule, selection, questions):
     unmodified = prefill(model, ids).past_key_values
@@ -95,3 +98,21 @@ def test_a_decoding_step_asks_the_device_once_a_stage_at_most(model, ids, schedu
         cache = prefill(model, ids).past_key_values
         step(model, cache, 41)  # asks about the prompt's mask, once
         assert synchronisations(lambda: step(model, cache, 42)) <= expected + questions
+
+
+def test_pruned_tokens_take_no_memory_where_they_are_not_computed():
+    model, ids = families.build("llama", dtype=torch.float64), families.prompt(400)
+    with lazyllm.enable(model, STAGES) as lazy:
+        families.generate(model, ids, 3)
+    stats = lazy.stats
+    a_token = 2 * 2 * 12 * 8  # key and value of two heads of 12 in float64
+    held = stats.kv_bytes / a_token
+    for step in range(3):
+        computed = stats.rows[: step + 1].sum(0)
+        assert (held[step] >= computed).all()
+        assert (held[step] <= computed + 128 + 512 * (step > 0)).all()  # with room for tokens to come
+    assert held[0, -1] < 0.7 * held[0, 0]
+    assert (stats.aux_bytes / (48 * 8)).tolist() == [528, 528, 528]
+    with lazyllm.enable(model, "0:1.0") as lazy:
+        families.generate(model, ids, 1)
+    assert lazy.stats.aux_bytes.tolist() == [0]

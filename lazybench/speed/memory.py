@@ -1,0 +1,136 @@
+"""The memory that a pass takes: in all, and by step and layer."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch.autograd.profiler import record_function
+from torch.profiler import ProfilerActivity, profile
+from transformers import DynamicCache
+
+_MARK = "decoder layer "
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes above what was allocated before the pass.
+
+    Attributes:
+        peak: the most at once.
+        peaks: by step and layer, the most while the layer ran.
+        kv: by step and layer, those of its keys and values after it ran, where transformers' own cache holds them.
+    """
+
+    peak: int
+    peaks: list[list[int]]
+    kv: list[list[int]]
+
+
+def measure(device: torch.device, layers: Sequence[nn.Module], run: Callable[[], object]) -> Memory:
+    """The memory of an untimed `run` on `device`, of a model with these decoder layers, or none that are known."""
+    gc.collect()
+    spans = _Spans(device, len(layers))
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+        before = torch.cuda.memory_allocated(device)
+        with spans.on(layers):
+            run()
+        peak = max([torch.cuda.max_memory_allocated(device), *spans.peaks])
+        return Memory(peak - before, spans.by_step([most - before for most in spans.peaks]), spans.by_step(spans.kv))
+    # A CPU's allocator keeps no such account, but the profiler is told of every allocation.
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler, spans.on(layers):
+        run()
+    events = profiler.profiler.kineto_results.events()
+    allocations = sorted((event.start_ns(), event.nbytes()) for event in events if event.name() == "[memory]")
+    marks = [(event.start_ns(), event.end_ns()) for event in events if event.name().startswith(_MARK)]
+    held = most = 0
+    curve = []
+    for at, size in allocations:
+        held += size
+        most = max(most, held)
+        curve.append((at, held))
+    return Memory(most, spans.by_step(_peaks(curve, sorted(marks))), spans.by_step(spans.kv))
+
+
+def _peaks(curve: Sequence[tuple[int, int]], marks: Sequence[tuple[int, int]]) -> list[int]:
+    """The most of a curve, times and values, in each of several spans of time that do not overlap, in order."""
+    found, place, held = [], 0, 0
+    for start, end in marks:
+        while place < len(curve) and curve[place][0] < start:
+            held = curve[place][1]
+            place += 1
+        most = held
+        while place < len(curve) and curve[place][0] <= end:
+            held = curve[place][1]
+            most = max(most, held)
+            place += 1
+        found.append(most)
+    return found
+
+
+class _Spans:
+    """Marks when each decoder layer runs. A layer that runs in two parts, one after the other, is one span."""
+
+    def __init__(self, device: torch.device, layers: int) -> None:
+        self._device = device
+        self._layers = layers
+        self._order: list[int] = []  # the layer of each span
+        self.peaks: list[int] = []
+        self.kv: list[int] = []
+
+    def by_step(self, values: Sequence[int]) -> list[list[int]]:
+        """Values of the spans as steps of all layers, of a layer's parts the largest; none if layers were left out."""
+        steps: list[list[int]] = []
+        for layer, value in zip(self._order, values, strict=False):
+            if steps and len(steps[-1]) == layer + 1:
+                steps[-1][-1] = max(steps[-1][-1], value)
+            elif layer == 0:
+                steps.append([value])
+            elif steps and len(steps[-1]) == layer:
+                steps[-1].append(value)
+            else:
+                return []
+        return steps if all(len(step) == self._layers for step in steps) else []
+
+    @contextmanager
+    def on(self, layers: Sequence[nn.Module]) -> Iterator[None]:
+        """Mark these layers. Hooks would make LazyLLM's engine go another way, so their `forward` is put aside."""
+        originals = [(layer, vars(layer).get("forward"), layer.forward) for layer in layers]
+        for index, (layer, _, forward) in enumerate(originals):
+            layer.forward = self._marked(index, forward)
+        try:
+            yield
+        finally:
+            for layer, own, _ in originals:
+                if own is None:
+                    del layer.forward
+                else:
+                    layer.forward = own
+
+    def _marked(self, index: int, forward: Callable[..., Any]) -> Callable[..., Any]:
+        def run(*args: Any, **kwargs: Any) -> Any:
+            if self._device.type == "cuda":
+                torch.cuda.reset_peak_memory_stats(self._device)
+            self._order.append(index)
+            try:
+                with record_function(f"{_MARK}{index}"):
+                    return forward(*args, **kwargs)
+            finally:
+                if self._device.type == "cuda":
+                    self.peaks.append(torch.cuda.max_memory_allocated(self._device))
+                self.kv.append(_kv_bytes(kwargs.get("past_key_values"), index))
+
+        run.__wrapped__ = forward
+        return run
+
+
+def _kv_bytes(cache: object, layer: int) -> int:
+    if type(cache) is not DynamicCache or layer >= len(cache.layers) or not cache.layers[layer].is_initialized:
+        return 0
+    return cache.layers[layer].keys.nbytes + cache.layers[layer].values.nbytes
