@@ -61,7 +61,7 @@ class Importance(Selection, checked=False, parallel=True):
     value_norm: bool = field(default=False, metadata={"search": (False, True)})
     first: int = field(default=0, metadata={"search": (0, 4)})
     last: int = field(default=1, metadata={"search": (1, 8, 32)})
-    bonus: float = field(default=1.0, metadata={"search": (1.0, 2.0, 4.0, 8.0)})
+    bonus: float = field(default=1.0, metadata={"search": (1.0, 1.5, 2.0, 4.0)})
     cap: int | None = field(default=None, metadata={"search": (None, 16, 4)})
 
     def __post_init__(self) -> None:
@@ -112,11 +112,10 @@ class Importance(Selection, checked=False, parallel=True):
         query, visible = self._latest(layer, query)
         attention = attention_on(key, query, visible, scaling, softcap, self.sinks)
         if self.value_norm:
-            attention = attention * self.values.to(attention.dtype).norm(dim=-1)[:, :, None, None]
+            attention *= self.values.to(attention.dtype).norm(dim=-1)[:, :, None, None]
         if self.queries > 1:
-            # A query older than all active tokens sees none of them.
-            attention = attention.nan_to_num(0.0).mean(dim=3, keepdim=True)
-        found = attention.amax(dim=(1, 2, 3)) if self.heads == "max" else attention.mean(dim=(1, 2, 3))
+            attention.nan_to_num_(0.0)  # a query older than all active tokens sees none of them
+        found = attention.mean(dim=3).amax(dim=(1, 2)) if self.heads == "max" else attention.mean(dim=(1, 2, 3))
         importance = self.by_position(layer, self.over_processes(found[0], self.heads))
         of_segment = self.cache.segment_of[layer].layers
         if layer > max(of_segment[0], of_segment[-1] - self.layers + 1):

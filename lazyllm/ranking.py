@@ -53,7 +53,7 @@ def attention_on(
     if softcap is not None:
         scores = softcap * torch.tanh(scores / softcap)
     if visible is not None:
-        scores = scores.masked_fill(~visible, float("-inf"))
+        scores.masked_fill_(~visible, float("-inf"))
     if sinks is None:
         return scores.softmax(dim=-1)
     return softmax_with(sinks.view(1, kv_heads, -1, 1), scores)

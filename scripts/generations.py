@@ -29,11 +29,12 @@ from lazybench.model.decoding import Decoder, decoder_for
 from lazybench.model.loading import load_model
 from lazybench.model.prompts import Prompt, PromptBuilder
 from lazybench.run.sources import Sources
-from lazybench.run.timing import UNMODIFIED, timed, undisturbed
+from lazybench.run.timing import UNMODIFIED, Pass, timed, undisturbed
 from lazybench.speed.measures import STEPS, steps_column
-from lazyllm import Importance, PruningSchedule
+from lazyllm import Importance, PruningSchedule, few_rows
 
 RESAMPLES = 10_000
+SAME_LINEAR = "unmodified, the engine's linear layers"
 CPU_SHARE = 0.9  # a pass that got less of wall time x threads was disturbed
 
 
@@ -97,32 +98,40 @@ def main() -> None:
 def times(
     model: PreTrainedModel, candidates: list[Candidate], prompt: Prompt, tokens: int, seed: int
 ) -> list[dict[str, object]]:
-    """Speedups over the unmodified model and over the engine with nothing pruned, a row a candidate."""
-    decode = Decoder(model, tokens)
-    methods = {"unmodified": UNMODIFIED}
+    """Speedups over the unmodified model, and over it with the engine's way to compute few rows, a row a candidate."""
+    decode, config = Decoder(model, tokens), model.config.get_text_config()
+
+    def unmodified(same_linear: bool) -> Pass:
+        detours = few_rows.detours(model) if same_linear else []
+        try:
+            return timed(UNMODIFIED, prompt, decode, 0)
+        finally:
+            for detour in detours:
+                detour.remove()
+
+    takes = {name: partial(unmodified, name == SAME_LINEAR) for name in ("unmodified", SAME_LINEAR)}
     for candidate in candidates:
-        spec = candidate.schedule.spec
-        methods[candidate.name] = LazyLLM("lazyllm", 1, spec, candidate.importance.changed or EQ1)
-    methods["keep_1"] = methods[candidates[0].name].keep_1
-    order = list(methods)
+        method = LazyLLM("lazyllm", 1, candidate.schedule.spec, candidate.importance.changed or EQ1)
+        takes[candidate.name] = partial(timed, method, prompt, decode, 0)
+    order = list(takes)
     random.Random(seed).shuffle(order)
-    passes = {
-        name: undisturbed(partial(timed, methods[name], prompt, decode, 0), model.device, CPU_SHARE) for name in order
-    }
+    passes = {name: undisturbed(takes[name], model.device, CPU_SHARE) for name in order}
+    of_a_token = (
+        2 * config.num_key_value_heads * (config.hidden_size // config.num_attention_heads) * model.dtype.itemsize
+    )
+    whole_kv = prompt.ids.shape[1] * of_a_token * config.num_hidden_layers
     rows = []
     for candidate in candidates:
         row: dict[str, object] = dict(candidate.columns)
         of = passes[candidate.name]
-        for base in ("unmodified", "keep_1"):
-            by = passes[base]
-            over = "" if base == "unmodified" else "_over_keep_1"
+        for base, over in (("unmodified", ""), (SAME_LINEAR, "_over_same_linear")):
             for what in ("ttft", "decode_step", "generation"):
-                row[f"{what}_speedup{over}"] = getattr(by, f"{what}_s") / getattr(of, f"{what}_s")
+                row[f"{what}_speedup{over}"] = getattr(passes[base], f"{what}_s") / getattr(of, f"{what}_s")
         for first, last in STEPS:
             steps = [done.mean_step_s(first, last) for done in (passes["unmodified"], of)]
             row[steps_column(first, last)] = steps[0] / steps[1] if None not in steps else ""
-        row["kv_share"] = float(of.output.stats.kv_bytes[0].sum() / passes["keep_1"].output.stats.kv_bytes[0].sum())
-        row["disturbed"] = any(passes[name].disturbed for name in ("unmodified", "keep_1", candidate.name))
+        row["prompt_kv"] = float(of.output.stats.kv_bytes[0].sum()) / whole_kv
+        row["disturbed"] = any(passes[name].disturbed for name in ("unmodified", SAME_LINEAR, candidate.name))
         rows.append(row)
     return rows
 

@@ -32,7 +32,7 @@ from lazyllm import Importance, LazyLLMError, PruningSchedule
 # Where searches start besides the reference: early and even stages did well wherever they were tried.
 _STARTS = ("20%:0.3,50%:0.55", "13%:0.6,27%:0.6,50%:0.6", "23%:0.5,50%:0.5")
 # Parts of the importance to start from where they are searched.
-_PARTS = ({"pooling": 31}, {"queries": 8, "pooling": 7, "layers": 3, "first": 4})
+_PARTS = ({"pooling": 31}, {"queries": 8, "pooling": 7, "layers": 3, "first": 4, "bonus": 1.5})
 _BAR = "{desc} {percentage:3.0f}%|{bar}| {elapsed}<{remaining}{postfix}"
 
 

@@ -75,7 +75,7 @@ def test_it_measures_all_methods_and_goes_on_where_it_stopped(weights, records, 
     assert (out / "speed_lazyllm.csv").read_text() == "measured earlier\n"
     assert {path.name for path in out.glob("speed_*.csv")} == {
         f"speed_{method}.csv"
-        for method in ("lazyllm", "random_drop", "static_pruning", "prompt_compression", "gemfilter", "fastkv")
+        for method in ("lazyllm", "lazyllm+", "random_drop", "static_pruning", "prompt_compression", "gemfilter", "fastkv")
     }
     table = (out / "report" / "table1.md").read_text()
     for method in ("baseline", "random_drop", "static_pruning", "prompt_compression", "lazyllm"):
