@@ -10,6 +10,7 @@ import csv
 import itertools
 import json
 import random
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from statistics import fmean
@@ -102,12 +103,8 @@ def times(
     decode, config = Decoder(model, tokens), model.config.get_text_config()
 
     def unmodified(same_linear: bool) -> Pass:
-        detours = few_rows.detours(model) if same_linear else []
-        try:
+        with few_rows.fast(model) if same_linear else nullcontext():
             return timed(UNMODIFIED, prompt, decode, 0)
-        finally:
-            for detour in detours:
-                detour.remove()
 
     takes = {name: partial(unmodified, name == SAME_LINEAR) for name in ("unmodified", SAME_LINEAR)}
     for candidate in candidates:

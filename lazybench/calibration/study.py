@@ -59,7 +59,7 @@ class Study:
         prompts = [prompt.ids for prompt in self._prompts.values()]
         self._lengths = [ids.shape[1] for ids in prompts]
         measured = folder.times(lambda: times.measure(model, max(prompts, key=lambda ids: ids.shape[1])))
-        self._times = Times.fit(measured[times.PROMPT], measured[times.STEP], self._layers)
+        self._times = Times.fit(measured, self._layers)
         self._searches: dict[tuple[str, float], Search] = {}
         self._scaled: dict[float, dict[str, PruningSchedule]] = {}
         for speedup in setup.speedups:

@@ -17,14 +17,14 @@ from transformers import PreTrainedModel
 
 import lazyllm
 from lazybench.model.decoding import synchronize
-from lazyllm import PruningSchedule
+from lazyllm import PruningSchedule, few_rows
 
 # Token counts to time, as parts of the longest prompt, and rows of a decode step: the newest token and revived ones.
 _PARTS = (1, 0.75, 0.5, 0.375, 0.25, 0.125, 0.0625)
 _LEAST = 16
 _ROWS = (1, 2, 3, 4, 6, 8, 12, 16, 32, 64, 128)
 _ROUNDS = 3
-PROMPT, STEP = "prompt", "step"
+PROMPT, STEP, UNMODIFIED_STEP = "prompt", "step", "unmodified step"
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,8 @@ class Times:
         linear: seconds a token.
         quadratic: seconds a pair of tokens.
         layers: number of decoder layers.
-        step: seconds of a decode step that computes so many rows in every layer, by their number, increasing.
+        step: seconds of LazyLLM's decode step that computes so many rows in every layer, by their number, increasing.
+        unmodified_step: seconds of the unmodified model's decode step.
     """
 
     fixed: float
@@ -46,22 +47,23 @@ class Times:
     quadratic: float
     layers: int
     step: Mapping[int, float]
+    unmodified_step: float
 
     @classmethod
-    def fit(cls, prompt: Mapping[int, float], step: Mapping[int, float], layers: int) -> Times:
+    def fit(cls, measured: Mapping[str, Mapping[int, float]], layers: int) -> Times:
         """The curve with non-negative parts that is nearest to measured times of prompts, each by its relative error.
 
         Args:
-            prompt: seconds to prefill so many tokens.
-            step: seconds of a decode step of so many rows.
+            measured: what `measure` gives.
             layers: number of decoder layers.
         """
-        counts, measured = np.asarray(list(prompt), dtype=float), np.asarray(list(prompt.values()))
-        terms = np.stack([np.ones_like(counts), counts, counts**2], axis=1) / measured[:, None]
+        step, prompt = dict(sorted(measured[STEP].items())), measured[PROMPT]
+        counts, seconds = np.asarray(list(prompt), dtype=float), np.asarray(list(prompt.values()))
+        terms = np.stack([np.ones_like(counts), counts, counts**2], axis=1) / seconds[:, None]
         # Of one size, which is what the solver expects.
         sizes = terms.max(axis=0)
-        found, _ = nnls(terms / sizes, np.ones_like(measured))
-        return cls(*(float(value) for value in found / sizes), layers, dict(sorted(step.items())))
+        found, _ = nnls(terms / sizes, np.ones_like(seconds))
+        return cls(*(float(value) for value in found / sizes), layers, step, measured[UNMODIFIED_STEP][1])
 
     def seconds(self, tokens: int) -> float:
         """Time to prefill `tokens` tokens with every layer."""
@@ -82,7 +84,7 @@ class Times:
 
     def whole(self, tokens: int, answer_tokens: int) -> float:
         """Time of the unmodified model's whole generation of so many tokens."""
-        return self.seconds(tokens) + (answer_tokens - 1) * self.step[1]
+        return self.seconds(tokens) + (answer_tokens - 1) * self.unmodified_step
 
     def pruned(self, schedule: PruningSchedule, tokens: int, answer_tokens: int, step: float) -> float:
         """Ideal time of a whole generation whose mean decode step takes `step` seconds."""
@@ -126,14 +128,15 @@ def measure(model: PreTrainedModel, ids: torch.Tensor) -> dict[str, dict[int, fl
 
     Returns:
         `prompt`: what the unmodified model takes for its first token, by how many tokens of the prompt it is given;
-        `step`: what LazyLLM's engine takes for a decode step at the prompt's end, by the rows it computes in every
-        layer, nothing being pruned.
+        `step`: what LazyLLM takes for a decode step at the prompt's end, by the rows it computes in every layer, all
+        tokens being kept; `unmodified step`: what the unmodified model takes for one there, of one row.
     """
     longest = ids.shape[1]
     ids = ids.to(model.device)
     counts = sorted({min(longest, max(_LEAST, int(part * longest))) for part in _PARTS})
     rows = [n for n, used in zip(_ROWS, accumulate(_ROWS), strict=True) if used <= longest // 2] or [1]
-    taken: dict[str, dict[int, list[float]]] = {PROMPT: {n: [] for n in counts}, STEP: {n: [] for n in rows}}
+    kinds = {PROMPT: counts, STEP: rows, UNMODIFIED_STEP: [1]}
+    taken: dict[str, dict[int, list[float]]] = {what: {n: [] for n in of} for what, of in kinds.items()}
     for round_ in range(_ROUNDS + 1):
         for count in counts:
             seconds, _ = _timed(model, ids[:, :count], None)
@@ -141,7 +144,11 @@ def measure(model: PreTrainedModel, ids: torch.Tensor) -> dict[str, dict[int, fl
                 taken[PROMPT][count].append(seconds)
         # The prompt's last tokens come in steps of so many rows, so that no more positions are needed than it has.
         start, *pieces = ids.split([longest - sum(rows), *rows], dim=1)
-        with lazyllm.enable(model, ()):
+        _, cache = _timed(model, start, None)
+        seconds, _ = _timed(model, pieces[0], cache)
+        if round_:
+            taken[UNMODIFIED_STEP][1].append(seconds)
+        with lazyllm.enable(model, ()), few_rows.fast(model):
             _, cache = _timed(model, start, None)
             for count, piece in zip(rows, pieces, strict=True):
                 seconds, cache = _timed(model, piece, cache)

@@ -39,7 +39,7 @@ def test_a_calibration_writes_all_that_it_found(calibrations):
         same = tried[(tried["half"] == row["half"]) & (tried["speedup"] == row["speedup"]) & tried["complete"]]
         fast = same[same["speedup_with_revivals"] >= row["speedup"] - 1e-3]
         assert fast["kl"].min() == pytest.approx(row["found_kl"], rel=1e-3)
-    times = Times(0, 0.001, 0, 6, TIMES["step"])
+    times = Times(0, 0.001, 0, 6, TIMES["step"], 0.001)
     for _, row in tried.iterrows():
         # Of whole generations; without revivals all would be faster than asked.
         assert row["speedup_with_revivals"] <= times.speedup(PruningSchedule.parse(row["schedule"]), [300], 16) * 1.03

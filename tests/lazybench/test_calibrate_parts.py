@@ -25,7 +25,7 @@ from lazybench.errors import LazyBenchError
 from lazyllm import Importance, PruningSchedule
 
 STEP = {1: 0.01, 11: 0.02}
-TIMES = Times(fixed=0.01, linear=1e-4, quadratic=1e-8, layers=16, step=STEP)
+TIMES = Times(fixed=0.01, linear=1e-4, quadratic=1e-8, layers=16, step=STEP, unmodified_step=0.02)
 LENGTHS = (900, 2000, 3500)
 REFERENCE = PruningSchedule([(5, 0.7), (10, 0.5)])
 EQ1 = Importance()
@@ -38,14 +38,18 @@ def _space(speedup, times=TIMES, lengths=LENGTHS, searched=False, answer_tokens=
     return Space(times, lengths, answer_tokens, speedup, EQ1, searchable(EQ1) if searched else {})
 
 
+def _fit(prompt):
+    return Times.fit({"prompt": prompt, "step": STEP, "unmodified step": {1: 0.02}}, 4)
+
+
 def _near(schedule, speedup, times=TIMES):
     return times.speedup(schedule, LENGTHS) == pytest.approx(speedup, rel=0.01)
 
 
 @pytest.mark.parametrize("parts", [(0.02, 1e-4, 1e-8), (0.0, 3e-4, 0.0), (0.5, 0.0, 2e-9)])
 def test_times_on_a_curve_give_back_the_curve(parts):
-    curve, tokens = Times(*parts, layers=4, step=STEP), [16, 200, 700, 1500, 4000]
-    found = Times.fit({count: curve.seconds(count) for count in tokens}, STEP, 4)
+    curve, tokens = Times(*parts, layers=4, step=STEP, unmodified_step=0.02), [16, 200, 700, 1500, 4000]
+    found = _fit({count: curve.seconds(count) for count in tokens})
     assert found.layers == 4
     for count in (16, 1000, 4000):
         assert found.seconds(count) == pytest.approx(curve.seconds(count), rel=1e-6)
@@ -53,26 +57,26 @@ def test_times_on_a_curve_give_back_the_curve(parts):
 
 
 def test_times_have_no_negative_parts():
-    found = Times.fit({100: 1.0, 200: 0.9, 400: 1.1}, STEP, 4)
+    found = _fit({100: 1.0, 200: 0.9, 400: 1.1})
     assert min(found.fixed, found.linear, found.quadratic) >= 0
 
 
 def test_a_speedup_by_hand():
-    times = Times(fixed=0.0, linear=1.0, quadratic=0.0, layers=4, step=STEP)
+    times = Times(fixed=0.0, linear=1.0, quadratic=0.0, layers=4, step=STEP, unmodified_step=0.02)
     schedule = PruningSchedule([(0, 0.5), (2, 0.5)])
     # Layer 0 sees 100 tokens, layers 1 and 2 see 50, layer 3 sees 25.
     assert times.speedup(schedule, [100]) == pytest.approx(400 / 225)
-    squared = Times(fixed=1.0, linear=0.0, quadratic=1.0, layers=4, step=STEP)
+    squared = Times(fixed=1.0, linear=0.0, quadratic=1.0, layers=4, step=STEP, unmodified_step=0.02)
     of_100, of_10 = (4 * 10001, 10001 + 2 * 2501 + 626), (4 * 101, 101 + 2 * 26 + 10)
     assert squared.speedup(schedule, [100, 10]) == pytest.approx((of_100[0] + of_10[0]) / (of_100[1] + of_10[1]))
     assert times.speedup(PruningSchedule(), [100, 10]) == 1
-    # With five decode steps, first as fast as the unmodified model's and then half as fast.
-    assert times.speedup(schedule, [100], 6) == pytest.approx((400 / 4 + 5 * 0.01) / (225 / 4 + 5 * 0.01))
-    assert times.speedup(schedule, [100], 6, 0.02) == pytest.approx((400 / 4 + 5 * 0.01) / (225 / 4 + 5 * 0.02))
+    # With five decode steps, first of one row and then of more.
+    assert times.speedup(schedule, [100], 6) == pytest.approx((400 / 4 + 5 * 0.02) / (225 / 4 + 5 * 0.01))
+    assert times.speedup(schedule, [100], 6, 0.03) == pytest.approx((400 / 4 + 5 * 0.02) / (225 / 4 + 5 * 0.03))
 
 
 def test_a_decode_step_by_hand():
-    times = Times(fixed=0.0, linear=1.0, quadratic=0.0, layers=2, step={1: 1.0, 3: 2.0, 5: 5.0})
+    times = Times(fixed=0.0, linear=1.0, quadratic=0.0, layers=2, step={1: 1.0, 3: 2.0, 5: 5.0}, unmodified_step=1.0)
     assert times.step_of(torch.tensor([[1, 1]])) == 1
     assert times.step_of(torch.tensor([[1, 2], [3, 4]])) == pytest.approx((1 + 1.5 + 2 + 3.5) / 4)
     assert times.step_of(torch.tensor([[9, 9]])) == pytest.approx(5 + 4 * (5 - 1) / 4)
@@ -84,7 +88,8 @@ def test_measured_times_are_of_parts_of_the_prompt(tiny_model):
     found = measure(model, torch.full((1, 80), 5))
     assert sorted(found["prompt"]) == [16, 20, 30, 40, 60, 80]
     assert sorted(found["step"]) == [1, 2, 3, 4, 6, 8, 12]
-    assert min(*found["prompt"].values(), *found["step"].values()) > 0
+    assert sorted(found["unmodified step"]) == [1]
+    assert min(seconds for by in found.values() for seconds in by.values()) > 0
     assert sorted(measure(model, torch.full((1, 2), 5))["step"]) == [1]
 
 
@@ -235,7 +240,7 @@ def test_what_is_not_in_a_space():
 
 
 def test_the_first_layer_alone_is_in_a_space():
-    times = Times(fixed=0.0, linear=1.0, quadratic=0.0, layers=4, step=STEP)
+    times = Times(fixed=0.0, linear=1.0, quadratic=0.0, layers=4, step=STEP, unmodified_step=0.02)
     space = _space(3.5, times, [100])
     assert space.deepest == 0
     assert space.parameters(Candidate(PruningSchedule([(0, 0.05)]), EQ1), 1) is not None

@@ -19,7 +19,7 @@ from lazybench.errors import LazyBenchError
 from lazybench.model.decoding import Decoder
 from lazyllm import Importance, LazyLLMError, PruningSchedule
 
-TIMES = Times(fixed=0.01, linear=1e-4, quadratic=1e-8, layers=16, step={1: 0.001, 11: 0.002})
+TIMES = Times(fixed=0.01, linear=1e-4, quadratic=1e-8, layers=16, step={1: 0.001, 11: 0.002}, unmodified_step=0.001)
 LENGTHS = (900, 2000, 3500)
 EQ1 = Importance()
 

@@ -15,6 +15,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from lazybench.data import sample
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "gpu_report"
+OTHERS = ("random_drop", "static_pruning", "prompt_compression")  # of the paper
 
 
 @pytest.fixture
@@ -74,11 +75,10 @@ def test_it_measures_all_methods_and_goes_on_where_it_stopped(weights, records, 
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     assert (out / "speed_lazyllm.csv").read_text() == "measured earlier\n"
     assert {path.name for path in out.glob("speed_*.csv")} == {
-        f"speed_{method}.csv"
-        for method in ("lazyllm", "lazyllm+", "random_drop", "static_pruning", "prompt_compression", "gemfilter", "fastkv")
+        f"speed_{method}.csv" for method in ("lazyllm", "lazyllm+", *OTHERS, "gemfilter", "fastkv")
     }
     table = (out / "report" / "table1.md").read_text()
-    for method in ("baseline", "random_drop", "static_pruning", "prompt_compression", "lazyllm"):
+    for method in ("baseline", "lazyllm", *OTHERS):
         assert table.count(f"| {method}") == 7, table  # a line a task, and their mean
     assert (
         (out / "command.txt").read_text().startswith("scripts/gpu_report --weights WEIGHTS --records RECORDS --out OUT")
