@@ -25,7 +25,9 @@ _SIGNIFICANCE = 0.1
 _LEAST_RECORDS = 8
 _RANDOM_TRIALS = 8
 # So many candidates are measured beyond the time, where none before has been fast enough with what it revived.
-_MOST_LATE = 8
+_MOST_LATE = 24
+# Schedules are fitted to the speedup, and revivals to the schedule: nobody sees a difference this small.
+_ENOUGH = 0.995
 # A candidate that was too slow is tried again with its decode steps thought to be so much slower than they were.
 _SLACK = 1.02
 _SLOWNESS = "decode step over one without revivals"
@@ -112,7 +114,7 @@ class Search:
     @property
     def best(self) -> Trial | None:
         """The complete trial of least harm among those that are fast enough."""
-        fast = (trial for trial in self.trials if trial.complete and trial.speedup >= self._space.speedup)
+        fast = (trial for trial in self.trials if trial.complete and trial.speedup >= _ENOUGH * self._space.speedup)
         return min(fast, key=lambda trial: trial.kl, default=None)
 
     def start_from(self, candidates: Sequence[Candidate], step: float = 1.0) -> None:
@@ -176,7 +178,7 @@ class Search:
         slowness = fmean(steps) if steps else 1.0
         trial.set_user_attr(_SLOWNESS, slowness)
         if len(values) == len(self._records):
-            short = self._space.speedup / self._space.speedup_of(candidate.schedule, slowness) - 1
+            short = _ENOUGH * self._space.speedup / self._space.speedup_of(candidate.schedule, slowness) - 1
             # Whatever is fast enough is better than anything that is not.
             self._study.tell(trial, fmean(values) + (_TOO_SLOW * short if short > 0 else 0))
             if short > 0:

@@ -85,12 +85,12 @@ def test_a_search_counts_what_is_revived(tmp_path):
     # As fast as asked only without what it revives; then tried again, stronger.
     assert [trial.candidate.schedule.stages[0].layer for trial in (slow, again)] == [2, 2]
     assert again.candidate.schedule.stages[0].keep < slow.candidate.schedule.stages[0].keep
-    assert slow.speedup < 2 <= again.speedup
+    assert slow.speedup < 1.99 <= again.speedup
     assert TIMES.speedup(slow.candidate.schedule, LENGTHS, 40) == pytest.approx(2, rel=1e-3)
     step = TIMES.step_of(reviving(slow.candidate, 1).rows)
     assert step == pytest.approx((3 * 0.001 + 13 * 0.0012) / 16)
     assert slow.speedup == pytest.approx(TIMES.speedup(slow.candidate.schedule, LENGTHS, 40, step))
-    fast = [trial for trial in ended if trial.complete and trial.speedup >= 2]
+    fast = [trial for trial in ended if trial.complete and trial.speedup >= 1.99]
     assert search.best == min(fast, key=lambda trial: trial.kl)
     assert search.best.kl > slow.kl or slow not in fast
     assert _search(tmp_path / "log", answer_tokens=40).trials == ended

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from calibrating import TIMES
 from omegaconf import OmegaConf
 from support import folders, rows
 
@@ -158,7 +159,7 @@ def test_harm_is_the_cpus(bench, device, importance):
             found.model, lambda record: ((prompt := found.job.prompt(record)), decoder_for(found.model, prompt)), 5
         )
         return [
-            measured.of(Candidate(schedule, importance), record)
+            measured.of(Candidate(schedule, importance), record).kl
             for schedule in (PruningSchedule(), PruningSchedule([(0, 0.7), (2, 0.3)]))
             for record in records
         ]
@@ -169,8 +170,9 @@ def test_harm_is_the_cpus(bench, device, importance):
 def test_the_times_of_parts_of_a_prompt(bench, device):
     found, records = bench("baseline", device.name)
     measured = measure(found.model, found.job.prompt(records[0]).ids[:, :80])
-    assert sorted(measured) == [16, 20, 30, 40, 60, 80]
-    assert Times.fit(list(measured), list(measured.values()), 4).seconds(80) > 0
+    assert sorted(measured["prompt"]) == [16, 20, 30, 40, 60, 80]
+    assert sorted(measured["step"]) == [1, 2, 3, 4, 6, 8, 12]
+    assert Times.fit(measured, 4).seconds(80) > 0
 
 
 def test_all_that_speed_times(bench, device):
@@ -202,8 +204,7 @@ def test_the_command_line(run, device, tmp_path):
 
 @pytest.mark.slow
 def test_the_command_lines_that_measure(lazybench, device, tiny_model, tmp_path, monkeypatch):
-    times = {count: count / 1000 for count in (16, 100, 300)}
-    monkeypatch.setattr("lazybench.calibration.times.measure", lambda _, ids: times)
+    monkeypatch.setattr("lazybench.calibration.times.measure", lambda _, ids: TIMES)
     model = (
         f"model.path={tiny_model}",
         "model.name=tiny",

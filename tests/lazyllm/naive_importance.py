@@ -27,11 +27,11 @@ ALONE = {
     "value_norm": {"value_norm": True},
     "first": {"first": 3},
     "last": {"last": 4},
-    "bonus": {"bonus": 1.5},
+    "bonus": {"bonus": 1.1},
     "cap": {"cap": 1},
 }
 ALL = {"queries": 2, "pooling": 3, "heads": "max", "layers": 2, "value_norm": True, "first": 1, "last": 3}
-ALL |= {"bonus": 1.25, "cap": 2}
+ALL |= {"bonus": 1.05, "cap": 2}
 
 
 def run(
