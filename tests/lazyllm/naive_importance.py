@@ -27,7 +27,7 @@ ALONE = {
     "value_norm": {"value_norm": True},
     "first": {"first": 3},
     "last": {"last": 4},
-    "bonus": {"bonus": 1.1},
+    "bonus": {"bonus": 1.5},
     "cap": {"cap": 1},
 }
 ALL = {"queries": 2, "pooling": 3, "heads": "max", "layers": 2, "value_norm": True, "first": 1, "last": 3}
