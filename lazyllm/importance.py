@@ -48,7 +48,8 @@ class Importance(Selection, checked=False, parallel=True):
         bonus: in a later step a token that is computed in the next layer already ranks as if it were so many times as
             important, at least 1: one that was left behind must be worth the time that its revival takes.
         cap: at most so many tokens that were left behind are revived at a stage in a step, the most important. Computed
-            ones take the places of the others, as far as there are any. None means any number.
+            ones take the places of the others, as far as there are any. Tokens that always go on, and once found no
+            room, count as well. None means any number.
 
     Raises:
         LazyLLMError: a value out of range.
