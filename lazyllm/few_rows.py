@@ -62,7 +62,7 @@ def _linear(module: nn.Linear, forward: Callable[[torch.Tensor], torch.Tensor], 
     weight, bias = module._parameters["weight"], module._parameters["bias"]
     if not 0 < count <= _FEW or rows.dtype != torch.float32 or type(weight) is not nn.Parameter or not rows.is_cpu:
         return forward(rows)
-    flat = rows.view(count, width) if rows.is_contiguous() else rows.reshape(count, width)
+    flat = rows.reshape(count, width)
     if count == 1:
         product = nn.functional.linear(weight, torch.cat([flat, flat]))[:, 0].contiguous()
     else:

@@ -136,17 +136,18 @@ class Importance(Selection, checked=False, parallel=True):
             for part in (slice(min(self.first, self.cache.prompt_length)), slice(-last, None)):
                 importance[part] = protected[part]
             self.importance = importance.masked_fill(~active, -1)
-        if self.cap is None or self.cache.prefilling:
-            return super().survivors(layer, count)
-        return self._capped(layer, count, self.cap)
+        if self.cap is not None and not self.cache.prefilling:
+            count = min(count, self._cap_revived(layer, self.cap))
+        return super().survivors(layer, count)
 
-    def _capped(self, layer: int, count: int, cap: int) -> torch.Tensor:
-        """The `count` most important positions, fewer where too few are computed, at most `cap` of them revived."""
-        newest = self.cache.total - 1
-        ranked = self.importance[:newest].sort(descending=True, stable=True).indices
-        revived = self.uncomputed(layer)[ranked] & (ranked < self.cache.seen)
-        may = (self.importance[ranked] >= 0) & (~revived | (revived.cumsum(0) <= cap))
-        return torch.cat([ranked[may][: count - 1].sort().values, ranked.new_full((1,), newest)])
+    def _cap_revived(self, layer: int, cap: int) -> int:
+        """Rank only the `cap` most important of the tokens that were left behind; returns how many can go on."""
+        left_behind = self.uncomputed(layer)
+        left_behind[self.cache.seen :] = False
+        ranked = torch.where(left_behind, self.importance, -1).sort(descending=True, stable=True).indices
+        excess = left_behind.index_fill(0, ranked[:cap], False)
+        self.importance = self.importance.masked_fill(excess, -1)
+        return int((self.importance >= 0).sum())
 
     def _latest(self, layer: int, query: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
         """The last queries of a layer, (1, heads, queries, head_dim), and whom each sees, bool (queries, n_keys)."""

@@ -161,9 +161,9 @@ def check_survivors(selection: Selection, survivors: object, segment: Segment) -
         "lets position {} go on, which is not active there": ~torch.isin(survivors, selection.cache.active(segment)),
     }
     if not selection.revives:
-        left_behind = selection.cache.uncomputed(segment).to(survivors.device)[: selection.cache.seen]
-        left_behind = torch.isin(survivors, left_behind.nonzero())
-        faults[f"revives position {{}}, though {name}.revives is False"] = left_behind
+        uncomputed = selection.cache.uncomputed(segment).to(survivors.device)[survivors.clamp(0, newest)]
+        revived = uncomputed & (survivors < selection.cache.seen)
+        faults[f"revives position {{}}, though {name}.revives is False"] = revived
     found = torch.stack([fault.any() for fault in faults.values()]).tolist()
     if any(found):
         what, fault = list(faults.items())[found.index(True)]

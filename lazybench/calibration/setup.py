@@ -25,6 +25,8 @@ from lazybench.store.run_folder import digest
 from lazyllm import Importance
 
 _SEARCH = "search"
+# What a folder keeps of each record and of the model's times: another number where that changes.
+_MEASURES = 2
 
 
 @dataclass(frozen=True)
@@ -119,6 +121,7 @@ class Setup:
         decisive["where"] = {key: value for key, value in where.items() if key != "commit"}
         decisive["facts"] = {record.dataset: asdict(self.facts[record.dataset]) for record in self.records}
         decisive["results_version"] = RESULTS_VERSION
+        decisive["measures"] = _MEASURES
         return Path(config.output, config.model.name, config.data.name, config.task, digest(decisive))
 
     def of_half(self, half: str) -> list[Record]:

@@ -10,9 +10,9 @@ from lazybench.config import SpeedConfig
 from lazybench.errors import LazyBenchError
 from lazybench.report.console import frame_table
 from lazybench.speed import plot
-from lazybench.speed.measures import MEMORY_TOKENS, STEPS, by_layer, measure, steps_column, subjects_of
+from lazybench.speed.measures import STEPS, by_layer, measure, steps_column, subjects_of
 from lazybench.speed.profiling import write_profile
-from lazybench.speed.subjects import METHOD, WHOLE, Subjects
+from lazybench.speed.subjects import MEMORY_TOKENS, METHOD, WHOLE, Subjects
 from lazybench.store.writing import writing
 
 

@@ -26,8 +26,6 @@ Times = Mapping[str | int, Pass]
 
 # Decode steps get cheaper as fewer tokens are revived: from which step to which they are shown.
 STEPS = ((1, 8), (9, 32), (33, None))
-# Memory peaks in prefilling; these show what decoding holds on top, before the caches grow.
-MEMORY_TOKENS = 16
 
 
 def subjects_of(config: SpeedConfig) -> list[Subjects]:
@@ -98,8 +96,7 @@ def _row(subjects: Subjects, repeats: int) -> dict[str, float]:
             f"other work on this machine disturbed each of the {len(rounds)} repeats: end it and measure again, or set "
             "cpu_share=0 to take the times as they are"
         )
-    few = subjects.untimed(min(MEMORY_TOKENS, subjects.decode.max_new_tokens))
-    memory = {name: few.memory(name) for name in (WHOLE, METHOD)}
+    memory = subjects.memory
     prompt_kv = [sum(of.kv[0]) / 1e6 if of.kv else None for of in memory.values()]
     return {
         **_summary(times, subjects.counts),
@@ -119,10 +116,8 @@ def by_layer(subjects: Subjects) -> pd.DataFrame:
         `tokens` of the prompt, `pass`, `step` (0 is prefilling), `layer`; `kv_mb`, what its keys and values take after
         the step, and `peak_mb`, the most that the pass has allocated while the layer ran; empty where not known.
     """
-    few = subjects.untimed(min(MEMORY_TOKENS, subjects.decode.max_new_tokens))
     rows = []
-    for name in (WHOLE, METHOD):
-        memory = few.memory(name)
+    for name, memory in subjects.memory.items():
         for step, peaks in enumerate(memory.peaks):
             for layer, peak in enumerate(peaks):
                 kv_mb = memory.kv[step][layer] / 1e6 if step < len(memory.kv) else None

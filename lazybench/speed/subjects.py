@@ -17,6 +17,8 @@ from lazybench.speed.memory import Memory, measure
 from lazyllm.anatomy import dissect
 from lazyllm.errors import LazyLLMError
 
+# Memory peaks in prefilling; these show what decoding holds on top, before the caches grow.
+MEMORY_TOKENS = 16
 # Names of passes; those of the unmodified model on part of the prompt are token counts.
 WHOLE, METHOD, KEEP_1, EAGER, FLASH = "unmodified", "method", "keep_1", "eager", "flash_attention_2"
 
@@ -68,7 +70,13 @@ class Subjects:
             others.append(FLASH)
         return runs | {attention: partial(self._with_attention, attention) for attention in others}
 
-    def memory(self, name: str) -> Memory:
+    @cached_property
+    def memory(self) -> dict[str, Memory]:
+        """The memory that the unmodified model and the method take in prefilling and the first steps, by name."""
+        few = self.untimed(min(MEMORY_TOKENS, self.decode.max_new_tokens))
+        return {name: few._memory(name) for name in (WHOLE, METHOD)}
+
+    def _memory(self, name: str) -> Memory:
         """The memory that one of the `runs` takes; keys and values also where LazyLLM's engine holds them."""
         passes: list[Pass] = []
         run = self.runs()[name]

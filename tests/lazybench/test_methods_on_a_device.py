@@ -185,7 +185,7 @@ def test_all_that_speed_times(bench, device):
     whole = done[WHOLE].output.tokens
     assert done[KEEP_1].output.tokens == done[EAGER].output.tokens == whole
     assert done[30].output.tokens == Decoder(found.model, 1)(subjects.prompt.ids[:, :30])
-    assert subjects.memory(METHOD).peak > 0
+    assert subjects.memory[METHOD].peak > 0
 
 
 def test_the_command_line(run, device, tmp_path):
