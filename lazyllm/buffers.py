@@ -30,6 +30,16 @@ class GrowingTensor:
         self.length = max(self.length, length)
         return self._data.narrow(self.dim, 0, self.length)
 
+    def borrow(self, piece: torch.Tensor) -> None:
+        """Begin with `piece` itself, until `own` copies it: meanwhile there is one of it."""
+        self.length = self._room = piece.shape[self.dim]
+        self._data = piece
+
+    def own(self) -> None:
+        """Copy what was borrowed, with room to spare."""
+        piece, self._data, self.length, self._room = self._data, None, 0, 0
+        self.append(piece)
+
     def append(self, piece: torch.Tensor) -> None:
         """Write `piece` behind what is there."""
         start, size = self.length, piece.shape[self.dim]

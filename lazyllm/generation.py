@@ -84,6 +84,7 @@ class Generation:
                 raise LazyLLMError(f"the model ran {ran} decoder layers: this is not supported")
             for sequence in self._live:
                 sequence.end_step()
+            self._inputs.end_step()
             self.packing.advance()
             self._broken = False
         finally:

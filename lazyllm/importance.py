@@ -29,7 +29,7 @@ class Importance(Selection, checked=False, parallel=True):
 
     If more tokens always go on than the stage keeps, the newest of them do. Only Eq. 1 is LazyLLM as published; reports
     call any other importance `lazyllm+`. A subclass may add parts. The `search` in a field's metadata
-    holds the values that `lazybench calibrate` tries for it.
+    holds the values that `lazybench calibrate` tries for it; `revival` says that it changes nothing in prefilling.
 
     Attributes:
         queries: `q` runs over the last so many queries of the layer, not the newest token's alone; their own tokens
@@ -62,8 +62,8 @@ class Importance(Selection, checked=False, parallel=True):
     value_norm: bool = field(default=False, metadata={"search": (False, True)})
     first: int = field(default=0, metadata={"search": (0, 4)})
     last: int = field(default=1, metadata={"search": (1, 8, 32)})
-    bonus: float = field(default=1.0, metadata={"search": (1.0, 1.5, 2.0, 4.0)})
-    cap: int | None = field(default=None, metadata={"search": (None, 16, 4)})
+    bonus: float = field(default=1.0, metadata={"search": (1.0, 1.5, 2.0, 4.0), "revival": True})
+    cap: int | None = field(default=None, metadata={"search": (None, 16, 4), "revival": True})
 
     def __post_init__(self) -> None:
         for name, least in (("queries", 1), ("pooling", 1), ("layers", 1), ("first", 0), ("last", 1)):
@@ -78,9 +78,14 @@ class Importance(Selection, checked=False, parallel=True):
             raise LazyLLMError(f"importance value_norm={self.value_norm!r} must be true or false")
         if not isinstance(self.bonus, int | float) or isinstance(self.bonus, bool) or not 1 <= self.bonus < math.inf:
             raise LazyLLMError(f"importance bonus={self.bonus!r} must be a number, at least 1")
+        self.bonus = float(self.bonus)
         if self.cap is not None and (not isinstance(self.cap, int) or isinstance(self.cap, bool) or self.cap < 0):
-            raise LazyLLMError(f"importance cap={self.cap!r} must be a whole number, at least 0, or None")
-        self.revives = self.cap != 0
+            raise LazyLLMError(f"importance cap={self.cap!r} must be a whole number, at least 0, or None (null)")
+
+    @property
+    def revives(self) -> bool:
+        """Whether a token that was left behind may go on in a later step."""
+        return self.cap != 0
 
     def copy_for(self, cache: TokenCache) -> Selection:
         own = super().copy_for(cache)

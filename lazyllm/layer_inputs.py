@@ -14,6 +14,8 @@ from lazyllm.tokens import Segment, TokenCache
 _TOKEN_DIM = {"position_embeddings": -2, "position_ids": -1, "cache_position": -1, "per_layer_input": -2}
 # What each layer is given of its own, (1, tokens, features), made for it alone.
 _OWN = "per_layer_input"
+# What the model makes and holds for the time of a pass.
+_MADE = "position_embeddings"
 
 
 class LayerInputs:
@@ -34,6 +36,7 @@ class LayerInputs:
         self._first_with_table: set[int] = set()
         self._gathered: dict[tuple[int, int], Any] = {}
         self._step_objects: dict[int, _Table] = {}
+        self._borrowed: list[_Table] = []
 
     def begin_step(self, sequences: list[TokenCache]) -> None:
         """Start a pass with new tokens of these sequences, one sequence after the other."""
@@ -46,6 +49,13 @@ class LayerInputs:
             self._arrived += tokens.new
         if self._places is None:
             self._unplaced.clear()
+
+    def end_step(self) -> None:
+        """Keep what the model made for the pass; a second copy before would be one more where memory is highest."""
+        for table in self._borrowed:
+            for part in table.parts:
+                part.own()
+        self._borrowed.clear()
 
     def stay(self, layer: int, segments: list[Segment]) -> bool:
         """Whether `layer` needs nothing done to its arguments in a decoding step."""
@@ -95,6 +105,8 @@ class LayerInputs:
             if table is None:
                 table = _Table(name)
                 self._first_with_table.add(layer)
+                if name == _MADE:
+                    self._borrowed.append(table)
             self._tables[name, layer] = table
         if name != _OWN:  # another may be made where it was
             self._step_objects[id(value)] = table
@@ -143,10 +155,14 @@ class _Table:
         for piece in pieces:
             if not isinstance(piece, torch.Tensor) or piece.shape[dim] != arrived - length:
                 raise unsupported(f"the model's {self.name} are not one entry per token")
-        if not self.parts:
+        begins = not self.parts
+        if begins:
             self.parts = [GrowingTensor(dim) for _ in pieces]
         for part, piece in zip(self.parts, pieces, strict=True):
-            part.append(piece)
+            if begins and self.name == _MADE:
+                part.borrow(piece)
+            else:
+                part.append(piece)
 
     def at(self, positions: torch.Tensor) -> Any:
         taken = tuple(part.view.index_select(part.dim, positions.to(part.view.device)) for part in self.parts)

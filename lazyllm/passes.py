@@ -68,7 +68,7 @@ class Passes:
         self._setup = setup
         self._newest_only = newest_only
         self._thread = _Thread()
-        first = next((stage.layer for stage in setup.schedule.stages if stage.keep < 1), len(anatomy.layers))
+        first = next((stage.layer for stage in setup.schedule.pruning), len(anatomy.layers))
         # So many layers give the outputs of all tokens; the last one gives the newest token's alone.
         self._complete = min(first + 1, len(anatomy.layers) - 1)
 

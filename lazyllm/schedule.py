@@ -86,6 +86,11 @@ class PruningSchedule:
         return ",".join(f"{stage.layer}:{stage.keep!r}" for stage in self.stages)
 
     @property
+    def pruning(self) -> tuple[Stage, ...]:
+        """The stages without those that keep everything."""
+        return tuple(stage for stage in self.stages if stage.keep < 1)
+
+    @property
     def fractions(self) -> tuple[float, ...]:
         """Fraction of the prompt that is left after each stage."""
         left, fractions = 1.0, []

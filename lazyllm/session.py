@@ -127,7 +127,7 @@ class Session:
         self._detours.append(Detour(self._anatomy.decoder, "forward", torch.compiler.disable(passes.decode)))
         for index, layer in enumerate(self._anatomy.layers):
             self._detours.append(Detour(layer, "forward", layer_run(index, layer)))
-        if any(stage.keep < 1 for stage in self.schedule.stages):  # else results are to be the unmodified model's
+        if self.schedule.pruning:  # else results are to be the unmodified model's
             self._detours += few_rows.detours(self._model)
 
     def _restore(self) -> None:

@@ -53,10 +53,9 @@ class Segment:
 def partition(schedule: PruningSchedule, num_layers: int) -> list[Segment]:
     """Cut the layers into segments; a stage that keeps everything cuts nothing."""
     segments, start = [], 0
-    for stage in schedule.stages:
-        if stage.keep < 1:
-            segments.append(Segment(range(start, stage.layer + 1), stage))
-            start = stage.layer + 1
+    for stage in schedule.pruning:
+        segments.append(Segment(range(start, stage.layer + 1), stage))
+        start = stage.layer + 1
     segments.append(Segment(range(start, num_layers), None))
     return segments
 

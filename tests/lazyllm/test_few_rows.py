@@ -9,10 +9,14 @@ import families
 import pytest
 import torch
 from torch import nn
+from torch.nn.utils import prune
 
 import lazyllm
 
-pytestmark = pytest.mark.skipif(not torch.backends.mkl.is_available(), reason="only MKL computes few rows so")
+pytestmark = pytest.mark.skipif(
+    not (torch.backends.mkl.is_available() and torch.backends.mkldnn.is_available()),
+    reason="only where PyTorch has MKL and oneDNN few rows are computed so",
+)
 
 
 @pytest.fixture(scope="module")
@@ -20,7 +24,8 @@ def model():
     return families.build("qwen2", num_hidden_layers=3)  # with biases
 
 
-@pytest.mark.parametrize("rows", [1, 2, 3, 7, 8, 40])
+@torch.no_grad()
+@pytest.mark.parametrize("rows", [1, 2, 4, 5, 40, 128, 129])
 def test_few_rows_give_what_they_give_without(model, rows):
     states = torch.randn(1, rows, 48, generator=torch.Generator().manual_seed(rows))
     layers = [module for module in model.modules() if type(module) is nn.Linear and module.in_features == 48]
@@ -36,6 +41,62 @@ def test_few_rows_give_what_they_give_without(model, rows):
         assert parts[0].shape == whole.shape
 
 
+@torch.no_grad()
+@pytest.mark.parametrize(("rows", "expected"), [(3, False), (5, True), (128, True), (129, False)])
+def test_onednn_computes_what_it_is_faster_at(model, rows, expected):
+    def used():
+        with torch.profiler.profile() as profiler:
+            model.lm_head(torch.zeros(1, rows, 48))
+        return any("_linear_pointwise" in event.key for event in profiler.key_averages())
+
+    with lazyllm.enable(model, "0:0.5"):
+        assert used() == expected
+        with torch.backends.mkldnn.flags(enabled=False):
+            assert not used()
+    assert not used()
+
+
+@torch.no_grad()
+def test_autocast_decides_as_ever(model):
+    layers = [model.lm_head, model.model.layers[0].self_attn.q_proj]
+    assert [layer.bias is None for layer in layers] == [True, False]
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        for rows in (1, 3, 40):
+            states = torch.randn(1, rows, 48)
+            expected = [layer(states) for layer in layers]
+            with lazyllm.enable(model, "0:0.5"):
+                found = [layer(states) for layer in layers]
+            assert all(map(torch.equal, found, expected))
+        ids = families.prompt(150)
+        with lazyllm.enable(model, "0:0.5") as lazy:
+            model.generate(ids, max_new_tokens=4, min_new_tokens=4)
+    assert lazy.stats.steps == 4
+
+
+@torch.no_grad()
+def test_weights_that_are_changed_meanwhile_count(model):
+    changed = copy.deepcopy(model)
+    states = torch.randn(1, 5, 48)
+    with lazyllm.enable(changed, "0:0.5"):
+        prune.l1_unstructured(changed.lm_head, "weight", 0.9)
+        found = changed.lm_head(states)
+    assert torch.equal(found, states @ changed.lm_head.weight.T)
+    assert not torch.allclose(found, model.lm_head(states))
+
+
+def test_gradients_flow_where_they_are_asked_for(model):
+    layer = copy.deepcopy(model).lm_head
+    holder = copy.deepcopy(model)
+    with torch.enable_grad(), lazyllm.enable(holder, "0:0.5"):
+        for rows in (1, 3, 40):
+            states = torch.randn(1, rows, 48, requires_grad=True)
+            expected = torch.autograd.grad(layer(states).square().sum(), (states, layer.weight))
+            found = torch.autograd.grad(holder.lm_head(states).square().sum(), (states, holder.lm_head.weight))
+            for ours, theirs in zip(found, expected, strict=True):
+                torch.testing.assert_close(ours, theirs)
+
+
+@torch.no_grad()
 def test_other_dtypes_and_empty_inputs_go_the_usual_way(model):
     layer = model.lm_head
     with lazyllm.enable(model, "0:0.5"), torch.autocast("cpu", dtype=torch.bfloat16):

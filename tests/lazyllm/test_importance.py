@@ -182,6 +182,7 @@ def test_without_parts_it_is_eq1(model, ids):
 
 def test_parts_given_as_in_eq1_are_eq1(model):
     parts = {"queries": 1, "pooling": 1, "heads": "mean", "layers": 1, "value_norm": False, "first": 0, "last": 1}
+    parts |= {"bonus": 1, "cap": None}
     assert lazyllm.Importance(**parts) == lazyllm.Importance()
     assert lazyllm.Importance(**parts).is_eq1
     assert not any(lazyllm.Importance(**changed).is_eq1 for changed in PARTS.values())
@@ -320,12 +321,27 @@ def test_nothing_is_prompt_by_prompt_in_size():
     + [("first", wrong) for wrong in (-1, 0.0, False, "2", None)]
     + [("pooling", 2), ("pooling", 8)]
     + [("heads", wrong) for wrong in ("sum", "", "Max", None, 1)]
-    + [("value_norm", wrong) for wrong in (0, 1, "true", None)],
+    + [("value_norm", wrong) for wrong in (0, 1, "true", None)]
+    + [("bonus", wrong) for wrong in (0.5, 0, -1, True, "2", None, float("inf"), float("nan"))]
+    + [("cap", wrong) for wrong in (-1, 1.0, True, "2")],
 )
 def test_a_part_out_of_range_is_named(part, wrong):
     with pytest.raises(lazyllm.LazyLLMError, match=rf"{part}={wrong!r}") as error:
         lazyllm.Importance(**{part: wrong})
     assert "\n" not in str(error.value)
+
+
+def test_a_subclass_that_never_revives_is_held_to_it(model):
+    class Final(lazyllm.Importance):
+        revives = False
+
+    assert lazyllm.Importance().revives
+    assert not lazyllm.Importance(cap=0).revives
+    assert not Final().revives
+
+
+def test_a_number_is_the_same_bonus_however_it_is_written():
+    assert str(lazyllm.Importance(bonus=2)) == str(lazyllm.Importance(bonus=2.0)) == "bonus:2.0"
 
 
 def test_it_says_what_differs_from_eq1():
