@@ -28,10 +28,12 @@ _RANDOM_TRIALS = 8
 _MOST_LATE = 24
 # Schedules are fitted to the speedup, and revivals to the schedule: nobody sees a difference this small.
 _ENOUGH = 0.995
+# One that falls so far short of the speedup is not measured to the end.
+_HOPELESS = 0.1
 # A candidate that was too slow is tried again with its decode steps thought to be so much slower than they were.
 _SLACK = 1.02
 _SLOWNESS = "decode step over one without revivals"
-# Added to the harm, in nats, for falling short of the speedup as a whole.
+# Added to the harm, in nats, for not being fast enough; as much again for falling short of the speedup as a whole.
 _TOO_SLOW = 100.0
 # So many proposals in a row without a new one: the search has seen all there is.
 _MOST_MISSES = 200
@@ -62,6 +64,10 @@ class Trial:
     speedup: float
     records: int
     complete: bool
+
+
+class OutOfReach(LazyBenchError):
+    """No candidate of a search is fast enough."""
 
 
 class Search:
@@ -117,10 +123,10 @@ class Search:
         fast = (trial for trial in self.trials if trial.complete and trial.speedup >= _ENOUGH * self._space.speedup)
         return min(fast, key=lambda trial: trial.kl, default=None)
 
-    def start_from(self, candidates: Sequence[Candidate], step: float = 1.0) -> None:
-        """Try these before any other, each scaled to the speedup; `step` is how slow decode steps are thought to be."""
+    def start_from(self, candidates: Sequence[Candidate], slowness: float = 1.0) -> None:
+        """Try these before any other, each scaled to the speedup with decode steps of this slowness."""
         for candidate in candidates:
-            if (parameters := self._space.parameters(candidate, step)) is not None:
+            if (parameters := self._space.parameters(candidate, slowness)) is not None:
                 self._study.enqueue_trial(parameters, skip_if_exists=True)
 
     @_quiet()
@@ -135,7 +141,8 @@ class Search:
             tick: called after each record, and with a trial after its last.
 
         Raises:
-            LazyBenchError: no candidate works on this model and these records, or none is fast enough.
+            LazyBenchError: no candidate works on this model and these records.
+            OutOfReach: none is fast enough.
         """
         misses = late = 0
         while misses < _MOST_MISSES and late < _MOST_LATE and (self.spent < seconds or self.best is None):
@@ -149,7 +156,7 @@ class Search:
                 misses, late = 0, late + (self.spent >= seconds)
         if self.best is None and self.trials:
             fastest = max(trial.speedup for trial in self.trials)
-            raise LazyBenchError(
+            raise OutOfReach(
                 f"none of {len(self.trials)} candidates gains {self._space.speedup:g} with what it revives, the "
                 f"fastest {fastest:.2f}: ask for less, search longer (minutes), or search revival, too "
                 "(importance=search)"
@@ -160,7 +167,7 @@ class Search:
     def _measure(self, trial: optuna.Trial, candidate: Candidate, harm: Callable, tick: Callable) -> bool:
         """Measure a candidate; False where the model does not work with it."""
         values: list[float] = []
-        steps: list[float] = []
+        slownesses: list[float] = []
         may_end = self.best is not None  # else there is nothing to compare with that is fast enough
         for place, record in enumerate(self._records):
             try:
@@ -169,22 +176,24 @@ class Search:
                 self._failure = str(error)
                 return False
             values.append(harmed.kl)
-            if (step := self._space.times.step_of(harmed.rows)) is not None:
-                steps.append(step / self._space.times.step[1])
+            if (step_s := self._space.times.step_of(harmed.rows)) is not None:
+                slownesses.append(step_s / self._space.times.step[1])
             trial.report(harmed.kl, place)
             tick(None)
-            if may_end and len(values) < len(self._records) and trial.should_prune():
-                break
-        slowness = fmean(steps) if steps else 1.0
-        trial.set_user_attr(_SLOWNESS, slowness)
-        if len(values) == len(self._records):
+            slowness = fmean(slownesses) if slownesses else 1.0
             short = _ENOUGH * self._space.speedup / self._space.speedup_of(candidate.schedule, slowness) - 1
+            hopeless = len(values) >= _LEAST_RECORDS and short > _HOPELESS
+            if len(values) < len(self._records) and (hopeless or (may_end and trial.should_prune())):
+                break
+        trial.set_user_attr(_SLOWNESS, slowness)
+        complete = len(values) == len(self._records)
+        if complete:
             # Whatever is fast enough is better than anything that is not.
-            self._study.tell(trial, fmean(values) + (_TOO_SLOW * short if short > 0 else 0))
-            if short > 0:
-                self.start_from([candidate], slowness * _SLACK)
+            self._study.tell(trial, fmean(values) + (_TOO_SLOW * (1 + short) if short > 0 else 0))
         else:
             self._study.tell(trial, state=TrialState.PRUNED)
+        if short > 0 and (complete or hopeless):
+            self.start_from([candidate], slowness * _SLACK)
         tick(self.trials[-1])
         return True
 

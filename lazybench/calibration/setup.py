@@ -64,7 +64,7 @@ class Setup:
             LazyBenchError: anything about the settings, the data or the model's files that cannot work.
         """
         asked = budgets.parse(config.budget)
-        importance, searched = _importance(config.importance)
+        importance, searched = _importance(config.importance, config.answer_tokens > 1)
         if config.data.half is not None:
             raise LazyBenchError(f"data.half={config.data.half}: calibrate splits the records itself: set half=")
         if any(budget.what == SCORE_LOSS for budget in asked) and not config.confirm:
@@ -74,7 +74,7 @@ class Setup:
         met = [sources.records(name, config.data, config.model) for name in choice.datasets]
         records = []
         for half in HALVES:
-            found = _in_turns([[record for record in dataset if half_of(record) == half] for dataset in met])
+            found = in_turns([[record for record in dataset if half_of(record) == half] for dataset in met])
             if not found:
                 raise LazyBenchError(f"the {half} half of the {sum(map(len, met))} records is empty: raise data.limit")
             records += found[: config.records]
@@ -143,18 +143,18 @@ class Setup:
         return max(self.facts[record.dataset].max_new_tokens for record in self.records)
 
 
-def _importance(value: Any) -> tuple[Importance, dict[str, Sequence[Any]]]:
+def _importance(value: Any, decoding: bool) -> tuple[Importance, dict[str, Sequence[Any]]]:
     """The importance that a setting describes, and the values to try for the parts that it leaves to the search."""
     given = {_SEARCH: True} if value == _SEARCH else value
     searching = isinstance(given, dict) and given.get(_SEARCH) is True
     if searching:
         given = {part: of for part, of in given.items() if part != _SEARCH}
     importance = parse_importance(given or EQ1, "importance", [EQ1, _SEARCH])
-    parts = searchable(importance) if searching else {}
+    parts = searchable(importance, decoding) if searching else {}
     return importance, {part: values for part, values in parts.items() if part not in given}
 
 
-def _in_turns(datasets: Sequence[Sequence[Record]]) -> list[Record]:
+def in_turns(datasets: Sequence[Sequence[Record]]) -> list[Record]:
     """A record of each dataset in turn, in the order of their hashes."""
     ordered = [sorted(dataset, key=lambda record: record.hash) for dataset in datasets]
     return [record for turn in zip_longest(*ordered) for record in turn if record is not None]

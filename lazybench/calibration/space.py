@@ -20,15 +20,19 @@ MOST_STAGES = 4
 _LEAST_KEEP = 0.01
 _WEAKEST, _STRONGEST = 0.1, 1.0
 # A decode step's time, with what it revives, over that of one that revives nothing.
-_SLOWEST_STEP = 4.0
-_STEP = "step"
+_SLOWEST = 4.0
+_SLOWNESS = "step"
 _HALVINGS = 40
 _DIGITS = 4
 
 
-def searchable(importance: Importance) -> dict[str, Sequence[Any]]:
-    """The values to try for parts of an importance, by name: its fields say them as `search` in their metadata."""
-    return {part.name: part.metadata["search"] for part in fields(importance) if "search" in part.metadata}
+def searchable(importance: Importance, decoding: bool) -> dict[str, Sequence[Any]]:
+    """The values to try for parts of an importance, by name: its fields say them as `search` in their metadata.
+
+    Without `decoding`, where answers are of one token, only for those that matter in prefilling.
+    """
+    searched = [part for part in fields(importance) if "search" in part.metadata]
+    return {part.name: part.metadata["search"] for part in searched if decoding or not part.metadata.get("revival")}
 
 
 @dataclass(frozen=True)
@@ -55,12 +59,12 @@ class Space:
     importance: Importance
     searched: Mapping[str, Sequence[Any]]
 
-    def speedup_of(self, schedule: PruningSchedule, step: float) -> float:
-        """Ideal speedup of whole generations whose decode steps take `step` times as long as one without revivals."""
-        return self.times.speedup(schedule, self.lengths, self.answer_tokens, step * self.times.step[1])
+    def speedup_of(self, schedule: PruningSchedule, slowness: float) -> float:
+        """Ideal speedup of whole generations whose decode steps take `slowness` times as long as without revivals."""
+        return self.times.speedup(schedule, self.lengths, self.answer_tokens, slowness * self.times.step[1])
 
-    def _is_fast(self, schedule: PruningSchedule, step: float = 1.0) -> bool:
-        return self.speedup_of(schedule, step) >= self.speedup
+    def _is_fast(self, schedule: PruningSchedule, slowness: float = 1.0) -> bool:
+        return self.speedup_of(schedule, slowness) >= self.speedup
 
     @property
     def _last(self) -> int:
@@ -84,17 +88,17 @@ class Space:
             if room > 0:
                 layers.append(layers[-1] + 1 + min(room - 1, int(part * room)))
         strengths = [trial.suggest_float(f"strength {place}", _WEAKEST, _STRONGEST) for place in range(1, count + 1)]
-        step = trial.suggest_float(_STEP, 1.0, _SLOWEST_STEP) if self.answer_tokens > 1 else 1.0
-        schedule = self.schedule(layers, strengths[: len(layers)], step)
+        slowness = trial.suggest_float(_SLOWNESS, 1.0, _SLOWEST) if self.answer_tokens > 1 else 1.0
+        schedule = self.schedule(layers, strengths[: len(layers)], slowness)
         parts = {part: trial.suggest_categorical(part, values) for part, values in self.searched.items()}
         return None if schedule is None else Candidate(schedule, replace(self.importance, **parts))
 
-    def parameters(self, candidate: Candidate, step: float) -> dict[str, Any] | None:
+    def parameters(self, candidate: Candidate, slowness: float) -> dict[str, Any] | None:
         """What an optimiser must suggest for a candidate like this one; None for one that is not in the space.
 
-        `step` is how slow its decode steps are thought to be, see `speedup_of`.
+        `slowness` is what its decode steps are thought to have, see `speedup_of`.
         """
-        stages = [stage for stage in candidate.schedule.stages if stage.keep < 1]
+        stages = candidate.schedule.pruning
         if not 1 <= len(stages) <= MOST_STAGES or self.deepest is None or stages[0].layer > self.deepest:
             return None
         found: dict[str, Any] = {"stages": len(stages), "layer 1": stages[0].layer}
@@ -104,7 +108,7 @@ class Space:
         for place, strength in enumerate(strengths, start=1):
             found[f"strength {place}"] = max(_WEAKEST, strength / max(strengths))
         if self.answer_tokens > 1:
-            found[_STEP] = min(_SLOWEST_STEP, max(1.0, step))
+            found[_SLOWNESS] = min(_SLOWEST, max(1.0, slowness))
         parts = {part: getattr(candidate.importance, part, None) for part in self.searched}
         fits = all(parts[part] in values for part, values in self.searched.items())
         return found | parts if fits else None
@@ -113,10 +117,12 @@ class Space:
         """The candidate of parameters that were suggested earlier."""
         return self.suggest(optuna.trial.FixedTrial(dict(parameters)))
 
-    def schedule(self, layers: Sequence[int], strengths: Sequence[float], step: float = 1.0) -> PruningSchedule | None:
+    def schedule(
+        self, layers: Sequence[int], strengths: Sequence[float], slowness: float = 1.0
+    ) -> PruningSchedule | None:
         """The schedule that prunes after `layers`, increasing, with these relative strengths; None if too slow.
 
-        `step` is how slow decode steps are thought to be, see `speedup_of`.
+        `slowness` is what decode steps are thought to have, see `speedup_of`.
         """
 
         def at(power: float) -> PruningSchedule:
@@ -124,11 +130,11 @@ class Space:
             return PruningSchedule((layer, round(keep, _DIGITS)) for layer, keep in zip(layers, keeps, strict=True))
 
         low, high = 0.0, -math.log(_LEAST_KEEP) / min(strengths)
-        if not self._is_fast(at(high), step):
+        if not self._is_fast(at(high), slowness):
             return None
         for _ in range(_HALVINGS):
             middle = (low + high) / 2
-            low, high = (low, middle) if self._is_fast(at(middle), step) else (middle, high)
+            low, high = (low, middle) if self._is_fast(at(middle), slowness) else (middle, high)
         return at(high)
 
     def scaled_keeps(self, schedule: PruningSchedule) -> PruningSchedule | None:
@@ -142,7 +148,7 @@ class Space:
         are then adjusted to the speedup.
         """
         strengths = _strengths(schedule)
-        for factor in (step * 0.01 for step in range(200, 0, -1)):
+        for factor in (percent * 0.01 for percent in range(200, 0, -1)):
             layers = [max(0, round(factor * (stage.layer + 1)) - 1) for stage in schedule.stages]
             if layers[-1] > self._last or any(after <= before for before, after in pairwise(layers)):
                 continue
@@ -153,4 +159,4 @@ class Space:
 
 
 def _strengths(schedule: PruningSchedule) -> list[float]:
-    return [-math.log(max(_LEAST_KEEP, stage.keep)) for stage in schedule.stages if stage.keep < 1]
+    return [-math.log(max(_LEAST_KEEP, stage.keep)) for stage in schedule.pruning]

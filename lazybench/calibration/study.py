@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -18,7 +19,7 @@ from lazybench.calibration.budgets import Budget, choose
 from lazybench.calibration.folder import Folder
 from lazybench.calibration.frontier import CALIBRATED, DEPTH, KEEPS
 from lazybench.calibration.harm import Candidate, Harm
-from lazybench.calibration.search import Search, Trial
+from lazybench.calibration.search import OutOfReach, Search, Trial
 from lazybench.calibration.setup import Setup
 from lazybench.calibration.space import Space
 from lazybench.calibration.times import Times
@@ -80,7 +81,11 @@ class Study:
         return prompt, decoder_for(self._model, prompt)
 
     def search(self, half: str) -> None:
-        """Search on one half of the records for its share of the time, earlier starts included."""
+        """Search on one half of the records for its share of the time, earlier starts included.
+
+        Raises:
+            OutOfReach: at none of the speedups a candidate is fast enough; if it is one of several, a warning says so.
+        """
         setup = self._setup
         seconds = 60 * setup.config.minutes / len(setup.halves) / len(setup.speedups)
         searches = {speedup: self._searches[half, speedup] for speedup in setup.speedups}
@@ -89,15 +94,22 @@ class Study:
             # Before the clock starts: all searches need it.
             for record in tqdm(setup.of_half(half), unit="record", desc=f"the unmodified model on the {half} half"):
                 self._harm.learn(record)
+        missed: OutOfReach | None = None
         with tqdm(total=round(left), bar_format=_BAR, disable=not left) as bar:
             for speedup, search in searches.items():
                 bar.set_description(f"{half} half, {speedup:g}x")
                 search.start_from(self._starts(half, speedup))
-                search.run(seconds, self._harm.of, _ticks(bar, search))
+                try:
+                    search.run(seconds, self._harm.of, _ticks(bar, search))
+                except OutOfReach as error:
+                    missed = error
+                    print(f"warning: {half} half: {error}", file=sys.stderr)
+        if missed is not None and not self._winners(half):
+            raise missed
 
     def _starts(self, half: str, speedup: float) -> list[Candidate]:
         """What to try first: what was found for less speedup, the scaled reference, and what does well elsewhere."""
-        slower = [self._winners(half)[other].candidate for other in self._setup.speedups if other < speedup]
+        slower = [trial.candidate for other, trial in self._winners(half).items() if other < speedup]
         schedules = [*_known_starts(self._layers), *self._scaled[speedup].values()]
         searched = self._setup.searched
         importances = [
@@ -184,8 +196,8 @@ class Study:
     def _measure(self, candidate: Candidate, record: Record) -> dict[str, float]:
         harmed, answer_tokens = self._harm.of(candidate, record), self._setup.config.answer_tokens
         tokens = self._prompts[record.key].ids.shape[1]
-        step = self._times.step_of(harmed.rows) or self._times.step[1]  # of an answer of one token nothing is known
-        pruned_s = self._times.pruned(candidate.schedule, tokens, answer_tokens, step)
+        step_s = self._times.step_of(harmed.rows) or self._times.step[1]  # of an answer of one token nothing is known
+        pruned_s = self._times.pruned(candidate.schedule, tokens, answer_tokens, step_s)
         return {"kl": harmed.kl, "unmodified_s": self._times.whole(tokens, answer_tokens), "pruned_s": pruned_s}
 
     def answers(self, candidate: Candidate, records: Sequence[Record]) -> pd.DataFrame:
@@ -215,7 +227,7 @@ def _reference(text: str, layers: int) -> PruningSchedule:
     with naming("reference"):
         given = PruningSchedule.parse(text, layers)
         given.check(layers)
-    schedule = PruningSchedule(stage for stage in given.stages if stage.keep < 1)
+    schedule = PruningSchedule(given.pruning)
     if not schedule.stages:
         raise LazyBenchError(f"reference={text} prunes nothing: give layer:keep pairs such as 36%:0.7,70%:0.5")
     return schedule

@@ -86,12 +86,12 @@ class Times:
         """Time of the unmodified model's whole generation of so many tokens."""
         return self.seconds(tokens) + (answer_tokens - 1) * self.unmodified_step
 
-    def pruned(self, schedule: PruningSchedule, tokens: int, answer_tokens: int, step: float) -> float:
-        """Ideal time of a whole generation whose mean decode step takes `step` seconds."""
-        return self._prefilled(schedule, tokens) + (answer_tokens - 1) * step
+    def pruned(self, schedule: PruningSchedule, tokens: int, answer_tokens: int, step_s: float) -> float:
+        """Ideal time of a whole generation whose mean decode step takes `step_s` seconds."""
+        return self._prefilled(schedule, tokens) + (answer_tokens - 1) * step_s
 
     def speedup(
-        self, schedule: PruningSchedule, lengths: Sequence[int], answer_tokens: int = 1, step: float | None = None
+        self, schedule: PruningSchedule, lengths: Sequence[int], answer_tokens: int = 1, step_s: float | None = None
     ) -> float:
         """Ideal speedup of whole generations, of the first token where `answer_tokens` is 1.
 
@@ -102,12 +102,12 @@ class Times:
             schedule: the schedule.
             lengths: the prompts' lengths in tokens.
             answer_tokens: tokens of every answer.
-            step: seconds of its mean decode step; None where nothing is revived.
+            step_s: seconds of its mean decode step; None where nothing is revived.
         """
-        counts, step = Counter(lengths), self.step[1] if step is None else step
+        counts, step_s = Counter(lengths), self.step[1] if step_s is None else step_s
         whole = sum(count * self.whole(tokens, answer_tokens) for tokens, count in counts.items())
         return whole / sum(
-            count * self.pruned(schedule, tokens, answer_tokens, step) for tokens, count in counts.items()
+            count * self.pruned(schedule, tokens, answer_tokens, step_s) for tokens, count in counts.items()
         )
 
     def _prefilled(self, schedule: PruningSchedule, tokens: int) -> float:

@@ -12,6 +12,7 @@ from support import folders, one_line
 
 from lazybench.calibration import answers, frontier
 from lazybench.calibration.folder import csv, read_records
+from lazybench.calibration.search import OutOfReach, Search
 from lazybench.calibration.times import Times
 from lazybench.config import HALVES
 from lazybench.store.locks import Lock
@@ -135,6 +136,29 @@ def test_another_importance_is_searched_and_scores_keep_to_a_budget(calibrate, l
     assert code == 0, err
     (run,) = folders(tmp_path / "runs")
     assert run.parts[-2] == "lazyllm+"
+
+
+@pytest.mark.slow
+def test_a_speedup_out_of_reach_leaves_the_others(calibrate, monkeypatch, tmp_path):
+    def run(search, *given):
+        runs.append(search)
+        if len(runs) > 1 or none:
+            raise OutOfReach("none of 3 candidates gains 1.5")
+        search_run(search, *given)
+
+    runs, none, search_run = [], False, Search.run
+    monkeypatch.setattr(Search, "run", run)
+    code, _, err = calibrate("confirm=false")  # 1.3 and 1.5
+    assert code == 0, err
+    assert "warning: first half: none of 3 candidates gains 1.5" in err
+    (found,) = {path.parent for path in tmp_path.glob("calibrations/*/*/*/*/eq1/first/frontier.csv")}
+    assert set(pd.read_csv(found / "frontier.csv")["speedup"]) == {1.3}
+    assert (found / "method" / f"{METHOD}.yaml").exists()
+    none = True
+    code, _, err = calibrate("confirm=false", f"output={tmp_path / 'none'}")
+    assert code == 2
+    assert err.strip().splitlines()[-1].endswith("none of 3 candidates gains 1.5")
+    assert "Traceback" not in err
 
 
 @pytest.mark.slow

@@ -35,7 +35,7 @@ speedups = st.floats(1.05, 2.5)
 
 
 def _space(speedup, times=TIMES, lengths=LENGTHS, searched=False, answer_tokens=1):
-    return Space(times, lengths, answer_tokens, speedup, EQ1, searchable(EQ1) if searched else {})
+    return Space(times, lengths, answer_tokens, speedup, EQ1, searchable(EQ1, answer_tokens > 1) if searched else {})
 
 
 def _fit(prompt):
