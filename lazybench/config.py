@@ -204,7 +204,7 @@ class SpeedConfig:
     model: ModelConfig = MISSING
     method: dict[str, Any] = field(default_factory=dict)
     lengths: list[int] = field(default_factory=list)
-    new_tokens: int = 32
+    new_tokens: int = 64
     repeats: int = 3
     text: str | None = None
     eager: bool = False
@@ -239,8 +239,8 @@ class CalibrateConfig:
         half: the half of the records to calibrate on, `first` or `second`; `cross` calibrates on each of them and
             measures on the other.
         records: records of each half at most, the datasets in turn; None means all of them.
-        minutes: how long to search, though each search measures one candidate in full at least; what is measured on
-            the other half afterwards comes on top.
+        minutes: how long to search, though each search goes on until a candidate measured in full is fast enough, or
+            none is after some more; what is measured on the other half afterwards comes on top.
         answer_tokens: tokens of a whole generation, which is to be faster, and of the unmodified model's answer to
             compare at most; with 1 the speedup is that of TTFT.
         reference: the schedule that is scaled to each speedup, to compare with.

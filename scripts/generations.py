@@ -2,20 +2,19 @@
 
 For each record and configuration, `--measure kl` compares the next tokens' distributions along the unmodified model's
 own answer; `--measure times` takes the times of as many new tokens as asked for, in turn in one process, nothing else
-running. Writes a line a record and configuration, and prints means or medians with their 95% intervals over records.
+running. Writes a line a record and configuration, and prints averages with their 95% intervals over records.
 """
 
 import argparse
-import csv
 import itertools
 import json
 import random
+import sys
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
-from statistics import fmean
 
-import numpy as np
+import pandas as pd
 import torch
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
@@ -23,20 +22,26 @@ from transformers import PreTrainedModel
 
 from lazybench import config as schema
 from lazybench.calibration.harm import Candidate, Harm
+from lazybench.calibration.setup import in_turns
 from lazybench.config import DataConfig
-from lazybench.data import load_facts
+from lazybench.data import Record, load_facts
+from lazybench.errors import LazyBenchError
 from lazybench.methods.lazyllm import EQ1, LazyLLM
 from lazybench.model.decoding import Decoder, decoder_for
 from lazybench.model.loading import load_model
 from lazybench.model.prompts import Prompt, PromptBuilder
+from lazybench.report.averages import Measure, average, undisturbed
+from lazybench.run import timing
 from lazybench.run.sources import Sources
-from lazybench.run.timing import UNMODIFIED, Pass, timed, undisturbed
-from lazybench.speed.measures import STEPS, steps_column
-from lazyllm import Importance, PruningSchedule, few_rows
+from lazybench.run.timing import UNMODIFIED, Pass, timed
+from lazybench.speed.measures import STEPS
+from lazyllm import Importance, LazyLLMError, PruningSchedule, few_rows
 
-RESAMPLES = 10_000
-SAME_LINEAR = "unmodified, the engine's linear layers"
+# What LazyLLM is compared with, by the beginning of its columns: the unmodified model, and the same with the engine's
+# way to compute few rows, which is no merit of pruning.
+BASES = {"unmodified_": "", "same_linear_": ", same linear layers"}
 CPU_SHARE = 0.9  # a pass that got less of wall time x threads was disturbed
+TIMES = {"ttft_s": "TTFT", "decode_step_s": "decode step", "generation_s": "whole answer"}
 
 
 def arguments() -> argparse.Namespace:
@@ -63,111 +68,152 @@ def main() -> None:
     facts, sources = load_facts({}), Sources()
     tokenizer, data = sources.tokenizer(config), DataConfig("longbench", "longbench", str(asked.folder))
     files = [name for name in facts if (asked.folder / f"{name}.jsonl").exists()]
-    turns = itertools.zip_longest(*(sources.records(name, data, config) for name in files))
-    records = [record for turn in turns for record in turn if record is not None]
+    records = in_turns([sources.records(name, data, config) for name in files])
     prompts = {record.key: PromptBuilder(tokenizer, config, facts[record.dataset]).build(record) for record in records}
     records = [record for record in records if prompts[record.key].ids.shape[1] >= asked.least][: asked.records]
     model = load_model(config)
-    layers = model.config.num_hidden_layers
     candidates = [
-        Candidate(PruningSchedule.parse(schedule, layers), Importance(**parts))
+        Candidate(PruningSchedule.parse(schedule, model.config.num_hidden_layers), Importance(**parts))
         for schedule, parts in itertools.product(asked.schedules, asked.importances)
     ]
-    rows = list(csv.DictReader(asked.out.open())) if asked.out.exists() else []
-    known = {(row["dataset"], row["_id"]) for row in rows}
+    settings = {"limit": asked.length, "dtype": asked.dtype, "new_tokens": asked.tokens}
+    measured = resumed(asked.out, asked.measure, settings, candidates)
+    known = set(zip(measured["dataset"], measured["_id"], strict=True)) if len(measured) else set()
     harm = Harm(model, lambda record: (prompts[record.key], decoder_for(model, prompts[record.key])), asked.tokens)
-    for record in records:
-        if (record.dataset, record.id) in known:
+    for turn, record in enumerate(records):
+        if record.key in known:
             continue
-        about = {"dataset": record.dataset, "_id": record.id, "tokens": prompts[record.key].ids.shape[1]}
-        if asked.measure == "kl":
-            found = []
-            for candidate in candidates:
-                harmed = harm.of(candidate, record)
-                revived = float((harmed.rows - 1).double().mean()) if len(harmed.rows) else ""
-                found.append({**candidate.columns, "kl": harmed.kl, "revived": revived})
+        if asked.measure == "times":
+            found = times(model, candidates, prompts[record.key], asked.tokens, turn)
         else:
-            found = times(model, candidates, prompts[record.key], asked.tokens, len(rows))
-        rows += [about | row for row in found]
-        with asked.out.open("w", newline="") as file:
-            writer = csv.DictWriter(file, rows[-1])
-            writer.writeheader()
-            writer.writerows(rows)
-    show(rows)
+            found = kls(harm, candidates, record)
+        about = {"dataset": record.dataset, "_id": record.id, "tokens": prompts[record.key].ids.shape[1], **settings}
+        measured = pd.concat([measured, pd.DataFrame([about | row for row in found])], ignore_index=True)
+        measured.to_csv(asked.out, index=False, float_format="%.6g", lineterminator="\n")
+    print(table(measured).to_string(index=False))
+
+
+def resumed(path: Path, measure: str, settings: dict[str, object], candidates: list[Candidate]) -> pd.DataFrame:
+    """What a file holds already.
+
+    Raises:
+        LazyBenchError: it is of something else.
+    """
+    if not path.exists():
+        return pd.DataFrame()
+    measured = pd.read_csv(path)
+    held = {name: list(measured[name].unique()) for name in settings}
+    held["measure"] = ["kl" if "kl" in measured else "times"]
+    held["candidates"] = sorted(set(zip(measured["schedule"], measured["importance"], strict=True)))
+    wanted = {name: [value] for name, value in (settings | {"measure": measure}).items()}
+    wanted["candidates"] = sorted({tuple(candidate.columns.values()) for candidate in candidates})
+    for name, value in wanted.items():
+        if held[name] != value:
+            raise LazyBenchError(f"--out {path} holds {name} {held[name]}, not {value}: give another file")
+    return measured
+
+
+def kls(harm: Harm, candidates: list[Candidate], record: Record) -> list[dict[str, object]]:
+    """Divergence along the unmodified model's answer, and tokens revived a layer and step, a row a candidate."""
+    rows = []
+    for candidate in candidates:
+        harmed = harm.of(candidate, record)
+        revived = float((harmed.rows - 1).double().mean()) if len(harmed.rows) else None
+        rows.append({**candidate.columns, "kl": harmed.kl, "revived": revived})
+    return rows
 
 
 def times(
-    model: PreTrainedModel, candidates: list[Candidate], prompt: Prompt, tokens: int, seed: int
+    model: PreTrainedModel, candidates: list[Candidate], prompt: Prompt, tokens: int, turn: int
 ) -> list[dict[str, object]]:
-    """Speedups over the unmodified model, and over it with the engine's way to compute few rows, a row a candidate."""
-    decode, config = Decoder(model, tokens), model.config.get_text_config()
+    """Times of each candidate and of what it is compared with, all in a random order, a row a candidate."""
+    decode = Decoder(model, tokens)
 
     def unmodified(same_linear: bool) -> Pass:
         with few_rows.fast(model) if same_linear else nullcontext():
             return timed(UNMODIFIED, prompt, decode, 0)
 
-    takes = {name: partial(unmodified, name == SAME_LINEAR) for name in ("unmodified", SAME_LINEAR)}
+    takes = {base: partial(unmodified, base == "same_linear_") for base in BASES}
     for candidate in candidates:
         method = LazyLLM("lazyllm", 1, candidate.schedule.spec, candidate.importance.changed or EQ1)
         takes[candidate.name] = partial(timed, method, prompt, decode, 0)
     order = list(takes)
-    random.Random(seed).shuffle(order)
-    passes = {name: undisturbed(takes[name], model.device, CPU_SHARE) for name in order}
-    of_a_token = (
-        2 * config.num_key_value_heads * (config.hidden_size // config.num_attention_heads) * model.dtype.itemsize
-    )
-    whole_kv = prompt.ids.shape[1] * of_a_token * config.num_hidden_layers
+    random.Random(turn).shuffle(order)
+    passes = {name: timing.undisturbed(takes[name], model.device, CPU_SHARE) for name in order}
     rows = []
     for candidate in candidates:
-        row: dict[str, object] = dict(candidate.columns)
-        of = passes[candidate.name]
-        for base, over in (("unmodified", ""), (SAME_LINEAR, "_over_same_linear")):
-            for what in ("ttft", "decode_step", "generation"):
-                row[f"{what}_speedup{over}"] = getattr(passes[base], f"{what}_s") / getattr(of, f"{what}_s")
-        for first, last in STEPS:
-            steps = [done.mean_step_s(first, last) for done in (passes["unmodified"], of)]
-            row[steps_column(first, last)] = steps[0] / steps[1] if None not in steps else ""
-        row["prompt_kv"] = float(of.output.stats.kv_bytes[0].sum()) / whole_kv
-        row["disturbed"] = any(passes[name].disturbed for name in ("unmodified", SAME_LINEAR, candidate.name))
-        rows.append(row)
+        compared = {"": candidate.name} | {base: base for base in BASES}
+        columns = {
+            before + column: value
+            for before, name in compared.items()
+            for column, value in seconds(passes[name]).items()
+        }
+        kept = passes[candidate.name].output.stats.kv_bytes[0]
+        # What is stored after prefilling over what the first layer, before which nothing is pruned, takes in every one.
+        prompt_kv = float(kept.sum() / (kept[0] * len(kept)))
+        disturbed = any(passes[name].disturbed for name in compared.values())
+        rows.append({**candidate.columns, **columns, "prompt_kv": prompt_kv, "disturbed": int(disturbed)})
     return rows
 
 
-def show(rows: list[dict[str, object]]) -> None:
-    """Print each candidate's numbers; KLs also over those of the first importance with the same schedule."""
-    rows = [row for row in rows if str(row.get("disturbed")) != "True"]
-    by: dict[tuple[str, str], list[dict[str, object]]] = {}
-    for row in rows:
-        by.setdefault((str(row["schedule"]), str(row["importance"])), []).append(row)
-    for (schedule, importance), of in by.items():
-        print(f"{schedule} {importance}: n={len(of)}")
-        if "kl" in of[0]:
-            kl = np.array([float(row["kl"]) for row in of])
-            first = next(other for (spec, _), other in by.items() if spec == schedule)
-            full = np.array([float(row["kl"]) for row in first])
-            revived = fmean(float(row["revived"]) for row in of if row["revived"] != "")
-            print(f"  KL {kl.mean():.4f}, {revived:.1f} revived a layer and step; over full revival {ratio(kl, full)}")
-            continue
-        for name in list(of[0])[5:-1]:
-            values = np.array([float(row[name]) for row in of if row[name] != ""])
-            if len(values):
-                print(f"  {name} {spread(values)}")
+def seconds(of: Pass) -> dict[str, float | None]:
+    """A pass's times by column."""
+    steps = {f"steps_from_{first}_s": of.mean_step_s(first, last) for first, last in STEPS}
+    return {column: getattr(of, column) for column in TIMES} | steps
 
 
-def ratio(values: np.ndarray, base: np.ndarray) -> str:
-    """The ratio of means with its 95% interval, bootstrapped over records."""
-    drawn = np.random.default_rng(0).integers(0, len(values), (RESAMPLES, len(values)))
-    low, high = np.quantile(values[drawn].mean(axis=1) / base[drawn].mean(axis=1), (0.025, 0.975))
-    return f"{values.mean() / base.mean():.3f} ({low:.3f} to {high:.3f})"
+def table(measured: pd.DataFrame) -> pd.DataFrame:
+    """A row a schedule and importance: averages over records with their intervals.
+
+    KLs are also divided by those of the first importance with the same schedule, that of full revival if it came first.
+    """
+    rows = []
+    for schedule, of_schedule in measured.groupby("schedule", sort=False):
+        first = of_schedule["importance"].iloc[0]
+        for importance, of in of_schedule.groupby("importance", sort=False):
+            if "kl" in of:
+                full = of_schedule.loc[of_schedule["importance"] == first, ["dataset", "_id", "kl"]]
+                of = of.merge(full.rename(columns={"kl": "full"}), on=["dataset", "_id"])
+                measures = [
+                    Measure("kl", "KL", "kl", long_tailed=True),
+                    Measure("ratio", "over full revival", "kl", "full", long_tailed=True),
+                    Measure("revived", "revived", "revived"),
+                ]
+            else:
+                of, measures = undisturbed(of), speedups()
+            row = {"schedule": schedule, "importance": importance, "n": len(of)}
+            rows.append(row | {measure.title: shown(of.dropna(subset=[measure.top]), measure) for measure in measures})
+    return pd.DataFrame(rows)
 
 
-def spread(values: np.ndarray) -> str:
-    """The mean with its 95% interval, bootstrapped over records."""
-    drawn = np.random.default_rng(0).integers(0, len(values), (RESAMPLES, len(values)))
-    low, high = np.quantile(values[drawn].mean(axis=1), (0.025, 0.975))
-    return f"{values.mean():.2f} ({low:.2f} to {high:.2f})"
+def speedups() -> list[Measure]:
+    """What times show: speedups over what LazyLLM is compared with, and the share of the prompt's keys and values."""
+    steps = {f"steps_from_{first}_s": f"steps from {first}" for first, _ in STEPS}
+    return [
+        *(
+            Measure(base + column, what + title, base + column, column)
+            for base, title in BASES.items()
+            for column, what in (TIMES | steps).items()
+        ),
+        Measure("prompt_kv", "prompt KV", "prompt_kv"),
+    ]
+
+
+def shown(of: pd.DataFrame, measure: Measure) -> str:
+    """The average as text with its interval, or with the range over records where they are too few for that."""
+    found = average([[of]], measure)
+    if found is None:
+        return "-"
+    if found.low is not None:
+        return f"{found.value:.3f} ({found.low:.3f} to {found.high:.3f})"
+    each = of[measure.top] / (of[measure.bottom] if measure.bottom else 1)
+    return f"{found.value:.3f} [{each.min():.3f} to {each.max():.3f}]"
 
 
 if __name__ == "__main__":
     torch.set_grad_enabled(False)
-    main()
+    try:
+        main()
+    except (LazyBenchError, LazyLLMError) as error:
+        print(f"generations.py: {error}", file=sys.stderr)
+        sys.exit(2)

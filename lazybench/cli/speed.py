@@ -41,7 +41,9 @@ def main(config: SpeedConfig) -> int:
     longest = subjects[len(measured) - 1]
     if memory is not None:
         by_layer(longest).to_csv(memory, index=False, float_format="%.6g")
-        print(f"saved in {memory}")
+        unknown = [name for name, of in longest.memory.items() if not of.peaks]
+        lacks = f", without {' and '.join(unknown)}: its layers do not run once a step each" if unknown else ""
+        print(f"saved in {memory}{lacks}")
     if profile is not None:
         _profile(longest, profile)
         print(f"saved in {profile}")

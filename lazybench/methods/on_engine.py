@@ -13,6 +13,7 @@ from lazybench.methods.base import Method, Output
 from lazybench.methods.checks import check_depth, naming
 from lazybench.model.decoding import Decoder
 from lazybench.model.prompts import Prompt
+from lazyllm import few_rows
 
 _DEEP = 1000  # layers; deep enough to read any schedule before the model's depth is known
 
@@ -41,7 +42,7 @@ class OnEngine(Method):
 
     @property
     def keep_1(self) -> Method:
-        return OnEngine("keep_1")
+        return _NothingPruned("keep_1")
 
     def check(self, model: PreTrainedModel) -> None:
         check_depth(self._set_by, self.schedule, model)
@@ -53,6 +54,14 @@ class OnEngine(Method):
         ) as lazy:
             tokens = decode(prompt.ids)
         return Output(tokens, lazy.stats.prompt_computed, lazy.stats)
+
+
+class _NothingPruned(OnEngine):
+    """The engine with nothing pruned, its linear layers of few rows computed as where something is."""
+
+    def generate(self, prompt: Prompt, decode: Decoder, seed: int) -> Output:
+        with few_rows.fast(decode.model):
+            return super().generate(prompt, decode, seed)
 
 
 def _text(schedule: object) -> str:

@@ -41,8 +41,8 @@ def measure(device: torch.device, layers: Sequence[nn.Module], run: Callable[[],
         before = torch.cuda.memory_allocated(device)
         with spans.on(layers):
             run()
-        peak = max([torch.cuda.max_memory_allocated(device), *spans.peaks])
-        return Memory(peak - before, spans.by_step([most - before for most in spans.peaks]), spans.by_step(spans.kv))
+        peak = max([torch.cuda.max_memory_allocated(device), spans.between, *spans.peaks])
+        return Memory(peak - before, spans.by_step([most - before for most in spans.peaks]), spans.kv_by_step())
     # A CPU's allocator keeps no such account, but the profiler is told of every allocation.
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler, spans.on(layers):
         run()
@@ -55,7 +55,7 @@ def measure(device: torch.device, layers: Sequence[nn.Module], run: Callable[[],
         held += size
         most = max(most, held)
         curve.append((at, held))
-    return Memory(most, spans.by_step(_peaks(curve, sorted(marks))), spans.by_step(spans.kv))
+    return Memory(most, spans.by_step(_peaks(curve, sorted(marks))), spans.kv_by_step())
 
 
 def _peaks(curve: Sequence[tuple[int, int]], marks: Sequence[tuple[int, int]]) -> list[int]:
@@ -82,7 +82,8 @@ class _Spans:
         self._layers = layers
         self._order: list[int] = []  # the layer of each span
         self.peaks: list[int] = []
-        self.kv: list[int] = []
+        self.between = 0  # the most that was allocated before, or between, layers
+        self._kv: list[int | None] = []
 
     def by_step(self, values: Sequence[int]) -> list[list[int]]:
         """Values of the spans as steps of all layers, of a layer's parts the largest; none if layers were left out."""
@@ -97,6 +98,10 @@ class _Spans:
             else:
                 return []
         return steps if all(len(step) == self._layers for step in steps) else []
+
+    def kv_by_step(self) -> list[list[int]]:
+        """Bytes of keys and values by step and layer; none where a layer's are not known."""
+        return [] if None in self._kv else self.by_step(self._kv)
 
     @contextmanager
     def on(self, layers: Sequence[nn.Module]) -> Iterator[None]:
@@ -116,6 +121,7 @@ class _Spans:
     def _marked(self, index: int, forward: Callable[..., Any]) -> Callable[..., Any]:
         def run(*args: Any, **kwargs: Any) -> Any:
             if self._device.type == "cuda":
+                self.between = max(self.between, torch.cuda.max_memory_allocated(self._device))
                 torch.cuda.reset_peak_memory_stats(self._device)
             self._order.append(index)
             try:
@@ -124,13 +130,15 @@ class _Spans:
             finally:
                 if self._device.type == "cuda":
                     self.peaks.append(torch.cuda.max_memory_allocated(self._device))
-                self.kv.append(_kv_bytes(kwargs.get("past_key_values"), index))
+                self._kv.append(_kv_bytes([*args, *kwargs.values()], index))
 
         run.__wrapped__ = forward
         return run
 
 
-def _kv_bytes(cache: object, layer: int) -> int:
-    if type(cache) is not DynamicCache or layer >= len(cache.layers) or not cache.layers[layer].is_initialized:
-        return 0
+def _kv_bytes(given: Sequence[object], layer: int) -> int | None:
+    """Bytes of a layer's keys and values in transformers' cache, where it is among what the layer was given."""
+    cache = next((value for value in given if type(value) is DynamicCache), None)
+    if cache is None or layer >= len(cache.layers) or not cache.layers[layer].is_initialized:
+        return None
     return cache.layers[layer].keys.nbytes + cache.layers[layer].values.nbytes

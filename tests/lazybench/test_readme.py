@@ -250,7 +250,7 @@ def test_every_script_named_there_exists(script):
 @pytest.mark.parametrize("line", [line for line in LINES if not line.startswith("python -m lazybench ")])
 def test_every_other_line_is_checked(line):
     """Fails for a command of a new kind, which nothing here would try."""
-    program, *words = shlex.split(line)
+    program, *words = shlex.split(line.removeprefix("python "))
     if program == "pip":
         extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
         assert words == ["install", "./CHECKOUT"] or words[1].removeprefix(".[").removesuffix("]") in extras
