@@ -27,7 +27,7 @@ def _unknown_experiments():
     return unknown | words("experiment=", _EXPERIMENTS)
 
 
-@pytest.mark.parametrize("count", [4, pytest.param(40, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [4, pytest.param(20, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     "broken",
     [_unknown_choices, _unknown_tasks, _unknown_experiments],

@@ -148,7 +148,7 @@ _BROKEN = (
 )
 
 
-@pytest.mark.parametrize("count", [4, pytest.param(40, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [4, pytest.param(20, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("broken", _BROKEN, ids=lambda broken: broken.__name__.strip("_"))
 def test_a_bad_setting_costs_one_line(run, tmp_path, cwd, broken, count):
     check_each(broken(), run, cwd, count)

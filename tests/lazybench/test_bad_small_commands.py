@@ -39,7 +39,7 @@ def _bad_words():
     )
 
 
-@pytest.mark.parametrize("count", [6, pytest.param(60, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [6, pytest.param(30, marks=pytest.mark.slow)])
 def test_bad_words_of_other_commands_cost_one_line(lazybench, cwd, count):
     check_each(_bad_words(), lazybench, cwd, count)
 

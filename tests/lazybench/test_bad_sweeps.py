@@ -24,7 +24,7 @@ def _beyond_repair():
     return word.map(lambda line: ("-m", *line)) | lines(("--cfg", "job", "-m"), ("--run", "--multirun"))
 
 
-@pytest.mark.parametrize("count", [8, pytest.param(40, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [8, pytest.param(20, marks=pytest.mark.slow)])
 def test_a_bad_sweep_costs_one_line(run, tmp_path, cwd, count):
     check_each(_beyond_repair(), run, cwd, count)
     assert not (tmp_path / "runs").exists()

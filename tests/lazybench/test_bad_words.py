@@ -82,7 +82,7 @@ def _unknown_flags():
     )
 
 
-@pytest.mark.parametrize("count", [4, pytest.param(40, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [4, pytest.param(20, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     "broken",
     [_not_to_be_read, _odd_signs, _not_text, _long_words, _unknown_flags],

@@ -117,8 +117,11 @@ def test_the_same_command_goes_on(calibrate, tmp_path):
 
 
 @pytest.mark.slow
-def test_another_importance_is_searched_and_scores_keep_to_a_budget(calibrate, lazybench, six_layers, tmp_path):
-    code, _, err = calibrate("importance=search", "budget=score loss <= 100%", "minutes=0.1")
+def test_another_importance_is_searched_and_scores_keep_to_a_budget(
+    calibrate, lazybench, six_layers, monkeypatch, tmp_path
+):
+    monkeypatch.setattr(Search, "spent", property(lambda search: float(len(search.trials))))  # however busy the machine
+    code, _, err = calibrate("importance=search", "budget=score loss <= 100%", "minutes=0.5")  # 15 trials a speedup
     assert code == 0, err
     (folder,) = {path.parent for path in tmp_path.glob("calibrations/*/*/*/*/times.json")}
     found = folder / "search" / "first"

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pandas as pd
 import pytest
 import torch
 from support import byte_tokenizer
@@ -69,14 +70,16 @@ def test_it_measures_all_methods_and_goes_on_where_it_stopped(weights, records, 
     out = tmp_path / "out"
     words = ["--weights", weights, "--records", records, "--out", out, "--device", "cpu", "--lengths", 200]
     words += ["--new-tokens", 3, "--model", "smollm2_135m", "--shape", "smollm2_135m"]
-    (out / "speed_lazyllm.csv").parent.mkdir()
-    (out / "speed_lazyllm.csv").write_text("measured earlier\n")
+    out.mkdir()
+    earlier = [out / f"speed_{method}.csv" for method in ("lazyllm+", *OTHERS, "gemfilter", "fastkv")]
+    for path in earlier:
+        path.write_text("measured earlier\n")
     done = call(*words)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-    assert (out / "speed_lazyllm.csv").read_text() == "measured earlier\n"
-    assert {path.name for path in out.glob("speed_*.csv")} == {
-        f"speed_{method}.csv" for method in ("lazyllm", "lazyllm+", *OTHERS, "gemfilter", "fastkv")
-    }
+    assert {path.read_text() for path in earlier} == {"measured earlier\n"}
+    assert set(out.glob("speed_*.csv")) == {out / "speed_lazyllm.csv", *earlier}
+    assert len(pd.read_csv(out / "speed_lazyllm.csv")) == 1
+    assert (out / "profile.txt").read_text().strip()
     table = (out / "report" / "table1.md").read_text()
     for method in ("baseline", "lazyllm", *OTHERS):
         assert table.count(f"| {method}") == 7, table  # a line a task, and their mean

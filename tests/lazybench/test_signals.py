@@ -187,7 +187,7 @@ def test_in_the_background_of_a_shell_ctrl_c_is_for_others(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(6))
 def test_at_any_moment(tmp_path, words, seed):
     chance = random.Random(seed)
     sweep = ["-m", "timing.paired=true,false"] if chance.random() < 0.3 else []
