@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import re
+import runpy
 from pathlib import Path
 
 import pandas as pd
@@ -48,7 +49,12 @@ SPEED = {
     "TTFT speedup": "ttft_speedup",
     "ideal": "ideal_speedup",
     "efficiency": "efficiency",
+    "TTFT over keep = 1": "ttft_speedup_over_keep_1",
     "decode step speedup": "decode_step_speedup",
+    "decode step over keep = 1": "decode_step_speedup_over_keep_1",
+    "steps 1-8": "decode_step_1_8_speedup",
+    "steps 9-32": "decode_step_9_32_speedup",
+    "steps 33-": "decode_step_33_on_speedup",
     "generation speedup": "generation_speedup",
 }
 
@@ -129,7 +135,6 @@ def test_the_speed_table_is_its_file():
     for row, (_, of) in zip(rows, file.iterrows(), strict=True):
         for title, column in SPEED.items():
             shown(row[title], [of[column + end] for end in ("", "_low", "_high")])
-        shown(row["over keep = 1"], [of["ttft_speedup_over_keep_1" + end] for end in ("", "_low", "_high")])
         shown(row["memory reduction"], [of["memory_mb"] / of["method_memory_mb"]])
 
 
@@ -187,3 +192,30 @@ def test_one_engine_made_all_of_a_report():
     }
     assert len(commits) == 1
     assert "+" not in commits.pop()
+
+
+def test_whole_answers_are_their_files():
+    script = runpy.run_path(str(ROOT / "scripts/generations.py"))
+    kinds = ("times_{}.csv", "times_{}_256_tokens.csv", "times_{}_published.csv", "kl_{}_*.csv")
+    for rows, kind in zip(tables("Whole answers"), kinds, strict=True):
+        expected = []
+        for tokens in (2048, 3500):
+            for file in sorted((RESULTS / "generations").glob(kind.format(tokens))):
+                found = script["table"](pd.read_csv(file)).astype(str)
+                expected += found.assign(prompt=f"{tokens:,}").to_dict("records")
+        for row, of in zip(rows, expected, strict=True):
+            assert row["prompt"] == of["prompt"]
+            assert row["on 30 layers"] == f"`{of['schedule']}`"
+            assert numbers(row["bonus"]) == [float(bonus) for bonus in re.findall(r"bonus:([.\d]+)", of["importance"])]
+            for title in row.keys() - {"prompt", "on 30 layers", "bonus"}:
+                shown(row[title], numbers(of[title]))
+
+
+def test_memory_by_layer_is_its_file():
+    (section,) = re.findall(r"^\*\*Memory.*?\n\n", (RESULTS / "README.md").read_text("utf-8"), re.S | re.M)
+    file = pd.read_csv(RESULTS / "generations" / "memory_3500.csv")
+    whole, pruned = (file[file["pass"] == name] for name in ("unmodified", "method"))
+    kv = [of[of["step"] == 0]["kv_mb"] for of in (pruned, whole)]
+    share, peak = kv[0].sum() / kv[1].sum(), pruned["peak_mb"].max() / whole["peak_mb"].max()
+    last = kv[0].iloc[-1] / kv[1].iloc[-1]
+    assert [f"{share:.0%}", f"{last:.0%}", f"{peak:.0%}"] == re.findall(r"\d+%", re.sub("`.*?`", "", section))
