@@ -59,7 +59,7 @@ def _panel(axes: Axes, row: Row, traces: list[dict[str, Any]], looks: dict[int, 
             at, 100 * held["low"][place], 100 * held["high"][place], color=look["color"], alpha=0.2, linewidth=0
         )
         axes.plot(at, 100 * held["mean"][place], label=f"after layer {layer}", markevery=max(1, steps // 8), **look)
-    axes.set(ylim=(0, 104), title=f"{row.label}, {sum(weights)} records")
+    axes.set(ylim=(0, 104), title=f"{row.label}\n{sum(weights)} records")
 
 
 def _held(values: list[list[float]], steps: int) -> np.ndarray:
