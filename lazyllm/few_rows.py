@@ -32,7 +32,7 @@ def detours(model: nn.Module) -> list[Detour]:
     return [
         _LinearDetour(module, "forward", partial(_linear, module))
         for module in modules
-        if "forward" not in vars(module) and _is_plain(module)
+        if "forward" not in vars(module) and _is_plain(module.weight)
     ]
 
 
@@ -47,11 +47,7 @@ def fast(model: nn.Module) -> Iterator[None]:
             detour.remove()
 
 
-def _is_plain(module: nn.Linear) -> bool:
-    return _is_plain_weight(module.weight)
-
-
-def _is_plain_weight(weight: object) -> bool:
+def _is_plain(weight: object) -> bool:
     if type(weight) is not nn.Parameter:
         return False
     return weight.is_cpu and weight.dtype == torch.float32 and weight.layout == torch.strided
@@ -66,7 +62,7 @@ def _linear(module: nn.Linear, forward: Callable[[torch.Tensor], torch.Tensor], 
     count = math.prod(shape)
     # Both are missing where a parametrization came meanwhile.
     weight, bias = module._parameters.get("weight"), module._parameters.get("bias")
-    if not 0 < count <= _FEW or rows.dtype != torch.float32 or not rows.is_cpu or not _is_plain_weight(weight):
+    if not 0 < count <= _FEW or rows.dtype != torch.float32 or not rows.is_cpu or not _is_plain(weight):
         return forward(rows)
     # What oneDNN's operator knows nothing of, and what forbids it.
     if torch.is_grad_enabled() or torch.is_autocast_enabled("cpu") or not torch.backends.mkldnn.enabled:
