@@ -26,7 +26,6 @@ from lazybench.calibration.setup import in_turns
 from lazybench.config import DataConfig
 from lazybench.data import Record, load_facts
 from lazybench.errors import LazyBenchError
-from lazybench.methods.lazyllm import EQ1, LazyLLM
 from lazybench.model.decoding import Decoder, decoder_for
 from lazybench.model.loading import load_model
 from lazybench.model.prompts import Prompt, PromptBuilder
@@ -79,7 +78,7 @@ def main() -> None:
     settings = {"limit": asked.length, "dtype": asked.dtype, "new_tokens": asked.tokens}
     measured = resumed(asked.out, asked.measure, settings, candidates)
     known = set(zip(measured["dataset"], measured["_id"], strict=True)) if len(measured) else set()
-    harm = Harm(model, lambda record: (prompts[record.key], decoder_for(model, prompts[record.key])), asked.tokens)
+    harm = Harm(lambda record: (prompts[record.key], decoder_for(model, prompts[record.key])), asked.tokens)
     for turn, record in enumerate(records):
         if record.key in known:
             continue
@@ -135,8 +134,7 @@ def times(
 
     takes = {base: partial(unmodified, base == "same_linear_") for base in BASES}
     for candidate in candidates:
-        method = LazyLLM("lazyllm", 1, candidate.schedule.spec, candidate.importance.changed or EQ1)
-        takes[candidate.name] = partial(timed, method, prompt, decode, 0)
+        takes[candidate.name] = partial(timed, candidate.method, prompt, decode, 0)
     order = list(takes)
     random.Random(turn).shuffle(order)
     passes = {name: timing.undisturbed(takes[name], model.device, CPU_SHARE) for name in order}

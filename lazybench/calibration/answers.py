@@ -7,7 +7,6 @@ from collections.abc import Sequence
 import pandas as pd
 
 from lazybench.calibration.harm import Candidate
-from lazybench.methods.lazyllm import EQ1, PAPER, LazyLLM
 from lazybench.model.decoding import Decoder, read
 from lazybench.model.prompts import Prompt
 from lazybench.report.averages import Measure, average
@@ -27,7 +26,7 @@ def score(prompt: Prompt, decode: Decoder, candidate: Candidate | None) -> float
     if candidate is None:
         tokens = decode(prompt.ids)
     else:
-        method = LazyLLM(PAPER, 1, candidate.schedule.spec, candidate.importance.changed or EQ1)
+        method = candidate.method
         method.prepare(decode.model)
         tokens = method.generate(prompt, decode, seed=0).tokens
     record = prompt.record

@@ -7,13 +7,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-from transformers import PreTrainedModel
 
-import lazyllm
 from lazybench.data import Record
 from lazybench.errors import LazyBenchError, RecordFailure
+from lazybench.methods.lazyllm import EQ1, PAPER, LazyLLM
 from lazybench.model.decoding import Decoder
 from lazybench.model.prompts import Prompt
+from lazybench.run.divergence import Expected, divergence, expected
 from lazyllm import Importance, PruningSchedule
 
 
@@ -23,6 +23,11 @@ class Candidate:
 
     schedule: PruningSchedule
     importance: Importance
+
+    @property
+    def method(self) -> LazyLLM:
+        """The method that they make."""
+        return LazyLLM(PAPER, 1, self.schedule.spec, self.importance.changed or EQ1)
 
     @property
     def name(self) -> str:
@@ -56,23 +61,17 @@ class Harm:
     """Measures candidates on records; the unmodified model answers each record once.
 
     Args:
-        model: the model under test.
         ask: a record's prompt, and the decoder with its dataset's settings.
         tokens: answer tokens to compare at most.
     """
 
-    def __init__(self, model: PreTrainedModel, ask: Callable[[Record], tuple[Prompt, Decoder]], tokens: int) -> None:
-        self._model = model
+    def __init__(self, ask: Callable[[Record], tuple[Prompt, Decoder]], tokens: int) -> None:
         self._ask = ask
         self._tokens = tokens
-        # By record: the ids of the answer's tokens, and the log-probabilities at each of them, on the CPU.
-        self._answers: dict[tuple[str, str], tuple[list[int], torch.Tensor]] = {}
+        self._expected: dict[tuple[str, str], Expected] = {}
 
     def of(self, candidate: Candidate, record: Record) -> Harmed:
         """KL(unmodified || pruned) of the next token, in nats: mean over the answer's tokens; and what was computed.
-
-        The pruned model prefills the prompt, then gets the unmodified model's answer token by token, whatever its own
-        would be: so decoding and revival count, and a difference is counted where it arises.
 
         Raises:
             LazyBenchError: the unmodified model cannot run on the record.
@@ -80,14 +79,14 @@ class Harm:
             LazyLLMError: the model cannot be pruned like this.
         """
         self.learn(record)
-        answer, expected = self._answers[record.key]
-        with lazyllm.enable(self._model, candidate.schedule, selection=candidate.importance) as lazy:
-            found = self._log_probabilities(self._ask(record)[0].ids, answer)
-        expected, found = expected.to(found.device).double(), found.double()
-        divergence = float((expected.exp() * (expected - found)).sum(dim=-1).mean())
-        if not math.isfinite(divergence):
-            raise CandidateFailure(f"{candidate.name}: logits that are not finite on {record.dataset} {record.id}")
-        return Harmed(max(0.0, divergence), lazy.stats.rows[1:])
+        prompt, decode = self._ask(record)
+        try:
+            kls, output = divergence(candidate.method, prompt, decode, self._expected[record.key])
+        except RecordFailure as failure:
+            raise CandidateFailure(f"{candidate.name} on {record.dataset} {record.id}: {failure}") from failure
+        if not (kl := float(kls.mean())) < math.inf:
+            raise CandidateFailure(f"{candidate.name} on {record.dataset} {record.id}: the divergence is not finite")
+        return Harmed(kl, output.stats.rows[1:])
 
     def learn(self, record: Record) -> None:
         """Have the unmodified model answer a record, once.
@@ -95,24 +94,10 @@ class Harm:
         Raises:
             LazyBenchError: it cannot.
         """
-        if record.key in self._answers:
+        if record.key in self._expected:
             return
         prompt, decode = self._ask(record)
-        decode.max_new_tokens = min(decode.max_new_tokens, self._tokens)
         try:
-            answer = decode(prompt.ids)
+            self._expected[record.key] = expected(prompt, decode, self._tokens)
         except RecordFailure as error:
             raise LazyBenchError(f"{record.dataset} {record.id} cannot be calibrated on: {error}") from error
-        # By the same passes as a candidate's: only pruning makes a difference.
-        self._answers[record.key] = answer, self._log_probabilities(prompt.ids, answer).cpu()
-
-    @torch.no_grad()
-    def _log_probabilities(self, ids: torch.Tensor, answer: list[int]) -> torch.Tensor:
-        """Of every token at each token of the answer to a prompt's ids, (answer tokens, vocabulary), float32."""
-        cache, logits, ids = None, [], ids.to(self._model.device)
-        for token in answer:
-            output = self._model(ids, past_key_values=cache, use_cache=True, logits_to_keep=1)
-            cache = output.past_key_values
-            logits.append(output.logits[0, -1])
-            ids = torch.tensor([[token]], device=self._model.device)
-        return torch.stack(logits).float().log_softmax(dim=-1)

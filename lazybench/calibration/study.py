@@ -54,7 +54,7 @@ class Study:
         self._model = model
         self._folder = folder
         self._prompts = {record.key: setup.prompt(record) for record in setup.records}
-        self._harm = Harm(model, self._ask, setup.config.answer_tokens)
+        self._harm = Harm(self._ask, setup.config.answer_tokens)
         self._layers = int(model.config.get_text_config().num_hidden_layers)
         reference = _reference(setup.config.reference, self._layers)
         prompts = [prompt.ids for prompt in self._prompts.values()]

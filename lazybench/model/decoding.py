@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -74,6 +75,18 @@ class GreatestLogits(LogitsProcessor):
             )
 
 
+class Forced(LogitsProcessor):
+    """Has each new token be a given one, whatever the model would choose (teacher forcing)."""
+
+    def __init__(self, tokens: Sequence[int]) -> None:
+        self._left = iter(tokens)
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        forced = torch.full_like(scores, float("-inf"))
+        forced[:, next(self._left)] = 0
+        return forced
+
+
 @dataclass
 class Decoder:
     """Generates from token ids with the settings of one dataset; methods call it on what they make of a prompt.
@@ -83,8 +96,10 @@ class Decoder:
         max_new_tokens: tokens to generate at most.
         stop_ids: ids that end a generation; none means that it always runs to `max_new_tokens`.
         min_new_tokens: tokens before a stop counts.
-        tracing: an untimed pass that looks inside; keeps the logits of the first new token.
+        forced: the new tokens, where they are not the model's to choose; the settings above then do not matter.
+        tracing: an untimed pass that looks inside; keeps the logits.
         clock: notes the time of each token.
+        logits: in a tracing pass those of each new token, (new tokens, vocabulary), float32, on the CPU.
         answer: what it returned since `start`; None before the first call.
     """
 
@@ -92,13 +107,16 @@ class Decoder:
     max_new_tokens: int
     stop_ids: list[int] = field(default_factory=list)
     min_new_tokens: int = 0
+    forced: Sequence[int] | None = None
     tracing: bool = False
     clock: Clock = field(init=False)
-    first_logits: torch.Tensor | None = field(init=False, default=None)
+    logits: torch.Tensor | None = field(init=False, default=None)
     answer: list[int] | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         self.clock = Clock(self.model.device)
+        if self.forced is not None:
+            self.max_new_tokens, self.stop_ids, self.min_new_tokens = len(self.forced), [], 0
 
     def start(self) -> None:
         """Be ready for one answer, the clock at zero."""
@@ -112,7 +130,7 @@ class Decoder:
             ids: prompt token ids, int64 (1, tokens).
 
         Returns:
-            the new token ids, the stop included. In a tracing pass `first_logits` is (vocabulary,), float32.
+            the new token ids, the stop included.
 
         Raises:
             RecordFailure: there is no token, there are more than the model can hold, or logits are not finite.
@@ -124,6 +142,7 @@ class Decoder:
             raise LazyBenchError(f"decode was given {described(ids)}: it takes token ids, int64 (1, tokens)")
         self.check(ids)
         ids, greatest = ids.to(self.model.device), GreatestLogits()
+        forced = [] if self.forced is None else [Forced(self.forced)]
         output = self.model.generate(
             ids,
             attention_mask=torch.ones_like(ids),
@@ -134,13 +153,13 @@ class Decoder:
             eos_token_id=self.stop_ids or None,
             pad_token_id=self.stop_ids[0] if self.stop_ids else None,
             streamer=self.clock,
-            logits_processor=LogitsProcessorList([greatest]),
+            logits_processor=LogitsProcessorList([greatest, *forced]),
             return_dict_in_generate=self.tracing,
             output_logits=self.tracing,
         )
         greatest.check()  # after the last token's time has been noted
         if self.tracing:
-            self.first_logits = output.logits[0][0].float().cpu()
+            self.logits = torch.cat(output.logits).float().cpu()
             output = output.sequences
         self.answer = output[0, ids.shape[1] :].tolist()
         return list(self.answer)

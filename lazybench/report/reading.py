@@ -118,8 +118,8 @@ def read_folder(folder: Path) -> Run:
     lines, traced = read_rows(folder, PREDICTIONS), read_rows(folder, TRACES)
     rows = {key: row_of(line, f"{folder / PREDICTIONS}: {'/'.join(key)}") for key, line in lines.items()}
     for key, row in rows.items():
-        kl = traced.get(key, {}).get("first_token_kl")
-        row["first_token_kl"] = number(kl, "first_token_kl", str(folder / TRACES))
+        for name in ("first_token_kl", "kl"):
+            row[name] = number(traced.get(key, {}).get(name), name, str(folder / TRACES))
     scored = scored_records(folder)
     return Run(
         *(settings[section]["name"] for section in ("model", "data", "method")),

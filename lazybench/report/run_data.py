@@ -37,6 +37,7 @@ NUMBERS = (
     "identical_tokens",
     "identical_answer",
     "first_token_kl",
+    "kl",
 )
 # The digests stand for the texts of two predictions, so that records without texts can still tell them apart.
 # The scores of several seeds stand side by side, with blanks between them.

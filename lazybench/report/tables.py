@@ -6,7 +6,18 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from lazybench.report import paper
-from lazybench.report.averages import ANSWERS, COMPUTED, DECODE_STEP, GENERATION, KL, SCORE, TOKENS, TTFT, Measure
+from lazybench.report.averages import (
+    ANSWERS,
+    COMPUTED,
+    DECODE_STEP,
+    FIRST_TOKEN_KL,
+    GENERATION,
+    KL,
+    SCORE,
+    TOKENS,
+    TTFT,
+    Measure,
+)
 from lazybench.report.blocks import Block
 from lazybench.report.caveats import floors
 from lazybench.report.cells import NO_RUN, Cell, Part, cell, part_of, together
@@ -114,11 +125,12 @@ SPECS = (
     Spec(
         "fidelity",
         "Fidelity to the baseline",
-        (KL, TOKENS, ANSWERS),
+        (KL, FIRST_TOKEN_KL, TOKENS, ANSWERS),
         methods=METHODS[1:],
         skip=("baseline",),
         notes=(
-            "KL of first token: KL(baseline || method) of the distributions of the first new token.",
+            "KL of next token: KL(baseline || method) of its distributions, mean over the first 16 tokens of the "
+            "baseline's answer, which the method is given token by token; KL of first token: of the first alone.",
             "Identical tokens: share of the baseline's new tokens that are the same. Identical answers: share of "
             "records with exactly the baseline's answer.",
             *_COMMON,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from statistics import fmean
 from typing import Any
 
 import torch
@@ -15,6 +14,7 @@ from lazybench.methods.base import answer
 from lazybench.model.decoding import Decoder
 from lazybench.model.prompts import Prompt
 from lazybench.run.bench import Bench
+from lazybench.run.divergence import divergence, expected
 from lazyllm import LazyLLMError, Stats
 
 _BINS = 200
@@ -26,8 +26,9 @@ def trace(bench: Bench, record: Record) -> dict[str, Any]:
 
     Returns:
         `_id`, `dataset`, `error` where the method cannot run, and
-        `first_token_kl`: KL divergence of the method's distribution of the first new token from the unmodified
-        model's, in nats; for methods with several seeds, their mean;
+        `kl` and `first_token_kl`: KL divergence of the method's distribution of the next token from the unmodified
+        model's, in nats: the mean over the first tokens of that model's answer, and of the first alone; for methods
+        with several seeds, their mean;
         `stages` and `computed`, for methods on the engine with stages: by step and stage, the fraction of prompt
         tokens that have keys and values in the layers after it (paper, Figure 7);
         `attention`, for the baseline: the newest token's attention by layer (paper, Figure 2).
@@ -35,36 +36,26 @@ def trace(bench: Bench, record: Record) -> dict[str, Any]:
     prompt = bench.job.prompt(record)
     traced: dict[str, Any] = {"_id": record.id, "dataset": record.dataset}
     try:
-        return traced | bench.attempt(prompt, lambda decode: _traced(bench, prompt, replace(decode, tracing=True)))
+        return traced | bench.attempt(prompt, lambda decode: _traced(bench, prompt, decode))
     except (RecordFailure, LazyLLMError) as failure:
         return traced | {"error": str(failure)}
 
 
 def _traced(bench: Bench, prompt: Prompt, decode: Decoder) -> dict[str, Any]:
-    first = replace(decode, max_new_tokens=1)
     if bench.job.is_baseline:
-        return {"first_token_kl": 0.0, "attention": _attention(prompt, first)}
-    first(prompt.ids)
-    unmodified, divergences, progress = first.first_logits, [], {}
-    for seed in range(bench.job.method.repeats):
-        # What is computed by step takes a whole answer, which one seed shows; the rest is about the first token.
-        of_seed = decode if seed == 0 else first
-        output = answer(bench.job.method, prompt, of_seed, seed)
-        divergences.append(_divergence(unmodified, of_seed.first_logits))
-        progress = progress or _progress(output.stats)
-    return {"first_token_kl": fmean(divergences)} | progress
-
-
-def _divergence(baseline: torch.Tensor, method: torch.Tensor) -> float:
-    """KL(baseline || method) of two next-token distributions given as logits (vocabulary,), in nats."""
-    expected, found = baseline.double().log_softmax(-1), method.double().log_softmax(-1)
-    return max(0.0, float((expected.exp() * (expected - found)).sum()))
-
-
-def _progress(stats: Stats | None) -> dict[str, Any]:
-    """By step and stage, the fraction of prompt tokens computed so far in the layer after it."""
+        return {"first_token_kl": 0.0, "kl": 0.0, "attention": _attention(prompt, replace(decode, max_new_tokens=1))}
+    method, unmodified = bench.job.method, expected(prompt, decode)
+    found = [divergence(method, prompt, decode, unmodified, seed) for seed in range(method.repeats)]
+    kls = torch.stack([of_seed for of_seed, _ in found]).mean(0)
+    traced = {"first_token_kl": float(kls[0]), "kl": float(kls.mean())}
+    stats = found[0][1].stats
     if stats is None or not stats.stages:
-        return {}
+        return traced
+    return traced | _progress(answer(method, prompt, replace(decode, tracing=True), seed=0).stats)
+
+
+def _progress(stats: Stats) -> dict[str, Any]:
+    """By step and stage, the fraction of prompt tokens computed so far in the layer after it."""
     so_far, by_step = [0] * len(stats.stages), []
     for step in stats.computed:
         # A token is computed once in a layer, so counting the new ones is enough.

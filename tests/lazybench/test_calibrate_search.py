@@ -186,7 +186,7 @@ def asked(model):
     """A record, and the harm on it."""
     ids = torch.randint(5, 200, (1, 60), generator=torch.Generator().manual_seed(1))
     record = SimpleNamespace(key=("made-up", "1"))
-    harm = Harm(model, lambda _: (SimpleNamespace(ids=ids), Decoder(model, 32)), tokens=6)
+    harm = Harm(lambda _: (SimpleNamespace(ids=ids), Decoder(model, 32)), tokens=6)
     return SimpleNamespace(ids=ids, record=record, harm=harm)
 
 
@@ -219,17 +219,17 @@ def test_harm_is_the_divergence_along_the_unmodified_answer(model, asked, import
 def test_logits_that_are_not_finite_are_no_harm_of_zero(tiny_model):
     model = AutoModelForCausalLM.from_pretrained(tiny_model)
     record = SimpleNamespace(key=("made-up", "1"), dataset="made-up", id="1")
-    harm = Harm(model, lambda _: (SimpleNamespace(ids=torch.full((1, 40), 7)), Decoder(model, 32)), tokens=2)
+    harm = Harm(lambda _: (SimpleNamespace(ids=torch.full((1, 40), 7)), Decoder(model, 32)), tokens=2)
     candidate = Candidate(PruningSchedule([(1, 0.5)]), EQ1)
     assert harm.of(candidate, record).kl >= 0
     with torch.no_grad():
         model.model.norm.weight.fill_(float("nan"))
-    with pytest.raises(CandidateFailure, match="not finite on made-up 1"):
+    with pytest.raises(CandidateFailure, match="on made-up 1: the logits of new token 1 are not finite"):
         harm.of(candidate, record)
 
 
 def test_a_record_that_cannot_be_run_is_named(model):
     record = SimpleNamespace(key=("made-up", "7"), dataset="made-up", id="7")
-    harm = Harm(model, lambda _: (SimpleNamespace(ids=torch.zeros(1, 0, dtype=torch.long)), Decoder(model, 32)), 2)
+    harm = Harm(lambda _: (SimpleNamespace(ids=torch.zeros(1, 0, dtype=torch.long)), Decoder(model, 32)), 2)
     with pytest.raises(LazyBenchError, match="made-up 7 cannot be calibrated on: empty prompt"):
         harm.of(Candidate(PruningSchedule([(1, 0.5)]), EQ1), record)

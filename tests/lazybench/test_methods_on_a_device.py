@@ -142,7 +142,8 @@ def test_traces_are_the_cpus(bench, device, name):
     traced, wanted = trace(found, records[0]), trace(expected, records[0])
     assert traced.keys() == wanted.keys()
     assert "error" not in traced
-    assert traced["first_token_kl"] == pytest.approx(wanted["first_token_kl"], rel=1e-3, abs=1e-5)
+    for kl in ("kl", "first_token_kl"):
+        assert traced[kl] == pytest.approx(wanted[kl], rel=1e-3, abs=1e-5)
     assert traced.get("computed") == wanted.get("computed")
     if name == "baseline":
         torch.testing.assert_close(
@@ -155,9 +156,7 @@ def test_traces_are_the_cpus(bench, device, name):
 def test_harm_is_the_cpus(bench, device, importance):
     def harm(place):
         found, records = bench("baseline", place)
-        measured = Harm(
-            found.model, lambda record: ((prompt := found.job.prompt(record)), decoder_for(found.model, prompt)), 5
-        )
+        measured = Harm(lambda record: ((prompt := found.job.prompt(record)), decoder_for(found.model, prompt)), 5)
         return [
             measured.of(Candidate(schedule, importance), record).kl
             for schedule in (PruningSchedule(), PruningSchedule([(0, 0.7), (2, 0.3)]))
