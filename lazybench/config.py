@@ -1,4 +1,4 @@
-"""The schemas of the settings of `run`, `speed` and `calibrate`: names, types and ranges."""
+"""The schemas of the settings of `run`, `speed`, `match` and `calibrate`: names, types and ranges."""
 
 from __future__ import annotations
 
@@ -224,6 +224,43 @@ class SpeedConfig:
 
 
 @dataclass
+class MatchConfig:
+    """The strengths at which a method's measured TTFT speedups are as asked.
+
+    Attributes:
+        model: the model.
+        method: the method, whose other settings stay as they are.
+        data: where records come from.
+        task: one of the six tasks, a group of the user's datasets, one dataset, or `all`: what the data has.
+        speedups: of TTFT, over the unmodified model; a method is written for each.
+        records: prompts to time, spread evenly over the datasets.
+        tolerance: how near a speedup must come, as a fraction of it.
+        cpu_share: as `TimingConfig.cpu_share`.
+        output: folder to write to; its `method/` gets the methods.
+    """
+
+    model: ModelConfig = MISSING
+    method: dict[str, Any] = field(default_factory=dict)
+    data: DataConfig = MISSING
+    task: str = MISSING
+    speedups: list[float] = field(default_factory=list)
+    records: int = 6
+    tolerance: float = 0.02
+    cpu_share: float = 0.9
+    output: str = "results/matches"
+
+    def __post_init__(self) -> None:
+        if not self.speedups or any(not 1 < speedup < float("inf") for speedup in self.speedups):
+            raise LazyBenchError(f"speedups={self.speedups}: give some, each above 1, such as speedups=[2,3]")
+        _at_least("records", self.records, 1)
+        if not 0 < self.tolerance < 1:
+            raise LazyBenchError(f"tolerance={self.tolerance:g} is out of range: above 0, below 1")
+        _share("cpu_share", self.cpu_share)
+        if not self.output:
+            raise LazyBenchError("output= is empty: give a folder")
+
+
+@dataclass
 class CalibrateConfig:
     """A search for the schedule of LazyLLM on a model.
 
@@ -309,6 +346,7 @@ def register() -> None:
     store = ConfigStore.instance()
     store.store(name="schema", node=RunConfig)
     store.store(name="speed_schema", node=SpeedConfig)
+    store.store(name="match_schema", node=MatchConfig)
     store.store(name="calibrate_schema", node=CalibrateConfig)
 
 

@@ -24,7 +24,7 @@ from lazybench.model.loading import load_model, load_skeleton
 from lazybench.model.out_of_memory import ran_out
 from lazybench.model.positions import check_limit
 from lazybench.report.console import frame_table
-from lazybench.run.origin import config_dirs
+from lazybench.run.origin import config_dirs, typed
 
 # Columns of the tables people see: title, name and form.
 _FRONTIER = (
@@ -98,7 +98,7 @@ def _calibrate(setup: Setup, study: Study, folder: Folder) -> None:
 
 def _write_method(setup: Setup, study: Study, folder: Folder, budget: Budget, found: Mapping[str, Trial]) -> None:
     """Write the method of a budget, and its scores on the records that it was not found on; print both."""
-    name = study.write_method(budget, found, _command())
+    name = study.write_method(budget, found, typed("calibrate"))
     elsewhere = study.kl_elsewhere(found)
     print(f"{budget}: {' | '.join(str(trial.candidate.schedule) for trial in found.values())}")
     where = " and ".join(f"{trial.kl:.3f}" for trial in found.values())
@@ -121,9 +121,3 @@ def _write_method(setup: Setup, study: Study, folder: Folder, budget: Budget, fo
     if places := config_dirs():  # `--config-dir` is for the method that was found
         words.append("hydra.searchpath=[" + ",".join(f'"file://{place}"' for place in places) + "]")
     print(f"  python -m lazybench run --config-dir {shlex.join([str(folder.found), *words])}")
-
-
-def _command() -> str:
-    """The command under way, without the folders of this machine."""
-    words = [re.sub(r"^([\w.]+)=/.*/", r"\1=", word) for word in sys.argv[1:]]
-    return shlex.join(["python", "-m", "lazybench", "calibrate", *words])

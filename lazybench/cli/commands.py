@@ -22,11 +22,12 @@ LazyBench compares ways to prune prompts: LazyLLM and others on LongBench.
   lazybench report [runs=...] [out=...]           tables, figures and a page of all runs there are
   lazybench score FILE [--out FILE]               LongBench's scores of a file of predictions
   lazybench calibrate                             find LazyLLM's schedule for a model, within a budget
+  lazybench match                                 how strongly a method must prune for a measured TTFT speedup
   lazybench speed                                 times next to the unmodified model's, for prompt lengths
 
 Each command has --help."""
 
-_CONFIGURED = ("run", "plan", "calibrate", "speed")
+_CONFIGURED = ("run", "plan", "calibrate", "match", "speed")
 _SMALL = ("status", "list", "report", "score")
 _COMPLETION = ("-sc", "--shell-completion", "--shell_completion")
 

@@ -49,13 +49,19 @@ def speed(config: DictConfig) -> str:
     return _guarded(config, schema.SpeedConfig, "lazybench.cli.speed", "main")
 
 
+@hydra.main(version_base="1.3", config_path=str(CONF), config_name="match")
+def match(config: DictConfig) -> str:
+    """Find strengths for speedups."""
+    return _guarded(config, schema.MatchConfig, "lazybench.cli.match", "main")
+
+
 @hydra.main(version_base="1.3", config_path=str(CONF), config_name="calibrate")
 def calibrate(config: DictConfig) -> str:
     """Find a schedule."""
     return _guarded(config, schema.CalibrateConfig, "lazybench.cli.calibrate", "main")
 
 
-_JOBS = {"run": run, "plan": run, "speed": speed, "calibrate": calibrate}
+_JOBS = {"run": run, "plan": run, "speed": speed, "match": match, "calibrate": calibrate}
 
 
 def start(command: str, words: Sequence[str], program: str | None = None) -> int:

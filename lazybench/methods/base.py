@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from typing import ClassVar
 
 import torch
@@ -106,6 +106,16 @@ class Method(ABC):
     def prepare(self, model: PreTrainedModel) -> None:
         """Get ready for `model`, untimed, before anything is written; a `LazyBenchError` refuses it."""
         self.check(model)
+
+    def pruning(self, share: float) -> Method:
+        """The same method where it prunes such a share of the prompt's tokens in the end, 0 to 1: for `match`.
+
+        Raises:
+            LazyBenchError: nobody knows which of its settings does that. By default it is `keep`, what is left.
+        """
+        if not any(of.name == "keep" for of in fields(self)):
+            raise LazyBenchError(f"method {self.name} cannot be matched: it has no `keep`, and no `pruning` of its own")
+        return replace(self, keep=round(1 - share, 4))
 
     @property
     def keep_1(self) -> Method | None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import lazyllm
@@ -37,6 +38,15 @@ class LazyLLM(OnEngine):
         self.importance = self.selection.changed or EQ1
         if self.name in (PAPER, PLUS):
             self.name = PAPER if self.selection.is_eq1 else PLUS
+
+    def pruning(self, share: float) -> LazyLLM:
+        """The same stages, each keep to the same power."""
+        stages = [(layer, float(keep)) for layer, keep in (part.split(":") for part in self.schedule.split(","))]
+        left = math.prod(keep for _, keep in stages)
+        if left == 1:
+            raise LazyBenchError(f"method.schedule={self.schedule} prunes nothing: give stages that do")
+        power = math.log(1 - share) / math.log(left)
+        return replace(self, schedule=",".join(f"{layer}:{round(keep**power, 4)}" for layer, keep in stages))
 
 
 def parse_importance(value: object, key: str, names: Sequence[str]) -> lazyllm.Importance:

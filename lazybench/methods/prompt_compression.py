@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from transformers import PreTrainedModel
 
@@ -84,6 +84,10 @@ class PromptCompression(Method):
     @property
     def prefills(self) -> float:
         return _PREFILLS[self.scope]
+
+    def pruning(self, share: float) -> PromptCompression:
+        """The same with this share of the units removed, whatever their tokens are."""
+        return replace(self, ratio=round(share, 4))
 
     def prepare(self, model: PreTrainedModel) -> None:
         if self.unit == "phrase":

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+import shlex
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from functools import lru_cache
@@ -47,6 +50,12 @@ def command_of(config: RunConfig) -> dict[str, Any]:
     for section in _SECTIONS:
         own |= dict(_differing(said[section], _whole_paths(section, settings[section]), section))
     return {"config_dirs": folders, **chosen, "settings": own}
+
+
+def typed(command: str) -> str:
+    """The words of the command under way, without the folders of this machine."""
+    words = [re.sub(r"^([\w.]+)=/.*/", r"\1=", word) for word in sys.argv[1:]]
+    return shlex.join(["python", "-m", "lazybench", command, *words])
 
 
 def config_dirs() -> list[str]:

@@ -1,0 +1,150 @@
+"""`lazybench match`: strengths for speedups."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import SimpleNamespace
+
+import pandas as pd
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lazybench.calibration.matching import Trial, match
+from lazybench.errors import LazyBenchError
+from lazybench.methods import Method, Output, build_method
+from lazyllm import PruningSchedule
+
+METHODS = "lazybench.methods"
+
+
+class Curve:
+    """A method whose speedup is a function of the share that it prunes."""
+
+    def __init__(self, speedup):
+        self.speedup, self.trials = speedup, {}
+
+    def at(self, share):
+        share = round(share, 4)
+        self.trials[share] = Trial(share, SimpleNamespace(name="made up"), self.speedup(share), 6)
+        return self.trials[share]
+
+
+@given(
+    wanted=st.floats(1.2, 6),
+    fixed=st.floats(0, 0.15),
+    power=st.floats(0.3, 3),
+)
+def test_any_speedup_within_reach_is_found(wanted, fixed, power):
+    # Time falls from 1 to `fixed` as more is pruned, in a straight line or not.
+    curve = Curve(lambda share: 1 / (fixed + (1 - fixed) * (1 - share) ** power))
+    if curve.speedup(0.98) < 1.05 * wanted:
+        return
+    found = match(curve, wanted, 0.02)
+    assert found.speedup == pytest.approx(wanted, rel=0.02)
+    assert len(curve.trials) <= 12
+
+
+def test_what_was_measured_for_one_speedup_serves_the_next():
+    curve = Curve(lambda share: 1 / (1 - 0.9 * share))
+    match(curve, 2, 0.02)
+    before = len(curve.trials)
+    match(curve, 2, 0.02)
+    assert len(curve.trials) == before
+
+
+def test_a_speedup_out_of_reach_is_named():
+    with pytest.raises(LazyBenchError, match=r"98% of the prompt pruned .* 1\.96, so 3 is out of reach"):
+        match(Curve(lambda share: 1 / (1 - share / 2)), 3, 0.02)
+
+
+def test_a_speedup_that_goes_in_steps_gives_the_nearest():
+    found = match(Curve(lambda share: 1.5 if share < 0.6 else 2.6), 2, 0.02)
+    assert found.speedup == 1.5
+
+
+SETTINGS = {
+    "random_drop.RandomDrop": {"keep": 0.25},
+    "static_pruning.StaticPruning": {"keep": 0.25, "layer": 3},
+    "gemfilter.GemFilter": {"keep": 0.25},
+    "prompt_compression.PromptCompression": {"ratio": 0.75},
+}
+
+
+@pytest.mark.parametrize("target", SETTINGS)
+def test_a_method_prunes_as_much_as_asked(target):
+    given = {"static_pruning.StaticPruning": {"layer": 3}}.get(target, {})
+    method = build_method({"_target_": f"{METHODS}.{target}", "name": "mine", **given})
+    changed = method.pruning(0.75)
+    assert {key: getattr(changed, key) for key in SETTINGS[target]} == SETTINGS[target]
+    assert changed.name == "mine"
+
+
+@given(share=st.floats(0.05, 0.95))
+@pytest.mark.parametrize("schedule", ["33%:0.7,67%:0.5", "3:0.6,7:0.6,14:0.9"])
+def test_a_schedule_leaves_as_much_as_asked_at_the_same_layers(schedule, share):
+    method = build_method({"_target_": f"{METHODS}.lazyllm.LazyLLM", "name": "lazyllm", "schedule": schedule})
+    before, after = (PruningSchedule.parse(of.schedule, 30) for of in (method, method.pruning(share)))
+    assert [stage.layer for stage in after.stages] == [stage.layer for stage in before.stages]
+    assert after.fractions[-1] == pytest.approx(1 - share, abs=2e-3)
+
+
+@dataclass
+class Fixed(Method):
+    """A method without a strength."""
+
+    def generate(self, prompt, decode, seed):
+        return Output(decode(prompt.ids), 1.0)
+
+
+@pytest.fixture
+def call(lazybench, tiny_model, tmp_path):
+    """Call `lazybench match` on the tiny model; returns (exit code, what it printed, stderr)."""
+
+    def call(*words: str):
+        model = (f"model.path={tiny_model}", "model.name=tiny", "model.chat=null", "model.limit=300")
+        settings = ("data.limit=1", "data.tokens=512", "records=2", "cpu_share=0", f"output={tmp_path / 'matches'}")
+        return lazybench("match", *model, *settings, *words)
+
+    return call
+
+
+def test_a_matched_method_runs(call, lazybench, tiny_model, tmp_path):
+    code, out, err = call("method.layer=0", "speedups=[1.1]", "tolerance=0.5")
+    assert code == 0, err
+    matched = tmp_path / "matches" / "method" / "static_pruning_1.1x.yaml"
+    text = matched.read_text()
+    assert text.startswith("# TTFT speedup ")
+    assert str(tmp_path) not in text
+    written = yaml.safe_load(text)
+    assert written["_target_"] == "lazybench.methods.static_pruning.StaticPruning"
+    assert written["layer"] == 0
+    table = pd.read_csv(tmp_path / "matches" / "static_pruning.csv")
+    (row,) = table[table["settings"] == f"keep={written['keep']}"].to_dict("records")
+    assert f"{row['ttft_speedup']:.2f}x with keep={written['keep']}" in out
+    model = (f"model.path={tiny_model}", "model.name=tiny", "model.chat=null", "model.limit=300", "data.tokens=512")
+    words = ("--config-dir", str(tmp_path / "matches"), "method=static_pruning_1.1x", "task=code", "data.limit=1")
+    code, out, err = lazybench("run", *words, *model, "timing.warmup=0", f"output={tmp_path / 'runs'}")
+    assert code == 0, err
+    assert "method static_pruning" in out
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("speedups=[1]",), "speedups=[1.0]: give some, each above 1"),
+        (("speedups=[]",), "give some, each above 1"),
+        (("tolerance=0",), "tolerance=0 is out of range"),
+        (("records=0",), "records=0 is out of range: at least 1"),
+        (("method=baseline",), "method baseline cannot be matched: it has no `keep`"),
+        (("method=lazyllm", "method.schedule=[1:1.0]"), "prunes nothing"),
+        (("method.layer=9",), "method.layer"),
+    ],
+)
+def test_what_cannot_be_matched_is_said_in_one_line(call, words, said, tmp_path):
+    code, _, err = call(*words)
+    assert code == 2
+    assert said in err
+    assert len(err.strip().splitlines()) == 1
+    assert not list(tmp_path.glob("matches/method/*"))
