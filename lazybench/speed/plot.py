@@ -36,6 +36,6 @@ def save(measured: pd.DataFrame, table: Path) -> list[Path]:
         model, weights, dtype, device, repeats = (
             measured[key].iloc[0] for key in ("model", "weights", "dtype", "device", "repeats")
         )
-        said = about(model, [weights], [dtype], [device], [f"median and range of n = {repeats} repeats"])
+        said = about(model, [weights], [dtype], [device], [f"median and range of n={repeats} repeats"])
         style.below(figure, said, entries)
         return style.save(figure, table.with_suffix(""))

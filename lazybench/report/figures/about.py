@@ -41,7 +41,7 @@ def of_rows(block: Block, rows: Sequence[Row]) -> str:
     data = "generated records, not LongBench" if block.generated else data_title(block.data)
     of = [pd.concat([ran(run.records) for run in row.runs]).drop_duplicates(["dataset", "_id"]) for row in rows]
     every = pd.concat(of).drop_duplicates(["dataset", "_id"])
-    others = [data, f"n = {span(map(len, of))}", prompts(every["prompt_tokens"])]
+    others = [data, f"n={span(map(len, of))}", prompts(every["prompt_tokens"])]
     return about(block.model, weights, dtypes, devices, others)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import LogLocator, NullFormatter
+from matplotlib.ticker import LogLocator, NullLocator
 
 from lazybench.report.averages import SCORE, TTFT
 from lazybench.report.blocks import Block, Row
@@ -80,7 +80,7 @@ def draw(block: Block) -> Figure | None:
         for name in strengths:
             if name in points:
                 _line(axes, points[name], strengths[name], looks[name])
-        title = f"{task_title(task)}, n = {span(point.records for point in chain.from_iterable(points.values()))}"
+        title = f"{task_title(task)}, n={span(point.records for point in chain.from_iterable(points.values()))}"
         if set(block.tasks()[task]) <= at_floor:
             title += " (floor: shows nothing)"
         axes.set_title(wrapped(title, width / columns - 0.4, TEXT))
@@ -148,7 +148,7 @@ def _scales(axes: Axes, points: Sequence[_Point]) -> None:
         axes.set_xscale("log")
         axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         axes.xaxis.set_major_formatter("{x:g}")
-        axes.xaxis.set_minor_formatter(NullFormatter())
+        axes.xaxis.set_minor_locator(NullLocator())
     low, high = axes.get_ylim()
     if high - low < _LEAST_SPAN:  # else noise, or nothing at all, would fill the panels
         axes.set_ylim((low + high - _LEAST_SPAN) / 2, (low + high + _LEAST_SPAN) / 2)

@@ -1,0 +1,314 @@
+"""Figures for a paper: their size and type, whose texts never overlap, and what they say of the numbers they show."""
+
+from __future__ import annotations
+
+import json
+from itertools import combinations
+
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib.backends.backend_agg import RendererAgg
+from matplotlib.colors import to_hex
+from report_runs import attention_traces, row, rows_of, stage_traces, write_everything, write_run
+
+from lazybench.calibration import frontier
+from lazybench.data.facts import datasets_of, load_facts
+from lazybench.report.averages import SCORE, TTFT
+from lazybench.report.blocks import blocks
+from lazybench.report.cells import cell, part_of
+from lazybench.report.figures import FIGURES, figure1, figure5, figure6, figure7, style
+from lazybench.report.reading import find
+from lazybench.report.write import write
+from lazybench.speed import plot
+
+TASK = ("hotpotqa", "2wikimqa", "musique")
+LONG = "a_method_with_a_very_long_name_that_goes_on_and_on"
+
+
+def read(*roots):
+    """The one block of some runs."""
+    found, said = find([*map(str, roots)])
+    assert said == []
+    (block,) = blocks(found)
+    return block
+
+
+def crowd(root):
+    """Runs of nine methods, one with a long name and one with signs in it, at up to three strengths, on six tasks."""
+    write_everything(root, records=2)
+    names = datasets_of("all", load_facts())
+    for method in ("gemfilter", "fastkv", "lazyllm+", LONG, "cash$_back$"):
+        for place, keep in enumerate((0.7, 0.5, 0.3)):
+            rows = rows_of(names, 2, 1.2 + 0.5 * place, 0.45 - 0.05 * place, seed=50 + place)
+            settings = {"keep": keep, "layer": 13}
+            if method == "lazyllm+":
+                settings = {"schedule": f"13%:{keep},27%:{keep},50%:{keep}", "importance": {"queries": 8, "first": 4}}
+            write_run(root, method, rows, task="all", digest=f"e{place}", method=settings)
+
+
+def several_conditions(root):
+    """The same method under two conditions, which stand in every name."""
+    names = datasets_of("all", load_facts())
+    for device in ("NVIDIA A100-SXM4-40GB", "NVIDIA H100 80GB HBM3"):
+        for place in (0, 1):
+            rows = rows_of(names, 2, 1.5 + place, seed=place)
+            of = {"task": "all", "digest": f"{device[7:11]}{place}", "environment": {"device": device}}
+            if not place:
+                write_run(root, "baseline", rows, traces=attention_traces(rows[:3]), **of)
+            traces = stage_traces(rows[:3], [5, 10, 20], [0.8, 0.6, 0.4])
+            schedule = {"schedule": f"5:0.{8 - place},10:0.7,20:0.5"}
+            write_run(root, "lazyllm", rows, method=schedule, traces=traces, **of)
+            write_run(
+                root,
+                "lazyllm",
+                rows,
+                method={"schedule": f"{10 + place}:0.7"},
+                **of | {"digest": f"f{device[7]}{place}"},
+            )
+
+
+@pytest.fixture
+def drawn(monkeypatch):
+    """Draws a figure and gives the texts that it then holds: text, size in points, and box in inches."""
+
+    def texts(figure):
+        met = []
+        draw_text = RendererAgg.draw_text
+
+        def record(renderer, gc, x, y, text, prop, angle, *rest, **more):
+            draw_text(renderer, gc, x, y, text, prop, angle, *rest, **more)
+            width, height, descent = renderer.get_text_width_height_descent(text, prop, False)
+            box = (x, y - height + descent, x + width, y + descent)
+            if angle:
+                assert angle == 90
+                box = (x - height + descent, y - width, x + descent, y)
+            met.append((text, prop.get_size_in_points(), [end / figure.dpi for end in box]))
+
+        with monkeypatch.context() as patch:
+            patch.setattr(RendererAgg, "draw_text", record)
+            figure.canvas.draw()
+        return met
+
+    return texts
+
+
+def is_fit_for_print(figure, texts):
+    """Assert that a figure is as wide as a column or page, and that its type is large enough and nowhere overlaps."""
+    width, height = figure.get_size_inches()
+    assert width in (style.COLUMN, style.PAGE)
+    assert height < 9
+    assert texts
+    for text, size, (left, top, right, bottom) in texts:
+        assert size >= 7, text
+        assert min(left, top, width - right, height - bottom) >= -0.005, text
+    for (one, _, a), (other, _, b) in combinations(texts, 2):
+        apart = max(b[0] - a[2], a[0] - b[2], b[1] - a[3], a[1] - b[3])
+        assert apart > -0.01, (one, other)
+
+
+@pytest.mark.parametrize("runs", [crowd, several_conditions])
+def test_figures_fit_a_column_or_a_page_and_no_texts_overlap(runs, drawn, tmp_path):
+    runs(tmp_path)
+    with style.styled():
+        for module in FIGURES:
+            figure = module.draw(read(tmp_path))
+            is_fit_for_print(figure, drawn(figure))
+
+
+def whole(texts):
+    return " ".join(text for text, _, _ in texts)
+
+
+def test_each_figure_says_n_prompt_length_model_and_device(drawn, tmp_path):
+    write_everything(tmp_path, records=2)
+    for lines in tmp_path.rglob("predictions.jsonl"):
+        of = [json.loads(line) for line in lines.read_text("utf-8").splitlines()]
+        of = [line | {"prompt_tokens": 3000 + 10 * place} for place, line in enumerate(of)]
+        lines.write_text("".join(json.dumps(line) + "\n" for line in of), "utf-8")
+    for environment in tmp_path.rglob("environment.json"):
+        of = json.loads(environment.read_text("utf-8")) | {"weights_format": "GGUF Q4_1, 4-bit, dequantised"}
+        environment.write_text(json.dumps(of), "utf-8")
+    with style.styled():
+        for module in FIGURES:
+            said = whole(drawn(module.draw(read(tmp_path))))
+            for text in ("n=32", "prompts 3,155 tokens (median; max 3,310)", "Llama 2 7B Chat", "NVIDIA A100"):
+                assert text in said, module.__name__
+            assert "(Q4_1, 4-bit weights, in bfloat16)" in said
+
+
+def test_readers_names_stand_in_figures(drawn, tmp_path):
+    crowd(tmp_path)
+    with style.styled():
+        said = whole(drawn(figure5.draw(read(tmp_path))))
+    for name in ("random drop", "static pruning", "Selective Context", "LazyLLM", "LazyLLM+", "GemFilter", "FastKV"):
+        assert f"{name}:" in said or f"{name}," in said
+    assert "a method with a very long name" in said
+    assert "cash$ back$" in said
+    for name in ("prompt_compression", "lazyllm", "random_drop", LONG):
+        assert name not in said
+
+
+def test_figure_1_has_the_papers_own_numbers_whatever_the_model(drawn, tmp_path):
+    write_run(tmp_path, "baseline", rows_of(TASK), model={"name": "mine"})
+    with style.styled():
+        texts = [text for text, _, _ in drawn(figure1.draw(read(tmp_path)))]
+    assert {"23%", "21×"} <= set(texts)
+    assert "paper: Llama 2 7B, LongBench, A100" in " ".join(texts)
+
+
+def test_figure_5_has_intervals_both_ways_one_scale_and_names_its_strengths(drawn, tmp_path):
+    names = datasets_of("all", load_facts())
+    for place, keep in enumerate((0.3, 0.7)):
+        rows = rows_of(names, 6, seed=place)
+        generator = np.random.default_rng(place)
+        for line in rows:
+            line["ttft_s"] = line["baseline_ttft_s"] / float(generator.normal(3 - 2 * keep, 0.1))
+        write_run(tmp_path, "static_pruning", rows, task="all", digest=f"{place}", method={"keep": keep})
+    block = read(tmp_path)
+    with style.styled():
+        figure = figure5.draw(block)
+        said = whole(drawn(figure))
+    assert "static pruning, layer 4: keep 0.7, 0.3" in said  # from the least speedup to the most
+    panels = [axes for axes in figure.axes if axes.get_visible()]
+    assert len(panels) == 6
+    assert len({axes.get_xlim() + axes.get_ylim() for axes in panels}) == 1
+    for axes, (task, members) in zip(panels, block.tasks().items(), strict=True):
+        drawn_bars = [bar.get_segments()[0] for one in axes.containers for bar in one.lines[2]]
+        expected = []
+        for of in sorted(block.rows, key=lambda of: -of.runs[0].settings["method"]["keep"]):
+            score, speedup = (cell({task: part_of(of, members)}, what).estimate for what in (SCORE, TTFT[0]))
+            expected.append([[speedup.low, score.value], [speedup.high, score.value]])
+            expected.append([[speedup.value, score.low], [speedup.value, score.high]])
+        assert np.allclose(drawn_bars, expected)
+
+
+@pytest.mark.parametrize("mark", ["", "%"])
+def test_figure_6_has_ticks_where_the_data_are(mark, tmp_path):
+    for layer in (3, 7, 26):
+        write_run(tmp_path, "lazyllm", rows_of(TASK), digest=f"{layer}", method={"schedule": f"{layer}{mark}:0.5"})
+    with style.styled():
+        axes = figure6.draw(read(tmp_path)).axes[0]
+    assert list(axes.get_xticks()) == [3, 7, 26]
+    assert [text.get_text() for text in axes.get_xticklabels()] == ["3", "7", "26"]
+
+
+def test_ticks_without_room_for_a_name_stay_unnamed(drawn):
+    with style.styled():
+        figure = style.canvas(style.COLUMN, 2)
+        axes = figure.subplots()
+        axes.plot(range(100), range(100))
+        style.ticks_at(axes, range(100))
+        is_fit_for_print(figure, drawn(figure))
+    assert sorted([*axes.get_xticks(), *axes.get_xticks(minor=True)]) == list(range(100))
+
+
+ENDS = (9, 7, 7, 4, 2, 2, 2, 1)  # steps of each record's generation
+
+
+@pytest.fixture
+def ending(tmp_path):
+    """The block of a run whose records end one after the other."""
+    rows = [row("hotpotqa", place, new_tokens=steps) for place, steps in enumerate(ENDS)]
+    write_run(tmp_path / "runs", "lazyllm", rows, task="hotpotqa", traces=stage_traces(rows))
+    return read(tmp_path / "runs")
+
+
+def strip(figure):
+    """What Figure 7's strip shows: the number of records by step."""
+    upper, lower = figure.axes[:2]
+    (area,) = lower.collections
+    outline = area.get_paths()[0].vertices
+    last = int(upper.lines[1].get_xdata()[-1])
+    # Steps are drawn as wide as they are, so a step's middle has its height.
+    return [int(max(y for x, y in outline if abs(x - step) <= 0.5)) for step in range(last + 1)]
+
+
+def test_figure_7_ends_where_a_quarter_still_generate_and_counts_them(ending, drawn):
+    counts = [sum(steps > step for steps in ENDS) for step in range(max(ENDS))]
+    assert ending.runs[0].traces["computed"]["living"] == counts
+    with style.styled():
+        figure = figure7.draw(ending)
+        said = whole(drawn(figure))
+    upper, lower = figure.axes[:2]
+    assert [int(line.get_xdata()[-1]) for line in upper.lines[1:]] == [
+        6,
+        6,
+    ]  # of eight records three generate, then one
+    heights = strip(figure)
+    assert len(heights) == 7
+    assert heights[-1] == counts[6] == 3
+    assert heights[0] == len(ENDS)
+    assert lower.get_xlim() == upper.get_xlim()
+    assert "10th to 90th percentile of records" in said
+    assert "LazyLLM 10:0.7,20:0.5, n=8" in said
+
+
+def test_figure_7_of_records_from_before_they_were_counted_is_the_same(ending, tmp_path):
+    write(tmp_path / "out", [ending], [], [])
+    for path in (tmp_path / "out/records").rglob("*.json"):
+        about = json.loads(path.read_text("utf-8"))
+        del about["traces"]["computed"]["living"]
+        path.write_text(json.dumps(about), "utf-8")
+    with style.styled():
+        old, new = (figure7.draw(block) for block in (read(tmp_path / "out/records"), ending))
+    assert strip(old) == strip(new)
+    for one, other in zip(old.axes[0].lines, new.axes[0].lines, strict=True):
+        assert np.allclose(one.get_xydata(), other.get_xydata())
+
+
+def saved(monkeypatch, module):
+    """The figures that a module saves from now on."""
+    met = []
+    monkeypatch.setattr(module.style, "save", lambda figure, stem: met.append(figure) or [])
+    return met
+
+
+def test_a_frontier_draws_every_kind_of_its_table(monkeypatch, drawn, tmp_path):
+    kinds = ["static pruning", frontier.KEEPS, frontier.CALIBRATED]
+    rows = [
+        {"half": "cross", "speedup": speedup, "kind": kind, "kl": 0.1, "kl_low": 0.05, "kl_high": 0.2, "records": 98}
+        for kind in kinds
+        for speedup in (1.5, 2)
+    ]
+    tried = pd.DataFrame({"speedup": [1.5, 2], "kl": [0.2, 0.3], "complete": [True, False]})
+    figures = saved(monkeypatch, frontier)
+    frontier.plot(pd.DataFrame(rows), tried, "Model; LongBench; prompts 9 tokens", tmp_path / "frontier")
+    with style.styled():
+        texts = drawn(figures[0])
+        is_fit_for_print(figures[0], texts)
+    (legend,) = figures[0].legends
+    assert [text.get_text() for text in legend.get_texts()][1:] == [
+        frontier.CALIBRATED,
+        frontier.KEEPS,
+        "static pruning",
+    ]
+    assert "Model; LongBench; prompts 9 tokens; lines: n=98 records held out" in whole(texts)
+    assert [text for text, _, _ in texts if text in ("1.5", "2")] == ["1.5", "2"]
+    assert len(figures[0].axes[0].lines[0].get_xdata()) == 1  # what was not measured in full is left out
+
+
+def test_a_speed_plot_names_the_method_and_what_it_rests_on(monkeypatch, drawn, tmp_path):
+    columns = {"model": "smollm2_135m", "method": "prompt_compression", "repeats": 3, "weights": "bfloat16"}
+    columns |= {"dtype": "bfloat16", "device": "NVIDIA A100", "tokens": [1024, 2048, 65536]}
+    for name, seconds in (("ttft_s", 2.0), ("method_ttft_s", 1.0)):
+        columns |= {name: seconds, f"{name}_low": 0.9 * seconds, f"{name}_high": 1.2 * seconds}
+    figures = saved(monkeypatch, plot)
+    plot.save(pd.DataFrame(columns).assign(ideal_speedup=2.5), tmp_path / "speed.csv")
+    with style.styled():
+        texts = drawn(figures[0])
+        is_fit_for_print(figures[0], texts)
+    (legend,) = figures[0].legends
+    names = [text.get_text() for text in legend.get_texts()]
+    assert names == ["unmodified", "Selective Context", "time of the work that is left"]
+    assert "SmolLM2-135M-Instruct (bfloat16); median and range of n=3 repeats; NVIDIA A100" in whole(texts)
+
+
+def test_the_paper_has_a_colour_a_method_and_others_take_what_is_left():
+    names = ["lazyllm", "mine", "random_drop", "yours", "lazyllm calibrated"]
+    methods = {name: (name.partition(" ")[0], None) for name in names} | {"odd": ("odd", "no colour")}
+    looks = style.method_lines(methods)
+    assert looks["random_drop"] == style.method_lines({"random_drop": ("random_drop", None)})["random_drop"]
+    assert len({to_hex(look["color"]) for look in looks.values()}) == len(methods)
+    many = style.method_lines({f"m{place}": (f"m{place}", None) for place in range(70)})
+    assert len({(look["color"], look["marker"]) for look in many.values()}) == 70
