@@ -31,8 +31,14 @@ def about(
     return "; ".join(part for part in parts if part)
 
 
-def of_rows(block: Block, rows: Sequence[Row]) -> str:
-    """The line of a figure that shows these rows of a block."""
+def of_rows(block: Block, rows: Sequence[Row], records: Sequence[int] = ()) -> str:
+    """The line of a figure that shows these rows of a block.
+
+    Args:
+        block: the runs of one model and data.
+        rows: what the figure shows of it.
+        records: how many records of each row it shows; empty for all that the method could run.
+    """
     runs = [run for row in rows for run in row.runs]
     weights, dtypes, devices = (
         {str(run.environment[key]) for run in runs if run.environment.get(key)}
@@ -41,7 +47,7 @@ def of_rows(block: Block, rows: Sequence[Row]) -> str:
     data = "generated records, not LongBench" if block.generated else data_title(block.data)
     of = [pd.concat([ran(run.records) for run in row.runs]).drop_duplicates(["dataset", "_id"]) for row in rows]
     every = pd.concat(of).drop_duplicates(["dataset", "_id"])
-    others = [data, f"n={span(map(len, of))}", prompts(every["prompt_tokens"])]
+    others = [data, f"n={span(records or map(len, of))}", prompts(every["prompt_tokens"])]
     return about(block.model, weights, dtypes, devices, others)
 
 

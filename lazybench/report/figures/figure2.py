@@ -56,7 +56,8 @@ def draw(block: Block) -> Figure | None:
         ylim=(0, 101),
         title="attention held by the top tokens",
     )
-    below(figure, of_rows(block, [row for row in block.rows if any("attention" in run.traces for run in row.runs)]))
+    rows = [row for row in block.rows if any("attention" in run.traces for run in row.runs)]
+    below(figure, of_rows(block, rows, [sum(weights)]))
     return figure
 
 

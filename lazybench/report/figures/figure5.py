@@ -47,7 +47,8 @@ def draw(block: Block) -> Figure | None:
     """A panel a task; None unless a method has points at two strengths or more on a task."""
     panels: dict[str, dict[str, list[_Point]]] = {}
     levels: dict[str, dict[str, Estimate]] = defaultdict(dict)
-    for task, members in block.tasks().items():
+    tasks = block.tasks()
+    for task, members in tasks.items():
         points: dict[str, list[_Point]] = defaultdict(list)
         for row in block.compared:
             parts = {task: part_of(row, members)}
@@ -72,8 +73,10 @@ def draw(block: Block) -> Figure | None:
     grid = figure.subplots(lines, columns, sharex=True, sharey=True, squeeze=False)
     at_floor = floors(block)
     for axes, (task, points) in zip(grid.flat, panels.items(), strict=False):
-        for name, level in levels[task].items():
-            baselines[name] = axes.axhline(level.value, color=BLACK, linestyle=":", linewidth=1)
+        for place, (name, level) in enumerate(levels[task].items()):
+            baselines[name] = axes.axhline(
+                level.value, color=BLACK, linestyle=(":", "--", "-.")[place % 3], linewidth=1
+            )
             if level.low is not None:
                 axes.axhspan(level.low, level.high, color=BLACK, alpha=0.07, linewidth=0)
         axes.axvline(1, color="#888888", linewidth=0.6)
@@ -81,7 +84,7 @@ def draw(block: Block) -> Figure | None:
             if name in points:
                 _line(axes, points[name], strengths[name], looks[name])
         title = f"{task_title(task)}, n={span(point.records for point in chain.from_iterable(points.values()))}"
-        if set(block.tasks()[task]) <= at_floor:
+        if set(tasks[task]) <= at_floor:
             title += " (floor: shows nothing)"
         axes.set_title(wrapped(title, width / columns - 0.4, TEXT))
     _scales(grid.flat[0], [point for points in panels.values() for line in points.values() for point in line])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Mapping
 
 from matplotlib.figure import Figure
 
@@ -27,19 +28,21 @@ def draw(block: Block) -> Figure | None:
     # Layers by number and by depth have no axis in common.
     numbered = [row for row in single if stages(row.runs[0])[0][0].isdigit()]
     by_depth, single = not numbered, numbered or single
-    shared = [task for task in block.tasks() if all(_score(block, row, [task]) for row in single)]
+    tasks = block.tasks()
+    shared = [task for task in tasks if all(_score(row, {task: tasks[task]}) for row in single)]
+    members = {task: tasks[task] for task in shared}
     lines: dict[tuple[float, str], list[tuple[float, Estimate]]] = defaultdict(list)
     for row in single:
         ((layer, keep),) = stages(row.runs[0])
-        if shared and (score := _score(block, row, shared)):
+        if shared and (score := _score(row, members)):
             lines[keep, row.conditions].append((float(layer.removesuffix("%")), score))
     if not any(len(points) > 1 for points in lines.values()):
         return None
     figure = canvas(COLUMN, 2.1)
     axes = figure.add_subplot()
-    baselines = [row for row in block.rows if row.method == "baseline" and _score(block, row, shared)]
+    baselines = [row for row in block.rows if row.method == "baseline" and _score(row, members)]
     for row in baselines:
-        level = _score(block, row, shared)
+        level = _score(row, members)
         axes.axhline(level.value, color=BLACK, linestyle=":", linewidth=1, label=row.title)
     every = [layer for points in lines.values() for layer, _ in points]
     beside = (max(every) - min(every)) / 100  # or one keep's interval hides another's
@@ -52,17 +55,16 @@ def draw(block: Block) -> Figure | None:
         for x, (_, of) in zip(at, points, strict=True):
             if of.low is not None:
                 axes.plot([x, x], [of.low, of.high], color=style["color"], linewidth=0.6)
-    tasks = f"mean of {len(shared)} tasks" if len(shared) > 1 else task_title(shared[0])
+    of = f"mean of {len(shared)} tasks" if len(shared) > 1 else task_title(shared[0])
     where = "depth that prunes (% of the layers)" if by_depth else "layer that prunes"
     axes.set(xlabel=where, ylabel="score (0 to 100)")
-    axes.set_title(wrapped(f"{method_title(single[0].runs[0])} of one stage: {tasks}", COLUMN - 0.5, TEXT))
+    axes.set_title(wrapped(f"{method_title(single[0].runs[0])} of one stage: {of}", COLUMN - 0.5, TEXT))
     axes.margins(0.06)
     ticks_at(axes, every)
     below(figure, of_rows(block, [*baselines, *single]))
     return figure
 
 
-def _score(block: Block, row: Row, tasks: list[str]) -> Estimate | None:
-    """The row's score as the mean over some tasks, where it has one of each."""
-    members = block.tasks()
-    return cell({task: part_of(row, members[task]) for task in tasks}, SCORE).estimate
+def _score(row: Row, tasks: Mapping[str, list[str]]) -> Estimate | None:
+    """The row's score as the mean over some tasks and their datasets, where it has one of each."""
+    return cell({task: part_of(row, members) for task, members in tasks.items()}, SCORE).estimate

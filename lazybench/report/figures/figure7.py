@@ -41,12 +41,12 @@ def draw(block: Block) -> Figure | None:
     panels = figure.subplots(
         2 * lines, columns, sharex=True, sharey="row", squeeze=False, height_ratios=(1, 0.28) * lines
     )
+    records = [sum(run.traces["computed"]["records"] for run in runs) for _, runs in traced]
     for place, (row, runs) in enumerate(traced):
         below_it = 2 * (place // columns) + 1
         upper, strip = (panels[at][place % columns] for at in (below_it - 1, below_it))
         _panel(upper, strip, runs, looks)
-        records = sum(run.traces["computed"]["records"] for run in runs)
-        upper.set_title(wrapped(f"{row.title}, n={records}", width / columns - 0.45, TEXT))
+        upper.set_title(wrapped(f"{row.title}, n={records[place]}", width / columns - 0.45, TEXT))
         if place % columns == 0:
             upper.set_ylabel("prompt tokens\nused so far (%)")
             strip.set_ylabel("records")
@@ -58,7 +58,7 @@ def draw(block: Block) -> Figure | None:
     entries: dict[str, Any] = {"layers before the first stage": Line2D([], [], **_WHOLE)}
     entries |= {f"after layer {layer}": Line2D([], [], **looks[layer]) for layer in layers}
     entries["10th to 90th percentile of records"] = Patch(color=GREY, alpha=0.3, linewidth=0)
-    below(figure, of_rows(block, [row for row, _ in traced]), entries)
+    below(figure, of_rows(block, [row for row, _ in traced], records), entries)
     return figure
 
 

@@ -19,9 +19,10 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import is_color_like
 from matplotlib.figure import Figure
+from matplotlib.font_manager import FontProperties
 from matplotlib.legend import Legend
 from matplotlib.legend_handler import HandlerTuple
-from matplotlib.textpath import TextPath
+from matplotlib.textpath import text_to_path
 
 COLUMN, PAGE = 3.3, 6.9  # inches
 TEXT, SMALL = 7.5, 7  # points; titles and labels of axes, and all else
@@ -173,9 +174,8 @@ def _legend(figure: Figure, entries: Mapping[str, Any], room: float) -> Legend:
 @cache
 def text_width(text: str, size: float = SMALL) -> float:
     """How wide a line of text is, in inches."""
-    if not text.strip():
-        return 0.0
-    return 1.01 * TextPath((0, 0), text, size=size).get_extents().x1 / 72
+    width, _, _ = text_to_path.get_text_width_height_descent(text, FontProperties(size=size), ismath=False)
+    return 1.02 * width / 72  # letters on whole pixels may be a little wider
 
 
 def wrapped(text: str, width: float, size: float = SMALL) -> str:
@@ -192,10 +192,12 @@ def wrapped(text: str, width: float, size: float = SMALL) -> str:
 def _filled(text: str, width: float, size: float) -> list[str]:
     """Lines that each hold as much as goes in."""
     lines = [""]
-    for piece in re.findall(r"\S{1,16}\s*|\s+", text):
-        if lines[-1] and text_width((lines[-1] + piece).rstrip(), size) > width:
-            lines.append("")
-        lines[-1] += piece
+    for word in re.findall(r"\S+\s*|\s+", text):
+        long = text_width(word.rstrip(), size) > width
+        for piece in re.findall(".{1,8}", word) if long else [word]:
+            if lines[-1] and text_width((lines[-1] + piece).rstrip(), size) > width:
+                lines.append("")
+            lines[-1] += piece
     return [line.rstrip() for line in lines]
 
 
