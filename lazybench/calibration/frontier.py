@@ -117,7 +117,8 @@ def plot(frontier: pd.DataFrame, tried: pd.DataFrame, about: str, stem: Path) ->
                 rows["speedup"] + beside, rows["kl"], yerr=around, elinewidth=0.6, label=kind, **style.line(place)
             )
         axes.set(xlabel="ideal speedup of whole answers (×)", ylabel="KL of the next token (nats)", yscale="log")
-        axes.yaxis.set_minor_locator(LogLocator(subs=(2, 3, 5)))
+        low, high = axes.get_ylim()
+        axes.yaxis.set_minor_locator(LogLocator(subs=(2, 3, 5) if high < 100 * low else ()))  # as many as have room
         for show in (axes.yaxis.set_major_formatter, axes.yaxis.set_minor_formatter):
             show("{x:g}")
         style.ticks_at(axes, shown["speedup"])
