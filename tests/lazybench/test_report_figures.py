@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import json
-from itertools import combinations
 
 import numpy as np
-import pandas as pd
 import pytest
-from matplotlib.backends.backend_agg import RendererAgg
-from matplotlib.colors import to_hex
+from pictures import assert_fit_for_print, drawn, whole
 from report_runs import attention_traces, row, rows_of, stage_traces, write_everything, write_run
 
-from lazybench.calibration import frontier
 from lazybench.data.facts import datasets_of, load_facts
 from lazybench.report.averages import SCORE, TTFT
 from lazybench.report.blocks import blocks
@@ -20,7 +16,6 @@ from lazybench.report.cells import cell, part_of
 from lazybench.report.figures import FIGURES, figure1, figure2, figure5, figure6, figure7, style
 from lazybench.report.reading import find
 from lazybench.report.write import write
-from lazybench.speed import plot
 
 TASK = ("hotpotqa", "2wikimqa", "musique")
 TITLES = {
@@ -78,60 +73,17 @@ def several_conditions(root):
             )
 
 
-@pytest.fixture
-def drawn(monkeypatch):
-    """Draws a figure and gives the texts that it then holds: text, size in points, and box in inches."""
-
-    def texts(figure):
-        met = []
-        draw_text = RendererAgg.draw_text
-
-        def record(renderer, gc, x, y, text, prop, angle, *rest, **more):
-            draw_text(renderer, gc, x, y, text, prop, angle, *rest, **more)
-            width, height, descent = renderer.get_text_width_height_descent(text, prop, False)
-            box = (x, y - height + descent, x + width, y + descent)
-            if angle:
-                assert angle == 90
-                box = (x - height + descent, y - width, x + descent, y)
-            met.append((text, prop.get_size_in_points(), [end / figure.dpi for end in box]))
-
-        with monkeypatch.context() as patch:
-            patch.setattr(RendererAgg, "draw_text", record)
-            figure.canvas.draw()
-        return met
-
-    return texts
-
-
-def is_fit_for_print(figure, texts):
-    """Assert that a figure is as wide as a column or page, and that its type is large enough and nowhere overlaps."""
-    width, height = figure.get_size_inches()
-    assert width in (style.COLUMN, style.PAGE)
-    assert height < 9
-    assert texts
-    for text, size, (left, top, right, bottom) in texts:
-        assert size >= 7, text
-        assert min(left, top, width - right, height - bottom) >= -0.005, text
-    for (one, _, a), (other, _, b) in combinations(texts, 2):
-        apart = max(b[0] - a[2], a[0] - b[2], b[1] - a[3], a[1] - b[3])
-        assert apart > -0.01, (one, other)
-
-
 @pytest.mark.parametrize("runs", [crowd, several_conditions])
-def test_figures_fit_a_column_or_a_page_and_no_texts_overlap(runs, drawn, tmp_path):
+def test_figures_fit_a_column_or_a_page_and_no_texts_overlap(runs, tmp_path):
     runs(tmp_path)
     block = read(tmp_path)
     with style.styled():
         for module in FIGURES:
             figure = module.draw(block)
-            is_fit_for_print(figure, drawn(figure))
+            assert_fit_for_print(figure)
 
 
-def whole(texts):
-    return " ".join(text for text, _, _ in texts)
-
-
-def test_each_figure_says_n_prompt_length_model_and_device(drawn, tmp_path):
+def test_each_figure_says_n_prompt_length_model_and_device(tmp_path):
     write_everything(tmp_path, records=2)
     for lines in tmp_path.rglob("predictions.jsonl"):
         of = [json.loads(line) for line in lines.read_text("utf-8").splitlines()]
@@ -143,7 +95,7 @@ def test_each_figure_says_n_prompt_length_model_and_device(drawn, tmp_path):
     block = read(tmp_path)
     with style.styled():
         for module in FIGURES:
-            said = whole(drawn(module.draw(block)))
+            said = whole(module.draw(block))
             records = 4 if module is figure2 else 32  # those that were traced
             for text in (
                 f"; n={records};",
@@ -155,12 +107,12 @@ def test_each_figure_says_n_prompt_length_model_and_device(drawn, tmp_path):
             assert "(Q4_1, 4-bit weights, in bfloat16)" in said
 
 
-def test_readers_names_stand_in_figures(drawn, tmp_path):
+def test_readers_names_stand_in_figures(tmp_path):
     for method in (*TITLES, LONG, "cash$_back$"):
         for place in (0, 1):
             write_run(tmp_path, method, rows_of(TASK, 2, 1 + place), digest=f"{place}", method={"strength": place})
     with style.styled():
-        said = whole(drawn(figure5.draw(read(tmp_path))))
+        said = whole(figure5.draw(read(tmp_path)))
     for name in TITLES.values():
         assert f"{name}:" in said or f"{name}," in said
     assert "a method with a very long name" in said
@@ -169,7 +121,7 @@ def test_readers_names_stand_in_figures(drawn, tmp_path):
         assert name not in said
 
 
-def test_figure_1_has_the_papers_own_numbers_whatever_the_model(drawn, tmp_path):
+def test_figure_1_has_the_papers_own_numbers_whatever_the_model(tmp_path):
     write_run(tmp_path, "baseline", rows_of(TASK), model={"name": "mine"})
     with style.styled():
         texts = [text for text, _, _ in drawn(figure1.draw(read(tmp_path)))]
@@ -177,7 +129,7 @@ def test_figure_1_has_the_papers_own_numbers_whatever_the_model(drawn, tmp_path)
     assert "paper: Llama 2 7B, LongBench, A100" in " ".join(texts)
 
 
-def test_figure_5_has_intervals_both_ways_one_scale_and_names_its_strengths(drawn, tmp_path):
+def test_figure_5_has_intervals_both_ways_one_scale_and_names_its_strengths(tmp_path):
     names = datasets_of("all", load_facts())
     for place, keep in enumerate((0.3, 0.7)):
         rows = rows_of(names, 6, seed=place)
@@ -188,7 +140,7 @@ def test_figure_5_has_intervals_both_ways_one_scale_and_names_its_strengths(draw
     block = read(tmp_path)
     with style.styled():
         figure = figure5.draw(block)
-        said = whole(drawn(figure))
+        said = whole(figure)
     assert "static pruning, layer 4: keep 0.7, 0.3" in said  # from the least speedup to the most
     panels = [axes for axes in figure.axes if axes.get_visible()]
     assert len(panels) == 6
@@ -213,16 +165,6 @@ def test_figure_6_has_ticks_where_the_data_are(mark, tmp_path):
     assert [text.get_text() for text in axes.get_xticklabels()] == ["3", "7", "26"]
 
 
-def test_ticks_without_room_for_a_name_stay_unnamed(drawn):
-    with style.styled():
-        figure = style.canvas(style.COLUMN, 2)
-        axes = figure.subplots()
-        axes.plot(range(100), range(100))
-        style.ticks_at(axes, range(100))
-        is_fit_for_print(figure, drawn(figure))
-    assert sorted([*axes.get_xticks(), *axes.get_xticks(minor=True)]) == list(range(100))
-
-
 ENDS = (9, 7, 7, 4, 2, 2, 2, 1)  # steps of each record's generation
 
 
@@ -244,12 +186,12 @@ def strip(figure):
     return [int(max(y for x, y in outline if abs(x - step) <= 0.5)) for step in range(last + 1)]
 
 
-def test_figure_7_ends_where_a_quarter_still_generate_and_counts_them(ending, drawn):
+def test_figure_7_ends_where_a_quarter_still_generate_and_counts_them(ending):
     counts = [sum(steps > step for steps in ENDS) for step in range(max(ENDS))]
     assert ending.runs[0].traces["computed"]["living"] == counts
     with style.styled():
         figure = figure7.draw(ending)
-        said = whole(drawn(figure))
+        said = whole(figure)
     upper, lower = figure.axes[:2]
     assert [int(line.get_xdata()[-1]) for line in upper.lines[1:]] == [
         6,
@@ -275,61 +217,3 @@ def test_figure_7_of_records_from_before_they_were_counted_is_the_same(ending, t
     assert strip(old) == strip(new)
     for one, other in zip(old.axes[0].lines, new.axes[0].lines, strict=True):
         assert np.allclose(one.get_xydata(), other.get_xydata())
-
-
-def saved(monkeypatch, module):
-    """The figures that a module saves from now on."""
-    met = []
-    monkeypatch.setattr(module.style, "save", lambda figure, stem: met.append(figure) or [])
-    return met
-
-
-@pytest.mark.parametrize("least", [0.05, 1e-5])
-def test_a_frontier_draws_every_kind_of_its_table(least, monkeypatch, drawn, tmp_path):
-    kinds = ["static pruning", frontier.KEEPS, frontier.CALIBRATED]
-    rows = [
-        {"half": "cross", "speedup": speedup, "kind": kind, "kl": 0.1, "kl_low": least, "kl_high": 0.2, "records": 98}
-        for kind in kinds
-        for speedup in (1.5, 2)
-    ]
-    tried = pd.DataFrame({"speedup": [1.5, 2], "kl": [0.2, 0.3], "complete": [True, False]})
-    figures = saved(monkeypatch, frontier)
-    frontier.plot(pd.DataFrame(rows), tried, "Model; LongBench; prompts 9 tokens", tmp_path / "frontier")
-    with style.styled():
-        texts = drawn(figures[0])
-        is_fit_for_print(figures[0], texts)
-    (legend,) = figures[0].legends
-    assert [text.get_text() for text in legend.get_texts()][1:] == [
-        frontier.CALIBRATED,
-        frontier.KEEPS,
-        "static pruning",
-    ]
-    assert "Model; LongBench; prompts 9 tokens; lines: n=98 records held out" in whole(texts)
-    assert [text for text, _, _ in texts if text in ("1.5", "2")] == ["1.5", "2"]
-    assert len(figures[0].axes[0].lines[0].get_xdata()) == 1  # what was not measured in full is left out
-
-
-def test_a_speed_plot_names_the_method_and_what_it_rests_on(monkeypatch, drawn, tmp_path):
-    columns = {"model": "smollm2_135m", "method": "prompt_compression", "repeats": 3, "weights": "bfloat16"}
-    columns |= {"dtype": "bfloat16", "device": "NVIDIA A100", "tokens": [1024, 2048, 65536]}
-    for name, seconds in (("ttft_s", 2.0), ("method_ttft_s", 1.0)):
-        columns |= {name: seconds, f"{name}_low": 0.9 * seconds, f"{name}_high": 1.2 * seconds}
-    figures = saved(monkeypatch, plot)
-    plot.save(pd.DataFrame(columns).assign(ideal_speedup=2.5), tmp_path / "speed.csv")
-    with style.styled():
-        texts = drawn(figures[0])
-        is_fit_for_print(figures[0], texts)
-    (legend,) = figures[0].legends
-    names = [text.get_text() for text in legend.get_texts()]
-    assert names == ["unmodified", "Selective Context", "time of the work that is left"]
-    assert "SmolLM2-135M-Instruct (bfloat16); median and range of n=3 repeats; NVIDIA A100" in whole(texts)
-
-
-def test_the_paper_has_a_colour_a_method_and_others_take_what_is_left():
-    names = ["lazyllm", "mine", "random_drop", "yours", "lazyllm calibrated"]
-    methods = {name: (name.partition(" ")[0], None) for name in names} | {"odd": ("odd", "no colour")}
-    looks = style.method_lines(methods)
-    assert looks["random_drop"] == style.method_lines({"random_drop": ("random_drop", None)})["random_drop"]
-    assert len({to_hex(look["color"]) for look in looks.values()}) == len(methods)
-    many = style.method_lines({f"m{place}": (f"m{place}", None) for place in range(70)})
-    assert len({(look["color"], look["marker"]) for look in many.values()}) == 70

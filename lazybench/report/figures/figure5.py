@@ -26,8 +26,9 @@ from lazybench.report.labels import colour, is_calibrated, method_title, strengt
 CAPTION = (
     "Figure 5. TTFT speedup against score, a line a method, a point a strength: markers grow in the order in which the "
     "legend names the strengths, from the least speedup to the most. Bars, and the baseline's band: 95% intervals over "
-    "records, where they are enough for one; n: records behind a point. All panels have the same scales (LazyLLM: schedules of two stages or "
-    "more, if there are any; calibrated: found on other records, unless the legend says on these)"
+    "records, where they are enough for one; n: records behind a point. All panels have the same scales (LazyLLM: "
+    "schedules of two stages or more, if there are any; calibrated: found on other records, unless the legend says on "
+    "these)"
 )
 NEEDS = "-m +experiment=figure5"
 _LEAST_SPAN = 2  # points of score
