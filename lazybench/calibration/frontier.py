@@ -11,6 +11,7 @@ from matplotlib.ticker import LogLocator
 from lazybench.calibration.folder import Folder
 from lazybench.report.averages import Measure, average
 from lazybench.report.figures import style
+from lazybench.report.figures.about import span
 
 # How a schedule was made: found by a search, or the reference scaled in one of two ways.
 CALIBRATED, KEEPS, DEPTH = "calibrated", "reference, keeps scaled", "reference, depth scaled"
@@ -21,16 +22,21 @@ _MEASURES += [
     Measure(name, f"less harm than {kind} (x)", name, "kl", long_tailed=True) for name, kind in _REDUCTIONS.items()
 ]
 _PAIR = ["half", "speedup", "dataset", "_id"]
-# Speedup by which kinds stand apart in the plot.
-_BESIDE = 0.01
+# The kinds that come first in the plot; others follow in the table's order.
+_ORDER = (CALIBRATED, KEEPS, DEPTH)
+# By how much of the axis kinds stand apart in the plot.
+_BESIDE = 0.012
 
 
-def write(folder: Folder, title: str, rows: pd.DataFrame, tried: pd.DataFrame) -> pd.DataFrame:
-    """Write what `Study` gives as `held_out` and `tried`, their frontier and its plot; returns the frontier."""
+def write(folder: Folder, about: str, rows: pd.DataFrame, tried: pd.DataFrame) -> pd.DataFrame:
+    """Write what `Study` gives as `held_out` and `tried`, their frontier and its plot; returns the frontier.
+
+    `about` is what `plot` says of the model, data, prompts and device.
+    """
     frontier = table(folder.write_records("kl", rows))
     folder.write_table("frontier", frontier)
     folder.write_table("tried", tried)
-    _plot(frontier, tried[tried["complete"]], title, folder.found / "frontier")
+    plot(frontier, tried, about, folder.found / "frontier")
     return frontier
 
 
@@ -83,28 +89,39 @@ def _row(half: str, part: pd.DataFrame) -> dict[str, object]:
     return row
 
 
-def _plot(frontier: pd.DataFrame, tried: pd.DataFrame, title: str, stem: Path) -> None:
-    """Draw the frontier and the candidates that were measured in full, as PNG and PDF."""
+def plot(frontier: pd.DataFrame, tried: pd.DataFrame, about: str, stem: Path) -> None:
+    """Draw the frontier and the candidates that were measured in full, as PNG and PDF.
+
+    Args:
+        frontier: what `table` gives; each kind in it is a line.
+        tried: what `Study.tried` gives.
+        about: model, data, prompts and device, as `figures.about` gives them.
+        stem: the files without their suffix.
+    """
     together = frontier[frontier["half"] == "cross"]
     shown = frontier if together.empty else together
+    tried = tried[tried["complete"]]
     with style.styled():
-        figure = style.canvas(4.4, 3.6)
+        figure = style.canvas(style.COLUMN, 2.3)
         axes = figure.subplots()
-        axes.plot(
-            tried["speedup"], tried["kl"], ".", color="#bbbbbb", label="tried, on the records searched on", zorder=1
-        )
-        for place, kind in enumerate((CALIBRATED, KEEPS, DEPTH)):
+        tried_at = tried["speedup"], tried["kl"]
+        axes.plot(*tried_at, ".", markersize=3, color="#aaaaaa", label="tried, on the records searched on")
+        kinds = dict.fromkeys([kind for kind in _ORDER if kind in set(shown["kind"])] + [*shown["kind"]])
+        reach = shown["speedup"].max() - shown["speedup"].min() or 1.0
+        for place, kind in enumerate(kinds):
             rows = shown[shown["kind"] == kind].sort_values("speedup")
-            if rows.empty:
-                continue
             low, high = (rows[end].astype(float) for end in ("kl_low", "kl_high"))  # empty where there is none
             around = (rows["kl"] - low, high - rows["kl"])
-            beside = _BESIDE * (place - 1)  # or one kind's interval hides another's
-            axes.errorbar(rows["speedup"] + beside, rows["kl"], yerr=around, capsize=2, label=kind, **style.line(place))
+            beside = _BESIDE * reach * (place - (len(kinds) - 1) / 2)  # or one kind's interval hides another's
+            axes.errorbar(
+                rows["speedup"] + beside, rows["kl"], yerr=around, elinewidth=0.6, label=kind, **style.line(place)
+            )
         axes.set(xlabel="ideal speedup of whole answers (×)", ylabel="KL of the next token (nats)", yscale="log")
-        axes.yaxis.set_minor_locator(LogLocator(subs=(2, 3, 5)))
+        low, high = axes.get_ylim()
+        axes.yaxis.set_minor_locator(LogLocator(subs=(2, 3, 5) if high < 100 * low else ()))  # as many as have room
         for show in (axes.yaxis.set_major_formatter, axes.yaxis.set_minor_formatter):
             show("{x:g}")
-        figure.suptitle(f"{title}\nlines: records held out; bars: 95% intervals", fontsize=9)
-        style.legend_outside(figure)
+        style.ticks_at(axes, shown["speedup"])
+        records = f"lines: n={span(shown['records'])} records held out, 95% intervals"
+        style.below(figure, f"{about}; {records}")
         style.save(figure, stem)

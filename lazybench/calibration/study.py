@@ -76,6 +76,11 @@ class Study:
                 journal = folder.search(half, setup.slug)
                 self._searches[half, speedup] = Search(journal, f"{speedup:g}", space, setup.of_half(half))
 
+    @property
+    def prompt_tokens(self) -> list[int]:
+        """The length of each record's prompt."""
+        return self._lengths
+
     def _ask(self, record: Record) -> tuple[Prompt, Decoder]:
         prompt = self._prompts[record.key]
         return prompt, decoder_for(self._model, prompt)

@@ -7,6 +7,7 @@ import shlex
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -24,6 +25,8 @@ from lazybench.model.loading import load_model, load_skeleton
 from lazybench.model.out_of_memory import ran_out
 from lazybench.model.positions import check_limit
 from lazybench.report.console import frame_table
+from lazybench.report.figures.about import about, prompts
+from lazybench.report.labels import data_title, task_title
 from lazybench.run.origin import config_dirs, typed
 
 # Columns of the tables people see: title, name and form.
@@ -67,7 +70,7 @@ def main(config: CalibrateConfig) -> Path:
     with Folder(setup.folder(where), f"{setup.slug}/{config.half}").opened(setup.settings, where) as folder:
         model = load_model(config.model)
         try:
-            _calibrate(setup, Study(setup, model, folder), folder)
+            _calibrate(setup, Study(setup, model, folder), folder, where)
         except Exception as error:
             if not ran_out(error):
                 raise
@@ -79,11 +82,13 @@ def main(config: CalibrateConfig) -> Path:
     return folder.found
 
 
-def _calibrate(setup: Setup, study: Study, folder: Folder) -> None:
+def _calibrate(setup: Setup, study: Study, folder: Folder, where: Mapping[str, Any]) -> None:
     for half in setup.halves:
         study.search(half)
-    title = f"{setup.config.model.name} on {data_label(setup.config.data)}, {setup.config.task}"
-    table = frontier.write(folder, title, study.held_out(), study.tried())
+    task = "" if setup.config.task == "all" else task_title(setup.config.task)
+    said = [data_title(data_label(setup.config.data)), task, prompts(study.prompt_tokens)]
+    of = about(setup.config.model.name, *([where[key]] for key in ("weights_format", "dtype", "device")), said)
+    table = frontier.write(folder, of, study.held_out(), study.tried())
     print(f"\n{frame_table(table, _FRONTIER, left=5)}\n")
     for budget in setup.budgets:
         found = {half: study.choose(budget, half) for half in setup.halves}

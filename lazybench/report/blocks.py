@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from lazybench.data.facts import datasets_of, english, task_names, tasks
-from lazybench.report.labels import METHODS, label, short, stages, strength_order
+from lazybench.report.labels import METHODS, label, method_title, own_title, short, stages, strength_order
 from lazybench.report.run_data import Run
 
 # What runs must share for their numbers to be compared, besides model and data.
@@ -30,6 +30,12 @@ class Row:
     label: str
     conditions: str
     runs: tuple[Run, ...]
+
+    @property
+    def title(self) -> str:
+        """The label for figures, with the title that readers know the method by."""
+        run = self.runs[0]
+        return method_title(run) + self.label.removeprefix(own_title(run) or run.method)
 
 
 @dataclass(frozen=True)
@@ -62,8 +68,12 @@ class Block:
     @property
     def title(self) -> str:
         """Model and data, for people."""
-        generated = any(run.settings["data"].get("source") == "sample" for run in self.runs)
-        return f"{self.model} on {self.data}" + (" (generated records, not LongBench)" if generated else "")
+        return f"{self.model} on {self.data}" + (" (generated records, not LongBench)" if self.generated else "")
+
+    @property
+    def generated(self) -> bool:
+        """Whether LazyBench made the records itself."""
+        return any(run.settings["data"].get("source") == "sample" for run in self.runs)
 
     @property
     def head(self) -> str:

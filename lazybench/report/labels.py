@@ -17,6 +17,21 @@ METHODS = ("baseline", "random_drop", "static_pruning", "prompt_compression", "l
 METHOD_DEFAULTS = {"repeats": 1, "importance": "eq1"}
 _LONGEST = 40  # characters of a setting in a label
 _STRENGTHS = ("schedule", "layer", "keep", "scope", "ratio")
+# What a reader of figures knows the methods, models and data by.
+_METHOD_TITLES = {
+    "prompt_compression": "Selective Context",
+    "prompt_compression_record": "Selective Context, whole record",
+    "lazyllm": "LazyLLM",
+    "lazyllm+": "LazyLLM+",
+    "gemfilter": "GemFilter",
+    "fastkv": "FastKV",
+}
+_MODEL_TITLES = {
+    "smollm2_135m": "SmolLM2-135M-Instruct",
+    "llama2_7b": "Llama 2 7B Chat",
+    "xgen_7b": "XGen 7B 8k Instruct",
+}
+_DATA_TITLES = {"longbench": "LongBench"}
 TASKS = {
     "single_doc_qa": "Single-document QA",
     "multidoc_qa": "Multi-document QA",
@@ -32,22 +47,49 @@ def label(run: Run) -> str:
 
     Settings that say how strongly it prunes, and what, are always there, others where they are not the named config's.
     """
-    settings, name = run.settings["method"], method_title(run)
+    words = [text if key == "schedule" else f"{key}={text}" for key, text in strength(run).items()]
     if is_calibrated(run):
-        mark = f" [on {run.calibrated_on} records it was calibrated on]" if run.calibrated_on else ""
-        return f"{name} calibrated for {settings.get('budget')}{mark}"
+        words = [f"calibrated for {run.settings['method'].get('budget')}"]
+        words += [f"[on {run.calibrated_on} records it was calibrated on]"] if run.calibrated_on else []
+    return " ".join([own_title(run) or run.method, *words])
+
+
+def strength(run: Run) -> dict[str, str]:
+    """The settings that the method's label shows, as text."""
+    settings = run.settings["method"]
+    if is_calibrated(run):
+        return {"budget": str(settings.get("budget"))}
     own = own_settings("method", settings, METHOD_DEFAULTS, run.method)
     if not is_named("method", run.method):  # a method of the user's, whose settings all count but those that are off
         own = {key: value for key, value in own.items() if value is not None and value is not False}
     shown = {key: value for key, value in settings.items() if key in _STRENGTHS or key in own}
-    words = [str(value) if key == "schedule" else f"{key}={short(_text(value))}" for key, value in shown.items()]
-    return " ".join([name, *words])
+    return {key: str(value) if key == "schedule" else short(_text(value)) for key, value in shown.items()}
+
+
+def own_title(run: Run) -> str:
+    """What the method itself wants to be called; empty where it says nothing."""
+    title = _appearance(run).get("label")
+    return " ".join(title.split()) if isinstance(title, str) else ""
 
 
 def method_title(run: Run) -> str:
-    """What the method wants to be called in tables; its name where it says nothing."""
-    title = _appearance(run).get("label")
-    return " ".join(title.split()) if isinstance(title, str) and title.strip() else run.method
+    """What a reader of figures knows the method by: what it wants to be called, else what its name says."""
+    return own_title(run) or title_of(run.method)
+
+
+def title_of(method: str) -> str:
+    """What a reader of figures knows a method of this name by: its name as words where LazyBench does not have it."""
+    return _METHOD_TITLES.get(method) or method.replace("_", " ").strip() or method
+
+
+def model_title(name: str) -> str:
+    """What a reader of figures knows a model by; its name as it is where LazyBench has no config of it."""
+    return _MODEL_TITLES.get(name, name)
+
+
+def data_title(name: str) -> str:
+    """What a reader of figures knows data by; its name as it is where LazyBench has no config of it."""
+    return _DATA_TITLES.get(name, name)
 
 
 def colour(run: Run) -> str | None:

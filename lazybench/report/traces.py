@@ -22,7 +22,8 @@ def summarise(rows: list[dict[str, Any]], where: str) -> dict[str, Any]:
     Returns:
         `layers` and `computed` (Figure 7): the layers that prune, and `mean`, `low` and `high` (10th and 90th
         percentile), each `(stages, steps)`, of the fraction of prompt tokens computed behind them. A record whose
-        generation has ended keeps its last value, so that every step is about the same records.
+        generation has ended keeps its last value, so that every step is about the same records; `living` counts by
+        step those that have not.
         `attention` (Figure 2): `map`, the mean of `(layers, BINS)`, and `mean`, `low` and `high` of the cumulative
         share of attention mass held by the top x % of tokens, x = 0..100. `records` counts them, in both.
 
@@ -48,7 +49,8 @@ def _computed(rows: list[dict[str, Any]]) -> dict[str, Any]:
         values = np.asarray(row["computed"], dtype=float).T
         record[:, : values.shape[1]] = values
         record[:, values.shape[1] :] = values[:, -1:]
-    return {"layers": layers, "computed": {"records": len(traced), **_spread(held)}}
+    living = [sum(len(row["computed"]) > step for row in traced) for step in range(steps)]
+    return {"layers": layers, "computed": {"records": len(traced), "living": living, **_spread(held)}}
 
 
 def _attention(rows: list[dict[str, Any]]) -> dict[str, Any]:

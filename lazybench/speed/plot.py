@@ -7,6 +7,8 @@ from pathlib import Path
 import pandas as pd
 
 from lazybench.report.figures import style
+from lazybench.report.figures.about import about
+from lazybench.report.labels import title_of
 
 
 def save(measured: pd.DataFrame, table: Path) -> list[Path]:
@@ -16,18 +18,24 @@ def save(measured: pd.DataFrame, table: Path) -> list[Path]:
         the two files.
     """
     with style.styled():
-        figure = style.canvas(3.6, 3.2)
+        figure = style.canvas(style.COLUMN, 2.1)
         axes = figure.subplots()
         measured = measured.sort_values("tokens")
         tokens = measured["tokens"]
-        lines = [("unmodified", "ttft_s"), (measured["method"].iloc[0], "method_ttft_s")]
+        lines = [("unmodified", "ttft_s"), (title_of(measured["method"].iloc[0]), "method_ttft_s")]
+        entries = {}
         for place, (label, column) in enumerate(lines):
             low, high = measured[f"{column}_low"], measured[f"{column}_high"]
             around = (measured[column] - low, high - measured[column])
-            axes.errorbar(tokens, measured[column], yerr=around, capsize=2, label=label, **style.line(place))
+            entries[label] = axes.errorbar(tokens, measured[column], yerr=around, elinewidth=0.6, **style.line(place))
         if "ideal_speedup" in measured:
             ideal = measured["ttft_s"] / measured["ideal_speedup"]
-            axes.plot(tokens, ideal, label="time of the work that is left", color=style.BLACK, linestyle=":")
-        axes.set(xlabel="prompt length (tokens)", ylabel="TTFT (s)", ylim=(0, None), xticks=list(tokens))
-        style.legend_outside(figure)
+            (entries["time of the work that is left"],) = axes.plot(tokens, ideal, color=style.BLACK, linestyle=":")
+        axes.set(xlabel="prompt length (tokens)", ylabel="TTFT (s)", ylim=(0, None))
+        style.ticks_at(axes, tokens, "{:,.0f}")
+        model, weights, dtype, device, repeats = (
+            measured[key].iloc[0] for key in ("model", "weights", "dtype", "device", "repeats")
+        )
+        said = about(model, [weights], [dtype], [device], [f"median and range of n={repeats} repeats"])
+        style.below(figure, said, entries)
         return style.save(figure, table.with_suffix(""))

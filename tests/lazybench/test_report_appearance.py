@@ -40,9 +40,10 @@ def block(tmp_path):
 
 
 def lines(block) -> dict[str, str]:
-    """The lines in Figure 5's legend and their colours."""
-    axes = figure5.draw(block).axes[0]
-    return {line.get_label(): to_hex(line.get_color()) for line in axes.lines if not line.get_label().startswith("_")}
+    """The methods in Figure 5's legend and the colours of their lines."""
+    (legend,) = figure5.draw(block).legends
+    names = [text.get_text().rpartition(": ")[0] for text in legend.get_texts()]
+    return dict(zip(names, [to_hex(line.get_color()) for line in legend.get_lines()], strict=True))
 
 
 def test_rows_and_legends_have_the_methods_label_and_lines_its_colour(add, block):
@@ -64,7 +65,7 @@ def test_methods_without_colours_get_different_ones(add, block):
     add("middle")
     add("lazyllm")
     colours = lines(block())
-    assert set(colours) == {"Ends only", "middle", "lazyllm"}
+    assert set(colours) == {"Ends only", "middle", "LazyLLM, 10:0.7,20:0.5"}
     assert len(set(colours.values())) == 3
 
 

@@ -2,64 +2,101 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import pandas as pd
 from matplotlib.figure import Figure
 
 from lazybench.report import paper
+from lazybench.report.averages import ran, undisturbed
 from lazybench.report.blocks import Block
-from lazybench.report.figures.style import BLUE, ORANGE, canvas, legend_outside
+from lazybench.report.figures.about import of_rows
+from lazybench.report.figures.style import BLUE, COLUMN, ORANGE, SMALL, below, canvas, wrapped
 from lazybench.report.labels import task_title
 
 CAPTION = (
-    "Figure 1. Share of TTFT and of decoding in the baseline's generation time, and TTFT over the mean decode step"
+    "Figure 1. Share of TTFT and of decoding in the baseline's generation time; TTFT over the mean decode step; n: "
+    "records. The last bar is the paper's own, of Llama 2 7B on LongBench on an NVIDIA A100"
 )
 NEEDS = "method=baseline task=all"
+_PAPER = "paper: Llama 2 7B, LongBench, A100"
+_NAMES = 1.1  # inches
+_COLUMNS = ((28, "TTFT\nshare"), (60, "TTFT /\nstep"), (80, "n"))  # points right of the bars where numbers end
+
+
+@dataclass(frozen=True)
+class _Bar:
+    name: str
+    share: float
+    ratio: float
+    records: int | None = None
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """The numbers beside the bar."""
+        digits = 0 if self.records is None or self.ratio >= 100 else 1
+        return f"{self.share:.0f}%", f"{self.ratio:.{digits}f}×", f"{self.records or ''}"
 
 
 def draw(block: Block) -> Figure | None:
-    """One bar a task, and one for all of them; ratios of means over records that were not disturbed."""
+    """One bar a task, one for all of them, and the paper's; ratios of means over records that were not disturbed."""
     rows = [row for row in block.rows if row.method == "baseline"]
-    bars: list[tuple[str, float, float]] = []
+    bars: list[_Bar] = []
     for row in rows:
-        records = pd.concat([run.records for run in row.runs])
-        records = records[(records["error"] == "") & (records["disturbed"] != 1)].dropna(subset=["decode_step_s"])
-        suffix = f"\n{row.label}" if len(rows) > 1 else ""
+        records = undisturbed(ran(pd.concat([run.records for run in row.runs]))).dropna(subset=["decode_step_s"])
+        under = f" [{row.conditions}]" if len(rows) > 1 else ""
         for task, members in block.tasks().items():
             of = records[records["dataset"].isin(members)]
             if not of.empty:
-                bars.append((f"{task_title(task)}{suffix}", *_shares(of)))
+                bars.append(_bar(f"{task_title(task)}{under}", of))
         if records["dataset"].nunique() > 1:
-            bars.append((f"all records{suffix}", *_shares(records)))
+            bars.append(_bar(f"All records{under}", records))
     if not bars:
         return None
-    printed = paper.figure1(block)
-    if printed is not None:
-        bars.append(("paper, LongBench", printed["ttft_share"], printed["ttft_over_decode_step"]))
-    figure = canvas(7, 1.3 + 0.38 * len(bars))
+    printed = paper.figure1()
+    bars.append(_Bar(_PAPER, printed["ttft_share"], printed["ttft_over_decode_step"]))
+    names = [wrapped(bar.name, _NAMES) for bar in bars]
+    tall = sum(max(0.2, 0.04 + 0.12 * (1 + name.count("\n"))) for name in names)
+    figure = canvas(COLUMN, 0.7 + tall)
     axes = figure.add_subplot()
-    names = [name for name, _, _ in bars]
-    shares = [share for _, share, _ in bars]
-    axes.barh(names, shares, color=BLUE, label="TTFT (prefilling)")
+    # The paper's stands apart.
+    places = [*range(len(bars) - 1), len(bars) - 0.6]
+    shares = [bar.share for bar in bars]
+    axes.barh(places, shares, height=0.7, color=BLUE, label="TTFT (prefilling)")
     axes.barh(
-        names,
+        places,
         [100 - share for share in shares],
+        height=0.7,
         left=shares,
         color=ORANGE,
-        hatch="///",
+        hatch="////",
         edgecolor="white",
         linewidth=0,
         label="decoding",
     )
-    for place, (_, share, ratio) in enumerate(bars):
-        axes.text(101.5, place, f"TTFT {share:.0f}%, {ratio:.1f} × a decode step", va="center", fontsize=8)
-    axes.set(xlim=(0, 100), xlabel="share of the generation time (%)", title=f"baseline, {block.title}")
-    axes.invert_yaxis()
+    axes.axhline(len(bars) - 1.3, color="black", linewidth=0.6, linestyle=":")
+    for at, (across, title) in enumerate(_COLUMNS):
+        for place, text in [(-0.65, title), *((place, bar.texts[at]) for place, bar in zip(places, bars, strict=True))]:
+            axes.annotate(
+                text,
+                (1, place),
+                (across, 0),
+                xycoords=("axes fraction", "data"),
+                textcoords="offset points",
+                ha="right",
+                va="bottom" if text is title else "center",
+                fontsize=SMALL,
+                linespacing=0.95,
+            )
+    axes.set(xlim=(0, 100), ylim=(places[-1] + 0.6, -0.6), xticks=(0, 50, 100), xlabel="generation time (%)")
+    axes.set_yticks(places, names, linespacing=0.95)
+    axes.tick_params(axis="y", length=0)
     axes.grid(visible=False, axis="y")
-    legend_outside(figure)
+    below(figure, of_rows(block, rows))
     return figure
 
 
-def _shares(records: pd.DataFrame) -> tuple[float, float]:
+def _bar(name: str, records: pd.DataFrame) -> _Bar:
     """TTFT's share of the generation time (%), and TTFT over the mean decode step."""
     ttft, whole = records["ttft_s"].mean(), records["generation_s"].mean()
-    return 100 * ttft / whole, ttft / records["decode_step_s"].mean()
+    return _Bar(name, 100 * ttft / whole, ttft / records["decode_step_s"].mean(), len(records))

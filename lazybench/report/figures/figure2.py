@@ -8,7 +8,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
 from lazybench.report.blocks import Block
-from lazybench.report.figures.style import BLUE, VERMILLION, canvas, legend_outside
+from lazybench.report.figures.about import of_rows
+from lazybench.report.figures.style import BLUE, PAGE, VERMILLION, below, canvas
 from lazybench.report.traces import BINS
 
 CAPTION = "Figure 2. Attention of the newest token in prefilling, by layer and position, and how few tokens hold it"
@@ -25,7 +26,7 @@ def draw(block: Block) -> Figure | None:
         return None
     layers = len(traced[0]["map"])
     weights = [of["records"] for of in traced]
-    figure = canvas(7.6, 3.2)
+    figure = canvas(PAGE, 2.2)
     figure.get_layout_engine().set(wspace=0.06)
     left, right = figure.subplots(1, 2, width_ratios=(1.25, 1))
     heat = np.average([of["map"] for of in traced], axis=0, weights=weights)
@@ -55,8 +56,8 @@ def draw(block: Block) -> Figure | None:
         ylim=(0, 101),
         title="attention held by the top tokens",
     )
-    legend_outside(figure)
-    figure.suptitle(f"{block.title}, {sum(weights)} records", fontsize=9)
+    rows = [row for row in block.rows if any("attention" in run.traces for run in row.runs)]
+    below(figure, of_rows(block, rows, [sum(weights)]))
     return figure
 
 
