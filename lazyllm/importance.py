@@ -35,6 +35,8 @@ class Importance(Selection, checked=False, parallel=True):
         queries: `q` runs over the last so many queries of the layer, not the newest token's alone; their own tokens
             always go on. In decoding the newest query joins and the oldest leaves. One query is noisy; those before it
             ask for much the same (SnapKV, Li et al. 2024, arXiv 2404.14469).
+        half_life: the mean over queries is weighted: one that is so many queries behind the newest counts half as much.
+            None weighs all alike. A long window then takes in the whole question, and the newest still say most.
         pooling: a token's importance is the mean over so many neighbouring positions, an odd number, of those that
             are active: what surrounds a needed token stays with it (SnapKV; FastKV, Jo et al. 2025, arXiv 2502.01068).
         heads: `mean` over the query heads, or `max`: a token that a single head needs goes on.
@@ -56,6 +58,7 @@ class Importance(Selection, checked=False, parallel=True):
     """
 
     queries: int = field(default=1, metadata={"search": (1, 4, 8, 16, 32)})
+    half_life: float | None = field(default=None, metadata={"search": (None, 8.0)})
     pooling: int = field(default=1, metadata={"search": (1, 7, 15, 31, 63)})
     heads: str = field(default="mean", metadata={"search": _HEADS})
     layers: int = field(default=1, metadata={"search": (1, 2, 3)})
@@ -76,9 +79,13 @@ class Importance(Selection, checked=False, parallel=True):
             raise LazyLLMError(f"importance heads={self.heads!r} must be mean or max")
         if not isinstance(self.value_norm, bool):
             raise LazyLLMError(f"importance value_norm={self.value_norm!r} must be true or false")
-        if not isinstance(self.bonus, int | float) or isinstance(self.bonus, bool) or not 1 <= self.bonus < math.inf:
+        if not _is_number(self.bonus) or not 1 <= self.bonus < math.inf:
             raise LazyLLMError(f"importance bonus={self.bonus!r} must be a number, at least 1")
         self.bonus = float(self.bonus)
+        if self.half_life is not None:
+            if not _is_number(self.half_life) or not 0 < self.half_life < math.inf:
+                raise LazyLLMError(f"importance half_life={self.half_life!r} must be a number above 0, or None (null)")
+            self.half_life = float(self.half_life)
         if self.cap is not None and (not isinstance(self.cap, int) or isinstance(self.cap, bool) or self.cap < 0):
             raise LazyLLMError(f"importance cap={self.cap!r} must be a whole number, at least 0, or None (null)")
 
@@ -121,12 +128,19 @@ class Importance(Selection, checked=False, parallel=True):
             attention *= self.values.to(attention.dtype).norm(dim=-1)[:, :, None, None]
         if self.queries > 1:
             attention.nan_to_num_(0.0)  # a query older than all active tokens sees none of them
-        found = attention.mean(dim=3).amax(dim=(1, 2)) if self.heads == "max" else attention.mean(dim=(1, 2, 3))
+        by_head = attention.mean(dim=3) if self.half_life is None else self._weighted(attention)
+        found = by_head.amax(dim=(1, 2)) if self.heads == "max" else by_head.mean(dim=(1, 2))
         importance = self.by_position(layer, self.over_processes(found[0], self.heads))
         of_segment = self.cache.segment_of[layer].layers
         if layer > max(of_segment[0], of_segment[-1] - self.layers + 1):
             importance = torch.maximum(self.importance.to(importance.device), importance)
         self.importance = importance
+
+    def _weighted(self, attention: torch.Tensor) -> torch.Tensor:
+        """The weighted mean over queries, the newest last, of (1, kv_heads, heads of a group, queries, n_keys)."""
+        behind = torch.arange(attention.shape[3] - 1, -1, -1, dtype=attention.dtype, device=attention.device)
+        weights = torch.exp2(-behind / self.half_life)
+        return torch.einsum("bkgqn,q->bkgn", attention, weights / weights.sum())
 
     def survivors(self, layer: int, count: int) -> torch.Tensor:
         last = max(self.last, self.queries)
@@ -173,6 +187,10 @@ class Importance(Selection, checked=False, parallel=True):
         self._queries[layer] = latest, positions
         visible = held <= positions[:, None]
         return latest, visible if present is None else visible & present
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _pooled(importance: torch.Tensor, active: torch.Tensor, width: int) -> torch.Tensor:

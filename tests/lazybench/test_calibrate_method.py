@@ -124,7 +124,7 @@ def test_another_importance_than_the_papers_has_another_name(run, tmp_path, word
     ("importance", "says"),
     [
         ("{poolin:7}", "did you mean 'pooling'?"),
-        ("{zzz:7}", "queries, pooling, heads, layers, value_norm, first, last"),
+        ("{zzz:7}", "queries, half_life, pooling, heads, layers, value_norm, first, last"),
         ("{pooling:8}", "odd"),
         ("{queries:0}", "at least 1"),
         ("snapkv", "eq1"),

@@ -7,6 +7,7 @@ active members at or before them. The ranking is the one formula, head by head, 
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Collection, Sequence
 
 import reference
@@ -21,6 +22,7 @@ Attention = Callable[[int, int, int, int], float]
 # Each part of `lazyllm.Importance` by itself, and all of them.
 ALONE = {
     "queries": {"queries": 4},
+    "half_life": {"queries": 4, "half_life": 1.5},
     "pooling": {"pooling": 3},
     "heads": {"heads": "max"},
     "layers": {"layers": 2},
@@ -30,8 +32,8 @@ ALONE = {
     "bonus": {"bonus": 1.5},
     "cap": {"cap": 1},
 }
-ALL = {"queries": 2, "pooling": 3, "heads": "max", "layers": 2, "value_norm": True, "first": 1, "last": 3}
-ALL |= {"bonus": 1.05, "cap": 2}
+ALL = {"queries": 3, "half_life": 2.0, "pooling": 3, "heads": "max", "layers": 2, "value_norm": True, "first": 1}
+ALL |= {"last": 3, "bonus": 1.05, "cap": 2}
 
 
 def run(
@@ -134,7 +136,9 @@ def weigh(
         for layer, window in queries.items():
             by_head = []
             for head in range(heads):
-                mean = sum(attention(layer, head, query, token) for query in window) / len(window)
+                weights = [0.5 ** (behind / (importance.half_life or math.inf)) for behind in range(len(window))][::-1]
+                seen = [attention(layer, head, query, token) for query in window]
+                mean = sum(map(operator.mul, seen, weights)) / sum(weights)
                 by_head.append(mean * (norm(layer, head, token) if importance.value_norm else 1))
             by_layer.append(reduce(by_head))
         largest[token] = max(by_layer)

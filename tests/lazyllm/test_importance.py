@@ -107,6 +107,7 @@ any_parts = st.fixed_dictionaries(
     {},
     optional={
         "queries": st.integers(1, 9),
+        "half_life": st.sampled_from([None, 0.5, 2, 100.0]),
         "pooling": st.sampled_from([1, 3, 5, 9, 31]),
         "heads": st.sampled_from(["mean", "max"]),
         "layers": st.integers(1, LAYERS + 1),
@@ -323,6 +324,7 @@ def test_nothing_is_prompt_by_prompt_in_size():
     + [("heads", wrong) for wrong in ("sum", "", "Max", None, 1)]
     + [("value_norm", wrong) for wrong in (0, 1, "true", None)]
     + [("bonus", wrong) for wrong in (0.5, 0, -1, True, "2", None, float("inf"), float("nan"))]
+    + [("half_life", wrong) for wrong in (0, -1.0, True, "2", float("inf"), float("nan"))]
     + [("cap", wrong) for wrong in (-1, 1.0, True, "2")],
 )
 def test_a_part_out_of_range_is_named(part, wrong):
