@@ -60,7 +60,11 @@ class PromptBuilder:
             LazyBenchError: the chat template cannot be rendered.
         """
         text = self.facts.prompt.format(context=record.context, input=record.input)
-        return self.finish(record, *self._truncate(text))
+        return self.finish(record, *(self._truncate(text) if self.facts.truncate else (text,)))
+
+    def tokens(self, context: str, query: str) -> int:
+        """The tokens of the whole prompt of a record with this context and this input."""
+        return self.build(Record("", self.facts.name, query, context, (), None, 0)).ids.shape[1]
 
     def finish(self, record: Record, text: str, cut: int | None = None) -> Prompt:
         """The prompt of a text that is filled in and short enough: wrapped as chat where that is due, and tokenised.
@@ -74,6 +78,7 @@ class PromptBuilder:
             LazyBenchError: the chat template cannot be rendered.
         """
         wrapped = self._wrap(text) if self.facts.chat else text
+        wrapped += self.facts.answer_prefix.format(input=record.input)
         return Prompt(torch.tensor([self._encode(wrapped)]), record, self, text, cut)
 
     def round_trip(self, text: str) -> str:
