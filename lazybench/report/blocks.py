@@ -62,8 +62,10 @@ class Block:
     @property
     def title(self) -> str:
         """Model and data, for people."""
-        generated = any(run.settings["data"].get("source") == "sample" for run in self.runs)
-        return f"{self.model} on {self.data}" + (" (generated records, not LongBench)" if generated else "")
+        of = [run.settings["data"] for run in self.runs]
+        generated = any(data.get("source") == "sample" for data in of)
+        called = next((data["label"] for data in of if data.get("label")), self.data)
+        return f"{self.model} on {called}" + (" (generated records, not LongBench)" if generated else "")
 
     @property
     def head(self) -> str:

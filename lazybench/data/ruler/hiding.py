@@ -23,25 +23,27 @@ _LEAST = 5  # lines of a text: RULER tries no fewer
 _EXAMPLE = 500  # most tokens of an example of variable tracking
 
 
-def needle_in_noise(key: Draw, value: Draw, kind: str) -> Hide:
+def needle(key: Draw, value: Draw, kind: str, among: bool = False) -> Hide:
     """A value under a key, in a text that says the same again and again.
 
     Args:
         key: draws a key.
         value: draws a value.
         kind: what values are called.
+        among: the text is lines of the same form instead, with other keys and values.
     """
-    return lambda rng, asked, places: _needle(rng, places, key, value, kind, None)
 
+    def hide(rng: Random, _: Asked, places: Sequence[float]) -> Compose:
+        wanted, answer, others = key(rng), value(rng), branch(rng)
 
-def needle_among_needles(key: Draw, value: Draw, kind: str) -> Hide:
-    """A value under a key, among others of the same form; see `needle_in_noise`."""
+        def line() -> str:
+            if not among:
+                return _NOISE
+            made = _NEEDLE.format(kind=kind, key=key(others), value=value(others))
+            return line() if wanted in made or answer in made else made  # else there would be two answers
 
-    def hide(rng: Random, asked: Asked, places: Sequence[float]) -> Compose:
-        def other(rng: Random) -> str:
-            return _NEEDLE.format(kind=kind, key=key(rng), value=value(rng))
-
-        return _needle(rng, places, key, value, kind, other)
+        hidden, lines = [_NEEDLE.format(kind=kind, key=wanted, value=answer)], Stream(line)
+        return lambda count: Draft("\n".join(_hidden(hidden, lines.take(_LEAST + count), places)), (answer,), wanted)
 
     return hide
 
@@ -63,22 +65,6 @@ def variables(rng: Random, asked: Asked, places: Sequence[float]) -> Compose:
     example = fit(of_example, _EXAMPLE, lambda context: asked.prompt_tokens(context, shown)) or of_example(0)
     before = asked.example(example.context, shown, " ".join(shorter), "\n\n")
     return lambda lines: Draft(before + text(lines, names, value, places), tuple(names), value)
-
-
-def _needle(rng: Random, places: Sequence[float], key: Draw, value: Draw, kind: str, other: Draw | None) -> Compose:
-    asked_for, answer = key(rng), value(rng)
-    needle = _NEEDLE.format(kind=kind, key=asked_for, value=answer)
-    source = branch(rng)
-
-    def line() -> str:
-        if other is None:
-            return _NOISE
-        made = other(source)
-        # Neither the key nor the value twice: there is one answer.
-        return line() if asked_for in made or answer in made else made
-
-    lines = Stream(line)
-    return lambda count: Draft("\n".join(_hidden([needle], lines.take(_LEAST + count), places)), (answer,), asked_for)
 
 
 def _hidden(needles: Sequence[str], lines: list[str], places: Sequence[float]) -> list[str]:

@@ -11,7 +11,7 @@ from lazybench.data.facts import load_facts
 from lazybench.data.record import Record
 from lazybench.data.ruler.asked import Asked
 from lazybench.data.ruler.counting import common_words, frequent_words
-from lazybench.data.ruler.hiding import CHAIN, needle_among_needles, needle_in_noise, variables
+from lazybench.data.ruler.hiding import CHAIN, needle, variables
 from lazybench.data.ruler.words import number, uuid, word
 from lazybench.data.sample.draft import branch, fit
 from lazybench.data.sample.records import estimate_tokens
@@ -22,9 +22,9 @@ RECORDS = 500
 
 # What hides lines in a text, and how many.
 _HIDING = {
-    "niah_single_1": (needle_in_noise(word, number, "numbers"), 1),
-    "niah_multikey_2": (needle_among_needles(word, number, "numbers"), 1),
-    "niah_multikey_3": (needle_among_needles(uuid, uuid, "uuids"), 1),
+    "niah_single_1": (needle(word, number, "numbers"), 1),
+    "niah_multikey_2": (needle(word, number, "numbers", among=True), 1),
+    "niah_multikey_3": (needle(uuid, uuid, "uuids", among=True), 1),
     "vt": (variables, CHAIN),
 }
 _COUNTING = {"cwe": common_words, "fwe": frequent_words}
