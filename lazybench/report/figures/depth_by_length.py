@@ -56,7 +56,7 @@ def draw(block: Block) -> Figure | None:
     figure.colorbar(image, ax=panels, label="score (0 to 100)", fraction=0.05)
     figure.supylabel("depth in the text (%)", fontsize=9)
     said = [textwrap.fill(text, int(figure.get_figwidth() * _LETTERS_PER_INCH)) for text in _notes(records, floor)]
-    figure.supxlabel("\n".join(["most tokens of prompt and answer", *said]), fontsize=8)
+    figure.supxlabel("\n".join(["tokens of prompt and answer, at most", *said]), fontsize=8)
     figure.suptitle(block.title, fontsize=9)
     return figure
 
@@ -94,7 +94,7 @@ def _title(block: Block, run: Run) -> str:
     """The method and its settings, and conditions in which runs differ beside the length, which no prompt is cut to."""
     of = conditions(run)
     apart = [key for key in block.differing if key in of and key not in ("data.tokens", "model.limit")]
-    return label(run) + (f"\n[{', '.join(f'{key}={of[key]}' for key in apart)}]" if apart else "")
+    return label(run) + (f" [{', '.join(f'{key}={of[key]}' for key in apart)}]" if apart else "")
 
 
 def _panel(axes: Axes, title: str, scores: pd.DataFrame, floor: np.ndarray) -> AxesImage:
