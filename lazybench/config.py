@@ -87,14 +87,18 @@ class DataConfig:
         name: name of the run folder's second level.
         source: `sample` (generated, not LongBench), `longbench` (JSON Lines in LongBench's format), or the dotted name
             of a function of the user's, called as `read(dataset, root)`, that yields a dataset's records in order:
-            `Record`s, or mappings with LongBench's fields.
+            `Record`s, or mappings with LongBench's fields. Its keyword-only arguments can be any of these settings, and
+            `prompt_tokens`.
         root: for `longbench`: a folder of `<dataset>.jsonl` files or a `data.zip`; None fetches the hub's. Another
             source takes it as it is.
         limit: records a dataset at most; None means all of them.
         half: `first` or `second`, the records of one half by their hash, the same two halves everywhere: one to
             calibrate on and one to report. None means all of them.
-        seed: for `sample`: seed of the generated records.
-        tokens: for `sample`: length of a record's context in tokens.
+        seed: of generated records.
+        tokens: of generated records: for `sample` length of a record's context in tokens, for RULER-6 that of a whole
+            prompt and its answer together.
+        depths: for RULER-6: where hidden lines lie, in percent of a text, the records in turn; empty means anywhere.
+        label: what every output calls these records; None means `name`. For `sample` it is fixed.
         datasets: facts of datasets beyond LongBench's, by name.
     """
 
@@ -105,6 +109,8 @@ class DataConfig:
     half: str | None = None
     seed: int = 0
     tokens: int = 2048
+    depths: list[float] = field(default_factory=list)
+    label: str | None = None
     datasets: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -115,6 +121,8 @@ class DataConfig:
             _one_of("data.half", self.half, HALVES)
         if self.limit is not None:
             _at_least("data.limit", self.limit, 1)
+        if any(not 0 <= depth <= 100 for depth in self.depths):
+            raise LazyBenchError(f"data.depths={self.depths}: each is from 0 to 100, in percent")
         if self.source == "sample":
             if self.limit is None:
                 raise LazyBenchError("data.limit=null has no end for generated records: give a number")

@@ -18,7 +18,8 @@ def main(argv: Sequence[str]) -> int:
     add_config_dir(parser, "also list those of FOLDER, which run takes with the same flag")
     places = read(parser, argv).config_dir
     known = facts.load_facts()
-    own = [(f"data={name}, {place}", has) for place in places for name, has in own_datasets(place)]
+    own = [(f"data={name}", has) for name, has in own_datasets(CONF)]
+    own += [(f"data={name}, {place}", has) for place in places for name, has in own_datasets(place)]
     for group in GROUPS:
         print(f"{group}:")
         for path in sorted((CONF / group).glob("*.yaml")):

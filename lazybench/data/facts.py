@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from functools import cache
 from importlib.resources import files
 from importlib.util import find_spec
@@ -22,6 +22,8 @@ ALL = "all"
 # What of a prompt its answer can continue: see `DatasetFacts.continues`.
 CONTINUED = ("context", "last_file")
 _NAME = "use letters, digits, '_', '-' and '.', with a letter or digit first"
+# Facts that came after the first runs, as those runs had them: they decide a run's hash only where they differ.
+_LATER = {"answer_prefix": "", "truncate": True}
 _TYPES = {"str": "text", "int": "a whole number above 0", "bool": "true or false"}
 
 
@@ -44,6 +46,9 @@ class DatasetFacts:
         continues: what the answer goes on with, as a completion of code does, so that a method leaves it whole:
             `context`, all of it; or `last_file`, the input or, where that is empty, the last of the files in the
             context (`lazybench.model.context` says where it begins). None for answers to a question.
+        answer_prefix: template with `{input}` that the answer begins with: it ends the prompt, behind a chat model's
+            wrapper, and belongs to no prediction.
+        truncate: whether a prompt that is longer than the model's limit loses its middle.
     """
 
     name: str
@@ -57,9 +62,11 @@ class DatasetFacts:
     first_line: bool = False
     stop_at_newline: bool = False
     continues: str | None = None
+    answer_prefix: str = ""
+    truncate: bool = True
 
     def __post_init__(self) -> None:
-        if wrong := _wrong_prompt(self.prompt) or _wrong_value(self) or _wrong_task(self.task):
+        if wrong := _wrong_templates(self) or _wrong_value(self) or _wrong_task(self.task):
             raise LazyBenchError(f"dataset {self.name!r}: {wrong}")
 
 
@@ -104,6 +111,11 @@ def load_facts(extra: Mapping[str, Mapping[str, Any]] | None = None) -> dict[str
         if of.task in facts:
             raise LazyBenchError(f"dataset {name!r}: task {of.task!r} is a dataset's name: choose another name for it")
     return facts
+
+
+def decisive_facts(facts: DatasetFacts) -> dict[str, Any]:
+    """The facts that a run's hash is of."""
+    return {key: value for key, value in asdict(facts).items() if key not in _LATER or value != _LATER[key]}
 
 
 def datasets_of(task: str, facts: Mapping[str, DatasetFacts], has: Sequence[str] | None = None) -> list[str]:
@@ -168,14 +180,18 @@ def _converted(kind: str, value: object) -> bool:
     return value is not None and (not isinstance(value, made_of) or (kind == "int" and isinstance(value, bool)))
 
 
-def _wrong_prompt(prompt: str) -> str | None:
-    try:
-        parts = [part[1:] for part in Formatter().parse(prompt) if part[1] is not None]
-    except ValueError as error:
-        return f"prompt is no template ({error}): write a literal brace twice"
-    if any(field not in ("context", "input") or spec or conversion for field, spec, conversion in parts):
-        return "prompt may hold no fields but {context} and {input}: write a literal brace twice"
-    return None if parts else "prompt must hold {context} or {input}"
+def _wrong_templates(facts: DatasetFacts) -> str | None:
+    for key, allowed in (("prompt", ("context", "input")), ("answer_prefix", ("input",))):
+        try:
+            parts = [part[1:] for part in Formatter().parse(getattr(facts, key)) if part[1] is not None]
+        except ValueError as error:
+            return f"{key} is no template ({error}): write a literal brace twice"
+        if any(field not in allowed or spec or conversion for field, spec, conversion in parts):
+            names = " and ".join(f"{{{name}}}" for name in allowed)
+            return f"{key} may hold no fields but {names}: write a literal brace twice"
+        if key == "prompt" and not parts:
+            return "prompt must hold {context} or {input}"
+    return None
 
 
 def _wrong_value(facts: DatasetFacts) -> str | None:

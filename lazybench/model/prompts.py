@@ -20,7 +20,7 @@ class Prompt:
         ids: token ids, int64 (1, tokens), on the CPU.
         record: the record it asks about.
         builder: what built it, to build it again from another context or text.
-        text: the dataset's prompt, filled in and truncated, without a chat wrapper.
+        text: the dataset's prompt, filled in and truncated, without a chat wrapper and an answer's prefix.
         cut: where in `text` the middle was cut out; None where nothing was.
     """
 
@@ -46,7 +46,7 @@ class PromptBuilder:
     Attributes:
         tokenizer: the tokenizer of the model under test.
         model: its settings: `limit` and `chat` matter here.
-        facts: the dataset's prompt, and whether it is wrapped as chat.
+        facts: the dataset's prompt, whether it may be truncated and is wrapped as chat, and what ends it behind that.
     """
 
     tokenizer: PreTrainedTokenizerBase
@@ -60,10 +60,15 @@ class PromptBuilder:
             LazyBenchError: the chat template cannot be rendered.
         """
         text = self.facts.prompt.format(context=record.context, input=record.input)
-        return self.finish(record, *self._truncate(text))
+        return self.finish(record, *(self._truncate(text) if self.facts.truncate else (text,)))
+
+    def tokens(self, context: str, query: str) -> int:
+        """The tokens of the whole prompt of a record with this context and this input."""
+        return self.build(Record("", self.facts.name, query, context, (), None, 0)).ids.shape[1]
 
     def finish(self, record: Record, text: str, cut: int | None = None) -> Prompt:
-        """The prompt of a text that is filled in and short enough: wrapped as chat where that is due, and tokenised.
+        """The prompt of a text that is filled in and short enough: wrapped as chat where that is due, with the
+        answer's prefix behind it, and tokenised.
 
         Args:
             record: what it asks about.
@@ -74,6 +79,7 @@ class PromptBuilder:
             LazyBenchError: the chat template cannot be rendered.
         """
         wrapped = self._wrap(text) if self.facts.chat else text
+        wrapped += self.facts.answer_prefix.format(input=record.input)
         return Prompt(torch.tensor([self._encode(wrapped)]), record, self, text, cut)
 
     def round_trip(self, text: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from lazybench.data.facts import datasets_of, english, task_names, tasks
-from lazybench.report.labels import METHODS, label, method_title, own_title, short, stages, strength_order
+from lazybench.report.labels import METHODS, label, short, stages, strength_order, titled
 from lazybench.report.run_data import Run
 
 # What runs must share for their numbers to be compared, besides model and data.
@@ -34,8 +34,7 @@ class Row:
     @property
     def title(self) -> str:
         """The label for figures, with the title that readers know the method by."""
-        run = self.runs[0]
-        return method_title(run) + self.label.removeprefix(own_title(run) or run.method)
+        return titled(self.runs[0], self.label)
 
 
 @dataclass(frozen=True)
@@ -68,7 +67,12 @@ class Block:
     @property
     def title(self) -> str:
         """Model and data, for people."""
-        return f"{self.model} on {self.data}" + (" (generated records, not LongBench)" if self.generated else "")
+        return f"{self.model} on {self.called}" + (" (generated records, not LongBench)" if self.generated else "")
+
+    @property
+    def called(self) -> str:
+        """What the data is called: its label, if it has one."""
+        return next((label for run in self.runs if (label := run.settings["data"].get("label"))), self.data)
 
     @property
     def generated(self) -> bool:

@@ -77,6 +77,11 @@ def method_title(run: Run) -> str:
     return own_title(run) or title_of(run.method)
 
 
+def titled(run: Run, label: str) -> str:
+    """A label of the run's, with the title that readers of figures know the method by."""
+    return method_title(run) + label.removeprefix(own_title(run) or run.method)
+
+
 def title_of(method: str) -> str:
     """What a reader of figures knows a method of this name by: its name as words where LazyBench does not have it."""
     return _METHOD_TITLES.get(method) or method.replace("_", " ").strip() or method

@@ -10,6 +10,7 @@ import json
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -87,7 +88,7 @@ class Run:
         """How many of its records the method's schedule was calibrated on."""
         return int(self.settings.get("calibrated_on") or 0)
 
-    @property
+    @cached_property
     def facts(self) -> dict[str, DatasetFacts]:
         """Facts by dataset, those of the user's datasets included."""
         return load_facts(self.settings["data"].get("datasets"))

@@ -14,7 +14,7 @@ from lazybench.report.run_data import write_compact
 from lazybench.store.writing import replacing
 
 # A report only replaces a folder that holds nothing but these.
-_OURS = re.compile(r"(table\d|fidelity)\.(md|csv|tex)|figure\d_.*\.(png|pdf)|records|report\.html")
+_OURS = re.compile(r"(table\d|fidelity)\.(md|csv|tex)|(figure\d|depth_by_length)_.*\.(png|pdf)|records|report\.html")
 
 
 def write(
@@ -63,7 +63,7 @@ def _draw(folder: Path, blocks: Sequence[Block]) -> tuple[list[tuple[str, Path]]
                 name = figure.__name__.rpartition(".")[2]
                 drawing = figure.draw(block)
                 if drawing is None:
-                    undrawn.append((name, figure.NEEDS))
+                    undrawn += [(name, figure.NEEDS)] if figure.NEEDS else []
                 else:
                     png, _ = save(drawing, folder / f"{name}_{block.model}_{block.data}")
                     drawn.append((f"{figure.CAPTION}. {block.title}", png))

@@ -9,10 +9,11 @@ from typing import Any
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from lazybench.config import DataConfig, ModelConfig
-from lazybench.data import Record, load_records
+from lazybench.data import Record, load_facts, load_records
 from lazybench.data.hub import OutOfReach
 from lazybench.model import own_tokenizer
 from lazybench.model.loading import load_skeleton, load_tokenizer, locate, names_tokenizer
+from lazybench.model.prompts import PromptBuilder
 from lazybench.store.run_folder import digest
 
 
@@ -46,9 +47,15 @@ class Sources:
 
     def records(self, dataset: str, data: DataConfig, model: ModelConfig) -> list[Record]:
         """See `data.load_records`."""
-        # Generated records are counted in the model's tokens; others are the same for every model.
-        key = {"dataset": dataset, "data": asdict(data), "model": asdict(model) if data.source == "sample" else None}
-        return self._once("records", key, lambda: load_records(dataset, data, self.tokenizer(model)))
+        # Generated records are counted in the model's tokens; LongBench's are the same for every model.
+        own = None if data.source == "longbench" else asdict(model)
+
+        def load() -> list[Record]:
+            tokenizer = self.tokenizer(model)
+            builder = PromptBuilder(tokenizer, model, load_facts(data.datasets)[dataset])
+            return load_records(dataset, data, tokenizer, None if tokenizer is None else builder.tokens)
+
+        return self._once("records", {"dataset": dataset, "data": asdict(data), "model": own}, load)
 
     def _identity(self, model: ModelConfig) -> str | None:
         tokenizer = self.tokenizer(model)

@@ -226,6 +226,26 @@ def test_a_reader_without_end_is_read_to_the_limit(monkeypatch):
     assert [record.id for record in load_records("birds", config, None)] == ["0", "1", "2"]
 
 
+def test_a_reader_gets_the_settings_that_it_asks_for_by_name(monkeypatch):
+    def read(dataset, root, limit=7, *, tokens, prompt_tokens, seed, mine="own"):
+        assert (limit, mine) == (7, "own")  # neither is one it asks for
+        yield ROW | {"context": f"{tokens} {seed} {prompt_tokens('a text', 'a question')}"}
+
+    config = served(monkeypatch, read, tokens=600, seed=3, limit=2)
+    (record,) = load_records("birds", config, None, lambda context, query: len(context + query))
+    assert record.context == "600 3 16"
+
+
+def test_a_reader_counts_prompts_in_the_models_tokens(own_run, own, tmp_path):
+    counting = "def read(dataset, root, *, prompt_tokens):\n"
+    counting += "    yield {**ROW, 'length': prompt_tokens(ROW['context'], ROW['input'])}\n"
+    (own / "table_reader.py").write_text(f"ROW = {ROW}\n\n\n{counting}")
+    own_run("task=birds")
+    (folder,) = folders(tmp_path / "runs")
+    (row,) = rows(folder)
+    assert row["length"] == row["prompt_tokens"]
+
+
 def test_all_of_a_source_without_datasets_says_what_to_give(monkeypatch):
     config = served(monkeypatch, lambda dataset, root: [])
     with pytest.raises(LazyBenchError, match=r"^task=all: data\.datasets is empty: give the facts of what table_rows"):

@@ -44,9 +44,10 @@ def of_rows(block: Block, rows: Sequence[Row], records: Sequence[int] = ()) -> s
         {str(run.environment[key]) for run in runs if run.environment.get(key)}
         for key in ("weights_format", "dtype", "device")
     )
-    data = "generated records, not LongBench" if block.generated else data_title(block.data)
-    of = [pd.concat([ran(run.records) for run in row.runs]).drop_duplicates(["dataset", "_id"]) for row in rows]
-    every = pd.concat(of).drop_duplicates(["dataset", "_id"])
+    data = "generated records, not LongBench" if block.generated else data_title(block.called)
+    alike = ["dataset", "_id", "prompt_tokens"]  # a generated record has one name at all lengths
+    of = [pd.concat([ran(run.records) for run in row.runs]).drop_duplicates(alike) for row in rows]
+    every = pd.concat(of).drop_duplicates(alike)
     others = [data, f"n={span(records or map(len, of))}", prompts(every["prompt_tokens"])]
     return about(block.model, weights, dtypes, devices, others)
 

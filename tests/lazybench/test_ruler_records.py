@@ -1,0 +1,243 @@
+"""RULER-6's records: the original's wording, what is hidden and counted in them, their length, and the same again."""
+
+import re
+import sys
+from collections import Counter
+from itertools import pairwise
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from ruler_texts import DATASETS, KINDS, NEEDLE, NEW_TOKENS, NOISE, parts, tokens, whole
+
+from lazybench.config import CONF, DataConfig, ModelConfig
+from lazybench.data import load_facts, load_records
+from lazybench.data.facts import decisive_facts
+from lazybench.data.ruler import depth_of, words
+from lazybench.errors import LazyBenchError
+from lazybench.model.prompts import PromptBuilder
+
+SETTINGS = yaml.safe_load((CONF / "data/ruler.yaml").read_text("utf-8"))
+FACTS = load_facts(SETTINGS["datasets"])
+HIDING = (*KINDS, "vt")
+every_dataset = pytest.mark.parametrize("dataset", DATASETS)
+
+
+def load(dataset, count=tokens, **changes):
+    """Records of a dataset, counted by `count`."""
+    config = DataConfig(**SETTINGS | {"limit": 8, "tokens": 1500} | changes)
+    return load_records(dataset, config, None, lambda context, query: count(whole(dataset, context, query)))
+
+
+def text_of(record):
+    """The record's own text: in vt and cwe it comes after a solved example and the instruction once more."""
+    return record.context.rsplit(parts(record.dataset, "")[0], 1)[-1]
+
+
+def answers(record):
+    (reference,) = record.answers
+    return reference.split("\n")
+
+
+def listed(text):
+    """The words of a numbered list, whose numbers count up."""
+    found = re.findall(r"(\d+)\. (.+?)(?= \d+\. |$)", text)
+    assert [int(number) for number, _ in found] == list(range(1, len(found) + 1))
+    return [word for _, word in found]
+
+
+@every_dataset
+def test_the_prompt_is_the_originals_to_the_letter(dataset, tokenizer):
+    assert FACTS[dataset].max_new_tokens == NEW_TOKENS[dataset]
+    (record,) = load(dataset, limit=1)
+    for chat in (None, "[INST] {prompt} [/INST]"):
+        model = ModelConfig("tiny", "nowhere", limit=300, chat=chat)
+        builder = PromptBuilder(tokenizer, model, FACTS[dataset])
+        before, behind, prefix = parts(dataset, record.input)
+        asked = before + record.context + behind
+        prompt = builder.build(record)
+        # Nothing is cut out of it, and the answer's prefix stands behind the wrapper.
+        assert tokenizer.decode(prompt.ids[0][1:]) == (chat or "{prompt}").replace("{prompt}", asked) + prefix
+        assert prompt.text == asked
+        assert builder.tokens(record.context, record.input) == prompt.ids.shape[1]
+        shorter = tokenizer.decode(prompt.with_text("Short.").ids[0][1:])
+        assert shorter == (chat or "{prompt}").replace("{prompt}", "Short.") + prefix
+
+
+@pytest.mark.parametrize("dataset", KINDS)
+def test_one_needle_answers(dataset):
+    kind = KINDS[dataset]
+    forms = {
+        "numbers": (r"[\w'. -]+-[\w'. -]+", r"[1-9]\d{6}"),
+        "uuids": (r"[0-9a-f]{8}(-[0-9a-f]{4}){3}[0-9a-f-]{13}",) * 2,
+    }
+    key_form, value_form = forms[kind]
+    for record in load(dataset):
+        (answer,) = answers(record)
+        assert re.fullmatch(key_form, record.input)
+        assert re.fullmatch(value_form, answer)
+        needle = NEEDLE.format(kind=kind, key=record.input, value=answer)
+        lines = record.context.split("\n")
+        assert lines.count(needle) == record.context.count(answer) == 1
+        assert record.context.count(f"for {record.input} is") == 1
+        lines.remove(needle)
+        if dataset == "niah_single_1":
+            assert set(lines) == {NOISE}
+        else:
+            form = re.escape(NEEDLE.format(kind=kind, key="KEY", value="VALUE"))
+            form = form.replace("KEY", key_form).replace("VALUE", value_form)
+            assert all(re.fullmatch(form, line) for line in lines)
+
+
+def test_a_chain_of_five_variables_comes_after_a_solved_one():
+    before, _, _ = parts("vt", "")
+    for record in load("vt"):
+        solved, text = record.context.split(before)
+        shown, question, said = re.fullmatch(r"(.+)(\nQuestion: .+they are: ) (.+)\n\n", solved, re.DOTALL).groups()
+        value = re.search(r"= (\d+)", shown)[1]
+        assert question == "".join(parts("vt", value)[1:])
+        assert tokens(before + shown + question) <= 500
+        assert value != record.input
+        for names, length, where, number in (
+            (said.split(" "), 3, shown, value),
+            (answers(record), 5, text, record.input),
+        ):
+            assert all(re.fullmatch(f"[A-Z]{{{length}}}", name) for name in names)
+            chain = [f"VAR {names[0]} = {number}"]
+            chain += [f"VAR {name} = VAR {last} " for last, name in pairwise(names)]
+            lines = where.split("\n")
+            assert [line for line in lines if line != NOISE] == chain
+            assert len(set(names)) == 5
+            assert not any(one in chain and other in chain for one, other in pairwise(lines))
+
+
+@pytest.mark.parametrize(("length", "example", "own"), [(1500, (3, 1, 20), (6, 1)), (4096, (10, 3, 40), (30, 3))])
+def test_ten_words_are_more_common_than_all_others(length, example, own):
+    before, behind, prefix = parts("cwe", "")
+    for record in load("cwe", tokens=length, limit=3):
+        solved, text = record.context.split(before)
+        shown, said = solved.split(behind + prefix + " ")
+        assert said.endswith("\n")
+        for items, common, (often, seldom) in (
+            (listed(shown), listed(said.rstrip("\n")), example[:2]),
+            (listed(text), answers(record), own),
+        ):
+            counts = Counter(items)
+            assert {word for word, count in counts.items() if count == often} == {*common}
+            assert len(common) == 10
+            assert set(counts.values()) == {often, seldom}
+        assert len(set(listed(shown))) == example[2]
+
+
+def test_coded_words_follow_a_zeta_distribution():
+    for length in (700, 4096):
+        for record in load("fwe", tokens=length, limit=3):
+            (dots, first), *others = Counter(record.context.split(" ")).most_common()
+            assert dots == "..."
+            assert [word for word, _ in others[:3]] == answers(record)
+            assert all(re.fullmatch("[a-z]{6}", word) for word, _ in others)
+            # Of ranks 2, 3 and so on, with exponent 2.
+            assert [count for _, count in others] == pytest.approx(
+                [first / rank**2 for rank in range(2, len(others) + 2)], abs=1
+            )
+            assert others[2][1] > others[3][1]
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.sampled_from(DATASETS), st.integers(1300, 5000), st.integers(0, 10**6), st.sampled_from([1.0, 1.6, 2.2]))
+def test_prompt_and_answer_are_never_longer_than_asked_and_near_it(dataset, length, seed, finer):
+    def count(text):
+        return int(finer * tokens(text))
+
+    try:
+        records = load(dataset, count, tokens=length, seed=seed, limit=2)
+    except LazyBenchError as error:
+        needed = int(re.search(r"needs data\.tokens=(\d+) or more", str(error))[1])
+        assert needed > length
+        load(dataset, count, tokens=needed, seed=seed, limit=1)
+        return
+    for record in records:
+        short = length - count(whole(dataset, record.context, record.input)) - NEW_TOKENS[dataset]
+        line = max(count(line) for line in text_of(record).split("\n")) if dataset in HIDING else 0
+        assert 0 <= short <= max(64, length // 20, line + 2)
+
+
+@every_dataset
+def test_records_depend_on_the_seed_and_not_on_how_many_are_taken(dataset):
+    assert load(dataset, limit=3) == load(dataset, limit=5)[:3]
+    assert load(dataset, limit=2, seed=1) != load(dataset, limit=2)
+    assert len({record.context for record in load(dataset)}) == 8
+    # An index asks for the same at another length, under the same name.
+    one, other = (
+        [(record.id, record.input, record.answers) for record in load(dataset, tokens=of)] for of in (1500, 2500)
+    )
+    assert one == other
+
+
+@pytest.mark.parametrize("dataset", HIDING)
+def test_the_name_says_how_deep_the_line_lies(dataset):
+    for depths in ([], [0, 25, 62.5, 100]):
+        records = load(dataset, depths=depths, limit=40, tokens=3000)
+        for index, record in enumerate(records):
+            lines = text_of(record).split("\n")
+            key = answers(record)[0]
+            at = next(place for place, line in enumerate(lines) if key in line)
+            hidden = 5 if dataset == "vt" else 1
+            above = depth_of(record.id) - 100 * at / (len(lines) - hidden)
+            assert -0.1 <= above <= 100 * hidden / (len(lines) - hidden) + 0.1
+            assert not depths or depth_of(record.id) == depths[index % 4]
+    assert len({depth_of(record.id) for record in load(dataset, limit=40)}) > 30
+
+
+def test_needles_lie_anywhere_alike():
+    depths = sorted(depth_of(record.id) for record in load("niah_single_1", limit=200, tokens=400))
+    assert all(abs(depth - 100 * (place + 0.5) / 200) < 12 for place, depth in enumerate(depths))  # Kolmogorov, 1%
+
+
+def test_other_records_have_no_depth():
+    assert [depth_of(record.id) for record in load("cwe", limit=2)] == [None, None]
+    assert depth_of("5ef2c6e1a2f0") is None
+
+
+@pytest.mark.parametrize(
+    ("dataset", "changes", "says"),
+    [
+        ("vt", {"tokens": 512}, r"record 0 of vt needs data\.tokens=\d+ or more with this model, not 512"),
+        ("fwe", {"tokens": 1}, r"record 0 of fwe needs data\.tokens=\d+ or more"),
+        ("niah_single_1", {"tokens": -5}, r"record 0 of niah_single_1 needs data\.tokens=\d+ or more"),
+        ("cwe", {"tokens": 10**6}, r"data\.tokens=1000000: cwe has too few words"),
+        ("fwe", {"root": "somewhere"}, r"data\.root=somewhere: the records of RULER-6 are generated"),
+        ("lcc", {}, r"unknown dataset 'lcc'"),
+    ],
+)
+def test_what_cannot_be_made_is_one_line(dataset, changes, says):
+    with pytest.raises(LazyBenchError, match=says) as caught:
+        load(dataset, lambda text: len(text) // 4, **changes)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("dataset", ["cwe", "niah_single_1"])
+def test_a_missing_word_list_is_one_line(dataset, monkeypatch):
+    words.listed.cache_clear()
+    monkeypatch.setitem(sys.modules, "wonderwords", None)
+    with pytest.raises(LazyBenchError, match=r"the package 'wonderwords', which is not installed: pip install wonderw"):
+        load(dataset)
+    assert len(load("fwe")) == 8
+
+
+def test_all_records_are_five_hundred():
+    assert len(load("niah_single_1", limit=None, tokens=400)) == 500
+
+
+@pytest.mark.parametrize("depths", [[-1], [0, 100.5]])
+def test_depths_are_percents(depths):
+    with pytest.raises(LazyBenchError, match=r"^data\.depths=\[.+\]: each is from 0 to 100, in percent$"):
+        load("vt", depths=depths)
+
+
+def test_runs_of_other_data_keep_their_hash():
+    longbench = load_facts()["hotpotqa"]
+    kept = {"name", "prompt", "max_new_tokens", "metric", "task", "language", "records"}
+    assert decisive_facts(longbench).keys() == kept | {"chat", "first_line", "stop_at_newline", "continues"}
+    assert decisive_facts(FACTS["vt"]).keys() == decisive_facts(longbench).keys() | {"answer_prefix", "truncate"}
