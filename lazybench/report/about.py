@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import pandas as pd
 
@@ -48,7 +48,7 @@ def of_run(run: Run) -> list[tuple[str, str]]:
     said = {
         "Method": method_title(run),
         "Schedule": _schedule(run),
-        "Settings": ", ".join(f"{key} = {value}" for key, value in run.settings["method"].items() if _tells(key, value)),
+        "Settings": ", ".join(f"{key} = {value}" for key, value in _other_settings(run)),
         "Task": task_of(run),
         "Records": ", ".join(counts),
         "Status": status(run),
@@ -76,17 +76,21 @@ def _schedule(run: Run) -> str:
     if is_calibrated(run):
         return f"for {run.settings['method'].get('budget')}: {provenance(run.settings['method'])}"
     given = run.settings["method"].get("schedule")
-    steps = [
-        f"after {layer} of the layers keep {keep:.0%}" if layer.endswith("%") else f"after layer {layer} keep {keep:.0%}"
-        for layer, keep in stages(run)
-    ]
-    if not steps:
+    found = [(f"{layer} of the layers" if "%" in layer else f"layer {layer}", keep) for layer, keep in stages(run)]
+    if not found:
         return "" if given is None else str(given)
-    return f"{given}: {', '.join(steps)} of the prompt's tokens"
+    return (
+        f"{given}: "
+        + ", ".join(f"after {place} keep {100 * keep:g}%" for place, keep in found)
+        + " of the prompt's tokens"
+    )
 
 
-def _tells(key: str, value: object) -> bool:
-    return key not in _APART and value is not None and value is not False and (key, value) != ("repeats", 1)
+def _other_settings(run: Run) -> Iterator[tuple[str, object]]:
+    """Those that say something of the method, and that its schedule does not say."""
+    for key, value in run.settings["method"].items():
+        if key not in _APART and value is not None and value is not False and (key, value) != ("repeats", 1):
+            yield key, value
 
 
 def _precision(runs: Iterable[Run]) -> str:

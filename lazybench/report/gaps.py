@@ -92,5 +92,3 @@ def _missing(block: Block, rows: list[Row]) -> dict[str, list[str]]:
         else:
             missing |= {dataset: [dataset] for dataset in lacking}
     return missing
-
-

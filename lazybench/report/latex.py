@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Sequence
-from itertools import groupby
+from collections.abc import Iterable, Sequence
+from itertools import groupby, zip_longest
 from string import ascii_lowercase
 
 from lazybench.report.columns import Column, columns
@@ -66,6 +66,7 @@ def _float(
         "\\centering",
         f"\\caption{{{_caption(table, body, marks)}{' (Continued.)' if number > 1 else ''}}}",
         f"\\label{{tab:{re.sub('[^A-Za-z0-9.]+', '-', name)}}}",
+        "\\smallskip",
         "\\footnotesize",
         "\\setlength{\\tabcolsep}{2.5pt}",
         f"\\begin{{tabular}}{{l{'r' * len(shown)}}}",
@@ -80,14 +81,11 @@ def _float(
 
 def _rows(shown: list[Column], line: Line, marks: dict[str, str]) -> list[str]:
     """A line's row of numbers, and below it what does not fit in there: intervals, and the rest of a long label."""
-    first, *rest = textwrap.wrap(line.label, _LABEL)
-    cells = [_cell(column, line, marks) for column in shown]
-    rows = [_row([escaped(first), *(number for number, _ in cells)])]
-    below = [_small(beside) for _, beside in cells]
-    if any(below) or rest:
-        rows.append(_row([_small(" ".join(rest)), *below]))
-        rows.append("\\addlinespace[2pt]")
-    return rows
+    first, *rest = _wrapped(line.label, _LABEL)
+    numbers, beside = zip(*(_cell(column, line, marks) for column in shown), strict=True)
+    below = [beside] if any(beside) else []
+    more = [_row(map(_small, [text, *texts])) for text, texts in zip_longest(rest, below, fillvalue="")]
+    return [_row([escaped(first), *numbers]), *more, *(["\\addlinespace[2pt]"] if more else [])]
 
 
 def _cell(column: Column, line: Line, marks: dict[str, str]) -> tuple[str, str]:
@@ -100,7 +98,8 @@ def _cell(column: Column, line: Line, marks: dict[str, str]) -> tuple[str, str]:
     """
     text, _, note = column.text(line).removesuffix(")").partition(" (")
     number, _, beside = text.partition(" ")
-    mark = marks.setdefault(note, ascii_lowercase[len(marks) % 26]) if note else ""
+    again, place = divmod(len(marks), len(ascii_lowercase))
+    mark = marks.setdefault(note, ascii_lowercase[place] * (1 + again)) if note else ""
     return escaped(number) + (f"\\rlap{{$^{{{mark}}}$}}" if mark else ""), beside
 
 
@@ -109,7 +108,7 @@ def _small(text: str) -> str:
 
 
 def _stack(title: str) -> str:
-    lines = "\\\\".join(map(escaped, textwrap.wrap(title, _HEADING)))
+    lines = "\\\\".join(map(escaped, _wrapped(title, _HEADING)))
     return f"\\shortstack[r]{{{lines}}}" if "\\\\" in lines else lines
 
 
@@ -125,7 +124,11 @@ def _caption(table: Table, body: Body, marks: dict[str, str]) -> str:
     return " ".join(said)
 
 
-def _row(cells: Sequence[str]) -> str:
+def _wrapped(text: str, width: int) -> list[str]:
+    return textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False)
+
+
+def _row(cells: Iterable[str]) -> str:
     return " & ".join(cells) + " \\\\"
 
 

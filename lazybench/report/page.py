@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
 from itertools import groupby
@@ -109,7 +109,7 @@ def _table(table: Table, body: Body) -> str:
     name = escape(table.spec.title)
     missing = f"\n<p class=missing>{escape(body.missing)}</p>" if body.missing else ""
     return (
-        f'<div class=wide tabindex=0 role=region aria-label="{name}"><table>\n<caption>{name}</caption>\n'
+        f'<div class=wide tabindex=0 role=region aria-label="{name}"><table>\n<caption><span>{name}</span></caption>\n'
         f"<thead><tr>{heads}</tr></thead>\n" + "\n".join(rows) + f"\n</table></div>{missing}"
     )
 
@@ -141,7 +141,7 @@ def _gaps(gaps: Sequence[Gap]) -> str:
     commands = [f"<p>{escape(gap.what)}</p>{_command(gap.command)}" for gap in gaps]
     return (
         "<section>\n<h2>Missing</h2>\n"
-        f"<details><summary>{escape('; '.join(gap.what for gap in gaps))}: the commands</summary>\n"
+        f"<details><summary>What is missing, and the commands that make it ({len(gaps)})</summary>\n"
         + "\n".join(commands)
         + "</details>\n</section>"
     )
@@ -149,8 +149,7 @@ def _gaps(gaps: Sequence[Gap]) -> str:
 
 def _run(run: Run) -> str:
     known = dict(about.of_run(run))
-    short = [known[key] for key in ("Task", "Records", "Status", "Date") if key in known]
-    short[1] += " records"
+    short = [known["Task"], f"{len(run.records):,} records", known["Status"], *filter(None, [known.get("Date")])]
     settings = yaml.safe_dump(run.settings, sort_keys=False, allow_unicode=True)
     return (
         f"<details><summary><strong>{escape(label(run))}</strong>: {escape(', '.join(short))}</summary>\n"

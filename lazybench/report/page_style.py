@@ -26,6 +26,7 @@ figcaption { margin-top: .3rem; max-width: 60rem; }
 .wide { overflow-x: auto; margin: 1rem 0 .4rem; }
 table { border-collapse: collapse; font-size: .85rem; font-variant-numeric: tabular-nums; }
 caption { text-align: left; font-size: 1rem; font-weight: 600; padding-bottom: .3rem; }
+caption span { display: inline-block; position: sticky; left: 0; max-width: calc(100vw - 2rem); }
 th, td { padding: .2rem .7rem; text-align: right; vertical-align: baseline; font-weight: 400; overflow-wrap: normal; }
 td { white-space: nowrap; }
 td small { display: block; line-height: 1.15; font-size: .72rem; white-space: pre; }
@@ -56,6 +57,7 @@ details details { border: 0; }
   body { max-width: none; padding: 0; font-size: 10pt; }
   .wide { overflow: visible; }
   table { font-size: 7.5pt; }
+  td small { font-size: 6.5pt; }
   th, td { padding: .1rem .3rem; }
   tbody th { position: static; }
   tr, figure, dl { break-inside: avoid; }

@@ -212,7 +212,7 @@ def _tasks(block: Block) -> list[str]:
 
 def _missing(spec: Spec, lines: Sequence[Line], not_run: dict[str, list[str]]) -> str:
     said: dict[str, list[str]] = {}
-    for method, tasks in not_run.items():
+    for method, tasks in sorted(not_run.items(), key=lambda found: bool(found[1])):
         if method not in spec.skip:
             where = " on " + ", ".join(map(task_title, tasks)) if tasks else ""
             said.setdefault(f"not run{where}", []).append(method)
