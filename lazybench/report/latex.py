@@ -17,7 +17,7 @@ _ROWS = 70  # rows that fit on a page with a caption
 _SIGNS: dict[int, str] = str.maketrans(
     {sign: f"\\{sign}" for sign in "_%#&${}"}
     | {"\\": "\\textbackslash{}", "~": "\\textasciitilde{}", "^": "\\textasciicircum{}", "`": "\\textasciigrave{}"}
-    # In LaTeX's usual encoding these three are other characters, and behind a line's end two more have a meaning.
+    # In LaTeX's usual encoding the first four print as others; behind the end of a row the last two have a meaning.
     | {"<": "\\textless{}", ">": "\\textgreater{}", "|": "\\textbar{}", '"': "''", "[": "{[}", "*": "{*}"}
     | {"×": "$\\times$", "±": "$\\pm$", "≤": "$\\leq$", "≥": "$\\geq$", "→": "$\\rightarrow$", "−": "$-$"}
     | {"—": "\\textemdash{}", "–": "\\textendash{}", "…": "\\ldots{}"}

@@ -73,7 +73,7 @@ def _warnings(texts: Sequence[str]) -> str:
         return ""
     shown = " open" if sum(map(len, texts)) <= _LONG else ""
     count = "1 warning" if len(texts) == 1 else f"{len(texts)} warnings"
-    return f"<details class=warnings{shown}><summary>{count}, before you compare</summary>{_list(texts)}</details>"
+    return f"<details class=warnings{shown}><summary>{count}, before you compare</summary><ul>{_items(texts)}</ul></details>"
 
 
 def _block(block: Block, tables: Sequence[Table], drawings: list[Drawing]) -> str:
@@ -166,10 +166,6 @@ def _command(text: str) -> str:
 
 def _terms(terms: Iterable[tuple[str, str]]) -> str:
     return f"<dl>{''.join(f'<div><dt>{escape(name)}</dt><dd>{escape(text)}</dd></div>' for name, text in terms)}</dl>"
-
-
-def _list(texts: Iterable[str]) -> str:
-    return f"<ul>{_items(texts)}</ul>"
 
 
 def _items(texts: Iterable[str]) -> str:
