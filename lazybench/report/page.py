@@ -73,7 +73,8 @@ def _warnings(texts: Sequence[str]) -> str:
         return ""
     shown = " open" if sum(map(len, texts)) <= _LONG else ""
     count = "1 warning" if len(texts) == 1 else f"{len(texts)} warnings"
-    return f"<details class=warnings{shown}><summary>{count}, before you compare</summary><ul>{_items(texts)}</ul></details>"
+    summary = f"<summary>{count}, before you compare</summary>"
+    return f"<details class=warnings{shown}>{summary}<ul>{_items(texts)}</ul></details>"
 
 
 def _block(block: Block, tables: Sequence[Table], drawings: list[Drawing]) -> str:
