@@ -11,7 +11,7 @@ from matplotlib.ticker import LogLocator
 from lazybench.calibration.folder import Folder
 from lazybench.report.averages import Measure, average
 from lazybench.report.figures import style
-from lazybench.report.figures.about import span
+from lazybench.report.figures.footer import span
 
 # How a schedule was made: found by a search, or the reference scaled in one of two ways.
 CALIBRATED, KEEPS, DEPTH = "calibrated", "reference, keeps scaled", "reference, depth scaled"
@@ -95,7 +95,7 @@ def plot(frontier: pd.DataFrame, tried: pd.DataFrame, about: str, stem: Path) ->
     Args:
         frontier: what `table` gives; each kind in it is a line.
         tried: what `Study.tried` gives.
-        about: model, data, prompts and device, as `figures.about` gives them.
+        about: model, data, prompts and device, as `figures.footer` gives them.
         stem: the files without their suffix.
     """
     together = frontier[frontier["half"] == "cross"]

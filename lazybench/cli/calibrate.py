@@ -25,7 +25,7 @@ from lazybench.model.loading import load_model, load_skeleton
 from lazybench.model.out_of_memory import ran_out
 from lazybench.model.positions import check_limit
 from lazybench.report.console import frame_table
-from lazybench.report.figures.about import about, prompts
+from lazybench.report.figures.footer import about, prompts
 from lazybench.report.labels import data_title, task_title
 from lazybench.run.origin import config_dirs, typed
 

@@ -22,7 +22,7 @@ def main(argv: Sequence[str]) -> int:
     grouped = blocks(runs)
     warned = met + [text for block in grouped for text in warnings(block)]
     noted = [f"{block.title}: {text}" for block in grouped for text in notes(block)]
-    written, missing = write(given.out, grouped, warned, noted)
+    written, missing = write(given.out, grouped, warned)
     for kind, texts in (("warning", warned), ("note", noted)):
         for text in texts:
             print(f"{kind}: {text}")

@@ -67,7 +67,12 @@ class Block:
     @property
     def title(self) -> str:
         """Model and data, for people."""
-        return f"{self.model} on {self.called}" + (" (generated records, not LongBench)" if self.generated else "")
+        return f"{self.model} on {self.data_title}"
+
+    @property
+    def data_title(self) -> str:
+        """The data, for people."""
+        return self.called + (" (generated records, not LongBench)" if self.generated else "")
 
     @property
     def called(self) -> str:
@@ -108,6 +113,14 @@ class Block:
         shown = {task: names for task, names in grouped.items() if task in always or (self.has | run) & set(names)}
         alone = {name: [name] for name, fact in facts.items() if fact.task is None and name in run}
         return shown | alone
+
+    def tasks_run(self) -> dict[str, list[str]]:
+        """Datasets by task, of the tasks with a run; on data without LongBench's datasets, those that it has."""
+        run = {name for run in self.runs for name in run.datasets}
+        found = {task: names for task, names in self.tasks().items() if run & set(names)}
+        if self.of_longbench:
+            return found
+        return {task: [name for name in names if name in self.has | run] for task, names in found.items()}
 
 
 def conditions(run: Run) -> dict[str, str]:

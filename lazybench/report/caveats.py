@@ -44,13 +44,13 @@ def _commits(block: Block) -> list[str]:
     met = _labels((str(run.environment.get("commit")), row) for row in block.rows for run in row.runs)
     if len(met) < 2 and not any(commit.endswith("+") for commit in met):
         return []
-    found = "; ".join(f"{_commit(commit)} ({', '.join(dict.fromkeys(labels))})" for commit, labels in met.items())
+    found = "; ".join(f"{commit_text(commit)} ({', '.join(dict.fromkeys(labels))})" for commit, labels in met.items())
     if len(met) == 1:
         return [f"rows from commit {found}: no commit has their code"]
     return [f"rows from different commits, whose code may differ: {found}"]
 
 
-def _commit(commit: str) -> str:
+def commit_text(commit: str) -> str:
     """A commit for people; `+` behind it says that there were changes beyond it."""
     if commit.endswith("+"):
         return f"{commit.removesuffix('+')} with uncommitted changes"

@@ -2,28 +2,13 @@
 
 from __future__ import annotations
 
-import re
-import shlex
 from collections.abc import Iterator, Sequence
-from dataclasses import MISSING, dataclass, fields
-from pathlib import Path
-from typing import Any
+from dataclasses import dataclass
 
-import yaml
-from hydra.core.override_parser.types import Quote, QuotedString
-
-from lazybench.config import DataConfig, ModelConfig, RunConfig, TimingConfig
 from lazybench.report.blocks import Block, Row
 from lazybench.report.cells import part_of
-from lazybench.report.labels import METHOD_DEFAULTS, METHODS, is_calibrated, is_named, own_settings
-from lazybench.report.run_data import Run
-from lazybench.store.run_folder import CONFIG
-
-_FOLDER = "FOLDER"
-# The config that a model without one of its own is described on top of.
-_MODEL = "smollm2_135m"
-_SCHEMAS = {"model": ModelConfig, "data": DataConfig, "timing": TimingConfig}
-_OUTPUT = RunConfig.output
+from lazybench.report.commands import again, like
+from lazybench.report.labels import METHODS, is_calibrated
 
 
 @dataclass(frozen=True)
@@ -59,37 +44,40 @@ def _lacking(block: Block, undrawn: Sequence[tuple[str, str]], here: bool) -> It
     for row in block.rows:
         for run in row.runs:
             if not run.finished:
-                words = [f"task={run.settings['task']}", *(["calibrated=mark"] if run.calibrated_on else [])]
-                command = _like(run, words, here, own_method=True, paired=True)
-                yield f"{row.label}: unfinished, {len(run.records)} records so far", command
-    yield from _not_run(block, here)
+                yield f"{row.label}: unfinished, {len(run.records)} records so far", again(run, here)
+    yield from _to_run(block, here)
     for name, words in undrawn:
-        yield f"{name}: no runs to draw it from", _like(block.runs[0], words.split(), here)
+        yield f"{name}: no runs to draw it from", like(block.runs[0], words.split(), here)
 
 
-def _not_run(block: Block, here: bool) -> Iterator[tuple[str, str]]:
-    """One command a method for the tasks, or datasets of a task, that it has no run for.
+def not_run(block: Block) -> dict[str, list[str]]:
+    """The tasks, or datasets of a task, that each method lacks a run of; none are named where it lacks all of several.
 
     The methods are the paper's, and those that were run; the datasets those that the data has.
     """
+    found = {}
     for method in dict.fromkeys([*METHODS, *(row.method for row in block.rows)]):
-        rows = [row for row in block.rows if row.method == method]
+        missing = _missing(block, [row for row in block.rows if row.method == method])
+        if missing:
+            everything = {name for names in missing.values() for name in names} == block.has and len(missing) > 1
+            found[method] = [] if everything else list(missing)
+    return found
+
+
+def _to_run(block: Block, here: bool) -> Iterator[tuple[str, str]]:
+    """One command a method for what it lacks a run of."""
+    for method, named in not_run(block).items():
         # Only its calibration says which records a calibrated schedule is for: no command for it here.
-        free = [row for row in rows if not any(map(is_calibrated, row.runs))]
-        missing = _missing(block, rows)
-        if not missing or (method not in METHODS and not free):
+        rows = [row for row in block.rows if row.method == method]
+        free = [run for row in rows if not any(map(is_calibrated, row.runs)) for run in row.runs]
+        if method not in METHODS and not free:
             continue
-        tasks = list(missing)
-        if {name for names in missing.values() for name in names} == block.has and len(tasks) > 1:
-            what, tasks = f"{method}: no run", ["all"]
+        what = f"{method}: no run" + (f" of {', '.join(named)}" if named else "")
+        words = [f"task={','.join(named or ['all'])}", *(["-m"] if len(named) > 1 else [])]
+        if free:
+            yield what, like(max(free, key=lambda run: len(run.datasets)), words, here, own_method=True)
         else:
-            what = f"{method}: no run of {', '.join(tasks)}"
-        words = [f"task={','.join(tasks)}", *(["-m"] if len(tasks) > 1 else [])]
-        if runs := [run for row in free for run in row.runs]:
-            widest = max(runs, key=lambda run: len(run.datasets))
-            yield what, _like(widest, words, here, own_method=True)
-        else:
-            yield what, _like(block.runs[0], [f"method={method}", *words], here)
+            yield what, like(block.runs[0], [f"method={method}", *words], here)
 
 
 def _missing(block: Block, rows: list[Row]) -> dict[str, list[str]]:
@@ -104,102 +92,3 @@ def _missing(block: Block, rows: list[Row]) -> dict[str, list[str]]:
         else:
             missing |= {dataset: [dataset] for dataset in lacking}
     return missing
-
-
-def _like(run: Run, words: Sequence[str], here: bool, own_method: bool = False, paired: bool = False) -> str:
-    """The command of a run on the model and data of another one, timed in the same way.
-
-    Args:
-        run: the other run.
-        words: what is to be run; `-m` among them makes a sweep of it.
-        here: whether it names the folders of this machine, where they are known.
-        own_method: whether it runs the other one's method, too.
-        paired: whether it is paired if the other one is; else the default for its kind of run holds.
-    """
-    asked = _asked(run, here)
-    groups = ["model", "data", *(["method"] if own_method else [])]
-    flags = ["-m"] if "-m" in words else []
-    if asked["config_dirs"] and not all(is_named(group, asked[group]) for group in groups):
-        first, *more = asked["config_dirs"]
-        flags.append(f"--config-dir {shlex.quote(first)}")
-        flags += [_word("hydra.searchpath", [f"file://{place}" for place in more])] if more else []
-    chosen = [word for group in groups for word in (_word(group, asked[group]), *_set(asked, group))]
-    timing = [word for word in _set(asked, "timing") if paired or not word.startswith("timing.paired=")]
-    output = _output(run) if here else None
-    last = [] if output in (None, _OUTPUT) else [_word("output", output)]
-    said = [*flags, *chosen, *(word for word in words if word != "-m"), *timing, *last]
-    return " ".join(["python -m lazybench run", *said])
-
-
-def _output(run: Run) -> str | None:
-    """The folder of all runs that a run lies in; None where it lies in none."""
-    inside = Path(run.name).parts
-    if run.folder is None or run.folder.parts[-len(inside) :] != inside:
-        return None
-    return str(run.folder.parents[len(inside) - 1])
-
-
-def _set(asked: dict[str, Any], section: str) -> list[str]:
-    return [_word(key, value) for key, value in asked["settings"].items() if key.lstrip("+").startswith(f"{section}.")]
-
-
-def _asked(run: Run, here: bool) -> dict[str, Any]:
-    """What a run's command said, as the run noted it under `command`; else what its settings say."""
-    placed = here and run.folder is not None
-    settings = yaml.safe_load((run.folder / CONFIG).read_text("utf-8")) if placed else run.settings
-    asked = settings.get("command")
-    if not isinstance(asked, dict) or not asked.keys() >= {"config_dirs", "model", "data", "method", "settings"}:
-        asked = _gathered(run, settings, placed)
-    if "model.path" in asked["settings"]:  # by itself it would name the model, too
-        asked = asked | {"settings": {"model.name": run.model} | asked["settings"]}
-    return asked
-
-
-def _gathered(run: Run, settings: dict[str, Any], placed: bool) -> dict[str, Any]:
-    others = {"model": _MODEL, "data": "sample" if settings["data"].get("source") == "sample" else "longbench"}
-    asked: dict[str, Any] = {"config_dirs": [], "method": run.method, "settings": {}}
-    for section, schema in _SCHEMAS.items():
-        said = settings.get(section) or {}
-        name = said.get("name")
-        defaults = {
-            of.name: of.default if of.default_factory is MISSING else of.default_factory() for of in fields(schema)
-        }
-        asked[section] = name if is_named(section, str(name)) else others.get(section, "")
-        own = own_settings(section, said, defaults, asked[section])
-        if name not in (None, asked[section]):
-            own["name"] = name
-        if own.get("root") and not placed:
-            own["root"] = _FOLDER
-        known = {key: value for key, value in own.items() if key in defaults and not isinstance(value, dict)}
-        asked["settings"] |= {f"{section}.{key}": value for key, value in known.items()}
-    if is_calibrated(run):
-        return asked | {"config_dirs": ["CALIBRATION"], "method": "NAME"}
-    if not is_named("method", run.method):
-        return asked | {"config_dirs": [_FOLDER]}
-    own = own_settings("method", settings["method"], METHOD_DEFAULTS, run.method)
-    asked["settings"] |= {f"method.{key}": value for key, value in own.items()}
-    return asked
-
-
-def _word(key: str, value: Any) -> str:
-    """`key=value` as a shell hands it to Hydra."""
-    text = f"{key}={_value(value)}"
-    if shlex.quote(text) == text:
-        return text
-    return shlex.quote(text) if re.search(r'["$`\\!\n]', text) else f'"{text}"'
-
-
-def _value(value: Any) -> str:
-    """A value in Hydra's grammar."""
-    if isinstance(value, dict):
-        return "{" + ",".join(f"{key}:{_value(of)}" for key, of in value.items()) + "}"
-    if isinstance(value, list):
-        return "[" + ",".join(map(_value, value)) + "]"
-    if value is None or isinstance(value, bool):
-        return {None: "null", True: "true", False: "false"}[value]
-    if not isinstance(value, str):
-        return str(value)
-    bare = re.fullmatch(r"[A-Za-z_/][\w/.@+-]*", value, re.ASCII)
-    if bare and value.lower() not in ("null", "true", "false", "inf", "nan"):
-        return value
-    return QuotedString(value, Quote.single).with_quotes()

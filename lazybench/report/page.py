@@ -4,69 +4,66 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from html import escape
+from itertools import groupby
 from pathlib import Path
 
 import yaml
 
-from lazybench.report import render
+from lazybench.report import about
 from lazybench.report.blocks import Block
+from lazybench.report.columns import Column, columns
+from lazybench.report.commands import FOLDER, again
 from lazybench.report.gaps import Gap
+from lazybench.report.labels import label
+from lazybench.report.page_style import STYLE
 from lazybench.report.run_data import Run
-from lazybench.report.tables import Table
+from lazybench.report.tables import Body, Line, Table
 
-_CSS = """
-:root { color-scheme: light; }
-body { font: 16px/1.5 system-ui, sans-serif; color: #1a1a1a; background: #fff; max-width: 72rem; margin: 0 auto;
-  padding: 1rem; }
-h1, h2, h3 { line-height: 1.25; }
-h2 { margin-top: 2.5rem; border-bottom: 2px solid #0072b2; padding-bottom: .2rem; }
-.warnings { border-left: .4rem solid #d55e00; background: #fdf1e9; padding: .5rem 1rem; overflow-wrap: anywhere; }
-.wide { overflow-x: auto; }
-table { border-collapse: collapse; font-size: .85rem; font-variant-numeric: tabular-nums; }
-th, td { padding: .25rem .6rem; text-align: right; white-space: nowrap; }
-th { white-space: normal; vertical-align: bottom; border-bottom: 2px solid #1a1a1a; }
-th:first-child, td:first-child { text-align: left; position: sticky; left: 0; background: #fff; }
-th.task { border-bottom: 1px solid #999; padding-top: .8rem; }
-.notes { font-size: .85rem; color: #444; }
-figure { margin: 1.5rem 0; }
-img { max-width: 100%; height: auto; }
-figcaption { font-size: .85rem; color: #444; }
-pre { overflow-x: auto; background: #f4f4f4; padding: .6rem; font-size: .8rem; }
-summary { cursor: pointer; overflow-wrap: anywhere; padding: .2rem 0; }
-"""
+# Which figure says most of a block, before those that are not named.
+_FIRST = ("figure5", "figure7", "figure1", "figure2")
+_LONG = 120  # characters of warnings that may stand above the numbers
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """A figure that was drawn: whose runs it shows, its module's name, its caption and its PNG."""
+
+    block: Block
+    name: str
+    caption: str
+    png: Path
 
 
 def page(
     blocks: Sequence[Block],
     tables: Sequence[Table],
-    figures: Sequence[tuple[str, Path]],
+    drawings: Sequence[Drawing],
     warnings: Sequence[str],
     gaps: Sequence[Gap],
 ) -> str:
-    """The whole page.
+    """The whole page: for each model and data what was run, the figure that says most of it, tables, the runs.
 
     Args:
         blocks: all runs.
         tables: the filled tables.
-        figures: caption and PNG of each figure.
+        drawings: the figures.
         warnings: what to know before comparing numbers.
         gaps: what is missing.
     """
+    title = f"LazyBench report: {'; '.join(block.title for block in blocks)}"
     parts = [
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">',
         '<meta name="viewport" content="width=device-width, initial-scale=1">',
-        f"<title>LazyBench report</title>\n<style>{_CSS}</style>\n</head>\n<body>\n<h1>LazyBench report</h1>",
-        f"<p>{escape('; '.join(block.head for block in blocks))}</p>",
+        f"<title>{escape(title)}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n<main>\n<h1>LazyBench report</h1>",
         _warnings(warnings),
-        *(render.html(table) for table in tables),
-        "<h2>Figures</h2>" if figures else "",
-        *(_figure(caption, path) for caption, path in figures),
+        *(_block(block, tables, [of for of in drawings if of.block is block]) for block in blocks),
+        _reading(tables),
         _gaps(gaps),
-        "<h2>Runs</h2>\n<p>Settings and machine of each run.</p>",
-        *(_run(run) for block in blocks for run in block.runs),
-        "</body>\n</html>",
+        "</main>\n</body>\n</html>",
     ]
     return "\n".join(part for part in parts if part) + "\n"
 
@@ -74,32 +71,103 @@ def page(
 def _warnings(texts: Sequence[str]) -> str:
     if not texts:
         return ""
-    return f"<div class=warnings><strong>Warnings</strong>\n<ul>{''.join(map(_item, texts))}</ul></div>"
+    shown = " open" if sum(map(len, texts)) <= _LONG else ""
+    count = "1 warning" if len(texts) == 1 else f"{len(texts)} warnings"
+    summary = f"<summary>{count}, before you compare</summary>"
+    return f"<details class=warnings{shown}>{summary}<ul>{_items(texts)}</ul></details>"
 
 
-def _figure(caption: str, path: Path) -> str:
-    data = base64.b64encode(path.read_bytes()).decode()
-    text = escape(caption)
-    return f'<figure><img alt="{text}" src="data:image/png;base64,{data}">\n<figcaption>{text}</figcaption></figure>'
+def _block(block: Block, tables: Sequence[Table], drawings: list[Drawing]) -> str:
+    drawings = sorted(drawings, key=lambda of: _FIRST.index(of.name) if of.name in _FIRST else len(_FIRST))
+    bodies = [(table, body) for table in tables for body in table.bodies if body.block is block]
+    notes = list(dict.fromkeys(note for _, body in bodies for note in body.notes))
+    further = drawings[1:]
+    return "\n".join(
+        [
+            f"<section>\n<h2>{escape(block.title)}</h2>",
+            _terms(about.of_block(block)),
+            *(_figure(of, " class=main") for of in drawings[:1]),
+            "<h3>Tables</h3>",
+            *(_table(table, body) for table, body in bodies if body.lines),
+            f"<ul class=notes>{_items(notes)}</ul>",
+            *(["<h3>Further figures</h3>"] if further else []),
+            *map(_figure, further),
+            "<h3>Runs</h3>",
+            *(_run(run) for row in block.rows for run in row.runs),
+            "</section>",
+        ]
+    )
+
+
+def _table(table: Table, body: Body) -> str:
+    shown = columns(table.spec, body)
+    heads = "".join(f"<th scope=col>{escape(title)}</th>" for title in ("Method", *(of.title for of in shown)))
+    rows = []
+    for title, lines in groupby(body.lines, key=lambda line: line.title):
+        rows.append(f'<tbody>\n<tr><th scope=rowgroup colspan="{len(shown) + 1}">{escape(title)}</th></tr>')
+        rows += [f"<tr><th scope=row>{escape(line.label)}</th>{_cells(shown, line)}</tr>" for line in lines]
+        rows.append("</tbody>")
+    name = escape(table.spec.title)
+    missing = f"\n<p class=missing>{escape(body.missing)}</p>" if body.missing else ""
+    return (
+        f'<div class=wide tabindex=0 role=region aria-label="{name}"><table>\n<caption><span>{name}</span></caption>\n'
+        f"<thead><tr>{heads}</tr></thead>\n" + "\n".join(rows) + f"\n</table></div>{missing}"
+    )
+
+
+def _cells(shown: Iterable[Column], line: Line) -> str:
+    found = []
+    for column in shown:
+        number, _, beside = column.text(line).partition(" ")
+        beside = re.sub(r" (?=[\[(])", "\n", beside)  # deviation, interval and note in a line each
+        found.append(f"<td>{escape(number)}{f'<small>{escape(beside)}</small>' if beside else ''}</td>")
+    return "".join(found)
+
+
+def _figure(of: Drawing, attributes: str = "") -> str:
+    data = base64.b64encode(of.png.read_bytes()).decode()
+    alt = escape(f"{of.name.replace('figure', 'Figure ')} of {of.block.title}; what it shows is said below it")
+    image = f'<img alt="{alt}" src="data:image/png;base64,{data}">'
+    return f"<figure{attributes}>{image}\n<figcaption>{escape(of.caption)}</figcaption></figure>"
+
+
+def _reading(tables: Sequence[Table]) -> str:
+    notes = dict.fromkeys(note for table in tables if any(body.lines for body in table.bodies) for note in table.notes)
+    return f"<section>\n<h2>How to read the tables</h2>\n<ul class=notes>{_items(notes)}</ul>\n</section>"
 
 
 def _gaps(gaps: Sequence[Gap]) -> str:
     if not gaps:
         return ""
-    items = "\n".join(f"{_item(gap.what)}<pre>{escape(gap.command)}</pre>" for gap in gaps)
-    return f"<h2>Missing</h2>\n<ul>{items}</ul>"
-
-
-def _run(run: Run) -> str:
-    state = "finished" if run.finished else "unfinished"
-    machine = run.environment
-    summary = f"{run.name}: {len(run.records)} records, {state}; {machine.get('device')}, {machine.get('dtype')}"
-    settings = yaml.safe_dump(run.settings, sort_keys=False, allow_unicode=True)
+    commands = [f"<p>{escape(gap.what)}</p>{_command(gap.command)}" for gap in gaps]
     return (
-        f"<details><summary>{escape(summary)}</summary>\n<pre>{escape(settings)}</pre>\n"
-        f"<pre>{escape(json.dumps(machine, indent=2))}</pre></details>"
+        "<section>\n<h2>Missing</h2>\n"
+        f"<details><summary>What is missing, and the commands that make it ({len(gaps)})</summary>\n"
+        + "\n".join(commands)
+        + "</details>\n</section>"
     )
 
 
-def _item(text: str) -> str:
-    return f"<li>{escape(text)}</li>"
+def _run(run: Run) -> str:
+    known = dict(about.of_run(run))
+    short = [known["Task"], f"{len(run.records):,} records", known["Status"], *filter(None, [known.get("Date")])]
+    settings = yaml.safe_dump(run.settings, sort_keys=False, allow_unicode=True)
+    return (
+        f"<details><summary><strong>{escape(label(run))}</strong>: {escape(', '.join(short))}</summary>\n"
+        f"{_terms(known.items())}\n<p>To run it again, or go on with it:</p>{_command(again(run, here=False))}\n"
+        f"<details><summary>All settings, versions and the machine</summary>\n<pre>{escape(settings)}</pre>\n"
+        f"<pre>{escape(json.dumps(run.environment, indent=2))}</pre></details></details>"
+    )
+
+
+def _command(text: str) -> str:
+    where = f"<p class=notes>{FOLDER} stands for a folder of yours.</p>" if FOLDER in text else ""
+    return f"<pre class=command>{escape(text)}</pre>{where}"
+
+
+def _terms(terms: Iterable[tuple[str, str]]) -> str:
+    return f"<dl>{''.join(f'<div><dt>{escape(name)}</dt><dd>{escape(text)}</dd></div>' for name, text in terms)}</dl>"
+
+
+def _items(texts: Iterable[str]) -> str:
+    return "".join(f"<li>{escape(text)}</li>" for text in texts)

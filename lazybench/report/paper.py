@@ -3,49 +3,44 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from lazybench.config import CONF
-from lazybench.report.blocks import Block
+from lazybench.data.facts import datasets_of, load_facts, tasks
+from lazybench.report.blocks import Block, Row
 
-XGEN = "xgen_7b"
-LLAMA = "llama2_7b"
+_MODELS = {"llama2_7b": "Llama 2", "xgen_7b": "XGen"}
 # They lie beside the configs inside an installed wheel, and under results/ in a checkout.
 _FOLDER = next(folder for folder in (CONF.parent / "paper", CONF.parent / "results/paper") if folder.is_dir())
 
 
-def model_for(block: Block) -> str:
-    """The paper's model to compare with: the same one, else Llama 2."""
-    return XGEN if block.model == XGEN else LLAMA
-
-
 def heading(block: Block) -> str:
     """What a column of the paper's numbers is called beside this block's."""
-    if block.model == XGEN:
-        return "paper, XGen"
-    return "paper, Llama 2" if block.model == LLAMA else "paper, Llama 2 (another model)"
+    return f"paper, {_MODELS[block.model]}"
 
 
-def value(block: Block, task: str, method: str, column: str) -> str:
-    """The number as printed; empty where the paper has none, and beside data with none of LongBench's datasets.
+def value(row: Row, task: str, datasets: Collection[str], column: str) -> str:
+    """The number as printed, where model, method and data are the paper's; else an empty text.
 
     Args:
-        block: whose numbers it stands beside.
+        row: whose numbers it stands beside.
         task: one of the six tasks.
-        method: one of `labels.METHODS`.
+        datasets: what the row was run on in that task.
         column: a column of `table1.csv` or `table2.csv`.
     """
-    if not block.of_longbench:
+    first = row.runs[0]
+    papers = first.model in _MODELS and all(run.settings["data"].get("source") == "longbench" for run in row.runs)
+    if not papers or task not in tasks() or set(datasets) != set(datasets_of(task, load_facts())):
         return ""
-    wanted = model_for(block), task, method
-    rows = (row for name in ("table1", "table2") for row in _rows(name))
-    met = (row for row in rows if (row["model"], row["task"], row["method"]) == wanted and column in row)
-    return next((row[column] for row in met), "")
+    wanted = first.model, task, row.method
+    rows = (found for name in ("table1", "table2") for found in _rows(name))
+    met = (found for found in rows if (found["model"], found["task"], found["method"]) == wanted and column in found)
+    return next((found[column] for found in met), "")
 
 
 def figure1() -> dict[str, float]:
     """TTFT over a decode step (ratio) and TTFT's share of the generation time (%), of Llama 2 7B on LongBench."""
-    (row,) = (row for row in _rows("figure1") if row["model"] == LLAMA)
+    (row,) = (row for row in _rows("figure1") if row["model"] == "llama2_7b")
     return {key: float(row[key]) for key in ("ttft_over_decode_step", "ttft_share")}
 
 

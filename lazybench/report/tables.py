@@ -19,10 +19,10 @@ from lazybench.report.averages import (
     Measure,
 )
 from lazybench.report.blocks import Block
-from lazybench.report.caveats import floors
+from lazybench.report.caveats import floors, notes
 from lazybench.report.cells import NO_RUN, Cell, Part, cell, part_of, together
 from lazybench.report.intervals import NOTE
-from lazybench.report.labels import METHODS, TASKS, task_title
+from lazybench.report.labels import task_title
 
 MEAN = "mean_of_tasks"
 
@@ -36,16 +36,14 @@ class Spec:
         title: its caption.
         measures: its measures, in order.
         in_paper: keys of the measures that the paper gives numbers for.
-        methods: methods that have a row even without a run.
         skip: methods it has no rows for.
-        notes: what a reader must know.
+        notes: what its measures are.
     """
 
     name: str
     title: str
     measures: tuple[Measure, ...]
     in_paper: tuple[str, ...] = ()
-    methods: tuple[str, ...] = METHODS
     skip: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
@@ -65,30 +63,52 @@ class Line:
 
 
 @dataclass(frozen=True)
+class Body:
+    """A table's part about one model and data.
+
+    Attributes:
+        block: the model and data.
+        lines: what was run, task by task, then the mean of the tasks.
+        notes: what a reader must know of this block.
+        missing: what was not run or measured, in one line; empty where nothing is missing.
+    """
+
+    block: Block
+    lines: tuple[Line, ...]
+    notes: tuple[str, ...]
+    missing: str
+
+
+@dataclass(frozen=True)
 class Table:
-    """A table, filled: its lines by block, and what is said below them."""
+    """A table, filled: a body a block, and what is said of all of them."""
 
     spec: Spec
-    blocks: tuple[tuple[Block, tuple[Line, ...]], ...]
+    bodies: tuple[Body, ...]
     notes: tuple[str, ...]
 
 
-_COMMON = (
-    NOTE,
-    "A task is the mean over its datasets, and the mean of the tasks is the mean over those. Failed records are "
-    "counted, but no other number includes them.",
-    "Floor: every method scores 0 on every record there, so the score shows nothing.",
-    "A dash is a missing number; the reason follows it.",
-    "If there are schedules of several stages, those of one stage are only in Figure 6.",
+_FASTER = "A speedup above 1 means faster."
+_KEEP_1 = (
+    "Keep = 1 is the same engine with nothing pruned: a speedup over it comes from pruning alone. A dash there: the "
+    "method does not run on that engine."
 )
-_TIMED = (
-    "A speedup above 1 means faster.",
-    "Keep = 1 is the same engine with nothing pruned: a speedup over it comes from pruning alone.",
+_MEAN = (
+    "A task is the mean over its datasets, and the mean of the tasks is the mean over those. Failed records are "
+    "counted, but no other number includes them."
+)
+_DISTURBED = (
     "Disturbed: records with a pass that other work on the machine disturbed (its process got less CPU time than "
     "timing.cpu_share of wall time times threads) each of the four times it was taken. They count in scores, but in no "
-    "speedup.",
+    "speedup."
 )
-_PAPER = "The paper does not say which schedule, keep or ratio its rows were made with, and its machine was an A100."
+_SEEDS = "±: standard deviation over the seeds of a method that has several; its numbers are means over them."
+_FLOOR = "Floor: every method scores 0 on every record there, so the score shows nothing."
+_ONE_STAGE = "Schedules of one stage are only in Figure 6, beside those of several stages."
+_PAPER = (
+    "The paper's values are over all records of these datasets, on an A100; it does not say which schedule, keep or "
+    "ratio they were made with."
+)
 
 SPECS = (
     Spec(
@@ -99,10 +119,8 @@ SPECS = (
         notes=(
             "TTFT speedup: mean TTFT of the baseline over mean TTFT of the method, on the same records in the same "
             "process.",
-            *_TIMED,
-            "±: standard deviation over the seeds of a method that has several; its numbers are means over them.",
-            *_COMMON,
-            _PAPER,
+            _FASTER,
+            _KEEP_1,
         ),
     ),
     Spec(
@@ -117,62 +135,120 @@ SPECS = (
             "answers differ in length.",
             "Decode step: (generation time - TTFT) / (new tokens - 1) of a record, without prefilling; its speedup is "
             "the baseline's mean over the method's.",
-            *_TIMED,
-            *_COMMON,
-            _PAPER,
+            _FASTER,
+            _KEEP_1,
         ),
     ),
     Spec(
         "fidelity",
         "Fidelity to the baseline",
         (KL, FIRST_TOKEN_KL, TOKENS, ANSWERS),
-        methods=METHODS[1:],
         skip=("baseline",),
         notes=(
             "KL of next token: KL(baseline || method) of its distributions, mean over the first 16 tokens of the "
             "baseline's answer, which the method is given token by token; KL of first token: of the first alone.",
             "Identical tokens: share of the baseline's new tokens that are the same. Identical answers: share of "
             "records with exactly the baseline's answer.",
-            *_COMMON,
         ),
     ),
 )
 
 
-def fill(spec: Spec, blocks: Sequence[Block], notes: Sequence[str]) -> Table:
-    """Measure every row of every block on every task.
+def fill(spec: Spec, blocks: Sequence[Block], not_run: Sequence[dict[str, list[str]]]) -> Table:
+    """Measure every row of every block on every task that it was run on.
 
     Args:
         spec: the table.
         blocks: all runs.
-        notes: what is to be said of the blocks.
+        not_run: for each block the tasks and datasets that each method has no run of (`gaps.not_run`).
     """
-    return Table(spec, tuple((block, tuple(_lines(spec, block))) for block in blocks), (*spec.notes, *notes))
+    bodies = tuple(_body(spec, block, lacking) for block, lacking in zip(blocks, not_run, strict=True))
+    return Table(spec, bodies, (*spec.notes, *_explained(spec, bodies)))
+
+
+def absent(lines: Sequence[Line], of: Measure) -> bool:
+    """Whether a measure was taken in no run that could give a number, so that it needs no column."""
+    return {line.cells[of.key].reason for line in lines if not line.part.reason} == {of.absent}
+
+
+def _body(spec: Spec, block: Block, not_run: dict[str, list[str]]) -> Body:
+    lines = tuple(_lines(spec, block))
+    return Body(block, lines, (*_tasks(block), *notes(block)), _missing(spec, lines, not_run))
 
 
 def _lines(spec: Spec, block: Block) -> Iterator[Line]:
     """The lines of each task, then those of the mean over the tasks."""
-    tasks = block.tasks()
+    tasks = block.tasks_run()
     rows = [row for row in block.compared if row.method not in spec.skip]
     parts = [(row, {task: part_of(row, members) for task, members in tasks.items()}) for row in rows]
     sections = [(task, task_title(task), [task]) for task in tasks]
-    averaged = [task for task, members in tasks.items() if members != [task]]  # not datasets by themselves
+    averaged = _averaged(tasks)
     if len(averaged) > 1:
         sections.append((MEAN, f"Mean of the {len(averaged)} tasks", averaged))
     at_floor = floors(block) if SCORE in spec.measures else frozenset()
     for section, title, names in sections:
-        of_rows = [(row.method, row.label, {task: of[task] for task in names}) for row, of in parts]
-        of_rows = [row for row in of_rows if any(part.reason != NO_RUN for part in row[2].values())]
-        if section in TASKS or section == MEAN:
-            met = {method for method, _, _ in of_rows}
-            none = {task: Part(reason=NO_RUN) for task in names[:1]}
-            of_rows += [(method, method, none) for method in spec.methods if method not in met]
-        # Methods the paper knows keep its order, runs or none.
-        of_rows.sort(key=lambda row: METHODS.index(row[0]) if row[0] in METHODS else len(METHODS))
-        for place, (method, label, of) in enumerate(of_rows):
+        first = True
+        for row, of_tasks in parts:
+            of = {task: of_tasks[task] for task in names}
             cells = {measure.key: cell(of, measure) for measure in spec.measures}
             whole = together(of.values())
+            # A mean that lacks a task tells no more than the lines of the tasks do.
+            if whole.reason == NO_RUN or (section == MEAN and not any(found.estimate for found in cells.values())):
+                continue
             if whole.datasets and whole.datasets.keys() <= at_floor:
                 cells[SCORE.key] = replace(cells[SCORE.key], note="floor")
-            printed = {key: paper.value(block, section, method, key) for key in spec.in_paper}
-            yield Line(section, title, place == 0, method, label, whole, cells, printed)
+            printed = {key: paper.value(row, section, whole.datasets.keys(), key) for key in spec.in_paper}
+            yield Line(section, title, first, row.method, row.label, whole, cells, printed)
+            first = False
+
+
+def _averaged(tasks: dict[str, list[str]]) -> list[str]:
+    """The tasks that the mean is over: those that are no datasets by themselves."""
+    return [task for task, members in tasks.items() if members != [task]]
+
+
+def _tasks(block: Block) -> list[str]:
+    """Which datasets each task that was run is the mean over, and what scores them."""
+    facts = {name: fact for run in block.runs for name, fact in run.facts.items()}
+    tasks, said = block.tasks_run(), []
+    for task, members in tasks.items():
+        of_metric: dict[str, list[str]] = {}
+        for name in members:
+            of_metric.setdefault(facts[name].metric, []).append(name)
+        text = ", ".join(f"{', '.join(names)} ({metric})" for metric, names in of_metric.items())
+        said.append(text if members == [task] else f"{task_title(task)}: {text}")
+    averaged = ", ".join(map(task_title, _averaged(tasks)))
+    mean = [f"the mean of the tasks is over {averaged}"] if len(_averaged(tasks)) > 1 else []
+    return [f"tasks, their datasets and, in brackets, the metric of the score: {'; '.join(said)}", *mean]
+
+
+def _missing(spec: Spec, lines: Sequence[Line], not_run: dict[str, list[str]]) -> str:
+    said: dict[str, list[str]] = {}
+    for method, tasks in sorted(not_run.items(), key=lambda found: bool(found[1])):
+        if method not in spec.skip:
+            where = " on " + ", ".join(map(task_title, tasks)) if tasks else ""
+            said.setdefault(f"not run{where}", []).append(method)
+    for of in spec.measures if lines else ():
+        if absent(lines, of):
+            said.setdefault(of.absent, []).append(of.title)
+    text = "; ".join(f"{reason}: {', '.join(names)}" for reason, names in said.items())
+    return text[:1].upper() + text[1:]
+
+
+def _explained(spec: Spec, bodies: Sequence[Body]) -> Iterator[str]:
+    """What the numbers are made of, and the marks that there are in these tables."""
+    lines = [line for body in bodies for line in body.lines]
+    cells = [cell for line in lines for cell in line.cells.values()]
+    yield _MEAN
+    if any(cell.estimate and cell.estimate.low is not None for cell in cells):
+        yield NOTE
+    if any(cell.seed_deviation is not None for cell in cells):
+        yield _SEEDS
+    if any(line.part.disturbed for line in lines):
+        yield _DISTURBED
+    if any(cell.note == "floor" for cell in cells):
+        yield _FLOOR
+    if any(body.block.compared != list(body.block.rows) for body in bodies):
+        yield _ONE_STAGE
+    if any(value for line in lines for value in line.paper.values()):
+        yield _PAPER

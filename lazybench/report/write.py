@@ -6,27 +6,27 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from lazybench.report import render, tables
+from lazybench.report import tables
 from lazybench.report.blocks import Block
-from lazybench.report.gaps import Gap, gaps
-from lazybench.report.page import page
+from lazybench.report.gaps import Gap, gaps, not_run
+from lazybench.report.latex import latex
+from lazybench.report.page import Drawing, page
+from lazybench.report.render import csv_text, markdown
 from lazybench.report.run_data import write_compact
 from lazybench.store.writing import replacing
 
 # A report only replaces a folder that holds nothing but these.
 _OURS = re.compile(r"(table\d|fidelity)\.(md|csv|tex)|(figure\d|depth_by_length)_.*\.(png|pdf)|records|report\.html")
+_FORMATS = {"md": markdown, "csv": csv_text, "tex": latex}
 
 
-def write(
-    out: Path, blocks: Sequence[Block], warnings: Sequence[str], notes: Sequence[str]
-) -> tuple[list[str], list[Gap]]:
+def write(out: Path, blocks: Sequence[Block], warnings: Sequence[str]) -> tuple[list[str], list[Gap]]:
     """Write everything into `out`, in place of an earlier report.
 
     Args:
         out: the folder.
         blocks: all runs.
         warnings: what to know before comparing numbers.
-        notes: what is said of the blocks below the tables.
 
     Returns:
         the names of what was written, and what is missing.
@@ -36,20 +36,21 @@ def write(
     """
     with replacing(out, _OURS) as folder:
         write_compact((run for block in blocks for run in block.runs), folder / "records")
-        filled = [tables.fill(spec, blocks, notes) for spec in tables.SPECS]
+        lacking = [not_run(block) for block in blocks]
+        filled = [tables.fill(spec, blocks, lacking) for spec in tables.SPECS]
         for table in filled:
-            for suffix, text in render.FORMATS.items():
+            for suffix, text in _FORMATS.items():
                 (folder / f"{table.spec.name}.{suffix}").write_text(text(table, warnings), "utf-8")
         drawn, missing = _draw(folder, blocks)
         (folder / "report.html").write_text(page(blocks, filled, drawn, warnings, missing), "utf-8")
         return sorted(path.name for path in folder.iterdir()), missing
 
 
-def _draw(folder: Path, blocks: Sequence[Block]) -> tuple[list[tuple[str, Path]], list[Gap]]:
+def _draw(folder: Path, blocks: Sequence[Block]) -> tuple[list[Drawing], list[Gap]]:
     """Draw every figure that there are runs for.
 
     Returns:
-        caption and PNG of each, and what is missing.
+        what was drawn, and what is missing.
     """
     # matplotlib takes long to import: not before all else has been read and written.
     from lazybench.report.figures import FIGURES
@@ -66,6 +67,6 @@ def _draw(folder: Path, blocks: Sequence[Block]) -> tuple[list[tuple[str, Path]]
                     undrawn += [(name, figure.NEEDS)] if figure.NEEDS else []
                 else:
                     png, _ = save(drawing, folder / f"{name}_{block.model}_{block.data}")
-                    drawn.append((f"{figure.CAPTION}. {block.title}", png))
+                    drawn.append(Drawing(block, name, figure.CAPTION, png))
             missing += gaps(block, undrawn)
     return drawn, missing

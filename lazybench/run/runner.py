@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -51,8 +52,9 @@ def _run(job: Job, sources: Sources, state: StateFile) -> Path:
     if scores is None or (config.retry_failed and folder.failed(config.trace)):
         folder.check()
         check_job(job, sources)
-        # How tables and figures show the method decides nothing, so it is no part of `where`.
-        shown = {"appearance": job.method.appearance} if job.method.appearance else {}
+        # When it ran, and how tables and figures show the method, decide nothing: they are no part of `where`.
+        shown = {"date": f"{datetime.now(UTC):%Y-%m-%d}"}
+        shown |= {"appearance": job.method.appearance} if job.method.appearance else {}
         model = load_model(config.model)
         job.method.prepare(model)
         with folder.opened({**job.settings, "command": command_of(config)}, {**where, **shown}):

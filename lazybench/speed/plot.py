@@ -7,7 +7,7 @@ from pathlib import Path
 import pandas as pd
 
 from lazybench.report.figures import style
-from lazybench.report.figures.about import about
+from lazybench.report.figures.footer import about
 from lazybench.report.labels import title_of
 
 

@@ -125,8 +125,9 @@ def test_part_of_longbench_is_all_there_is(run, lazybench, tmp_path):
     assert code == 0, err
     assert "lazyllm: no run\n" in out
     table = (tmp_path / "report/table1.md").read_text()
-    for task, datasets in (("Few-shot learning", "1/3"), ("Code completion", "1/2"), ("Summarization", "—")):
-        assert f"| {task} | baseline | {datasets} |" in table
+    for task, count in (("Few-shot learning", 3), ("Code completion", 2)):
+        assert re.search(rf"^\| {task} \| baseline \|.*\| 1 \(1 of {count} datasets\) \|$", table, re.MULTILINE)
+    assert "| Summarization |" not in table
     write_records(tmp_path / "records", ("samsum",))
     code, out, _ = run(*there, "task=all")
     assert code == 0
@@ -200,8 +201,9 @@ def test_tables_show_the_tasks_that_are_there(own_run, missing, tmp_path):
     own_run("task=all")
     suggested = missing()
     table = (tmp_path / "results/report/table1.md").read_text()
-    assert "| my_group | last_tokens tokens=50 | 2/2 | 2 | 0 |" in table
-    assert "| my_alone | last_tokens tokens=50 | 1/1 | 1 | 0 |" in table
+    for task, count in (("my_group", 2), ("my_alone", 1)):
+        assert re.search(rf"^\| {task} \| last_tokens tokens=50 \|.*\| {count} \|$", table, re.MULTILINE)
+    assert "my_group: my_qa (qa_f1), my_sum (rouge); my_alone (qa_f1)" in table
     assert "Summarization" not in table
     methods = ("baseline", "random_drop", "static_pruning", "prompt_compression", "lazyllm")
     assert {f"{method}: no run" for method in methods} < suggested.keys()

@@ -55,7 +55,7 @@ def test_rows_and_legends_have_the_methods_label_and_lines_its_colour(add, block
 
 def test_the_records_of_a_report_keep_them(add, block, tmp_path):
     add("ends", {"label": "Ends only", "colour": "tab:red"})
-    write(tmp_path / "out", [block()], [], [])
+    write(tmp_path / "out", [block()], [])
     assert "| Ends only strength=1 |" in (tmp_path / "out/table1.md").read_text("utf-8")
     assert lines(block("out/records")) == lines(block()) == {"Ends only": to_hex("tab:red")}
 

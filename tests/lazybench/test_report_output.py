@@ -103,7 +103,7 @@ def test_what_settings_say_is_text_on_the_page(tmp_path):
     main([f"runs={tmp_path / 'runs'}", f"out={tmp_path / 'out'}"])
     assert "<script" not in (tmp_path / "out/report.html").read_text("utf-8")
     assert r"odd\|_&" in (tmp_path / "out/table1.md").read_text("utf-8")
-    assert r"odd|\_\&" in (tmp_path / "out/table1.tex").read_text("utf-8")
+    assert r"odd\textbar{}\_\&" in (tmp_path / "out/table1.tex").read_text("utf-8")
 
 
 def test_figures_without_runs_are_told(tmp_path, capsys):

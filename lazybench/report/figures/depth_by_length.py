@@ -12,7 +12,7 @@ from matplotlib.patches import Rectangle
 from lazybench.data.ruler import depth_of
 from lazybench.report.averages import ran
 from lazybench.report.blocks import Block, conditions
-from lazybench.report.figures.about import of_rows
+from lazybench.report.figures.footer import of_rows
 from lazybench.report.figures.style import COLUMN, PAGE, TEXT, below, canvas, wrapped
 from lazybench.report.labels import label, titled
 from lazybench.report.run_data import Run

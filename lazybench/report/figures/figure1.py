@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from lazybench.report import paper
 from lazybench.report.averages import ran, undisturbed
 from lazybench.report.blocks import Block
-from lazybench.report.figures.about import of_rows
+from lazybench.report.figures.footer import of_rows
 from lazybench.report.figures.style import BLUE, COLUMN, ORANGE, SMALL, below, canvas, wrapped
 from lazybench.report.labels import task_title
 

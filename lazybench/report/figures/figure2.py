@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
 from lazybench.report.blocks import Block
-from lazybench.report.figures.about import of_rows
+from lazybench.report.figures.footer import of_rows
 from lazybench.report.figures.style import BLUE, PAGE, VERMILLION, below, canvas
 from lazybench.report.traces import BINS
 

@@ -18,7 +18,7 @@ from lazybench.report.averages import SCORE, TTFT
 from lazybench.report.blocks import Block, Row
 from lazybench.report.caveats import floors
 from lazybench.report.cells import cell, part_of
-from lazybench.report.figures.about import of_rows, span
+from lazybench.report.figures.footer import of_rows, span
 from lazybench.report.figures.style import BLACK, COLUMN, PAGE, TEXT, below, canvas, method_lines, wrapped
 from lazybench.report.intervals import Estimate
 from lazybench.report.labels import colour, is_calibrated, method_title, strength, task_title

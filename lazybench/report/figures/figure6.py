@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from lazybench.report.averages import SCORE
 from lazybench.report.blocks import Block, Row
 from lazybench.report.cells import cell, part_of
-from lazybench.report.figures.about import of_rows
+from lazybench.report.figures.footer import of_rows
 from lazybench.report.figures.style import BLACK, COLUMN, TEXT, below, canvas, line, ticks_at, wrapped
 from lazybench.report.intervals import Estimate
 from lazybench.report.labels import method_title, stages, task_title

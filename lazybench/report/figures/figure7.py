@@ -11,7 +11,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from lazybench.report.blocks import Block
-from lazybench.report.figures.about import of_rows
+from lazybench.report.figures.footer import of_rows
 from lazybench.report.figures.style import BLACK, COLUMN, GREY, PAGE, TEXT, below, canvas, line, wrapped
 from lazybench.report.run_data import Run
 

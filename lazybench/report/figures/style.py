@@ -125,7 +125,7 @@ def below(figure: Figure, about: str, entries: Mapping[str, Any] | None = None) 
 
     Args:
         figure: with all that its axes hold.
-        about: what it rests on, as `about` gives it.
+        about: what it rests on, as `footer` gives it.
         entries: what the legend shows, by its text; None takes each label of the axes once.
     """
     if entries is None:
