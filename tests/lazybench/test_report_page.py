@@ -67,7 +67,7 @@ def test_the_first_thing_said_is_what_was_run(report, tmp_path):
     assert terms(first) == [
         ("Model", "smollm2_135m, GGUF Q4_1, 4-bit, dequantised, computed in float32"),
         ("Data", "longbench, 3 datasets"),
-        ("Methods", "lazyllm"),
+        ("Methods", "LazyLLM"),
         ("Records", "12, in 1 run"),
         ("Prompt length", "median 1,550, longest 2,100 tokens"),
         ("Device", "AMD EPYC, 2 cores, 2 threads"),

@@ -222,7 +222,7 @@ def test_tables_hold_what_was_run_and_one_line_says_what_was_not(runs, made, tmp
     write_run(runs, "lazyllm", rows_of(EVERY["code"]), task="code", digest="b")
     made()
     elsewhere = "Single-document QA, Summarization, Few-shot learning, Synthetic"
-    for name, lines, untraced in (("table1", 4, ""), ("fidelity", 3, "; not traced: KL of first token (nats)")):
+    for name, lines, untraced in (("table1", 4, ""), ("fidelity", 3, "; not traced: KL of next token (nats), KL of first token (nats)")):
         text = (tmp_path / f"report/{name}.md").read_text("utf-8")
         header, _, *rows = shown(text)
         assert len(rows) == lines
