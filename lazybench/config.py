@@ -142,14 +142,17 @@ class TimingConfig:
             of neighbours; and the method's engine with nothing pruned, where it has one.
         cpu_share: a pass on a CPU whose process got less than this share of wall time times threads was disturbed by
             other work, and is taken again. 0 takes every pass as it is, for methods that do much on a single thread.
+        every: times are taken of every n-th record, from the first on; the others are answered and scored alone.
     """
 
     warmup: int = 5
     paired: bool = True
     cpu_share: float = 0.9
+    every: int = 1
 
     def __post_init__(self) -> None:
         _at_least("timing.warmup", self.warmup, 0)
+        _at_least("timing.every", self.every, 1)
         _share("timing.cpu_share", self.cpu_share)
 
 

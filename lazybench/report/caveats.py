@@ -129,7 +129,7 @@ def _answers(row: Row, column: str) -> dict[tuple[str, str], str]:
 
 def notes(block: Block) -> list[str]:
     """One sentence each: where schedules come from, what shows nothing, and what was disturbed."""
-    return [*_schedules(block), *_floors(block), *_disturbed(block), *_unknown(block)]
+    return [*_schedules(block), *_floors(block), *_timed(block), *_disturbed(block), *_unknown(block)]
 
 
 def floors(block: Block) -> frozenset[str]:
@@ -149,6 +149,15 @@ def _floors(block: Block) -> list[str]:
     if not found:
         return []
     return [f"floor: every method scores 0 on every record of {', '.join(sorted(found))}, so their scores show nothing"]
+
+
+def _timed(block: Block) -> list[str]:
+    """Rows whose times are of a part of their records."""
+    found: dict[int, list[str]] = {}
+    for row in block.rows:
+        for every in {(run.settings.get("timing") or {}).get("every", 1) for run in row.runs} - {1}:
+            found.setdefault(every, []).append(row.label)
+    return [f"times are of every {every}th record, all else is of all: {', '.join(of)}" for every, of in found.items()]
 
 
 def _disturbed(block: Block) -> list[str]:

@@ -55,12 +55,13 @@ class Bench:
         except RecordFailure:
             pass  # its row will say so
 
-    def row(self, record: Record, backwards: bool = False) -> dict[str, Any]:
+    def row(self, record: Record, backwards: bool = False, times: bool = True) -> dict[str, Any]:
         """The finished row of one record; one that cannot be run has an `error` and no measurements.
 
         Args:
             record: the record.
             backwards: take the method's passes first. The caller alternates, so that neither always runs second.
+            times: whether its times are taken, beside the unmodified model's; else only its answer and score.
         """
         prompt = self.job.prompt(record)
         about = {
@@ -73,7 +74,7 @@ class Bench:
             "prompt_tokens": prompt.ids.shape[1],
         }
         try:
-            return about | self.attempt(prompt, lambda decode: self._measured(prompt, decode, backwards))
+            return about | self.attempt(prompt, lambda decode: self._measured(prompt, decode, backwards, times))
         except (RecordFailure, LazyLLMError) as failure:
             return about | dict.fromkeys(_MEASURED) | {"error": str(failure)}
 
@@ -94,24 +95,27 @@ class Bench:
         release()
         raise RecordFailure(f"oom: {prompt.ids.shape[1]} tokens of prompt")
 
-    def _measured(self, prompt: Prompt, decode: Decoder, backwards: bool) -> dict[str, Any]:
+    def _measured(self, prompt: Prompt, decode: Decoder, backwards: bool, times: bool) -> dict[str, Any]:
         record, facts = prompt.record, prompt.builder.facts
-        if self.model.device.type != "cpu":
+        if times and self.model.device.type != "cpu":
             # Kernels are chosen and memory is laid out per shape: one untimed pass of this very shape.
             self._untimed(prompt, decode)
-        own, beside = self._passes(prompt, decode, self.job.config.timing.cpu_share, backwards)
+        if times:
+            own, beside = self._passes(prompt, decode, self.job.config.timing.cpu_share, backwards)
+        else:
+            own, beside = [self._pass(self.job.method, prompt, decode, seed) for seed in self._seeds], {}
         predictions = [read(done.output.tokens, prompt) for done in own]
         scores = [scoring.score(facts, text, record.answers, record.all_classes) for text in predictions]
         measured = dict.fromkeys(_MEASURED) | {
             "prediction": predictions[0],
             "score": fmean(scores),
             "new_tokens": len(own[0].output.tokens),
-            **_times(own),
+            **(_times(own) if times else {}),
             "prompt_computed": fmean(done.output.prompt_computed for done in own),
             "retaken": sum(done.retaken for done in (*own, *beside.values())),
             "disturbed": any(done.disturbed for done in (*own, *beside.values())),
         }
-        if self.job.is_baseline:
+        if self.job.is_baseline and times:
             beside = {"baseline": own[0]}
         for name, done in beside.items():
             measured |= {f"{name}_{key}": value for key, value in _times([done]).items()}
@@ -124,7 +128,8 @@ class Bench:
             }
         if len(own) > 1:
             measured["repeats"] = [
-                {"prediction": text, "score": score, "new_tokens": len(done.output.tokens), **_times([done])}
+                {"prediction": text, "score": score, "new_tokens": len(done.output.tokens)}
+                | (_times([done]) if times else {})
                 for text, score, done in zip(predictions, scores, own, strict=True)
             ]
         return measured
@@ -138,21 +143,25 @@ class Bench:
     ) -> tuple[list[Pass], dict[str, Pass]]:
         """The method's passes, one a seed, and right before or after them those beside it, by name."""
 
-        def take(method: Method, seed: int = 0) -> Pass:
-            return undisturbed(lambda: timed(method, prompt, decode, seed), self.model.device, least)
-
         def take_own() -> list[Pass]:
-            return [take(self.job.method, seed) for seed in range(self.job.method.repeats)]
+            return [self._pass(self.job.method, prompt, decode, seed, least) for seed in self._seeds]
 
         own = take_own() if backwards else []
         beside = {}
         for name, method in self.job.compared.items():
             try:
-                beside[name] = take(method)
+                beside[name] = self._pass(method, prompt, decode, 0, least)
             except RecordFailure as failure:
                 who = "the unmodified model" if name == "baseline" else "the engine with nothing pruned"
                 raise RecordFailure(f"{who}: {failure}") from failure
         return own or take_own(), beside
+
+    @property
+    def _seeds(self) -> range:
+        return range(self.job.method.repeats)
+
+    def _pass(self, method: Method, prompt: Prompt, decode: Decoder, seed: int, least: float = 0) -> Pass:
+        return undisturbed(lambda: timed(method, prompt, decode, seed), self.model.device, least)
 
 
 def _times(passes: list[Pass]) -> dict[str, float | None]:

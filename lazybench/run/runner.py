@@ -79,8 +79,9 @@ def _complete(folder: RunFolder, bench: Bench, job: Job) -> Mapping[str, Any] | 
         print(f"going on in {folder.path}: {len(job.own) - len(missing)} of {len(job.own)} records are done")
     if missing:
         bench.warm_up(missing[0])
-    for place, record in enumerate(tqdm(missing, unit="record", desc=job.method.name, disable=not missing)):
-        folder.predictions.add(bench.row(record, backwards=place % 2 == 1))
+    for record in tqdm(missing, unit="record", desc=job.method.name, disable=not missing):
+        turn, left = divmod(job.keys.index(record.key), job.config.timing.every)
+        folder.predictions.add(bench.row(record, backwards=turn % 2 == 1, times=left == 0))
     if job.config.trace:
         untraced = [record for record in job.own if record.key not in traced]
         for record in tqdm(untraced, unit="record", desc="tracing", disable=not untraced):

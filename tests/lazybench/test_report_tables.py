@@ -14,6 +14,8 @@ TASK = ("hotpotqa", "2wikimqa", "musique")
 LAZY = "lazyllm 10:0.7,20:0.5"
 EVERY = {task: datasets_of(task, load_facts()) for task in tasks()}
 
+UNTRACED = "; not traced: KL of next token (nats), KL of first token (nats)"
+
 
 @pytest.fixture
 def runs(tmp_path):
@@ -222,7 +224,10 @@ def test_tables_hold_what_was_run_and_one_line_says_what_was_not(runs, made, tmp
     write_run(runs, "lazyllm", rows_of(EVERY["code"]), task="code", digest="b")
     made()
     elsewhere = "Single-document QA, Summarization, Few-shot learning, Synthetic"
-    for name, lines, untraced in (("table1", 4, ""), ("fidelity", 3, "; not traced: KL of next token (nats), KL of first token (nats)")):
+    for name, lines, untraced in (
+        ("table1", 4, ""),
+        ("fidelity", 3, UNTRACED),
+    ):
         text = (tmp_path / f"report/{name}.md").read_text("utf-8")
         header, _, *rows = shown(text)
         assert len(rows) == lines

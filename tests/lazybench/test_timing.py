@@ -122,3 +122,27 @@ def test_the_mean_of_the_tasks_is_on_the_terminal(run, tmp_path):
 def test_a_share_is_between_0_and_1(run):
     code, _, err = run("timing.cpu_share=1.5")
     assert "timing.cpu_share=1.5 is out of range" in one_line(code, err)
+
+
+@pytest.mark.parametrize(
+    "method", [LAZY, ("method=random_drop",), ("method=baseline",)], ids=["lazyllm", "seeds", "baseline"]
+)
+def test_times_may_be_of_every_nth_record(run, tmp_path, method):
+    code, _, err = run(*method, "timing.every=2", "data.limit=3")
+    assert code == 0, err
+    (folder,) = folders(tmp_path / "runs")
+    found = rows(folder)
+    assert [row["ttft_s"] is not None for row in found] == [True, False, True]
+    assert [row["baseline_ttft_s"] is not None for row in found] == [True, False, True]
+    for row in found:
+        assert (row["score"] is None, row["prediction"] is None, row["prompt_computed"] is None) == (False,) * 3
+    numbers = json.loads((folder / "scores.json").read_text())["datasets"]["2wikimqa"]
+    timed = [row for row in found if row["ttft_s"] is not None]
+    before, after = (sum(row[key] for row in timed) for key in ("baseline_ttft_s", "ttft_s"))
+    assert numbers["records"] == 3
+    assert numbers["ttft_speedup"] == pytest.approx(before / after, rel=1e-6)
+    assert numbers["score"] == pytest.approx(100 * sum(row["score"] for row in found) / 3)
+
+
+def test_how_many_records_are_timed_is_above_zero(run):
+    assert "timing.every=0 is out of range: at least 1" in one_line(*run(*LAZY, "timing.every=0")[::2])
