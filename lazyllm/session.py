@@ -179,7 +179,7 @@ def enable(
     Args:
         model: a Hugging Face decoder-only model, or PEFT's wrapper of one.
         schedule: where tokens are pruned and how many stay: a `PruningSchedule`, text such as "10:0.7,20:0.5" or
-            "33%:0.7,67%:0.5", or pairs such as [(10, 0.7), (20, 0.5)].
+            "23%:0.6,50%:0.6", or pairs such as [(10, 0.7), (20, 0.5)].
         selection: what ranks the tokens: `lazyllm.Importance()` by default, the paper's Eq. 1; with parts, such as
             `lazyllm.Importance(queries=8)`, another; `lazyllm.StaticSelection()` for the paper's static token pruning;
             or an instance of a subclass of `lazyllm.Selection`.

@@ -16,10 +16,10 @@ inputs = tokenizer.apply_chat_template(
     [{"role": "user", "content": question}], add_generation_prompt=True, return_tensors="pt", return_dict=True
 )
 
-with lazyllm.enable(model, "33%:0.7,67%:0.5") as lazy:
+with lazyllm.enable(model, "23%:0.6,50%:0.6") as lazy:
     output = model.generate(**inputs, max_new_tokens=24, do_sample=False)
 
 print(tokenizer.decode(output[0, inputs["input_ids"].shape[1] :], skip_special_tokens=True))
 print(lazy.schedule)
-print(lazy.stats.rows[:3, [0, 15, 25]])
+print(lazy.stats.rows[:3, [0, 10, 20]])
 print(f"{lazy.stats.prompt_computed:.3f}")

@@ -24,7 +24,7 @@ class OnEngine(Method):
 
     Attributes:
         schedule: where to prune and how much stays: whatever `lazyllm.enable` takes. As a field it is a setting,
-            `method.schedule`: text such as `33%:0.7,67%:0.5`, or a list of its parts, which becomes text.
+            `method.schedule`: text such as `23%:0.6,50%:0.6`, or a list of its parts, which becomes text.
         selection: what ranks the tokens, a `lazyllm.Selection`; a property where it depends on settings.
     """
 

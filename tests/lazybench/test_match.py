@@ -82,7 +82,7 @@ def test_a_method_prunes_as_much_as_asked(target):
 
 
 @given(share=st.floats(0.05, 0.95))
-@pytest.mark.parametrize("schedule", ["33%:0.7,67%:0.5", "3:0.6,7:0.6,14:0.9"])
+@pytest.mark.parametrize("schedule", ["23%:0.6,50%:0.6", "3:0.6,7:0.6,14:0.9"])
 def test_a_schedule_leaves_as_much_as_asked_at_the_same_layers(schedule, share):
     method = build_method({"_target_": f"{METHODS}.lazyllm.LazyLLM", "name": "lazyllm", "schedule": schedule})
     before, after = (PruningSchedule.parse(of.schedule, 30) for of in (method, method.pruning(share)))
