@@ -52,7 +52,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--least", type=int, default=1, help="records with shorter prompts are left out (1)")
     parser.add_argument("--records", type=int, help="records, the datasets in turn (all)")
     parser.add_argument("--tokens", type=int, default=16, help="tokens of an answer (16)")
-    parser.add_argument("--schedules", nargs="+", default=["33%:0.7,67%:0.5"])
+    parser.add_argument("--schedules", nargs="+", default=["23%:0.6,50%:0.6"])
     parser.add_argument("--importances", nargs="+", type=json.loads, default=[{}], help='as JSON: {"queries":8}')
     parser.add_argument("--dtype", default="float32")
     return parser.parse_args()
