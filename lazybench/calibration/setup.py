@@ -15,7 +15,6 @@ from lazybench.calibration.budgets import SCORE_LOSS, SPEEDUP, Budget
 from lazybench.calibration.space import searchable
 from lazybench.config import HALVES, CalibrateConfig
 from lazybench.data import DatasetFacts, Record, choose, fingerprint, half_of, load_facts
-from lazybench.data.facts import decisive_facts
 from lazybench.errors import LazyBenchError
 from lazybench.methods.lazyllm import EQ1, parse_importance
 from lazybench.model.prompts import Prompt, PromptBuilder
@@ -120,7 +119,7 @@ class Setup:
         decisive = {key: value for key, value in self.settings.items() if key not in free}
         decisive["model"] = {key: value for key, value in decisive["model"].items() if key not in PLACES}
         decisive["where"] = {key: value for key, value in where.items() if key != "commit"}
-        decisive["facts"] = {record.dataset: decisive_facts(self.facts[record.dataset]) for record in self.records}
+        decisive["facts"] = {record.dataset: asdict(self.facts[record.dataset]) for record in self.records}
         decisive["results_version"] = RESULTS_VERSION
         decisive["measures"] = _MEASURES
         return Path(config.output, config.model.name, config.data.name, config.task, digest(decisive))

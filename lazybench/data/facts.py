@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from functools import cache
 from importlib.resources import files
 from importlib.util import find_spec
@@ -22,8 +22,6 @@ ALL = "all"
 # What of a prompt its answer can continue: see `DatasetFacts.continues`.
 CONTINUED = ("context", "last_file")
 _NAME = "use letters, digits, '_', '-' and '.', with a letter or digit first"
-# Facts that came after the first runs, as those runs had them: they decide a run's hash only where they differ.
-_LATER = {"answer_prefix": "", "truncate": True}
 _TYPES = {"str": "text", "int": "a whole number above 0", "bool": "true or false"}
 
 
@@ -111,11 +109,6 @@ def load_facts(extra: Mapping[str, Mapping[str, Any]] | None = None) -> dict[str
         if of.task in facts:
             raise LazyBenchError(f"dataset {name!r}: task {of.task!r} is a dataset's name: choose another name for it")
     return facts
-
-
-def decisive_facts(facts: DatasetFacts) -> dict[str, Any]:
-    """The facts that a run's hash is of."""
-    return {key: value for key, value in asdict(facts).items() if key not in _LATER or value != _LATER[key]}
 
 
 def datasets_of(task: str, facts: Mapping[str, DatasetFacts], has: Sequence[str] | None = None) -> list[str]:

@@ -12,7 +12,7 @@ from transformers import PreTrainedTokenizerBase
 from lazybench import metrics
 from lazybench.config import RunConfig, Shard, plain
 from lazybench.data import DatasetFacts, Record, choose, fingerprint, load_facts
-from lazybench.data.facts import decisive_facts, english
+from lazybench.data.facts import english
 from lazybench.errors import LazyBenchError
 from lazybench.methods import Method, build_method
 from lazybench.methods.baseline import Baseline
@@ -112,7 +112,7 @@ class Job:
         # The records' own hash says which they are, wherever they come from.
         rest = {key: value for key, value in self.settings.items() if key != "data"}
         where = {key: value for key, value in where.items() if key != "commit"}
-        facts = {name: decisive_facts(self.facts[name]) for name in self.datasets}
+        facts = {name: asdict(self.facts[name]) for name in self.datasets}
         return {**rest, "model": model, "where": where, "facts": facts, "results_version": RESULTS_VERSION}
 
 

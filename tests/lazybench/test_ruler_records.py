@@ -13,7 +13,6 @@ from ruler_texts import DATASETS, KINDS, NEEDLE, NEW_TOKENS, NOISE, parts, token
 
 from lazybench.config import CONF, DataConfig, ModelConfig
 from lazybench.data import load_facts, load_records
-from lazybench.data.facts import decisive_facts
 from lazybench.data.ruler import depth_of, words
 from lazybench.errors import LazyBenchError
 from lazybench.model.prompts import PromptBuilder
@@ -234,10 +233,3 @@ def test_all_records_are_five_hundred():
 def test_depths_are_percents(depths):
     with pytest.raises(LazyBenchError, match=r"^data\.depths=\[.+\]: each is from 0 to 100, in percent$"):
         load("vt", depths=depths)
-
-
-def test_runs_of_other_data_keep_their_hash():
-    longbench = load_facts()["hotpotqa"]
-    kept = {"name", "prompt", "max_new_tokens", "metric", "task", "language", "records"}
-    assert decisive_facts(longbench).keys() == kept | {"chat", "first_line", "stop_at_newline", "continues"}
-    assert decisive_facts(FACTS["vt"]).keys() == decisive_facts(longbench).keys() | {"answer_prefix", "truncate"}
