@@ -44,7 +44,7 @@ def latex_pairs(comparisons: Sequence[Comparison], warnings: Sequence[str]) -> s
         marks: dict[str, str] = {}
         parts: list[list[str]] = [[]]
         for pair, cells in zip(of.pairs, of.texts, strict=True):
-            rows = _rows(f"{pair.first}\nagainst {pair.second}", cells, marks)
+            rows = _rows(pair.label, cells, marks)
             if parts[-1] and len(parts[-1]) + len(rows) > _ROWS:
                 parts.append([])
             parts[-1] += rows

@@ -124,8 +124,7 @@ def _table(table: Table, body: Body) -> str:
 
 def _paired(of: Comparison) -> str:
     """Methods at equal speed, two by two."""
-    labels = [f"{pair.first} against {pair.second}" for pair in of.pairs]
-    rows = ["<tbody>", *map(_row, labels, of.texts), "</tbody>"]
+    rows = ["<tbody>", *map(_row, [pair.label for pair in of.pairs], of.texts), "</tbody>"]
     table = _wide("First method against second", ["Methods", *of.heads], rows)
     return f"<h3>{escape(TITLE)}</h3>\n{table}\n<p class=notes>{escape(of.caption)}</p>"
 
@@ -145,7 +144,8 @@ def _row(label: str, texts: Iterable[str]) -> str:
         number, _, beside = text.partition(" ")
         beside = re.sub(r" (?=[\[(])", "\n", beside)  # deviation, interval and note in a line each
         found.append(f"<td>{escape(number)}{f'<small>{escape(beside)}</small>' if beside else ''}</td>")
-    return f"<tr><th scope=row>{escape(label)}</th>{''.join(found)}</tr>"
+    lines = "<br>".join(map(escape, label.splitlines()))
+    return f"<tr><th scope=row>{lines}</th>{''.join(found)}</tr>"
 
 
 def _figure(of: Drawing, attributes: str = "") -> str:

@@ -66,7 +66,7 @@ class Pair:
         speedups: TTFT speedups of both, over the tasks that they share.
         records: number of shared records.
         difference: score of the first minus score of the second, over tasks of the means over their datasets.
-        divergence: None where a dataset has no record with a KL under both.
+        divergence: None where one of the datasets has no record with a KL under both.
     """
 
     first: str
@@ -75,6 +75,11 @@ class Pair:
     records: int
     difference: Estimate
     divergence: Divergence | None
+
+    @property
+    def label(self) -> str:
+        """Both labels, a line each."""
+        return f"{self.first}\nagainst {self.second}"
 
 
 @dataclass(frozen=True)
@@ -111,8 +116,8 @@ class Comparison:
         ]
         if self._has_kl():
             said.append(
-                "KL: of the next token, between the unmodified model and the method. A KL ratio below 1 favours the "
-                "first method, one above 1 the second."
+                "KL: of the next token, between the unmodified model and the method; means are over tasks, as in the "
+                "other tables. A KL ratio below 1 favours the first method, one above 1 the second."
             )
         if self.tests:
             comparisons = "1 comparison" if self.tests == 1 else f"{self.tests} comparisons"

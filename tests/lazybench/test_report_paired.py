@@ -257,7 +257,7 @@ def test_the_page_shows_them_after_the_tables(add, report):
     titles = re.findall("<h3>(.*?)</h3>", html)
     assert titles == ["Tables", "Paired tests at equal speed", "Runs"]
     section = html[html.index(titles[1]) : html.index("<h3>Runs")]
-    assert f"{STATIC} against {LAZY}" in section
+    assert f"{STATIC}<br>against {LAZY}" in section
     said = ("at most 10%", "(n = 20)", "below 1 favours the first", "unit is the record", "Holm", "few records tell")
     for text in ("Wilcoxon", "(1 comparison)", *said):
         assert text in section
