@@ -170,7 +170,7 @@ def test_only_shared_records_that_did_not_fail_count(add, pairs):
     add("lazyllm", lines)
     lines = rows_with(other)
     lines[-1] = failed("musique", 9)
-    # A disturbed record is in no speedup: this one would make it four times the other's.
+    # A disturbed record is in no speedup: with this one, the two would not be at equal speed.
     lines[3] |= {"disturbed": True, "baseline_ttft_s": 1000.0}
     add("static_pruning", lines)
     (pair,) = pairs()
