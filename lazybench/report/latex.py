@@ -8,8 +8,9 @@ from collections.abc import Iterable, Sequence
 from itertools import groupby, zip_longest
 from string import ascii_lowercase
 
-from lazybench.report.columns import Column, columns
-from lazybench.report.tables import Body, Line, Table
+from lazybench.report.columns import columns
+from lazybench.report.paired import NAME, TITLE, Comparison
+from lazybench.report.tables import Body, Table
 
 # Characters of a heading, or of a method's label, before it goes on in another line.
 _HEADING, _LABEL = 10, 20
@@ -35,6 +36,27 @@ def latex(table: Table, warnings: Sequence[str]) -> str:
     return "\n".join([*text, "", *map(_comment, table.notes)]) + "\n"
 
 
+def latex_pairs(comparisons: Sequence[Comparison], warnings: Sequence[str]) -> str:
+    """The paired tests, a `table*` a model and data, or further ones where they do not fit on a page."""
+    text = [_comment(TITLE), _comment("Needs \\usepackage{booktabs} and nothing else.")]
+    text += [_comment(f"Warning: {warning}") for warning in warnings]
+    for of in comparisons:
+        marks: dict[str, str] = {}
+        parts: list[list[str]] = [[]]
+        for pair, cells in zip(of.pairs, of.texts, strict=True):
+            rows = _rows(pair.label, cells, marks)
+            if parts[-1] and len(parts[-1]) + len(rows) > _ROWS:
+                parts.append([])
+            parts[-1] += rows
+        said = f"{escaped(TITLE)}: {escaped(of.block.head)}. {escaped(of.caption)}"
+        said = " ".join([said, *_marked(marks)])
+        text += ["", _comment(of.block.head)]
+        for number, rows in enumerate(parts, start=1):
+            name = f"{NAME}-{of.block.model}-{of.block.data}"
+            text += ["", *_float(name, said, ["Methods", *of.heads], ["\\midrule", *rows], number)]
+    return "\n".join(text) + "\n"
+
+
 def escaped(text: str) -> str:
     """A text as LaTeX prints it."""
     return re.sub("-(?=-)", "-{}", text.translate(_SIGNS))
@@ -47,31 +69,31 @@ def _tables(table: Table, body: Body) -> list[str]:
     marks: dict[str, str] = {}
     for title, lines in groupby(body.lines, key=lambda line: line.title):
         section = ["\\midrule", f"\\multicolumn{{{len(shown) + 1}}}{{l}}{{\\textit{{{escaped(title)}}}}} \\\\"]
-        section += [row for line in lines for row in _rows(shown, line, marks)]
+        section += [row for line in lines for row in _rows(line.label, [of.text(line) for of in shown], marks)]
         if parts[-1] and sum(map(len, parts[-1])) + len(section) > _ROWS:
             parts.append([])
         parts[-1].append(section)
     found = []
+    name, said = f"{table.spec.name}-{body.block.model}-{body.block.data}", _caption(table, body, marks)
+    heads = ["Method", *(column.title for column in shown)]
     for number, sections in enumerate(parts, start=1):
-        found += ["", *_float(table, body, shown, [row for section in sections for row in section], marks, number)]
+        found += ["", *_float(name, said, heads, [row for section in sections for row in section], number)]
     return found
 
 
-def _float(
-    table: Table, body: Body, shown: list[Column], rows: list[str], marks: dict[str, str], number: int
-) -> list[str]:
-    name = f"{table.spec.name}-{body.block.model}-{body.block.data}" + (f"-{number}" if number > 1 else "")
+def _float(name: str, caption: str, heads: Sequence[str], rows: list[str], number: int) -> list[str]:
+    name += f"-{number}" if number > 1 else ""
     return [
         "\\begin{table*}",
         "\\centering",
-        f"\\caption{{{_caption(table, body, marks)}{' (Continued.)' if number > 1 else ''}}}",
+        f"\\caption{{{caption}{' (Continued.)' if number > 1 else ''}}}",
         f"\\label{{tab:{re.sub('[^A-Za-z0-9.]+', '-', name)}}}",
         "\\smallskip",
         "\\footnotesize",
         "\\setlength{\\tabcolsep}{2.5pt}",
-        f"\\begin{{tabular}}{{l{'r' * len(shown)}}}",
+        f"\\begin{{tabular}}{{l{'r' * len(heads[1:])}}}",
         "\\toprule",
-        _row(["Method", *(_stack(column.title) for column in shown)]),
+        _row([heads[0], *map(_stack, heads[1:])]),
         *rows,
         "\\bottomrule",
         "\\end{tabular}",
@@ -79,24 +101,23 @@ def _float(
     ]
 
 
-def _rows(shown: list[Column], line: Line, marks: dict[str, str]) -> list[str]:
+def _rows(label: str, texts: Iterable[str], marks: dict[str, str]) -> list[str]:
     """A line's row of numbers, and below it what does not fit in there: intervals, and the rest of a long label."""
-    first, *rest = _wrapped(line.label, _LABEL)
-    numbers, beside = zip(*(_cell(column, line, marks) for column in shown), strict=True)
+    first, *rest = (part for line in label.splitlines() for part in _wrapped(line, _LABEL))
+    numbers, beside = zip(*(_cell(text, marks) for text in texts), strict=True)
     below = [beside] if any(beside) else []
     more = [_row(map(_small, [text, *texts])) for text, texts in zip_longest(rest, below, fillvalue="")]
     return [_row([escaped(first), *numbers]), *more, *(["\\addlinespace[2pt]"] if more else [])]
 
 
-def _cell(column: Column, line: Line, marks: dict[str, str]) -> tuple[str, str]:
+def _cell(text: str, marks: dict[str, str]) -> tuple[str, str]:
     """A cell's number with a letter for its note, and what stands below it.
 
     Args:
-        column: the column.
-        line: the line.
+        text: the cell's text.
         marks: letters by the notes that they stand for; new ones are added.
     """
-    text, _, note = column.text(line).removesuffix(")").partition(" (")
+    text, _, note = text.removesuffix(")").partition(" (")
     number, _, beside = text.partition(" ")
     again, place = divmod(len(marks), len(ascii_lowercase))
     mark = marks.setdefault(note, ascii_lowercase[place] * (1 + again)) if note else ""
@@ -120,8 +141,12 @@ def _caption(table: Table, body: Body, marks: dict[str, str]) -> str:
         said.append("Brackets: 95\\% confidence intervals over records.")
     if any(cell.seed_deviation is not None for cell in cells):
         said.append("$\\pm$: standard deviation over seeds.")
-    said += [f"$^{{{mark}}}${escaped(note)}." for note, mark in marks.items()]
-    return " ".join(said)
+    return " ".join([*said, *_marked(marks)])
+
+
+def _marked(marks: dict[str, str]) -> list[str]:
+    """What the letters in a table stand for."""
+    return [f"$^{{{mark}}}${escaped(note)}." for note, mark in marks.items()]
 
 
 def _wrapped(text: str, width: int) -> list[str]:

@@ -15,13 +15,14 @@ import yaml
 
 from lazybench.report import about
 from lazybench.report.blocks import Block
-from lazybench.report.columns import Column, columns
+from lazybench.report.columns import columns
 from lazybench.report.commands import FOLDER, again
 from lazybench.report.gaps import Gap
 from lazybench.report.labels import label
 from lazybench.report.page_style import STYLE
+from lazybench.report.paired import TITLE, Comparison
 from lazybench.report.run_data import Run
-from lazybench.report.tables import Body, Line, Table
+from lazybench.report.tables import Body, Table
 
 # Which figure says most of a block, before those that are not named.
 _FIRST = ("figure5", "figure7", "figure1", "figure2")
@@ -41,15 +42,17 @@ class Drawing:
 def page(
     blocks: Sequence[Block],
     tables: Sequence[Table],
+    comparisons: Sequence[Comparison],
     drawings: Sequence[Drawing],
     warnings: Sequence[str],
     gaps: Sequence[Gap],
 ) -> str:
-    """The whole page: for each model and data what was run, the figure that says most of it, tables, the runs.
+    """The whole page: for each model and data what was run, the figure that says most of it, tables, tests, the runs.
 
     Args:
         blocks: all runs.
         tables: the filled tables.
+        comparisons: methods at equal speed, two by two.
         drawings: the figures.
         warnings: what to know before comparing numbers.
         gaps: what is missing.
@@ -60,7 +63,15 @@ def page(
         '<meta name="viewport" content="width=device-width, initial-scale=1">',
         f"<title>{escape(title)}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n<main>\n<h1>LazyBench report</h1>",
         _warnings(warnings),
-        *(_block(block, tables, [of for of in drawings if of.block is block]) for block in blocks),
+        *(
+            _block(
+                block,
+                tables,
+                [of for of in comparisons if of.block is block],
+                [of for of in drawings if of.block is block],
+            )
+            for block in blocks
+        ),
         _reading(tables),
         _gaps(gaps),
         "</main>\n</body>\n</html>",
@@ -77,7 +88,7 @@ def _warnings(texts: Sequence[str]) -> str:
     return f"<details class=warnings{shown}>{summary}<ul>{_items(texts)}</ul></details>"
 
 
-def _block(block: Block, tables: Sequence[Table], drawings: list[Drawing]) -> str:
+def _block(block: Block, tables: Sequence[Table], comparisons: Sequence[Comparison], drawings: list[Drawing]) -> str:
     drawings = sorted(drawings, key=lambda of: _FIRST.index(of.name) if of.name in _FIRST else len(_FIRST))
     bodies = [(table, body) for table in tables for body in table.bodies if body.block is block]
     notes = list(dict.fromkeys(note for _, body in bodies for note in body.notes))
@@ -90,6 +101,7 @@ def _block(block: Block, tables: Sequence[Table], drawings: list[Drawing]) -> st
             "<h3>Tables</h3>",
             *(_table(table, body) for table, body in bodies if body.lines),
             f"<ul class=notes>{_items(notes)}</ul>",
+            *map(_paired, comparisons),
             *(["<h3>Further figures</h3>"] if further else []),
             *map(_figure, further),
             "<h3>Runs</h3>",
@@ -101,27 +113,39 @@ def _block(block: Block, tables: Sequence[Table], drawings: list[Drawing]) -> st
 
 def _table(table: Table, body: Body) -> str:
     shown = columns(table.spec, body)
-    heads = "".join(f"<th scope=col>{escape(title)}</th>" for title in ("Method", *(of.title for of in shown)))
     rows = []
     for title, lines in groupby(body.lines, key=lambda line: line.title):
         rows.append(f'<tbody>\n<tr><th scope=rowgroup colspan="{len(shown) + 1}">{escape(title)}</th></tr>')
-        rows += [f"<tr><th scope=row>{escape(line.label)}</th>{_cells(shown, line)}</tr>" for line in lines]
+        rows += [_row(line.label, [column.text(line) for column in shown]) for line in lines]
         rows.append("</tbody>")
-    name = escape(table.spec.title)
     missing = f"\n<p class=missing>{escape(body.missing)}</p>" if body.missing else ""
+    return _wide(table.spec.title, ["Method", *(column.title for column in shown)], rows) + missing
+
+
+def _paired(of: Comparison) -> str:
+    """Methods at equal speed, two by two."""
+    rows = ["<tbody>", *map(_row, [pair.label for pair in of.pairs], of.texts), "</tbody>"]
+    table = _wide("First method against second", ["Methods", *of.heads], rows)
+    return f"<h3>{escape(TITLE)}</h3>\n{table}\n<p class=notes>{escape(of.caption)}</p>"
+
+
+def _wide(title: str, heads: Iterable[str], rows: Iterable[str]) -> str:
+    """A table that scrolls by itself where it is too wide."""
+    name, head = escape(title), "".join(f"<th scope=col>{escape(text)}</th>" for text in heads)
     return (
         f'<div class=wide tabindex=0 role=region aria-label="{name}"><table>\n<caption><span>{name}</span></caption>\n'
-        f"<thead><tr>{heads}</tr></thead>\n" + "\n".join(rows) + f"\n</table></div>{missing}"
+        f"<thead><tr>{head}</tr></thead>\n" + "\n".join(rows) + "\n</table></div>"
     )
 
 
-def _cells(shown: Iterable[Column], line: Line) -> str:
+def _row(label: str, texts: Iterable[str]) -> str:
     found = []
-    for column in shown:
-        number, _, beside = column.text(line).partition(" ")
+    for text in texts:
+        number, _, beside = text.partition(" ")
         beside = re.sub(r" (?=[\[(])", "\n", beside)  # deviation, interval and note in a line each
         found.append(f"<td>{escape(number)}{f'<small>{escape(beside)}</small>' if beside else ''}</td>")
-    return "".join(found)
+    lines = "<br>".join(map(escape, label.splitlines()))
+    return f"<tr><th scope=row>{lines}</th>{''.join(found)}</tr>"
 
 
 def _figure(of: Drawing, attributes: str = "") -> str:

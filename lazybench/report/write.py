@@ -6,18 +6,21 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from lazybench.report import tables
+from lazybench.report import paired, tables
 from lazybench.report.blocks import Block
 from lazybench.report.gaps import Gap, gaps, not_run
-from lazybench.report.latex import latex
+from lazybench.report.latex import latex, latex_pairs
 from lazybench.report.page import Drawing, page
-from lazybench.report.render import csv_text, markdown
+from lazybench.report.render import csv_pairs, csv_text, markdown, markdown_pairs
 from lazybench.report.run_data import write_compact
 from lazybench.store.writing import replacing
 
 # A report only replaces a folder that holds nothing but these.
-_OURS = re.compile(r"(table\d|fidelity)\.(md|csv|tex)|(figure\d|depth_by_length)_.*\.(png|pdf)|records|report\.html")
+_OURS = re.compile(
+    r"(table\d|fidelity|paired)\.(md|csv|tex)|(figure\d|depth_by_length)_.*\.(png|pdf)|records|report\.html"
+)
 _FORMATS = {"md": markdown, "csv": csv_text, "tex": latex}
+_PAIRS = {"md": markdown_pairs, "csv": csv_pairs, "tex": latex_pairs}
 
 
 def write(out: Path, blocks: Sequence[Block], warnings: Sequence[str]) -> tuple[list[str], list[Gap]]:
@@ -41,8 +44,11 @@ def write(out: Path, blocks: Sequence[Block], warnings: Sequence[str]) -> tuple[
         for table in filled:
             for suffix, text in _FORMATS.items():
                 (folder / f"{table.spec.name}.{suffix}").write_text(text(table, warnings), "utf-8")
+        comparisons = paired.compare(blocks)
+        for suffix, text in _PAIRS.items() if comparisons else ():
+            (folder / f"{paired.NAME}.{suffix}").write_text(text(comparisons, warnings), "utf-8")
         drawn, missing = _draw(folder, blocks)
-        (folder / "report.html").write_text(page(blocks, filled, drawn, warnings, missing), "utf-8")
+        (folder / "report.html").write_text(page(blocks, filled, comparisons, drawn, warnings, missing), "utf-8")
         return sorted(path.name for path in folder.iterdir()), missing
 
 
