@@ -210,7 +210,7 @@ def test_figure_7_ends_where_a_quarter_still_generate_and_counts_them(ending):
 
 
 def test_figure_7_of_records_from_before_they_were_counted_is_the_same(ending, tmp_path):
-    write(tmp_path / "out", [ending], [], [])
+    write(tmp_path / "out", [ending], [])
     for path in (tmp_path / "out/records").rglob("*.json"):
         about = json.loads(path.read_text("utf-8"))
         del about["traces"]["computed"]["living"]
