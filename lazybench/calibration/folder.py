@@ -11,14 +11,14 @@ from typing import Any
 import pandas as pd
 import yaml
 
-from lazybench.calibration.harm import Candidate
+from lazybench.calibration.harm import Candidate, Static
 from lazybench.data import Record
 from lazybench.store import Journal
 from lazybench.store.locks import Busy, Lock
 from lazybench.store.run_folder import digest
 from lazybench.store.writing import replace, writing
 
-Measuring = Callable[[Candidate | None, Record], dict[str, float]]
+Measuring = Callable[[Candidate | Static | None, Record], dict[str, float]]
 
 _SEARCHES, _MEASURED, _METHODS = "searches", "measured", "method"
 # Columns of text; all others are numbers.
@@ -73,7 +73,9 @@ class Folder:
         """The journal of the searches on one half by one importance."""
         return self.path / _SEARCHES / f"{half}_{importance}.log"
 
-    def measured(self, what: str, candidate: Candidate | None, record: Record, measure: Measuring) -> dict[str, float]:
+    def measured(
+        self, what: str, candidate: Candidate | Static | None, record: Record, measure: Measuring
+    ) -> dict[str, float]:
         """Numbers of a candidate on a record, None being the unmodified model: measured once, then kept."""
         name = f"{what}-{'unmodified' if candidate is None else digest({'candidate': candidate.name})}"
         if name not in self._journals:

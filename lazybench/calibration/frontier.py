@@ -13,8 +13,9 @@ from lazybench.report.averages import Measure, average
 from lazybench.report.figures import style
 from lazybench.report.figures.footer import span
 
-# How a schedule was made: found by a search, or the reference scaled in one of two ways.
+# How a schedule was made: found by a search, or the reference scaled in one of two ways; or another method's.
 CALIBRATED, KEEPS, DEPTH = "calibrated", "reference, keeps scaled", "reference, depth scaled"
+STATIC = "static pruning, keep scaled"
 # Columns that say how many times less harm than the reference a found schedule does.
 _REDUCTIONS = {"harm_reduction_to_keeps": KEEPS, "harm_reduction_to_depth": DEPTH}
 _MEASURES = [Measure("kl", "KL (nats)", "kl", long_tailed=True)]
@@ -23,7 +24,7 @@ _MEASURES += [
 ]
 _PAIR = ["half", "speedup", "dataset", "_id"]
 # The kinds that come first in the plot; others follow in the table's order.
-_ORDER = (CALIBRATED, KEEPS, DEPTH)
+_ORDER = (CALIBRATED, KEEPS, DEPTH, STATIC)
 # By how much of the axis kinds stand apart in the plot.
 _BESIDE = 0.012
 

@@ -11,10 +11,13 @@ import torch
 from lazybench.data import Record
 from lazybench.errors import LazyBenchError, RecordFailure
 from lazybench.methods.lazyllm import EQ1, PAPER, LazyLLM
+from lazybench.methods.static_pruning import StaticPruning
 from lazybench.model.decoding import Decoder
 from lazybench.model.prompts import Prompt
 from lazybench.run.divergence import Expected, divergence, expected
 from lazyllm import Importance, PruningSchedule
+
+STATIC = "static_pruning"
 
 
 @dataclass(frozen=True)
@@ -38,6 +41,29 @@ class Candidate:
     def columns(self) -> dict[str, str]:
         """Both as columns of a table."""
         return {"schedule": self.schedule.spec, "importance": str(self.importance)}
+
+
+@dataclass(frozen=True)
+class Static:
+    """Static pruning by a schedule of one stage: what one would pick instead."""
+
+    schedule: PruningSchedule
+
+    @property
+    def method(self) -> StaticPruning:
+        """The method that it makes."""
+        ((layer, keep),) = self.schedule.stages
+        return StaticPruning(STATIC, 1, layer, keep)
+
+    @property
+    def name(self) -> str:
+        """It as text."""
+        return f"{self.schedule.spec} {STATIC}"
+
+    @property
+    def columns(self) -> dict[str, str]:
+        """It as columns of a table."""
+        return {"schedule": self.schedule.spec, "importance": STATIC}
 
 
 @dataclass(frozen=True)
@@ -70,7 +96,7 @@ class Harm:
         self._tokens = tokens
         self._expected: dict[tuple[str, str], Expected] = {}
 
-    def of(self, candidate: Candidate, record: Record) -> Harmed:
+    def of(self, candidate: Candidate | Static, record: Record) -> Harmed:
         """KL(unmodified || pruned) of the next token, in nats: mean over the answer's tokens; and what was computed.
 
         Raises:

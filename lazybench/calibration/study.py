@@ -17,8 +17,8 @@ from transformers import PreTrainedModel
 from lazybench.calibration import answers, method_file, times
 from lazybench.calibration.budgets import Budget, choose
 from lazybench.calibration.folder import Folder
-from lazybench.calibration.frontier import CALIBRATED, DEPTH, KEEPS
-from lazybench.calibration.harm import Candidate, Harm
+from lazybench.calibration.frontier import CALIBRATED, DEPTH, KEEPS, STATIC
+from lazybench.calibration.harm import Candidate, Harm, Static
 from lazybench.calibration.search import OutOfReach, Search, Trial
 from lazybench.calibration.setup import Setup
 from lazybench.calibration.space import Space
@@ -26,6 +26,7 @@ from lazybench.calibration.times import Times
 from lazybench.data import Record, data_label
 from lazybench.errors import LazyBenchError
 from lazybench.methods.checks import naming
+from lazybench.methods.static_pruning import StaticPruning
 from lazybench.model.decoding import Decoder, decoder_for
 from lazybench.model.prompts import Prompt
 from lazyllm import Importance, LazyLLMError, PruningSchedule
@@ -63,6 +64,7 @@ class Study:
         self._times = Times.fit(measured, self._layers)
         self._searches: dict[tuple[str, float], Search] = {}
         self._scaled: dict[float, dict[str, PruningSchedule]] = {}
+        self._instead: dict[float, dict[str, Candidate | Static]] = {}
         for speedup in setup.speedups:
             answer_tokens = setup.config.answer_tokens
             space = Space(self._times, self._lengths, answer_tokens, speedup, setup.importance, setup.searched)
@@ -72,6 +74,11 @@ class Study:
                 )
             scaled = {KEEPS: space.scaled_keeps(reference), DEPTH: space.scaled_depth(reference)}
             self._scaled[speedup] = {kind: schedule for kind, schedule in scaled.items() if schedule is not None}
+            self._instead[speedup] = {kind: Candidate(of, Importance()) for kind, of in self._scaled[speedup].items()}
+            # Its own layer, or one as early in a shallow model.
+            one_stage = PruningSchedule([(min(StaticPruning.layer, self._layers // 6), StaticPruning.keep)])
+            if (found := space.scaled_keeps(one_stage)) is not None:
+                self._instead[speedup][STATIC] = Static(found)
             for half in setup.halves:
                 journal = folder.search(half, setup.slug)
                 self._searches[half, speedup] = Search(journal, f"{speedup:g}", space, setup.of_half(half))
@@ -145,21 +152,22 @@ class Study:
         )
 
     def held_out(self) -> pd.DataFrame:
-        """What was found on each half, and the scaled reference, measured on the records of the other half.
+        """What was found on each half, the scaled reference and static pruning, on the records of the other half.
 
         Returns:
             one row a schedule and record: `half`, the one the schedule was found on or for; `speedup`, the ideal one it
             was made for; `kind`, `schedule` and `importance`; `found_kl`, the mean KL on the half it was found on, in
             nats, None for the reference; `dataset` and `_id` of the record, its `kl` in nats, and the ideal seconds of
-            its whole generation, `unmodified_s` and, with what is revived, `pruned_s`.
+            its whole generation, `unmodified_s` and, with what is revived, `pruned_s`. The reference and static pruning
+            have the speedup without revivals, of which static pruning has none.
         """
         rows = []
         for half in self._setup.halves:
-            asked: list[tuple[float, str, Candidate, float | None]] = []
+            asked: list[tuple[float, str, Candidate | Static, float | None]] = []
             for speedup, trial in self._winners(half).items():
                 asked.append((speedup, CALIBRATED, trial.candidate, trial.kl))
-                for kind, schedule in self._scaled[speedup].items():
-                    asked.append((speedup, kind, Candidate(schedule, Importance()), None))
+                for kind, other in self._instead[speedup].items():
+                    asked.append((speedup, kind, other, None))
             bar = tqdm([*product(asked, self._setup.other(half))], unit="record", desc=f"{half} half's schedules")
             for (speedup, kind, candidate, found_kl), record in bar:
                 about = {"half": half, "speedup": speedup, "kind": kind, **candidate.columns, "found_kl": found_kl}
@@ -195,10 +203,10 @@ class Study:
             for record in self._setup.other(half)
         )
 
-    def _measured(self, candidate: Candidate, record: Record) -> dict[str, float]:
+    def _measured(self, candidate: Candidate | Static, record: Record) -> dict[str, float]:
         return self._folder.measured("kl", candidate, record, self._measure)
 
-    def _measure(self, candidate: Candidate, record: Record) -> dict[str, float]:
+    def _measure(self, candidate: Candidate | Static, record: Record) -> dict[str, float]:
         harmed, answer_tokens = self._harm.of(candidate, record), self._setup.config.answer_tokens
         tokens = self._prompts[record.key].ids.shape[1]
         step_s = self._times.step_of(harmed.rows) or self._times.step[1]  # of an answer of one token nothing is known

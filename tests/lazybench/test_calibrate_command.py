@@ -35,6 +35,12 @@ def test_a_calibration_writes_all_that_it_found(calibrations):
     assert set(frontier["speedup"]) == {1.3, 1.5}
     assert (frontier["kl"] >= 0).all()
     found = frontier[frontier["kind"] == "calibrated"]
+    instead = frontier[frontier["kind"] == "static pruning, keep scaled"]
+    assert set(instead["half"]) == {"first", "second", "cross"}
+    assert set(instead["importance"]) == {"static_pruning"}
+    assert instead["schedule"].str.startswith("1:0.").all()
+    # It revives nothing, so it is as fast as it ideally is.
+    assert instead["speedup_with_revivals"].tolist() == pytest.approx(instead["speedup"].tolist(), rel=0.02)
     tried = pd.read_csv(calibrations / "eq1" / "cross" / "tried.csv")
     for _, row in found[found["half"] != "cross"].iterrows():
         same = tried[(tried["half"] == row["half"]) & (tried["speedup"] == row["speedup"]) & tried["complete"]]
