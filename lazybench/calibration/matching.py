@@ -35,6 +35,10 @@ class Trial:
     prompts: int
 
 
+class OutOfReach(LazyBenchError):
+    """A method is never so fast."""
+
+
 class Speedups:
     """Measures a method at any strength; each strength once.
 
@@ -101,7 +105,7 @@ def match(speedups: Speedups, wanted: float, tolerance: float) -> Trial:
         tolerance: as near is near enough, as a fraction of `wanted`.
 
     Raises:
-        LazyBenchError: the method is slower than that however much it prunes.
+        OutOfReach: the method is slower than that however much it prunes.
     """
     for turn in range(_MOST_TRIALS):
         known = sorted(speedups.trials.values(), key=lambda trial: trial.share)
@@ -115,7 +119,7 @@ def match(speedups: Speedups, wanted: float, tolerance: float) -> Trial:
     known = list(speedups.trials.values())
     strongest = max(known, key=lambda trial: trial.share)
     if strongest.share == _MOST and max(trial.speedup for trial in known) < (1 - tolerance) * wanted:
-        raise LazyBenchError(
+        raise OutOfReach(
             f"method {strongest.method.name}: with {_MOST:.0%} of the prompt pruned its TTFT speedup is "
             f"{strongest.speedup:.2f}, so {wanted:g} is out of reach: prune at an earlier layer, or ask for less"
         )

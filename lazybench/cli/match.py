@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import sys
 from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
@@ -12,7 +13,7 @@ import yaml
 from tqdm import tqdm
 
 from lazybench.calibration.folder import csv
-from lazybench.calibration.matching import Speedups, Trial, match
+from lazybench.calibration.matching import OutOfReach, Speedups, Trial, match
 from lazybench.calibration.setup import in_turns
 from lazybench.config import MatchConfig
 from lazybench.data import choose, data_label, load_facts
@@ -36,6 +37,7 @@ def main(config: MatchConfig) -> Path:
         the folder of what was found, for `--config-dir`.
 
     Raises:
+        OutOfReach: the method reaches none of the speedups; if it is one of several, a warning says so.
         LazyBenchError: anything about the settings, the data, the model or the folder that cannot work.
     """
     method, sources = build_method(config.method), Sources()
@@ -59,7 +61,17 @@ def main(config: MatchConfig) -> Path:
             bar.set_postfix_str(f"{trial.share:.1%} pruned: {trial.speedup:.2f}x")
 
         speedups = Speedups(method, prompts, Decoder(model, 1), config.cpu_share, tick)
-        found = {wanted: match(speedups, wanted, config.tolerance) for wanted in sorted(set(config.speedups))}
+        found, missed = {}, None
+        for wanted in sorted(set(config.speedups)):
+            try:
+                found[wanted] = match(speedups, wanted, config.tolerance)
+            except OutOfReach as error:
+                missed = error
+                break  # what is faster still is out of reach, too
+    if missed is not None:
+        if not found:
+            raise missed
+        print(f"warning: {missed}", file=sys.stderr)
     for wanted, trial in found.items():
         name = f"{method.name}_{wanted:g}x"
         about = f"{trial.prompts} prompts of {tokens[0]} to {tokens[-1]} tokens, {config.model.name}"

@@ -130,6 +130,22 @@ def test_a_matched_method_runs(call, lazybench, tiny_model, tmp_path):
     assert "method static_pruning" in out
 
 
+def test_a_speedup_out_of_reach_leaves_the_others(call, monkeypatch, tmp_path):
+    monkeypatch.setattr(
+        "lazybench.calibration.matching.Speedups.at",
+        lambda self, share: self.trials.setdefault(
+            round(share, 4), Trial(round(share, 4), self._method.pruning(share), 1 / (1 - share / 2), 2)
+        ),
+    )
+    code, _, err = call("method.layer=0", "speedups=[3,1.5]")
+    assert code == 0, err
+    assert "warning: method static_pruning: with 98% of the prompt pruned" in err
+    assert [path.name for path in (tmp_path / "matches" / "method").iterdir()] == ["static_pruning_1.5x.yaml"]
+    code, _, err = call("method.layer=0", "speedups=[3]", f"output={tmp_path / 'others'}")
+    assert code == 2
+    assert "so 3 is out of reach" in err
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
