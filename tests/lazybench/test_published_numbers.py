@@ -211,6 +211,22 @@ def test_whole_answers_are_their_files():
                 shown(row[title], numbers(of[title]))
 
 
+def test_the_default_schedules_tables_are_their_files():
+    script, place = runpy.run_path(str(ROOT / "scripts/generations.py")), RESULTS / "default_schedule"
+    for rows, kind in zip(tables("The default schedule"), ("eq1_2x", "plus_3x"), strict=True):
+        kl, times = (
+            script["table"](pd.read_csv(place / f"{what}_{kind}.csv")).astype(str).set_index("schedule")
+            for what in ("kl", "times")
+        )
+        assert [row["on 30 layers"].strip("`") for row in rows] == list(kl.index)
+        for row in rows:
+            of = row["on 30 layers"].strip("`")
+            for title in ("n", "KL", "revived"):
+                shown(row[title], numbers(kl.loc[of, title]))
+            shown(row["TTFT"], numbers(times.loc[of, "TTFT"]))
+            shown(row["whole answer of 16 tokens"], numbers(times.loc[of, "whole answer"]))
+
+
 def test_memory_by_layer_is_its_file():
     (section,) = re.findall(r"^\*\*Memory.*?\n\n", (RESULTS / "README.md").read_text("utf-8"), re.S | re.M)
     file = pd.read_csv(RESULTS / "generations" / "memory_3500.csv")
