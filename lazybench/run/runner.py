@@ -79,9 +79,11 @@ def _complete(folder: RunFolder, bench: Bench, job: Job) -> Mapping[str, Any] | 
         print(f"going on in {folder.path}: {len(job.own) - len(missing)} of {len(job.own)} records are done")
     if missing:
         bench.warm_up(missing[0])
+    timed = 0
     for record in tqdm(missing, unit="record", desc=job.method.name, disable=not missing):
-        turn, left = divmod(job.keys.index(record.key), job.config.timing.every)
-        folder.predictions.add(bench.row(record, backwards=turn % 2 == 1, times=left == 0))
+        times = job.keys.index(record.key) % job.config.timing.every == 0
+        folder.predictions.add(bench.row(record, backwards=timed % 2 == 1, times=times))
+        timed += times
     if job.config.trace:
         untraced = [record for record in job.own if record.key not in traced]
         for record in tqdm(untraced, unit="record", desc="tracing", disable=not untraced):

@@ -113,7 +113,7 @@ def test_the_output_folder_vanishes_while_the_run_is_at_work(run, tmp_path):
 def test_reports_cannot_be_written_to_a_full_disk(run, lazybench, tmp_path):
     run(*LAZY)
     place = tmp_path / "small"
-    with mounted(place, "size=64k"):
+    with mounted(place, "size=16k"):
         code, _, err = lazybench("report", f"runs={tmp_path / 'runs'}", f"out={place / 'report'}")
         assert code == 2
         assert "No space left on device" in one_line(err)

@@ -54,7 +54,7 @@ def test_a_ranking_of_ones_own_takes_fifteen_lines(run, tmp_path, outside):
         "_target_": "loudest.Loudest",
         "name": "loudest",
         "repeats": 1,
-        "schedule": "23%:0.6,50%:0.6",
+        "schedule": "33%:0.7,67%:0.5",
     }
     assert set(settings["code"]) >= {"loudest"}
     environment = json.loads((folder / "environment.json").read_text())

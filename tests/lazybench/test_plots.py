@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pandas as pd
 import pytest
+from figure_checks import assert_fit_for_print, drawn, whole
 from matplotlib.colors import to_hex
-from pictures import assert_fit_for_print, drawn, whole
 
 from lazybench.calibration import frontier
 from lazybench.report.figures import style

@@ -6,7 +6,7 @@ import json
 
 import numpy as np
 import pytest
-from pictures import assert_fit_for_print, drawn, whole
+from figure_checks import assert_fit_for_print, drawn, whole
 from report_runs import attention_traces, row, rows_of, stage_traces, write_everything, write_run
 
 from lazybench.data.facts import datasets_of, load_facts

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 import yaml
-from pictures import assert_fit_for_print
+from figure_checks import assert_fit_for_print
 from report_runs import row, rows_of, write_run
 from support import folders, one_line, rows
 
