@@ -25,7 +25,7 @@ from lazybench.config import RunConfig
 from lazybench.data import Record, choose, load_facts
 from lazybench.errors import LazyBenchError
 from lazybench.methods import Method, build_method
-from lazybench.methods.base import Output, answer
+from lazybench.methods.base import answer
 from lazybench.model.decoding import Decoder, decoder_for, read, synchronize
 from lazybench.model.device import dtype_of
 from lazybench.model.loading import load_model
@@ -33,9 +33,8 @@ from lazybench.model.prompts import Prompt, PromptBuilder
 from lazybench.report.averages import Measure, average
 from lazybench.report.intervals import Estimate
 from lazybench.run import scoring
-from lazybench.run.divergence import TOKENS
+from lazybench.run.divergence import divergence, expected
 from lazybench.run.sources import Sources
-from lazybench.run.timing import UNMODIFIED
 from lazyllm import LazyLLMError
 
 MEASURES = (
@@ -160,20 +159,14 @@ def measure(
     decode = decoder_for(model, prompt)
     first = decode(prompt.ids)
     said = first[:-1] if first[-1] in decode.stop_ids else first  # the chat's own words end the message
-    settings = {"stop_ids": decode.stop_ids, "before": (*(torch.tensor([[token]]) for token in said), question)}
-
-    def second(method: Method, seed: int, **more: object) -> tuple[SecondTurn, Output]:
-        of = SecondTurn(model, decode.max_new_tokens, **settings, **more)
-        return of, answer(method, prompt, of, seed)
-
-    expected, _ = second(UNMODIFIED, 0)
-    tokens, unmodified = expected.answer[:TOKENS], expected.logits[:TOKENS].double().log_softmax(-1)
+    before = (*(torch.tensor([[token]]) for token in said), question)
+    asked = SecondTurn(model, decode.max_new_tokens, decode.stop_ids, before=before)
+    unmodified = expected(prompt, asked)
     facts, record, rows = prompt.builder.facts, prompt.record, []
     for name, (method, described) in methods.items():
         for seed in range(method.repeats):
-            free, output = second(method, seed)
-            forced, _ = second(method, seed, forced=tokens)
-            found = forced.logits.double().log_softmax(-1)
+            output = answer(method, prompt, asked, seed)
+            kls, _ = divergence(method, prompt, asked, unmodified, seed)
             rows.append(
                 {
                     "method": name,
@@ -184,9 +177,9 @@ def measure(
                     "tokens": prompt.ids.shape[1],
                     "first_answer_tokens": len(said),
                     "question_tokens": question.shape[1],
-                    "kl": float((unmodified.exp() * (unmodified - found)).sum(-1).mean()),
-                    "score": scoring.score(facts, read(free.answer, prompt), record.answers, record.all_classes),
-                    "ttft_s": free.ttft_s,
+                    "kl": float(kls.mean()),
+                    "score": scoring.score(facts, read(output.tokens, prompt), record.answers, record.all_classes),
+                    "ttft_s": asked.ttft_s,
                     "prompt_computed": output.prompt_computed,
                 }
             )

@@ -17,7 +17,7 @@ from lazybench.model.prompts import Prompt
 from lazybench.run.divergence import Expected, divergence, expected
 from lazyllm import Importance, PruningSchedule
 
-STATIC = "static_pruning"
+_STATIC = "static_pruning"
 
 
 @dataclass(frozen=True)
@@ -53,17 +53,17 @@ class Static:
     def method(self) -> StaticPruning:
         """The method that it makes."""
         ((layer, keep),) = self.schedule.stages
-        return StaticPruning(STATIC, 1, layer, keep)
+        return StaticPruning(_STATIC, 1, layer, keep)
 
     @property
     def name(self) -> str:
         """It as text."""
-        return f"{self.schedule.spec} {STATIC}"
+        return f"{self.schedule.spec} {_STATIC}"
 
     @property
     def columns(self) -> dict[str, str]:
         """It as columns of a table."""
-        return {"schedule": self.schedule.spec, "importance": STATIC}
+        return {"schedule": self.schedule.spec, "importance": _STATIC}
 
 
 @dataclass(frozen=True)

@@ -20,11 +20,11 @@ class Expected:
 
     Attributes:
         tokens: ids of its answer's first tokens.
-        log_probabilities: of every token at each of them, (tokens, vocabulary), float32, on the CPU.
+        logits: of every token at each of them, (tokens, vocabulary), float32, on the CPU.
     """
 
     tokens: list[int]
-    log_probabilities: torch.Tensor
+    logits: torch.Tensor
 
 
 def expected(prompt: Prompt, decode: Decoder, tokens: int = TOKENS) -> Expected:
@@ -35,7 +35,7 @@ def expected(prompt: Prompt, decode: Decoder, tokens: int = TOKENS) -> Expected:
     """
     decode = replace(decode, max_new_tokens=min(decode.max_new_tokens, tokens), tracing=True)
     found = decode(prompt.ids)
-    return Expected(found, decode.logits.log_softmax(-1))
+    return Expected(found, decode.logits)
 
 
 def divergence(
@@ -54,5 +54,5 @@ def divergence(
     """
     decode = replace(decode, forced=expected.tokens, tracing=True)
     output = answer(method, prompt, decode, seed)
-    unmodified, found = expected.log_probabilities.double(), decode.logits.double().log_softmax(-1)
+    unmodified, found = (logits.double().log_softmax(-1) for logits in (expected.logits, decode.logits))
     return (unmodified.exp() * (unmodified - found)).sum(-1).clamp(min=0), output
