@@ -139,14 +139,17 @@ class TimingConfig:
     Attributes:
         warmup: untimed runs of the first record before any timing.
         paired: also run the unmodified model on each record, next to the method, so that speedups are ratios
-            of neighbours; and the method's engine with nothing pruned, where it has one.
+            of neighbours.
+        keep_1: then also run the method's engine with nothing pruned, where it has one.
         cpu_share: a pass on a CPU whose process got less than this share of wall time times threads was disturbed by
             other work, and is taken again. 0 takes every pass as it is, for methods that do much on a single thread.
-        every: times are taken of every n-th record, from the first on; the others are answered and scored alone.
+        every: every n-th record is timed and, with `trace`, looked inside, from the first on; the others are answered
+            and scored alone, and with `trace` compared with the unmodified model.
     """
 
     warmup: int = 5
     paired: bool = True
+    keep_1: bool = True
     cpu_share: float = 0.9
     every: int = 1
 

@@ -87,8 +87,12 @@ class Job:
         """What is timed beside the method: the unmodified model, and the method's engine with nothing pruned."""
         if self.is_baseline or not self.config.timing.paired:
             return {}
-        keep_1 = self.method.keep_1
+        keep_1 = self.method.keep_1 if self.config.timing.keep_1 else None
         return {"baseline": UNMODIFIED} | ({} if keep_1 is None else {"keep_1": keep_1})
+
+    def times(self, record: Record) -> bool:
+        """Whether a record is one of those that are timed and looked inside."""
+        return self.keys.index(record.key) % self.config.timing.every == 0
 
     def prompt(self, record: Record) -> Prompt:
         """The record's prompt, built once."""

@@ -81,7 +81,7 @@ def _complete(folder: RunFolder, bench: Bench, job: Job) -> Mapping[str, Any] | 
         bench.warm_up(missing[0])
     timed = 0
     for record in tqdm(missing, unit="record", desc=job.method.name, disable=not missing):
-        times = job.keys.index(record.key) % job.config.timing.every == 0
+        times = job.times(record)
         folder.predictions.add(bench.row(record, backwards=timed % 2 == 1, times=times))
         timed += times
     if job.config.trace:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import torch
@@ -14,11 +14,16 @@ from lazybench.methods.base import answer
 from lazybench.model.decoding import Decoder
 from lazybench.model.prompts import Prompt
 from lazybench.run.bench import Bench
-from lazybench.run.divergence import divergence, expected
+from lazybench.run.divergence import Expected, divergence, expected
+from lazybench.run.job import Job
+from lazybench.store.run_folder import digest
 from lazyllm import LazyLLMError, Stats
 
 _BINS = 200
 _SHARES = 101
+# Answers of the unmodified model that are kept for the next job; each takes some megabytes.
+_MOST_KNOWN = 200
+_known: dict[str, Expected] = {}
 
 
 def trace(bench: Bench, record: Record) -> dict[str, Any]:
@@ -29,6 +34,7 @@ def trace(bench: Bench, record: Record) -> dict[str, Any]:
         `kl` and `first_token_kl`: KL divergence of the method's distribution of the next token from the unmodified
         model's, in nats: the mean over the first tokens of that model's answer, and of the first alone; for methods
         with several seeds, their mean;
+        and of the records that are timed (`timing.every`),
         `stages` and `computed`, for methods on the engine with stages: by step and stage, the fraction of prompt
         tokens that have keys and values in the layers after it (paper, Figure 7);
         `attention`, for the baseline: the newest token's attention by layer (paper, Figure 2).
@@ -42,16 +48,34 @@ def trace(bench: Bench, record: Record) -> dict[str, Any]:
 
 
 def _traced(bench: Bench, prompt: Prompt, decode: Decoder) -> dict[str, Any]:
-    if bench.job.is_baseline:
-        return {"first_token_kl": 0.0, "kl": 0.0, "attention": _attention(prompt, replace(decode, max_new_tokens=1))}
-    method, unmodified = bench.job.method, expected(prompt, decode)
+    job, method = bench.job, bench.job.method
+    inside = job.times(prompt.record)
+    if job.is_baseline:
+        traced = {"first_token_kl": 0.0, "kl": 0.0}
+        return traced | ({"attention": _attention(prompt, replace(decode, max_new_tokens=1))} if inside else {})
+    unmodified = _unmodified(job, prompt, decode)
     found = [divergence(method, prompt, decode, unmodified, seed) for seed in range(method.repeats)]
     kls = torch.stack([of_seed for of_seed, _ in found]).mean(0)
     traced = {"first_token_kl": float(kls[0]), "kl": float(kls.mean())}
     stats = found[0][1].stats
-    if stats is None or not stats.stages:
+    if stats is None or not stats.stages or not inside:
         return traced
     return traced | _progress(answer(method, prompt, replace(decode, tracing=True), seed=0).stats)
+
+
+def _unmodified(job: Job, prompt: Prompt, decode: Decoder) -> Expected:
+    """What the unmodified model answers; the jobs of a sweep ask it once about a record."""
+    asks = {
+        "model": job.settings["model"],
+        "weights": job.settings["weights"],
+        "facts": asdict(prompt.builder.facts),
+        "ids": prompt.ids.tolist(),
+    }
+    if (key := digest(asks)) not in _known:
+        if len(_known) == _MOST_KNOWN:
+            return expected(prompt, decode)
+        _known[key] = expected(prompt, decode)
+    return _known[key]
 
 
 def _progress(stats: Stats) -> dict[str, Any]:

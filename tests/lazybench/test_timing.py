@@ -11,6 +11,8 @@ import torch
 from support import LAZY, folders, one_line, rows
 
 from lazybench.methods.base import Output
+from lazybench.run import tracing
+from lazybench.run.divergence import expected
 from lazybench.run.timing import Pass, undisturbed
 
 QUIET = Pass(Output([1, 2, 3], 1.0), times_s=[1.0, 1.5, 3.0], ttft_cpu_s=1.0, generation_cpu_s=3.0)
@@ -142,6 +144,43 @@ def test_times_may_be_of_every_nth_record(run, tmp_path, method):
     assert numbers["records"] == 3
     assert numbers["ttft_speedup"] == pytest.approx(before / after, rel=1e-6)
     assert numbers["score"] == pytest.approx(100 * sum(row["score"] for row in found) / 3)
+
+
+@pytest.mark.parametrize(("method", "part"), [(("method=baseline",), "attention"), (LAZY, "computed")])
+def test_what_is_not_timed_is_compared_and_not_looked_inside(run, tmp_path, method, part):
+    code, _, err = run(*method, "timing.every=2", "data.limit=3", "trace=true")
+    assert code == 0, err
+    found = traces(folders(tmp_path / "runs")[0])
+    assert [part in row for row in found] == [True, False, True]
+    assert all("kl" in row for row in found)
+
+
+def test_jobs_of_a_sweep_ask_the_unmodified_model_once(run, tmp_path, monkeypatch):
+    asked = []
+
+    def counted(prompt, decode):
+        asked.append(prompt.record.key)
+        return expected(prompt, decode)
+
+    monkeypatch.setattr(tracing, "expected", counted)
+    settings = ("data.limit=2", "trace=true", "model.limit=301")
+    code, _, err = run("-m", "method=lazyllm", "method.schedule='1:0.3','2:0.3'", *settings)
+    assert code == 0, err
+    assert len(asked) == len(set(asked)) == 2
+    one, other = ([row["kl"] for row in traces(folder)] for folder in folders(tmp_path / "runs"))
+    assert one != other
+
+
+def traces(folder):
+    return [json.loads(line) for line in (folder / "traces.jsonl").read_text().splitlines()]
+
+
+def test_the_engine_with_nothing_pruned_need_not_be_timed(run, tmp_path):
+    code, _, err = run(*LAZY, "data.limit=1", "timing.keep_1=false")
+    assert code == 0, err
+    (row,) = rows(folders(tmp_path / "runs")[0])
+    assert row["baseline_ttft_s"] > 0
+    assert row["keep_1_ttft_s"] is None
 
 
 def test_how_many_records_are_timed_is_above_zero(run):
