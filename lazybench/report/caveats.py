@@ -157,7 +157,7 @@ def _timed(block: Block) -> list[str]:
     for row in block.rows:
         for every in {(run.settings.get("timing") or {}).get("every", 1) for run in row.runs} - {1}:
             found.setdefault(every, []).append(row.label)
-    return [f"times are of every {every}th record, all else is of all: {', '.join(of)}" for every, of in found.items()]
+    return [f"times are of one record in {every}, all else is of all: {', '.join(of)}" for every, of in found.items()]
 
 
 def _disturbed(block: Block) -> list[str]:

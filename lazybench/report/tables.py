@@ -13,6 +13,7 @@ from lazybench.report.averages import (
     FIRST_TOKEN_KL,
     GENERATION,
     KL,
+    OVER_KEEP_1,
     SCORE,
     TOKENS,
     TTFT,
@@ -90,8 +91,8 @@ class Table:
 
 _FASTER = "A speedup above 1 means faster."
 _KEEP_1 = (
-    "Keep = 1 is the same engine with nothing pruned: a speedup over it comes from pruning alone. A dash there: the "
-    "method does not run on that engine."
+    "Keep = 1 is the same engine with nothing pruned: a speedup over it comes from pruning alone. A dash there: it was "
+    "not timed, or the method does not run on that engine."
 )
 _MEAN = (
     "A task is the mean over its datasets, and the mean of the tasks is the mean over those. Failed records are "
@@ -120,7 +121,6 @@ SPECS = (
             "TTFT speedup: mean TTFT of the baseline over mean TTFT of the method, on the same records in the same "
             "process.",
             _FASTER,
-            _KEEP_1,
         ),
     ),
     Spec(
@@ -136,7 +136,6 @@ SPECS = (
             "Decode step: (generation time - TTFT) / (new tokens - 1) of a record, without prefilling; its speedup is "
             "the baseline's mean over the method's.",
             _FASTER,
-            _KEEP_1,
         ),
     ),
     Spec(
@@ -239,6 +238,8 @@ def _explained(spec: Spec, bodies: Sequence[Body]) -> Iterator[str]:
     """What the numbers are made of, and the marks that there are in these tables."""
     lines = [line for body in bodies for line in body.lines]
     cells = [cell for line in lines for cell in line.cells.values()]
+    if any(line.cells[of.key].estimate for line in lines for of in spec.measures if of in OVER_KEEP_1):
+        yield _KEEP_1
     yield _MEAN
     if any(cell.estimate and cell.estimate.low is not None for cell in cells):
         yield NOTE

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+import yaml
 
 from lazybench.calibration import answers, frontier
 from lazybench.calibration.folder import read_records
@@ -16,14 +17,15 @@ from lazybench.cli.report import main
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "results"
-REPORT = RESULTS / "smollm2_135m_cpu"
+REPORT = RESULTS / "equal_speed"
 CALIBRATION = RESULTS / "calibration_smollm2_135m"
 METHODS = {
-    "baseline": "baseline",
     "random drop": "random_drop",
     "static pruning": "static_pruning",
-    "Selective Context": "prompt_compression",
+    "GemFilter": "gemfilter",
+    "FastKV": "fastkv",
     "LazyLLM": "lazyllm",
+    "`lazyllm+`": "lazyllm+",
 }
 TASKS = {
     "single-document QA": "single_doc_qa",
@@ -35,14 +37,12 @@ TASKS = {
 }
 MEANS = {
     "score": "score",
-    "TTFT speedup": "ttft_speedup",
-    "TTFT speedup over keep = 1": "ttft_speedup_over_keep_1",
-    "decode step speedup": "decode_step_speedup",
-    "decode step speedup over keep = 1": "decode_step_speedup_over_keep_1",
-    "generation speedup": "generation_speedup",
-    "generation speedup over keep = 1": "generation_speedup_over_keep_1",
+    "TTFT": "ttft_speedup",
+    "decode step": "decode_step_speedup",
+    "whole answer": "generation_speedup",
     "% of prompt tokens computed": "prompt_computed",
-    "KL of the first token (nats)": "first_token_kl",
+    "KL": "kl",
+    "KL of the first token": "first_token_kl",
     "identical tokens (%)": "identical_tokens",
 }
 SPEED = {
@@ -85,47 +85,62 @@ def shown(cell: str, values: list[float]) -> None:
 
 
 def measured() -> dict[tuple[str, str], dict[str, str]]:
-    """All numbers of the report's tables by task and method."""
+    """All numbers of the report's tables by task and label."""
     found: dict[tuple[str, str], dict[str, str]] = {}
     for name in ("table1", "table2", "fidelity"):
         with (REPORT / f"{name}.csv").open(encoding="utf-8", newline="") as file:
             for row in csv.DictReader(file):
-                found.setdefault((row["task"], row["method"]), {}).update(row)
+                found.setdefault((row["task"], row["label"]), {}).update(row)
     return found
 
 
-def test_scores_and_speedups_by_task_are_the_reports():
-    by_task, means = tables("Sixteen records")
+def label_of(title: str) -> str:
+    """The label of a method in the report, by its name and speed in a README, such as `static pruning, 3x`."""
+    if title == "unmodified":
+        return "baseline"
+    name, speed = title.split(", ")
+    settings = yaml.safe_load((RESULTS / "matched/method" / f"{METHODS[name]}_{speed}.yaml").read_text("utf-8"))
+    strength = settings["schedule"] if "schedule" in settings else f"keep={settings['keep']}"
+    (label,) = {label for _, label in measured() if label.startswith(settings["name"]) and label.endswith(strength)}
+    return label
+
+
+def test_methods_at_equal_speed_are_the_reports():
+    means, by_task = tables("Equal speed")
     report = measured()
+    assert {label_of(row["method"]) for row in means} == {label for task, label in report if task == "mean_of_tasks"}
+    for row in means:
+        of = report["mean_of_tasks", label_of(row["method"])]
+        for title in row.keys() - {"method", "pruned"}:
+            values = [of.get(MEANS[title] + end) for end in ("", "_low", "_high")]
+            shown(row[title], [float(value) for value in values if value])
     assert [row["task"] for row in by_task] == list(TASKS)
     for row in by_task:
         for title in row.keys() - {"task", "records"}:
-            of = report[TASKS[row["task"]], METHODS[title]]
-            shown(row[title], [float(of["score"])] + ([] if title == "baseline" else [float(of["ttft_speedup"])]))
-            assert ("(floor)" in row[title]) == (of["score_note"] == "floor")
+            of = report[TASKS[row["task"]], label_of(title)]
+            shown(row[title], [float(of["score"])])
             assert row["records"] == of["records"]
-    assert means_shown(means) == list(MEANS)
 
 
 def test_the_readmes_own_table_is_the_reports():
     (means,) = tables("LazyLLM and LazyBench", "README.md")
-    shown_there = means_shown(means)
-    assert shown_there == [what for what in MEANS if what in shown_there]
-    assert {"score", "TTFT speedup", "decode step speedup", "generation speedup"} <= set(shown_there)
-
-
-def means_shown(means: list[dict[str, str]]) -> list[str]:
-    """The measures that a table of means over the tasks shows, after asserting that its numbers are the report's."""
     report = measured()
-    (first,) = means[0].keys() - METHODS.keys()
     for row in means:
-        what = row[first].partition(" (baseline")[0]
-        for title in row.keys() & METHODS.keys():
-            value = report["mean_of_tasks", METHODS[title]].get(MEANS[what], "")
+        for title in row.keys() - {"method", "pruned"}:
+            value = report["mean_of_tasks", label_of(row["method"])].get(MEANS[title])
             shown(row[title], [float(value)] if value else [])
-        if what == "score":
-            shown(row[first], [float(report["mean_of_tasks", "baseline"]["score"])])
-    return [row[first].partition(" (baseline")[0] for row in means]
+
+
+def test_what_is_said_of_two_methods_at_equal_speed_is_the_reports():
+    (of,) = pd.read_csv(REPORT / "paired.csv").to_dict("records")
+    (said,) = re.findall(r"^Paired.*?\n\n", (RESULTS / "README.md").read_text("utf-8"), re.S | re.M)
+    ratio, lower, records, *_ = numbers(said)
+    assert ratio == pytest.approx(1 / of["kl_ratio"], abs=0.005)
+    assert (lower, records) == (of["kl_records"] - of["records_first_lower_kl"], of["kl_records"])
+    assert of["kl_p_holm"] < 0.001
+    assert "p < 0.001" in said
+    difference = [of["score_difference" + end] for end in ("", "_low", "_high")]
+    shown(said.split("static pruning's score")[1].partition(")")[0], difference)
 
 
 def test_the_speed_table_is_its_file():

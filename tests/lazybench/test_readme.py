@@ -352,7 +352,7 @@ def test_every_run_named_there_has_settings_that_fit(lazybench, monkeypatch, pla
 def test_every_other_command_named_there_runs(run, lazybench, monkeypatch, tmp_path, places):
     monkeypatch.setattr("lazybench.report.figures.FIGURES", ())
     monkeypatch.chdir(tmp_path)
-    shutil.copytree(ROOT / "results/smollm2_135m_cpu/records", "results/smollm2_135m_cpu/records")
+    shutil.copytree(ROOT / "results/equal_speed/records", "results/equal_speed/records")
     code, _, err = run("method=baseline", "data.limit=1", "timing.warmup=0", output="results/runs")
     assert code == 0, err
     (folder,) = folders(tmp_path / "results" / "runs")
