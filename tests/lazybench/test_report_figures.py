@@ -110,6 +110,16 @@ def test_each_figure_says_n_prompt_length_model_and_device(tmp_path):
             assert "(Q4_1, 4-bit weights, in bfloat16)" in said
 
 
+def test_figure_1_counts_the_records_that_were_timed(tmp_path):
+    rows = rows_of(TASK, 4)
+    untimed = dict.fromkeys(("ttft_s", "generation_s", "decode_step_s"))
+    rows = [row if place % 3 == 0 else row | untimed for place, row in enumerate(rows)]
+    write_run(tmp_path, "baseline", rows)
+    with style.styled():
+        said = whole(figure1.draw(read(tmp_path)))
+    assert "; n=4;" in said
+
+
 def test_readers_names_stand_in_figures(tmp_path):
     for method in (*TITLES, LONG, "cash$_back$"):
         for place in (0, 1):

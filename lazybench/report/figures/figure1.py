@@ -42,8 +42,10 @@ def draw(block: Block) -> Figure | None:
     """One bar a task, one for all of them, and the paper's; ratios of means over records that were not disturbed."""
     rows = [row for row in block.rows if row.method == "baseline"]
     bars: list[_Bar] = []
+    counts: list[int] = []  # records with times, of each row
     for row in rows:
         records = undisturbed(ran(pd.concat([run.records for run in row.runs]))).dropna(subset=["decode_step_s"])
+        counts.append(len(records))
         under = f" [{row.conditions}]" if len(rows) > 1 else ""
         for task, members in block.tasks().items():
             of = records[records["dataset"].isin(members)]
@@ -92,7 +94,7 @@ def draw(block: Block) -> Figure | None:
     axes.set_yticks(places, names, linespacing=0.95)
     axes.tick_params(axis="y", length=0)
     axes.grid(visible=False, axis="y")
-    below(figure, of_rows(block, rows))
+    below(figure, of_rows(block, rows, counts))
     return figure
 
 
