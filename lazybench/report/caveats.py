@@ -157,7 +157,8 @@ def _timed(block: Block) -> list[str]:
     for row in block.rows:
         for every in {(run.settings.get("timing") or {}).get("every", 1) for run in row.runs} - {1}:
             found.setdefault(every, []).append(row.label)
-    return [f"times are of one record in {every}, all else is of all: {', '.join(of)}" for every, of in found.items()]
+    taken = "times, and identical tokens and answers, are of one record in"
+    return [f"{taken} {every}, all else is of all: {', '.join(of)}" for every, of in found.items()]
 
 
 def _disturbed(block: Block) -> list[str]:
