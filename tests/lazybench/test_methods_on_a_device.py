@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -58,7 +58,8 @@ def bench(tiny_model, tokenizer):
         method, loaded = build_method(settings), load_model(model)
         method.prepare(loaded)
         records = load_records(DATASET, DATA, tokenizer)
-        return Bench(Job(config, FACTS, [DATASET], method, tokenizer, records, {}), loaded), records
+        met = {"model": asdict(model), "weights": "tiny"}
+        return Bench(Job(config, FACTS, [DATASET], method, tokenizer, records, met), loaded), records
 
     return make
 
