@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from lazybench.data.facts import datasets_of, english, task_names, tasks
-from lazybench.report.labels import METHODS, label, short, stages, strength_order, titled
+from lazybench.report.labels import METHODS, label, short, stages, strength_order
 from lazybench.report.run_data import Run
 
 # What runs must share for their numbers to be compared, besides model and data.
@@ -30,11 +30,6 @@ class Row:
     label: str
     conditions: str
     runs: tuple[Run, ...]
-
-    @property
-    def title(self) -> str:
-        """The label for figures, with the title that readers know the method by."""
-        return titled(self.runs[0], self.label)
 
 
 @dataclass(frozen=True)

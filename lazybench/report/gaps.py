@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from lazybench.report.blocks import Block, Row
 from lazybench.report.cells import part_of
 from lazybench.report.commands import again, like
-from lazybench.report.labels import METHODS, is_calibrated
+from lazybench.report.labels import METHODS, is_calibrated, title_of
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ def _to_run(block: Block, here: bool) -> Iterator[tuple[str, str]]:
         free = [run for row in rows if not any(map(is_calibrated, row.runs)) for run in row.runs]
         if method not in METHODS and not free:
             continue
-        what = f"{method}: no run" + (f" of {', '.join(named)}" if named else "")
+        what = f"{title_of(method)}: no run" + (f" of {', '.join(named)}" if named else "")
         words = [f"task={','.join(named or ['all'])}", *(["-m"] if len(named) > 1 else [])]
         if free:
             yield what, like(max(free, key=lambda run: len(run.datasets)), words, here, own_method=True)

@@ -17,7 +17,7 @@ METHODS = ("baseline", "random_drop", "static_pruning", "prompt_compression", "l
 METHOD_DEFAULTS = {"repeats": 1, "importance": "eq1"}
 _LONGEST = 40  # characters of a setting in a label
 _STRENGTHS = ("schedule", "layer", "keep", "scope", "ratio")
-# What a reader of figures knows the methods, models and data by.
+# What a reader knows the methods, models and data by.
 _METHOD_TITLES = {
     "prompt_compression": "Selective Context",
     "prompt_compression_record": "Selective Context, whole record",
@@ -43,7 +43,7 @@ TASKS = {
 
 
 def label(run: Run) -> str:
-    """The method and its settings, e.g. `lazyllm 10:0.7,20:0.5` or `static_pruning layer=8 keep=0.7`.
+    """The method and its settings, e.g. `LazyLLM 10:0.7,20:0.5` or `static pruning layer=8 keep=0.7`.
 
     Settings that say how strongly it prunes, and what, are always there, others where they are not the named config's.
     """
@@ -51,7 +51,7 @@ def label(run: Run) -> str:
     if is_calibrated(run):
         words = [f"calibrated for {run.settings['method'].get('budget')}"]
         words += [f"[on {run.calibrated_on} records it was calibrated on]"] if run.calibrated_on else []
-    return " ".join([own_title(run) or run.method, *words])
+    return " ".join([method_title(run), *words])
 
 
 def strength(run: Run) -> dict[str, str]:
@@ -66,34 +66,24 @@ def strength(run: Run) -> dict[str, str]:
     return {key: str(value) if key == "schedule" else short(_text(value)) for key, value in shown.items()}
 
 
-def own_title(run: Run) -> str:
-    """What the method itself wants to be called; empty where it says nothing."""
-    title = _appearance(run).get("label")
-    return " ".join(title.split()) if isinstance(title, str) else ""
-
-
 def method_title(run: Run) -> str:
-    """What a reader of figures knows the method by: what it wants to be called, else what its name says."""
-    return own_title(run) or title_of(run.method)
-
-
-def titled(run: Run, label: str) -> str:
-    """A label of the run's, with the title that readers of figures know the method by."""
-    return method_title(run) + label.removeprefix(own_title(run) or run.method)
+    """What a reader knows the method by: what it wants to be called, else what its name says."""
+    title = _appearance(run).get("label")
+    return " ".join(title.split()) if isinstance(title, str) and title.strip() else title_of(run.method)
 
 
 def title_of(method: str) -> str:
-    """What a reader of figures knows a method of this name by: its name as words where LazyBench does not have it."""
+    """What a reader knows a method of this name by: its name as words where LazyBench does not have it."""
     return _METHOD_TITLES.get(method) or method.replace("_", " ").strip() or method
 
 
 def model_title(name: str) -> str:
-    """What a reader of figures knows a model by; its name as it is where LazyBench has no config of it."""
+    """What a reader knows a model by; its name as it is where LazyBench has no config of it."""
     return _MODEL_TITLES.get(name, name)
 
 
 def data_title(name: str) -> str:
-    """What a reader of figures knows data by; its name as it is where LazyBench has no config of it."""
+    """What a reader knows data by; its name as it is where LazyBench has no config of it."""
     return _DATA_TITLES.get(name, name)
 
 

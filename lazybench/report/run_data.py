@@ -108,6 +108,8 @@ class Run:
         """Number of its records of one dataset once it is finished, failed ones included; None if it is not known."""
         if self.finished:
             return int((self.records["dataset"] == dataset).sum())
+        if "records_of" in self.settings:
+            return self.settings["records_of"].get(dataset, 0)
         known = [self.settings["data"].get("limit"), self.facts[dataset].records]
         if self.settings["data"].get("source") == "sample":
             known = known[:1]

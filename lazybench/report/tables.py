@@ -23,7 +23,7 @@ from lazybench.report.blocks import Block
 from lazybench.report.caveats import floors, notes
 from lazybench.report.cells import NO_RUN, Cell, Part, cell, part_of, together
 from lazybench.report.intervals import NOTE
-from lazybench.report.labels import task_title
+from lazybench.report.labels import task_title, title_of
 
 MEAN = "mean_of_tasks"
 
@@ -226,7 +226,7 @@ def _missing(spec: Spec, lines: Sequence[Line], not_run: dict[str, list[str]]) -
     for method, tasks in sorted(not_run.items(), key=lambda found: bool(found[1])):
         if method not in spec.skip:
             where = " on " + ", ".join(map(task_title, tasks)) if tasks else ""
-            said.setdefault(f"not run{where}", []).append(method)
+            said.setdefault(f"not run{where}", []).append(title_of(method))
     for of in spec.measures if lines else ():
         if absent(lines, of):
             said.setdefault(of.absent, []).append(of.title)

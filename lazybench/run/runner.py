@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -57,7 +58,8 @@ def _run(job: Job, sources: Sources, state: StateFile) -> Path:
         shown |= {"appearance": job.method.appearance} if job.method.appearance else {}
         model = load_model(config.model)
         job.method.prepare(model)
-        with folder.opened({**job.settings, "command": command_of(config)}, {**where, **shown}):
+        about = {"records_of": dict(Counter(record.dataset for record in job.records)), "command": command_of(config)}
+        with folder.opened({**job.settings, **about}, {**where, **shown}):
             state.running(folder.path, len(job.own))
             scores = _complete(folder, Bench(job, model), job)
     else:

@@ -123,7 +123,7 @@ def test_part_of_longbench_is_all_there_is(run, lazybench, tmp_path):
     assert "not there: narrativeqa, qasper" in out
     code, out, err = lazybench("report", f"runs={tmp_path / 'runs'}", f"out={tmp_path / 'report'}")
     assert code == 0, err
-    assert "lazyllm: no run\n" in out
+    assert "LazyLLM: no run\n" in out
     table = (tmp_path / "report/table1.md").read_text()
     for task, count in (("Few-shot learning", 3), ("Code completion", 2)):
         assert re.search(rf"^\| {task} \| baseline \|.*\| 1 \(1 of {count} datasets\) \|$", table, re.MULTILINE)
@@ -132,6 +132,16 @@ def test_part_of_longbench_is_all_there_is(run, lazybench, tmp_path):
     code, out, _ = run(*there, "task=all")
     assert code == 0
     assert "finished earlier" not in out
+
+
+def test_unfinished_runs_count_the_records_that_there_are(run, lazybench, tmp_path):
+    write_records(tmp_path / "records", ("lcc", "repobench-p"), count=2)
+    there = ("method=baseline", "task=code", "data=longbench", f"data.root={tmp_path / 'records'}", *QUICK)
+    code, _, err = run(*there, "shard=1/2")
+    assert code == 0, err
+    code, _, err = lazybench("report", f"runs={tmp_path / 'runs'}", f"out={tmp_path / 'report'}")
+    assert code == 0, err
+    assert "unfinished: 2 of 4" in (tmp_path / "report/table1.md").read_text()
 
 
 def test_where_configs_and_records_lie_decides_nothing(own_run, lazybench, mine, tmp_path):
@@ -202,16 +212,16 @@ def test_tables_show_the_tasks_that_are_there(own_run, missing, tmp_path):
     suggested = missing()
     table = (tmp_path / "results/report/table1.md").read_text()
     for task, count in (("my_group", 2), ("my_alone", 1)):
-        assert re.search(rf"^\| {task} \| last_tokens tokens=50 \|.*\| {count} \|$", table, re.MULTILINE)
+        assert re.search(rf"^\| {task} \| last tokens tokens=50 \|.*\| {count} \|$", table, re.MULTILINE)
     assert "my_group: my_qa (qa_f1), my_sum (rouge); my_alone (qa_f1)" in table
     assert "Summarization" not in table
-    methods = ("baseline", "random_drop", "static_pruning", "prompt_compression", "lazyllm")
+    methods = ("baseline", "random drop", "static pruning", "Selective Context", "LazyLLM")
     assert {f"{method}: no run" for method in methods} < suggested.keys()
 
 
 def test_suggestions_for_files_name_no_folder_of_this_machine(own_run, missing, tmp_path):
     own_run("task=my_qa")
-    said = missing()["last_tokens: no run of my_alone, my_sum"]
+    said = missing()["last tokens: no run of my_alone, my_sum"]
     assert f"--config-dir '{tmp_path}/my configs'" in said
     for path in (tmp_path / "results/report").rglob("*"):
         if path.suffix in (".json", ".html", ".md", ".csv", ".tex"):
@@ -240,10 +250,10 @@ def test_what_a_report_suggests_for_ones_own_method_works(own_run, lazybench, mi
     words = (f"runs={tmp_path / 'out put'}", f"out={tmp_path / 'report'}")
     (tmp_path / "other").mkdir()
     monkeypatch.chdir(tmp_path / "other")  # the commands say where everything is
-    suggested = {what: said for what, said in missing(*words).items() if what.startswith("last_tokens")}
+    suggested = {what: said for what, said in missing(*words).items() if what.startswith("last tokens")}
     assert suggested.keys() == {
-        "last_tokens tokens=40: unfinished, 1 records so far",
-        "last_tokens: no run of my_sum",
+        "last tokens tokens=40: unfinished, 1 records so far",
+        "last tokens: no run of my_sum",
     }
     follow(lazybench, suggested, missing, *words)
     methods = {path.parents[1].name for path in (tmp_path / "out put").rglob("config.yaml")}
@@ -271,5 +281,5 @@ def test_what_a_report_suggests_for_a_model_given_by_its_path_works(lazybench, m
     suggested = {what: said for what, said in missing().items() if not what.startswith("figure")}
     shutil.rmtree(tmp_path / "results/runs/my-weights/longbench/lazyllm")
     suggested = missing() | suggested
-    assert "lazyllm: no run" in suggested
+    assert "LazyLLM: no run" in suggested
     follow(lazybench, {what: said for what, said in suggested.items() if "figure" not in what}, missing)

@@ -447,7 +447,7 @@ def test_the_scopes_are_two_rows(run, lazybench, tmp_path):
     code, _, err = lazybench("report", f"runs={runs}", f"out={tmp_path / 'report'}")
     assert code == 0, err
     page = (tmp_path / "report" / "report.html").read_text()
-    for label in ("prompt_compression scope=prompt ratio=0.5", "prompt_compression_record scope=record ratio=0.5"):
+    for label in ("Selective Context scope=prompt ratio=0.5", "Selective Context, whole record scope=record ratio=0.5"):
         assert label in page
 
 

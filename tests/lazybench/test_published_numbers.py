@@ -14,6 +14,7 @@ import yaml
 from lazybench.calibration import answers, frontier
 from lazybench.calibration.folder import read_records
 from lazybench.cli.report import main
+from lazybench.report.labels import title_of
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "results"
@@ -101,12 +102,13 @@ def label_of(title: str) -> str:
     name, speed = title.split(", ")
     settings = yaml.safe_load((RESULTS / "matched/method" / f"{METHODS[name]}_{speed}.yaml").read_text("utf-8"))
     strength = settings["schedule"] if "schedule" in settings else f"keep={settings['keep']}"
-    (label,) = {label for _, label in measured() if label.startswith(settings["name"]) and label.endswith(strength)}
+    called = f"{title_of(settings['name'])} "
+    (label,) = {label for _, label in measured() if label.startswith(called) and label.endswith(strength)}
     return label
 
 
 def test_methods_at_equal_speed_are_the_reports():
-    means, by_task = tables("Equal speed")
+    means, by_task, _ = tables("Equal speed")
     report = measured()
     assert {label_of(row["method"]) for row in means} == {label for task, label in report if task == "mean_of_tasks"}
     for row in means:
@@ -123,24 +125,42 @@ def test_methods_at_equal_speed_are_the_reports():
 
 
 def test_the_readmes_own_table_is_the_reports():
-    (means,) = tables("LazyLLM and LazyBench", "README.md")
+    (methods,) = tables("LazyLLM and LazyBench", "README.md")
     report = measured()
-    for row in means:
-        for title in row.keys() - {"method", "pruned"}:
-            value = report["mean_of_tasks", label_of(row["method"])].get(MEANS[title])
-            shown(row[title], [float(value)] if value else [])
+    for row in methods:
+        for title in row.keys() - {"method"}:
+            measure, _, speed = title.partition(", ")
+            if row[title] != "-":
+                label = label_of(row["method"] if row["method"] == "unmodified" else f"{row['method']}, {speed}")
+                shown(row[title], [float(report["mean_of_tasks", label][MEANS[measure]])])
 
 
 def test_what_is_said_of_two_methods_at_equal_speed_is_the_reports():
-    (of,) = pd.read_csv(REPORT / "paired.csv").to_dict("records")
-    (said,) = re.findall(r"^Paired.*?\n\n", (RESULTS / "README.md").read_text("utf-8"), re.S | re.M)
-    ratio, lower, records, *_ = numbers(said)
-    assert ratio == pytest.approx(1 / of["kl_ratio"], abs=0.005)
-    assert (lower, records) == (of["kl_records"] - of["records_first_lower_kl"], of["kl_records"])
-    assert of["kl_p_holm"] < 0.001
-    assert "p < 0.001" in said
-    difference = [of["score_difference" + end] for end in ("", "_low", "_high")]
-    shown(said.split("static pruning's score")[1].partition(")")[0], difference)
+    *_, said = tables("Equal speed")
+    report = {(row.first, row.second): row for row in pd.read_csv(REPORT / "paired.csv").itertuples()}
+    report |= {(second, first): turned(row) for (first, second), row in report.items()}
+    pairs = {(label_of(row["method"]), label_of(row["against"])): row for row in said}
+    assert pairs.keys() == {pair for pair in report if pair[0].startswith("LazyLLM+ ")}
+    for pair, row in pairs.items():
+        of = report[pair]
+        shown(row["KL, of the other's"], [of.kl_ratio])
+        assert numbers(row["lower KL on"]) == [of.records_first_lower_kl, of.kl_records]
+        if row["p"] == "< 0.001":
+            assert of.kl_p_holm < 0.001
+        else:
+            shown(row["p"], [of.kl_p_holm])
+        shown(row["score difference"], [of.score_difference, of.score_difference_low, of.score_difference_high])
+
+
+def turned(row):
+    """A pair of methods, the other one first."""
+    return row._replace(
+        kl_ratio=1 / row.kl_ratio,
+        records_first_lower_kl=row.kl_records - row.records_equal_kl - row.records_first_lower_kl,
+        score_difference=-row.score_difference,
+        score_difference_low=-row.score_difference_high,
+        score_difference_high=-row.score_difference_low,
+    )
 
 
 def test_the_speed_table_is_its_file():

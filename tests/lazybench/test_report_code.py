@@ -10,7 +10,7 @@ from lazybench.report.caveats import warnings
 from lazybench.report.reading import find
 
 TASK = ("hotpotqa", "2wikimqa", "musique")
-LAZY = "lazyllm 10:0.7,20:0.5"
+LAZY = "LazyLLM 10:0.7,20:0.5"
 
 
 @pytest.fixture
@@ -65,9 +65,9 @@ def test_different_commits_are_told_with_their_rows(add, block):
     add("static_pruning", commit="08229ba4e09e")
     assert warnings(block()) == [
         "llama2_7b on longbench: rows from different commits, whose code may differ: 08229ba4e09e (baseline, "
-        f"static_pruning layer=4 keep=0.5); 195e72d1f9dd with uncommitted changes ({LAZY})"
+        f"static pruning layer=4 keep=0.5); 195e72d1f9dd with uncommitted changes ({LAZY})"
     ]
-    assert [row.label for row in block().rows] == ["baseline", "static_pruning layer=4 keep=0.5", LAZY]
+    assert [row.label for row in block().rows] == ["baseline", "static pruning layer=4 keep=0.5", LAZY]
 
 
 @pytest.mark.parametrize(("commit", "told"), [("08229ba4e09e", False), (None, False), ("08229ba4e09e+", True)])

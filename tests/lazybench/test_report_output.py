@@ -99,7 +99,8 @@ def test_the_page_loads_nothing(everything):
 
 def test_what_settings_say_is_text_on_the_page(tmp_path):
     settings = {"schedule": "<script>alert(1)</script>"}
-    write_run(tmp_path / "runs", "odd|_&", rows_of(TASK), method=settings)
+    environment = {"appearance": {"label": "odd|_&"}}
+    write_run(tmp_path / "runs", "odd", rows_of(TASK), method=settings, environment=environment)
     main([f"runs={tmp_path / 'runs'}", f"out={tmp_path / 'out'}"])
     assert "<script" not in (tmp_path / "out/report.html").read_text("utf-8")
     assert r"odd\|_&" in (tmp_path / "out/table1.md").read_text("utf-8")

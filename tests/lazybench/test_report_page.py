@@ -137,7 +137,7 @@ def test_a_runs_entry_has_its_schedule_in_words_and_the_command(report, tmp_path
     html = report()
     runs = html[html.index("<h3>Runs</h3>") :]
     first, second = runs.split("<details><summary><strong>")[1:]
-    assert first.startswith("static_pruning layer=4 keep=0.5</strong>: Multi-document QA, 6 records, unfinished, 2026")
+    assert first.startswith("static pruning layer=4 keep=0.5</strong>: Multi-document QA, 6 records, unfinished, 2026")
     assert ("Settings", "layer = 4, keep = 0.5") in terms(first)
     words = "after 33% of the layers keep 70%, after layer 20 keep 50% of the prompt&#x27;s tokens"
     assert ("Schedule", f"33%:0.7,20:0.5: {words}") in terms(second)

@@ -19,7 +19,7 @@ from lazybench.report.paired import compare, holm
 from lazybench.report.reading import find
 
 DATASETS = ("hotpotqa", "musique")
-LAZY, STATIC, DROP = "lazyllm 10:0.7,20:0.5", "static_pruning layer=4 keep=0.5", "random_drop keep=0.5"
+LAZY, STATIC, DROP = "LazyLLM 10:0.7,20:0.5", "static pruning layer=4 keep=0.5", "random drop keep=0.5"
 FILES = ("paired.md", "paired.csv", "paired.tex")
 
 
@@ -108,12 +108,10 @@ def test_a_pair_that_differs(add, pairs):
 
 
 def test_p_is_corrected_for_all_pairs_of_the_block(add, pairs):
-    kl = {
-        name: divergences(10, mean, seed)
-        for seed, (name, mean) in enumerate([(LAZY, 0.02), (STATIC, 0.03), (DROP, 0.06)])
-    }
-    for name, values in kl.items():
-        add(name.split()[0], rows_with(values))
+    means = {LAZY: ("lazyllm", 0.02), STATIC: ("static_pruning", 0.03), DROP: ("random_drop", 0.06)}
+    kl = {label: divergences(10, mean, seed) for seed, (label, (_, mean)) in enumerate(means.items())}
+    for label, (method, _) in means.items():
+        add(method, rows_with(kl[label]))
     found = {(pair.first, pair.second): pair.divergence for pair in pairs()}
     assert list(found) == [(DROP, STATIC), (DROP, LAZY), (STATIC, LAZY)]
     plain = {both: wilcoxon(kl[both[0]].ravel(), kl[both[1]].ravel()).pvalue for both in found}

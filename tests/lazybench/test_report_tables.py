@@ -11,7 +11,7 @@ from lazybench.cli.report import main
 from lazybench.data.facts import datasets_of, load_facts, tasks
 
 TASK = ("hotpotqa", "2wikimqa", "musique")
-LAZY = "lazyllm 10:0.7,20:0.5"
+LAZY = "LazyLLM 10:0.7,20:0.5"
 EVERY = {task: datasets_of(task, load_facts()) for task in tasks()}
 
 UNTRACED = "; not traced: KL of next token (nats), KL of first token (nats)"
@@ -100,7 +100,7 @@ def test_seeds_count_as_one_record_each(runs, made):
     rows = [row("hotpotqa", number, new_tokens=2, repeats=seeds) for number in (1, 1, 2)]
     write_run(runs, "random_drop", rows, task="hotpotqa")
     tables = made()
-    label = "random_drop keep=0.5"
+    label = "random drop keep=0.5"
     answers = line(tables["fidelity"], label)
     assert values(answers, "records", "identical_answers") == pytest.approx([2, 100 / 6], rel=1e-5)
     assert values(line(tables["table2"], label), "generation_speedup") == [1.5]
@@ -116,11 +116,11 @@ def test_missing_cells_say_why(runs, made, capsys):
     tables = made()
     one = line(tables["table1"])
     assert (one["score"], one["score_missing"], one["records"]) == ("", "unfinished: 2 of 600", "2")
-    one = line(tables["table1"], "static_pruning layer=4 keep=0.5")
+    one = line(tables["table1"], "static pruning layer=4 keep=0.5")
     assert (one["score_missing"], one["failed"]) == ("failed: 12 of 12", "12")
-    one = line(tables["table1"], "prompt_compression ratio=0.5")
+    one = line(tables["table1"], "Selective Context ratio=0.5")
     assert (one["ttft_speedup_missing"], one["score"], one["datasets"]) == ("not timed", "50", "1")
-    one = line(tables["fidelity"], "prompt_compression ratio=0.5")
+    one = line(tables["fidelity"], "Selective Context ratio=0.5")
     assert (one["first_token_kl_missing"], one["identical_answers_missing"]) == ("not traced", "not paired")
     assert "random_drop" not in {one["method"] for one in tables["table1"]}
     told = capsys.readouterr().out
@@ -159,7 +159,7 @@ def test_runs_under_other_conditions_stay_apart(runs, made, capsys, tmp_path):
     write_run(runs, "lazyllm", rows_of(TASK), digest="a")
     write_run(runs, "lazyllm", rows_of(TASK, seed=1), digest="b", environment={"dtype": "float32"})
     write_run(runs, "lazyllm", rows_of(TASK, 2), digest="c", data={"limit": 2})
-    labels = {one["label"] for one in made()["table1"] if one["label"].startswith("lazyllm 10")}
+    labels = {one["label"] for one in made()["table1"] if one["label"].startswith("LazyLLM 10")}
     assert labels == {
         f"{LAZY} [dtype={dtype}, data.limit={limit}]"
         for dtype, limit in (("bfloat16", None), ("float32", None), ("bfloat16", 2))
@@ -175,9 +175,9 @@ def test_runs_under_other_conditions_stay_apart(runs, made, capsys, tmp_path):
 def test_a_second_run_of_the_same_is_a_row_of_its_own(runs, made, capsys):
     write_run(runs, "lazyllm", rows_of(TASK), digest="a")
     write_run(runs, "lazyllm", rows_of(["hotpotqa"]), task="hotpotqa", digest="b")
-    labels = {one["label"] for one in made()["table1"] if one["label"].startswith("lazyllm 10")}
+    labels = {one["label"] for one in made()["table1"] if one["label"].startswith("LazyLLM 10")}
     assert labels == {f"{LAZY} #a", f"{LAZY} #b"}
-    assert "more than one run of lazyllm 10:0.7,20:0.5 covers the same dataset" in capsys.readouterr().out
+    assert "more than one run of LazyLLM 10:0.7,20:0.5 covers the same dataset" in capsys.readouterr().out
 
 
 def test_other_answers_of_the_unmodified_model_are_told(runs, made, capsys):
@@ -235,8 +235,8 @@ def test_tables_hold_what_was_run_and_one_line_says_what_was_not(runs, made, tmp
         assert not [row for row in rows if all(cell.startswith("—") for cell in row[2:-1])]
         assert not [title for place, title in enumerate(header) if all(row[place].startswith("—") for row in rows)]
         (missing,) = [line for line in text.splitlines() if line.startswith("Not run")]
-        assert missing.startswith("Not run: random_drop, static_pruning, prompt_compression; not run on")
-        assert missing.endswith(f"; not run on {elsewhere}: lazyllm{untraced}")
+        assert missing.startswith("Not run: random drop, static pruning, Selective Context; not run on")
+        assert missing.endswith(f"; not run on {elsewhere}: LazyLLM{untraced}")
         assert missing in (tmp_path / "report/report.html").read_text("utf-8")
         assert f"% {missing}\n" in (tmp_path / f"report/{name}.tex").read_text("utf-8")
 
@@ -361,7 +361,7 @@ def test_where_every_method_scores_0_nothing_is_shown(runs, made, tmp_path):
     table = made()["table1"]
     one = line(table, task="synthetic")
     assert (one["score"], one["score_low"], one["score_note"]) == ("0", "", "floor")
-    assert line(table, "random_drop keep=0.5")["score_note"] == ""
+    assert line(table, "random drop keep=0.5")["score_note"] == ""
     text = (tmp_path / "report/table1.md").read_text("utf-8")
     assert "0.00 (floor)" in text
     assert "floor: every method scores 0 on every record of passage_count, passage_retrieval_en" in text

@@ -14,7 +14,7 @@ from lazybench.report.averages import ran
 from lazybench.report.blocks import Block, conditions
 from lazybench.report.figures.footer import of_rows
 from lazybench.report.figures.style import COLUMN, PAGE, TEXT, below, canvas, wrapped
-from lazybench.report.labels import label, titled
+from lazybench.report.labels import label
 from lazybench.report.run_data import Run
 
 CAPTION = (
@@ -93,7 +93,7 @@ def _title(block: Block, run: Run) -> str:
     """The method and its settings, and conditions in which runs differ beside the length, which no prompt is cut to."""
     of = conditions(run)
     apart = [key for key in block.differing if key in of and key not in ("data.tokens", "model.limit")]
-    return titled(run, label(run)) + (f" [{', '.join(f'{key}={of[key]}' for key in apart)}]" if apart else "")
+    return label(run) + (f" [{', '.join(f'{key}={of[key]}' for key in apart)}]" if apart else "")
 
 
 def _panel(axes: Axes, title: str, scores: pd.DataFrame, floor: np.ndarray) -> AxesImage:

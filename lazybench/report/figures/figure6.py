@@ -43,7 +43,7 @@ def draw(block: Block) -> Figure | None:
     baselines = [row for row in block.rows if row.method == "baseline" and _score(row, members)]
     for row in baselines:
         level = _score(row, members)
-        axes.axhline(level.value, color=BLACK, linestyle=":", linewidth=1, label=row.title)
+        axes.axhline(level.value, color=BLACK, linestyle=":", linewidth=1, label=row.label)
     every = [layer for points in lines.values() for layer, _ in points]
     beside = (max(every) - min(every)) / 100  # or one keep's interval hides another's
     for place, (keep, under) in enumerate(sorted(lines, key=lambda key: (-key[0], key[1]))):

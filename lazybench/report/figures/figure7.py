@@ -46,7 +46,7 @@ def draw(block: Block) -> Figure | None:
         below_it = 2 * (place // columns) + 1
         upper, strip = (panels[at][place % columns] for at in (below_it - 1, below_it))
         _panel(upper, strip, runs, looks)
-        upper.set_title(wrapped(f"{row.title}, n={records[place]}", width / columns - 0.45, TEXT))
+        upper.set_title(wrapped(f"{row.label}, n={records[place]}", width / columns - 0.45, TEXT))
         if place % columns == 0:
             upper.set_ylabel("prompt tokens\nused so far (%)")
             strip.set_ylabel("records")
