@@ -10,11 +10,13 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import yaml
+from scipy.stats import wilcoxon
 
 from lazybench.calibration import answers, frontier
 from lazybench.calibration.folder import read_records
 from lazybench.cli.report import main
 from lazybench.report.labels import title_of
+from lazybench.report.paired import holm
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "results"
@@ -27,6 +29,14 @@ METHODS = {
     "FastKV": "fastkv",
     "LazyLLM": "lazyllm",
     "`lazyllm+`": "lazyllm+",
+}
+SECOND = {
+    "unmodified": "baseline",
+    "static pruning": "static_pruning_3x",
+    "GemFilter": "gemfilter_3x",
+    "FastKV": "fastkv_3x",
+    "`lazyllm+`, nothing revived": "lazyllm+_3x_unrevived",
+    "`lazyllm+`": "lazyllm+_3x",
 }
 TASKS = {
     "single-document QA": "single_doc_qa",
@@ -83,6 +93,14 @@ def shown(cell: str, values: list[float]) -> None:
     for text, value in zip(written, values, strict=True):
         digits = len(text.partition(".")[2])
         assert float(text) == pytest.approx(round(value, digits), abs=10**-digits * 0.51), (cell, values)
+
+
+def shown_p(cell: str, value: float) -> None:
+    """Assert that a cell shows a p-value, or that it is small."""
+    if cell == "< 0.001":
+        assert value < 0.001
+    else:
+        shown(cell, [value])
 
 
 def measured() -> dict[tuple[str, str], dict[str, str]]:
@@ -145,10 +163,7 @@ def test_what_is_said_of_two_methods_at_equal_speed_is_the_reports():
         of = report[pair]
         shown(row["KL, of the other's"], [of.kl_ratio])
         assert numbers(row["lower KL on"]) == [of.records_first_lower_kl, of.kl_records]
-        if row["p"] == "< 0.001":
-            assert of.kl_p_holm < 0.001
-        else:
-            shown(row["p"], [of.kl_p_holm])
+        shown_p(row["p"], of.kl_p_holm)
         shown(row["score difference"], [of.score_difference, of.score_difference_low, of.score_difference_high])
 
 
@@ -161,6 +176,29 @@ def turned(row):
         score_difference_low=-row.score_difference_high,
         score_difference_high=-row.score_difference_low,
     )
+
+
+def test_second_questions_are_their_files():
+    script = runpy.run_path(str(ROOT / "scripts/second_turn.py"))
+    means, said = tables("Second questions")
+    files = {
+        title: pd.read_csv(RESULTS / f"second_turn/{TASKS[title]}.csv") for title in {row["task"] for row in means}
+    }
+    assert len(means) == len(files) * len(SECOND)
+    for row in means:
+        of = script["table"](files[row["task"]]).astype(str).set_index("method").loc[SECOND[row["method"]]]
+        of = of.rename({"seconds to the second answer's first token": "seconds to the first token"})
+        for title in row.keys() - {"task", "method"}:
+            shown(row[title], numbers(of[title]))
+    kl = pd.concat(files.values()).pivot(index=["dataset", "_id"], columns="method", values="kl")
+    assert len(said) == len(SECOND) - 2
+    apart = {row["against"]: kl["lazyllm+_3x"] - kl[SECOND[row["against"]]] for row in said}
+    adjusted = holm([float(wilcoxon(of, zero_method="zsplit").pvalue) for of in apart.values()])
+    for row, p in zip(said, adjusted, strict=True):
+        of = apart[row["against"]]
+        shown(row["KL, of the other's"], [kl["lazyllm+_3x"].mean() / kl[SECOND[row["against"]]].mean()])
+        assert numbers(row["lower KL on"]) == [(of < 0).sum(), len(of)]
+        shown_p(row["p"], p)
 
 
 def test_the_speed_table_is_its_file():

@@ -179,7 +179,7 @@ def text_width(text: str, size: float = SMALL) -> float:
 
 
 def wrapped(text: str, width: float, size: float = SMALL) -> str:
-    """The text in lines of about the same length, no wider than so many inches; a very long word is broken."""
+    """The text in lines of about the same length, no wider than so many inches; a long word breaks, at commas first."""
     best = _filled(text, width, size)
     for narrower in np.arange(0.95, 0.5, -0.05) * width:
         tried = _filled(text, narrower, size)
@@ -193,12 +193,23 @@ def _filled(text: str, width: float, size: float) -> list[str]:
     """Lines that each hold as much as goes in."""
     lines = [""]
     for word in re.findall(r"\S+\s*|\s+", text):
-        long = text_width(word.rstrip(), size) > width
-        for piece in re.findall(".{1,8}", word) if long else [word]:
-            if lines[-1] and text_width((lines[-1] + piece).rstrip(), size) > width:
+        for piece in _pieces(word, width, size):
+            if lines[-1] and not _fits(lines[-1] + piece, width, size):
                 lines.append("")
             lines[-1] += piece
     return [line.rstrip() for line in lines]
+
+
+def _pieces(word: str, width: float, size: float) -> list[str]:
+    """The word, or what a line can hold of it where it is too long."""
+    if _fits(word, width, size):
+        return [word]
+    parts = re.findall("[^,]*,|[^,]+", word)
+    return [piece for part in parts for piece in ([part] if _fits(part, width, size) else re.findall(".{1,8}", part))]
+
+
+def _fits(line: str, width: float, size: float) -> bool:
+    return text_width(line.rstrip(), size) <= width
 
 
 def ticks_at(axes: Axes, values: Iterable[float], form: str = "{:g}") -> None:
