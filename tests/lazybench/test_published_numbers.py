@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 import re
 import runpy
 from pathlib import Path
@@ -21,6 +22,7 @@ from lazybench.report.paired import holm
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "results"
 REPORT = RESULTS / "equal_speed"
+RULER = RESULTS / "ruler"
 CALIBRATION = RESULTS / "calibration_smollm2_135m"
 METHODS = {
     "random drop": "random_drop",
@@ -113,12 +115,17 @@ def measured() -> dict[tuple[str, str], dict[str, str]]:
     return found
 
 
+def matched(title: str) -> dict:
+    """The settings of a method by its name and speed in a README, such as `static pruning, 3x`."""
+    name, speed = title.split(", ")
+    return yaml.safe_load((RESULTS / "matched/method" / f"{METHODS[name]}_{speed}.yaml").read_text("utf-8"))
+
+
 def label_of(title: str) -> str:
-    """The label of a method in the report, by its name and speed in a README, such as `static pruning, 3x`."""
+    """The label of a method in the report, by its name and speed in a README."""
     if title == "unmodified":
         return "baseline"
-    name, speed = title.split(", ")
-    settings = yaml.safe_load((RESULTS / "matched/method" / f"{METHODS[name]}_{speed}.yaml").read_text("utf-8"))
+    settings = matched(title)
     strength = settings["schedule"] if "schedule" in settings else f"keep={settings['keep']}"
     called = f"{title_of(settings['name'])} "
     (label,) = {label for _, label in measured() if label.startswith(called) and label.endswith(strength)}
@@ -201,6 +208,25 @@ def test_second_questions_are_their_files():
         shown_p(row["p"], p)
 
 
+def test_retrieval_is_what_its_records_are():
+    def key(tokens: int, settings: dict) -> tuple:
+        return tokens, settings["name"], settings.get("schedule", settings.get("keep"))
+
+    found = {}
+    for path in (RULER / "records").rglob("*.json"):
+        settings = json.loads(path.read_text("utf-8"))["settings"]
+        scores = 100 * pd.read_csv(path.with_suffix(".csv")).groupby("dataset")["score"].mean()
+        found[key(settings["data"]["tokens"], settings["method"])] = scores.to_dict() | {"mean": scores.mean()}
+    (rows,) = tables("Retrieval by depth and length")
+    for row in rows:
+        settings = {"name": "baseline"} if row["method"] == "unmodified" else matched(row["method"])
+        scores = found.pop(key(int(row["tokens"].replace(",", "")), settings))
+        assert row.keys() - {"tokens", "method"} == {title if title == "mean" else f"`{title}`" for title in scores}
+        for title, score in scores.items():
+            shown(row[title if title == "mean" else f"`{title}`"], [score])
+    assert not found
+
+
 def test_the_speed_table_is_its_file():
     (rows,) = tables("Speed")
     file = pd.read_csv(RESULTS / "speed_cpu.csv")
@@ -259,9 +285,10 @@ def test_a_calibrations_tables_follow_from_its_records(folder):
     assert text(table) == (place / scored.name.removeprefix("records_")).read_text("utf-8")
 
 
-def test_one_engine_made_all_of_a_report():
+@pytest.mark.parametrize("report", [REPORT, RULER])
+def test_one_engine_made_all_of_a_report(report):
     commits = {
-        line.strip() for path in (REPORT / "records").rglob("*.json") for line in path.open() if '"commit"' in line
+        line.strip() for path in (report / "records").rglob("*.json") for line in path.open() if '"commit"' in line
     }
     assert len(commits) == 1
     assert "+" not in commits.pop()
