@@ -98,9 +98,7 @@ def done_records(job: Job) -> int:
         return 0
     if version != RESULTS_VERSION:
         return 0
-    if isinstance(settings, dict) and job.settings["weights"] is None:
-        settings["weights"] = None  # they are out of reach here: those of the run so far count
-    if _lies(settings) != _lies(json.loads(json.dumps(job.settings))):  # other records or weights lie there now
+    if not isinstance(settings, dict) or not _decided_by(settings, json.loads(json.dumps(job.settings))):
         return 0
     retry = job.config.retry_failed
     rows = RunFolder(folder, job.shard, job.config.rerun).done()
@@ -108,9 +106,14 @@ def done_records(job: Job) -> int:
     return len(done & {record.key for record in job.own})
 
 
-def _lies(settings: Any) -> dict[str, Any]:
-    """A run's settings without its command and where its data lies; the records' own hash says which they are."""
-    return {key: value for key, value in (settings or {}).items() if key not in ("command", "data")}
+def _decided_by(settings: dict[str, Any], asked: dict[str, Any]) -> bool:
+    """Whether a run's results are those of the settings that are asked for, whatever else its settings tell of it.
+
+    Where its data lies does not matter: the records' own hash says which they are. Weights that are out of reach here
+    are taken to be those of the run so far.
+    """
+    given = {key: value for key, value in asked.items() if key != "data" and (key, value) != ("weights", None)}
+    return given == {key: settings.get(key) for key in given}
 
 
 def estimate(job: Job, model: PreTrainedModel | None, left: int) -> Estimate | None:

@@ -14,6 +14,7 @@ from support import byte_tokenizer
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from lazybench.data import sample
+from lazybench.report.labels import title_of
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "gpu_report"
 OTHERS = ("random_drop", "static_pruning", "prompt_compression")  # of the paper
@@ -82,7 +83,7 @@ def test_it_measures_all_methods_and_goes_on_where_it_stopped(weights, records, 
     assert (out / "profile.txt").read_text().strip()
     table = (out / "report" / "table1.md").read_text()
     for method in ("baseline", "lazyllm", *OTHERS):
-        assert table.count(f"| {method}") == 7, table  # a line a task, and their mean
+        assert table.count(f"| {title_of(method)} ") == 7, table  # a line a task, and their mean
     assert (
         (out / "command.txt").read_text().startswith("scripts/gpu_report --weights WEIGHTS --records RECORDS --out OUT")
     )
