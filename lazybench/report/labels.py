@@ -47,20 +47,27 @@ def label(run: Run) -> str:
 
     Settings that say how strongly it prunes, and what, are always there, others where they are not the named config's.
     """
-    words = [text if key == "schedule" else f"{key}={text}" for key, text in strength(run).items()]
-    if is_calibrated(run):
-        words = [f"calibrated for {run.settings['method'].get('budget')}"]
-        words += [f"[on {run.calibrated_on} records it was calibrated on]"] if run.calibrated_on else []
-    return " ".join([method_title(run), *words])
+    flattered = f" [on {run.calibrated_on} records it was calibrated on]" if run.calibrated_on else ""
+    return f"{method_title(run)} {setting_of(run.method, run.settings['method'])}{flattered}".strip()
+
+
+def setting_of(method: str, settings: dict[str, Any]) -> str:
+    """How strongly a method of this name prunes with these settings, e.g. `10:0.7,20:0.5` or `layer=8 keep=0.7`."""
+    if "folds" in settings:
+        return f"calibrated for {settings.get('budget')}"
+    words = _strength(method, settings).items()
+    return " ".join(text if key == "schedule" else f"{key}={text}" for key, text in words)
 
 
 def strength(run: Run) -> dict[str, str]:
     """The settings that the method's label shows, as text."""
     settings = run.settings["method"]
-    if is_calibrated(run):
-        return {"budget": str(settings.get("budget"))}
-    own = own_settings("method", settings, METHOD_DEFAULTS, run.method)
-    if not is_named("method", run.method):  # a method of the user's, whose settings all count but those that are off
+    return {"budget": str(settings.get("budget"))} if is_calibrated(run) else _strength(run.method, settings)
+
+
+def _strength(method: str, settings: dict[str, Any]) -> dict[str, str]:
+    own = own_settings("method", settings, METHOD_DEFAULTS, method)
+    if not is_named("method", method):  # a method of the user's, whose settings all count but those that are off
         own = {key: value for key, value in own.items() if value is not None and value is not False}
     shown = {key: value for key, value in settings.items() if key in _STRENGTHS or key in own}
     return {key: str(value) if key == "schedule" else short(_text(value)) for key, value in shown.items()}

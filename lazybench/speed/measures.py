@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from statistics import median
 
 import pandas as pd
@@ -17,6 +18,7 @@ from lazybench.model.decoding import Decoder
 from lazybench.model.loading import load_model, load_skeleton, load_tokenizer
 from lazybench.model.out_of_memory import ran_out
 from lazybench.model.positions import positions
+from lazybench.report.labels import setting_of
 from lazybench.run.timing import Pass
 from lazybench.speed.prompts import prompt_of
 from lazybench.speed.rate import matrix_rate, matrix_shares
@@ -55,12 +57,12 @@ def measure(config: SpeedConfig, subjects: Sequence[Subjects]) -> pd.DataFrame:
     """Time a method at every prompt length in this process, interleaved with the unmodified model.
 
     Returns:
-        one row a length: the columns of `_summary` and of `rate.matrix_shares`; `retaken` and `disturbed`, how many
-        passes were taken again and how many repeats left out since other work on the machine disturbed them;
-        `memory_mb` and `method_memory_mb`, the most that a pass allocates in prefilling and its first steps;
-        `prompt_kv_mb` and `method_prompt_kv_mb`, what keys and values take after prefilling, where that is known;
-        `matrix_rate`, operations a second of a large matrix product; and what they were measured on. Where memory runs
-        out, the shorter lengths alone.
+        one row a length: `setting`, how strongly the method prunes; the columns of `_summary` and of
+        `rate.matrix_shares`; `retaken` and `disturbed`, how many passes were taken again and how many repeats left out
+        since other work on the machine disturbed them; `memory_mb` and `method_memory_mb`, the most that a pass
+        allocates in prefilling and its first steps; `prompt_kv_mb` and `method_prompt_kv_mb`, what keys and values take
+        after prefilling, where that is known; `matrix_rate`, operations a second of a large matrix product; and what
+        they were measured on. Where memory runs out, the shorter lengths alone.
 
     Raises:
         LazyBenchError: the method cannot run on a prompt, or memory is too small for the shortest.
@@ -83,7 +85,8 @@ def measure(config: SpeedConfig, subjects: Sequence[Subjects]) -> pd.DataFrame:
                 raise LazyBenchError(message) from None
             print(f"lazybench: {message}; the shorter ones are kept", file=sys.stderr)
             break
-        about = {"model": config.model.name, "method": method, "tokens": tokens}
+        setting = setting_of(method, asdict(subjects[0].method))
+        about = {"model": config.model.name, "method": method, "setting": setting, "tokens": tokens}
         rows.append({**about, **row, "matrix_rate": rate, **matrix_shares(subject, row, rate), **settings})
     return pd.DataFrame(rows)
 

@@ -22,7 +22,8 @@ def save(measured: pd.DataFrame, table: Path) -> list[Path]:
         axes = figure.subplots()
         measured = measured.sort_values("tokens")
         tokens = measured["tokens"]
-        lines = [("unmodified", "ttft_s"), (title_of(measured["method"].iloc[0]), "method_ttft_s")]
+        method, setting = measured["method"].iloc[0], measured["setting"].iloc[0]
+        lines = [("unmodified", "ttft_s"), (f"{title_of(method)} {setting}".strip(), "method_ttft_s")]
         entries = {}
         for place, (label, column) in enumerate(lines):
             low, high = measured[f"{column}_low"], measured[f"{column}_high"]

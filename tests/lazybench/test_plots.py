@@ -53,7 +53,8 @@ def test_a_frontier_draws_every_kind_of_its_table(least, monkeypatch, tmp_path):
 
 
 def test_a_speed_plot_names_the_method_and_what_it_rests_on(monkeypatch, tmp_path):
-    columns = {"model": "smollm2_135m", "method": "prompt_compression", "repeats": 3, "weights": "bfloat16"}
+    columns = {"model": "smollm2_135m", "method": "prompt_compression", "setting": "ratio=0.5"}
+    columns |= {"repeats": 3, "weights": "bfloat16"}
     columns |= {"dtype": "bfloat16", "device": "NVIDIA A100", "tokens": [1024, 2048, 65536]}
     for name, seconds in (("ttft_s", 2.0), ("method_ttft_s", 1.0)):
         columns |= {name: seconds, f"{name}_low": 0.9 * seconds, f"{name}_high": 1.2 * seconds}
@@ -62,7 +63,7 @@ def test_a_speed_plot_names_the_method_and_what_it_rests_on(monkeypatch, tmp_pat
     assert_fit_for_print(figures[0])
     (legend,) = figures[0].legends
     names = [text.get_text() for text in legend.get_texts()]
-    assert names == ["unmodified", "Selective Context", "time of the work that is left"]
+    assert names == ["unmodified", "Selective Context ratio=0.5", "time of the work that is left"]
     assert "SmolLM2-135M-Instruct (bfloat16); median and range of n=3 repeats; NVIDIA A100" in whole(figures[0])
 
 

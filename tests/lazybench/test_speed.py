@@ -32,6 +32,7 @@ def test_each_length_has_a_row_of_consistent_ratios(speed, tmp_path):
     code, table, err = speed("eager=true")
     assert code == 0, err
     assert table["tokens"].tolist() == [64, 100]
+    assert set(table["setting"]) == {"1:0.5,2:0.5"}
     for _, row in table.iterrows():
         for name in (
             "ttft_speedup",
@@ -63,6 +64,7 @@ def test_every_method_can_be_timed(speed, method):
     code, table, err = speed(f"method={method}", *settings, "lengths=[600]")
     assert code == 0, err
     assert table["method"].tolist() == [method]
+    assert ("layer=1" in str(table["setting"].iloc[0])) == bool(settings)
     assert ("efficiency" in table) == (method in ("static_pruning", "fastkv"))
 
 
