@@ -34,7 +34,7 @@ from lazyllm import Importance, LazyLLMError, PruningSchedule
 # Where searches start besides the reference: early and even stages did well wherever they were tried.
 _STARTS = ("7%:0.65,27%:0.6,50%:0.6", "13%:0.6,27%:0.6,50%:0.6", "23%:0.6,50%:0.6", "20%:0.3,50%:0.55")
 # Parts of the importance to start from where they are searched.
-_PARTS = ({"pooling": 31}, {"queries": 32, "half_life": 8.0, "pooling": 7, "layers": 3, "first": 4, "bonus": 1.5})
+_PARTS = ({"pooling": 31}, {"queries": 32, "half_life": 8.0, "pooling": 15, "layers": 2, "first": 4, "bonus": 1.5})
 _BAR = "{desc} {percentage:3.0f}%|{bar}| {elapsed}<{remaining}{postfix}"
 
 
