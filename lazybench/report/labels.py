@@ -53,19 +53,16 @@ def label(run: Run) -> str:
 
 def setting_of(method: str, settings: dict[str, Any]) -> str:
     """How strongly a method of this name prunes with these settings, e.g. `10:0.7,20:0.5` or `layer=8 keep=0.7`."""
-    if "folds" in settings:
-        return f"calibrated for {settings.get('budget')}"
-    words = _strength(method, settings).items()
-    return " ".join(text if key == "schedule" else f"{key}={text}" for key, text in words)
+    words = strength(method, settings)
+    if _is_found(settings):
+        return f"calibrated for {words['budget']}"
+    return " ".join(text if key == "schedule" else f"{key}={text}" for key, text in words.items())
 
 
-def strength(run: Run) -> dict[str, str]:
-    """The settings that the method's label shows, as text."""
-    settings = run.settings["method"]
-    return {"budget": str(settings.get("budget"))} if is_calibrated(run) else _strength(run.method, settings)
-
-
-def _strength(method: str, settings: dict[str, Any]) -> dict[str, str]:
+def strength(method: str, settings: dict[str, Any]) -> dict[str, str]:
+    """The settings that the label of a method of this name shows, as text."""
+    if _is_found(settings):
+        return {"budget": str(settings.get("budget"))}
     own = own_settings("method", settings, METHOD_DEFAULTS, method)
     if not is_named("method", method):  # a method of the user's, whose settings all count but those that are off
         own = {key: value for key, value in own.items() if value is not None and value is not False}
@@ -148,7 +145,12 @@ def _text(value: Any) -> str:
 
 def is_calibrated(run: Run) -> bool:
     """Whether the run's schedule comes from `lazybench calibrate`."""
-    return "folds" in run.settings["method"]
+    return _is_found(run.settings["method"])
+
+
+def _is_found(settings: Mapping[str, Any]) -> bool:
+    """Whether a method of these settings is one that `lazybench calibrate` found."""
+    return "folds" in settings
 
 
 def task_title(task: str) -> str:

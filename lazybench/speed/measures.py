@@ -71,6 +71,7 @@ def measure(config: SpeedConfig, subjects: Sequence[Subjects]) -> pd.DataFrame:
     settings = {"new_tokens": config.new_tokens, "repeats": config.repeats, "weights": where["weights_format"]}
     settings |= {key: where[key] for key in ("device", "dtype", "attention", "threads", "commit")}
     method, rate = subjects[0].method.name, matrix_rate(subjects[0].decode.model)
+    about = {"model": config.model.name, "method": method, "setting": setting_of(method, asdict(subjects[0].method))}
     for subject in subjects:
         tokens = subject.prompt.ids.shape[1]
         try:
@@ -85,9 +86,8 @@ def measure(config: SpeedConfig, subjects: Sequence[Subjects]) -> pd.DataFrame:
                 raise LazyBenchError(message) from None
             print(f"lazybench: {message}; the shorter ones are kept", file=sys.stderr)
             break
-        setting = setting_of(method, asdict(subjects[0].method))
-        about = {"model": config.model.name, "method": method, "setting": setting, "tokens": tokens}
-        rows.append({**about, **row, "matrix_rate": rate, **matrix_shares(subject, row, rate), **settings})
+        shares = matrix_shares(subject, row, rate)
+        rows.append({**about, "tokens": tokens, **row, "matrix_rate": rate, **shares, **settings})
     return pd.DataFrame(rows)
 
 

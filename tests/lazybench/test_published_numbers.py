@@ -198,19 +198,21 @@ def test_second_questions_are_their_files():
         for title in row.keys() - {"task", "method"}:
             shown(row[title], numbers(of[title]))
     kl = pd.concat(files.values()).pivot(index=["dataset", "_id"], columns="method", values="kl")
+    own = kl[SECOND["`lazyllm+`"]]
     assert len(said) == len(SECOND) - 2
-    apart = {row["against"]: kl[SECOND["`lazyllm+`"]] - kl[SECOND[row["against"]]] for row in said}
+    apart = {row["against"]: own - kl[SECOND[row["against"]]] for row in said}
     adjusted = holm([float(wilcoxon(of, zero_method="zsplit").pvalue) for of in apart.values()])
     for row, p in zip(said, adjusted, strict=True):
         of = apart[row["against"]]
-        shown(row["KL, of the other's"], [kl[SECOND["`lazyllm+`"]].mean() / kl[SECOND[row["against"]]].mean()])
+        shown(row["KL, of the other's"], [own.mean() / kl[SECOND[row["against"]]].mean()])
         assert numbers(row["lower KL on"]) == [(of < 0).sum(), len(of)]
         shown_p(row["p"], p)
 
 
 def test_retrieval_is_what_its_records_say():
     def key(tokens: int, settings: dict) -> tuple:
-        return tokens, settings["name"], settings.get("schedule", settings.get("keep"))
+        ranking = json.dumps(settings.get("importance"), sort_keys=True)
+        return tokens, settings["name"], settings.get("schedule", settings.get("keep")), ranking
 
     found = {}
     for path in (RULER / "records").rglob("*.json"):

@@ -160,7 +160,7 @@ def _scales(axes: Axes, points: Sequence[_Point]) -> None:
 
 def _entry(name: str, rows: Sequence[Row]) -> str:
     """A line's text in the legend: the method, what all its strengths share, and what makes them differ."""
-    settings = [strength(row.runs[0]) for row in rows]
+    settings = [strength(row.method, row.runs[0].settings["method"]) for row in rows]
     shared = {key: text for key, text in settings[0].items() if all(of.get(key) == text for of in settings)}
     own = [" ".join(f"{_key(key)}{text}" for key, text in of.items() if key not in shared) for of in settings]
     keys = {key for of in settings for key in of.keys() - shared.keys()}
