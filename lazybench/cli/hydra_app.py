@@ -165,6 +165,7 @@ def read_settings(config: DictConfig, kind: type, about: DictConfig) -> Any:
 def _name_model(config: DictConfig, overrides: Iterable[str]) -> None:
     """Name a model that was given by its path alone, so that it is not filed under another's name."""
     given = {override.partition("=")[0] for override in overrides}
-    if "model.path" in given and "model.name" not in given:
+    # The path of a shape with random weights is its tokenizer's alone.
+    if "model.path" in given and "model.name" not in given and not config.model.get("shape"):
         stem = Path(config.model.path).name.removesuffix(".gguf")
         config.model.name = re.sub(r"[^\w.-]+", "-", stem, flags=re.ASCII).lstrip("-_.") or "model"

@@ -29,6 +29,7 @@ _METHOD_TITLES = {
 _MODEL_TITLES = {
     "smollm2_135m": "SmolLM2-135M-Instruct",
     "llama2_7b": "Llama 2 7B Chat",
+    "llama2_7b_random": "Llama 2 7B's shape",
     "xgen_7b": "XGen 7B 8k Instruct",
 }
 _DATA_TITLES = {"longbench": "LongBench"}

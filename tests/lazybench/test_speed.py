@@ -77,6 +77,16 @@ def test_random_weights_need_a_tokenizer_alone(speed, tiny_model, tmp_path, toke
     assert len(table) == 2
 
 
+def test_a_shape_keeps_its_name_whatever_its_tokenizer(lazybench, tiny_model, tmp_path):
+    table, sizes = tmp_path / "speed.csv", ("hidden_size=32", "intermediate_size=48", "num_hidden_layers=4")
+    shape = (*sizes, "num_attention_heads=4", "num_key_value_heads=2", "vocab_size=64")
+    words = ["model=llama2_7b_random", *(f"model.outline.{size}" for size in shape), f"model.path={tiny_model}"]
+    measured = ["lengths=[64]", "new_tokens=2", "repeats=1", "cpu_share=0", "method.schedule=2:0.5"]
+    code, _, err = lazybench("speed", *words, *measured, f"output={table}")
+    assert code == 0, err
+    assert pd.read_csv(table)["model"].tolist() == ["llama2_7b_random"]
+
+
 @pytest.mark.slow
 def test_a_profile_names_the_operations(speed, tmp_path):
     code, _, err = speed(f"profile={tmp_path / 'deep' / 'profile.txt'}")
