@@ -8,7 +8,7 @@ times. A record that lacks a number is left out of it, and where a dataset has n
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -37,6 +37,7 @@ class Measure:
         long_tailed: whether a few records may have most of the sum: an interval then needs more records.
         least: the smallest value there can be, as shown; no interval goes below it.
         most: the largest value there can be, as shown; no interval goes beyond it.
+        derive: makes `bottom` of a record's other columns, where it is not a column of its own.
     """
 
     key: str
@@ -51,6 +52,7 @@ class Measure:
     long_tailed: bool = False
     least: float = 0.0
     most: float = math.inf
+    derive: Callable[[pd.DataFrame], pd.Series] | None = None
 
 
 def _speedups(key: str, title: str, time: str) -> tuple[Measure, Measure]:
@@ -60,9 +62,23 @@ def _speedups(key: str, title: str, time: str) -> tuple[Measure, Measure]:
     return over, replace(over, absent="not timed with nothing pruned", **other)
 
 
+def _equal_length_s(records: pd.DataFrame) -> pd.Series:
+    """Seconds that the method would take, at its own TTFT and decode step, for as many tokens as the baseline gave."""
+    steps = records["baseline_new_tokens"] - 1
+    # An answer of one token has no decode step.
+    return records["ttft_s"] + steps * records["decode_step_s"].where(steps > 0, 0)
+
+
 SCORE = Measure("score", "Score", "score", scale=100, by_seed="score_by_seed", most=100)
 TTFT = _speedups("ttft_speedup", "TTFT speedup", "ttft_s")
 GENERATION = _speedups("generation_speedup", "Generation speedup", "generation_s")
+EQUAL_LENGTH = replace(
+    GENERATION[0],
+    key="generation_speedup_equal_length",
+    title="Generation speedup at equal length (×)",
+    bottom="equal_length_s",
+    derive=_equal_length_s,
+)
 DECODE_STEP = _speedups("decode_step_speedup", "Decode step speedup", "decode_step_s")
 OVER_KEEP_1 = tuple(over for _, over in (TTFT, GENERATION, DECODE_STEP))
 COMPUTED = Measure("prompt_computed", "Prompt tokens computed (%)", "prompt_computed", scale=100, absent="not recorded")
@@ -92,6 +108,8 @@ def usable(tasks: Tasks, of: Measure) -> Tasks:
     """The records that count for a measure."""
     columns = [of.top, *([of.bottom] if of.bottom else [])]
     pick = undisturbed if of.timed else lambda records: records
+    if of.derive is not None:
+        tasks = [[records.assign(**{of.bottom: of.derive(records)}) for records in datasets] for datasets in tasks]
     return [[pick(ran(records)).dropna(subset=columns) for records in datasets] for datasets in tasks]
 
 

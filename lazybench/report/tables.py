@@ -10,6 +10,7 @@ from lazybench.report.averages import (
     ANSWERS,
     COMPUTED,
     DECODE_STEP,
+    EQUAL_LENGTH,
     FIRST_TOKEN_KL,
     GENERATION,
     KL,
@@ -126,13 +127,14 @@ SPECS = (
     Spec(
         "table2",
         "Table 2. Prompt tokens computed, generation speedup and decode step",
-        (COMPUTED, *GENERATION, *DECODE_STEP),
+        (COMPUTED, *GENERATION, EQUAL_LENGTH, *DECODE_STEP),
         in_paper=("prompt_computed", "generation_speedup"),
         notes=(
             "Prompt tokens computed: mean over layers of the share of prompt tokens that have keys and values there at "
             "the end of the generation; above 100 where a method computes tokens twice.",
             "Generation speedup: the baseline's mean generation time over the method's, as in the paper, even if their "
-            "answers differ in length.",
+            "answers differ in length. At equal length: over what the method would take, at its TTFT and decode step, "
+            "for as many tokens as the baseline's answer has.",
             "Decode step: (generation time - TTFT) / (new tokens - 1) of a record, without prefilling; its speedup is "
             "the baseline's mean over the method's.",
             _FASTER,

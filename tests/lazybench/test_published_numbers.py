@@ -32,6 +32,8 @@ METHODS = {
     "LazyLLM": "lazyllm",
     "`lazyllm+`": "lazyllm+",
 }
+# Methods that no strength brings to a speed.
+UNMATCHED = {"unmodified": "baseline", "Selective Context": "Selective Context"}
 SECOND = {
     "unmodified": "baseline",
     "static pruning": "static_pruning_3x",
@@ -52,7 +54,8 @@ MEANS = {
     "score": "score",
     "TTFT": "ttft_speedup",
     "decode step": "decode_step_speedup",
-    "whole answer": "generation_speedup",
+    "whole answer": "generation_speedup_equal_length",
+    "own answer": "generation_speedup",
     "% of prompt tokens computed": "prompt_computed",
     "KL": "kl",
     "KL of the first token": "first_token_kl",
@@ -123,8 +126,9 @@ def matched(title: str) -> dict:
 
 def label_of(title: str) -> str:
     """The label of a method in the report, by its name and speed in a README."""
-    if title == "unmodified":
-        return "baseline"
+    if title in UNMATCHED:
+        (label,) = {label for _, label in measured() if label.partition(" scope=")[0] == UNMATCHED[title]}
+        return label
     settings = matched(title)
     strength = settings["schedule"] if "schedule" in settings else f"keep={settings['keep']}"
     called = f"{title_of(settings['name'])} "
@@ -156,7 +160,7 @@ def test_the_readmes_own_table_is_the_reports():
         for title in row.keys() - {"method"}:
             measure, _, speed = title.partition(", ")
             if row[title] != "-":
-                label = label_of(row["method"] if row["method"] == "unmodified" else f"{row['method']}, {speed}")
+                label = label_of(row["method"] if row["method"] in UNMATCHED else f"{row['method']}, {speed}")
                 shown(row[title], [float(report["mean_of_tasks", label][MEANS[measure]])])
 
 

@@ -75,11 +75,23 @@ def test_a_task_is_the_mean_of_its_datasets(runs, made):
     expected += [(5 / 6 + 2.5 / 2 + 2.5 / 2) / 3, (1.5 + (1 + 1 / 3) / 2 + 1) / 3]
     keys = ("prompt_computed", "generation_speedup", "decode_step_speedup")
     keys += ("generation_speedup_over_keep_1", "decode_step_speedup_over_keep_1")
+    # For 4 tokens TTFT and 3 steps; in musique for 8, twice 1 + 7 s in place of the baseline's 12.
+    keys += ("generation_speedup_equal_length",)
+    expected += [(9 / 10.5 + 12 / 16 + 1.5) / 3]
     assert values(two, *keys) == pytest.approx(expected, rel=1e-5)
     assert (two["prompt_computed_paper"], two["generation_speedup_paper"]) == ("63.94", "1.56")
     three = line(tables["fidelity"])
     expected = [(0.2 + 0.15 + 0.15) / 3, 100 * (2.5 / 3 + 2) / 3, 100 * (2 / 3 + 2) / 3]
     assert values(three, "first_token_kl", "identical_tokens", "identical_answers") == pytest.approx(expected, rel=1e-5)
+
+
+def test_equal_length_needs_no_decode_step_of_an_answer_of_one_token(runs, made):
+    one_token = row("hotpotqa", 1, baseline_new_tokens=1, baseline_generation_s=2.0, new_tokens=1, generation_s=1.0)
+    too_short = row("hotpotqa", 2, new_tokens=1, generation_s=1.0)
+    write_run(runs, "lazyllm", [one_token, too_short], task="hotpotqa")
+    found = line(made()["table2"])
+    assert values(found, "generation_speedup_equal_length") == [2.0]
+    assert found["generation_speedup_equal_length_note"] == "1 of 2 records"
 
 
 def test_an_interval_stands_around_its_number(runs, made):
