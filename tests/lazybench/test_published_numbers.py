@@ -6,6 +6,7 @@ import csv
 import json
 import re
 import runpy
+from functools import cache
 from pathlib import Path
 
 import pandas as pd
@@ -108,6 +109,7 @@ def shown_p(cell: str, value: float) -> None:
         shown(cell, [value])
 
 
+@cache
 def measured() -> dict[tuple[str, str], dict[str, str]]:
     """All numbers of the report's tables by task and label."""
     found: dict[tuple[str, str], dict[str, str]] = {}
