@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Iterable
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 
 import pandas as pd
@@ -95,9 +95,9 @@ def _prompts(config: MatchConfig, sources: Sources) -> list[Prompt]:
 
 
 def _settings(method: Method, given: Method) -> str:
-    """What differs from the method that was given."""
-    before = asdict(given)
-    differs = [f"{key}={value}" for key, value in asdict(method).items() if value != before[key]]
+    """What differs from the method that was given, of what its repr shows."""
+    shown = [of.name for of in fields(method) if of.repr]
+    differs = [f"{key}={getattr(method, key)}" for key in shown if getattr(method, key) != getattr(given, key)]
     return ", ".join(differs) or "the settings as they were given"
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from math import log
+from statistics import fmean
 from typing import Any
 
 from transformers import PreTrainedModel
@@ -31,7 +33,7 @@ class Calibrated(Method):
     """
 
     budget: str = ""
-    folds: list[dict[str, Any]] = field(default_factory=list)
+    folds: list[dict[str, Any]] = field(default_factory=list, repr=False)  # names every record it was found on
     found: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -48,6 +50,14 @@ class Calibrated(Method):
     def calibrated_on(self, records: Iterable[Record]) -> int:
         """How many of `records` every schedule was calibrated on."""
         return sum(all(record.hash in seen for seen in self._seen) for record in records)
+
+    def pruning(self, share: float) -> Calibrated:
+        """The same stages, each keep to the same power in all folds, which leave so much by their geometric mean."""
+        power = log(1 - share) / fmean(log(of.left) for of in self._methods)
+        folds = [
+            fold | {"schedule": of.to_power(power).schedule} for fold, of in zip(self.folds, self._methods, strict=True)
+        ]
+        return replace(self, budget=f"{self.budget}, keeps^{power:.2f}", folds=folds)
 
     @property
     def keep_1(self) -> Method:

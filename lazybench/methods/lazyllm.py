@@ -39,14 +39,29 @@ class LazyLLM(OnEngine):
         if self.name in (PAPER, PLUS):
             self.name = PAPER if self.selection.is_eq1 else PLUS
 
-    def pruning(self, share: float) -> LazyLLM:
-        """The same stages, each keep to the same power."""
-        stages = [(layer, float(keep)) for layer, keep in (part.split(":") for part in self.schedule.split(","))]
-        left = math.prod(keep for _, keep in stages)
+    @property
+    def left(self) -> float:
+        """The fraction of the prompt's tokens that all stages leave.
+
+        Raises:
+            LazyBenchError: they leave all.
+        """
+        left = math.prod(keep for _, keep in self._stages)
         if left == 1:
             raise LazyBenchError(f"method.schedule={self.schedule} prunes nothing: give stages that do")
-        power = math.log(1 - share) / math.log(left)
-        return replace(self, schedule=",".join(f"{layer}:{round(keep**power, 4)}" for layer, keep in stages))
+        return left
+
+    def pruning(self, share: float) -> LazyLLM:
+        """The same stages, each keep to the same power."""
+        return self.to_power(math.log(1 - share) / math.log(self.left))
+
+    def to_power(self, power: float) -> LazyLLM:
+        """The same stages, each keep to this power: above 1 prunes more."""
+        return replace(self, schedule=",".join(f"{layer}:{round(keep**power, 4)}" for layer, keep in self._stages))
+
+    @property
+    def _stages(self) -> list[tuple[str, float]]:
+        return [(layer, float(keep)) for layer, keep in (part.split(":") for part in self.schedule.split(","))]
 
 
 def parse_importance(value: object, key: str, names: Sequence[str]) -> lazyllm.Importance:

@@ -47,6 +47,20 @@ def test_records_it_was_calibrated_on_are_refused(use, tmp_path, half):
     assert not folders(tmp_path / "runs")
 
 
+def test_a_calibrated_method_is_matched_and_runs(calibrations, lazybench, six_layers, tmp_path):
+    found, matches = calibrations / "eq1/cross", tmp_path / "matches"
+    words = ("--config-dir", str(found), f"method={METHOD}", "speedups=[1.2]", "tolerance=0.9", "cpu_share=0")
+    code, out, err = lazybench(*(word for word in line("match", six_layers, matches, *words) if "warmup" not in word))
+    assert code == 0, err
+    (record,) = {record[:6] for fold in method_of(calibrations, "cross")["folds"][:1] for record in fold["records"][:1]}
+    assert record not in out
+    assert "keeps^" in (matches / "lazyllm.csv").read_text()
+    words = ("--config-dir", str(matches), "method=lazyllm_1.2x")
+    code, out, err = lazybench(*line("run", six_layers, tmp_path / "runs", *words))
+    assert code == 0, err
+    assert "calibrated for speedup >= 1.3, keeps^" in out
+
+
 def test_records_it_was_calibrated_on_are_marked(use, lazybench, tmp_path):
     code, _, err = use(f"method={METHOD}", "calibrated=mark")
     assert code == 0, err

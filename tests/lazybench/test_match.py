@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from types import SimpleNamespace
 
@@ -88,6 +89,29 @@ def test_a_schedule_leaves_as_much_as_asked_at_the_same_layers(schedule, share):
     before, after = (PruningSchedule.parse(of.schedule, 30) for of in (method, method.pruning(share)))
     assert [stage.layer for stage in after.stages] == [stage.layer for stage in before.stages]
     assert after.fractions[-1] == pytest.approx(1 - share, abs=2e-3)
+
+
+@given(share=st.floats(0.3, 0.95))
+def test_all_folds_of_a_calibrated_method_prune_more_by_one_power(share):
+    keeps = [[0.6, 0.7], [0.4]]
+    folds = [
+        {"schedule": schedule, "importance": "eq1", "records": [record]}
+        for schedule, record in (("3:0.6,7:0.7", "1f"), ("5:0.4", "2e"))
+    ]
+    given = {"budget": "speedup >= 2", "folds": folds}
+    method = build_method({"_target_": f"{METHODS}.calibrated.Calibrated", "name": "lazyllm", **given})
+    changed = method.pruning(share)
+    after = [PruningSchedule.parse(fold["schedule"], 30) for fold in changed.folds]
+    assert [[stage.layer for stage in of.stages] for of in after] == [[3, 7], [5]]
+    powers = [
+        math.log(stage.keep) / math.log(keep)
+        for of, before in zip(after, keeps, strict=True)
+        for stage, keep in zip(of.stages, before, strict=True)
+    ]
+    assert powers == pytest.approx([powers[0]] * 3, rel=0.02)
+    assert math.prod(of.fractions[-1] for of in after) == pytest.approx((1 - share) ** 2, rel=0.02)
+    assert [fold["records"] for fold in changed.folds] == [["1f"], ["2e"]]
+    assert changed.budget.startswith("speedup >= 2, keeps^")
 
 
 @dataclass
