@@ -123,6 +123,7 @@ def plot(frontier: pd.DataFrame, tried: pd.DataFrame, about: str, stem: Path) ->
         for show in (axes.yaxis.set_major_formatter, axes.yaxis.set_minor_formatter):
             show("{x:g}")
         style.ticks_at(axes, shown["speedup"])
-        records = f"lines: n={span(shown['records'])} records held out, 95% intervals"
+        bars = ", 95% intervals" if shown["kl_low"].notna().any() else ""
+        records = f"lines: n={span(shown['records'])} records held out{bars}"
         style.below(figure, f"{about}; {records}")
         style.save(figure, stem)

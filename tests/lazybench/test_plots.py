@@ -29,7 +29,7 @@ def saved(monkeypatch, module):
     return met
 
 
-@pytest.mark.parametrize("least", [0.05, 1e-5])
+@pytest.mark.parametrize("least", [0.05, 1e-5, None])
 def test_a_frontier_draws_every_kind_of_its_table(least, monkeypatch, tmp_path):
     kinds = ["static pruning", frontier.KEEPS, frontier.CALIBRATED]
     rows = [
@@ -47,7 +47,9 @@ def test_a_frontier_draws_every_kind_of_its_table(least, monkeypatch, tmp_path):
         frontier.KEEPS,
         "static pruning",
     ]
-    assert "Model; LongBench; prompts 9 tokens; lines: n=98 records held out" in whole(figures[0])
+    footer = "Model; LongBench; prompts 9 tokens; lines: n=98 records held out"
+    assert (footer if least is None else f"{footer}, 95% intervals") in whole(figures[0])
+    assert ("intervals" in whole(figures[0])) == (least is not None)
     assert [text for text, _, _ in drawn(figures[0]) if text in ("1.5", "2")] == ["1.5", "2"]
     assert len(figures[0].axes[0].lines[0].get_xdata()) == 1  # what was not measured in full is left out
 

@@ -14,8 +14,9 @@ import pytest
 import yaml
 from scipy.stats import wilcoxon
 
-from lazybench.calibration import answers, frontier
+from lazybench.calibration import frontier
 from lazybench.calibration.folder import read_records
+from lazybench.calibration.frontier import CALIBRATED, DEPTH, KEEPS, STATIC
 from lazybench.cli.report import main
 from lazybench.report.labels import setting_of, title_of
 from lazybench.report.paired import holm
@@ -32,6 +33,7 @@ METHODS = {
     "FastKV": "fastkv",
     "LazyLLM": "lazyllm",
     "`lazyllm+`": "lazyllm+",
+    "calibrated": "calibrated",
 }
 # Methods that no strength brings to a speed.
 UNMATCHED = {"unmodified": "baseline", "Selective Context": "Selective Context"}
@@ -121,7 +123,7 @@ def measured() -> dict[tuple[str, str], dict[str, str]]:
 
 
 def matched(title: str) -> dict:
-    """The settings of a method by its name and speed in a README, such as `static pruning, 3x`, maybe with a setting."""
+    """The settings of a method by its title in a README, such as `static pruning, 3x` or `FastKV, 3x, pooling 15`."""
     name, *words = title.replace(" ", "_").split(",_")
     called = "_".join([METHODS[name.replace("_", " ")], *words])
     return yaml.safe_load((RESULTS / "matched/method" / f"{called}.yaml").read_text("utf-8"))
@@ -249,29 +251,17 @@ def test_a_speed_table_is_its_file(heading, name):
 
 
 def test_calibrations_in_a_readme_are_their_files():
-    harm, scored = tables("Calibrated schedules")
-    frontiers = {name: pd.read_csv(CALIBRATION / name / "frontier.csv") for name in ("eq1", "search")}
-    for row in harm:
-        frontier = frontiers["search" if "+" in row[""] else "eq1"]
-        chosen = frontier[(frontier["half"] == "cross") & (frontier["kind"] == "calibrated")]
-        (of,) = chosen[chosen["speedup"] == float(row["ideal speedup"])].to_dict("records")
-        for title, column in (("KL", "kl"), ("keeps", "harm_reduction_to_keeps"), ("depth", "harm_reduction_to_depth")):
-            (cell,) = [text for name, text in row.items() if title in name]
-            values = [of[column + end] for end in ("", "_low", "_high")]
-            shown(cell, [value for value in values if pd.notna(value)])
-    files = {
-        "LazyLLM": CALIBRATION / "eq1/scores_lazyllm_speedup_2.csv",
-        "`lazyllm+`": CALIBRATION / "search/scores_lazyllm+_speedup_2.csv",
-    }
-    for title, path in files.items():
-        for row, of in zip(scored, pd.read_csv(path).to_dict("records"), strict=True):
-            assert TASKS.get(row[""], row[""]) == of["task"]
-            values = [of["calibrated"]]
-            if not str(of["note"]).startswith("floor"):
-                values += [of["difference"], of["difference_low"], of["difference_high"]]
-            shown(row[title], [value for value in values if pd.notna(value)])
-            shown(row["unmodified"], [of["unmodified"]])
-            assert row["records"] == str(of["records"])
+    (rows,) = tables("Calibrated schedules")
+    found = pd.read_csv(CALIBRATION / "frontier.csv")
+    found = found[found["half"] == "cross"].to_dict("records")
+    kinds = {"`lazyllm+`, calibrated": CALIBRATED, "static pruning, keep scaled": STATIC}
+    kinds |= {"default schedule, keeps scaled": KEEPS, "default schedule, depth scaled": DEPTH}
+    for row, of in zip(rows, found, strict=True):
+        assert numbers(row["ideal speedup"]) == [of["speedup"]]
+        assert kinds[row["schedule"]] == of["kind"]
+        assert of["schedule"].split(" | ") == 2 * [row["on 30 layers, both halves"].strip("`")]
+        shown(row["with what is revived"], [of["speedup_with_revivals"]])
+        shown(row["KL"], [of["kl"]])
 
 
 def test_the_reports_tables_follow_from_its_records(tmp_path, monkeypatch):
@@ -294,17 +284,10 @@ def same(found: str, expected: str) -> None:
             assert one == other
 
 
-@pytest.mark.parametrize("folder", ["eq1", "search"])
-def test_a_calibrations_tables_follow_from_its_records(folder):
-    place = CALIBRATION / folder
-
-    def text(table: pd.DataFrame) -> str:
-        return table.to_csv(index=False, float_format="%.5g", lineterminator="\n")
-
-    same(text(frontier.table(read_records(place / "records_kl.csv"))), (place / "frontier.csv").read_text("utf-8"))
-    (scored,) = place.glob("records_scores_*.csv")
-    table = answers.table(read_records(scored))
-    same(text(table), (place / scored.name.removeprefix("records_")).read_text("utf-8"))
+def test_a_calibrations_table_follows_from_its_records():
+    found = frontier.table(read_records(CALIBRATION / "records_kl.csv"))
+    text = found.to_csv(index=False, float_format="%.5g", lineterminator="\n")
+    same(text, (CALIBRATION / "frontier.csv").read_text("utf-8"))
 
 
 @pytest.mark.parametrize("report", [REPORT, RULER])
