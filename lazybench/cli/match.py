@@ -23,7 +23,7 @@ from lazybench.model.decoding import Decoder
 from lazybench.model.loading import load_model, load_skeleton
 from lazybench.model.positions import check_limit
 from lazybench.model.prompts import Prompt, PromptBuilder
-from lazybench.run.origin import typed
+from lazybench.run.origin import chosen, typed
 from lazybench.run.sources import Sources
 from lazybench.store.writing import replace, writing
 
@@ -72,15 +72,17 @@ def main(config: MatchConfig) -> Path:
         if not found:
             raise missed
         print(f"warning: {missed}", file=sys.stderr)
+    # Methods of one name differ in their configs' names: those that `calibrate` found, and others of the user's.
+    called = chosen("method") or method.name
     for wanted, trial in found.items():
-        name = f"{method.name}_{wanted:g}x"
+        name = f"{called}_{wanted:g}x"
         about = f"{trial.prompts} prompts of {tokens[0]} to {tokens[-1]} tokens, {config.model.name}"
         replace(folder / _METHODS / f"{name}.yaml", _text(trial, f"{about}, {where['dtype']}, {where['device']}"))
         print(f"{wanted:g}x: {trial.speedup:.2f}x with {_settings(trial.method, method)}")
         if abs(trial.speedup / wanted - 1) > config.tolerance:
             print("  no strength was nearer to what is wanted: times vary, or it goes in steps")
         print(f"  python -m lazybench run --config-dir {shlex.quote(str(folder))} method={name} task={config.task}")
-    replace(folder / f"{method.name}.csv", csv(_table(speedups.trials.values(), method)))
+    replace(folder / f"{called}.csv", csv(_table(speedups.trials.values(), method)))
     return folder
 
 

@@ -38,9 +38,9 @@ def command_of(config: RunConfig) -> dict[str, Any]:
     if not HydraConfig.initialized() or not GlobalHydra.instance().is_initialized():
         return {}
     about, folders = HydraConfig.get(), config_dirs()
-    chosen = {group: str(about.runtime.choices[group]) for group in GROUPS}
+    chose = {group: chosen(group) for group in GROUPS}
     words = [word for word in about.overrides.hydra if word.startswith("hydra.searchpath=")]
-    words += [f"task={config.task}", *(f"{group}={name}" for group, name in chosen.items())]
+    words += [f"task={config.task}", *(f"{group}={name}" for group, name in chose.items())]
     try:
         said = _composed(tuple(folders), tuple(words))
     except (HydraException, OmegaConfBaseException):
@@ -49,13 +49,18 @@ def command_of(config: RunConfig) -> dict[str, Any]:
     own = {}
     for section in _SECTIONS:
         own |= dict(_differing(said[section], _whole_paths(section, settings[section]), section))
-    return {"config_dirs": folders, **chosen, "settings": own}
+    return {"config_dirs": folders, **chose, "settings": own}
 
 
 def typed(command: str) -> str:
     """The words of the command under way, without the folders of this machine."""
     words = [re.sub(r"^([\w.]+)=/.*/", r"\1=", word) for word in sys.argv[1:]]
     return shlex.join(["python", "-m", "lazybench", command, *words])
+
+
+def chosen(group: str) -> str | None:
+    """The name of the config that the command under way chose for a group; None where Hydra did not read one."""
+    return str(HydraConfig.get().runtime.choices[group]) if HydraConfig.initialized() else None
 
 
 def config_dirs() -> list[str]:

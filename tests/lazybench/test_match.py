@@ -154,6 +154,18 @@ def test_a_matched_method_runs(call, lazybench, tiny_model, tmp_path):
     assert "method static_pruning" in out
 
 
+def test_what_is_matched_is_called_as_its_config_is(call, tmp_path):
+    (tmp_path / "own" / "method").mkdir(parents=True)
+    (tmp_path / "own" / "method" / "early.yaml").write_text("defaults: [static_pruning]\nlayer: 0\n")
+    words = ("--config-dir", str(tmp_path / "own"), "method=early", "speedups=[1.1]", "tolerance=0.5")
+    code, out, err = call(*words)
+    assert code == 0, err
+    assert "method=early_1.1x" in out
+    written = tmp_path / "matches" / "method" / "early_1.1x.yaml"
+    assert yaml.safe_load(written.read_text())["name"] == "static_pruning"
+    assert (tmp_path / "matches" / "early.csv").exists()
+
+
 def test_a_speedup_out_of_reach_leaves_the_others(call, monkeypatch, tmp_path):
     monkeypatch.setattr(
         "lazybench.calibration.matching.Speedups.at",

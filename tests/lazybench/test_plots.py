@@ -77,3 +77,4 @@ def test_the_paper_has_a_colour_a_method_and_others_take_what_is_left():
     assert len({to_hex(look["color"]) for look in looks.values()}) == len(methods)
     many = style.method_lines({f"m{place}": (f"m{place}", None) for place in range(70)})
     assert len({(look["color"], look["marker"]) for look in many.values()}) == 70
+    assert len({(look["color"], look["linestyle"]) for look in list(many.values())[:28]}) == 28

@@ -91,7 +91,7 @@ def line(place: int) -> dict[str, Any]:
     return {
         "color": _COLOURS[place % len(_COLOURS)],
         "marker": _MARKERS[place % len(_MARKERS)],
-        "linestyle": _DASHES[(place // len(_COLOURS) + place) % len(_DASHES)],
+        "linestyle": _DASHES[(place // len(_COLOURS) * 2 + place) % len(_DASHES)],  # another in each round of colours
     }
 
 
