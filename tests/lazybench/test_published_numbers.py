@@ -18,6 +18,7 @@ from lazybench.calibration import frontier
 from lazybench.calibration.folder import read_records
 from lazybench.calibration.frontier import CALIBRATED, DEPTH, KEEPS, STATIC
 from lazybench.cli.report import main
+from lazybench.data import load_facts
 from lazybench.report.labels import setting_of, title_of
 from lazybench.report.paired import holm
 
@@ -25,6 +26,7 @@ ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "results"
 REPORT = RESULTS / "equal_speed"
 RULER = RESULTS / "ruler"
+FIGURE6 = RESULTS / "figure6"
 CALIBRATION = RESULTS / "calibration_smollm2_135m"
 METHODS = {
     "random drop": "random_drop",
@@ -286,13 +288,35 @@ def same(found: str, expected: str) -> None:
             assert one == other
 
 
+def test_the_scores_by_depth_and_keep_are_those_of_figure_6s_records():
+    (rows,) = tables("Where to prune, and how much")
+    facts = load_facts()
+    scores: dict[str, dict[str, float]] = {}
+    for path in sorted((FIGURE6 / "records").rglob("*.json")):
+        schedule = json.loads(path.read_text("utf-8"))["settings"]["method"].get("schedule", "unmodified")
+        found = pd.read_csv(path.with_suffix(".csv"))
+        assert found.groupby("dataset")["score"].count().eq(2).all()
+        scores.setdefault(schedule, {}).update(100 * found.groupby("dataset")["score"].mean())
+    means = {}
+    for schedule, by_dataset in scores.items():
+        by_task = pd.Series(by_dataset).groupby(lambda name: facts[name].task).mean()
+        assert set(by_task.index) == set(TASKS.values()) - {"summarization"}
+        means[schedule] = by_task.mean()
+    for row in rows:
+        depth = row.pop("one stage after").strip("`")
+        shown(row.pop("unmodified"), [means["unmodified"]])
+        for title, cell in row.items():
+            shown(cell, [means.pop(f"{depth}:{title.removeprefix('keep ')}")])
+    assert means.keys() == {"unmodified"}
+
+
 def test_a_calibrations_table_follows_from_its_records():
     found = frontier.table(read_records(CALIBRATION / "records_kl.csv"))
     text = found.to_csv(index=False, float_format="%.5g", lineterminator="\n")
     same(text, (CALIBRATION / "frontier.csv").read_text("utf-8"))
 
 
-@pytest.mark.parametrize("report", [REPORT, RULER])
+@pytest.mark.parametrize("report", [REPORT, RULER, FIGURE6])
 def test_one_engine_made_all_of_a_report(report):
     commits = {
         line.strip() for path in (report / "records").rglob("*.json") for line in path.open() if '"commit"' in line
