@@ -54,8 +54,8 @@ def test_a_calibrated_method_is_matched_and_runs(calibrations, lazybench, six_la
     assert code == 0, err
     (record,) = {record[:6] for fold in method_of(calibrations, "cross")["folds"][:1] for record in fold["records"][:1]}
     assert record not in out
-    assert "keeps^" in (matches / "lazyllm.csv").read_text()
-    words = ("--config-dir", str(matches), "method=lazyllm_1.2x")
+    assert "keeps^" in (matches / f"{METHOD}.csv").read_text()
+    words = ("--config-dir", str(matches), f"method={METHOD}_1.2x")
     code, out, err = lazybench(*line("run", six_layers, tmp_path / "runs", *words))
     assert code == 0, err
     assert "calibrated for speedup >= 1.3, keeps^" in out
