@@ -90,9 +90,10 @@ def _cells(records: pd.DataFrame, of: str) -> pd.DataFrame:
 
 
 def _title(block: Block, run: Run) -> str:
-    """The method and its settings, and conditions in which runs differ beside the length, which no prompt is cut to."""
+    """The method and its settings, and conditions in which runs differ, but for what no score depends on."""
     of = conditions(run)
-    apart = [key for key in block.differing if key in of and key not in ("data.tokens", "model.limit")]
+    # The length is an axis, no prompt is cut to the limit, and more threads only take less time.
+    apart = [key for key in block.differing if key in of and key not in ("data.tokens", "model.limit", "threads")]
     return label(run) + (f" [{', '.join(f'{key}={of[key]}' for key in apart)}]" if apart else "")
 
 
