@@ -47,7 +47,7 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("folder", type=Path, help="LongBench's files, <dataset>.jsonl")
     parser.add_argument("--measure", choices=("kl", "times"), required=True)
-    parser.add_argument("--out", type=Path, required=True, help="CSV to write; what it holds already is not measured")
+    parser.add_argument("--output", type=Path, required=True, help="CSV to write; what it holds is not measured")
     parser.add_argument("--length", type=int, default=2048, help="most tokens of a prompt (2048)")
     parser.add_argument("--least", type=int, default=1, help="records with shorter prompts are left out (1)")
     parser.add_argument("--records", type=int, help="records, the datasets in turn (all)")
@@ -76,7 +76,7 @@ def main() -> None:
         for schedule, parts in itertools.product(asked.schedules, asked.importances)
     ]
     settings = {"limit": asked.length, "dtype": asked.dtype, "new_tokens": asked.tokens}
-    measured = resumed(asked.out, asked.measure, settings, candidates)
+    measured = resumed(asked.output, asked.measure, settings, candidates)
     known = set(zip(measured["dataset"], measured["_id"], strict=True)) if len(measured) else set()
     harm = Harm(lambda record: (prompts[record.key], decoder_for(model, prompts[record.key])), asked.tokens)
     for turn, record in enumerate(records):
@@ -88,7 +88,7 @@ def main() -> None:
             found = kls(harm, candidates, record)
         about = {"dataset": record.dataset, "_id": record.id, "tokens": prompts[record.key].ids.shape[1], **settings}
         measured = pd.concat([measured, pd.DataFrame([about | row for row in found])], ignore_index=True)
-        measured.to_csv(asked.out, index=False, float_format="%.6g", lineterminator="\n")
+        measured.to_csv(asked.output, index=False, float_format="%.6g", lineterminator="\n")
     print(table(measured).to_string(index=False))
 
 
@@ -108,7 +108,7 @@ def resumed(path: Path, measure: str, settings: dict[str, object], candidates: l
     wanted["candidates"] = sorted({tuple(candidate.columns.values()) for candidate in candidates})
     for name, value in wanted.items():
         if held[name] != value:
-            raise LazyBenchError(f"--out {path} holds {name} {held[name]}, not {value}: give another file")
+            raise LazyBenchError(f"--output {path} holds {name} {held[name]}, not {value}: give another file")
     return measured
 
 

@@ -86,7 +86,7 @@ def arguments() -> tuple[argparse.Namespace, list[str]]:
     parser.add_argument("--methods", nargs="+", required=True, help="names of method configs")
     parser.add_argument("--config-dir", type=Path, action="append", default=[], help="folder with more of them")
     parser.add_argument("--records", type=int, help="records, the datasets in turn (all)")
-    parser.add_argument("--out", type=Path, required=True, help="CSV to write")
+    parser.add_argument("--output", type=Path, required=True, help="CSV to write")
     return parser.parse_known_args()
 
 
@@ -105,7 +105,7 @@ def main() -> None:
     model = load_model(config.model)
     for method in methods.values():
         method.prepare(model)
-    measured = pd.read_csv(asked.out) if asked.out.exists() else pd.DataFrame()
+    measured = pd.read_csv(asked.output) if asked.output.exists() else pd.DataFrame()
     known = set(measured[["settings", "dataset", "_id"]].itertuples(index=False, name=None)) if len(measured) else set()
     under = {"limit": config.model.limit, "dtype": dtype_of(config.model)}
     for prompt, question in questions[: asked.records]:
@@ -117,7 +117,7 @@ def main() -> None:
         if missing:
             found = measure(model, missing, prompt, question)
             measured = pd.concat([measured, pd.DataFrame(found)], ignore_index=True)
-            measured.to_csv(asked.out, index=False, float_format="%.6g", lineterminator="\n")
+            measured.to_csv(asked.output, index=False, float_format="%.6g", lineterminator="\n")
     print(table(measured).to_string(index=False))
 
 

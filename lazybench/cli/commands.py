@@ -19,8 +19,8 @@ LazyBench compares ways to prune prompts: LazyLLM and others on LongBench.
   lazybench plan                                  what a run or sweep would do, and about how long it would take
   lazybench status [runs=...]                     what has become of each job: done, running, stopped, failed, missing
   lazybench list [--config-dir FOLDER]            methods, models, tasks, datasets
-  lazybench report [runs=...] [out=...]           tables, figures and a page of all runs there are
-  lazybench score FILE [--out FILE]               LongBench's scores of a file of predictions
+  lazybench report [runs=...] [output=...]        tables, figures and a page of all runs there are
+  lazybench score FILE [--output FILE]            LongBench's scores of a file of predictions
   lazybench calibrate                             find LazyLLM's schedule for a model, within a budget
   lazybench match                                 how strongly a method must prune for a measured TTFT speedup
   lazybench speed                                 times next to the unmodified model's, for prompt lengths

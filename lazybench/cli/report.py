@@ -22,11 +22,11 @@ def main(argv: Sequence[str]) -> int:
     grouped = blocks(runs)
     warned = met + [text for block in grouped for text in warnings(block)]
     noted = [f"{block.title}: {text}" for block in grouped for text in notes(block)]
-    written, missing = write(given.out, grouped, warned)
+    written, missing = write(given.output, grouped, warned)
     for kind, texts in (("warning", warned), ("note", noted)):
         for text in texts:
             print(f"{kind}: {text}")
-    print(f"{len(runs)} runs, {sum(len(run.records) for run in runs)} records; written to {given.out}:")
+    print(f"{len(runs)} runs, {sum(len(run.records) for run in runs)} records; written to {given.output}:")
     print(f"  {', '.join(written)}")
     if missing:
         print("missing:")
@@ -38,13 +38,13 @@ def main(argv: Sequence[str]) -> int:
 def _parser() -> ArgumentParser:
     parser = ArgumentParser(
         "lazybench report",
-        usage="%(prog)s [runs=FOLDER,...] [out=FOLDER] [calibrated=refuse|mark]",
+        usage="%(prog)s [runs=FOLDER,...] [output=FOLDER] [calibrated=refuse|mark]",
         description="Tables, figures and one HTML page from run folders.",
         epilog=BOTH_FORMS,
     )
     add_runs(parser, "folders that hold run folders, or the records/ of an earlier report")
     out = "folder to write; an earlier report in it is replaced (default: %(default)s)"
-    parser.add_argument("--out", metavar="FOLDER", type=folder, default="results/report", help=out)
+    parser.add_argument("--output", metavar="FOLDER", type=folder, default="results/report", help=out)
     seen = "refuse runs on records that their schedule was calibrated on, or mark them (default: %(default)s)"
     parser.add_argument("--calibrated", choices=("refuse", "mark"), default="refuse", help=seen)
     return parser

@@ -40,12 +40,12 @@ def main(argv: Sequence[str]) -> int:
             facts |= known
     scored = _score_file(given.file, given.dataset, facts)
     lines = [json.dumps({**item.row, "score": item.score}) + "\n" for item in scored]
-    if given.out == "-":
+    if given.output == "-":
         sys.stdout.writelines(lines)
-    elif given.out is not None:
-        replace(Path(given.out), "".join(lines))
+    elif given.output is not None:
+        replace(Path(given.output), "".join(lines))
     # With the records on stdout, the table must not mix with them.
-    print(_tables(scored, facts), file=sys.stderr if given.out == "-" else sys.stdout)
+    print(_tables(scored, facts), file=sys.stderr if given.output == "-" else sys.stdout)
     return 0
 
 
@@ -56,7 +56,7 @@ def _parser() -> ArgumentParser:
     default = "dataset of the lines that name none (default: the stem of FILE)"
     parser.add_argument("--dataset", metavar="NAME", help=default)
     out = "write every record with its 'score' (0 to 1) to FILE, '-' for stdout"
-    parser.add_argument("--out", metavar="FILE", help=out)
+    parser.add_argument("--output", metavar="FILE", help=out)
     add_config_dir(parser, "also know the datasets of the data configs in FOLDER")
     return parser
 

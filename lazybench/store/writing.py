@@ -67,10 +67,10 @@ def replacing(out: Path, ours: re.Pattern[str]) -> Iterator[Path]:
     """
     out = Path(os.path.realpath(out))
     if out.exists() and not out.is_dir():
-        raise LazyBenchError(f"out={out} is not a folder")
+        raise LazyBenchError(f"output={out} is not a folder")
     for path in sorted(out.iterdir()) if out.exists() else ():
         if not ours.fullmatch(path.name):
-            raise LazyBenchError(f"out={out} holds {path.name}, which no report wrote: choose another folder")
+            raise LazyBenchError(f"output={out} holds {path.name}, which no report wrote: choose another folder")
     new, old = (out.with_name(f".{out.name}.{os.getpid()}.{state}") for state in ("new", "old"))
     try:
         new.mkdir(parents=True)
@@ -79,7 +79,7 @@ def replacing(out: Path, ours: re.Pattern[str]) -> Iterator[Path]:
             out.rename(old)
         new.rename(out)
     except OSError as error:
-        raise LazyBenchError(f"out={out} cannot be written: {error.strerror or error}") from error
+        raise LazyBenchError(f"output={out} cannot be written: {error.strerror or error}") from error
     finally:
         # A half-made swap leaves no folder: the earlier one goes back.
         if old.exists() and not out.exists():

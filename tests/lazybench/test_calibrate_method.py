@@ -31,7 +31,7 @@ def test_a_calibrated_method_runs_on_the_other_half(use, calibrations, lazybench
     (fold,) = method_of(calibrations, "first")["folds"]
     found = f"found {fold['schedule']} (eq1) on {len(fold['records'])} records of "
     assert f"calibrated for speedup >= 1.3: {found}" in shown
-    code, out, err = lazybench("report", f"runs={tmp_path / 'runs'}", f"out={tmp_path / 'report'}")
+    code, out, err = lazybench("report", f"runs={tmp_path / 'runs'}", f"output={tmp_path / 'report'}")
     assert code == 0, err
     assert "flatter" not in out
     for name in ("table1.md", "table1.tex", "report.html"):
@@ -67,7 +67,7 @@ def test_records_it_was_calibrated_on_are_marked(use, lazybench, tmp_path):
     (folder,) = folders(tmp_path / "runs")
     seen = yaml.safe_load((folder / "config.yaml").read_text())["calibrated_on"]
     assert 0 < seen < len(rows(folder)) == 4
-    words = ("report", f"runs={tmp_path / 'runs'}", f"out={tmp_path / 'report'}")
+    words = ("report", f"runs={tmp_path / 'runs'}", f"output={tmp_path / 'report'}")
     code, _, err = lazybench(*words)
     assert "calibrated=mark" in one_line(code, err)
     assert not (tmp_path / "report").exists()

@@ -213,7 +213,7 @@ def test_ids_are_never_paths(run, lazybench, tmp_path):
     assert code == 0, err
     (folder,) = folders(tmp_path / "runs")
     assert [row["_id"] for row in rows(folder)] == ids
-    assert lazybench("report", f"runs={tmp_path / 'runs'}", f"out={tmp_path / 'report'}")[0] == 0
+    assert lazybench("report", f"runs={tmp_path / 'runs'}", f"output={tmp_path / 'report'}")[0] == 0
     assert {path.name for path in tmp_path.iterdir()} == {"records", "runs", "report"}
     assert {path.name for path in folder.iterdir()} <= {
         "config.yaml", "environment.json", "predictions.jsonl", "traces.jsonl", "scores.json", ".lock"
@@ -237,5 +237,5 @@ def test_names_in_a_runs_settings_are_never_paths(run, lazybench, tmp_path):
     (folder,) = folders(tmp_path / "runs")
     path = folder / "config.yaml"
     path.write_text(path.read_text().replace("name: tiny", "name: ../../tiny"))
-    code, _, err = lazybench("report", f"runs={tmp_path / 'runs'}", f"out={tmp_path / 'report'}")
+    code, _, err = lazybench("report", f"runs={tmp_path / 'runs'}", f"output={tmp_path / 'report'}")
     assert "model.name=../../tiny names a folder" in one_line(code, err)

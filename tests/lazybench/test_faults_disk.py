@@ -114,6 +114,6 @@ def test_reports_cannot_be_written_to_a_full_disk(run, lazybench, tmp_path):
     run(*LAZY)
     place = tmp_path / "small"
     with mounted(place, "size=16k"):
-        code, _, err = lazybench("report", f"runs={tmp_path / 'runs'}", f"out={place / 'report'}")
+        code, _, err = lazybench("report", f"runs={tmp_path / 'runs'}", f"output={place / 'report'}")
         assert code == 2
         assert "No space left on device" in one_line(err)

@@ -127,7 +127,7 @@ def test_out_of_memory_marks_the_row_and_frees_the_pass(run_records, failing, fa
 def test_a_report_counts_the_records_that_failed(run_records, failing, lazybench, tmp_path):
     failing[0](raises(torch.OutOfMemoryError, "CUDA out of memory"))
     run_records("method=baseline")
-    assert lazybench("report", f"runs={tmp_path / 'runs'}", f"out={tmp_path / 'report'}")[0] == 0
+    assert lazybench("report", f"runs={tmp_path / 'runs'}", f"output={tmp_path / 'report'}")[0] == 0
     with open(tmp_path / "report" / "table1.csv", newline="") as file:
         assert {"1"} == {row["failed"] for row in csv.DictReader(file) if row["records"] == "3"}
 

@@ -69,7 +69,7 @@ def call(*words):
 @pytest.mark.slow
 def test_it_measures_all_methods_and_goes_on_where_it_stopped(weights, records, tmp_path):
     out = tmp_path / "out"
-    words = ["--weights", weights, "--records", records, "--out", out, "--device", "cpu", "--lengths", 200]
+    words = ["--weights", weights, "--records", records, "--output", out, "--device", "cpu", "--lengths", 200]
     words += ["--new-tokens", 3, "--model", "smollm2_135m", "--shape", "smollm2_135m"]
     out.mkdir()
     earlier = [out / f"speed_{method}.csv" for method in ("lazyllm+", *OTHERS, "gemfilter", "fastkv")]
@@ -85,13 +85,15 @@ def test_it_measures_all_methods_and_goes_on_where_it_stopped(weights, records, 
     for method in ("baseline", "lazyllm", *OTHERS):
         assert table.count(f"| {title_of(method)} ") == 7, table  # a line a task, and their mean
     assert (
-        (out / "command.txt").read_text().startswith("scripts/gpu_report --weights WEIGHTS --records RECORDS --out OUT")
+        (out / "command.txt")
+        .read_text()
+        .startswith("scripts/gpu_report --weights WEIGHTS --records RECORDS --output OUTPUT")
     )
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_without_a_gpu_it_says_so(weights, tmp_path):
-    done = call("--weights", weights, "--records", tmp_path, "--out", tmp_path / "out")
+    done = call("--weights", weights, "--records", tmp_path, "--output", tmp_path / "out")
     assert done.returncode == 2
     assert len(done.stderr.strip().splitlines()) == 1
     assert "no CUDA GPU" in done.stderr
@@ -99,6 +101,6 @@ def test_without_a_gpu_it_says_so(weights, tmp_path):
 
 
 def test_a_folder_that_is_not_there(tmp_path):
-    done = call("--weights", tmp_path / "nowhere", "--records", tmp_path, "--out", tmp_path / "out")
+    done = call("--weights", tmp_path / "nowhere", "--records", tmp_path, "--output", tmp_path / "out")
     assert done.returncode == 2
     assert "nowhere" in done.stderr

@@ -41,7 +41,7 @@ def test_where_the_vocabulary_lies_does_not_make_another_run(lazybench, bare, tm
     settings = yaml.safe_load((folder / "config.yaml").read_text())
     assert settings["model"]["tokenizer"]["_target_"] == "lazybench.model.xgen_tokenizer.build"
     assert "+" in settings["weights"]
-    assert lazybench("report", f"runs={tmp_path / 'runs'}", f"out={tmp_path / 'report'}")[0] == 0
+    assert lazybench("report", f"runs={tmp_path / 'runs'}", f"output={tmp_path / 'report'}")[0] == 0
     texts = [path.read_bytes() for path in (tmp_path / "report").rglob("*") if path.is_file()]
     assert not any(str(place).encode() in text for text in texts for place in (tmp_path, gpt2_folder()))
 

@@ -121,7 +121,7 @@ def test_part_of_longbench_is_all_there_is(run, lazybench, tmp_path):
     code, out, err = run(*there, "task=all")
     assert code == 0, err
     assert "not there: narrativeqa, qasper" in out
-    code, out, err = lazybench("report", f"runs={tmp_path / 'runs'}", f"out={tmp_path / 'report'}")
+    code, out, err = lazybench("report", f"runs={tmp_path / 'runs'}", f"output={tmp_path / 'report'}")
     assert code == 0, err
     assert "LazyLLM: no run\n" in out
     table = (tmp_path / "report/table1.md").read_text()
@@ -139,7 +139,7 @@ def test_unfinished_runs_count_the_records_that_there_are(run, lazybench, tmp_pa
     there = ("method=baseline", "task=code", "data=longbench", f"data.root={tmp_path / 'records'}", *QUICK)
     code, _, err = run(*there, "shard=1/2")
     assert code == 0, err
-    code, _, err = lazybench("report", f"runs={tmp_path / 'runs'}", f"out={tmp_path / 'report'}")
+    code, _, err = lazybench("report", f"runs={tmp_path / 'runs'}", f"output={tmp_path / 'report'}")
     assert code == 0, err
     assert "unfinished: 2 of 4" in (tmp_path / "report/table1.md").read_text()
 
@@ -247,7 +247,7 @@ def test_what_a_report_suggests_for_ones_own_method_works(own_run, lazybench, mi
     own_run("task=my_alone", "method.tokens=40", "output=out put")
     (folder,) = [folder for folder in folders(tmp_path / "out put") if rows(folder)[0]["dataset"] == "my_alone"]
     (folder / "scores.json").unlink()
-    words = (f"runs={tmp_path / 'out put'}", f"out={tmp_path / 'report'}")
+    words = (f"runs={tmp_path / 'out put'}", f"output={tmp_path / 'report'}")
     (tmp_path / "other").mkdir()
     monkeypatch.chdir(tmp_path / "other")  # the commands say where everything is
     suggested = {what: said for what, said in missing(*words).items() if what.startswith("last tokens")}

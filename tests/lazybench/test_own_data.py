@@ -107,7 +107,7 @@ def test_all_of_ones_own_data_is_planned_run_and_reported(own_run, lazybench, tm
     assert list(saved["code"]) == ["lazybench.metrics.rouge", "table_metric"]
     assert "0 of them with records to run" in own_run("task=all", command="plan")
     forget()  # neither the reader nor the metric is needed for a report
-    code, out, err = lazybench("report", f"runs={tmp_path / 'runs'}", f"out={tmp_path / 'report'}")
+    code, out, err = lazybench("report", f"runs={tmp_path / 'runs'}", f"output={tmp_path / 'report'}")
     assert code == 0, err
     table = (tmp_path / "report/table1.md").read_text()
     assert "| birds | baseline | 0.00 (floor) | 1.00 | 3 |" in table

@@ -224,7 +224,7 @@ def test_from_the_prompt_to_the_report(command, lazybench, official, folder, tmp
             assert row["prediction"] == row["baseline_prediction"]
     assert all(row["prompt_computed"] < 1 for place, row in found if place.parts[-2] == "lazyllm")
     assert "0 of them with records to run" in command("plan", "method=baseline", "task=fewshot,multidoc_qa", *SMALL)
-    code, _, err = lazybench("report", f"runs={tmp_path / 'runs'}", f"out={tmp_path / 'report'}")
+    code, _, err = lazybench("report", f"runs={tmp_path / 'runs'}", f"output={tmp_path / 'report'}")
     assert code == 0, err
     table = (tmp_path / "report" / "table1.md").read_text()
     assert official.config in table

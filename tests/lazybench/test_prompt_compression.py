@@ -444,7 +444,7 @@ def test_the_scopes_are_two_rows(run, lazybench, tmp_path):
         code, _, err = run(*words, "data.limit=1", "timing.warmup=0")
         assert code == 0, err
     assert [folder.parts[-2] for folder in folders(runs)] == ["prompt_compression", "prompt_compression_record"]
-    code, _, err = lazybench("report", f"runs={runs}", f"out={tmp_path / 'report'}")
+    code, _, err = lazybench("report", f"runs={runs}", f"output={tmp_path / 'report'}")
     assert code == 0, err
     page = (tmp_path / "report" / "report.html").read_text()
     for label in ("Selective Context scope=prompt ratio=0.5", "Selective Context, whole record scope=record ratio=0.5"):

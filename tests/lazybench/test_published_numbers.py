@@ -270,7 +270,7 @@ def test_calibrations_in_a_readme_are_their_files():
 
 def test_the_reports_tables_follow_from_its_records(tmp_path, monkeypatch):
     monkeypatch.setattr("lazybench.report.figures.FIGURES", ())
-    assert main([f"runs={REPORT / 'records'}", f"out={tmp_path / 'again'}"]) == 0
+    assert main([f"runs={REPORT / 'records'}", f"output={tmp_path / 'again'}"]) == 0
     for name in ("table1", "table2", "fidelity"):
         for suffix in ("csv", "md", "tex"):
             file = f"{name}.{suffix}"

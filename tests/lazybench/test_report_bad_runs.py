@@ -123,7 +123,7 @@ def test_whatever_is_broken_the_report_goes_on(runs, bad, data):
 def test_what_is_left_out_is_said_everywhere(runs, bad, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("lazybench.report.figures.FIGURES", ())
     (bad / CONFIG).unlink()
-    assert main([f"runs={runs}", f"out={tmp_path / 'out'}"]) == 0
+    assert main([f"runs={runs}", f"output={tmp_path / 'out'}"]) == 0
     said = "a run is left out: llama2_7b/longbench/lazyllm/bad/config.yaml: cannot be read"
     assert f"warning: {said}" in capsys.readouterr().out
     for name in ("table1.md", "table1.tex", "report.html"):
@@ -142,7 +142,7 @@ def test_what_is_left_out_is_said_everywhere(runs, bad, tmp_path, capsys, monkey
 @pytest.mark.parametrize("spoil", ["no csv", "columns", "settings", "cut"])
 def test_compact_records_that_cannot_be_read(runs, bad, tmp_path, monkeypatch, spoil):
     monkeypatch.setattr("lazybench.report.figures.FIGURES", ())
-    main([f"runs={runs}", f"out={tmp_path / 'out'}"])
+    main([f"runs={runs}", f"output={tmp_path / 'out'}"])
     (about,) = (tmp_path / "out/records").rglob("bad.json")
     if spoil == "no csv":
         about.with_suffix(".csv").unlink()

@@ -42,7 +42,7 @@ def tables(tmp_path_factory):
     write_run(root / "runs", "odd_method", rows_of(names[:3], 6), task="single_doc_qa", method=SETTINGS)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("lazybench.report.figures.FIGURES", ())
-        assert main([f"runs={root / 'runs'}", f"out={root / 'report'}"]) == 0
+        assert main([f"runs={root / 'runs'}", f"output={root / 'report'}"]) == 0
     return {name: (root / f"report/{name}.tex").read_text("utf-8") for name in NAMES}
 
 

@@ -24,7 +24,7 @@ def everything(tmp_path_factory):
     """The report of a model with runs for all tables and figures."""
     root = tmp_path_factory.mktemp("everything")
     write_everything(root / "runs", records=2)
-    assert main([f"runs={root / 'runs'}", f"out={root / 'report'}"]) == 0
+    assert main([f"runs={root / 'runs'}", f"output={root / 'report'}"]) == 0
     return root
 
 
@@ -46,14 +46,14 @@ def test_every_figure_is_drawn(everything):
 def test_records_give_the_same_report_again(everything, tmp_path):
     records = everything / "report/records"
     # The runs once more as folders change nothing: each counts once.
-    assert main([f"runs={records},{everything / 'runs'}", f"out={tmp_path / 'again'}"]) == 0
+    assert main([f"runs={records},{everything / 'runs'}", f"output={tmp_path / 'again'}"]) == 0
     assert files(tmp_path / "again") == files(everything / "report")
 
 
 def test_records_are_the_same_as_their_runs(tmp_path, monkeypatch):
     monkeypatch.setattr("lazybench.report.figures.FIGURES", ())
     write_run(tmp_path / "runs", "lazyllm", rows_of(TASK, 20))
-    main([f"runs={tmp_path / 'runs'}", f"out={tmp_path / 'out'}"])
+    main([f"runs={tmp_path / 'runs'}", f"output={tmp_path / 'out'}"])
     runs, said = find([str(tmp_path / "out/records"), str(tmp_path / "runs")])
     assert len(runs) == 1
     assert said == []
@@ -101,7 +101,7 @@ def test_what_settings_say_is_text_on_the_page(tmp_path):
     settings = {"schedule": "<script>alert(1)</script>"}
     environment = {"appearance": {"label": "odd|_&"}}
     write_run(tmp_path / "runs", "odd", rows_of(TASK), method=settings, environment=environment)
-    main([f"runs={tmp_path / 'runs'}", f"out={tmp_path / 'out'}"])
+    main([f"runs={tmp_path / 'runs'}", f"output={tmp_path / 'out'}"])
     assert "<script" not in (tmp_path / "out/report.html").read_text("utf-8")
     assert r"odd\|_&" in (tmp_path / "out/table1.md").read_text("utf-8")
     assert r"odd\textbar{}\_\&" in (tmp_path / "out/table1.tex").read_text("utf-8")
@@ -109,7 +109,7 @@ def test_what_settings_say_is_text_on_the_page(tmp_path):
 
 def test_figures_without_runs_are_told(tmp_path, capsys):
     write_run(tmp_path / "runs", "lazyllm", rows_of(TASK))
-    main([f"runs={tmp_path / 'runs'}", f"out={tmp_path / 'out'}"])
+    main([f"runs={tmp_path / 'runs'}", f"output={tmp_path / 'out'}"])
     assert not list((tmp_path / "out").glob("figure*"))
     told = capsys.readouterr().out
     assert all(name in told for name in FIGURES)
@@ -120,7 +120,7 @@ def test_a_short_prompt_comes_with_fewer_bins(tmp_path):
     rows = rows_of(TASK, 1)
     traces = attention_traces(rows, bins=200)[:2] + attention_traces(rows, bins=60)[2:]
     write_run(tmp_path / "runs", "baseline", rows, traces=traces)
-    main([f"runs={tmp_path / 'runs'}", f"out={tmp_path / 'out'}"])
+    main([f"runs={tmp_path / 'runs'}", f"output={tmp_path / 'out'}"])
     (about,) = (tmp_path / "out/records").rglob("*.json")
     attention = json.loads(about.read_text("utf-8"))["traces"]["attention"]
     assert attention["records"] == 3
@@ -134,14 +134,14 @@ def test_a_generation_that_has_ended_keeps_its_last_value(tmp_path):
         for one, computed in zip(rows, ([[0.5], [0.6], [0.7]], [[0.3]]), strict=True)
     ]
     write_run(tmp_path / "runs", "lazyllm", rows, task="hotpotqa", traces=traces)
-    main([f"runs={tmp_path / 'runs'}", f"out={tmp_path / 'out'}"])
+    main([f"runs={tmp_path / 'runs'}", f"output={tmp_path / 'out'}"])
     (about,) = (tmp_path / "out/records").rglob("*.json")
     assert json.loads(about.read_text("utf-8"))["traces"]["computed"]["mean"] == [[0.4, 0.45, 0.5]]
 
 
 def test_a_report_replaces_a_report_and_nothing_else(tmp_path):
     write_run(tmp_path / "runs", "baseline", rows_of(TASK))
-    words = [f"runs={tmp_path / 'runs'}", f"out={tmp_path / 'out'}"]
+    words = [f"runs={tmp_path / 'runs'}", f"output={tmp_path / 'out'}"]
     main(words)
     (tmp_path / "out/figure9_old.png").write_bytes(b"")
     main(words)
@@ -151,12 +151,12 @@ def test_a_report_replaces_a_report_and_nothing_else(tmp_path):
     with pytest.raises(LazyBenchError, match=r"holds mine\.txt, which no report wrote"):
         main(words)
     with pytest.raises(LazyBenchError, match="choose another folder"):
-        main([words[0], f"out={tmp_path}"])
+        main([words[0], f"output={tmp_path}"])
 
 
 def test_an_error_leaves_the_earlier_report_as_it_was(tmp_path, monkeypatch):
     write_run(tmp_path / "runs", "baseline", rows_of(TASK))
-    words = [f"runs={tmp_path / 'runs'}", f"out={tmp_path / 'out'}"]
+    words = [f"runs={tmp_path / 'runs'}", f"output={tmp_path / 'out'}"]
     main(words)
     before = files(tmp_path / "out")
     monkeypatch.setattr("lazybench.report.write.page", lambda *_: 1 / 0)
@@ -171,7 +171,7 @@ def test_an_error_leaves_the_earlier_report_as_it_was(tmp_path, monkeypatch):
     [
         (["run=x"], "unknown setting 'run': did you mean 'runs'"),
         (["results"], "'results' is not key=value"),
-        (["out="], "argument --out: empty, give a folder"),
+        (["output="], "argument --output: empty, give a folder"),
         (["runs=nowhere"], "runs=nowhere: no such folder"),
         (["runs=."], "runs=.: no runs there"),
     ],
@@ -185,7 +185,7 @@ def test_bad_words(words, message, tmp_path, monkeypatch):
 
 def test_damaged_files_are_named(tmp_path):
     folder = write_run(tmp_path / "runs", "lazyllm", rows_of(TASK), traces=stage_traces(rows_of(TASK)))
-    words = [f"runs={tmp_path / 'runs'}", f"out={tmp_path / 'out'}"]
+    words = [f"runs={tmp_path / 'runs'}", f"output={tmp_path / 'out'}"]
     predictions = folder / "predictions.jsonl"
     whole = predictions.read_text("utf-8")
     predictions.write_text(whole + '{"_id": "cut', "utf-8")
@@ -202,7 +202,7 @@ def test_damaged_files_are_named(tmp_path):
     (compact,) = (tmp_path / "out/records").rglob("*.csv")
     compact.write_text("a,b\n1,2\n", "utf-8")
     with pytest.raises(LazyBenchError, match="the columns must be"):
-        main([f"runs={tmp_path / 'out/records'}", f"out={tmp_path / 'other'}"])
+        main([f"runs={tmp_path / 'out/records'}", f"output={tmp_path / 'other'}"])
 
 
 def test_help_and_imports(capsys):

@@ -46,7 +46,7 @@ def report(tmp_path, monkeypatch):
     def make(figures=False):
         if not figures:
             monkeypatch.setattr("lazybench.report.figures.FIGURES", ())
-        assert main([f"runs={tmp_path / 'runs'}", f"out={tmp_path / 'report'}"]) == 0
+        assert main([f"runs={tmp_path / 'runs'}", f"output={tmp_path / 'report'}"]) == 0
         return (tmp_path / "report/report.html").read_text("utf-8")
 
     return make

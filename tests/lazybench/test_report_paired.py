@@ -75,7 +75,7 @@ def report(tmp_path, monkeypatch):
     monkeypatch.setattr("lazybench.report.figures.FIGURES", ())
 
     def make():
-        assert main([f"runs={tmp_path / 'runs'}", f"out={tmp_path / 'report'}"]) == 0
+        assert main([f"runs={tmp_path / 'runs'}", f"output={tmp_path / 'report'}"]) == 0
         return tmp_path / "report"
 
     return make
@@ -244,7 +244,7 @@ def test_csv_holds_the_numbers(add, pairs, report, tmp_path):
     assert {key: float(line[key]) for key in expected} == pytest.approx(expected, rel=1e-5)
     # The records that a report keeps give the same tests again, and a report replaces one that has them.
     kept = [(tmp_path / "report" / name).read_bytes() for name in FILES]
-    assert main([f"runs={tmp_path / 'report/records'}", f"out={tmp_path / 'report'}"]) == 0
+    assert main([f"runs={tmp_path / 'report/records'}", f"output={tmp_path / 'report'}"]) == 0
     assert [(tmp_path / "report" / name).read_bytes() for name in FILES] == kept
 
 

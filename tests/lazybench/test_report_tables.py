@@ -29,7 +29,7 @@ def made(tmp_path, runs, monkeypatch):
     out = tmp_path / "report"
 
     def make():
-        assert main([f"runs={runs}", f"out={out}"]) == 0
+        assert main([f"runs={runs}", f"output={out}"]) == 0
         names = ("table1", "table2", "fidelity")
         return {name: list(csv.DictReader((out / f"{name}.csv").open(encoding="utf-8"))) for name in names}
 

@@ -38,7 +38,7 @@ def test_lengths_are_run_and_reported_under_their_own_name(run, lazybench, tmp_p
     # A character is a token here, and so a line has 90: longer than model.limit, which is 900, and never cut.
     assert all(tokens - 92 <= length <= tokens for tokens, length in found.items())
     assert found.keys() == {1200, 2000}
-    code, out, err = lazybench("report", f"runs={tmp_path / 'runs'}", f"out={tmp_path / 'report'}")
+    code, out, err = lazybench("report", f"runs={tmp_path / 'runs'}", f"output={tmp_path / 'report'}")
     assert code == 0, err
     assert (tmp_path / "report/depth_by_length_tiny_ruler6_generated.png").stat().st_size > 10_000
     for name in ("table1.md", "report.html"):
@@ -149,5 +149,5 @@ def test_other_data_has_no_such_figure_and_lacks_none(tmp_path, capsys):
     assert drawn(tmp_path / "runs") is None
     made(tmp_path / "others", "baseline", 512, {"cwe": [(None, 1.0)]})
     assert drawn(tmp_path / "others") is None
-    main([f"runs={tmp_path / 'others'}", f"out={tmp_path / 'out'}"])
+    main([f"runs={tmp_path / 'others'}", f"output={tmp_path / 'out'}"])
     assert "depth_by_length" not in capsys.readouterr().out

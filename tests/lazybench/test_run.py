@@ -82,7 +82,7 @@ def test_seeds_are_averaged_and_their_spread_reported(run, lazybench, tmp_path):
     assert task["score"] == pytest.approx(fmean(by_seed))
     spread = f"{task['score']:.2f} ± {stdev(by_seed):.2f}"
     assert spread in out
-    assert lazybench("report", f"runs={tmp_path / 'runs'}", f"out={tmp_path / 'report'}")[0] == 0
+    assert lazybench("report", f"runs={tmp_path / 'runs'}", f"output={tmp_path / 'report'}")[0] == 0
     assert spread in (tmp_path / "report" / "table1.md").read_text()
 
 

@@ -30,7 +30,7 @@ def test_table_and_records(tmp_path, capsys):
         ROW | {"dataset": "lcc", "prediction": "abcd", "answers": ["bcde"]},
     ]
     out = tmp_path / "scored.jsonl"
-    assert main([write(tmp_path / "predictions.jsonl", *rows), "--out", str(out)]) == 0
+    assert main([write(tmp_path / "predictions.jsonl", *rows), "--output", str(out)]) == 0
     scored = read(out)
     assert [row["score"] for row in scored] == pytest.approx([1.0, 0.5, 0.75])
     assert [row | {"score": 0} for row in scored] == [row | {"score": 0} for row in rows]
@@ -51,7 +51,7 @@ def test_a_file_may_be_called_like_a_flag(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "dataset=hotpotqa").mkdir()
     name = write(tmp_path / "dataset=hotpotqa" / "p.jsonl", ROW).removeprefix(f"{tmp_path}/")
-    assert main([name, "--out", "out=2.jsonl"]) == 0
+    assert main([name, "--output", "out=2.jsonl"]) == 0
     assert len(read(tmp_path / "out=2.jsonl")) == 1
 
 
@@ -78,7 +78,7 @@ def test_datasets_of_ones_own_are_known_by_their_configs(tmp_path, capsys):
 
 
 def test_out_to_stdout_leaves_the_table_to_stderr(tmp_path, capsys):
-    main([write(tmp_path / "p.jsonl", ROW), "--out", "-"])
+    main([write(tmp_path / "p.jsonl", ROW), "--output", "-"])
     captured = capsys.readouterr()
     assert json.loads(captured.out) == ROW | {"score": 1.0}
     assert "hotpotqa" in captured.err
@@ -89,10 +89,10 @@ def test_out_may_be_the_file_itself_or_a_link_to_it(tmp_path):
     write(file, ROW)
     link = tmp_path / "link.jsonl"
     link.symlink_to(file)
-    main([str(file), "--out", str(link)])
+    main([str(file), "--output", str(link)])
     assert link.is_symlink()
     assert read(file) == [ROW | {"score": 1.0}]
-    assert main([str(file), "--out", "/dev/null"]) == 0
+    assert main([str(file), "--output", "/dev/null"]) == 0
     assert Path("/dev/null").is_char_device()
 
 
@@ -118,7 +118,7 @@ def test_a_bad_line_is_one_line_and_leaves_the_output_alone(tmp_path, content, m
     file.write_text(content)
     out.write_text("before")
     with pytest.raises(LazyBenchError) as caught:
-        main([str(file), "--out", str(out)])
+        main([str(file), "--output", str(out)])
     assert message in str(caught.value)
     assert str(file) in str(caught.value)
     assert "\n" not in str(caught.value)
@@ -130,9 +130,9 @@ def test_unusable_paths(tmp_path):
     with pytest.raises(LazyBenchError, match="cannot be read: No such file"):
         main([str(tmp_path / "nowhere")])
     with pytest.raises(LazyBenchError, match="cannot be written: No such file"):
-        main([file, "--out", str(tmp_path / "no/where.jsonl")])
+        main([file, "--output", str(tmp_path / "no/where.jsonl")])
     with pytest.raises(LazyBenchError, match="cannot be written: Is a directory"):
-        main([file, "--out", str(tmp_path)])
+        main([file, "--output", str(tmp_path)])
     assert [path.name for path in tmp_path.iterdir()] == ["p.jsonl"]
 
 
@@ -145,6 +145,6 @@ def test_import_is_light():
 @pytest.mark.skipif(not PARITY.exists(), reason="the official scores are not beside this checkout")
 def test_official_scores_come_out_of_the_command(tmp_path):
     out = tmp_path / "out.jsonl"
-    main([str(PARITY), "--out", str(out)])
+    main([str(PARITY), "--output", str(out)])
     for ours, official in zip(read(out), read(PARITY), strict=True):
         assert ours["score"] == pytest.approx(official["score"], abs=1e-9)

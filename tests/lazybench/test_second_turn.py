@@ -30,7 +30,7 @@ def second_turn(tiny_model, tmp_path, monkeypatch, capsys):
         words = [f"model.path={tiny_model}", "model.name=tiny", "model.chat=null", "model.limit=300"]
         words += ["data=sample", "data.tokens=512", "data.limit=2", "task=hotpotqa"]
         out = tmp_path / "second.csv"
-        asked = ["--methods", *methods, "--config-dir", str(tmp_path), "--records", str(records), "--out", str(out)]
+        asked = ["--methods", *methods, "--config-dir", str(tmp_path), "--records", str(records), "--output", str(out)]
         monkeypatch.setattr(sys, "argv", [str(SCRIPT), *asked, *words])
         runpy.run_path(str(SCRIPT), run_name="__main__")
         return pd.read_csv(out), capsys.readouterr().out
@@ -80,7 +80,9 @@ def test_the_second_answer_is_the_whole_conversations(tiny_model):
 def test_a_dataset_without_another_question_is_refused(second_turn, monkeypatch, capsys, tiny_model, tmp_path):
     words = [f"model.path={tiny_model}", "model.name=tiny", "model.chat=null", "model.limit=300", "data.limit=1"]
     words += ["data=sample", "data.tokens=512", "task=hotpotqa"]
-    monkeypatch.setattr(sys, "argv", [str(SCRIPT), "--methods", "baseline", "--out", str(tmp_path / "x.csv"), *words])
+    monkeypatch.setattr(
+        sys, "argv", [str(SCRIPT), "--methods", "baseline", "--output", str(tmp_path / "x.csv"), *words]
+    )
     with pytest.raises(SystemExit) as ended:
         runpy.run_path(str(SCRIPT), run_name="__main__")
     assert ended.value.code == 2

@@ -45,7 +45,7 @@ def test_shards_give_the_run_that_one_job_gives(run, lazybench, tmp_path):
         code, out, _ = run(*LAZY, *TASK, f"shard={shard}", output="shared")
         assert code == 0
         assert ("2wikimqa" in out) == (shard == "1/3")  # scores come when all records are there
-        code, out, _ = lazybench("report", f"runs={tmp_path / 'shared'}", f"out={tmp_path / 'report'}")
+        code, out, _ = lazybench("report", f"runs={tmp_path / 'shared'}", f"output={tmp_path / 'report'}")
         assert code == 0
         assert "\n1 runs" in f"\n{out}"
     (shared,) = folders(tmp_path / "shared")

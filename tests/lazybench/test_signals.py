@@ -151,7 +151,7 @@ def test_speed(tmp_path, words):
 @pytest.mark.slow
 def test_a_report_leaves_the_earlier_one(tmp_path):
     write_everything(tmp_path / "runs")
-    report = ("report", "runs=runs", "out=out")
+    report = ("report", "runs=runs", "output=out")
     out, err = _start(tmp_path, *report).communicate(timeout=120)
     assert b"written to out" in out, err.decode()
     before = {path: path.read_bytes() for path in (tmp_path / "out").rglob("*") if path.is_file()}
@@ -165,7 +165,7 @@ def test_a_report_leaves_the_earlier_one(tmp_path):
 def test_score_leaves_no_half_written_file(tmp_path):
     line = {"prediction": "word " * 200, "answers": ["word " * 200], "all_classes": None, "dataset": "gov_report"}
     (tmp_path / "many.jsonl").write_text((json.dumps(line) + "\n") * 3000)
-    process = _start(tmp_path, "score", "many.jsonl", "--out", "scored.jsonl")
+    process = _start(tmp_path, "score", "many.jsonl", "--output", "scored.jsonl")
     _await(process, lambda: _has_open(process, tmp_path / "many.jsonl"))
     _stop(process, signal.SIGINT, "starts anew")
     assert [path.name for path in tmp_path.iterdir()] == ["many.jsonl"]
