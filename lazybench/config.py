@@ -209,7 +209,7 @@ class SpeedConfig:
         repeats: timed runs of each subject.
         text: text file to take prompts from; None takes a generated report.
         eager: also time the unmodified model with eager attention.
-        cpu_share: as `TimingConfig.cpu_share`.
+        cpu_share: a pass on a CPU whose process got less than this share of wall time times threads is taken again.
         output: CSV file to write, with a plot of TTFT next to it; None writes none.
         memory: CSV file to write memory by step and layer to, of the longest prompt; None writes none.
         profile: text file to write tables of operations to, of the longest prompt; None writes none.
@@ -249,7 +249,7 @@ class MatchConfig:
         speedups: of TTFT, over the unmodified model; a method is written for each.
         records: prompts to time, spread evenly over the datasets.
         tolerance: how near a speedup must come, as a fraction of it.
-        cpu_share: as `TimingConfig.cpu_share`.
+        cpu_share: a pass on a CPU whose process got less than this share of wall time times threads is taken again.
         output: folder to write to; its `method/` gets the methods.
     """
 

@@ -47,6 +47,9 @@ def start(words: Sequence[str]) -> int:
         return _complete(words)
     if command in _SMALL:
         return import_module(f"lazybench.cli.{command}").main(rest)
+    if command in _CONFIGURED and any(word in ("--help", "-h") for word in rest):
+        print(import_module("lazybench.cli.help").text(command, rest))
+        return 0
     if command in _CONFIGURED:
         return _hydra(command, rest)
     raise LazyBenchError(f"unknown command {command!r}: {suggest(command, (*_CONFIGURED, *_SMALL))}")
@@ -68,14 +71,20 @@ def _check_text(words: Sequence[str]) -> None:
 
 
 def _complete(words: Sequence[str]) -> int:
-    """Answer a completing shell: our commands for the first word, Hydra's settings behind `run`."""
+    """Answer a completing shell: our commands for the first word, tasks, and what Hydra knows of settings."""
     script, _, line = os.environ.get("COMP_LINE", "").partition(" ")
     command, space, settings = line.lstrip().partition(" ")
     if not any(word.startswith("query=") for word in words):
         return _hydra("run", words, "lazybench")  # installs itself in the shell
     if not space:
         print(" ".join(name for name in (*_CONFIGURED, *_SMALL) if name.startswith(command)))
-    elif command == "run":
+    elif (word := settings.rpartition(" ")[2]).startswith("task="):
+        from lazybench.data.facts import ALL, load_facts, tasks
+
+        before, comma, last = word.removeprefix("task=").rpartition(",")
+        named = [name for name in (ALL, *tasks(), *load_facts()) if name.startswith(last)]
+        print(" ".join(f"task={before}{comma}{name}" for name in named))
+    elif command in _CONFIGURED:
         os.environ["COMP_LINE"] = f"{script} {settings}"  # Hydra knows the settings alone
-        return _hydra("run", words, "lazybench")
+        return _hydra("run" if command == "plan" else command, words, "lazybench")
     return 0

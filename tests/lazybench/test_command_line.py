@@ -74,13 +74,23 @@ def test_help_list_and_completion(lazybench, monkeypatch):
     code, out, _ = lazybench("run", "--help")
     assert code == 0
     assert "method: baseline" in out
+    assert "records a dataset at most" in out
     code, out, _ = lazybench("run", "--cfg", "job", "task=code")
     assert code == 0
     assert yaml.safe_load(out)["task"] == "code"
     code, out, _ = lazybench("list")
     assert code == 0
     assert all(name in out for name in ("lazyllm", "llama2_7b", "xgen_7b", "multidoc_qa", "repobench-p"))
-    for line, expected in [("lazybench sc", "score"), ("lazybench run method=l", "method=lazyllm")]:
+    for line, expected in [
+        ("lazybench sc", "score"),
+        ("lazybench run method=l", "method=lazyllm"),
+        ("lazybench plan model=x", "model=xgen_7b"),
+        ("lazybench speed method=l", "method=lazyllm"),
+        ("lazybench match data=l", "data=longbench"),
+        ("lazybench calibrate model=x", "model=xgen_7b"),
+        ("lazybench run method=lazyllm task=mult", "task=multidoc_qa"),
+        ("lazybench run -m task=code,hot", "task=code,hotpotqa"),
+    ]:
         monkeypatch.setenv("COMP_LINE", line)
         monkeypatch.setenv("COMP_POINT", str(len(line)))
         code, out, _ = lazybench("-sc", "query=bash")
