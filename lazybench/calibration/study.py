@@ -88,6 +88,10 @@ class Study:
         """The length of each record's prompt."""
         return self._lengths
 
+    def seconds(self, record: Record, answer_tokens: int) -> float:
+        """Time that the unmodified model takes for an answer of so many tokens."""
+        return self._times.whole(self._prompts[record.key].ids.shape[1], answer_tokens)
+
     def _ask(self, record: Record) -> tuple[Prompt, Decoder]:
         prompt = self._prompts[record.key]
         return prompt, decoder_for(self._model, prompt)

@@ -14,6 +14,7 @@ import pandas as pd
 from lazybench.calibration import answers, frontier
 from lazybench.calibration.budgets import KL, Budget
 from lazybench.calibration.folder import Folder
+from lazybench.calibration.outlook import outlook
 from lazybench.calibration.search import Trial
 from lazybench.calibration.setup import Setup
 from lazybench.calibration.study import Study
@@ -61,9 +62,8 @@ def main(config: CalibrateConfig) -> Path:
     """
     setup = Setup.of(config)
     where = environment.describe(config.model)
-    model = f"{config.model.name} ({where['weights_format']})"
-    print(f"model {model}, data {config.data.name}, task {config.task}: {len(setup.records)} records")
-    print(f"records: {data_label(config.data)}")
+    print(f"weights: {where['weights_format']}")
+    print(f"records: {len(setup.records)} of {data_label(config.data)}")
     if setup.left_out:
         print(setup.left_out)
     check_limit(config.model, setup.new_tokens, load_skeleton(config.model))
@@ -83,6 +83,7 @@ def main(config: CalibrateConfig) -> Path:
 
 
 def _calibrate(setup: Setup, study: Study, folder: Folder, where: Mapping[str, Any]) -> None:
+    print(outlook(setup, study.seconds), flush=True)
     for half in setup.halves:
         study.search(half)
     task = "" if setup.config.task == "all" else task_title(setup.config.task)

@@ -112,6 +112,7 @@ def _guarded(config: DictConfig, kind: type, module: str, function: str) -> str:
         settings = read_settings(config, kind, about)
         if about.mode == RunMode.MULTIRUN and about.launcher._target_.endswith(_NEIGHBOURS):
             one_gpu.claim()
+        print(_subject(settings), flush=True)  # the imports below take seconds
         quiet()
         return str(getattr(import_module(module), function)(settings))
     except BrokenPipeError:
@@ -132,8 +133,17 @@ def _guarded(config: DictConfig, kind: type, module: str, function: str) -> str:
         raise known from None  # a sweep goes on with its other jobs
 
 
+def _subject(settings: Any) -> str:
+    """What a command is about, as far as its settings tell."""
+    method, data, task, shard = (getattr(settings, key, None) for key in ("method", "data", "task", "shard"))
+    named = {"model": settings.model.name, "data": data and data.name, "method": method and method.get("name")}
+    named |= {"task": task, "shard": shard}
+    return ", ".join(f"{key} {name}" for key, name in named.items() if name is not None)
+
+
 def quiet() -> None:
-    """Keep transformers from printing warnings and progress bars among what a command says."""
+    """Keep libraries from printing warnings, progress bars and marks of their own among what a command says."""
+    os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # torch's profiler: whatever does not stop it
     import transformers
 
     transformers.utils.logging.set_verbosity_error()

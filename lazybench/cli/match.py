@@ -51,7 +51,7 @@ def main(config: MatchConfig) -> Path:
         (folder / _METHODS).mkdir(parents=True, exist_ok=True)
     where = environment.describe(config.model)
     tokens = sorted(prompt.ids.shape[1] for prompt in prompts)
-    print(f"model {config.model.name} ({where['weights_format']}), data {config.data.name}, method {method.name}")
+    print(f"weights: {where['weights_format']}")
     print(f"records: {data_label(config.data)}; {len(prompts)} prompts of {tokens[0]} to {tokens[-1]} tokens")
     model = load_model(config.model)
     with tqdm(desc="strengths", unit="strength") as bar:

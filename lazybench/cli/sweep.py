@@ -38,6 +38,7 @@ class SweepCheck(Callback):
 
     def __init__(self, plan: bool = False) -> None:
         self.plan = plan
+        self._jobs: list[RunConfig] = []
 
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
         """Check all jobs, then note them as planned.
@@ -66,7 +67,19 @@ class SweepCheck(Callback):
         if self.plan:
             sys.exit(0)
 
+    def on_multirun_end(self, config: DictConfig, **kwargs: Any) -> None:
+        """Show the runs side by side."""
+        if self._jobs:
+            from lazybench.cli.comparison import comparison
+
+            if (shown := comparison(self._jobs)) is not None:
+                print(f"\n{shown}")
+
     def _start(self, config: DictConfig) -> None:
+        self._jobs = list(_settings(config))
+        # The imports below take seconds.
+        jobs = "1 job" if len(self._jobs) == 1 else f"{len(self._jobs)} jobs"
+        print(f"checking {jobs} before any starts", flush=True)
         from lazybench.jobs import cluster, plan
         from lazybench.model.device import device_of
         from lazybench.run.sources import Sources
@@ -74,7 +87,7 @@ class SweepCheck(Callback):
 
         quiet()
         sources = Sources(plan=self.plan)
-        jobs = _checked(list(_settings(config)), sources)
+        jobs = _checked(self._jobs, sources)
         launcher = config.hydra.launcher._target_.rpartition(".")[2]
         for text in cluster.check(launcher, jobs):
             print(f"warning: {text}", file=sys.stderr)

@@ -6,6 +6,9 @@ import hashlib
 import importlib.util
 import pickle
 import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +23,7 @@ from transformers import (
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
+from transformers.utils import logging
 
 from lazybench.config import ModelConfig
 from lazybench.data.hub import OutOfReach, unreachable
@@ -188,13 +192,27 @@ def _whole_model(config: ModelConfig, kind: dict[str, Any]) -> PreTrainedModel:
     # Transformers goes on without this file if it is broken, and generations then end elsewhere.
     if damage := model_folder.damage(Path(locate(config).place), "generation_config.json"):
         raise LazyBenchError(f"model.path={config.path}: {damage} (get the file again, or remove it)")
-    model, info = _load(AutoModelForCausalLM, config, weights_only=True, output_loading_info=True, **kind)
+    with _bar(config):
+        model, info = _load(AutoModelForCausalLM, config, weights_only=True, output_loading_info=True, **kind)
     if missing := sorted(info["missing_keys"]):
         raise LazyBenchError(
             f"model.path={config.path}: its files lack {len(missing)} of the model's weights, such as {missing[0]} "
             "(they are incomplete, or config.json is another model's)"
         )
     return model
+
+
+@contextmanager
+def _bar(config: ModelConfig) -> Iterator[None]:
+    """On a terminal, transformers' bar while weights are read; `.gguf` files have another one anyway."""
+    if locate(config).gguf_file or not sys.stderr.isatty() or logging.is_progress_bar_enabled():
+        yield
+        return
+    logging.enable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.disable_progress_bar()
 
 
 def _from_structure(config: ModelConfig, device: torch.device, vocabulary: int = 0, **kind: Any) -> PreTrainedModel:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Any, TypeVar
 
+from tqdm import trange
 from transformers import PreTrainedModel
 
 from lazybench.data import Record, data_label
@@ -50,7 +51,7 @@ class Bench:
         """Untimed runs before any timing."""
         prompt = self.job.prompt(record)
         try:
-            for _ in range(self.job.config.timing.warmup):
+            for _ in trange(self.job.config.timing.warmup, desc="warm-up", unit="run", disable=None):
                 self.attempt(prompt, lambda decode: self._untimed(prompt, decode))
         except RecordFailure:
             pass  # its row will say so

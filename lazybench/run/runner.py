@@ -97,10 +97,8 @@ def _complete(folder: RunFolder, bench: Bench, job: Job) -> Mapping[str, Any] | 
 
 
 def _announce(job: Job, where: Mapping[str, Any]) -> None:
-    config, part = job.config, "" if job.shard is None else f", shard {job.config.shard}"
-    model = f"{config.model.name} ({where['weights_format']})"
-    print(f"model {model}, data {config.data.name}, method {job.method.name}, task {config.task}{part}")
-    print(f"records: {data_label(config.data)}")
+    print(f"weights: {where['weights_format']}")
+    print(f"records: {data_label(job.config.data)}")
     if job.left_out:
         print(job.left_out)
     if isinstance(job.method, Calibrated):

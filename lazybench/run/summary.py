@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from statistics import stdev
 from typing import Any
@@ -16,6 +16,7 @@ from lazybench.report.console import table
 from lazybench.report.run_data import records_table, row_of
 from lazybench.run import scoring
 
+OVERALL = "mean_of_tasks"
 _AVERAGED = (SCORE, *TTFT, *GENERATION, *DECODE_STEP, replace(COMPUTED, scale=1))
 # Of the engine with nothing pruned the terminal shows the first token alone; a report's tables have all of it.
 _SPEEDUPS = {
@@ -51,7 +52,7 @@ def summarise(rows: Iterable[Mapping[str, Any]], facts: Mapping[str, DatasetFact
     return {
         "datasets": {name: _numbers([[of]]) for name, of in by_dataset.items()},
         "tasks": {task: _numbers([of]) for task, of in by_task.items()},
-        "mean_of_tasks": _numbers([*by_task.values()]) if len(by_task) > 1 else None,
+        OVERALL: _numbers([*by_task.values()]) if len(by_task) > 1 else None,
     }
 
 
@@ -76,15 +77,19 @@ def scores_table(scores: Mapping[str, Any]) -> str:
     number in any row are left out. A speedup above 1 is faster.
     """
     named = {**scores["datasets"], **{f"{task} (mean of datasets)": of for task, of in scores["tasks"].items()}}
-    if scores["mean_of_tasks"] is not None:
-        named[f"mean of {len(scores['tasks'])} tasks"] = scores["mean_of_tasks"]
-    every = named.values()
-    columns = {"records": [str(of["records"]) for of in every], "score": [_score(of) for of in every]}
-    columns |= {title: [_text(of[key], "{:.2f}x") for of in every] for title, key in _SPEEDUPS.items()}
-    columns["% prompt computed"] = [_text(of["prompt_computed"], "{:.2%}").removesuffix("%") for of in every]
-    columns |= {key: [str(of[key]) for of in every] for key in ("failed", "disturbed")}
-    shown = {key: cells for key, cells in columns.items() if key in ("records", "score") or set(cells) - {"-", "0"}}
+    if scores[OVERALL] is not None:
+        named[f"mean of {len(scores['tasks'])} tasks"] = scores[OVERALL]
+    shown = columns(list(named.values()))
     return table(["", *shown], list(zip(named, *shown.values(), strict=True)))
+
+
+def columns(every: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
+    """Cells by title, of the numbers of some datasets, tasks or runs; without columns that would be empty."""
+    cells = {"records": [str(of["records"]) for of in every], "score": [_score(of) for of in every]}
+    cells |= {title: [_text(of[key], "{:.2f}x") for of in every] for title, key in _SPEEDUPS.items()}
+    cells["% prompt computed"] = [_text(of["prompt_computed"], "{:.2%}").removesuffix("%") for of in every]
+    cells |= {key: [str(of[key]) for of in every] for key in ("failed", "disturbed")}
+    return {key: of for key, of in cells.items() if key in ("records", "score") or set(of) - {"-", "0"}}
 
 
 def disturbances(scores: Mapping[str, Any]) -> str | None:

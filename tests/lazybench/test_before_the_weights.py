@@ -72,4 +72,5 @@ def test_what_the_weights_are_is_said_with_the_model(run, monkeypatch):
     found = {"weights_format": "GGUF Q4_1, 4-bit, dequantised"}
     monkeypatch.setattr(runner.environment, "describe", lambda config: describe(config) | found)
     _, out, _ = run(*LAZY)
-    assert "model tiny (GGUF Q4_1, 4-bit, dequantised), data sample" in out
+    assert "model tiny, data sample" in out
+    assert "weights: GGUF Q4_1, 4-bit, dequantised\n" in out

@@ -302,7 +302,7 @@ def test_a_sweep_does_not_start_without_what_its_models_need(lazybench, offline,
     output = tmp_path / "runs"
     code, out, err = lazybench("run", "-m", "model=llama2_7b,xgen_7b", "task=lcc", "data.limit=1", f"output={output}")
     assert "model.path=meta-llama/Llama-2-7b-chat-hf cannot be loaded" in one_line(code, err)
-    assert out == ""
+    assert out == "checking 2 jobs before any starts\n"
     assert not output.exists()
 
 
