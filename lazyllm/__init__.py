@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from lazyllm.ranking import attention_on, most_important, newest_row
     from lazyllm.selection import FrozenSelection, Selection, StaticSelection
     from lazyllm.session import Session, enable
+    from lazyllm.shortening import Selected, select
     from lazyllm.stats import Stats
 
 __all__ = [
@@ -20,6 +21,7 @@ __all__ = [
     "LazyLLMError",
     "LogLikelihood",
     "PruningSchedule",
+    "Selected",
     "Selection",
     "Session",
     "Stage",
@@ -31,6 +33,7 @@ __all__ = [
     "log_likelihoods",
     "most_important",
     "newest_row",
+    "select",
 ]
 
 # These need torch and transformers, which take seconds to import: a schedule can be read and checked without.
@@ -40,6 +43,7 @@ _HEAVY = {
     "lazyllm.ranking": ("attention_on", "most_important", "newest_row"),
     "lazyllm.selection": ("FrozenSelection", "Selection", "StaticSelection"),
     "lazyllm.session": ("Session", "enable"),
+    "lazyllm.shortening": ("Selected", "select"),
     "lazyllm.stats": ("Stats",),
 }
 _HOMES = {name: module for module, names in _HEAVY.items() for name in names}

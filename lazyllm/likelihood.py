@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,9 +11,8 @@ import torch
 from transformers import PreTrainedModel
 
 from lazyllm.errors import LazyLLMError
+from lazyllm.ids import Ids, check_vocabulary, placed, text_ids
 from lazyllm.row_by_row import check_adapters
-
-Ids = torch.Tensor | Sequence[int]
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,13 +55,11 @@ def log_likelihoods(model: PreTrainedModel, ids: Ids, continuations: Iterable[Id
     """
     if not isinstance(continuations, Iterable):
         raise LazyLLMError(f"the continuations must be a list of texts, each a list of ids, not {continuations!r}")
-    prompt, texts = _ids("ids", ids), [_ids("a continuation", text) for text in continuations]
+    prompt, texts = text_ids("ids", ids), [text_ids("a continuation", text) for text in continuations]
     if model.training:
         raise LazyLLMError("the model is in training mode: call model.eval() before asking for log-likelihoods")
     check_adapters(model)
-    largest = model.config.get_text_config().vocab_size - 1
-    if any(int(text.min()) < 0 or int(text.max()) > largest for text in (prompt, *texts)):
-        raise LazyLLMError(f"there are ids that are not in the model's vocabulary, 0 to {largest}")
+    check_vocabulary(model, prompt, *texts)
     with torch.no_grad():
         begun = _step(model, prompt, None)
         cache = getattr(begun, "past_key_values", None)
@@ -78,27 +75,8 @@ def log_likelihoods(model: PreTrainedModel, ids: Ids, continuations: Iterable[Id
         return found
 
 
-def _ids(name: str, given: Any) -> torch.Tensor:
-    """Token ids, int64 (1, n), on the CPU."""
-    try:
-        ids = given if isinstance(given, torch.Tensor) else torch.tensor(list(given))
-    except (TypeError, ValueError, RuntimeError):
-        ids = torch.empty(0, 0, 0)
-    ids = ids[None] if ids.ndim == 1 else ids
-    if ids.ndim != 2 or len(ids) != 1 or (ids.numel() and ids.dtype != torch.int64):
-        raise LazyLLMError(
-            f"{name} must be token ids of one text, a list such as [5, 6] or int64 of shape (n,) or (1, n), not "
-            f"{type(given).__name__} {str(given)[:40]!r}"
-        )
-    if not ids.numel():
-        raise LazyLLMError(f"{name} must hold a token, as a text without a prompt begins with BOS")
-    return ids.cpu()
-
-
 def _step(model: PreTrainedModel, ids: torch.Tensor, cache: Any) -> Any:
-    # Where weights are offloaded, hooks move the ids to where they are needed.
-    ids = ids if model.device.type == "meta" else ids.to(model.device)
-    return model(ids, past_key_values=cache, use_cache=True, logits_to_keep=1, return_dict=True)
+    return model(placed(model, ids), past_key_values=cache, use_cache=True, logits_to_keep=1, return_dict=True)
 
 
 def _follow(model: PreTrainedModel, logits: torch.Tensor, text: torch.Tensor, cache: Any) -> LogLikelihood:
