@@ -6,14 +6,13 @@ from dataclasses import dataclass, replace
 
 from transformers import PreTrainedModel
 
-from lazybench.config import ModelConfig
 from lazybench.errors import LazyBenchError, RecordFailure, suggest
 from lazybench.methods.base import Method, Output
+from lazybench.methods.second_model import load_second
 from lazybench.methods.selective_context import UNITS, Compressor, Scorer
 from lazybench.methods.selective_context.phrases import phrase_parser
 from lazybench.model.context import before_continued, shortenable
 from lazybench.model.decoding import Decoder
-from lazybench.model.loading import load_model, load_tokenizer
 from lazybench.model.prompts import Prompt
 
 _WINDOWS = ("sentence", "long")
@@ -93,7 +92,7 @@ class PromptCompression(Method):
         if self.unit == "phrase":
             phrase_parser()
         if self.scorer is not None:
-            self._scorer = _load_scorer(self.scorer, model, self.window_tokens)
+            self._scorer = Scorer(*load_second("scorer", self.scorer, model), self.window_tokens)
 
     def generate(self, prompt: Prompt, decode: Decoder, seed: int) -> Output:
         scorer = self._scorer or Scorer(decode.model, prompt.builder.tokenizer, self.window_tokens)
@@ -119,12 +118,3 @@ class PromptCompression(Method):
         if text.strip() and not left.strip():
             raise RecordFailure("empty prompt: nothing of the context is left")
         return left
-
-
-def _load_scorer(path: str, under_test: PreTrainedModel, window_tokens: int | None) -> Scorer:
-    # limit is about prompts, which a scorer never gets.
-    config = ModelConfig(name="scorer", path=path, device=str(under_test.device), limit=2)
-    try:
-        return Scorer(load_model(config), load_tokenizer(config), window_tokens)
-    except LazyBenchError as error:
-        raise LazyBenchError(f"method.scorer: {error}") from error

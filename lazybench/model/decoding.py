@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -11,7 +12,7 @@ from transformers import LogitsProcessor, LogitsProcessorList, PreTrainedModel
 from transformers.generation.streamers import BaseStreamer
 
 from lazybench.errors import LazyBenchError, RecordFailure
-from lazybench.model.positions import positions
+from lazybench.model.positions import positions as positions_of
 from lazybench.model.prompts import Prompt
 from lazyllm.selection import described
 
@@ -123,24 +124,28 @@ class Decoder:
         self.answer = None
         self.clock.start()
 
-    def __call__(self, ids: torch.Tensor) -> list[int]:
+    def __call__(self, ids: torch.Tensor, positions: torch.Tensor | None = None) -> list[int]:
         """Generate greedily, once in an answer.
 
         Args:
             ids: prompt token ids, int64 (1, tokens).
+            positions: where each of them stands, rising, int64 (1, tokens): a shortened prompt's own places. The answer
+                goes on behind the last one. None: they follow each other. See `check_takes_positions`.
 
         Returns:
             the new token ids, the stop included.
 
         Raises:
             RecordFailure: there is no token, there are more than the model can hold, or logits are not finite.
-            LazyBenchError: the answer has been generated already, or `ids` are not of that form.
+            LazyBenchError: the answer has been generated already, `ids` or `positions` are not of that form, or the
+                model takes no positions.
         """
         if self.answer is not None:
             raise LazyBenchError("decode was called twice in one answer: the clock takes the time of one generation")
         if not isinstance(ids, torch.Tensor) or ids.dtype != torch.int64 or ids.ndim != 2 or ids.shape[0] != 1:
             raise LazyBenchError(f"decode was given {described(ids)}: it takes token ids, int64 (1, tokens)")
         self.check(ids)
+        places = {} if positions is None else {"position_ids": self._checked(positions, ids).to(self.model.device)}
         ids, greatest = ids.to(self.model.device), GreatestLogits()
         forced = [] if self.forced is None else [Forced(self.forced)]
         output = self.model.generate(
@@ -156,6 +161,7 @@ class Decoder:
             logits_processor=LogitsProcessorList([greatest, *forced]),
             return_dict_in_generate=self.tracing,
             output_logits=self.tracing,
+            **places,
         )
         greatest.check()  # after the last token's time has been noted
         if self.tracing:
@@ -166,14 +172,35 @@ class Decoder:
 
     def check(self, ids: torch.Tensor) -> None:
         """Raise `RecordFailure` unless there is a prompt, and it and the new tokens have positions in the model."""
-        tokens = ids.shape[1]
-        if not tokens:
+        if not ids.shape[1]:
             raise RecordFailure("empty prompt: there is no token in it")
-        holds = positions(self.model)
+        self._check_room(ids.shape[1])
+
+    def _check_room(self, tokens: int) -> None:
+        holds = positions_of(self.model)
         if holds is not None and tokens + self.max_new_tokens > holds:
             raise RecordFailure(
                 f"{tokens} tokens of prompt and {self.max_new_tokens} new ones are more than the model's {holds}"
             )
+
+    def _checked(self, positions: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
+        if not isinstance(positions, torch.Tensor) or positions.dtype != torch.int64 or positions.shape != ids.shape:
+            raise LazyBenchError(
+                f"decode was given {described(positions)} as positions: it takes one a token, int64 {tuple(ids.shape)}"
+            )
+        if int(positions[0, 0]) < 0 or not bool((positions.diff() > 0).all()):
+            raise LazyBenchError("decode was given positions that do not rise from 0 or more")
+        check_takes_positions(self.model)
+        self._check_room(int(positions[0, -1]) + 1)
+        return positions
+
+
+def check_takes_positions(model: PreTrainedModel) -> None:
+    """Raise `LazyBenchError` unless `model` computes the tokens of a shortened prompt at positions of their own."""
+    if "position_ids" not in inspect.signature(model.forward).parameters:
+        raise LazyBenchError(f"{type(model).__name__} takes no positions: a token's is its place in the prompt it gets")
+    if "flash" in str(model.config._attn_implementation):  # transformers takes gaps there for ends of packed texts
+        raise LazyBenchError("positions with gaps are not possible on FlashAttention: set model.attention=sdpa")
 
 
 def decoder_for(model: PreTrainedModel, prompt: Prompt) -> Decoder:
@@ -182,12 +209,13 @@ def decoder_for(model: PreTrainedModel, prompt: Prompt) -> Decoder:
     if facts.stop_at_newline:
         # The official code names these two and so leaves out other stops of the model's own.
         newline = tokenizer.encode("\n", add_special_tokens=False)[-1]
-        return Decoder(model, facts.max_new_tokens, [*_ids(tokenizer.eos_token_id), newline], min_new_tokens=1)
+        return Decoder(model, facts.max_new_tokens, [*stop_ids(tokenizer.eos_token_id), newline], min_new_tokens=1)
     stops = model.generation_config.eos_token_id
-    return Decoder(model, facts.max_new_tokens, _ids(tokenizer.eos_token_id if stops is None else stops))
+    return Decoder(model, facts.max_new_tokens, stop_ids(tokenizer.eos_token_id if stops is None else stops))
 
 
-def _ids(stops: int | list[int] | None) -> list[int]:
+def stop_ids(stops: int | list[int] | None) -> list[int]:
+    """The ids that a config or a tokenizer names as an end, none or one or several, as a list."""
     if stops is None:
         return []
     return list(stops) if isinstance(stops, list | tuple) else [stops]

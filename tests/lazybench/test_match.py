@@ -70,6 +70,7 @@ SETTINGS = {
     "static_pruning.StaticPruning": {"keep": 0.25, "layer": 3},
     "gemfilter.GemFilter": {"keep": 0.25},
     "prompt_compression.PromptCompression": {"ratio": 0.75},
+    "specprefill.SpecPrefill": {"keep": 0.25},
 }
 
 

@@ -18,6 +18,7 @@ from lazybench.methods.fastkv import FastKV
 from lazybench.methods.gemfilter import GemFilter
 from lazybench.methods.lazyllm import LazyLLM
 from lazybench.methods.random_drop import RandomDrop
+from lazybench.methods.specprefill import SpecPrefill
 from lazybench.methods.static_pruning import StaticPruning
 from lazybench.model.decoding import Decoder
 from lazybench.model.prompts import Prompt, PromptBuilder
@@ -104,6 +105,7 @@ def test_a_method_that_keeps_it_runs(careless, tmp_path, way, computed):
         LazyLLM("lazyllm+", schedule="1:0.5", importance={"queries": 4, "pooling": 3, "first": 2}),
         GemFilter("gemfilter", layer=1, keep=0.5),
         FastKV("fastkv", layer=1, keep=0.5),
+        SpecPrefill("specprefill", keep=0.5),
     ],
     ids=lambda method: method.name,
 )

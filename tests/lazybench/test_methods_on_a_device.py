@@ -39,6 +39,7 @@ SETTINGS = {
     "lazyllm+": {"schedule": "1:0.6,2:0.5"},
     "gemfilter": {"layer": 1},
     "fastkv": {"layer": 1},
+    "specprefill": {},
 }
 FILES = Path(__file__).parents[2] / "conf" / "method"
 DATASET = "2wikimqa"

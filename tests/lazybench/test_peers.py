@@ -2,63 +2,18 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from transformers import LlamaConfig, LlamaForCausalLM
+from peers import answer, build, pooled
 from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 
 from lazybench.errors import LazyBenchError
 from lazybench.methods.fastkv import FastKV
 from lazybench.methods.gemfilter import GemFilter
-from lazybench.model.decoding import Decoder
 
 LAYER = 1
-
-
-def build(seed: int, attention: str = "sdpa") -> LlamaForCausalLM:
-    torch.manual_seed(seed)
-    config = LlamaConfig(
-        vocab_size=50,
-        hidden_size=32,
-        intermediate_size=48,
-        num_hidden_layers=4,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        initializer_range=0.3,
-        attn_implementation=attention,
-    )
-    return LlamaForCausalLM(config).eval()
-
-
-def answer(method, seed: int, length: int):
-    """What the method generated, and the prompts that the model was given."""
-    model, given = build(seed), []
-    method.prepare(model)
-    decode = Decoder(model, max_new_tokens=3, tracing=True)
-    ids = torch.randint(0, 50, (1, length), generator=torch.Generator().manual_seed(seed))
-    watched = SimpleNamespace(model=model, tracing=True)
-
-    class Watched:
-        def __getattr__(self, name):
-            return getattr(watched, name)
-
-        def __call__(self, prompt):
-            given.append(prompt)
-            return decode(prompt)
-
-    return method.generate(SimpleNamespace(ids=ids), Watched(), 0), given, ids
-
-
-@torch.no_grad()
-def pooled(scores: torch.Tensor, size: int) -> torch.Tensor:
-    """The mean of each score and its neighbours, zeros beyond the ends."""
-    half = size // 2
-    padded = [0.0] * half + scores.tolist() + [0.0] * half
-    return torch.tensor([sum(padded[place : place + size]) / size for place in range(len(scores))])
 
 
 @settings(max_examples=20, deadline=None)

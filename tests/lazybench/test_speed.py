@@ -56,7 +56,7 @@ def test_each_length_has_a_row_of_consistent_ratios(speed, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "method", ["random_drop", "static_pruning", "prompt_compression", "baseline", "gemfilter", "fastkv"]
+    "method", ["random_drop", "static_pruning", "prompt_compression", "baseline", "gemfilter", "fastkv", "specprefill"]
 )
 @pytest.mark.slow
 def test_every_method_can_be_timed(speed, method):

@@ -1,0 +1,154 @@
+"""SpecPrefill (Liu et al. 2025, arXiv 2502.02789)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+import lazyllm
+from lazybench.errors import LazyBenchError, RecordFailure
+from lazybench.methods.base import Method, Output
+from lazybench.methods.checks import check_count, check_keep
+from lazybench.methods.pooling import check_pooling, pooled
+from lazybench.methods.second_model import load_second
+from lazybench.model.decoding import Decoder, check_takes_positions, stop_ids
+from lazybench.model.positions import positions
+from lazybench.model.prompts import Prompt
+from lazyllm.tokens import TokenCache
+
+
+@dataclass
+class SpecPrefill(Method):
+    """A small draft model picks chunks of the prompt; the model computes those alone, at their original positions.
+
+    The draft reads the prompt and answers with up to `look_ahead` tokens of its own, fewer where its text ends. The
+    queries are those of the last prompt token and of these tokens but the last. Of each the attention probability on
+    the prompt's tokens, softmax over these alone, is averaged over `pooling` neighbours, and the largest over all heads
+    and layers taken. A token's importance is the mean over queries, a chunk's the mean over its tokens. The best chunks
+    go on.
+
+    As in the authors' code, which settles what the paper leaves open, but for this: the prompt's last chunk always goes
+    on, since the answer follows on it. There it has to rank for that, which it is sure to do.
+
+    All of it is timed. `prompt_computed` is the share of the prompt that the model computes; the draft's pass counts in
+    the times alone. Where the model is its own draft it counts as a second pass, and nothing is faster. Where all
+    chunks stay there is nothing to pick, and one ordinary pass.
+
+    Attributes:
+        draft: hub id, local folder or `.gguf` file of a causal language model with the same vocabulary; None means the
+            model under test.
+        keep: fraction of the prompt's chunks that are kept.
+        look_ahead: tokens that the draft answers with at most.
+        pooling: neighbours in an average, an odd number.
+        chunk: tokens of a chunk; the last one of a prompt may have fewer.
+    """
+
+    prefills = 2.0
+    label, colour = "SpecPrefill", "tab:brown"
+
+    draft: str | None = None
+    keep: float = 0.5
+    look_ahead: int = 8
+    pooling: int = 13
+    chunk: int = 32
+
+    def __post_init__(self) -> None:
+        if self.draft is not None and (not isinstance(self.draft, str) or not self.draft):
+            raise LazyBenchError(f"method.draft={self.draft} must be a hub id, a folder, a .gguf file or null")
+        check_keep(self.keep)
+        check_count("look_ahead", self.look_ahead)
+        check_pooling(self.pooling)
+        check_count("chunk", self.chunk)
+        self._draft: tuple[PreTrainedModel, PreTrainedTokenizerBase] | None = None
+        self._same: PreTrainedTokenizerBase | None = None
+
+    def check(self, model: PreTrainedModel) -> None:
+        check_takes_positions(model)
+        if self.draft is None:
+            lazyllm.enable(model, ())  # refuses what it could not look into
+
+    def prepare(self, model: PreTrainedModel) -> None:
+        super().prepare(model)
+        if self.draft is not None:
+            self._draft = load_second("draft", self.draft, model)
+            lazyllm.enable(self._draft[0], ())
+
+    def generate(self, prompt: Prompt, decode: Decoder, seed: int) -> Output:
+        tokens = prompt.ids.shape[1]
+        chunks = math.ceil(tokens / self.chunk)
+        count = math.ceil(self.keep * chunks - 1e-9)
+        if count == chunks:
+            return Output(decode(prompt.ids), prompt_computed=1.0)
+        kept = self._best(self._importance(prompt, decode.model), count)
+        computed = len(kept) / tokens + (self._draft is None)
+        return Output(decode(prompt.ids[:, kept], positions=kept[None]), prompt_computed=computed)
+
+    def _importance(self, prompt: Prompt, model: PreTrainedModel) -> torch.Tensor:
+        """Importance of each token of the prompt, (tokens,), on the CPU."""
+        if self._draft is not None:
+            self._check_vocabulary(prompt.builder.tokenizer)
+            model = self._draft[0]
+        holds, needed = positions(model), prompt.ids.shape[1] + self.look_ahead
+        if holds is not None and needed > holds:
+            raise RecordFailure(f"{needed} tokens of prompt and look-ahead are more than the draft's {holds}")
+        stops, watch = stop_ids(model.generation_config.eos_token_id), LookAhead(self.pooling)
+        ids, cache = prompt.ids.to(model.device), None
+        with torch.no_grad(), lazyllm.enable(model, (), selection=watch):
+            for _ in range(self.look_ahead):
+                output = model(ids, past_key_values=cache, use_cache=True, logits_to_keep=1)
+                ids, cache = output.logits[:, -1].argmax(dim=-1, keepdim=True), output.past_key_values
+                if int(ids) in stops:
+                    break
+        return torch.stack(watch.largest).mean(dim=0).cpu()
+
+    def _best(self, importance: torch.Tensor, count: int) -> torch.Tensor:
+        """Positions of the tokens in the `count` best chunks, sorted, int64 (kept,)."""
+        by_chunk = torch.stack([of.mean() for of in importance.split(self.chunk)])
+        by_chunk[-1] = math.inf
+        chosen = by_chunk.sort(descending=True, stable=True).indices[:count].sort().values
+        members = torch.arange(len(importance)).split(self.chunk)
+        return torch.cat([members[index] for index in chosen.tolist()])
+
+    def _check_vocabulary(self, tokenizer: PreTrainedTokenizerBase) -> None:
+        if tokenizer is not self._same and tokenizer.get_vocab() != self._draft[1].get_vocab():
+            raise LazyBenchError(
+                f"method.draft={self.draft} has another vocabulary than the model, so its ids are other words: take a "
+                "draft of the model's own family"
+            )
+        self._same = tokenizer
+
+
+class LookAhead(lazyllm.Selection, checked=False):
+    """Watches a draft that answers a prompt, in every layer, and prunes nothing.
+
+    Attributes:
+        pooling: neighbours in an average.
+        largest: of each pass so far the newest token's pooled attention on each prompt token, the largest over layers
+            and heads, (tokens,).
+    """
+
+    def __init__(self, pooling: int) -> None:
+        self.pooling = pooling
+        self.largest: list[torch.Tensor] = []
+
+    def copy_for(self, cache: TokenCache) -> lazyllm.Selection:
+        own = super().copy_for(cache)
+        own.largest = self.largest  # what it saw is asked of the original
+        return own
+
+    def wants(self, layer: int) -> bool:
+        return True
+
+    def observe(
+        self, layer: int, query: torch.Tensor, key: torch.Tensor, scaling: float, softcap: float | None
+    ) -> None:
+        prompt = key[:, :, : self.cache.prompt_length]
+        attention = lazyllm.attention_on(prompt, query[:, :, -1:], None, scaling, softcap, self.sinks)
+        largest = pooled(attention.flatten(0, 3), self.pooling).amax(dim=0)
+        if layer == 0:
+            self.largest.append(largest)
+        else:
+            self.largest[-1] = torch.maximum(self.largest[-1].to(largest.device), largest)

@@ -1,0 +1,87 @@
+"""What the tests of methods share that are held against a naive computation: a small model, and what it was given."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from lazybench.config import ModelConfig
+from lazybench.data.facts import DatasetFacts
+from lazybench.data.record import Record
+from lazybench.methods.base import Method, Output
+from lazybench.model.decoding import Decoder
+from lazybench.model.prompts import Prompt, PromptBuilder
+
+VOCABULARY = 50
+
+
+def build(seed: int, attention: str = "sdpa", **changes: Any) -> LlamaForCausalLM:
+    """A random Llama of four layers with two query heads a key head, the same for the same seed; it never stops."""
+    torch.manual_seed(seed)
+    shape = {
+        "vocab_size": VOCABULARY,
+        "hidden_size": 32,
+        "intermediate_size": 48,
+        "num_hidden_layers": 4,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "initializer_range": 0.3,
+        "eos_token_id": None,
+        "attn_implementation": attention,
+    }
+    return LlamaForCausalLM(LlamaConfig(**{**shape, **changes})).eval()
+
+
+@dataclass
+class Watched:
+    """A decoder that notes what it is given."""
+
+    decode: Decoder
+    given: list[torch.Tensor] = field(default_factory=list)
+    places: list[dict[str, Any]] = field(default_factory=list)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.decode, name)
+
+    def __call__(self, ids: torch.Tensor, **places: Any) -> list[int]:
+        self.given.append(ids)
+        self.places.append(places)
+        return self.decode(ids, **places)
+
+
+def prompt_of(ids: torch.Tensor, tokenizer: Any = None) -> Prompt:
+    """A prompt of these tokens, int64 (1, tokens), whose text is left out."""
+    record = Record(id="1", dataset="one", context="", input="", answers=("a",), all_classes=None, length=0)
+    facts = DatasetFacts("one", prompt="{context}", max_new_tokens=6, metric="qa_f1", chat=False)
+    config = ModelConfig(name="tiny", path="tiny", limit=100, chat=None)
+    return Prompt(ids, record, PromptBuilder(tokenizer, config, facts), text="")
+
+
+def random_ids(seed: int, length: int) -> torch.Tensor:
+    """Token ids, int64 (1, length)."""
+    return torch.randint(0, VOCABULARY, (1, length), generator=torch.Generator().manual_seed(seed))
+
+
+def generated(method: Method, seed: int, length: int, new_tokens: int = 3) -> tuple[Output, Watched, torch.Tensor]:
+    """What the method made of a random prompt, the decoder that it called, and the prompt's tokens."""
+    model, ids = build(seed), random_ids(seed, length)
+    method.prepare(model)
+    watched = Watched(Decoder(model, max_new_tokens=new_tokens, tracing=True))
+    return method.generate(prompt_of(ids), watched, 0), watched, ids
+
+
+def answer(method: Method, seed: int, length: int) -> tuple[Output, list[torch.Tensor], torch.Tensor]:
+    """What the method made of a random prompt, the prompts that the model was given, and the prompt's tokens."""
+    output, watched, ids = generated(method, seed, length)
+    return output, watched.given, ids
+
+
+@torch.no_grad()
+def pooled(scores: torch.Tensor, size: int) -> torch.Tensor:
+    """The mean of each score and its neighbours, zeros beyond the ends."""
+    half = size // 2
+    padded = [0.0] * half + scores.tolist() + [0.0] * half
+    return torch.tensor([sum(padded[place : place + size]) / size for place in range(len(scores))])
