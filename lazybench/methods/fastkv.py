@@ -51,15 +51,21 @@ class WindowSelection(lazyllm.FrozenSelection, checked=False):
     def observe(
         self, layer: int, query: torch.Tensor, key: torch.Tensor, scaling: float, softcap: float | None
     ) -> None:
+        self.importance = self.seen(layer, query, key, scaling, softcap).sum(dim=(0, 1))
+
+    def seen(
+        self, layer: int, query: torch.Tensor, key: torch.Tensor, scaling: float, softcap: float | None
+    ) -> torch.Tensor:
+        """The window's pooled attention on the tokens before it, (kv_heads, heads of a group, tokens)."""
         tokens = key.shape[2]
+        groups = query.shape[1] // key.shape[1]
         if tokens == 1:
-            self.importance = key.new_empty(0)
-            return
+            return key.new_empty(key.shape[1], groups, 0)
         window, positions = min(self.window, tokens - 1), self.active(layer)
-        seen = positions <= positions[-window:, None]
-        attention = lazyllm.attention_on(key, query[:, :, -window:], seen, scaling, softcap, self.sinks)
-        attention = attention[0, ..., : tokens - window]
-        self.importance = pooled(attention.sum(dim=2).flatten(0, 1), self.pooling).sum(dim=0)
+        visible = positions <= positions[-window:, None]
+        attention = lazyllm.attention_on(key, query[:, :, -window:], visible, scaling, softcap, self.sinks)
+        by_head = attention[0, ..., : tokens - window].sum(dim=2)
+        return pooled(by_head.flatten(0, 1), self.pooling).unflatten(0, (-1, groups))
 
     def choose(self, count: int) -> torch.Tensor:
         earlier = self.importance.shape[0]

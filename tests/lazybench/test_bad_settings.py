@@ -58,6 +58,7 @@ def _wrong_for_the_method():
         ("gemfilter", "pooling", (*counts, "4")),
         ("fastkv", "window", counts),
         ("fastkv", "pooling", (*counts, "2")),
+        ("claa", "layers", counts),
         ("specprefill", "keep", fractions),
         ("specprefill", "look_ahead", counts),
         ("specprefill", "pooling", (*counts, "4")),

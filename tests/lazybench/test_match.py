@@ -71,6 +71,7 @@ SETTINGS = {
     "gemfilter.GemFilter": {"keep": 0.25},
     "prompt_compression.PromptCompression": {"ratio": 0.75},
     "specprefill.SpecPrefill": {"keep": 0.25},
+    "claa.CLAA": {"keep": 0.25, "layers": 4},
 }
 
 

@@ -14,6 +14,7 @@ from lazybench.data.facts import DatasetFacts
 from lazybench.data.record import Record
 from lazybench.methods.base import answer
 from lazybench.methods.baseline import Baseline
+from lazybench.methods.claa import CLAA
 from lazybench.methods.fastkv import FastKV
 from lazybench.methods.gemfilter import GemFilter
 from lazybench.methods.lazyllm import LazyLLM
@@ -106,6 +107,7 @@ def test_a_method_that_keeps_it_runs(careless, tmp_path, way, computed):
         GemFilter("gemfilter", layer=1, keep=0.5),
         FastKV("fastkv", layer=1, keep=0.5),
         SpecPrefill("specprefill", keep=0.5),
+        CLAA("claa", layer=1, keep=0.5),
     ],
     ids=lambda method: method.name,
 )

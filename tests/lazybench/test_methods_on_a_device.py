@@ -40,6 +40,7 @@ SETTINGS = {
     "gemfilter": {"layer": 1},
     "fastkv": {"layer": 1},
     "specprefill": {},
+    "claa": {"layer": 1, "layers": 2},
 }
 FILES = Path(__file__).parents[2] / "conf" / "method"
 DATASET = "2wikimqa"
@@ -118,7 +119,7 @@ def test_times_begin_on_an_idle_device_after_an_untimed_pass_of_the_same_shape(b
     assert events == [device.name, 2] * 3 + [device.name, 8] * 3
 
 
-@pytest.mark.parametrize("name", ["lazyllm", "lazyllm+", "static_pruning", "fastkv"])
+@pytest.mark.parametrize("name", ["lazyllm", "lazyllm+", "static_pruning", "fastkv", "claa"])
 def test_a_method_waits_no_more_than_it_must(bench, device, name):
     def reads(name):
         found, records = bench(name, device.name)

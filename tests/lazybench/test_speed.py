@@ -56,16 +56,17 @@ def test_each_length_has_a_row_of_consistent_ratios(speed, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "method", ["random_drop", "static_pruning", "prompt_compression", "baseline", "gemfilter", "fastkv", "specprefill"]
+    "method",
+    ["random_drop", "static_pruning", "prompt_compression", "baseline", "gemfilter", "fastkv", "specprefill", "claa"],
 )
 @pytest.mark.slow
 def test_every_method_can_be_timed(speed, method):
-    settings = ["method.layer=1"] if method in ("static_pruning", "gemfilter", "fastkv") else []
+    settings = ["method.layer=1"] if method in ("static_pruning", "gemfilter", "fastkv", "claa") else []
     code, table, err = speed(f"method={method}", *settings, "lengths=[600]")
     assert code == 0, err
     assert table["method"].tolist() == [method]
     assert ("layer=1" in str(table["setting"].iloc[0])) == bool(settings)
-    assert ("efficiency" in table) == (method in ("static_pruning", "fastkv"))
+    assert ("efficiency" in table) == (method in ("static_pruning", "fastkv", "claa"))
 
 
 @pytest.mark.slow

@@ -1,0 +1,64 @@
+"""Cross-layer attention aggregation, CLAA (McDanel et al. 2026, arXiv 2602.16054)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+import lazyllm
+from lazybench.methods.checks import check_count
+from lazybench.methods.fastkv import FastKV, WindowSelection
+
+_TINY = 1e-8  # of the authors' code: keeps scores finite that are all the same
+
+
+@dataclass
+class CLAA(FastKV):
+    """FastKV's pruning, ranked by several layers instead of one.
+
+    In each of the last `layers` layers up to the stage's, each token has a score for each key head: FastKV's pooled
+    attention of the window, summed over the query heads of that key head. Less their mean over tokens, divided by their
+    standard deviation, the scores of all heads and layers are comparable; the largest is the token's importance.
+
+    This follows the authors' code as it stood in August 2025, the normalisation included; the paper is younger, and was
+    not compared. As with FastKV, thinning out the cache of the layers before is left out: it leaves the time to first
+    token as it is.
+
+    Attributes:
+        layers: layers that rank, the stage's among them; where there are not as many, all of them.
+    """
+
+    label, colour = "CLAA", "tab:olive"
+
+    layers: int = 4
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_count("layers", self.layers)
+
+    @property
+    def selection(self) -> lazyllm.FrozenSelection:
+        return LayersSelection(self.window, self.pooling, self.layers)
+
+
+@dataclass
+class LayersSelection(WindowSelection, checked=False):
+    """By the window's normalised attention in the last `layers` layers, the largest of any head and layer."""
+
+    layers: int
+
+    def wants(self, layer: int) -> bool:
+        segment = self.cache.segment_of[layer]
+        return self.cache.prefilling and segment.stage is not None and layer > segment.layers[-1] - self.layers
+
+    def observe(
+        self, layer: int, query: torch.Tensor, key: torch.Tensor, scaling: float, softcap: float | None
+    ) -> None:
+        scores = self.seen(layer, query, key, scaling, softcap).sum(dim=1)
+        centred = scores - scores.mean(dim=-1, keepdim=True)
+        deviation = centred.square().mean(dim=-1, keepdim=True).sqrt()
+        largest = (centred / (deviation + _TINY)).amax(dim=0)
+        if layer > max(0, self.cache.segment_of[layer].layers[-1] - self.layers + 1):
+            largest = torch.maximum(self.importance.to(largest.device), largest)
+        self.importance = largest
