@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
-from transformers import LogitsProcessor, LogitsProcessorList, PreTrainedModel
+from transformers import Cache, LogitsProcessor, LogitsProcessorList, PreTrainedModel
 from transformers.generation.streamers import BaseStreamer
 
 from lazybench.errors import LazyBenchError, RecordFailure
@@ -124,13 +124,16 @@ class Decoder:
         self.answer = None
         self.clock.start()
 
-    def __call__(self, ids: torch.Tensor, positions: torch.Tensor | None = None) -> list[int]:
+    def __call__(
+        self, ids: torch.Tensor, positions: torch.Tensor | None = None, cache: Cache | None = None
+    ) -> list[int]:
         """Generate greedily, once in an answer.
 
         Args:
             ids: prompt token ids, int64 (1, tokens).
             positions: where each of them stands, rising, int64 (1, tokens): a shortened prompt's own places. The answer
                 goes on behind the last one. None: they follow each other. See `check_takes_positions`.
+            cache: an empty cache of transformers, which the generation fills; None for its own.
 
         Returns:
             the new token ids, the stop included.
@@ -145,7 +148,8 @@ class Decoder:
         if not isinstance(ids, torch.Tensor) or ids.dtype != torch.int64 or ids.ndim != 2 or ids.shape[0] != 1:
             raise LazyBenchError(f"decode was given {described(ids)}: it takes token ids, int64 (1, tokens)")
         self.check(ids)
-        places = {} if positions is None else {"position_ids": self._checked(positions, ids).to(self.model.device)}
+        given = {} if positions is None else {"position_ids": self._checked(positions, ids).to(self.model.device)}
+        given |= {} if cache is None else {"past_key_values": cache}
         ids, greatest = ids.to(self.model.device), GreatestLogits()
         forced = [] if self.forced is None else [Forced(self.forced)]
         output = self.model.generate(
@@ -161,7 +165,7 @@ class Decoder:
             logits_processor=LogitsProcessorList([greatest, *forced]),
             return_dict_in_generate=self.tracing,
             output_logits=self.tracing,
-            **places,
+            **given,
         )
         greatest.check()  # after the last token's time has been noted
         if self.tracing:

@@ -72,6 +72,7 @@ SETTINGS = {
     "prompt_compression.PromptCompression": {"ratio": 0.75},
     "specprefill.SpecPrefill": {"keep": 0.25},
     "claa.CLAA": {"keep": 0.25, "layers": 4},
+    "snapkv.SnapKV": {"keep": 0.25},
 }
 
 

@@ -41,6 +41,7 @@ SETTINGS = {
     "fastkv": {"layer": 1},
     "specprefill": {},
     "claa": {"layer": 1, "layers": 2},
+    "snapkv": {},
 }
 FILES = Path(__file__).parents[2] / "conf" / "method"
 DATASET = "2wikimqa"

@@ -57,7 +57,17 @@ def test_each_length_has_a_row_of_consistent_ratios(speed, tmp_path):
 
 @pytest.mark.parametrize(
     "method",
-    ["random_drop", "static_pruning", "prompt_compression", "baseline", "gemfilter", "fastkv", "specprefill", "claa"],
+    [
+        "random_drop",
+        "static_pruning",
+        "prompt_compression",
+        "baseline",
+        "gemfilter",
+        "fastkv",
+        "specprefill",
+        "claa",
+        "snapkv",
+    ],
 )
 @pytest.mark.slow
 def test_every_method_can_be_timed(speed, method):
