@@ -59,7 +59,12 @@ class SecondTurn(Decoder):
     ttft_s: float = 0.0
 
     @torch.no_grad()
-    def __call__(self, ids: torch.Tensor) -> list[int]:
+    def __call__(self, ids: torch.Tensor, **own: object) -> list[int]:
+        if own:
+            raise LazyBenchError(
+                f"the method gives decode its own {' and '.join(own)}, with which no second turn goes on: leave it out of "
+                "--methods"
+            )
         *earlier, question = (ids, *self.before)
         cache = None
         for piece in earlier:
