@@ -62,8 +62,8 @@ class SecondTurn(Decoder):
     def __call__(self, ids: torch.Tensor, **own: object) -> list[int]:
         if own:
             raise LazyBenchError(
-                f"the method gives decode its own {' and '.join(own)}, with which no second turn goes on: leave it out of "
-                "--methods"
+                f"the method gives decode its own {' and '.join(own)}, with which no second turn goes on: leave it out "
+                "of --methods"
             )
         *earlier, question = (ids, *self.before)
         cache = None
