@@ -37,11 +37,11 @@ class Selected:
 def select(
     model: PreTrainedModel,
     ids: Ids,
-    schedule: PruningSchedule | str | Iterable[tuple[int, float]],
+    keep: float | PruningSchedule | str | Iterable[tuple[int, float]],
     *,
     selection: Selection | None = None,
 ) -> Selected:
-    """The tokens of a prompt that go on behind the last stage of `schedule`, as they would in prefilling.
+    """The tokens of a prompt that go on behind the last stage of a schedule, as they would in prefilling.
 
     What is left is an ordinary, shorter prompt for any engine whose model has the same tokenizer. The model runs up to
     the last stage and no further; nothing is generated. With one stage this is the way of GemFilter (Shi et al. 2024,
@@ -51,14 +51,16 @@ def select(
     Args:
         model: a model that `enable` takes, in eval mode; one without a language-modelling head, too.
         ids: the prompt, int64 (n,) or (1, n), or a list of ids.
-        schedule: where tokens are pruned and how many stay, as in `enable`: "50%:0.3" keeps 30%, ranked once half of
-            the layers have run. Where nothing is pruned, all of the prompt is left, and nothing is computed.
+        keep: the fraction of the prompt to keep, ranked once half of the layers have run: 0.3 is "50%:0.3". Or where
+            tokens are pruned and how many stay, as in `enable`. Where nothing is pruned, all of the prompt is left, and
+            nothing is computed.
         selection: what ranks the tokens, as in `enable`.
 
     Raises:
         LazyLLMError: not such ids, a model in training mode, or what `enable` refuses.
     """
     ranking = Importance() if selection is None else selection
+    schedule = f"50%:{keep}" if isinstance(keep, float | int) else keep
     schedule = enable(model, schedule, selection=ranking, newest_only=True).schedule
     prompt = text_ids("ids", ids)
     if model.training:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import Any
 
 import lazyllm
 from lazybench.errors import LazyBenchError, suggest
 from lazybench.methods.checks import naming
-from lazybench.methods.on_engine import OnEngine
+from lazybench.methods.staged import Staged
 from lazybench.model.instance import make
 
 EQ1 = "eq1"
@@ -18,18 +17,15 @@ PAPER, PLUS = "lazyllm", "lazyllm+"
 
 
 @dataclass
-class LazyLLM(OnEngine):
+class LazyLLM(Staged):
     """Progressive, dynamic pruning with an Aux Cache (paper, section 3.2).
 
     Attributes:
-        schedule: `layer:keep` pairs as text or list; a layer may be a percentage of the depth. On the command
-            line, where a comma outside brackets starts a sweep, `method.schedule=[10:0.7,20:0.5]`.
         importance: by what tokens are ranked: `eq1`, the paper's, or the parts of `lazyllm.Importance` that differ from
             it, such as `{queries: 8, pooling: 7}`; a subclass of it is named by `_target_`. With another than the
             paper's the method is called `lazyllm+`.
     """
 
-    schedule: str | list[str] = ""
     importance: Any = EQ1
 
     def __post_init__(self) -> None:
@@ -38,30 +34,6 @@ class LazyLLM(OnEngine):
         self.importance = self.selection.changed or EQ1
         if self.name in (PAPER, PLUS):
             self.name = PAPER if self.selection.is_eq1 else PLUS
-
-    @property
-    def left(self) -> float:
-        """The fraction of the prompt's tokens that all stages leave.
-
-        Raises:
-            LazyBenchError: they leave all.
-        """
-        left = math.prod(keep for _, keep in self._stages)
-        if left == 1:
-            raise LazyBenchError(f"method.schedule={self.schedule} prunes nothing: give stages that do")
-        return left
-
-    def pruning(self, share: float) -> LazyLLM:
-        """The same stages, each keep to the same power."""
-        return self.to_power(math.log(1 - share) / math.log(self.left))
-
-    def to_power(self, power: float) -> LazyLLM:
-        """The same stages, each keep to this power: above 1 prunes more."""
-        return replace(self, schedule=",".join(f"{layer}:{round(keep**power, 4)}" for layer, keep in self._stages))
-
-    @property
-    def _stages(self) -> list[tuple[str, float]]:
-        return [(layer, float(keep)) for layer, keep in (part.split(":") for part in self.schedule.split(","))]
 
 
 def parse_importance(value: object, key: str, names: Sequence[str]) -> lazyllm.Importance:

@@ -59,6 +59,8 @@ def _wrong_for_the_method():
         ("fastkv", "window", counts),
         ("fastkv", "pooling", (*counts, "2")),
         ("claa", "layers", counts),
+        ("sliminfer_like", "schedule", schedules),
+        ("sliminfer_like", "block", counts),
         ("snapkv", "keep", fractions),
         ("snapkv", "window", counts),
         ("snapkv", "pooling", (*counts, "4")),

@@ -19,6 +19,7 @@ from lazybench.methods.fastkv import FastKV
 from lazybench.methods.gemfilter import GemFilter
 from lazybench.methods.lazyllm import LazyLLM
 from lazybench.methods.random_drop import RandomDrop
+from lazybench.methods.sliminfer_like import SlimInferLike
 from lazybench.methods.snapkv import SnapKV
 from lazybench.methods.specprefill import SpecPrefill
 from lazybench.methods.static_pruning import StaticPruning
@@ -110,6 +111,7 @@ def test_a_method_that_keeps_it_runs(careless, tmp_path, way, computed):
         SpecPrefill("specprefill", keep=0.5),
         CLAA("claa", layer=1, keep=0.5),
         SnapKV("snapkv", keep=0.5),
+        SlimInferLike("sliminfer_like", schedule="1:0.5"),
     ],
     ids=lambda method: method.name,
 )

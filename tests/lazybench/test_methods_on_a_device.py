@@ -42,6 +42,7 @@ SETTINGS = {
     "specprefill": {},
     "claa": {"layer": 1, "layers": 2},
     "snapkv": {},
+    "sliminfer_like": {"schedule": "1:0.6,2:0.5"},
 }
 FILES = Path(__file__).parents[2] / "conf" / "method"
 DATASET = "2wikimqa"

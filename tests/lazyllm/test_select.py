@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import families
@@ -14,6 +15,17 @@ import lazyllm
 
 SCHEDULES = {"one": [(2, 0.3)], "two": [(1, 0.6), (3, 0.5)], "none_last": [(0, 0.7), (3, 1.0)]}
 PARTS = {"eq1": {}, "pooled": {"queries": 4, "pooling": 3}, "layers": {"layers": 2, "heads": "max"}, "all": naive.ALL}
+
+
+def test_a_fraction_is_ranked_half_way(model, ids):
+    found, expected = lazyllm.select(model, ids, 0.3), lazyllm.select(model, ids, "50%:0.3")
+    assert torch.equal(found.positions, expected.positions)
+    assert len(found.ids) == math.ceil(0.3 * ids.shape[1])
+    assert torch.equal(found.ids, ids[0][found.positions])
+    assert len(lazyllm.select(model, ids, keep=1).ids) == ids.shape[1]
+    for wrong in (0, 1.5, True, float("nan")):
+        with pytest.raises(lazyllm.LazyLLMError, match=r"keep|layer:keep"):
+            lazyllm.select(model, ids, wrong)
 
 
 @pytest.mark.parametrize("length", [1, 2, 33])
