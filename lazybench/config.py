@@ -99,7 +99,8 @@ class DataConfig:
             prompt and its answer together.
         depths: for RULER-6: where hidden lines lie, in percent of a text, the records in turn; empty means anywhere.
         label: what every output calls these records; None means `name`. For `sample` it is fixed.
-        datasets: facts of datasets beyond LongBench's, by name.
+        datasets: facts of datasets beyond LongBench's, by name; `like` names one of LongBench's that it is
+            like.
     """
 
     name: str = MISSING
@@ -167,7 +168,7 @@ class RunConfig:
         model: the model under test.
         method: `_target_`, the method's class, and its settings.
         data: where records come from.
-        task: one of the six tasks, a group of the user's datasets, one dataset, or `all`: what the data has.
+        task: one of the six tasks, `chinese`, a group of the user's datasets, one dataset, or `all`: what the data has.
         timing: how times are taken.
         shard: `i/n`, the i-th of n parts of the records, for a run too long for one job; None for all of them.
         trace: also look inside, in untimed passes: first-token divergence, tokens computed by step, attention.
@@ -245,7 +246,7 @@ class MatchConfig:
         model: the model.
         method: the method, whose other settings stay as they are.
         data: where records come from.
-        task: one of the six tasks, a group of the user's datasets, one dataset, or `all`: what the data has.
+        task: one of the six tasks, `chinese`, a group of the user's datasets, one dataset, or `all`: what the data has.
         speedups: of TTFT, over the unmodified model; a method is written for each.
         records: prompts to time, spread evenly over the datasets.
         tolerance: how near a speedup must come, as a fraction of it.
@@ -281,7 +282,7 @@ class CalibrateConfig:
     Attributes:
         model: the model.
         data: where records come from.
-        task: one of the six tasks, a group of the user's datasets, one dataset, or `all`: what the data has.
+        task: one of the six tasks, `chinese`, a group of the user's datasets, one dataset, or `all`: what the data has.
         budget: what the schedule is to keep to, several with commas: `speedup >= 2`, `KL <= 0.1`, `score loss <= 1%`.
         importance: `eq1`, parts of `lazyllm.Importance`, or of a subclass that `_target_` names; `search` searches all
             parts with the schedule, `search: true` among parts those that are not given.

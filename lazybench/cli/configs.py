@@ -9,7 +9,7 @@ from pathlib import Path
 
 import yaml
 
-from lazybench.config import CONF
+from lazybench.config import CONF, SOURCES
 from lazybench.data import DatasetFacts, load_facts
 from lazybench.errors import LazyBenchError, first_line
 
@@ -45,7 +45,9 @@ def _config_dir(text: str) -> Path:
 
 
 def own_datasets(place: Path) -> Iterator[tuple[str, dict[str, DatasetFacts]]]:
-    """The data configs of a folder that name datasets of the user's: what `data=` calls it, and facts by dataset.
+    """The data configs of a folder that name datasets of their own: what `data=` calls it, and facts by dataset.
+
+    LongBench's are among the facts where records are read as LongBench's are, and so may be its own, too.
 
     Raises:
         LazyBenchError: a config cannot be read, or its facts are wrong.
@@ -61,9 +63,14 @@ def own_datasets(place: Path) -> Iterator[tuple[str, dict[str, DatasetFacts]]]:
         if not isinstance(datasets, Mapping):
             raise LazyBenchError(f"{path}: datasets must be facts by dataset, not {type(datasets).__name__}")
         try:
-            yield config_name(path, place / "data"), load_facts(datasets)
+            facts = load_facts(datasets)
         except LazyBenchError as error:
             raise LazyBenchError(f"{path}: {error}") from error
+        apart = config.get("source", "longbench") not in SOURCES
+        yield (
+            config_name(path, place / "data"),
+            {name: of for name, of in facts.items() if name in datasets or not apart},
+        )
 
 
 def config_name(path: Path, group: Path) -> str:

@@ -31,14 +31,14 @@ def main(argv: Sequence[str]) -> int:
                 _show(name, _first_comment(path), f"{place}{hidden}")
     print("task:")
     _show(facts.ALL, "all 16 English datasets; of a folder or archive, those that it has, yours among them")
-    for task in facts.tasks():
+    for task in facts.task_names(known):
         _show(task, ", ".join(facts.datasets_of(task, known)))
     for source, has in own:
         for task in dict.fromkeys(of.task for name, of in has.items() if name not in known and of.task is not None):
             _show(task, ", ".join(facts.datasets_of(task, has)), source)
     print("dataset:")
-    for name in facts.english():
-        _show(name, _about(known[name]))
+    for name, of in known.items():
+        _show(name, _about(of))
     for source, has in own:
         for name in (name for name in has if name not in known):
             _show(name, _about(has[name]), source)
@@ -52,7 +52,7 @@ def _show(name: str, about: str, source: str = "") -> None:
 
 def _about(dataset: DatasetFacts) -> str:
     records = "" if dataset.records is None else f"{dataset.records} records, "
-    task = "" if dataset.task in facts.tasks() or dataset.task is None else f", task {dataset.task}"
+    task = "" if dataset.task in (None, *facts.tasks()) else f", task {dataset.task}"
     return f"{records}{dataset.metric}, at most {dataset.max_new_tokens} new tokens{task}"
 
 

@@ -10,7 +10,7 @@ from hydra._internal.utils import get_args_parser
 
 from lazybench.cli.arguments import read
 from lazybench.cli.configs import names_in
-from lazybench.data.facts import ALL, load_facts, tasks
+from lazybench.data.facts import ALL, load_facts, task_names
 from lazybench.errors import LazyBenchError, suggest
 
 _GROUPS = ("method", "model", "data", "experiment")
@@ -46,7 +46,7 @@ def check(program: str, words: Sequence[str]) -> None:
 def _meant(word: str) -> str:
     """What may be meant by a word without a value."""
     group = next((group for group in _GROUPS if word in names_in(group)), None)
-    if group is None and word in (ALL, *tasks(), *load_facts()):
+    if group is None and word in (ALL, *task_names(load_facts()), *load_facts()):
         group = "task"
     return f"did you mean {group}={word}?" if group else "write a setting and its value, such as task=code"
 

@@ -32,7 +32,8 @@ def choose(task: str, config: DataConfig, facts: Mapping[str, DatasetFacts]) -> 
 
     A task or dataset that is asked for by name is taken whole, whether its files are there or not; `all` is what there
     is: of a folder or archive LongBench's 16 English datasets and the user's, as far as there is a file; of the user's
-    own source, the user's; of generated records and the hub's archive, the 16.
+    own source, the user's, as are the six tasks where it has datasets of them; of generated records and the hub's
+    archive, the 16.
 
     Raises:
         LazyBenchError: no such task or dataset, no such data, or nothing of `all` there.

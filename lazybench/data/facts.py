@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from functools import cache
 from importlib.resources import files
 from importlib.util import find_spec
@@ -19,6 +19,8 @@ from lazybench import metrics
 from lazybench.errors import LazyBenchError, suggest
 
 ALL = "all"
+# The task of LongBench's five Chinese datasets: each is its language's part of one of the six tasks.
+CHINESE = "chinese"
 # What of a prompt its answer can continue: see `DatasetFacts.continues`.
 CONTINUED = ("context", "last_file")
 _NAME = "use letters, digits, '_', '-' and '.', with a letter or digit first"
@@ -31,8 +33,8 @@ class DatasetFacts:
 
     Attributes:
         name: the dataset's name, also the stem of its file.
-        task: the task it belongs to, one of LongBench's six or a group of the user's; None for a dataset that stands
-            alone.
+        task: the task it belongs to, one of LongBench's six, `chinese` or a group of the user's; None for a dataset
+            that stands alone.
         prompt: template with `{context}` and `{input}`.
         max_new_tokens: tokens to generate at most.
         metric: name of a module in `lazybench.metrics`, or `module.function` of the user's.
@@ -47,6 +49,7 @@ class DatasetFacts:
         answer_prefix: template with `{input}` that the answer begins with: it ends the prompt, behind a chat model's
             wrapper, and belongs to no prediction.
         truncate: whether a prompt that is longer than the model's limit loses its middle.
+        by_length: whether its score is also shown by the records' length (`lazybench.data.longbench_e.LENGTHS`).
     """
 
     name: str
@@ -62,6 +65,7 @@ class DatasetFacts:
     continues: str | None = None
     answer_prefix: str = ""
     truncate: bool = True
+    by_length: bool = False
 
     def __post_init__(self) -> None:
         if wrong := _wrong_templates(self) or _wrong_value(self) or _wrong_task(self.task):
@@ -74,7 +78,7 @@ def tasks() -> list[str]:
 
 
 def task_names(facts: Mapping[str, DatasetFacts]) -> list[str]:
-    """LongBench's six tasks, then the user's groups in the order in which their datasets name them."""
+    """LongBench's six tasks and `chinese`, then the user's groups in the order in which their datasets name them."""
     named = [of.task for of in facts.values() if of.task is not None]
     return list(dict.fromkeys([*tasks(), *named]))
 
@@ -89,22 +93,24 @@ def load_facts(extra: Mapping[str, Mapping[str, Any]] | None = None) -> dict[str
 
     Args:
         extra: facts of the user's datasets by name, as a config gives them: the fields of `DatasetFacts`
-            but `name`. Those without a default are required.
+            but `name`. Those without a default are required, unless `like` names one of LongBench's datasets: all
+            that is not given is then as there, but for the number of records.
 
     Raises:
         LazyBenchError: a fact of `extra` is unknown, missing or wrong.
     """
-    task_of = {name: task for task, names in _longbench()["tasks"].items() for name in names}
+    table = _longbench()["tasks"] | {CHINESE: _longbench()[CHINESE]}
+    task_of = {name: task for task, names in table.items() for name in names}
     facts = {
-        name: DatasetFacts(name=name, task=task_of.get(name), **values)
-        for name, values in _longbench()["datasets"].items()
+        name: DatasetFacts(name=name, task=task_of[name], **values) for name, values in _longbench()["datasets"].items()
     }
+    longbench = dict(facts)
     for name, values in (extra or {}).items():
         if not is_name(name):
             raise LazyBenchError(f"dataset name {name!r}: {_NAME}")
-        if name in facts or name in tasks() or name == ALL:
+        if name in (ALL, *tasks(), CHINESE, *facts):
             raise LazyBenchError(f"dataset name {name!r} is LongBench's own: choose another name for yours")
-        facts[name] = _user_facts(name, values)
+        facts[name] = _user_facts(name, values, longbench)
     for name, of in facts.items():
         if of.task in facts:
             raise LazyBenchError(f"dataset {name!r}: task {of.task!r} is a dataset's name: choose another name for it")
@@ -115,7 +121,8 @@ def datasets_of(task: str, facts: Mapping[str, DatasetFacts], has: Sequence[str]
     """Names of the datasets that `task` stands for.
 
     Args:
-        task: a task (its LongBench datasets, then the user's that name it), a dataset (itself), or `all`.
+        task: a task (its LongBench datasets, then the user's that name it; one of the six on data that has none of
+            LongBench's English datasets: those of it that the data has), a dataset (itself), or `all`.
         facts: what `load_facts` returned.
         has: the datasets that `all` stands for on the data at hand (`lazybench.data.choose`); None for LongBench's
             16 English ones.
@@ -128,7 +135,10 @@ def datasets_of(task: str, facts: Mapping[str, DatasetFacts], has: Sequence[str]
     if task in facts:
         return [task]
     if task in task_names(facts):
-        return [name for name, of in facts.items() if of.task == task]
+        names = [name for name, of in facts.items() if of.task == task]
+        if task in tasks() and has is not None and not {*has} & {*english()}:
+            return [name for name in names if name in has] or names
+        return names
     raise LazyBenchError(f"unknown task or dataset {task!r}: {suggest(task, [ALL, *task_names(facts), *facts])}")
 
 
@@ -142,17 +152,19 @@ def is_name(name: object) -> bool:
     return isinstance(name, str) and bool(re.fullmatch(r"[A-Za-z0-9][\w.-]*", name, re.ASCII))
 
 
-def _user_facts(name: str, values: object) -> DatasetFacts:
+def _user_facts(name: str, values: object, longbench: Mapping[str, DatasetFacts]) -> DatasetFacts:
     """Facts as a config gives them, checked by OmegaConf against `DatasetFacts` like the other settings."""
     if not isinstance(values, Mapping):
         raise LazyBenchError(f"dataset {name!r}: its facts must be a mapping, not {type(values).__name__}")
+    if "like" in values:
+        values = _as_there(name, values["like"], longbench) | {key: values[key] for key in values if key != "like"}
     types = {of.name: str(of.type).split()[0] for of in fields(DatasetFacts) if of.name != "name"}
     facts = OmegaConf.structured(DatasetFacts)
     OmegaConf.set_readonly(facts, False)
     facts.name = name
     for key in values:
         if key not in types:
-            raise LazyBenchError(f"dataset {name!r}: unknown fact {key!r}: {suggest(str(key), types)}")
+            raise LazyBenchError(f"dataset {name!r}: unknown fact {key!r}: {suggest(str(key), [*types, 'like'])}")
     try:
         for key, value in values.items():
             if _converted(types[key], value):
@@ -165,6 +177,13 @@ def _user_facts(name: str, values: object) -> DatasetFacts:
     except ValidationError as error:
         must = f"{error.key} must be {_TYPES[types[error.key]]}"
         raise LazyBenchError(f"dataset {name!r}: {must}, not {values[error.key]!r}") from error
+
+
+def _as_there(name: str, like: object, longbench: Mapping[str, DatasetFacts]) -> dict[str, Any]:
+    """The facts of one of LongBench's datasets that hold for another one, too."""
+    if not isinstance(like, str) or like not in longbench:
+        raise LazyBenchError(f"dataset {name!r}: like {like!r} is none of LongBench's: {suggest(str(like), longbench)}")
+    return {key: value for key, value in asdict(longbench[like]).items() if key not in ("name", "records")}
 
 
 def _converted(kind: str, value: object) -> bool:
@@ -202,13 +221,13 @@ def _wrong_value(facts: DatasetFacts) -> str | None:
 
 
 def _wrong_task(task: str | None) -> str | None:
-    if task is None or task in tasks():
+    if task is None or task in (*tasks(), CHINESE):
         return None
     if not is_name(task):
         return f"task {task!r}: {_NAME}"
     if task == ALL:
         return f"task {task!r} stands for all datasets: choose another name for a group of yours"
-    meant = [name for name in (*tasks(), ALL) if _letters(name) == _letters(task)]
+    meant = [name for name in (*tasks(), CHINESE, ALL) if _letters(name) == _letters(task)]
     return f"task {task!r} is LongBench's own but for its spelling: did you mean {meant[0]!r}?" if meant else None
 
 

@@ -58,5 +58,12 @@ def wrong_references(answers: object, all_classes: object) -> str | None:
     return None
 
 
+def wrong_length(length: object) -> str | None:
+    """Why this cannot be the length of a record; None where it can."""
+    if not isinstance(length, int) or isinstance(length, bool) or not 0 <= length < 1 << 63:
+        return "'length' must be a whole number of words"
+    return None
+
+
 def _is_texts(value: object) -> bool:
     return isinstance(value, list | tuple) and bool(value) and all(isinstance(item, str) for item in value)

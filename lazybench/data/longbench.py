@@ -9,6 +9,7 @@ import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from lazybench.data.facts import is_name
 from lazybench.data.hub import unreachable
@@ -26,7 +27,7 @@ _MAX_BYTES = 1 << 30
 _UNREADABLE = (zipfile.BadZipFile, zlib.error, struct.error, EOFError, RuntimeError, ValueError)
 
 
-def load(dataset: str, root: str | Path | None, limit: int | None) -> list[Record]:
+def load(dataset: str, root: str | Path | None, limit: int | None, like: str | None = None) -> list[Record]:
     """Read the records of one dataset, in the order of its file.
 
     Args:
@@ -35,6 +36,7 @@ def load(dataset: str, root: str | Path | None, limit: int | None) -> list[Recor
             `data.zip`. None takes `data.zip` from the hub, or from its local cache when offline.
         limit: how many records to return, from the first one; None for all. The whole file is checked
             in either case.
+        like: another dataset that its records may name as theirs; they become this dataset's.
 
     Raises:
         LazyBenchError: there is no such file, or a record in it is not in LongBench's format. The
@@ -51,7 +53,8 @@ def load(dataset: str, root: str | Path | None, limit: int | None) -> list[Recor
             raise LazyBenchError(f"{path}: no {dataset}.jsonl there: found {found}")
         source = f"{path}/{files[dataset]}"
         with archive.open(_member(archive, files[dataset], source)) if archive else Path(source).open("rb") as lines:
-            rows = list(checked(parse(lines, source), dataset, "the file's name"))
+            renamed = ((where, _renamed(row, like, dataset)) for where, row in parse(lines, source))
+            rows = list(checked(renamed, dataset, "the file's name"))
     if not rows:
         raise LazyBenchError(f"{source}: the file is empty: one record a line was expected")
     return to_records(rows[:limit])
@@ -111,6 +114,10 @@ def _opened(path: Path) -> Iterator[tuple[zipfile.ZipFile | None, dict[str, str]
         raise LazyBenchError(
             f"{path}: neither a folder of <dataset>.jsonl files nor a readable zip archive of them ({error})"
         ) from error
+
+
+def _renamed(row: dict[str, Any], like: str | None, dataset: str) -> dict[str, Any]:
+    return row | {"dataset": dataset} if like is not None and row.get("dataset") == like else row
 
 
 def _by_dataset(files: Iterable[str]) -> dict[str, str]:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from lazybench.data.jsonl import kind, wrong_references
+from lazybench.data.jsonl import kind, wrong_length, wrong_references
 from lazybench.errors import LazyBenchError
 
 _TEXTS = ("input", "context", "dataset", "language", "_id")
@@ -106,11 +106,8 @@ def _wrong(row: object, dataset: str, like: str) -> str | None:
     for field in _TEXTS:
         if not isinstance(row[field], str):
             return f"{field!r} must be a string, not {kind(row[field])}"
-    if wrong := wrong_references(row["answers"], row["all_classes"]):
+    if wrong := wrong_references(row["answers"], row["all_classes"]) or wrong_length(row["length"]):
         return wrong
-    length = row["length"]
-    if not isinstance(length, int) or isinstance(length, bool) or not 0 <= length < 1 << 63:
-        return "'length' must be a whole number of words"
     if row["dataset"] != dataset:
         return f"'dataset' must be {dataset!r}, like {like}, not {row['dataset']!r}"
     if not row["_id"]:

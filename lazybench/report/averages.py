@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pandas as pd
 
+from lazybench.data.longbench_e import LENGTHS
 from lazybench.report.intervals import Estimate, estimate
 
 # Records with the columns of `run_data.COLUMNS`, by task and dataset.
@@ -38,6 +39,7 @@ class Measure:
         least: the smallest value there can be, as shown; no interval goes below it.
         most: the largest value there can be, as shown; no interval goes beyond it.
         derive: makes `bottom` of a record's other columns, where it is not a column of its own.
+        lengths: the records that count, by their length: from so many words on, below so many. None for all.
     """
 
     key: str
@@ -53,6 +55,7 @@ class Measure:
     least: float = 0.0
     most: float = math.inf
     derive: Callable[[pd.DataFrame], pd.Series] | None = None
+    lengths: tuple[float, float] | None = None
 
 
 def _speedups(key: str, title: str, time: str) -> tuple[Measure, Measure]:
@@ -70,6 +73,10 @@ def _equal_length_s(records: pd.DataFrame) -> pd.Series:
 
 
 SCORE = Measure("score", "Score", "score", scale=100, by_seed="score_by_seed", most=100)
+SCORE_BY_LENGTH = tuple(
+    replace(SCORE, key=f"score_{name}", title=f"Score, {name}", absent="not of this length", lengths=lengths)
+    for name, lengths in LENGTHS.items()
+)
 TTFT = _speedups("ttft_speedup", "TTFT speedup", "ttft_s")
 GENERATION = _speedups("generation_speedup", "Generation speedup", "generation_s")
 EQUAL_LENGTH = replace(
@@ -110,6 +117,9 @@ def usable(tasks: Tasks, of: Measure) -> Tasks:
     pick = undisturbed if of.timed else lambda records: records
     if of.derive is not None:
         tasks = [[records.assign(**{of.bottom: of.derive(records)}) for records in datasets] for datasets in tasks]
+    if of.lengths is not None:
+        low, high = of.lengths
+        tasks = [[one[(one["length"] >= low) & (one["length"] < high)] for one in datasets] for datasets in tasks]
     return [[pick(ran(records)).dropna(subset=columns) for records in datasets] for datasets in tasks]
 
 

@@ -96,26 +96,32 @@ class Block:
         """Whether there are any of LongBench's English datasets, generated ones included."""
         return any({*run.has, *run.datasets} & set(english()) for run in self.runs)
 
+    @property
+    def by_length(self) -> bool:
+        """Whether scores are shown by the records' length, too."""
+        return any(run.facts[name].by_length for run in self.runs for name in run.datasets)
+
     def tasks(self) -> dict[str, list[str]]:
         """Datasets by task: the tasks of which there are records, then each dataset that stands alone and was run.
 
-        Where there are any of LongBench's English datasets, its six tasks are all among them.
+        Where there are any of LongBench's English datasets, its six tasks are all among them, and every task is whole;
+        on other data a task is those of its datasets that there are.
         """
         facts = {name: fact for run in self.runs for name, fact in run.facts.items()}
         run = {name for run in self.runs for name in run.datasets}
+        there = self.has | run
         always = tasks() if self.of_longbench else []
         grouped = {task: datasets_of(task, facts) for task in task_names(facts)}
-        shown = {task: names for task, names in grouped.items() if task in always or (self.has | run) & set(names)}
+        shown = {task: names for task, names in grouped.items() if task in always or there & set(names)}
+        if not self.of_longbench:
+            shown = {task: [name for name in names if name in there] for task, names in shown.items()}
         alone = {name: [name] for name, fact in facts.items() if fact.task is None and name in run}
         return shown | alone
 
     def tasks_run(self) -> dict[str, list[str]]:
-        """Datasets by task, of the tasks with a run; on data without LongBench's datasets, those that it has."""
+        """Datasets by task, of the tasks with a run."""
         run = {name for run in self.runs for name in run.datasets}
-        found = {task: names for task, names in self.tasks().items() if run & set(names)}
-        if self.of_longbench:
-            return found
-        return {task: [name for name in names if name in self.has | run] for task, names in found.items()}
+        return {task: names for task, names in self.tasks().items() if run & set(names)}
 
 
 def conditions(run: Run) -> dict[str, str]:

@@ -40,6 +40,7 @@ TASKS = {
     "fewshot": "Few-shot learning",
     "synthetic": "Synthetic",
     "code": "Code completion",
+    "chinese": "Chinese",
 }
 
 

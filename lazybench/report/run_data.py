@@ -22,11 +22,12 @@ from lazybench.errors import LazyBenchError
 from lazybench.store.columns import CPU_TIMES, WALL_TIMES, with_compared
 
 TIMES = with_compared(WALL_TIMES)
-COUNTS = ("prompt_tokens", "baseline_new_tokens", "retaken", "disturbed")
-# Seconds, shares from 0 to 1, nats and counts; a blank means that it was not measured. `disturbed` is 1 where other
-# work on the machine disturbed a pass.
+COUNTS = ("length", "prompt_tokens", "baseline_new_tokens", "retaken", "disturbed")
+# Seconds, shares from 0 to 1, nats and counts, of words in `length`; a blank means that it was not measured.
+# `disturbed` is 1 where other work on the machine disturbed a pass.
 NUMBERS = (
     "score",
+    "length",
     "prompt_tokens",
     "new_tokens",
     *TIMES,

@@ -1,10 +1,11 @@
-"""The three tables: which measures, which rows, and what is said below them."""
+"""The tables: which measures, which rows, and what is said below them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from lazybench.data.facts import CHINESE
 from lazybench.report import paper
 from lazybench.report.averages import (
     ANSWERS,
@@ -16,6 +17,7 @@ from lazybench.report.averages import (
     KL,
     OVER_KEEP_1,
     SCORE,
+    SCORE_BY_LENGTH,
     TOKENS,
     TTFT,
     Measure,
@@ -40,6 +42,7 @@ class Spec:
         in_paper: keys of the measures that the paper gives numbers for.
         skip: methods it has no rows for.
         notes: what its measures are.
+        by_length: whether it is only of data whose scores are shown by the records' length.
     """
 
     name: str
@@ -48,6 +51,7 @@ class Spec:
     in_paper: tuple[str, ...] = ()
     skip: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    by_length: bool = False
 
 
 @dataclass(frozen=True)
@@ -152,6 +156,16 @@ SPECS = (
             "records with exactly the baseline's answer.",
         ),
     ),
+    Spec(
+        "score_by_length",
+        "Score by length",
+        SCORE_BY_LENGTH,
+        notes=(
+            "By the whole record's length in words, as its file states it, whatever was cut from the prompt: below "
+            "4,000, from 4,000 and below 8,000, from 8,000 on, as in LongBench's eval.py --e.",
+        ),
+        by_length=True,
+    ),
 )
 
 
@@ -159,11 +173,12 @@ def fill(spec: Spec, blocks: Sequence[Block], not_run: Sequence[dict[str, list[s
     """Measure every row of every block on every task that it was run on.
 
     Args:
-        spec: the table.
+        spec: the table. It has no body for a block that it is not about.
         blocks: all runs.
         not_run: for each block the tasks and datasets that each method has no run of (`gaps.not_run`).
     """
-    bodies = tuple(_body(spec, block, lacking) for block, lacking in zip(blocks, not_run, strict=True))
+    about = [found for found in zip(blocks, not_run, strict=True) if found[0].by_length or not spec.by_length]
+    bodies = tuple(_body(spec, block, lacking) for block, lacking in about)
     return Table(spec, bodies, (*spec.notes, *_explained(spec, bodies)))
 
 
@@ -204,8 +219,8 @@ def _lines(spec: Spec, block: Block) -> Iterator[Line]:
 
 
 def _averaged(tasks: dict[str, list[str]]) -> list[str]:
-    """The tasks that the mean is over: those that are no datasets by themselves."""
-    return [task for task, members in tasks.items() if members != [task]]
+    """The tasks that the mean is over: none that is a dataset by itself, nor the Chinese part of the others."""
+    return [task for task, members in tasks.items() if members != [task] and task != CHINESE]
 
 
 def _tasks(block: Block) -> list[str]:

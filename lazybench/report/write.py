@@ -17,7 +17,7 @@ from lazybench.store.writing import replacing
 
 # A report only replaces a folder that holds nothing but these.
 _OURS = re.compile(
-    r"(table\d|fidelity|paired)\.(md|csv|tex)|(figure\d|depth_by_length)_.*\.(png|pdf)|records|report\.html"
+    r"(table\d|fidelity|score_by_length|paired)\.(md|csv|tex)|(figure\d|depth_by_length)_.*\.(png|pdf)|records|report\.html"
 )
 _FORMATS = {"md": markdown, "csv": csv_text, "tex": latex}
 _PAIRS = {"md": markdown_pairs, "csv": csv_pairs, "tex": latex_pairs}
@@ -40,7 +40,7 @@ def write(out: Path, blocks: Sequence[Block], warnings: Sequence[str]) -> tuple[
     with replacing(out, _OURS) as folder:
         write_compact((run for block in blocks for run in block.runs), folder / "records")
         lacking = [not_run(block) for block in blocks]
-        filled = [tables.fill(spec, blocks, lacking) for spec in tables.SPECS]
+        filled = [table for spec in tables.SPECS if (table := tables.fill(spec, blocks, lacking)).bodies]
         for table in filled:
             for suffix, text in _FORMATS.items():
                 (folder / f"{table.spec.name}.{suffix}").write_text(text(table, warnings), "utf-8")

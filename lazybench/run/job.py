@@ -117,6 +117,8 @@ class Job:
         rest = {key: value for key, value in self.settings.items() if key != "data"}
         where = {key: value for key, value in where.items() if key != "commit"}
         facts = {name: asdict(self.facts[name]) for name in self.datasets}
+        for of in facts.values():
+            del of["by_length"]  # which scores are shown
         return {**rest, "model": model, "where": where, "facts": facts, "results_version": RESULTS_VERSION}
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from statistics import fmean
 from typing import TypeVar
 
 from lazybench import metrics
 from lazybench.data import DatasetFacts
+from lazybench.data.longbench_e import LENGTHS
 
 T = TypeVar("T")
 # Metrics that are reported beside another under their own names: the two disagree, and both are in use.
@@ -45,17 +46,17 @@ def dataset_score(scores: Sequence[float]) -> float:
     return 100 * fmean(scores)
 
 
+def by_length(scores: Collection[tuple[int, float]]) -> dict[str, float | None]:
+    """Scores of a dataset, 0 to 100, by the length of its records (`LENGTHS`); None where none is so long.
+
+    Args:
+        scores: length in words, and score (0 to 1), of each record.
+    """
+    parts = {name: [score for length, score in scores if low <= length < high] for name, (low, high) in LENGTHS.items()}
+    return {name: dataset_score(part) if part else None for name, part in parts.items()}
+
+
 def by_task(datasets: Mapping[str, T], facts: Mapping[str, DatasetFacts]) -> dict[str, list[T]]:
     """What there is of each dataset, by task; a dataset that belongs to no task is left out."""
     tasks = dict.fromkeys(facts[name].task for name in datasets)
     return {task: [of for name, of in datasets.items() if facts[name].task == task] for task in tasks if task}
-
-
-def task_scores(datasets: Mapping[str, float], facts: Mapping[str, DatasetFacts]) -> dict[str, float]:
-    """Score of each task, 0 to 100: the mean over those of its datasets that are in `datasets`.
-
-    Args:
-        datasets: score of each dataset, 0 to 100. One that belongs to no task counts nowhere.
-        facts: what `load_facts` returned.
-    """
-    return {task: fmean(scores) for task, scores in by_task(datasets, facts).items()}

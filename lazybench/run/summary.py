@@ -10,8 +10,9 @@ from typing import Any
 import pandas as pd
 
 from lazybench.data import DatasetFacts
+from lazybench.data.longbench_e import LENGTHS
 from lazybench.report import averages
-from lazybench.report.averages import COMPUTED, DECODE_STEP, GENERATION, SCORE, TTFT, Tasks
+from lazybench.report.averages import COMPUTED, DECODE_STEP, GENERATION, SCORE, SCORE_BY_LENGTH, TTFT, Measure, Tasks
 from lazybench.report.console import table
 from lazybench.report.run_data import records_table, row_of
 from lazybench.run import scoring
@@ -39,7 +40,8 @@ def summarise(rows: Iterable[Mapping[str, Any]], facts: Mapping[str, DatasetFact
         `score` (0 to 100), `records`, `failed` (records the method could not run, left out of the rest), `disturbed`
         (records with a pass that other work on the machine disturbed, left out of speedups), `retaken` (passes taken
         again for that), `prompt_computed` (1 is the whole prompt once), `score_by_seed` (the score of each seed of a
-        method that has several, else None), and speedups: `ttft_speedup`, `generation_speedup` and
+        method that has several, else None), `score_by_length` (the score of the records of each length, None where a
+        dataset has none; None for datasets without such scores), and speedups: `ttft_speedup`, `generation_speedup` and
         `decode_step_speedup` over the unmodified model, each also `..._over_keep_1`, over the method's own engine with
         nothing pruned. A dataset's speedup is the mean of that time over the mean of the method's on the same
         records; None without such times. A task's values are the mean over its datasets, and `mean_of_tasks` is the
@@ -49,25 +51,32 @@ def summarise(rows: Iterable[Mapping[str, Any]], facts: Mapping[str, DatasetFact
     by_dataset = dict(iter(records.groupby("dataset")))
     by_dataset = {name: by_dataset[name] for name in facts if name in by_dataset}
     by_task = scoring.by_task(by_dataset, facts)
+    lengths = any(facts[name].by_length for name in by_dataset)
     return {
-        "datasets": {name: _numbers([[of]]) for name, of in by_dataset.items()},
-        "tasks": {task: _numbers([of]) for task, of in by_task.items()},
-        OVERALL: _numbers([*by_task.values()]) if len(by_task) > 1 else None,
+        "datasets": {name: _numbers([[of]], facts[name].by_length) for name, of in by_dataset.items()},
+        "tasks": {task: _numbers([of], lengths) for task, of in by_task.items()},
+        OVERALL: _numbers([*by_task.values()], lengths) if len(by_task) > 1 else None,
     }
 
 
-def _numbers(tasks: Tasks) -> dict[str, Any]:
+def _numbers(tasks: Tasks, by_length: bool) -> dict[str, Any]:
     every = pd.concat([records for datasets in tasks for records in datasets])
     ran = averages.ran(every)
-    found = {of.key: averages.average(averages.usable(tasks, of), of) for of in _AVERAGED}
+    scores = zip(LENGTHS, (_average(tasks, of) for of in SCORE_BY_LENGTH), strict=True)
     return {
-        **{key: None if number is None else number.value for key, number in found.items()},
+        **{of.key: _average(tasks, of) for of in _AVERAGED},
+        "score_by_length": dict(scores) if by_length else None,
         "score_by_seed": averages.average_by_seed(averages.usable(tasks, SCORE), SCORE),
         "records": len(ran),
         "failed": len(every) - len(ran),
         "disturbed": len(ran) - len(averages.undisturbed(ran)),
         "retaken": int(ran["retaken"].sum()),
     }
+
+
+def _average(tasks: Tasks, of: Measure) -> float | None:
+    found = averages.average(averages.usable(tasks, of), of)
+    return None if found is None else found.value
 
 
 def scores_table(scores: Mapping[str, Any]) -> str:
@@ -86,6 +95,7 @@ def scores_table(scores: Mapping[str, Any]) -> str:
 def columns(every: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
     """Cells by title, of the numbers of some datasets, tasks or runs; without columns that would be empty."""
     cells = {"records": [str(of["records"]) for of in every], "score": [_score(of) for of in every]}
+    cells |= {name: [_text((of.get("score_by_length") or {}).get(name), "{:.2f}") for of in every] for name in LENGTHS}
     cells |= {title: [_text(of[key], "{:.2f}x") for of in every] for title, key in _SPEEDUPS.items()}
     cells["% prompt computed"] = [_text(of["prompt_computed"], "{:.2%}").removesuffix("%") for of in every]
     cells |= {key: [str(of[key]) for of in every] for key in ("failed", "disturbed")}

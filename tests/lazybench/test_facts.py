@@ -1,6 +1,7 @@
 """LongBench's facts, and those of a user's datasets."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -39,9 +40,8 @@ def test_the_table():
     }  # fmt: skip
     assert {name for name, of in facts.items() if of.first_line} == {"trec", "triviaqa", "samsum", "lsht"}
     assert [name for name, of in facts.items() if of.stop_at_newline] == ["samsum"]
-    assert [name for name, of in facts.items() if of.language == "zh"] == [
-        name for name, of in facts.items() if of.task is None
-    ]
+    assert [name for name, of in facts.items() if of.language == "zh"] == datasets_of("chinese", facts)
+    assert not {"zh"} & {facts[name].language for name in english}
 
 
 def test_published_baselines_cover_the_table():
@@ -68,10 +68,24 @@ def test_a_user_dataset_joins_its_task_but_not_longbench():
 
 def test_a_group_of_the_users_is_a_task():
     facts = load_facts({"one": {**MINE, "task": "my_group"}, "two": {**MINE, "task": "my_group"}, "alone": MINE})
-    assert task_names(facts) == [*tasks(), "my_group"]
+    assert task_names(facts) == [*tasks(), "chinese", "my_group"]
     assert datasets_of("my_group", facts) == ["one", "two"]
     with pytest.raises(LazyBenchError, match=r"did you mean 'my_group'\?$"):
         datasets_of("my_grop", facts)
+
+
+def test_a_dataset_like_one_of_longbenchs_has_its_facts():
+    facts = load_facts({"mine": {"like": "lcc", "max_new_tokens": 8}})
+    assert facts["mine"] == replace(facts["lcc"], name="mine", max_new_tokens=8, records=None)
+    assert datasets_of("code", facts) == ["lcc", "repobench-p", "mine"]
+
+
+def test_a_task_is_what_the_data_has_of_it_where_longbench_is_not():
+    facts = load_facts({"mine": {"like": "lcc"}, "other": {"like": "trec"}})
+    assert datasets_of("code", facts, ["mine", "other"]) == ["mine"]
+    assert datasets_of("code", facts, ["mine", "trec"]) == ["lcc", "repobench-p", "mine"]
+    assert datasets_of("synthetic", facts, ["mine"]) == ["passage_count", "passage_retrieval_en"]
+    assert datasets_of("chinese", facts, ["mine"]) == datasets_of("chinese", facts)
 
 
 def test_all_is_what_the_data_has():
@@ -95,6 +109,7 @@ def test_a_group_is_not_called_like_a_dataset(task):
         ("lcc", MINE, "is LongBench's own"),
         ("all", MINE, "is LongBench's own"),
         ("code", MINE, "is LongBench's own"),
+        ("chinese", MINE, "is LongBench's own"),
         ("mine", None, "its facts must be a mapping, not NoneType"),
         ("mine", {**MINE, "max_tokens": 3}, "unknown fact 'max_tokens': did you mean 'max_new_tokens'?"),
         ("mine", {"prompt": "{input}", "metric": "count"}, "the fact 'max_new_tokens' is missing"),
@@ -104,6 +119,12 @@ def test_a_group_is_not_called_like_a_dataset(task):
         ("mine", {**MINE, "metric": "qa_f2"}, "metric 'qa_f2' is unknown: did you mean 'qa_f1'?"),
         ("mine", {**MINE, "task": "all"}, "task 'all' stands for all datasets: choose another name"),
         ("mine", {**MINE, "task": "Few-Shot"}, "LongBench's own but for its spelling: did you mean 'fewshot'?"),
+        ("mine", {**MINE, "task": "Chinese"}, "LongBench's own but for its spelling: did you mean 'chinese'?"),
+        ("mine", {"like": "hotpot"}, "like 'hotpot' is none of LongBench's: did you mean 'hotpotqa'?"),
+        ("mine", {"like": ["lcc"]}, "like ['lcc'] is none of LongBench's"),
+        ("mine", {"lik": "lcc", **MINE}, "unknown fact 'lik': did you mean 'like'?"),
+        ("mine", {"like": "lcc", "metric": "qa_f2"}, "metric 'qa_f2' is unknown: did you mean 'qa_f1'?"),
+        ("mine", {**MINE, "by_length": "yes"}, "by_length must be true or false, not 'yes'"),
         ("mine", {**MINE, "task": "my/group"}, "task 'my/group': use letters, digits"),
         ("mine", {**MINE, "task": [3]}, "task must be text, not [3]"),
         ("mine", {**MINE, "language": None}, "language must be text, not None"),
