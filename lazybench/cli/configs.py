@@ -47,7 +47,7 @@ def _config_dir(text: str) -> Path:
 def own_datasets(place: Path) -> Iterator[tuple[str, dict[str, DatasetFacts]]]:
     """The data configs of a folder that name datasets of their own: what `data=` calls it, and facts by dataset.
 
-    LongBench's are among the facts where records are read as LongBench's are, and so may be its own, too.
+    LongBench's are among the facts, unless the records come from a source of their own.
 
     Raises:
         LazyBenchError: a config cannot be read, or its facts are wrong.
@@ -66,11 +66,9 @@ def own_datasets(place: Path) -> Iterator[tuple[str, dict[str, DatasetFacts]]]:
             facts = load_facts(datasets)
         except LazyBenchError as error:
             raise LazyBenchError(f"{path}: {error}") from error
-        apart = config.get("source", "longbench") not in SOURCES
-        yield (
-            config_name(path, place / "data"),
-            {name: of for name, of in facts.items() if name in datasets or not apart},
-        )
+        if config.get("source", "longbench") not in SOURCES:
+            facts = {name: facts[name] for name in datasets}
+        yield config_name(path, place / "data"), facts
 
 
 def config_name(path: Path, group: Path) -> str:

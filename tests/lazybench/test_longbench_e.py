@@ -92,6 +92,13 @@ def test_tasks_are_the_six_and_all_is_the_thirteen():
     assert six[0] == ["qasper_e", "multifieldqa_en_e"]
 
 
+def test_they_are_listed(lazybench):
+    code, out, _ = lazybench("list")
+    assert code == 0
+    assert "  single_doc_qa             qasper_e, multifieldqa_en_e  [data=longbench_e]\n" in out
+    assert "  qasper_e                  224 records, qa_f1, at most 128 new tokens  [data=longbench_e]\n" in out
+
+
 @pytest.mark.parametrize("zipped", [False, True])
 @pytest.mark.parametrize("named", ["hotpotqa", "hotpotqa_e"])
 def test_records_may_name_their_dataset_either_way(tmp_path, zipped, named):
@@ -159,6 +166,8 @@ def test_a_folder_with_longbench_too_runs_and_reports_apart(run, lazybench, tmp_
         [(scores[0] + scores[3]) / 2, (scores[1] + scores[4]) / 2]
     )
     assert of_code["8k+"] is None
+    code, out, err = run("data=longbench_e", *words, "++data.datasets.lcc_e.by_length=false")
+    assert "finished earlier" in out, err  # which scores are shown decides no run
     code, _, err = run("data=longbench", *words, "data.limit=1")
     assert code == 0, err
     code, out, err = lazybench("report", f"runs={tmp_path / 'runs'}", f"out={tmp_path / 'report'}")
