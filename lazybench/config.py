@@ -1,4 +1,4 @@
-"""The schemas of the settings of `run`, `speed`, `match` and `calibrate`: names, types and ranges."""
+"""The schemas of the settings of `run`, `speed`, `match`, `map` and `calibrate`: names, types and ranges."""
 
 from __future__ import annotations
 
@@ -276,6 +276,42 @@ class MatchConfig:
 
 
 @dataclass
+class MapConfig:
+    """A page that shows, for one prompt, which tokens a method drops and revives; methods stand side by side.
+
+    Attributes:
+        model: the model.
+        method: the method, one on LazyLLM's engine.
+        data: where records come from.
+        task: one of the six tasks, a group of the user's datasets, one dataset, or `all`: what the data has.
+        record: the record of the task: its number, from 0, or its `_id`.
+        text: text file that holds the prompt, in place of a record.
+        new_tokens: tokens to generate at most; None means as many as the record's dataset, and 64 for a text.
+        output: HTML file to write.
+    """
+
+    model: ModelConfig = MISSING
+    method: dict[str, Any] = field(default_factory=dict)
+    data: DataConfig = MISSING
+    task: str | None = None
+    record: str | None = None
+    text: str | None = None
+    new_tokens: int | None = None
+    output: str = "results/map.html"
+
+    def __post_init__(self) -> None:
+        if self.text is None and self.task is None:
+            raise LazyBenchError("nothing is set for task: give task=multidoc_qa, or a prompt in a file as text=FILE")
+        if self.text is not None and (self.task, self.record) != (None, None):
+            key = "task" if self.record is None else "record"
+            raise LazyBenchError(f"text={self.text} is a prompt by itself: leave out {key}=")
+        if self.new_tokens is not None:
+            _at_least("new_tokens", self.new_tokens, 1)
+        if not self.output:
+            raise LazyBenchError("output= is empty: give a file")
+
+
+@dataclass
 class CalibrateConfig:
     """A search for the schedule of LazyLLM on a model.
 
@@ -362,6 +398,7 @@ def register() -> None:
     store.store(name="schema", node=RunConfig)
     store.store(name="speed_schema", node=SpeedConfig)
     store.store(name="match_schema", node=MatchConfig)
+    store.store(name="map_schema", node=MapConfig)
     store.store(name="calibrate_schema", node=CalibrateConfig)
 
 

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
 import torch
 
 from lazyllm.errors import LazyLLMError
+from lazyllm.schedule import PruningSchedule
 from lazyllm.tokens import TokenCache
+
+if TYPE_CHECKING:
+    from lazyllm.token_map.page import Page
 
 
 class Stats:
@@ -13,6 +20,7 @@ class Stats:
 
     Attributes:
         prompt_length: tokens of the first pass, which is the prompt, or its first chunk.
+        schedule: the stages that prune.
         stages: the layers after which this generation prunes.
         positions: with `record_positions=True`, `positions[step][layer]` is the sorted active set, int64 (n,).
         computed: with `record_positions=True`, `computed[step][layer]` are the sorted positions whose keys and
@@ -30,7 +38,8 @@ class Stats:
         self._kv_bytes: list[list[int]] = []
         self._aux_bytes: list[int] = []
         self.prompt_length = 0
-        self.stages = [segment.layers[-1] for segment in cache.segments[:-1]]
+        self.schedule = PruningSchedule(segment.stage for segment in cache.segments[:-1])
+        self.stages = [stage.layer for stage in self.schedule.stages]
         self.positions: list[list[torch.Tensor]] = []
         self.computed: list[list[torch.Tensor]] = []
         self.importance: list[torch.Tensor] = []
@@ -88,6 +97,24 @@ class Stats:
             held = int((segment.slots.view[: self.prompt_length] >= 0).sum())
             fractions += [held / self.prompt_length] * len(segment.layers)
         return sum(fractions) / len(fractions)
+
+    def html(self, tokenizer: Any, ids: torch.Tensor | Iterable[int], title: str = "LazyLLM") -> Page:
+        """A page of this generation's text: how deep each token got in prefilling, and which came back, step by step.
+
+        It is one HTML document that loads nothing: a string to write to a file, which a notebook shows as it is.
+
+        Args:
+            tokenizer: the model's, whose `decode` gives the tokens' text.
+            ids: ids of the prompt and the answer, without padding, int64 (tokens,), such as `output[0]`.
+            title: what to call the generation, such as its model and method.
+
+        Raises:
+            LazyLLMError: it was not generated with `record_positions=True`, nothing was pruned, or the ids do not fit.
+        """
+        from lazyllm.token_map.page import page
+        from lazyllm.token_map.reach import Reach
+
+        return page([Reach.of(self, ids, title)], tokenizer)
 
     def _table(self, counts: list[list[int]]) -> torch.Tensor:
         return torch.tensor(counts, dtype=torch.int64).reshape(-1, self._segments[-1].layers.stop)

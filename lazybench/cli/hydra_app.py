@@ -61,7 +61,10 @@ def calibrate(config: DictConfig) -> str:
     return _guarded(config, schema.CalibrateConfig, "lazybench.cli.calibrate", "main")
 
 
-_JOBS = {"run": run, "plan": run, "speed": speed, "match": match, "calibrate": calibrate}
+# `plan` and `map` end where a sweep would start its jobs.
+_JOBS = {"run": run, "plan": run, "map": run, "speed": speed, "match": match, "calibrate": calibrate}
+# Flags that show settings and start nothing.
+_SHOW = ("--cfg", "-c", "--info", "-i", "--help", "-h")
 
 
 def start(command: str, words: Sequence[str], program: str | None = None) -> int:
@@ -77,6 +80,9 @@ def start(command: str, words: Sequence[str], program: str | None = None) -> int
     if command == "calibrate":  # these hold signs that mean something to Hydra
         words = [re.sub(r"^(budget|reference)=([^'\"].*)$", r'\1="\2"', word) for word in words]
     program = program or f"lazybench {command}"
+    if command == "map":
+        jobs = [] if any(word.partition("=")[0] in _SHOW for word in words) else ["--multirun"]
+        words = ["--config-name=map", *jobs, *words]
     # Hydra takes flags first and settings after them; people write them in any order.
     words = sorted(words, key=lambda word: "=" in word and not word.startswith("-"))
     check(program, words)

@@ -6,7 +6,7 @@ import sys
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.global_hydra import GlobalHydra
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from lazybench.run.job import Job
     from lazybench.run.sources import Sources
 
+Settings = TypeVar("Settings")
 _BASIC = f"{BasicSweeper.__module__}.{BasicSweeper.__name__}"
 
 
@@ -47,7 +48,7 @@ class SweepCheck(Callback):
             SystemExit: a job cannot work (2), or only a plan was asked for (0). Hydra lets no other exception through.
         """
         try:
-            _settle(config)
+            settle(config)
             if OmegaConf.get_type(config) is not RunConfig:
                 if self.plan:
                     raise LazyBenchError(
@@ -76,7 +77,7 @@ class SweepCheck(Callback):
                 print(f"\n{shown}")
 
     def _start(self, config: DictConfig) -> None:
-        self._jobs = list(_settings(config))
+        self._jobs = list(settings_of_jobs(config, RunConfig))
         # The imports below take seconds.
         jobs = "1 job" if len(self._jobs) == 1 else f"{len(self._jobs)} jobs"
         print(f"checking {jobs} before any starts", flush=True)
@@ -105,7 +106,7 @@ class SweepCheck(Callback):
             print(f"{len(jobs)} jobs{said}; follow them with: python -m lazybench status runs={jobs[0].config.output}")
 
 
-def _settle(config: DictConfig) -> None:
+def settle(config: DictConfig) -> None:
     """Let what is given on the command line replace what an experiment sweeps over: Hydra would take both.
 
     Stages may be of one schedule or of several; only an experiment that sweeps over schedules tells which.
@@ -121,8 +122,8 @@ def _settle(config: DictConfig) -> None:
             raise LazyBenchError(said)
 
 
-def _settings(config: DictConfig) -> Iterator[RunConfig]:
-    """The settings of each job, as Hydra's own sweeper makes them."""
+def settings_of_jobs(config: DictConfig, kind: type[Settings]) -> Iterator[Settings]:
+    """The settings of each job, as Hydra's own sweeper makes them, as objects of the schema `kind`."""
     loader = GlobalHydra.instance().config_loader()
     words = [f"{key}={value}" for key, value in (config.hydra.sweeper.params or {}).items()]
     overrides = OverridesParser.create(config_loader=loader).parse_overrides([*words, *config.hydra.overrides.task])
@@ -132,7 +133,7 @@ def _settings(config: DictConfig) -> Iterator[RunConfig]:
             hydra = composed.hydra
             with open_dict(composed):
                 del composed["hydra"]
-            yield read_settings(composed, RunConfig, hydra)
+            yield read_settings(composed, kind, hydra)
 
 
 def _checked(configs: list[RunConfig], sources: Sources) -> list[Job]:

@@ -1,0 +1,170 @@
+(() => {
+  "use strict";
+  const data = JSON.parse(document.getElementById("data").textContent);
+  const slider = document.getElementById("step"), label = document.getElementById("at");
+  const tip = document.getElementById("tip");
+
+  // Lists of positions are written as their first position and the steps from one to the next.
+  function positions(gaps) {
+    let at = 0;
+    return gaps.map((gap) => (at += gap));
+  }
+
+  function addTokens(place, texts, classOf) {
+    const all = document.createDocumentFragment();
+    const spans = texts.map((text, index) => {
+      const span = document.createElement("span");
+      span.textContent = text;
+      span.className = classOf(index);
+      if (text === "") span.classList.add("part");
+      if (text.includes("\n")) span.classList.add("nl");
+      all.append(span);
+      return span;
+    });
+    place.append(all);
+    return spans;
+  }
+
+  // One generation. `setStep` touches only the tokens whose look changes.
+  function makeMap(of, number) {
+    const article = document.getElementById("m" + number);
+    const answer = article.querySelector(".answer"), text = article.querySelector(".text");
+    const canvas = article.querySelector("canvas"), boxes = [...article.querySelectorAll("[type=checkbox]")];
+    const counts = [...article.querySelectorAll("td.now")];
+    const prompt = data.prompt.length, steps = of.totals.length, last = boxes.length - 1;
+    const spans = addTokens(text, data.prompt, (index) => "d" + of.depths[index]);
+    spans.push(...addTokens(answer, of.answer, () => ""));
+    const numbers = new Map(spans.map((span, index) => [span, index]));
+    const revived = of.revived.map((stages) => stages.map(positions));
+    const comebacks = new Map();
+    revived.forEach((stages, step) => stages.forEach((found, stage) => found.forEach((position) => {
+      if (!comebacks.has(position)) comebacks.set(position, []);
+      comebacks.get(position).push([step, stage]);
+    })));
+    const depths = [...article.querySelectorAll("tbody tr")].map((row) => row.querySelector("i"));
+    const layers = [...article.querySelectorAll("tbody th")].map((head) => head.textContent);
+    let step = 0, shown = [], chosen = null;
+
+    // The deepest stage behind which each token comes back in this step, of the stages that are ticked.
+    function framed() {
+      const found = new Map();
+      (revived[step] || []).forEach((all, stage) => {
+        if (boxes[stage].checked) all.forEach((position) => found.set(position, stage));
+      });
+      return found;
+    }
+
+    function setStep(next) {
+      step = next;
+      for (const span of shown) span.classList.remove("go", "stay");
+      const found = framed();
+      shown = [];
+      for (const [position, stage] of found) {
+        const reaches = Math.max(...comebacks.get(position).filter((one) => one[0] === step).map((one) => one[1]));
+        spans[position].classList.add(reaches === last ? "go" : "stay");
+        shown.push(spans[position]);
+      }
+      counts.forEach((cell, stage) => {
+        cell.textContent = step < steps ? revived[step][stage].length.toLocaleString("en") : "-";
+      });
+      if (chosen) chosen.classList.remove("chosen");
+      chosen = spans[of.totals[step]] || null;
+      if (chosen) {
+        chosen.classList.add("chosen");
+        if (chosen.parentNode === answer) answer.scrollTop = chosen.offsetTop - answer.clientHeight / 2;
+      }
+      drawTicks(found);
+    }
+
+    // The strip, in the screen's pixels: above the prompt's depths, the mean where a pixel holds several tokens; below
+    // what comes back in this step.
+    const brush = canvas.getContext("2d");
+    let pixel = 1, frame = "";
+    function draw() {
+      pixel = window.devicePixelRatio || 1;
+      canvas.width = Math.round(canvas.clientWidth * pixel);
+      canvas.height = Math.round(22 * pixel);
+      frame = getComputedStyle(canvas).getPropertyValue("--frame");
+      const colours = depths.map((swatch) => getComputedStyle(swatch).backgroundColor.match(/\d+/g).map(Number));
+      for (let x = 0; x < canvas.width; x++) {
+        const from = Math.floor(x * prompt / canvas.width);
+        const here = of.depths.slice(from, Math.max(from + 1, Math.floor((x + 1) * prompt / canvas.width)));
+        const mean = [0, 1, 2].map((part) => here.reduce((sum, depth) => sum + colours[depth][part], 0) / here.length);
+        brush.fillStyle = `rgb(${mean.map(Math.round).join(",")})`;
+        brush.fillRect(x, 0, 1, 12 * pixel);
+      }
+      drawTicks(framed());
+    }
+    function drawTicks(found) {
+      brush.clearRect(0, 12 * pixel, canvas.width, 10 * pixel);
+      brush.fillStyle = frame;
+      for (const position of found.keys()) {
+        brush.fillRect((position + .5) * canvas.width / prompt - pixel, 13 * pixel, 2 * pixel, 9 * pixel);
+      }
+    }
+
+    const word = (index) => index < spans.length ? `"${spans[index].textContent}"` : "the last one";
+    function about(span) {
+      const index = numbers.get(span);
+      if (index === undefined) return null;
+      const lines = [`token ${index.toLocaleString("en")}${span.textContent === "" ? ", part of a character" : ""}`];
+      if (index < prompt) lines.push(`in prefilling: layers ${layers.slice(0, of.depths[index] + 1).join(", ")}`);
+      for (const [when, stage] of comebacks.get(index) || []) {
+        lines.push(`revived in layers ${layers[stage + 1]} for ${nameOf(when)}, ${word(of.totals[when])}`);
+      }
+      return lines.join("\n");
+    }
+
+    new ResizeObserver(draw).observe(canvas);
+    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
+    for (const box of boxes) box.addEventListener("change", () => setStep(step));
+    canvas.addEventListener("click", (event) => {
+      const index = Math.floor(event.offsetX / canvas.clientWidth * prompt);
+      spans[Math.max(0, Math.min(prompt - 1, index))].scrollIntoView({block: "center"});
+    });
+    answer.addEventListener("click", (event) => {
+      const found = of.totals.indexOf(numbers.get(event.target));
+      if (found >= 0) go(found);
+    });
+    return {setStep, about, article};
+  }
+
+  // Steps that end within the prompt, which came in several parts, generate nothing of the answer.
+  const parts = data.maps[0].totals.filter((total) => total < data.prompt.length).length;
+  const nameOf = (step) => step < parts ? `pass ${step + 1} over the prompt` : `generated token ${step - parts + 1}`;
+  const maps = data.maps.map(makeMap);
+
+  function go(step) {
+    slider.value = step;
+    step = Number(slider.value);
+    const name = nameOf(step);
+    label.textContent = `${name[0].toUpperCase()}${name.slice(1)} of ${step < parts ? parts : slider.max - parts + 1}`;
+    slider.setAttribute("aria-valuetext", label.textContent);
+    for (const map of maps) map.setStep(step);
+  }
+
+  function show(event) {
+    const article = event.target.closest("article");
+    const text = article && maps.find((map) => map.article === article).about(event.target);
+    tip.hidden = !text;
+    if (!text) return;
+    tip.textContent = text;
+    const at = event.target.getClientRects()[0], room = tip.getBoundingClientRect();
+    tip.style.left = Math.max(4, Math.min(at.left, innerWidth - room.width - 4)) + "px";
+    tip.style.top = (at.bottom + room.height + 8 < innerHeight ? at.bottom + 6 : at.top - room.height - 6) + "px";
+  }
+
+  slider.addEventListener("input", () => go(slider.value));
+  document.getElementById("back").addEventListener("click", () => go(Number(slider.value) - 1));
+  document.getElementById("on").addEventListener("click", () => go(Number(slider.value) + 1));
+  document.addEventListener("keydown", (event) => {
+    const by = {ArrowLeft: -1, ArrowRight: 1}[event.key];
+    if (!by || event.altKey || event.ctrlKey || event.metaKey || event.target === slider) return;
+    event.preventDefault();
+    go(Number(slider.value) + by);
+  });
+  document.addEventListener("pointerover", show);
+  document.addEventListener("click", show);
+  document.addEventListener("scroll", () => { tip.hidden = true; }, {passive: true});
+  go(0);
+})();
