@@ -63,8 +63,6 @@ def calibrate(config: DictConfig) -> str:
 
 # `plan` and `map` end where a sweep would start its jobs.
 _JOBS = {"run": run, "plan": run, "map": run, "speed": speed, "match": match, "calibrate": calibrate}
-# Flags that show settings and start nothing.
-_SHOW = ("--cfg", "-c", "--info", "-i", "--help", "-h")
 
 
 def start(command: str, words: Sequence[str], program: str | None = None) -> int:
@@ -80,12 +78,14 @@ def start(command: str, words: Sequence[str], program: str | None = None) -> int
     if command == "calibrate":  # these hold signs that mean something to Hydra
         words = [re.sub(r"^(budget|reference)=([^'\"].*)$", r'\1="\2"', word) for word in words]
     program = program or f"lazybench {command}"
-    if command == "map":
-        jobs = [] if any(word.partition("=")[0] in _SHOW for word in words) else ["--multirun"]
-        words = ["--config-name=map", *jobs, *words]
     # Hydra takes flags first and settings after them; people write them in any order.
     words = sorted(words, key=lambda word: "=" in word and not word.startswith("-"))
-    check(program, words)
+    given = check(program, words)
+    if command == "map":
+        if given.config_name:
+            raise LazyBenchError("map reads its own settings, map.yaml: leave out --config-name")
+        shows = given.cfg or given.info or given.help or given.hydra_help
+        words = ["--config-name=map", *([] if shows else ["--multirun"]), *words]
     # With this set Hydra raises instead of printing a traceback of its own and leaving with exit code 1.
     os.environ["HYDRA_FULL_ERROR"] = "1"
     sys.argv = [program, *words]

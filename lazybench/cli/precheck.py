@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from argparse import Namespace
 from collections.abc import Sequence
 from itertools import pairwise
 
@@ -18,8 +19,12 @@ _SETTING = re.compile(r"\+{0,2}(?P<key>[\w$@:-]+([./][\w$@:-]+)*)=", re.ASCII)
 _STAGE = re.compile(r"(?P<layer>\d+(?:\.\d+)?)(?P<unit>%?):[\d.]+", re.ASCII)
 
 
-def check(program: str, words: Sequence[str]) -> None:
-    """Raise `LazyBenchError` for flags and words that Hydra would answer with a page, a traceback or silence."""
+def check(program: str, words: Sequence[str]) -> Namespace:
+    """What Hydra reads in the words.
+
+    Raises:
+        LazyBenchError: flags and words that Hydra would answer with a page, a traceback or silence.
+    """
     parser = get_args_parser()
     parser.prog = program
     given = read(parser, words)
@@ -41,6 +46,7 @@ def check(program: str, words: Sequence[str]) -> None:
             raise LazyBenchError(f"{key} comes on top of the settings: write +{word}")
         if key == "cluster" and not (given.multirun or given.cfg or given.info or given.help):
             raise LazyBenchError(f"{word} is where the jobs of a sweep run: add -m, also for a single one")
+    return given
 
 
 def _meant(word: str) -> str:

@@ -7,13 +7,12 @@ import traceback
 from typing import Any
 
 from hydra.experimental.callback import Callback
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 from lazybench.cli import failures
 from lazybench.cli.hydra_app import quiet
 from lazybench.cli.sweep import settings_of_jobs, settle
 from lazybench.config import MapConfig
-from lazybench.errors import LazyBenchError
 
 
 class SideBySide(Callback):
@@ -27,8 +26,6 @@ class SideBySide(Callback):
         """
         jobs: list[MapConfig] = []
         try:
-            if OmegaConf.get_type(config) is not MapConfig:
-                raise LazyBenchError("--config-name: the config lacks map's settings: begin it with defaults: [map]")
             settle(config)
             jobs += settings_of_jobs(config, MapConfig)
             quiet()

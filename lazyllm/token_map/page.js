@@ -43,6 +43,7 @@
     })));
     const depths = [...article.querySelectorAll("tbody tr")].map((row) => row.querySelector("i"));
     const layers = [...article.querySelectorAll("tbody th")].map((head) => head.textContent);
+    const deepest = layers.at(-1).split("\u2013").pop(), line = parseFloat(getComputedStyle(answer).lineHeight);
     let step = 0, shown = [], chosen = null;
 
     // The deepest stage behind which each token comes back in this step, of the stages that are ticked.
@@ -71,7 +72,7 @@
       chosen = spans[of.totals[step]] || null;
       if (chosen) {
         chosen.classList.add("chosen");
-        if (chosen.parentNode === answer) answer.scrollTop = chosen.offsetTop - answer.clientHeight / 2;
+        if (chosen.parentNode === answer) answer.scrollTop = (Math.floor(chosen.offsetTop / line) - 1) * line;
       }
       drawTicks(found);
     }
@@ -108,7 +109,7 @@
       const index = numbers.get(span);
       if (index === undefined) return null;
       const lines = [`token ${index.toLocaleString("en")}${span.textContent === "" ? ", part of a character" : ""}`];
-      if (index < prompt) lines.push(`in prefilling: layers ${layers.slice(0, of.depths[index] + 1).join(", ")}`);
+      if (index < prompt) lines.push(`prefilling ended in layer ${layers[of.depths[index]].split("\u2013").pop()} of ${deepest}`);
       for (const [when, stage] of comebacks.get(index) || []) {
         lines.push(`revived in layers ${layers[stage + 1]} for ${nameOf(when)}, ${word(of.totals[when])}`);
       }

@@ -17,8 +17,12 @@ from lazyllm.token_map.reach import Reach
 from lazyllm.token_map.texts import texts
 
 _KEY = (
-    "The colour of a token says how many layers it went through in prefilling. <span class=go>Framed</span> tokens are "
-    "revived for the generated token that is chosen, <span class=stay>dashed</span> ones without reaching the last layer."
+    "A token's colour says how many layers it went through in prefilling. <span class=go>Framed</span> tokens are "
+    "revived for the chosen token of the answer, <span class=stay>dashed</span> ones not as far as the last layer."
+)
+_HEADS = "".join(
+    f"<th scope=col>{head}"
+    for head in ("Layers", "prompt tokens that got no further", "revived for this token", "revived in all")
 )
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
 
@@ -112,14 +116,15 @@ def _map(reach: Reach, number: int, alone: bool) -> str:
             revived = f"<td class=now>0<td>{in_all[depth - 1]:,}"
             layers = f"<label><input type=checkbox checked value={depth - 1}>{layers}</label>"
         rows.append(f"<tr><th scope=row><i class=d{depth}></i>{layers}<td>{reached[depth]:,}{revived}")
-    return (
-        f'<article id=m{number} aria-label="{escape(reach.title)}">\n<header><h2>{escape(reach.title)}</h2>'
-        f"<p>{escape(stages)}</p></header>\n"
-        "<table><thead><tr><th scope=col>Layers<th scope=col>prompt tokens that got no further"
-        "<th scope=col>revived for this token<th scope=col>revived in all</thead>\n<tbody>"
-        + "\n".join(rows)
-        + "</tbody></table>\n<div class=body>\n"
-        f"<div class=top>{name}<canvas aria-hidden=true></canvas>\n<p class=answer aria-label=Answer></p></div>\n<p class=text aria-label=Prompt></p></div>\n</article>"
+    return "\n".join(
+        [
+            f'<article id=m{number} aria-label="{escape(reach.title)}">',
+            f"<header><h2>{escape(reach.title)}</h2><p>{escape(stages)}</p></header>",
+            f"<table><thead><tr>{_HEADS}</thead>\n<tbody>",
+            *rows,
+            f"</tbody></table>\n<div class=body>\n<div class=top>{name}<canvas aria-hidden=true></canvas>",
+            "<p class=answer aria-label=Answer></p></div>\n<p class=text aria-label=Prompt></p></div>\n</article>",
+        ]
     )
 
 

@@ -1,4 +1,4 @@
-"""Bad words of `status`, `list`, `report`, `score`, `plan` and `speed`, and of no command, cost one line."""
+"""Bad words of `status`, `list`, `report`, `score`, `plan`, `speed` and `map`, and of no command, cost one line."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ _LONG = "x" * 300
 def _bad_words():
     odd = names | names.map("{}=1".format) | names.map("--{}".format)
     odd |= st.sampled_from([_LONG, "", "ä", os.fsdecode(b"\xff"), "a\nb", "\x1b[31m", "-z"])
-    commands = ("run", "plan", "status", "list", "report", "score", "speed")
+    commands = ("run", "plan", "status", "list", "report", "score", "speed", "map")
     nowhere = names.map("/{}".format)
     lengths = ("[]", "[1]", "[-3]", "[x]", "3", "", "[1.5]", "1,2", "null")
     return st.one_of(
         st.tuples(odd),
         st.tuples(misspelt(commands), st.just("task=code")),
-        st.tuples(st.sampled_from(["list", "plan", "status", "report", "speed"]), odd),
+        st.tuples(st.sampled_from(["list", "plan", "status", "report", "speed", "map"]), odd),
         st.tuples(st.just("score"), st.just("/dev/null"), odd.map(lambda word: word or "b")),
         st.tuples(st.just("score"), nowhere),
         st.tuples(st.just("score"), st.just("/dev/null"), st.just("--dataset"), names),
@@ -28,6 +28,12 @@ def _bad_words():
         st.tuples(st.just("plan"), names.map("task={}".format)),
         st.tuples(st.just("plan"), st.just("task=code"), names.map("method=baseline,{}".format)),
         st.tuples(st.just("speed"), names.map("method={}".format) | nowhere.map("text={}".format)),
+        st.tuples(st.just("map"), st.just("task=code"), names.map("method=lazyllm,{}".format)),
+        st.tuples(st.just("map"), nowhere.map("text={}".format) | names.map("task={}".format)),
+        lines(("map",), ("map", "task=code", "text=/dev/null"), ("map", "text=/dev/null"), ("map", "task=code,lcc")),
+        lines(*[("map", "task=code", f"method={name}") for name in ("baseline", "random_drop", "lazyllm,gemfilter")]),
+        lines(*[("map", "task=code", word) for word in ("new_tokens=0", "output=", "output=/", "output=/dev/null/x")]),
+        lines(("map", "task=code", "--config-name", "config"), ("map", "task=code", "method.schedule=9:0.5,3:x")),
         lines(("score",), ("score", _LONG), ("score", "/dev/null"), ("score", "/"), ("score", "/dev/null", "--output")),
         lines(("report", f"runs={_LONG}"), ("report", "runs="), ("report", "output="), ("report", "runs=/dev/null")),
         lines(*[("speed", f"lengths={value}") for value in lengths]),
