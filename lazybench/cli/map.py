@@ -172,5 +172,5 @@ def _reach(method: Method, prompt: Prompt, model: PreTrainedModel) -> Reach:
     title = f"{method.label or title_of(method.name)} {setting_of(method.name, settings)}".strip()
     reach = Reach.of(output.stats, prompt.ids[0].tolist() + output.tokens, title)
     revived = sum(len(found) for step in reach.revived for found in step)
-    print(f"{title}: {len(output.tokens)} tokens, {revived} times a token revived at a stage")
+    print(f"{title}: {len(output.tokens)} tokens generated, {revived:,} revivals")
     return reach
