@@ -126,7 +126,7 @@ def _chosen(config: MapConfig, sources: Sources) -> tuple[DatasetFacts, Record]:
     facts = load_facts(config.data.datasets)
     choice = choose(config.task, config.data, facts)
     records = [record for name in choice.datasets for record in sources.records(name, config.data, config.model)]
-    wanted = config.record or "0"
+    wanted = "0" if config.record is None else config.record
     if wanted.isdecimal() and int(wanted) < len(records):
         record = records[int(wanted)]
         return facts[record.dataset], record

@@ -43,7 +43,7 @@
     })));
     const depths = [...article.querySelectorAll("tbody tr")].map((row) => row.querySelector("i"));
     const layers = [...article.querySelectorAll("tbody th")].map((head) => head.textContent);
-    const deepest = layers.at(-1).split("\u2013").pop(), line = parseFloat(getComputedStyle(answer).lineHeight);
+    const line = parseFloat(getComputedStyle(answer).lineHeight);
     let step = 0, shown = [], chosen = null;
 
     // The deepest stage behind which each token comes back in this step, of the stages that are ticked.
@@ -69,7 +69,7 @@
         cell.textContent = step < steps ? revived[step][stage].length.toLocaleString("en") : "-";
       });
       if (chosen) chosen.classList.remove("chosen");
-      chosen = spans[of.totals[step]] || null;
+      chosen = step < parts ? null : spans[of.totals[step]] || null;
       if (chosen) {
         chosen.classList.add("chosen");
         if (chosen.parentNode === answer) answer.scrollTop = (Math.floor(chosen.offsetTop / line) - 1) * line;
@@ -104,14 +104,15 @@
       }
     }
 
-    const word = (index) => index < spans.length ? `"${spans[index].textContent}"` : "the last one";
+    const word = (step) => step < parts || !spans[of.totals[step]] ? "" : `, "${spans[of.totals[step]].textContent}"`;
+    const end = (depth) => layers[depth].split("\u2013").pop();
     function about(span) {
       const index = numbers.get(span);
       if (index === undefined) return null;
       const lines = [`token ${index.toLocaleString("en")}${span.textContent === "" ? ", part of a character" : ""}`];
-      if (index < prompt) lines.push(`prefilling ended in layer ${layers[of.depths[index]].split("\u2013").pop()} of ${deepest}`);
+      if (index < prompt) lines.push(`prefilling ended in layer ${end(of.depths[index])} of ${end(layers.length - 1)}`);
       for (const [when, stage] of comebacks.get(index) || []) {
-        lines.push(`revived in layers ${layers[stage + 1]} for ${nameOf(when)}, ${word(of.totals[when])}`);
+        lines.push(`revived in layers ${layers[stage + 1]} for ${nameOf(when)}${word(when)}`);
       }
       return lines.join("\n");
     }

@@ -140,6 +140,8 @@ def test_a_prompt_of_ones_own(call, page, tmp_path):
         (["task=2wikimqa,lcc"], "task= has several values"),
         (["record=0,1"], "record= has several values"),
         (["record=7"], "record=7: task=2wikimqa has 2 records here"),
+        (["record="], "give a number from 0 to 1"),
+        (["+experiment=figure6"], "there is no setting 'timing'"),
         (["record=no_such_id"], "give a number from 0 to 1, or the _id of one"),
         (["task=null"], "give task=multidoc_qa, or a prompt in a file"),
         (["task=multidocqa"], "did you mean 'multidoc_qa'"),
