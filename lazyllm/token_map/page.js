@@ -140,7 +140,7 @@
     slider.value = step;
     step = Number(slider.value);
     const name = nameOf(step);
-    label.textContent = `${name[0].toUpperCase()}${name.slice(1)} of ${step < parts ? parts : slider.max - parts + 1}`;
+    label.textContent = name[0].toUpperCase() + name.slice(1) + (step < parts ? "" : ` of ${slider.max - parts + 1}`);
     slider.setAttribute("aria-valuetext", label.textContent);
     for (const map of maps) map.setStep(step);
   }
