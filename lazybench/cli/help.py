@@ -17,13 +17,14 @@ from typing import Any, get_type_hints
 import yaml
 
 from lazybench.cli.configs import names_in
-from lazybench.config import CONF, CalibrateConfig, MatchConfig, RunConfig, SpeedConfig
+from lazybench.config import CONF, CalibrateConfig, MapConfig, MatchConfig, RunConfig, SpeedConfig
 from lazybench.errors import LazyBenchError, first_line, suggest
 
 _SCHEMAS = {
     "run": RunConfig,
     "plan": RunConfig,
     "calibrate": CalibrateConfig,
+    "map": MapConfig,
     "match": MatchConfig,
     "speed": SpeedConfig,
 }
@@ -46,7 +47,8 @@ def text(command: str, words: Sequence[str]) -> str:
     chosen = {group: value for group, value in chosen.items() if " " not in group}
     chosen |= {key: value for word in words for key, _, value in [word.partition("=")] if key in chosen}
     about = config["hydra"]["help"]["template"]
-    parts = [about.rstrip(), "Choices, as in model=llama2_7b:\n" + "\n".join(_choices(chosen, places))]
+    groups = [*chosen, *(("experiment", "cluster") if name == "run" else ())]
+    parts = [about.rstrip(), "Choices, as in model=llama2_7b:\n" + "\n".join(_choices(groups, places))]
     if command == "plan":
         parts.insert(0, "lazybench plan: what a run or a sweep would do, and for how long; it takes what run takes")
     width = shutil.get_terminal_size().columns
@@ -65,8 +67,8 @@ def _config_dirs(words: Sequence[str]) -> Iterator[Path]:
             yield Path(place if equals else after)
 
 
-def _choices(chosen: Mapping[str, str], places: Sequence[Path]) -> Iterator[str]:
-    for group in [*chosen, *(["experiment", "cluster"] if "method" in chosen and "data" in chosen else [])]:
+def _choices(groups: Sequence[str], places: Sequence[Path]) -> Iterator[str]:
+    for group in groups:
         own = sorted(path.stem for place in places for path in (place / group).glob("*.yaml"))
         plus = "+" if group in ("experiment", "cluster") else ""
         names = ", ".join([*names_in(group), *own])

@@ -28,6 +28,8 @@ class SideBySide(Callback):
         try:
             settle(config)
             jobs += settings_of_jobs(config, MapConfig)
+            methods = ", ".join(str(job.method.get("name")) for job in jobs)
+            print(f"model {jobs[0].model.name}, methods {methods}", flush=True)  # the imports below take seconds
             quiet()
             from lazybench.cli import map as page
 

@@ -95,7 +95,7 @@ def test_the_english_averages_do_not_know_of_them(tmp_path, monkeypatch):
     write_run(tmp_path / "both", "lazyllm", rows_of(CHINESE, 3, score=0.9), task="chinese", digest="000000000002")
     found = {}
     for name in ("runs", "both"):
-        assert report([f"runs={tmp_path / name}", f"out={tmp_path / 'out' / name}"]) == 0
+        assert report([f"runs={tmp_path / name}", f"output={tmp_path / 'out' / name}"]) == 0
         for table in ("table1", "table2", "fidelity"):
             lines = csv.DictReader((tmp_path / "out" / name / f"{table}.csv").open(encoding="utf-8"))
             found[name, table] = {line["task"]: line for line in lines}

@@ -13,12 +13,13 @@ import pytest
 import yaml
 from support import one_line
 
-from lazybench.config import CONF, CalibrateConfig, MatchConfig, RunConfig, SpeedConfig
+from lazybench.config import CONF, CalibrateConfig, MapConfig, MatchConfig, RunConfig, SpeedConfig
 
 SCHEMAS = {
     "run": RunConfig,
     "plan": RunConfig,
     "speed": SpeedConfig,
+    "map": MapConfig,
     "match": MatchConfig,
     "calibrate": CalibrateConfig,
 }

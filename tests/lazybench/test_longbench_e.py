@@ -170,7 +170,7 @@ def test_a_folder_with_longbench_too_runs_and_reports_apart(run, lazybench, tmp_
     assert "finished earlier" in out, err  # which scores are shown decides no run
     code, _, err = run("data=longbench", *words, "data.limit=1")
     assert code == 0, err
-    code, out, err = lazybench("report", f"runs={tmp_path / 'runs'}", f"out={tmp_path / 'report'}")
+    code, out, err = lazybench("report", f"runs={tmp_path / 'runs'}", f"output={tmp_path / 'report'}")
     assert code == 0, err
     text = (tmp_path / "report/table1.md").read_text("utf-8")
     assert re.findall("^## (.*?) [(]", text, re.MULTILINE) == ["tiny", "tiny"]
@@ -208,7 +208,7 @@ def test_other_data_has_no_scores_by_length(tmp_path, monkeypatch):
     monkeypatch.setattr("lazybench.report.figures.FIGURES", ())
     assert summarise([row("lcc", 1)], load_facts())["datasets"]["lcc"]["score_by_length"] is None
     write_run(tmp_path / "runs", "lazyllm", [row("lcc", 1)], task="lcc")
-    assert report([f"runs={tmp_path / 'runs'}", f"out={tmp_path / 'report'}"]) == 0
+    assert report([f"runs={tmp_path / 'runs'}", f"output={tmp_path / 'report'}"]) == 0
     assert not list((tmp_path / "report").glob("score_by_length*"))
 
 
@@ -224,7 +224,7 @@ def test_the_report_has_a_table_of_scores_by_length(tmp_path, monkeypatch):
     ]
     lines += [failed("lcc_e", 5) | {"length": 9000}]
     write_run(tmp_path / "runs", "lazyllm", lines, task="all", data=DATA)
-    assert report([f"runs={tmp_path / 'runs'}", f"out={tmp_path / 'report'}"]) == 0
+    assert report([f"runs={tmp_path / 'runs'}", f"output={tmp_path / 'report'}"]) == 0
     table = list(csv.DictReader((tmp_path / "report/score_by_length.csv").open(encoding="utf-8")))
     means = {"score_0-4k": (0, 2), "score_4-8k": (2, 4), "score_8k+": (4, 5)}
     tasks: dict[str, list[list[float]]] = {}
@@ -237,7 +237,7 @@ def test_the_report_has_a_table_of_scores_by_length(tmp_path, monkeypatch):
         assert [float(one[key]) for key in means] == pytest.approx(list(wanted[one["task"]]), rel=1e-5)
     assert [one["score_8k+_records"] for one in table] == ["2", "2", "2", "3", "2", "2", "13"]
     again = tmp_path / "again"
-    assert report([f"runs={tmp_path / 'report/records'}", f"out={again}"]) == 0
+    assert report([f"runs={tmp_path / 'report/records'}", f"output={again}"]) == 0
     for name in ("score_by_length.csv", "score_by_length.tex", "score_by_length.md", "report.html"):
         assert (again / name).read_bytes() == (tmp_path / "report" / name).read_bytes()
     text = (again / "table1.md").read_text("utf-8")

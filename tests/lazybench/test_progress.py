@@ -48,6 +48,7 @@ print(*sys.stdout.loaded, sep="|", file=stdout)
         (["match", "method=gemfilter"], f"model none, {SAMPLE}, method gemfilter, task all"),
         (["calibrate"], f"model none, {SAMPLE}, task all"),
         (["speed"], "model none, method lazyllm"),
+        (["map", "method=lazyllm,fastkv", "task=code"], "model none, methods lazyllm, fastkv"),
     ],
 )
 def test_the_first_line_does_not_wait_for_torch(words, said, tmp_path):
