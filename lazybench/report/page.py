@@ -19,6 +19,7 @@ from lazybench.report.columns import columns
 from lazybench.report.commands import FOLDER, again
 from lazybench.report.gaps import Gap
 from lazybench.report.labels import label
+from lazybench.report.page_filter import controls, script
 from lazybench.report.page_style import STYLE
 from lazybench.report.paired import TITLE, Comparison
 from lazybench.report.run_data import Run
@@ -57,11 +58,14 @@ def page(
         warnings: what to know before comparing numbers.
         gaps: what is missing.
     """
+    lines = [line for table in tables for body in table.bodies for line in body.lines]
+    form = controls(blocks, dict.fromkeys(line.title for line in lines), len(lines))
     title = f"LazyBench report: {'; '.join(block.title for block in blocks)}"
     parts = [
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">',
         '<meta name="viewport" content="width=device-width, initial-scale=1">',
         f"<title>{escape(title)}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n<main>\n<h1>LazyBench report</h1>",
+        form,
         _warnings(warnings),
         *(
             _block(
@@ -74,7 +78,9 @@ def page(
         ),
         _reading(tables),
         _gaps(gaps),
-        "</main>\n</body>\n</html>",
+        "</main>",
+        script(form),
+        "</body>\n</html>",
     ]
     return "\n".join(part for part in parts if part) + "\n"
 
@@ -95,7 +101,8 @@ def _block(block: Block, tables: Sequence[Table], comparisons: Sequence[Comparis
     further = drawings[1:]
     return "\n".join(
         [
-            f"<section>\n<h2>{escape(block.title)}</h2>",
+            f'<section data-model="{escape(block.model)}" data-data="{escape(block.data_title)}">',
+            f"<h2>{escape(block.title)}</h2>",
             _terms(about.of_block(block)),
             *(_figure(of, " class=main") for of in drawings[:1]),
             "<h3>Tables</h3>",
@@ -115,7 +122,8 @@ def _table(table: Table, body: Body) -> str:
     shown = columns(table.spec, body)
     rows = []
     for title, lines in groupby(body.lines, key=lambda line: line.title):
-        rows.append(f'<tbody>\n<tr><th scope=rowgroup colspan="{len(shown) + 1}">{escape(title)}</th></tr>')
+        task, width = escape(title), len(shown) + 1
+        rows.append(f'<tbody data-task="{task}">\n<tr><th scope=rowgroup colspan="{width}">{task}</th></tr>')
         rows += [_row(line.label, [column.text(line) for column in shown]) for line in lines]
         rows.append("</tbody>")
     missing = f"\n<p class=missing>{escape(body.missing)}</p>" if body.missing else ""
@@ -177,7 +185,7 @@ def _run(run: Run) -> str:
     short = [known["Task"], f"{len(run.records):,} records", known["Status"], *filter(None, [known.get("Date")])]
     settings = yaml.safe_dump(run.settings, sort_keys=False, allow_unicode=True)
     return (
-        f"<details><summary><strong>{escape(label(run))}</strong>: {escape(', '.join(short))}</summary>\n"
+        f"<details data-run><summary><strong>{escape(label(run))}</strong>: {escape(', '.join(short))}</summary>\n"
         f"{_terms(known.items())}\n<p>To run it again, or go on with it:</p>{_command(again(run, here=False))}\n"
         f"<details><summary>All settings, versions and the machine</summary>\n<pre>{escape(settings)}</pre>\n"
         f"<pre>{escape(json.dumps(run.environment, indent=2))}</pre></details></details>"

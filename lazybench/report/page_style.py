@@ -41,6 +41,11 @@ pre.command { white-space: pre-wrap; }
 summary { cursor: pointer; padding: .25rem 0; }
 details { border-bottom: 1px solid var(--line); }
 details details { border: 0; }
+.filter { display: flex; flex-wrap: wrap; gap: .4rem 1rem; align-items: baseline; margin: .4rem 0 1rem;
+  font-size: .85rem; color: var(--quiet); }
+.filter[hidden], .filter [hidden] { display: none; }
+.filter select, .filter input { font: inherit; color: var(--text); background: var(--paper); max-width: 14rem;
+  border: 1px solid var(--line); border-radius: .3rem; padding: .2rem .4rem; }
 .warnings { border: 0; border-left: .35rem solid var(--alarm); background: var(--alarm-paper); padding: .2rem .8rem;
   margin-bottom: .8rem; font-size: .9rem; }
 .warnings ul { margin: .2rem 0; padding-left: 1.2rem; }
@@ -54,6 +59,7 @@ details details { border: 0; }
   tbody th[scope=row] { max-width: 42vw; min-width: 7rem; font-size: .8rem; line-height: 1.3; }
 }
 @media print {
+  .filter { display: none; }
   body { max-width: none; padding: 0; font-size: 10pt; }
   .wide { overflow: visible; }
   table { font-size: 7.5pt; }

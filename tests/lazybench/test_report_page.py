@@ -13,7 +13,7 @@ from lazybench.cli.report import main
 TASK = ("hotpotqa", "2wikimqa", "musique")
 CPU = {"device": "AMD EPYC, 2 cores", "device_kind": "cpu", "threads": 2, "dtype": "float32", "commit": "0ce529c"}
 CPU |= {"weights_format": "GGUF Q4_1, 4-bit, dequantised", "date": "2026-05-04"}
-VOID = ("meta", "img", "br")
+VOID = ("meta", "img", "br", "input")
 
 
 class Page(HTMLParser):
@@ -136,7 +136,7 @@ def test_a_runs_entry_has_its_schedule_in_words_and_the_command(report, tmp_path
     write_run(tmp_path / "runs", "static_pruning", rows_of(TASK, 2), finished=False, environment=CPU)
     html = report()
     runs = html[html.index("<h3>Runs</h3>") :]
-    first, second = runs.split("<details><summary><strong>")[1:]
+    first, second = runs.split("<details data-run><summary><strong>")[1:]
     assert first.startswith("static pruning layer=4 keep=0.5</strong>: Multi-document QA, 6 records, unfinished, 2026")
     assert ("Settings", "layer = 4, keep = 0.5") in terms(first)
     words = "after 33% of the layers keep 70%, after layer 20 keep 50% of the prompt&#x27;s tokens"
@@ -163,8 +163,39 @@ def test_two_models_have_a_section_each(report, tmp_path):
     html = report()
     heads = [re.sub("<.*?>", "", head) for head in re.findall("<h2>.*?</h2>", html)]
     assert heads[:2] == ["llama2_7b on longbench", "xgen_7b on longbench"]
-    llama, xgen = html.split("<section>")[1:3]
+    llama, xgen = html.split("<section ")[1:3]
     assert "paper, Llama 2" in llama
     assert "paper, Llama 2" not in xgen
     assert "22.31" in llama
     assert "20.68" in xgen
+
+
+def test_models_data_tasks_and_rows_can_be_chosen(report, tmp_path):
+    for model, data in (("llama2_7b", "longbench"), ("xgen_7b", "longbench"), ("xgen_7b", "mine")):
+        for digest, tokens in enumerate((1024, 2048)):
+            settings = {"model": {"name": model, "limit": tokens}, "data": {"name": data}}
+            write_run(tmp_path / "runs", "lazyllm", rows_of(TASK), digest=f"{digest:012}", **settings)
+    html = report()
+    page = Page(html)
+    assert page.open == []
+    (form,) = page.all("form")
+    assert "hidden" in form  # until the script runs
+    options = [option["value"] for option in page.all("option")]
+    assert {"llama2_7b", "xgen_7b", "longbench", "mine"} <= set(options)
+    sections = [section for section in page.all("section") if "data-model" in section]
+    chosen = {(section["data-model"], section["data-data"]) for section in sections}
+    assert chosen == {("llama2_7b", "longbench"), ("xgen_7b", "longbench"), ("xgen_7b", "mine")}
+    tasks = {body["data-task"] for body in page.all("tbody") if "data-task" in body}
+    assert tasks
+    assert tasks <= set(options)
+    # What the script looks for is there.
+    assert html.count("<details data-run>") == 6
+    assert re.search(r"<th scope=row>[^<]*LazyLLM.*?1024", html)
+    assert "src=" not in html[html.index("<script>") :]
+
+
+def test_a_few_rows_have_nothing_to_choose_among(report, tmp_path):
+    write_run(tmp_path / "runs", "lazyllm", rows_of(TASK))
+    html = report()
+    assert "<form" not in html
+    assert "<script" not in html
