@@ -2,8 +2,9 @@
 
     python scripts/selection.py RECORDS.jsonl... --output FILE.csv
 
-Each record's context is cut to 3,500 tokens. Seconds, of the embedded model in bfloat16: `whole`, its first token from the
-whole prompt; `select`, the choice; `shorter`, its first token from what was chosen. One round that is not counted goes before.
+Each record's context is cut to 3,500 tokens. Seconds, of the embedded model in bfloat16: `whole`, its first token from
+the whole prompt; `select`, the choice; `shorter`, its first token from what was chosen. One round that is not counted
+goes before.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 import lazyllm
 
 TOKENS = 3500
-# Rounds by the stages before the one that decides: half the depth at once, early, and in steps.
+# Each leaves 30%: half of the layers deep, a quarter, and in two steps.
 SCHEDULES = ("50%:0.3", "23%:0.3", "13%:0.6,50%:0.5")
 
 

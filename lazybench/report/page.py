@@ -26,7 +26,7 @@ from lazybench.report.run_data import Run
 from lazybench.report.tables import Body, Table
 
 # Which figure says most of a block, before those that are not named.
-_FIRST = ("figure5", "figure7", "figure1", "figure2")
+_FIRST = ("figure5", "depth_by_length", "figure7", "figure1", "figure2")
 _LONG = 120  # characters of warnings that may stand above the numbers
 
 

@@ -254,6 +254,20 @@ def test_a_speed_table_is_its_file(heading, name):
         shown(row["memory reduction"], [of["memory_mb"] / of["method_memory_mb"]])
 
 
+def test_what_choosing_costs_is_its_file():
+    (rows,) = tables("What choosing tokens costs")
+    file = pd.read_csv(RESULTS / "selection.csv")
+    by_schedule = dict(iter(file.groupby("schedule", sort=False)))
+    assert [row["schedule"].strip("`") for row in rows] == list(by_schedule)
+    for row, of in zip(rows, by_schedule.values(), strict=True):
+        assert len(of) == 20
+        shown(row["% of prompt computed"], [100 * of["prompt_computed"].mean()])
+        cost, speedup = of["select"] / of["whole"], of["whole"] / (of["select"] + of["shorter"])
+        for title, ratio in (("choosing, of the whole", cost), ("TTFT speedup", speedup)):
+            (cell,) = (cell for name, cell in row.items() if name.startswith(title))
+            shown(cell, [ratio.median(), ratio.min(), ratio.max()])
+
+
 def test_calibrations_in_a_readme_are_their_files():
     (rows,) = tables("Calibrated schedules")
     found = pd.read_csv(CALIBRATION / "frontier.csv")
