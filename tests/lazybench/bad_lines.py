@@ -65,7 +65,7 @@ def check(line: Line, code: object, out: str, err: str, cwd: Path) -> str:
     asked = " ".join(line)
     assert not [found for found in _JARGON.findall(said[0]) if found not in asked], shown
     # What the command is about is said before anything slow is imported, and so before its settings are tried.
-    assert re.fullmatch(r"((model|checking) [^\n]*\n)?", out), (shown, out)
+    assert re.fullmatch(r"((model|checking|reading) [^\n]*\n)?", out), (shown, out)
     assert not any(cwd.iterdir()), shown
     return said[0]
 

@@ -59,6 +59,12 @@ def test_the_first_line_does_not_wait_for_torch(words, said, tmp_path):
     assert code.stdout == f"{said}|False\n", code.stderr
 
 
+def test_a_report_says_at_once_what_it_reads(lazybench, tmp_path):
+    code, out, err = lazybench("report", f"runs={tmp_path}")
+    assert out == f"reading the runs in {tmp_path}\n"
+    assert str(tmp_path) in one_line(code, err)
+
+
 def test_a_sweep_ends_with_its_runs_side_by_side(run):
     code, out, err = run("-m", *LAZY[:1], "method.schedule=[1:0.6],[1:0.3]", "task=2wikimqa,hotpotqa")
     assert code == 0, err

@@ -141,7 +141,7 @@ def test_a_sweep_of_a_dozen_jobs(cluster, sweep, tmp_path):
     driver = sweep([f"0.{number}" for number in range(40, 52)], 2)
     out, err = driver.communicate(timeout=240)
     assert driver.returncode == 0, err
-    assert out.startswith("12 jobs; what they say is in ")
+    assert out.startswith("checking 12 jobs before any starts\n12 jobs; what they say is in ")
     check(tmp_path, 12, 2)
     assert status(cluster, tmp_path) == "12 done"
     wait_for(lambda: not jobs(cluster), 30)
