@@ -63,7 +63,7 @@ def main(config: CalibrateConfig) -> Path:
     setup = Setup.of(config)
     where = environment.describe(config.model)
     print(f"weights: {where['weights_format']}")
-    print(f"records: {len(setup.records)} of {data_label(config.data)}")
+    print(f"records: {data_label(config.data)}; {len(setup.records)} of them")
     if setup.left_out:
         print(setup.left_out)
     check_limit(config.model, setup.new_tokens, load_skeleton(config.model))
