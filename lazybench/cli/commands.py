@@ -48,7 +48,7 @@ def start(words: Sequence[str]) -> int:
         return _complete(words)
     if command in _SMALL:
         return import_module(f"lazybench.cli.{command}").main(rest)
-    if command in _CONFIGURED and any(word in ("--help", "-h") for word in rest):
+    if command in _CONFIGURED and {"--help", "-h"} & {*rest}:
         print(import_module("lazybench.cli.help").text(command, rest))
         return 0
     if command in _CONFIGURED:
@@ -80,10 +80,10 @@ def _complete(words: Sequence[str]) -> int:
     if not space:
         print(" ".join(name for name in (*_CONFIGURED, *_SMALL) if name.startswith(command)))
     elif (word := settings.rpartition(" ")[2]).startswith("task="):
-        from lazybench.data.facts import ALL, load_facts, tasks
+        from lazybench.data.facts import load_facts, task_choices
 
         before, comma, last = word.removeprefix("task=").rpartition(",")
-        named = [name for name in (ALL, *tasks(), *load_facts()) if name.startswith(last)]
+        named = [name for name in task_choices(load_facts()) if name.startswith(last)]
         print(" ".join(f"task={before}{comma}{name}" for name in named))
     elif command in _CONFIGURED:
         os.environ["COMP_LINE"] = f"{script} {settings}"  # Hydra knows the settings alone

@@ -9,7 +9,8 @@ from typing import Any
 
 from lazybench.config import RunConfig
 from lazybench.report.console import table
-from lazybench.run.summary import OVERALL, columns
+from lazybench.report.tables import MEAN
+from lazybench.run.summary import columns
 from lazybench.store import states
 from lazybench.store.run_folder import SCORES
 from lazybench.store.states import State, StateFile
@@ -43,4 +44,4 @@ def _scores(job: RunConfig, state: State) -> dict[str, Any] | None:
         scores = json.loads((Path(job.output) / state.folder / SCORES).read_text("utf-8"))
     except (OSError, ValueError):
         return None
-    return scores[OVERALL] or next(iter(scores["tasks"].values()), None)
+    return scores[MEAN] or next(iter(scores["tasks"].values()), None)

@@ -17,17 +17,9 @@ from typing import Any, get_type_hints
 import yaml
 
 from lazybench.cli.configs import names_in
-from lazybench.config import CONF, CalibrateConfig, MapConfig, MatchConfig, RunConfig, SpeedConfig
+from lazybench.config import CONF, SCHEMAS
 from lazybench.errors import LazyBenchError, first_line, suggest
 
-_SCHEMAS = {
-    "run": RunConfig,
-    "plan": RunConfig,
-    "calibrate": CalibrateConfig,
-    "map": MapConfig,
-    "match": MatchConfig,
-    "speed": SpeedConfig,
-}
 # Where meanings begin, if the terminal is not narrow.
 _COLUMN = 36
 _FOOT = "--cfg job prints the settings and runs nothing; --hydra-help lists Hydra's own flags."
@@ -52,9 +44,9 @@ def text(command: str, words: Sequence[str]) -> str:
     if command == "plan":
         parts.insert(0, "lazybench plan: what a run or a sweep would do, and for how long; it takes what run takes")
     width = shutil.get_terminal_size().columns
-    settings = [("", _settings(_SCHEMAS[command], config, chosen))]
+    settings = [("", _settings(SCHEMAS[name], config, chosen))]
     for group, value in chosen.items():
-        settings.append((f"{group}={value}", _of_group(group, value, places, _SCHEMAS[command])))
+        settings.append((f"{group}={value}", _of_group(group, value, places, SCHEMAS[name])))
     for title, rows in settings:
         parts.append(f"Settings{f' of {title}' if title else ''}:\n" + "\n".join(_row(*row, width) for row in rows))
     return "\n\n".join([*parts, _FOOT])

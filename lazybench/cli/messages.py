@@ -13,7 +13,7 @@ from yaml import MarkedYAMLError
 
 from lazybench.cli.configs import names_in
 from lazybench.cli.precheck import one_or_several
-from lazybench.data.facts import ALL, load_facts, task_names
+from lazybench.data.facts import load_facts, task_choices
 from lazybench.errors import LazyBenchError, causes_of, first_line, suggest
 from lazybench.model.instance import which_setting
 from lazyllm.errors import LazyLLMError
@@ -84,7 +84,7 @@ def _no_choice(path: str, options: Sequence[str] | None) -> str:
         )
     if group == "data" and is_place:
         return f"there is no data config {name!r}: for a folder of records give data=longbench data.root={name}"
-    if group == "data" and name in (ALL, *task_names(load_facts()), *load_facts()):
+    if group == "data" and name in task_choices(load_facts()):
         return f"there is no data {name!r}: did you mean task={name}?"
     return f"there is no {group} {name!r}: {suggest(name, options or names_in(group))}"
 

@@ -11,7 +11,7 @@ from hydra._internal.utils import get_args_parser
 
 from lazybench.cli.arguments import read
 from lazybench.cli.configs import names_in
-from lazybench.data.facts import ALL, load_facts, task_names
+from lazybench.data.facts import load_facts, task_choices
 from lazybench.errors import LazyBenchError, suggest
 
 _GROUPS = ("method", "model", "data", "experiment")
@@ -52,7 +52,7 @@ def check(program: str, words: Sequence[str]) -> Namespace:
 def _meant(word: str) -> str:
     """What may be meant by a word without a value."""
     group = next((group for group in _GROUPS if word in names_in(group)), None)
-    if group is None and word in (ALL, *task_names(load_facts()), *load_facts()):
+    if group is None and word in task_choices(load_facts()):
         group = "task"
     return f"did you mean {group}={word}?" if group else "write a setting and its value, such as task=code"
 

@@ -79,8 +79,8 @@ class SweepCheck(Callback):
     def _start(self, config: DictConfig) -> None:
         self._jobs = list(settings_of_jobs(config, RunConfig))
         # The imports below take seconds.
-        jobs = "1 job" if len(self._jobs) == 1 else f"{len(self._jobs)} jobs"
-        print(f"checking {jobs} before any starts", flush=True)
+        count = "1 job" if len(self._jobs) == 1 else f"{len(self._jobs)} jobs"
+        print(f"checking {count} before any starts", flush=True)
         from lazybench.jobs import cluster, plan
         from lazybench.model.device import device_of
         from lazybench.run.sources import Sources

@@ -9,6 +9,7 @@ import torch
 import lazyllm
 from lazybench.methods.checks import check_count
 from lazybench.methods.staged import Staged
+from lazyllm.tokens import TokenCache
 
 
 @dataclass
@@ -52,6 +53,11 @@ class BlockSelection(lazyllm.Selection, checked=False):
     window: int
     revives = False
 
+    def copy_for(self, cache: TokenCache) -> lazyllm.Selection:
+        own = super().copy_for(cache)
+        own._kept = {}  # by layer: the positions of the prompt that go on behind it
+        return own
+
     def wants(self, layer: int) -> bool:
         return self.cache.prefilling and super().wants(layer)
 
@@ -65,7 +71,7 @@ class BlockSelection(lazyllm.Selection, checked=False):
 
     def survivors(self, layer: int, count: int) -> torch.Tensor:
         if self.cache.prefilling:
-            self._kept = {**getattr(self, "_kept", {}), layer: self._choose(self.active(layer), count)}
+            self._kept[layer] = self._choose(self.active(layer), count)
             return self._kept[layer]
         kept = self._kept[layer]
         return torch.cat([kept, torch.arange(self.cache.prompt_length, self.cache.total, device=kept.device)])

@@ -15,9 +15,9 @@ from lazybench.report import averages
 from lazybench.report.averages import COMPUTED, DECODE_STEP, GENERATION, SCORE, SCORE_BY_LENGTH, TTFT, Measure, Tasks
 from lazybench.report.console import table
 from lazybench.report.run_data import records_table, row_of
+from lazybench.report.tables import MEAN
 from lazybench.run import scoring
 
-OVERALL = "mean_of_tasks"
 _AVERAGED = (SCORE, *TTFT, *GENERATION, *DECODE_STEP, replace(COMPUTED, scale=1))
 # Of the engine with nothing pruned the terminal shows the first token alone; a report's tables have all of it.
 _SPEEDUPS = {
@@ -55,7 +55,7 @@ def summarise(rows: Iterable[Mapping[str, Any]], facts: Mapping[str, DatasetFact
     return {
         "datasets": {name: _numbers([[of]], facts[name].by_length) for name, of in by_dataset.items()},
         "tasks": {task: _numbers([of], lengths) for task, of in by_task.items()},
-        OVERALL: _numbers([*by_task.values()], lengths) if len(by_task) > 1 else None,
+        MEAN: _numbers([*by_task.values()], lengths) if len(by_task) > 1 else None,
     }
 
 
@@ -86,8 +86,8 @@ def scores_table(scores: Mapping[str, Any]) -> str:
     number in any row are left out. A speedup above 1 is faster.
     """
     named = {**scores["datasets"], **{f"{task} (mean of datasets)": of for task, of in scores["tasks"].items()}}
-    if scores[OVERALL] is not None:
-        named[f"mean of {len(scores['tasks'])} tasks"] = scores[OVERALL]
+    if scores[MEAN] is not None:
+        named[f"mean of {len(scores['tasks'])} tasks"] = scores[MEAN]
     shown = columns(list(named.values()))
     return table(["", *shown], list(zip(named, *shown.values(), strict=True)))
 

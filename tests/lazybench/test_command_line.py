@@ -90,6 +90,7 @@ def test_help_list_and_completion(lazybench, monkeypatch):
         ("lazybench calibrate model=x", "model=xgen_7b"),
         ("lazybench run method=lazyllm task=mult", "task=multidoc_qa"),
         ("lazybench run -m task=code,hot", "task=code,hotpotqa"),
+        ("lazybench run task=chin", "task=chinese"),
     ]:
         monkeypatch.setenv("COMP_LINE", line)
         monkeypatch.setenv("COMP_POINT", str(len(line)))
