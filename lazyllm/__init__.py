@@ -3,17 +3,18 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from lazyllm.errors import LazyLLMError
-from lazyllm.schedule import PruningSchedule, Stage
+from lazyllm.core.errors import LazyLLMError
+from lazyllm.core.schedule import PruningSchedule, Stage
 
 if TYPE_CHECKING:
-    from lazyllm.importance import Importance
-    from lazyllm.likelihood import LogLikelihood, log_likelihood, log_likelihoods
-    from lazyllm.ranking import attention_on, most_important, newest_row
-    from lazyllm.selection import FrozenSelection, Selection, StaticSelection
-    from lazyllm.session import Session, enable
-    from lazyllm.shortening import Selected, select
-    from lazyllm.stats import Stats
+    from lazyllm.core.importance import attention_on, most_important, newest_row
+    from lazyllm.core.ranking import Selection
+    from lazyllm.core.stats import Stats
+    from lazyllm.extras.likelihood import LogLikelihood, log_likelihood, log_likelihoods
+    from lazyllm.extras.select import Selected, select
+    from lazyllm.hf.session import Session, enable
+    from lazyllm.rankings.plus import Importance, plus
+    from lazyllm.rankings.static import FrozenSelection, StaticSelection
 
 __all__ = [
     "FrozenSelection",
@@ -33,18 +34,20 @@ __all__ = [
     "log_likelihoods",
     "most_important",
     "newest_row",
+    "plus",
     "select",
 ]
 
 # These need torch and transformers, which take seconds to import: a schedule can be read and checked without.
 _HEAVY = {
-    "lazyllm.importance": ("Importance",),
-    "lazyllm.likelihood": ("LogLikelihood", "log_likelihood", "log_likelihoods"),
-    "lazyllm.ranking": ("attention_on", "most_important", "newest_row"),
-    "lazyllm.selection": ("FrozenSelection", "Selection", "StaticSelection"),
-    "lazyllm.session": ("Session", "enable"),
-    "lazyllm.shortening": ("Selected", "select"),
-    "lazyllm.stats": ("Stats",),
+    "lazyllm.core.importance": ("attention_on", "most_important", "newest_row"),
+    "lazyllm.core.ranking": ("Selection",),
+    "lazyllm.core.stats": ("Stats",),
+    "lazyllm.extras.likelihood": ("LogLikelihood", "log_likelihood", "log_likelihoods"),
+    "lazyllm.extras.select": ("Selected", "select"),
+    "lazyllm.hf.session": ("Session", "enable"),
+    "lazyllm.rankings.plus": ("Importance", "plus"),
+    "lazyllm.rankings.static": ("FrozenSelection", "StaticSelection"),
 }
 _HOMES = {name: module for module, names in _HEAVY.items() for name in names}
 

@@ -11,7 +11,7 @@ from importlib.resources import files
 from itertools import pairwise
 from typing import Any
 
-from lazyllm.errors import LazyLLMError
+from lazyllm.core.errors import LazyLLMError
 from lazyllm.token_map.palette import palette
 from lazyllm.token_map.reach import Reach
 from lazyllm.token_map.texts import texts

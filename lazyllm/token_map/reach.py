@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from lazyllm.errors import LazyLLMError
-from lazyllm.schedule import PruningSchedule
+from lazyllm.core.errors import LazyLLMError
+from lazyllm.core.schedule import PruningSchedule
 
 if TYPE_CHECKING:
-    from lazyllm.stats import Stats
+    from lazyllm.core.stats import Stats
 
 
 @dataclass(frozen=True)

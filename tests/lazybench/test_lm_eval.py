@@ -19,7 +19,7 @@ from lm_eval.tasks import TaskManager
 
 import lazyllm
 from lazybench.data.facts import load_facts
-from lazyllm.integrations.lm_eval import LazyLM
+from lazyllm.extras.lm_eval import LazyLM
 
 README = Path(lazyllm.__file__).with_name("README.md").read_text("utf-8")
 COMMANDS = re.findall(r"^python -m lazyllm\.integrations\.lm_eval .*$", README, re.MULTILINE)

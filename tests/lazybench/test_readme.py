@@ -263,7 +263,7 @@ def test_every_other_line_is_checked(line):
     elif program.startswith("scripts/"):
         text = (ROOT / program).read_text()
         assert all(f'"{word}"' in text for word in words if word.startswith("--"))
-    elif line.startswith("python -m lazyllm.integrations.lm_eval "):
+    elif line.startswith("python -m lazyllm.extras.lm_eval "):
         assert line in READMES["lazyllm/README.md"]  # test_lm_eval.py runs those
     else:
         assert line in ("source .venv/bin/activate", 'eval "$(lazybench -sc install=bash)"') or re.match(

@@ -12,7 +12,7 @@ from refusals import refuse
 from test_exactness import check_by_replay, enabled
 
 import lazyllm
-from lazyllm.row_by_row import ADAPTERS
+from lazyllm.hf.adapters import ADAPTERS
 
 STAGES = [(0, 0.7), (2, 0.4)]
 SCHEDULE = lazyllm.PruningSchedule(STAGES)

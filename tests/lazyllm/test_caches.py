@@ -23,11 +23,11 @@ def continued(model, cache, token=5):
 def test_a_cache_ends_with_its_with(model, ids):
     with lazyllm.enable(model, STAGES):
         cache = families.generate(model, ids, 3).past_key_values
-    keys = cache.generation.sequences[0].tokens.keys[0].view.clone()
+    keys = cache.generation.keys[0].view.clone()
     refuse("belongs to a generation", lambda: continued(model, cache))
     with lazyllm.enable(model, STAGES):
         refuse("earlier generation", lambda: continued(model, cache))
-    assert torch.equal(cache.generation.sequences[0].tokens.keys[0].view, keys)
+    assert torch.equal(cache.generation.keys[0].view, keys)
 
 
 def test_a_cache_is_no_other_models(model, ids):
@@ -38,9 +38,9 @@ def test_a_cache_is_no_other_models(model, ids):
         continued(model, cache)
     with lazyllm.enable(model, STAGES):
         cache = families.generate(model, ids, 3).past_key_values
-        keys = cache.generation.sequences[0].tokens.keys[0].view.clone()
+        keys = cache.generation.keys[0].view.clone()
         refuse("belongs to a generation", lambda: continued(other, cache))
-        assert torch.equal(cache.generation.sequences[0].tokens.keys[0].view, keys)
+        assert torch.equal(cache.generation.keys[0].view, keys)
 
 
 def test_generations_alternate_step_by_step(model, ids):

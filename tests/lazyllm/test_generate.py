@@ -89,7 +89,7 @@ def test_half_precision_agrees_with_the_unmodified_model(ids, dtype):
         pruned = families.generate(model, ids, 8)
         cache = pruned.past_key_values
     assert torch.isfinite(torch.stack(pruned.logits)).all()
-    assert cache.generation.sequences[0].tokens.aux.view.dtype == dtype
+    assert cache.generation.aux.view.dtype == dtype
     assert lazy.stats.active[0].tolist() == [40, 40, 24, 24, 12]
 
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import lazyllm
-from lazyllm import attention
+from lazyllm.core import attention
 
 STAGES = [(1, 0.6), (3, 0.5)]
 # So small a bonus that tokens come back in GPT-2, too, whose attention is even here.

@@ -220,21 +220,3 @@ def test_what_a_mask_hides_stays_hidden_in_chunks():
         for chunk in (None, 6, 7, 19):
             found = families.generate(model, ids, 4, mask, prefill_chunk_size=chunk).logits
             torch.testing.assert_close(torch.stack(found), torch.stack(expected), rtol=0, atol=1e-9)
-
-
-@pytest.mark.parametrize(
-    ("family", "changes"), [("llama", {}), ("gemma2", {"sliding_window": 16}), ("gpt_oss", {"sliding_window": 16})]
-)
-def test_leaving_out_keys_in_place_of_masking_them_changes_nothing(family, changes, monkeypatch):
-    model = families.build(family, **changes)
-    turns = [text(60, 1), text(12, 2), text(9, 3)]
-    found = []
-    for copies in (0, 1 << 40):  # always, never
-        monkeypatch.setattr("lazyllm.sight._COPY", copies)
-        found.append(conversation(model, turns, 6, stages=[(1, 0.3), (3, 0.5)]))
-    (tokens, left_out), (same_tokens, masked) = found
-    assert tokens == same_tokens
-    assert [[layer.tolist() for layer in step] for step in left_out.positions] == [
-        [layer.tolist() for layer in step] for step in masked.positions
-    ]
-    assert (left_out.rows[1:, -1] < left_out.active[1:, -1]).any()

@@ -23,17 +23,6 @@ def step(model, cache, total):
         model(torch.tensor([[5]]), attention_mask=torch.ones(1, total, dtype=torch.int64), past_key_values=cache)
 
 
-@pytest.mark.parametrize("schedule", [STAGES, lazyllm.PruningSchedule()], ids=["pruned", "whole"])
-def test_the_last_layer_finishes_the_newest_token_alone(model, ids, schedule, monkeypatch):
-    seen, mlp = [], model.model.layers[-1].mlp
-    forward = mlp.forward
-    monkeypatch.setattr(mlp, "forward", lambda hidden: seen.append(hidden.shape[1]) or forward(hidden))
-    with lazyllm.enable(model, schedule) as lazy:
-        families.generate(model, ids, 6)
-    assert seen == [1] * 6
-    assert lazy.stats.rows[0, -1] == (12 if schedule.stages else 40)  # half of 24, which are 0.6 of 40
-
-
 def test_hooks_on_the_last_layer_run_once_a_step(model, ids):
     calls = []
     hooks = [

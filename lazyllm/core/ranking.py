@@ -1,0 +1,182 @@
+"""The interface of a ranking: it observes queries and keys, and says which tokens go on at a stage."""
+
+from __future__ import annotations
+
+import copy
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.distributed import ProcessGroup
+
+from lazyllm.core.errors import LazyLLMError
+from lazyllm.core.importance import most_important, over_processes
+
+if TYPE_CHECKING:
+    from lazyllm.core.sequence import Sequence
+
+
+class Selection(ABC):
+    """Ranks the active tokens at the stages; another way of ranking is a subclass, best a dataclass of its settings.
+
+    `lazyllm.enable` is given an instance. Each generation works on a deep copy of it, so what it keeps in `self`
+    reaches no other generation and no other thread. At least `observe` is to be written.
+
+    Attributes:
+        single_stage: whether it works with one stage only.
+        revives: whether a token that was left behind may go on in a later step.
+        checked: whether what `survivors` returns is checked at every stage, which takes a read of the device each time.
+            A subclass is, unless it says `class Mine(Selection, checked=False)`.
+        parallel: whether it ranks alike in all processes of a tensor-parallel model, by `over_processes`. A subclass
+            says so with `class Mine(Selection, parallel=True)`.
+        processes: those among which the model's heads are split; None means one process.
+        importance: set by `observe`: the importance of each position, (positions,), negative where it takes no part.
+        cache: the state of the sequence, prompt length and positions so far among it.
+    """
+
+    single_stage = False
+    revives = True
+    checked = True
+    parallel = False
+    processes: ProcessGroup | None = None
+    importance: torch.Tensor
+    cache: Sequence
+
+    def __init_subclass__(cls, checked: bool = True, parallel: bool = False, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        cls.checked, cls.parallel = checked, parallel
+
+    def check(self) -> None:
+        """Raise `LazyLLMError` for settings that are not right; called by `enable`."""
+
+    def copy_for(self, cache: Sequence) -> Selection:
+        """The copy that one sequence of a generation works on."""
+        own = copy.deepcopy(self)
+        own.cache = cache
+        return own
+
+    def wants(self, layer: int) -> bool:
+        """Whether the queries and keys of `layer` are needed at this step; by default, if a stage ends it."""
+        group = self.cache.group_of[layer]
+        return group.stage is not None and layer == group.layers[-1]
+
+    @abstractmethod
+    def observe(
+        self, layer: int, query: torch.Tensor, key: torch.Tensor, scaling: float, softcap: float | None
+    ) -> None:
+        """Take the queries and keys of a layer that was wanted.
+
+        In prefilling both are the layer's active tokens in order of position. In a later step the queries are of the
+        tokens computed now, and the keys stand where `key_positions` says, among them some that sit this step out:
+        `present` tells which take part, and `by_position` puts importance in order.
+
+        Args:
+            layer: the layer under way.
+            query: (1, heads, rows, head_dim), the newest token's query last.
+            key: (1, kv_heads, n_keys, head_dim), those that attention gets.
+            scaling: factor on the scores.
+            softcap: where the model caps its scores, `softcap * tanh(score / softcap)`.
+        """
+
+    def survivors(self, layer: int, count: int) -> torch.Tensor:
+        """Positions that go on after `layer`, sorted, each once, int64 (k,), the newest among them.
+
+        By default the `count` with the largest `importance`, as many as the schedule keeps. They are among
+        `active(layer)`; without `revives`, those of earlier steps among those that have gone on before. A `checked`
+        selection is held to this at every stage.
+        """
+        return self.most_important(count)
+
+    def most_important(self, count: int) -> torch.Tensor:
+        """The `count` positions with the largest `importance`, see `lazyllm.most_important`."""
+        if self.checked:
+            check_importance(self)
+        return most_important(self.importance, count)
+
+    def active(self, layer: int) -> torch.Tensor:
+        """Positions that take part in `layer` at this step, sorted, int64 (n_active,), on the layer's device."""
+        return self.cache.active(self.cache.group_of[layer])
+
+    def key_positions(self, layer: int) -> torch.Tensor:
+        """Position of each key that attention gets in `layer`, int64 (n_keys,), on the layer's device."""
+        return self.cache.key_positions(self.cache.group_of[layer])
+
+    def present(self, layer: int) -> torch.Tensor | None:
+        """Which of those keys take part in this step, bool (n_keys,); None means all of them."""
+        return self.cache.present(self.cache.group_of[layer])
+
+    def by_position(self, layer: int, importance: torch.Tensor) -> torch.Tensor:
+        """Importance of each position, (positions,), -1 where it takes no part, from that of each key, (n_keys,)."""
+        return self.cache.by_position(self.cache.group_of[layer], importance)
+
+    def uncomputed(self, layer: int) -> torch.Tensor:
+        """Which positions have no key and value in the layer after `layer`, which a stage ends, bool (positions,).
+
+        Those of earlier steps among them were left behind: to let one go on is to revive it.
+        """
+        return self.cache.uncomputed(self.cache.group_of[layer])
+
+    def over_processes(self, importance: torch.Tensor, how: str = "mean") -> torch.Tensor:
+        """Importance over all the model's query heads, (n,), from the `mean` or `max` over those of this process.
+
+        Under tensor parallelism each process observes its own heads, and all of them call this; else nothing is done.
+        """
+        return over_processes(importance, self.processes, how)
+
+    @property
+    def values(self) -> torch.Tensor:
+        """Within `observe`: the values of the keys, (1, kv_heads, n_keys, value_dim)."""
+        return self.cache.values
+
+    @property
+    def sinks(self) -> torch.Tensor | None:
+        """Within `observe`: each query head's logit of attending to no token, (heads,), in a model with such sinks."""
+        return self.cache.sinks
+
+
+def check_importance(selection: Selection) -> None:
+    """Raise `LazyLLMError` unless `observe` has left one number for each position; reads the device once."""
+    found, positions = getattr(selection, "importance", None), selection.cache.total
+    shaped = isinstance(found, torch.Tensor) and found.shape == (positions,) and not found.is_complex()
+    if not shaped or bool(found.isnan().any()):
+        what = "with NaN" if shaped else f"as {described(found)}"
+        raise LazyLLMError(
+            f"{type(selection).__name__}.observe left self.importance {what}: it is one number for each of {positions} "
+            f"positions, ({positions},), as self.by_position makes of one for each key"
+        )
+
+
+def check_survivors(selection: Selection, survivors: object, layer: int) -> None:
+    """Raise `LazyLLMError` unless `survivors` are what `Selection.survivors` promises; reads the device once."""
+    name, newest = type(selection).__name__, selection.cache.total - 1
+
+    def broken(what: str) -> LazyLLMError:
+        return LazyLLMError(
+            f"{name}.survivors after layer {layer} {what}: it must return positions of active tokens, "
+            f"sorted, each once, the newest ({newest}) last, as an int64 tensor"
+        )
+
+    if not isinstance(survivors, torch.Tensor) or survivors.dtype != torch.int64 or survivors.ndim != 1:
+        raise broken(f"returned {described(survivors)}")
+    ordered = survivors.sort().values
+    faults = {
+        "leaves out the newest token": (survivors != newest).all()[None],
+        "has duplicates": ordered[1:] == ordered[:-1],
+        "is not sorted": survivors != ordered,
+        "lets position {} go on, which is not active there": ~torch.isin(survivors, selection.active(layer)),
+    }
+    if not selection.revives:
+        uncomputed = selection.uncomputed(layer).to(survivors.device)[survivors.clamp(0, newest)]
+        revived = uncomputed & (survivors < selection.cache.seen)
+        faults[f"revives position {{}}, though {name}.revives is False"] = revived
+    found = torch.stack([fault.any() for fault in faults.values()]).tolist()
+    if any(found):
+        what, fault = list(faults.items())[found.index(True)]
+        raise broken(what.format(survivors[fault][0].item()) if "{}" in what else what)
+
+
+def described(value: object) -> str:
+    """A value as a message names it that refuses it."""
+    if not isinstance(value, torch.Tensor):
+        return f"a {type(value).__name__}"
+    return f"a tensor of {value.dtype} and shape {tuple(value.shape)}"

@@ -1,0 +1,155 @@
+"""Where tokens are pruned, and how many stay."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import NamedTuple
+
+from lazyllm.core.errors import LazyLLMError
+
+
+class Stage(NamedTuple):
+    """One pruning point: after decoder layer `layer` (0-based) the fraction `keep` of its tokens goes on."""
+
+    layer: int
+    keep: float
+
+    def kept(self, active: int) -> int:
+        """How many of `active` tokens go on: `max(1, ceil(keep * active))`, safe from float noise."""
+        return max(1, math.ceil(self.keep * active - 1e-9))
+
+
+@dataclass(frozen=True, init=False)
+class PruningSchedule:
+    """The stages of LazyLLM's progressive pruning (paper, section 3.2), in order of depth.
+
+    `keep` is relative to the tokens that entered the stage's layer, not to the prompt: two stages that keep
+    0.7 and 0.5 leave 0.35 of the prompt. `print(schedule)` shows both. No stage at all prunes nothing.
+
+    Args:
+        stages: pairs `(layer, keep)` with strictly increasing layers >= 0 and `0 < keep <= 1`.
+
+    Raises:
+        LazyLLMError: a layer or keep out of range, or layers that do not increase.
+    """
+
+    stages: tuple[Stage, ...]
+
+    def __init__(self, stages: Iterable[tuple[int, float]] = ()) -> None:
+        if not isinstance(stages, Iterable) or isinstance(stages, str):
+            raise LazyLLMError(f"a schedule is pairs (layer, keep), or text such as '10:0.7,20:0.5', not {stages!r}")
+        checked = tuple(_stage(pair) for pair in stages)
+        for before, after in itertools.pairwise(checked):
+            if after.layer <= before.layer:
+                raise LazyLLMError(
+                    f"the layers of a schedule must increase, but layer {after.layer} follows layer {before.layer}"
+                )
+        object.__setattr__(self, "stages", checked)
+
+    @classmethod
+    def parse(cls, text: str, num_layers: int | None = None) -> PruningSchedule:
+        """Read `layer:keep` pairs, e.g. `"10:0.7,20:0.5"` or with spaces between; an empty text prunes nothing.
+
+        A layer may be a part of the depth where `num_layers` is given. `p%` prunes when `p` percent of the layers have
+        run, rounded to whole layers, halves up: `33%:0.7,67%:0.5` is `9:0.7,19:0.5` on 30 layers, of which 10 and 20
+        have run by then, and `10:0.7,20:0.5` on 32.
+
+        Raises:
+            LazyLLMError: the text is not of that form, or a value is out of range.
+        """
+        if not isinstance(text, str):
+            raise LazyLLMError(f"PruningSchedule.parse reads a text such as '10:0.7,20:0.5', not {text!r}")
+        if num_layers is not None and (not isinstance(num_layers, int) or num_layers < 1):
+            raise LazyLLMError(f"num_layers={num_layers!r} must be the number of a model's layers, at least 1")
+        pairs = [_parse_pair(part, text, num_layers) for part in text.replace(",", " ").split()]
+        try:
+            return cls(pairs)
+        except LazyLLMError as error:
+            if "%" not in text:
+                raise
+            raise LazyLLMError(f"{text!r} on {num_layers} layers: {error}") from None
+
+    @classmethod
+    def of(cls, given: PruningSchedule | str | Iterable[tuple[int, float]], num_layers: int) -> PruningSchedule:
+        """A schedule given as such, as text or as pairs, on a model of `num_layers` decoder layers."""
+        if isinstance(given, cls):
+            return given
+        return cls.parse(given, num_layers) if isinstance(given, str) else cls(given)
+
+    @property
+    def spec(self) -> str:
+        """The text that `parse` reads back, e.g. `10:0.7,20:0.5`."""
+        return ",".join(f"{stage.layer}:{stage.keep!r}" for stage in self.stages)
+
+    @property
+    def pruning(self) -> tuple[Stage, ...]:
+        """The stages without those that keep everything."""
+        return tuple(stage for stage in self.stages if stage.keep < 1)
+
+    @property
+    def fractions(self) -> tuple[float, ...]:
+        """Fraction of the prompt that is left after each stage."""
+        left, fractions = 1.0, []
+        for stage in self.stages:
+            left *= stage.keep
+            fractions.append(left)
+        return tuple(fractions)
+
+    def check(self, num_layers: int) -> None:
+        """Raise `LazyLLMError` unless every stage has at least one layer of the model after it."""
+        for stage in self.stages:
+            if stage.layer >= num_layers - 1:
+                raise LazyLLMError(
+                    f"the schedule prunes after layer {stage.layer}, but the model has {num_layers} layers: "
+                    f"the last useful place is after layer {num_layers - 2}"
+                )
+
+    def __str__(self) -> str:
+        if not self.stages:
+            return "no pruning"
+        return "; ".join(
+            f"after layer {stage.layer} keep {stage.keep:g} ({fraction:.0%} of the prompt)"
+            for stage, fraction in zip(self.stages, self.fractions, strict=True)
+        )
+
+    def __repr__(self) -> str:
+        return f"PruningSchedule({[tuple(stage) for stage in self.stages]})"
+
+
+def _parse_pair(part: str, text: str, num_layers: int | None) -> tuple[int, float]:
+    layer, _, keep = part.partition(":")
+    try:
+        if not layer.endswith("%"):
+            return int(layer), float(keep)
+        # In decimals, so that half a layer is exactly that.
+        depth = Decimal(layer.removesuffix("%")) / 100
+        within = 0 < depth < 1
+        fraction = float(keep)
+    except (ValueError, ArithmeticError):
+        raise LazyLLMError(f"{part!r} in the schedule {text!r} is not layer:keep, such as 10:0.7 or 33%:0.7") from None
+    if num_layers is None:
+        raise LazyLLMError(f"{part!r} in the schedule {text!r} is a part of the depth: say of how many layers")
+    if not within:
+        raise LazyLLMError(f"{layer} in the schedule {text!r} is out of range: above 0% and below 100% of the depth")
+    return max(0, math.floor(depth * num_layers + Decimal("0.5")) - 1), fraction
+
+
+def _stage(pair: tuple[int, float]) -> Stage:
+    try:
+        layer, keep = pair
+        if isinstance(layer, bool) or int(layer) != layer:
+            raise TypeError
+        stage = Stage(int(layer), float(keep))
+    except (TypeError, ValueError, OverflowError):
+        raise LazyLLMError(
+            f"a stage is a pair (layer, keep) of a whole number and a fraction, as in [(10, 0.7)], not {pair!r}"
+        ) from None
+    if stage.layer < 0:
+        raise LazyLLMError(f"layer {stage.layer} of the schedule is negative: layers count from 0")
+    if not 0 < stage.keep <= 1:
+        raise LazyLLMError(f"keep {keep!r} after layer {stage.layer} is out of range: 0 < keep <= 1")
+    return stage

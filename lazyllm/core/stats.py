@@ -1,0 +1,135 @@
+"""What LazyLLM computed in one generation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from lazyllm.core.errors import LazyLLMError
+from lazyllm.core.schedule import PruningSchedule
+from lazyllm.core.state import LayerGroup
+
+if TYPE_CHECKING:
+    from lazyllm.core.sequence import Sequence
+
+
+class Stats:
+    """Counts of one sequence's generation; a step is one forward pass, step 0 is prefilling.
+
+    Attributes:
+        prompt_length: tokens of the first pass, which is the prompt, or its first chunk.
+        schedule: the stages that prune.
+        stages: the layers after which this generation prunes.
+        positions: with `record_positions=True`, `positions[step][layer]` is the sorted active set, int64 (n,).
+        computed: with `record_positions=True`, `computed[step][layer]` are the sorted positions whose keys and
+            values were computed in that layer at that step, int64 (n,).
+        importance: with `record_importance=True`, `importance[layer]` is the newest token's mean attention
+            probability on each active token in prefilling, (n,).
+    """
+
+    def __init__(self, groups: list[LayerGroup], index: int, record_positions: bool) -> None:
+        # The groups alone: holding on to the engine would keep all its keys and values alive.
+        self._groups = groups
+        self._index = index
+        self._record_positions = record_positions
+        self._rows: list[list[int]] = []
+        self._active: list[list[int]] = []
+        self._kv_bytes: list[list[int]] = []
+        self._aux_bytes: list[int] = []
+        self.prompt_length = 0
+        self.schedule = PruningSchedule(group.stage for group in groups[:-1])
+        self.stages = [stage.layer for stage in self.schedule.stages]
+        self.positions: list[list[torch.Tensor]] = []
+        self.computed: list[list[torch.Tensor]] = []
+        self.importance: list[torch.Tensor] = []
+
+    def add_step(self, sequence: Sequence, kv_bytes: list[int], aux_bytes: int) -> None:
+        """Take the counts of the forward pass that has just gone through all layers."""
+        self.prompt_length = sequence.prompt_length
+        self._rows.append([group.n_rows[self._index] for group in self._groups])
+        self._active.append([group.n_active[self._index] for group in self._groups])
+        self._kv_bytes.append(kv_bytes)
+        self._aux_bytes.append(aux_bytes)
+        if self._record_positions:
+            for kept, positions in ((self.positions, sequence.active), (self.computed, sequence.rows)):
+                kept.append([of for group in self._groups for of in [positions(group).cpu()] * len(group.layers)])
+
+    @property
+    def steps(self) -> int:
+        """Number of finished steps."""
+        return len(self._rows)
+
+    @property
+    def rows(self) -> torch.Tensor:
+        """Tokens computed in each layer at each step, int64 (steps, layers)."""
+        return self._by_layer(self._rows)
+
+    @property
+    def active(self) -> torch.Tensor:
+        """Size of the active set of each layer at each step, int64 (steps, layers)."""
+        return self._by_layer(self._active)
+
+    @property
+    def kv_bytes(self) -> torch.Tensor:
+        """Bytes allocated for keys and values in each layer after each step, int64 (steps, layers).
+
+        Tokens that have not been computed in a layer take none there; room for some tokens to come is counted.
+        """
+        return torch.tensor(self._kv_bytes, dtype=torch.int64).reshape(-1, self._groups[-1].layers.stop)
+
+    @property
+    def aux_bytes(self) -> torch.Tensor:
+        """Bytes allocated for the Aux Cache after each step, int64 (steps,)."""
+        return torch.tensor(self._aux_bytes, dtype=torch.int64)
+
+    @property
+    def prompt_computed(self) -> float:
+        """Mean over layers of the fraction of prompt tokens that have keys and values there (paper, Table 2).
+
+        Raises:
+            LazyLLMError: no step has been finished.
+        """
+        if not self._rows:
+            raise LazyLLMError("no step of this generation was finished, so nothing is known of its prompt")
+        fractions = [1.0] * len(self._groups[0].layers)
+        for group in self._groups[1:]:
+            held = int((group.slots.data[self._index, : self.prompt_length] >= 0).sum())
+            fractions += [held / self.prompt_length] * len(group.layers)
+        return sum(fractions) / len(fractions)
+
+    def html(self, tokenizer: Any, ids: torch.Tensor | Iterable[int], title: str = "LazyLLM") -> str:
+        """A page of this generation's text: how deep each token got in prefilling, and which came back, step by step.
+
+        It is one HTML document that loads nothing: a string to write to a file, which a notebook shows as it is.
+        `lazybench`, which comes with this package, draws it.
+
+        Args:
+            tokenizer: the model's, whose `decode` gives the tokens' text.
+            ids: ids of the prompt and the answer, without padding, int64 (tokens,), such as `output[0]`.
+            title: what to call the generation, such as its model and method.
+
+        Raises:
+            LazyLLMError: it was not generated with `record_positions=True`, nothing was pruned, or the ids do not fit.
+        """
+        from lazybench.token_map.page import page
+        from lazybench.token_map.reach import Reach
+
+        return page([Reach.of(self, ids, title)], tokenizer)
+
+    def _by_layer(self, counts: list[list[int]]) -> torch.Tensor:
+        """Counts of each layer, int64 (steps, layers), from those of each group."""
+        sizes = torch.tensor([len(group.layers) for group in self._groups])
+        return torch.tensor(counts, dtype=torch.int64).reshape(-1, len(sizes)).repeat_interleave(sizes, dim=1)
+
+
+def only(sequences: list[Stats]) -> Stats:
+    """The counts where there is one sequence.
+
+    Raises:
+        LazyLLMError: there are several.
+    """
+    if len(sequences) > 1:
+        raise LazyLLMError(f"{len(sequences)} sequences were generated at once: lazy.sequences[i] has the stats of one")
+    return sequences[0]

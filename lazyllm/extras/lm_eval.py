@@ -1,0 +1,130 @@
+"""LazyLLM in the Language Model Evaluation Harness (EleutherAI's `lm-eval`), as its model `lazyllm`.
+
+`python -m lazyllm.extras.lm_eval` is `lm_eval` with that model; in a program, importing this module registers it.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Any, NoReturn
+
+import torch
+from lm_eval.api.instance import Instance
+from lm_eval.api.registry import register_model
+from lm_eval.models.huggingface import HFLM
+from tqdm import tqdm
+
+import lazyllm
+
+# A request for a log-likelihood: prompt and continuation as text, and the ids of each.
+_Request = tuple[tuple[str, str] | None, list[int], list[int]]
+
+
+@register_model("lazyllm")
+class LazyLM(HFLM):
+    """The harness's `hf`, which generates under LazyLLM.
+
+    Args:
+        pretrained: as `hf` takes it, and with it all other arguments.
+        schedule: where tokens are pruned and how many stay, as `lazyllm.enable` takes it. On the command line, where a
+            comma begins the next argument, stages stand apart by a space: `"schedule=23%:0.6 50%:0.6"`.
+        importance: parts of `lazyllm.Importance`, such as `{"queries": 8, "pooling": 7}`, or a ranking of one's own; by
+            default the paper's Eq. 1.
+
+    Raises:
+        LazyLLMError: there is no schedule, or LazyLLM does not support the model, the schedule or the importance.
+    """
+
+    def __init__(
+        self,
+        pretrained: Any,
+        *,
+        schedule: str | lazyllm.PruningSchedule | Iterable[tuple[int, float]] | None = None,
+        importance: dict[str, Any] | lazyllm.Selection | None = None,
+        **kwargs: Any,
+    ) -> None:
+        if schedule is None:
+            raise lazyllm.LazyLLMError(
+                'model lazyllm needs a schedule: --model_args pretrained=... "schedule=23%:0.6 50%:0.6"'
+            )
+        self._selection = _selection(importance)
+        super().__init__(pretrained, **kwargs)
+        self._schedule = schedule
+        self._schedule = self._enabled().schedule  # what is not supported is refused now, and not after hours
+
+    def _enabled(self) -> lazyllm.Session:
+        return lazyllm.enable(self.model, self._schedule, selection=self._selection)
+
+    def _model_generate(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+        with self._enabled():
+            return super()._model_generate(*args, **kwargs)
+
+    def _loglikelihood_tokens(
+        self, requests: Sequence[_Request], disable_tqdm: bool = False, override_bs: int | None = None
+    ) -> list[tuple[float, bool]]:
+        """Log-likelihood of each continuation as its prompt would generate it, token by token, and if it is greedy's.
+
+        A prompt that several continuations share is computed once. Too long a prompt loses its beginning, as in `hf`.
+        """
+        by_prompt: dict[tuple[int, ...], list[int]] = {}
+        for place, (_, prompt, continuation) in enumerate(requests):
+            room = self.max_length + 1 - len(continuation)
+            if room < 1:
+                raise lazyllm.LazyLLMError(
+                    f"a continuation of {len(continuation)} tokens is longer than the model's max_length, "
+                    f"{self.max_length}"
+                )
+            by_prompt.setdefault(tuple(prompt[-room:]), []).append(place)
+        answers: dict[int, tuple[float, bool]] = {}
+        shown = tqdm(total=len(requests), disable=disable_tqdm or self.rank != 0, desc="Running loglikelihood requests")
+        with shown, self._enabled(), self._autocast():
+            for prompt, places in by_prompt.items():
+                likelihoods = lazyllm.log_likelihoods(self.model, prompt, [requests[place][2] for place in places])
+                for place, likelihood in zip(places, likelihoods, strict=True):
+                    answers[place] = likelihood.total, likelihood.greedy
+                    if requests[place][0] is not None:
+                        self.cache_hook.add_partial("loglikelihood", requests[place][0], answers[place])
+                shown.update(len(places))
+        return [answers[place] for place in range(len(requests))]
+
+    def loglikelihood_rolling(self, requests: list[Instance], disable_tqdm: bool = False) -> NoReturn:
+        """Refused: LazyLLM prunes a prompt, and a whole text's likelihood has none."""
+        raise lazyllm.LazyLLMError(
+            f"{requests[0].task_name or 'a task'} asks for the likelihood of whole texts, where there is no prompt to "
+            "prune: take --model hf for it"
+        )
+
+    def _autocast(self) -> torch.autocast:
+        mixed = self.mixed_precision_dtype
+        return torch.autocast(device_type=self.device.type, dtype=mixed, enabled=mixed is not None)
+
+
+def _selection(importance: object) -> lazyllm.Selection | None:
+    if importance is None or isinstance(importance, lazyllm.Selection):
+        return importance
+    if not isinstance(importance, dict):
+        raise lazyllm.LazyLLMError(
+            f"importance={importance!r} must be parts of lazyllm.Importance: "
+            '--model_args \'{"pretrained": ..., "schedule": ..., "importance": {"queries": 8}}\''
+        )
+    try:
+        return lazyllm.Importance(**importance)
+    except TypeError as error:
+        raise lazyllm.LazyLLMError(f"importance: {error}") from None
+
+
+def main() -> int:
+    """`lm_eval` with `lazyllm` among its models; what LazyLLM refuses is said in one line, with exit code 2."""
+    from lm_eval.__main__ import cli_evaluate
+
+    try:
+        cli_evaluate()
+    except lazyllm.LazyLLMError as error:
+        print(f"lazyllm: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,74 @@
+"""What PEFT and quantisation put into a model: it must treat each token by itself, whichever run with it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from torch import nn
+from transformers import PreTrainedModel
+
+from lazyllm.core.errors import LazyLLMError
+
+# Folders of `peft.tuners` whose modules tests prove to work token by token.
+_PROVED = (
+    "adalora adaption_prompt beft boft c3a deft delora fourierft frod glora gralora hira hra ia3 ln_tuning loha lokr "
+    "lora miss oft osf peanut pvera randlora road shira supertuning tinylora trainable_tokens unilora vblora vera "
+    "waveft"
+)
+ADAPTERS = frozenset(_PROVED.split())
+
+
+def unwrapped(model: nn.Module) -> nn.Module:
+    """The model inside PEFT's wrapper, whose `generate` calls that model's own; any other model itself."""
+    inner = getattr(model, "get_base_model", None)
+    return model if isinstance(model, PreTrainedModel) or inner is None else inner()
+
+
+def check_parts(modules: Iterable[nn.Module], model: PreTrainedModel) -> None:
+    """Raise `LazyLLMError` for adapters that are not proved, and for scales taken from several tokens together."""
+    for part in modules:
+        package, _, folder = type(part).__module__.partition("peft.tuners.")
+        kinds = [type(variant).__name__ for variant in getattr(part, "lora_variant", {}).values()]
+        if folder and not package and not folder.startswith("_"):
+            kinds.append(folder.split(".")[0])
+        if unknown := [kind for kind in kinds if kind not in ADAPTERS and not kind.startswith("Dora")]:
+            raise LazyLLMError(
+                f"adapters of PEFT's {unknown[0]} are not known to treat each token by itself: merge them into the "
+                "weights, with merge_and_unload(), or use plain LoRA"
+            )
+    for parameter in model.parameters():
+        # torchao keeps how activations are quantised with the weight.
+        settings = getattr(parameter, "act_quant_kwargs", None)
+        by_tensor = type(getattr(settings, "granularity", None)).__name__ == "PerTensor"
+        if by_tensor and getattr(parameter, "act_quant_scale", None) is None:
+            raise LazyLLMError(
+                "activations are quantised with one scale for all tokens of a pass, so each would depend on which "
+                "others are pruned: quantise with granularity=PerRow()"
+            )
+
+
+def check_inputs_own(model: PreTrainedModel) -> None:
+    """Raise `LazyLLMError` if PEFT's prompt learning has put itself between `generate` and the model's inputs."""
+    owner = getattr(model.prepare_inputs_for_generation, "__self__", model)
+    if owner is not model:
+        raise LazyLLMError(
+            f"{type(owner).__name__} puts virtual tokens, or their keys and values, before the prompt: leave prompt "
+            "learning out, or for prompt tuning give the base model inputs_embeds that begin with get_prompt(1)"
+        )
+
+
+def check_adapters(model: nn.Module) -> None:
+    """Raise `LazyLLMError` if passes of PEFT's wrapper would put virtual tokens before each."""
+    if getattr(getattr(model, "active_peft_config", None), "is_prompt_learning", False):
+        raise LazyLLMError(
+            f"{type(model).__name__} puts virtual tokens before the tokens of each pass: give the base model, without "
+            "prompt learning"
+        )
+
+
+def through_wrapper(method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """`generate`, or `forward`, of PEFT's wrapper."""
+    if len(kwargs.get("adapter_names") or ()) > 1:
+        raise LazyLLMError("adapter_names for several prompts are not supported: generate the prompts of each apart")
+    return method(*args, **kwargs)

@@ -1,0 +1,104 @@
+"""The attention that runs while LazyLLM is enabled: the model's own fused kernel, over the active tokens.
+
+Registered under one name in transformers' attention and mask interfaces, next to `sdpa` and the others.
+"""
+
+from __future__ import annotations
+
+import copy
+from contextvars import ContextVar
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+from lazyllm.core.attention import WindowMask
+from lazyllm.core.errors import LazyLLMError
+from lazyllm.hf.images import WITHIN, AheadMask
+
+NAME = "lazyllm"
+
+
+class EnabledName(str):
+    """The name as a model's config holds it while LazyLLM is enabled; a copy of the config has its own one again."""
+
+    own: str
+
+    def __new__(cls, own: str) -> EnabledName:
+        name = super().__new__(cls, NAME)
+        name.own = own
+        return name
+
+    def __reduce_ex__(self, protocol: Any) -> tuple[type[str], tuple[str]]:
+        return str, (self.own,)
+
+
+class FusedAttention:
+    """The attention implementation the model was loaded with, callable while the config names ours."""
+
+    def __init__(self, config: Any) -> None:
+        self.name = config._attn_implementation
+        # Eager attention would allocate the whole matrix; SDPA computes the same without.
+        self._function = ALL_ATTENTION_FUNCTIONS["sdpa" if self.name == "eager" else self.name]
+        self._config = copy.copy(config)
+
+    @property
+    def is_sdpa(self) -> bool:
+        """Whether it is PyTorch's fused attention."""
+        return self.name in ("sdpa", "eager")
+
+    @property
+    def caps_scores(self) -> bool:
+        """Whether the kernel itself can cap attention scores."""
+        return self.name.startswith("flash_attention")
+
+    @property
+    def ignores_softcap(self) -> bool:
+        """Whether the unmodified model runs without its cap: SDPA leaves it out, where transformers lets it."""
+        return self.name == "sdpa"
+
+    def __call__(self, module: nn.Module, *args: Any, **kwargs: Any) -> torch.Tensor:
+        return self._function(_AsLoaded(module, self._config), *args, **kwargs)[0]
+
+
+class _AsLoaded:
+    """An attention module as its kernel expects it: with the config it was loaded with."""
+
+    def __init__(self, module: nn.Module, config: Any) -> None:
+        self._module = module
+        self.config = config
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._module, name)
+
+
+CURRENT: ContextVar[Any] = ContextVar("lazyllm_step", default=None)
+"""The forward pass under way, found here by the functions that transformers calls."""
+
+
+def _attention(module: nn.Module, *args: Any, **kwargs: Any) -> tuple[torch.Tensor, None]:
+    step = CURRENT.get()
+    if step is None:
+        raise LazyLLMError(
+            "a layer was called outside the forward pass of a model under lazyllm.enable, or is that of another model "
+            "with the same config object: give each model a config of its own"
+        )
+    return step.attention(module, *args, **kwargs), None
+
+
+def _mask(**kwargs: Any) -> WindowMask | AheadMask | None:
+    step = CURRENT.get()
+    if step is not None:
+        return step.mask(**kwargs)
+    if WITHIN.get():
+        return AheadMask(**kwargs)
+    raise LazyLLMError(
+        "an attention mask was made outside the forward pass of a model under lazyllm.enable: by a cache of fixed size "
+        "(leave out cache_implementation), or by another model with the same config object (give each its own)"
+    )
+
+
+AttentionInterface.register(NAME, _attention)
+AttentionMaskInterface.register(NAME, _mask)

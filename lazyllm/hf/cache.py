@@ -1,0 +1,99 @@
+"""What transformers carries from step to step, and so the way back to a generation."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+import torch
+from transformers import Cache
+
+from lazyllm.core.errors import LazyLLMError
+from lazyllm.core.stats import Stats, only
+from lazyllm.hf.attention_interface import CURRENT
+from lazyllm.hf.generation import Generation
+
+
+class _NoLayers(list):
+    """The layers of a cache, of which there are none to look into."""
+
+    def __getitem__(self, index: Any) -> NoReturn:
+        raise LazyLLMError(
+            "LazyLLM's cache holds the keys and values of some tokens in some layers, which nothing else can read or "
+            "change: methods that compress the cache do not work under lazyllm.enable"
+        )
+
+
+def _refused(why: str) -> Callable[..., NoReturn]:
+    """What transformers asks of a cache, and LazyLLM's has not."""
+
+    def refuse(self: Any, *args: Any, **kwargs: Any) -> NoReturn:
+        raise LazyLLMError(f"LazyLLM's cache {why}: to go on with it in two ways, use copy.deepcopy")
+
+    return refuse
+
+
+class LazyCache(Cache):
+    """Stands where transformers expects a `Cache`: a generation belongs to whoever holds it."""
+
+    generation: Generation
+
+    @classmethod
+    def of(cls, generation: Generation, given: Cache | None) -> LazyCache:
+        """The cache of a generation: the empty one that was given, which becomes it, or else a new one."""
+        cache = cls(layers=_NoLayers()) if given is None else given
+        cache.__class__, cache.layers, cache.generation = cls, _NoLayers(), generation
+        return cache
+
+    @property
+    def stats(self) -> Stats:
+        """Counts of the only sequence, see `only`."""
+        return only(self.sequences)
+
+    @property
+    def sequences(self) -> list[Stats]:
+        """Counts of each sequence of the batch."""
+        return [sequence.stats for sequence in self.generation.sequences]
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> LazyCache:
+        """A second one of the same tokens, of a generation that goes on by itself."""
+        return LazyCache.of(copy.deepcopy(self.generation, memo), None)
+
+    def update(
+        self, key_states: torch.Tensor, value_states: torch.Tensor, layer_idx: int, *args: Any, **kwargs: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Store the keys and values of a layer's rows; see `Engine.update`."""
+        generation = self.generation
+        if CURRENT.get() is not generation:
+            raise LazyLLMError(
+                "this cache belongs to a generation under lazyllm.enable, and to nothing else: go on with it inside "
+                "the same `with` and on the same model, or start anew without past_key_values"
+            )
+        if layer_idx != generation.layer:
+            raise LazyLLMError(
+                f"layer {layer_idx} is not the one that was there when lazyllm.enable began: replace layers before"
+            )
+        return generation.update(layer_idx, key_states, value_states)
+
+    def get_seq_length(self, layer_idx: int = 0) -> int | torch.Tensor:
+        return self.generation.offset()
+
+    def get_mask_sizes(self, query_length: int, layer_idx: int = 0) -> tuple[int, int]:
+        if CURRENT.get() is not self.generation:
+            return self.generation.batch.columns + query_length, 0
+        return sum(sequence.total for sequence in self.generation.sequences), 0
+
+    def get_max_length(self, layer_idx: int | None = None) -> int:
+        return -1
+
+    @property
+    def is_croppable(self) -> bool:
+        return False
+
+    crop = reset = _refused("takes no token back, as rollback and assisted decoding ask for")
+    reorder_cache = batch_repeat_interleave = batch_select_indices = _refused("does not branch, as beams ask for")
+    offload = prefetch = _refused("is where the model is")
+    activate_past_recording = has_previous_state = update_conv_state = update_recurrent_state = _refused("has no state")
+    get_recurrent_state = update_indexer = early_initialization = _refused("has no state")
+    __reduce_ex__ = _refused("is not pickled, nor copied by copy.copy")

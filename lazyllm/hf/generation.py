@@ -1,0 +1,240 @@
+"""One generation on a transformers model: what happens around each decoder layer."""
+
+from __future__ import annotations
+
+import copy
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from lazyllm.core.attention import WindowMask
+from lazyllm.core.engine import Engine
+from lazyllm.core.errors import LazyLLMError, refuse, unsupported
+from lazyllm.core.sequence import Setup
+from lazyllm.hf.attention_interface import CURRENT
+from lazyllm.hf.batch import Batch, Known
+from lazyllm.hf.layer_arguments import LayerArguments
+from lazyllm.hf.patching import by_name
+from lazyllm.hf.requests import check_rotary
+from lazyllm.hf.support import runs_on
+
+
+@dataclass(frozen=True)
+class ModelSetup(Setup):
+    """What all generations of a session have in common.
+
+    Attributes:
+        rope_switch: number of positions beyond which the model's rotary tables change, if they do.
+        rope_growth: number of positions beyond which they change with the longest sequence of a batch, if they do.
+    """
+
+    rope_switch: int | None
+    rope_growth: int | None
+
+
+class Generation(Engine):
+    """The engine between the decoder layers of a model.
+
+    Attributes:
+        batch: what of each pass's input belongs to which sequence.
+        rope_deltas: by how much positions exceed those of text, as the parts of a model with images keep it.
+        layer: the decoder layer under way, or that ran last.
+    """
+
+    setup: ModelSetup
+
+    def __init__(self, setup: ModelSetup, count: int) -> None:
+        super().__init__(setup, count)
+        self.batch = Batch(count)
+        self.rope_deltas: list[Any] | None = None
+        self.layer = -1
+        self._arguments = LayerArguments(count)
+        self._last = len(setup.windows) - 1
+        self._under_way = threading.Lock()
+        self._broken = False
+        self._running: tuple[nn.Module, torch.device] | None = None  # the layer under way, and where its input is
+        self._attended = False
+        self._newest_alone = False
+
+    @contextmanager
+    def step(self, kwargs: dict[str, Any], known: Known) -> Iterator[dict[str, Any]]:
+        """A forward pass of the decoder; gives its arguments for the packed sequences, see `Batch.pack`."""
+        if not self._under_way.acquire(blocking=False):
+            raise LazyLLMError("a forward pass with this cache is under way already: each generation has its own")
+        try:
+            if self._broken:
+                raise LazyLLMError("a forward pass with this cache broke off, so it is half-written: start anew")
+            seen = [sequence.seen for sequence in self.sequences]
+            kwargs, new, rows = self.batch.pack(kwargs, seen, known)
+            check_rotary(seen, new, self.setup.rope_switch, self.setup.rope_growth)
+            self.begin_step(new, rows)
+            self._arguments.begin_step(new, self.group, prunes=len(self.groups) > 1)
+            self.layer, self._new, self._newest_alone = -1, sum(new), False
+            outer = CURRENT.set(self)
+            self._broken = True
+            try:
+                yield kwargs
+            finally:
+                CURRENT.reset(outer)
+                self._running = None
+            if self.layer != self._last:
+                ran = f"{self.layer + 1} of its {self._last + 1}"
+                raise LazyLLMError(f"the model ran {ran} decoder layers: this is not supported")
+            self.end_step()
+            self._arguments.end_step()
+            self.batch.advance()
+            self._broken = False
+        finally:
+            self._under_way.release()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Generation:
+        """A generation that goes on from here by itself; what those of one session have in common stays so."""
+        if not self._under_way.acquire(blocking=False):
+            raise LazyLLMError("a forward pass with this cache is under way: copy it before or after")
+        try:
+            own = object.__new__(type(self))
+            memo |= {id(shared): shared for shared in (self.setup, self.setup.processes)}
+            memo |= {id(self): own, id(self._under_way): threading.Lock()}
+            # A tensor made in inference mode could not be written to outside of it, in a later step.
+            with torch.inference_mode(False):
+                vars(own).update(copy.deepcopy(vars(self), memo))
+            return own
+        finally:
+            self._under_way.release()
+
+    def run_layer(
+        self, layer: int, module: nn.Module, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """The own `forward` of decoder layer `layer`, over the rows it computes.
+
+        What comes in is the output of the layer before, (1, its rows, hidden), all that hooks did to it included, and
+        is what the Aux Cache keeps of a token that a stage in between leaves behind.
+        """
+        hidden = args[0] if args else kwargs.get("hidden_states")
+        if layer != self.layer + 1 or not isinstance(hidden, torch.Tensor) or hidden.shape[:-1] != (1, self._n_rows):
+            raise unsupported("the decoder layers do not pass one hidden state a token from each to the next")
+        if layer == self.group.layers.stop:
+            hidden = self.cross(hidden)
+            args, kwargs = ((hidden, *args[1:]), kwargs) if args else (args, {**kwargs, "hidden_states": hidden})
+        self.layer, self._running, self._attended = layer, (module, hidden.device), False
+        if self.prefilling or not self._arguments.stay(layer, self.group):
+            if any(isinstance(value, torch.Tensor) for value in args[1:]):
+                _, *named = by_name(forward, args, kwargs).items()
+                args, kwargs = args[:1], dict(named)
+            kwargs = self._arguments.for_rows(layer, self.group, kwargs)
+        output = forward(*args, **kwargs)
+        self._running = None
+        if not self._attended:
+            raise unsupported(
+                f"decoder layer {layer} did not attend through transformers' attention interface and cache"
+            )
+        if layer == self._last and "position_embeddings" not in kwargs:
+            # Decoders from before rotary tables (GPT-2) reshape what comes out to the shape of their input.
+            self._newest_alone = True
+            return self._widened(output)
+        return output
+
+    def offset(self) -> int | torch.Tensor:
+        """By how much positions exceed indexes: of the tokens of the next pass, in a layer of the rows it computes.
+
+        One number, or where the rows have gaps or are of several sequences one a row, int64 (rows,). Llama 4 asks for
+        it in its attention, and adds the rows' indexes to get their positions. Outside the layers padding counts.
+        """
+        if self._running is None:
+            return self.batch.columns
+        rows = self.group.rows
+        if len(self.sequences) == 1 and self._n_rows == 1:
+            return self.sequences[0].total - 1
+        if rows is None:
+            return self.sequences[0].seen
+        rows = rows.to(runs_on(*self._running))
+        return rows - torch.arange(rows.shape[0], device=rows.device)
+
+    def newest(self, hidden: torch.Tensor) -> torch.Tensor:
+        """The newest token's state in each sequence, (sequences, 1, hidden), from the decoder's output for its rows.
+
+        That of a sequence that has ended is zero.
+        """
+        hidden = hidden[:, -len(self.live) :] if self._newest_alone else self._newest_rows(hidden)
+        hidden = hidden.transpose(0, 1)
+        if len(self.live) == len(self.sequences):
+            return hidden
+        whole = hidden.new_zeros(len(self.sequences), *hidden.shape[1:])
+        return whole.index_copy(0, torch.tensor(self.live, device=hidden.device), hidden)
+
+    def _newest_rows(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Of the rows, (1, rows, hidden), the newest token's of each live sequence, (1, live, hidden)."""
+        if len(self.sequences) == 1:
+            return hidden[:, -1:]
+        if self._n_rows == len(self.live):
+            return hidden
+        ends = torch.tensor([self.group.n_rows[index] for index in self.live]).cumsum(0) - 1
+        return hidden.index_select(1, ends.to(hidden.device))
+
+    def _widened(self, output: Any) -> Any:
+        """A layer's output, or a tuple that begins with it, as (1, new tokens, hidden): the newest rows come last."""
+        if not isinstance(output, torch.Tensor):
+            return (self._widened(output[0]), *output[1:])
+        rows = self._newest_rows(output)
+        return torch.cat([rows[:, -1:].expand(-1, self._new - rows.shape[1], -1), rows], dim=1)
+
+    def mask(self, **kwargs: Any) -> WindowMask | None:
+        """What stands for the attention mask: nothing where causality suffices (transformers' mask interface)."""
+        if not kwargs["allow_is_causal_skip"]:
+            raise LazyLLMError("the model's attention mask is not plainly causal: LazyLLM cannot prune under it")
+        window = kwargs.get("local_size")
+        if window is None or self.longest <= window:
+            return None
+        return WindowMask(kwargs["mask_function"], window)
+
+    def attention(
+        self,
+        module: nn.Module,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        attention_mask: WindowMask | None,
+        dropout: float = 0.0,
+        scaling: float | None = None,
+        softcap: float | None = None,
+        is_causal: bool | None = None,
+        s_aux: torch.Tensor | None = None,
+        **kwargs: Any,
+    ) -> torch.Tensor:
+        """See `Engine.attend`; transformers' attention interface. `s_aux` are attention sinks, (heads,)."""
+        if dropout:
+            raise LazyLLMError("the model is in training mode, with dropout: call model.eval() before generating")
+        if self._attended:
+            raise unsupported(f"decoder layer {self.layer} does not attend once, over its own cached keys")
+        if attention_mask is not None and not isinstance(attention_mask, WindowMask):
+            raise unsupported("the model builds an attention mask of its own")
+        if self.prefilling:  # it is the same at every step
+            self._check_attention(module, is_causal, s_aux, query.shape[1], kwargs)
+        self._attended = True
+        scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
+        return self.attend(self.layer, module, query, key, value, attention_mask, scaling, softcap, s_aux)
+
+    def _check_attention(
+        self, module: nn.Module, is_causal: bool | None, sinks: torch.Tensor | None, heads: int, others: dict[str, Any]
+    ) -> None:
+        tensors = sorted(name for name, value in others.items() if isinstance(value, torch.Tensor))
+        tensors = [name for name in tensors if name not in ("position_ids", "cache_position")]
+        given, own = sinks is not None, getattr(module, "sinks", None) is not None
+        not_causal = is_causal is False or not getattr(module, "is_causal", True)
+        of_layer = f"of layer {self.layer}"
+        unknown = "this architecture is not supported"
+        refuse(
+            [
+                (not_causal, f"the attention {of_layer} is not causal: LazyLLM cannot prune it"),
+                (
+                    given != own or (given and sinks.shape != (heads,)),
+                    f"the attention sinks {of_layer} are not one logit a query head: {unknown}",
+                ),
+                (tensors, f"the attention takes {', '.join(tensors)} besides queries, keys and values: {unknown}"),
+            ]
+        )

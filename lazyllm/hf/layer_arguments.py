@@ -1,0 +1,137 @@
+"""What a decoder layer is told about each token besides its hidden state, for the rows it computes now."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from lazyllm.core.errors import unsupported
+from lazyllm.core.state import GrowingTensor, LayerGroup
+
+# The dimension that counts tokens: rotary tables are (batch, tokens, head_dim), position ids (batch, tokens).
+_TOKEN_DIM = {"position_embeddings": -2, "position_ids": -1, "cache_position": -1, "per_layer_input": -2}
+# What each layer is given of its own, (1, tokens, features), made for it alone.
+_OWN = "per_layer_input"
+
+
+class LayerArguments:
+    """Gives the rows of later groups the rotary tables and position ids of their original positions.
+
+    The model works these out for its input alone. Here they are kept as they were when each token first appeared.
+    """
+
+    def __init__(self, count: int) -> None:
+        # The place of each position among all tokens in order of arrival, int64 (count, positions). Where there is one
+        # sequence, a token's place is its position.
+        self._places = None if count == 1 else GrowingTensor(1, count)
+        self._arrived = 0
+        self._new: list[int] = []
+        self._tables: dict[tuple[str, int], _Table] = {}  # by argument and layer
+        self._leading: set[int] = set()  # the layers that are the first ones with a table
+        # Of the pass under way: tables by the object that the model made, and what was taken of them for a group.
+        self._made: dict[int, _Table] = {}
+        self._taken: dict[tuple[int, int], Any] = {}
+
+    def begin_step(self, new: list[int], first: LayerGroup, prunes: bool) -> None:
+        """Start a pass with new tokens of each sequence, those that the first group computes."""
+        self._made.clear()
+        self._taken.clear()
+        self._new = new
+        start, self._arrived = self._arrived, self._arrived + sum(new)
+        if self._places is not None and prunes:
+            places = self._places.extend(max(first.n_cached), first.rows[None])
+            places[first.owners, first.rows] = torch.arange(start, self._arrived, device=places.device)
+
+    def end_step(self) -> None:
+        """Keep what the model made for the pass; a second copy before would be one more where memory is highest."""
+        for table in self._tables.values():
+            table.own()
+
+    def stay(self, layer: int, group: LayerGroup) -> bool:
+        """Whether `layer` needs nothing done to its arguments in a decoding step."""
+        return layer not in self._leading and self._are_input(group)
+
+    def for_rows(self, layer: int, group: LayerGroup, kwargs: dict[str, Any]) -> dict[str, Any]:
+        """`kwargs` of decoder layer `layer` with every per-token argument taken at the rows of its `group`."""
+        changed = {}
+        for name, value in kwargs.items():
+            if name == _OWN and group.index == 0:
+                continue  # never asked for again
+            if name in _TOKEN_DIM and value is not None:
+                table = self._table(name, layer, value)
+                if not self._are_input(group):
+                    key = (id(table), group.index)
+                    if key not in self._taken:
+                        self._taken[key] = table.at(self._arrival(group))
+                    changed[name] = self._taken[key]
+            elif isinstance(value, torch.Tensor) and name not in ("hidden_states", "attention_mask"):
+                raise unsupported(f"the decoder layers take a tensor {name!r} that LazyLLM does not know how to prune")
+        return {**kwargs, **changed} if changed else kwargs
+
+    def _are_input(self, group: LayerGroup) -> bool:
+        """Whether the rows are the tokens that the model was given, which the newest always is among."""
+        return group.index == 0 or (group.n_rows == self._new and max(self._new) == 1)
+
+    def _arrival(self, group: LayerGroup) -> torch.Tensor:
+        """The place of each row among all tokens in order of arrival, int64 (rows,)."""
+        if self._places is None:
+            return group.rows
+        places = self._places.view
+        return places[group.owners.to(places.device), group.rows.to(places.device)]
+
+    def _table(self, name: str, layer: int, value: Any) -> _Table:
+        # Layers share a table when the model hands them the same object, as it does for each kind of layer.
+        table = self._tables.get((name, layer))
+        if table is None:
+            table = None if name == _OWN else self._made.get(id(value))
+            if table is None:
+                table = _Table(name)
+                self._leading.add(layer)
+            self._tables[name, layer] = table
+        if name != _OWN:  # another may be made where it was
+            self._made[id(value)] = table
+        table.cover(value, self._arrived)
+        return table
+
+
+class _Table:
+    """One per-token argument, a tensor or a tuple of tensors of one shape, for all tokens so far."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._is_tuple = False
+        self._dim = _TOKEN_DIM[name]
+        self._kept = GrowingTensor(self._dim)  # (parts, ...)
+        self._given: list[torch.Tensor] | None = None  # of a first pass, until it has ended
+
+    def cover(self, value: Any, arrived: int) -> None:
+        """Append the entries of this step's input tokens, once a step, so that there are those of all that arrived."""
+        length = self._kept.length if self._given is None else arrived
+        if length == arrived:
+            return
+        self._is_tuple = isinstance(value, tuple | list)
+        parts = list(value) if self._is_tuple else [value]
+        for part in parts:
+            if not isinstance(part, torch.Tensor) or part.shape[self._dim] != arrived - length:
+                raise unsupported(f"the model's {self._name} are not one entry per token")
+        if length == 0:
+            self._given = parts
+            return
+        kept = self._kept.extend(arrived, self._kept.data)
+        for place, part in enumerate(parts):
+            kept[place].narrow(self._dim, length, arrived - length).copy_(part)
+
+    def own(self) -> None:
+        """Copy what a first pass was given, with room to spare."""
+        if self._given is not None:
+            self._kept.append(torch.stack(self._given))
+            self._given = None
+
+    def at(self, places: torch.Tensor) -> Any:
+        """The entries of these tokens, int64 (rows,)."""
+        if self._given is None:
+            taken = self._kept.view.index_select(self._dim, places.to(self._kept.data.device)).unbind()
+        else:
+            taken = tuple(part.index_select(self._dim, places.to(part.device)) for part in self._given)
+        return taken if self._is_tuple else taken[0]

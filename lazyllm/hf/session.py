@@ -1,0 +1,252 @@
+"""Turns LazyLLM on for a model, and off again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from inspect import isabstract
+from types import TracebackType
+from typing import Any, NoReturn
+
+import torch
+from torch import nn
+
+from lazyllm.core.errors import LazyLLMError, refuse
+from lazyllm.core.ranking import Selection
+from lazyllm.core.schedule import PruningSchedule
+from lazyllm.core.stats import Stats, only
+from lazyllm.hf.adapters import check_parts, through_wrapper, unwrapped
+from lazyllm.hf.attention_interface import EnabledName, FusedAttention
+from lazyllm.hf.calls import ModelCalls, run_layer
+from lazyllm.hf.generation import ModelSetup
+from lazyllm.hf.patching import Patch
+from lazyllm.hf.support import check_attention, dissect, rope_growth, rope_switch, windows
+from lazyllm.rankings.plus import Importance
+
+
+class Session:
+    """LazyLLM on one model, from `with` to its end, or from `start` to `stop`; made by `lazyllm.enable`.
+
+    Attributes:
+        schedule: the stages.
+        layers: the model's decoder layers.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        schedule: PruningSchedule | str | Iterable[tuple[int, float]],
+        selection: Selection,
+        newest_only: bool,
+        record_positions: bool,
+        record_importance: bool,
+    ) -> None:
+        _check_selection(selection)
+        self._given, model = model, unwrapped(model)
+        anatomy = dissect(model, newest_only)
+        name = type(selection).__name__
+        self.layers = anatomy.layers
+        self.schedule = PruningSchedule.of(schedule, len(anatomy.layers))
+        self.schedule.check(len(anatomy.layers))
+        stages = self.schedule.stages
+        refuse(
+            [
+                (
+                    anatomy.processes is not None and not selection.parallel,
+                    f"the model's heads are split over processes, and {name} does not say that it ranks alike in all "
+                    f"of them: put importance together with self.over_processes, and say `class {name}(..., "
+                    "parallel=True)`",
+                ),
+                (
+                    selection.single_stage and len(stages) != 1,
+                    f"{name} prunes at one stage, not at the {len(stages)} of {self.schedule.spec!r}",
+                ),
+            ]
+        )
+        self._model = model
+        self._anatomy = anatomy
+        self._newest_only = newest_only
+        self._wanted = selection, record_positions, record_importance
+        self._patches: list[Patch] = []
+        self._calls: ModelCalls | None = None
+
+    def __repr__(self) -> str:
+        state = "never entered" if self._calls is None else "on" if self._patches else "ended"
+        return f"<LazyLLM on {type(self._model).__name__}, {self.schedule}: {state}>"
+
+    @property
+    def stats(self) -> Stats:
+        """Counts of the generation that began last, of one sequence; `past_key_values.stats` of an output are its own.
+
+        One that `generate` runs besides its own, as guidance does, is not counted as begun.
+
+        Raises:
+            LazyLLMError: nothing has been generated, or several sequences at once.
+        """
+        return only(self.sequences)
+
+    @property
+    def sequences(self) -> list[Stats]:
+        """Counts of each sequence of the generation that began last; an output's `past_key_values` have their own."""
+        refuse(
+            [
+                (
+                    self._calls is None,
+                    "nothing has been generated, as this session was never entered: use it as `with lazyllm.enable(...)`,"
+                    " or call start()",
+                ),
+                (
+                    self._calls is not None and not self._calls.sequences,
+                    "nothing has been generated under lazyllm.enable yet, so there are no stats: generate inside "
+                    "`with lazyllm.enable(...)`",
+                ),
+            ]
+        )
+        return self._calls.sequences
+
+    def start(self) -> Session:
+        """Begin, as a `with` does; until `stop`, everything that the model generates is pruned.
+
+        Raises:
+            LazyLLMError: LazyLLM is on already, or the model has changed so that it cannot be.
+        """
+        model, anatomy = self._model, self._anatomy
+        check_attention(anatomy.decoder)
+        modules = list(model.modules())
+        decoder = any(part is anatomy.decoder for part in modules)
+        if not decoder or not any(child is anatomy.layers for child in anatomy.decoder.children()):
+            raise LazyLLMError(f"{type(model).__name__} was taken apart since lazyllm.enable looked at it: call it again")
+        check_parts(modules, model)
+        config, (selection, *record) = anatomy.decoder.config, self._wanted
+        reach = windows(config, len(anatomy.layers))
+        common = self.schedule, FusedAttention(config), reach, anatomy.processes, selection, *record
+        setup = ModelSetup(*common, rope_switch(config), rope_growth(config))
+        self._calls = ModelCalls(model, anatomy, setup, self._newest_only)
+        self._before = setup.kernel.name, self._calls.rope_deltas.get()
+        _set_attention(config, EnabledName(config._attn_implementation))
+        try:
+            self._patch(self._calls)
+        except BaseException:
+            self._restore()
+            raise
+        return self
+
+    def stop(self) -> None:
+        """End, as a `with` does: the model is what it was. Calls in other threads are given a moment to return.
+
+        Raises:
+            LazyLLMError: it never began, or something is still under way in another thread, and gets an error there.
+        """
+        if self._calls is None:
+            raise LazyLLMError("this session was never entered: use it as `with lazyllm.enable(...)`, or call start()")
+        if not self._patches:
+            return  # ended before
+        try:
+            under_way = self._calls.under_way.close()
+        finally:
+            self._restore()
+        if under_way:
+            raise LazyLLMError(
+                f"{' and '.join(under_way)} in another thread had not returned when LazyLLM ended: join threads, and "
+                "read streamers to their end, inside the `with`"
+            )
+
+    def __enter__(self) -> Session:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self.stop()
+        except LazyLLMError:
+            if kind is None:  # else what went wrong first is said
+                raise
+
+    def _patch(self, calls: ModelCalls) -> None:
+        model, decoder = self._model, self._anatomy.decoder
+        # A model that is compiled meanwhile runs as it is: what LazyLLM does is no graph.
+        through = [(decoder, "forward", torch.compiler.disable(calls.decode))]
+        through += [(layer, "forward", run_layer(index, layer)) for index, layer in enumerate(self.layers)]
+        if model is not decoder:
+            through.append((model, "forward", torch.compiler.disable(calls.forward)))
+        if model.can_generate():
+            through.append((model, "generate", calls.generate))
+            through.append((model, "prepare_inputs_for_generation", calls.prepare))
+            through.append((model, "_get_stopping_criteria", calls.criteria))
+        if hasattr(model, "init_continuous_batching"):
+            through.append((model, "init_continuous_batching", _refuse_batches))
+        if self._given is not model:
+            through += [(self._given, name, through_wrapper) for name in ("generate", "forward")]
+        for module, name, call in through:
+            self._patches.append(Patch(module, name, call))
+
+    def _restore(self) -> None:
+        for patch in reversed(self._patches):
+            patch.remove()
+        self._patches.clear()
+        attention, deltas = self._before
+        _set_attention(self._anatomy.decoder.config, attention)
+        self._calls.rope_deltas.set(deltas)
+
+
+def _check_selection(selection: object) -> None:
+    if isinstance(selection, Selection):
+        selection.check()
+        return
+    if not isinstance(selection, type) or not issubclass(selection, Selection):
+        raise LazyLLMError(f"selection must be a ranking such as lazyllm.Importance(queries=8), not {selection!r}")
+    name = f"lazyllm.{selection.__name__}" if selection.__module__.startswith("lazyllm.") else selection.__name__
+    if isabstract(selection):
+        raise LazyLLMError(f"selection={name} is not a whole ranking: give an instance of a subclass with `observe`")
+    raise LazyLLMError(f"selection={name} is a class: give an instance, {name}()")
+
+
+def _refuse_batches(*args: Any, **kwargs: Any) -> NoReturn:
+    raise LazyLLMError("continuous batching is not supported: call generate with a batch of prompts")
+
+
+def _set_attention(config: Any, implementation: str) -> None:
+    config._attn_implementation = {"": implementation}  # "": its own, and not its sub-configs'
+
+
+def enable(
+    model: nn.Module,
+    schedule: PruningSchedule | str | Iterable[tuple[int, float]],
+    *,
+    selection: Selection | None = None,
+    newest_only: bool = False,
+    record_positions: bool = False,
+    record_importance: bool = False,
+) -> Session:
+    """Prune the prompt of everything `model` generates inside the `with` (LazyLLM, Fu et al. 2024).
+
+    The weights are untouched; after the `with`, also after an exception, the model is what it was. Inside,
+    `model.generate` works as ever, with one prompt or a left-padded batch of them, in any number of threads: a
+    generation belongs to its cache, and goes on with it when it is given again (`past_key_values`). A forward pass
+    with `logits_to_keep=1` yields the logits of the newest tokens, (sequences, 1, vocabulary). A service without a
+    `with` calls `start()` and `stop()`. In eager mode attention runs through SDPA, which never allocates the attention
+    matrix.
+
+    Args:
+        model: a Hugging Face decoder-only model, or PEFT's wrapper of one.
+        schedule: where tokens are pruned and how many stay: a `PruningSchedule`, text such as "10:0.7,20:0.5" or
+            "23%:0.6,50%:0.6", or pairs such as [(10, 0.7), (20, 0.5)].
+        selection: what ranks the tokens: `lazyllm.Importance()` by default, the paper's Eq. 1; with parts, such as
+            `lazyllm.Importance(queries=8)`, another; `lazyllm.plus()` for `lazyllm+`; `lazyllm.StaticSelection()` for
+            the paper's static token pruning; or an instance of a subclass of `lazyllm.Selection`.
+        newest_only: accept outputs of the newest token alone where the unmodified model gives those of every token:
+            logits of a forward pass without `logits_to_keep=1`, (sequences, 1, vocabulary), and hidden states of a
+            decoder without a language-modelling head, (sequences, 1, hidden).
+        record_positions: also keep the active and computed positions of every step and layer in `stats`.
+        record_importance: also keep the importance in every layer of prefilling in `stats`.
+
+    Returns:
+        A context manager with `stats`, the counts of the latest generation, `sequences`, those of each sequence of it,
+        and `schedule`.
+
+    Raises:
+        LazyLLMError: the model, schedule or selection is not supported; raised later, inside the `with`, for inputs
+            that are not.
+    """
+    ranking = Importance() if selection is None else selection
+    return Session(model, schedule, ranking, newest_only, record_positions, record_importance)

@@ -1,0 +1,217 @@
+"""The paper's Eq. 1, and ways to weigh tokens beyond it, each a part that can be set: `lazyllm+`."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, fields
+
+import torch
+from torch import nn
+
+from lazyllm.core.errors import LazyLLMError
+from lazyllm.core.importance import attention_on
+from lazyllm.core.ranking import Selection
+from lazyllm.core.sequence import Sequence
+
+_HEADS = ("mean", "max")
+# Above any importance there can be, and times a position still exact.
+_PROTECTED = float(1 << 40)
+
+
+@dataclass(unsafe_hash=True)
+class Importance(Selection, checked=False, parallel=True):
+    """Rank at every step anew by how much the next token needs each token; without arguments it is Eq. 1, `eq1`.
+
+    With the attention probability `a[h, q, j]`, (heads, queries, tokens), of query `q` on token `j` in head `h` of the
+    stage's layer, softmax over the active tokens at or before the query:
+
+        importance[j] = pool over j of  max over layers of  reduce over h of  mean over q of  a[h, q, j] * w[h, j]
+
+    If more tokens always go on than the stage keeps, the newest of them do. Only Eq. 1 is LazyLLM as published; reports
+    call any other importance `lazyllm+`. A subclass may add parts. The `search` in a field's metadata
+    holds the values that `lazybench calibrate` tries for it; `revival` says that it changes nothing in prefilling.
+
+    Attributes:
+        queries: `q` runs over the last so many queries of the layer, not the newest token's alone; their own tokens
+            always go on. In decoding the newest query joins and the oldest leaves. One query is noisy; those before it
+            ask for much the same (SnapKV, Li et al. 2024, arXiv 2404.14469).
+        half_life: the mean over queries is weighted: one that is so many queries behind the newest counts half as much.
+            None weighs all alike. A long window then takes in the whole question, and the newest still say most.
+        pooling: a token's importance is the mean over so many neighbouring positions, an odd number, of those that
+            are active: what surrounds a needed token stays with it (SnapKV; FastKV, Jo et al. 2025, arXiv 2502.01068).
+        heads: `mean` over the query heads, or `max`: a token that a single head needs goes on.
+        layers: the largest over the stage's layer and those before it, so many in all, back to the stage before:
+            the ranking of one layer alone can be far off (CLAA, McDanel et al. 2026, arXiv 2602.16054).
+        value_norm: `w[h, j]` is the Euclidean norm of the head's value of token `j`, else 1: attention on a small value
+            adds little (VATP, Guo et al. 2024, arXiv 2406.12335).
+        first: so many tokens at the start of the prompt always go on: attention's sinks (StreamingLLM, Xiao et al.
+            2023, arXiv 2309.17453).
+        last: so many of the newest tokens always go on (StreamingLLM).
+        bonus: in a later step a token that is computed in the next layer already ranks as if it were so many times as
+            important, at least 1: one that was left behind must be worth the time that its revival takes.
+        cap: at most so many tokens that were left behind are revived at a stage in a step, the most important. Computed
+            ones take the places of the others, as far as there are any. Tokens that always go on, and once found no
+            room, count as well. None means any number.
+
+    Raises:
+        LazyLLMError: a value out of range.
+    """
+
+    queries: int = field(default=1, metadata={"search": (1, 4, 8, 16, 32)})
+    half_life: float | None = field(default=None, metadata={"search": (None, 8.0)})
+    pooling: int = field(default=1, metadata={"search": (1, 7, 15, 31, 63)})
+    heads: str = field(default="mean", metadata={"search": _HEADS})
+    layers: int = field(default=1, metadata={"search": (1, 2, 3)})
+    value_norm: bool = field(default=False, metadata={"search": (False, True)})
+    first: int = field(default=0, metadata={"search": (0, 4)})
+    last: int = field(default=1, metadata={"search": (1, 8, 32)})
+    bonus: float = field(default=1.0, metadata={"search": (1.0, 1.5, 2.0, 4.0), "revival": True})
+    cap: int | None = field(default=None, metadata={"search": (None, 16, 4), "revival": True})
+
+    def __post_init__(self) -> None:
+        self.check()
+
+    def check(self) -> None:
+        for name, least in (("queries", 1), ("pooling", 1), ("layers", 1), ("first", 0), ("last", 1)):
+            value = getattr(self, name)
+            if not isinstance(value, int) or isinstance(value, bool) or value < least:
+                raise LazyLLMError(f"importance {name}={value!r} must be a whole number, at least {least}")
+        if self.pooling % 2 == 0:
+            raise LazyLLMError(f"importance pooling={self.pooling} must be an odd number: neighbours on both sides")
+        if self.heads not in _HEADS:
+            raise LazyLLMError(f"importance heads={self.heads!r} must be mean or max")
+        if not isinstance(self.value_norm, bool):
+            raise LazyLLMError(f"importance value_norm={self.value_norm!r} must be true or false")
+        if not _is_number(self.bonus) or not 1 <= self.bonus < math.inf:
+            raise LazyLLMError(f"importance bonus={self.bonus!r} must be a number, at least 1")
+        self.bonus = float(self.bonus)
+        if self.half_life is not None:
+            if not _is_number(self.half_life) or not 0 < self.half_life < math.inf:
+                raise LazyLLMError(f"importance half_life={self.half_life!r} must be a number above 0, or None (null)")
+            self.half_life = float(self.half_life)
+        if self.cap is not None and (not isinstance(self.cap, int) or isinstance(self.cap, bool) or self.cap < 0):
+            raise LazyLLMError(f"importance cap={self.cap!r} must be a whole number, at least 0, or None (null)")
+
+    @property
+    def revives(self) -> bool:
+        """Whether a token that was left behind may go on in a later step."""
+        return self.cap != 0
+
+    def copy_for(self, cache: Sequence) -> Selection:
+        self.check()  # a part may have been set since
+        own = super().copy_for(cache)
+        own._queries = {}  # by layer: the latest queries, and their positions
+        return own
+
+    @property
+    def changed(self) -> dict[str, int | float | str | bool]:
+        """The parts that differ from Eq. 1, and `_target_`, the class, if it is a subclass."""
+        own = {} if type(self) is Importance else {"_target_": f"{type(self).__module__}.{type(self).__qualname__}"}
+        return own | {part.name: value for part in fields(self) if (value := getattr(self, part.name)) != part.default}
+
+    @property
+    def is_eq1(self) -> bool:
+        """Whether it is the paper's."""
+        return not self.changed
+
+    def __str__(self) -> str:
+        own = [] if type(self) is Importance else [type(self).__qualname__]
+        parts = [f"{name}:{value}".lower() for name, value in self.changed.items() if name != "_target_"]
+        return ",".join([*own, *parts]) or "eq1"
+
+    def wants(self, layer: int) -> bool:
+        group = self.cache.group_of[layer]
+        return group.stage is not None and layer > group.layers[-1] - self.layers
+
+    def observe(
+        self, layer: int, query: torch.Tensor, key: torch.Tensor, scaling: float, softcap: float | None
+    ) -> None:
+        query, visible = self._latest(layer, query)
+        attention = attention_on(key, query, visible, scaling, softcap, self.sinks)
+        if self.value_norm:
+            attention *= self.values.to(attention.dtype).norm(dim=-1)[:, :, None, None]
+        if self.queries > 1:
+            attention.nan_to_num_(0.0)  # a query older than all active tokens sees none of them
+        if self.queries == 1:
+            by_head = attention[:, :, :, 0]
+        else:
+            by_head = attention.mean(dim=3) if self.half_life is None else self._weighted(attention)
+        found = by_head.amax(dim=(1, 2)) if self.heads == "max" else by_head.mean(dim=(1, 2))
+        importance = self.by_position(layer, self.over_processes(found[0], self.heads))
+        of_group = self.cache.group_of[layer].layers
+        if layer > max(of_group[0], of_group[-1] - self.layers + 1):
+            importance = torch.maximum(self.importance.to(importance.device), importance)
+        self.importance = importance
+
+    def _weighted(self, attention: torch.Tensor) -> torch.Tensor:
+        """The weighted mean over queries, the newest last, of (1, kv_heads, heads of a group, queries, n_keys)."""
+        behind = torch.arange(attention.shape[3] - 1, -1, -1, dtype=attention.dtype, device=attention.device)
+        weights = torch.exp2(-behind / self.half_life)
+        return torch.einsum("bkgqn,q->bkgn", attention, weights / weights.sum())
+
+    def survivors(self, layer: int, count: int) -> torch.Tensor:
+        last = max(self.last, self.queries)
+        if self.pooling > 1 or self.first or last > 1 or self.bonus > 1:
+            importance, active = self.importance, self.importance >= 0
+            if self.pooling > 1:
+                importance = _pooled(importance, active, self.pooling)
+            if self.bonus > 1 and not self.cache.prefilling:
+                importance = torch.where(self.uncomputed(layer), importance / self.bonus, importance)
+            # Where not all of the protected ones have room, the newest do.
+            protected = torch.arange(1, len(active) + 1, device=active.device, dtype=importance.dtype) * _PROTECTED
+            for part in (slice(min(self.first, self.cache.opening)), slice(-last, None)):
+                importance[part] = protected[part]
+            self.importance = importance.masked_fill(~active, -1)
+        if self.cap is not None and not self.cache.prefilling:
+            count = min(count, self._cap_revived(layer, self.cap))
+        return super().survivors(layer, count)
+
+    def _cap_revived(self, layer: int, cap: int) -> int:
+        """Rank only the `cap` most important of the tokens that were left behind; returns how many can go on."""
+        left_behind = self.uncomputed(layer)
+        left_behind[self.cache.seen :] = False
+        ranked = torch.where(left_behind, self.importance, -1).sort(descending=True, stable=True).indices
+        excess = left_behind.index_fill(0, ranked[:cap], False)
+        self.importance = self.importance.masked_fill(excess, -1)
+        return int((self.importance >= 0).sum())
+
+    def _latest(self, layer: int, query: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """The last queries of a layer, (1, heads, queries, head_dim), and whom each sees, bool (queries, n_keys)."""
+        count, present = self.queries, self.present(layer)
+        if count == 1:
+            return query[:, :, -1:], present
+        held = self.key_positions(layer)
+        if self.cache.prefilling:
+            # A copy: a view would keep the queries of the whole prompt.
+            latest, positions = query[:, :, -count:].clone(), held[-count:]
+        else:
+            earlier, before = self._queries[layer]
+            rows = self.cache.rows(self.cache.group_of[layer])[-min(self.cache.new, count) :]
+            if self.cache.new > 1:
+                rows = rows[rows >= self.cache.seen]  # what is revived asked when it was new
+            latest = torch.cat([earlier, query[:, :, -rows.shape[0] :]], dim=2)[:, :, -count:]
+            positions = torch.cat([before, rows])[-count:]
+        self._queries[layer] = latest, positions
+        visible = held <= positions[:, None]
+        return latest, visible if present is None else visible & present
+
+
+def plus() -> Importance:
+    """The ranking that is called `lazyllm+`: a new copy of what stays nearest to SmolLM2 among those searched.
+
+    The last 32 queries rank, the newest above all, over pooled neighbours and the larger of two layers; the first four
+    tokens always go on, and one that was left behind comes back where it is worth one and a half of the others.
+    """
+    return Importance(queries=32, half_life=8.0, pooling=15, layers=2, first=4, bonus=1.5)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _pooled(importance: torch.Tensor, active: torch.Tensor, width: int) -> torch.Tensor:
+    """The mean over the active ones among `width` neighbouring positions, (positions,)."""
+    present = active.to(importance.dtype)
+    sums = nn.functional.avg_pool1d((importance * present)[None], width, stride=1, padding=width // 2)
+    counts = nn.functional.avg_pool1d(present[None], width, stride=1, padding=width // 2)
+    return (sums / counts.clamp(min=1 / (2 * width)))[0]

@@ -1,0 +1,47 @@
+"""Rankings that choose once, in prefilling: the paper's static token pruning, and others that are built on it."""
+
+from __future__ import annotations
+
+import torch
+
+from lazyllm.core.importance import newest_row
+from lazyllm.core.ranking import Selection
+
+
+class FrozenSelection(Selection, checked=False, parallel=True):
+    """At one stage, in the first pass, for good: what it prunes never returns, and no later token is pruned."""
+
+    single_stage = True
+    revives = False
+
+    def wants(self, layer: int) -> bool:
+        return self.cache.prefilling and super().wants(layer)
+
+    def choose(self, count: int) -> torch.Tensor:
+        """The `count` prompt positions that go on, sorted, int64 (count,)."""
+        return self.most_important(count)
+
+    def survivors(self, layer: int, count: int) -> torch.Tensor:
+        if self.cache.prefilling:
+            self._frozen = self.choose(count)
+            return self._frozen
+        generated = torch.arange(self.cache.prompt_length, self.cache.total, device=self._frozen.device)
+        return torch.cat([self._frozen, generated])
+
+
+class StaticSelection(FrozenSelection, checked=False, parallel=True):
+    """Static token pruning, a baseline of the paper: by the mean importance over layers 0 to the stage's."""
+
+    def wants(self, layer: int) -> bool:
+        return self.cache.prefilling and self.cache.group_of[layer].stage is not None
+
+    def observe(
+        self, layer: int, query: torch.Tensor, key: torch.Tensor, scaling: float, softcap: float | None
+    ) -> None:
+        importance = newest_row(query, key, None, scaling, softcap, self.sinks)
+        # The mean ranks as the sum does.
+        self.importance = importance if layer == 0 else self.importance.to(importance.device) + importance
+
+    def choose(self, count: int) -> torch.Tensor:
+        self.importance = self.over_processes(self.importance)
+        return super().choose(count)
