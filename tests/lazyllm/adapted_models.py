@@ -6,12 +6,12 @@ import batching
 import families
 import peft
 import pytest
-import reference
 import torch
 from refusals import refuse
 from test_exactness import check_by_replay, enabled
 
 import lazyllm
+from lazyllm import reference
 from lazyllm.row_by_row import ADAPTERS
 
 STAGES = [(0, 0.7), (2, 0.4)]
