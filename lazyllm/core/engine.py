@@ -18,7 +18,7 @@ from lazyllm.core.state import GrowingTensor, LayerGroup, partition
 
 # On a CPU, keys and values of the active tokens are copied together where so many times as many keys would be attended
 # to in vain, by any row, as there are active ones.
-_GATHER = 2
+_GATHER = 4
 
 
 class Engine:

@@ -6,12 +6,12 @@ import batching
 import families
 import peft
 import pytest
-import reference
 import torch
 from refusals import refuse
 from test_exactness import check_by_replay, enabled
 
 import lazyllm
+from lazyllm import reference
 from lazyllm.hf.adapters import ADAPTERS
 
 STAGES = [(0, 0.7), (2, 0.4)]
@@ -183,10 +183,11 @@ def test_adapters_that_look_beyond_a_token_are_refused(ids):
     refuse("PEFT's lily", session.__enter__)
 
 
-def test_an_adapter_for_each_prompt_of_a_batch_is_refused(ids):
+@pytest.mark.parametrize("part", ["wrapper", "base model"])
+def test_an_adapter_for_each_prompt_of_a_batch_is_refused(ids, part):
     wrapper = adapted(lora(), torch.float32)
     wrapper.add_adapter("other", lora())
-    with lazyllm.enable(wrapper, SCHEDULE):
+    with lazyllm.enable(wrapper if part == "wrapper" else wrapper.get_base_model(), SCHEDULE):
         expected = families.generate(wrapper, ids, 3).sequences
         assert torch.equal(families.generate(wrapper, ids, 3, adapter_names=["default"]).sequences, expected)
         two = ids.repeat(2, 1)

@@ -10,11 +10,11 @@ import math
 import operator
 from collections.abc import Callable, Collection, Sequence
 
-import reference
 import torch
 from transformers import PreTrainedModel
 
 import lazyllm
+from lazyllm import reference
 
 # attention(layer, head, query, token): probability of a query's position on a token's, among the active ones
 Attention = Callable[[int, int, int, int], float]
@@ -71,7 +71,7 @@ def run(
                 step_active.append(active)
                 queries = {}
                 for position in rows:
-                    query, key, value = reference._project(model, layer, hidden[position], position)
+                    query, key, value = reference.project(model, layer, hidden[position], position)
                     queries[position] = query
                     cached[index][position] = (_per_head(key, heads), _per_head(value, heads))
                 # What is revived later asked when it was new: only the new tokens' queries join.
@@ -82,7 +82,7 @@ def run(
                     values = torch.stack([cached[index][j][1] for j in seen], dim=1)
                     attended = (weights[:, :, None] * values).sum(dim=1).flatten()
                     middle = hidden[position] + layer.self_attn.o_proj(attended)
-                    hidden[position] = middle + reference._mlp(layer, middle)
+                    hidden[position] = middle + reference.mlp(layer, middle)
                 if index in keep_after:
                     before = max((stage for stage, _ in stages if stage < index), default=-1)
                     span = range(max(before + 1, index - importance.layers + 1), index + 1)

@@ -6,7 +6,6 @@ import batching
 import families
 import peft
 import pytest
-import reference
 import replay
 import torch
 from refusals import refuse
@@ -15,6 +14,7 @@ from torchao import quantization as torchao
 from transformers import AutoModelForCausalLM, BitsAndBytesConfig, QuantoConfig, TorchAoConfig
 
 import lazyllm
+from lazyllm import reference
 
 STAGES = [(0, 0.7), (2, 0.4)]
 

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import families
 import pytest
-import reference
 import replay
 import torch
 from hypothesis import given, settings
@@ -16,6 +15,7 @@ from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import lazyllm
+from lazyllm import reference
 
 KNOWN_ANSWERS = Path(__file__).parents[2].parent / "shared" / "reference"
 WINDOWED = {"mistral", "gemma2", "gemma3", "starcoder2", "gpt_oss"}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import families
 import pytest
-import reference
 import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import (
@@ -18,6 +17,7 @@ from transformers import (
 from transformers.generation.streamers import BaseStreamer
 
 import lazyllm
+from lazyllm import reference
 
 STAGES = lazyllm.PruningSchedule([(1, 0.6), (3, 0.5)])
 KEEP_ALL = lazyllm.PruningSchedule([(1, 1.0)])

@@ -364,6 +364,13 @@ class Aged(lazyllm.Importance):
         return super().survivors(layer, count)
 
 
+def test_plus_is_the_recommended_ranking(model, ids):
+    ranking = lazyllm.plus()
+    assert ranking == lazyllm.Importance(queries=32, half_life=8.0, pooling=15, layers=2, first=4, bonus=1.5)
+    with lazyllm.enable(model, [(1, 0.95)], selection=ranking):
+        families.generate(model, ids, 2)
+
+
 def test_a_subclass_adds_a_part(model, ids):
     assert Aged(skip=8, queries=4).changed == {"_target_": f"{__name__}.Aged", "queries": 4, "skip": 8}
     assert str(Aged(skip=8)) == "Aged,skip:8"

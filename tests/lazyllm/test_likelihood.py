@@ -6,13 +6,13 @@ import copy
 
 import families
 import pytest
-import reference
 import torch
 from batching import PAD, padded, same
 from refusals import refuse
 from transformers import DynamicCache, MambaConfig, MambaForCausalLM
 
 import lazyllm
+from lazyllm import reference
 
 STAGES = [(1, 0.6), (3, 0.5)]
 ANSWERS = [[5], [7, 80, 3, 44, 9], [7, 81], [20, 20, 20, 20]]
@@ -43,7 +43,7 @@ def test_it_is_the_references(family, length):
         found = lazyllm.log_likelihoods(model, prompt, answers)
         assert torch.equal(lazyllm.log_likelihood(model, prompt, answers[1]).tokens, found[1].tokens)
     for likelihood, answer in zip(found, answers, strict=True):
-        logits = torch.stack(reference.forced(model, prompt, STAGES, answer))
+        logits = torch.stack(reference.run(model, prompt, STAGES, len(answer), answer=answer).logits)
         expected = logits.log_softmax(-1).gather(1, torch.tensor(answer)[:, None])[:, 0]
         close(likelihood.tokens, expected)
         assert likelihood.total == pytest.approx(float(expected.sum()), abs=1e-4)

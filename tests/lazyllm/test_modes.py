@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+import re
 
 import families
 import torch
@@ -12,6 +13,7 @@ from refusals import refuse
 import lazyllm
 
 STAGES = lazyllm.PruningSchedule([(1, 0.6), (3, 0.5)])
+NEVER = "never (entered|started)"
 
 
 def test_sessions_are_entered_before_they_are_left(model):
@@ -71,3 +73,32 @@ def test_what_was_put_on_top_meanwhile_stays(model, ids):
     assert torch.equal(families.generate(model, ids, 4).sequences, expected)
     assert len(calls) == 2 + 4
     del layer.forward
+
+
+def test_a_session_that_was_never_entered_says_so(model, ids):
+    lazy = lazyllm.enable(model, STAGES)
+    families.generate(model, ids, 2)  # by the unmodified model
+    assert re.search(NEVER, repr(lazy))
+    refuse(NEVER, lambda: lazy.stats)
+    refuse(NEVER, lambda: lazy.sequences)
+    with lazy:
+        assert not re.search(NEVER, repr(lazy))
+        refuse("nothing has been generated", lambda: lazy.stats)
+
+
+def test_start_and_stop_are_the_with(model, ids):
+    plain = families.generate(model, ids, 6).sequences
+    with lazyllm.enable(model, STAGES) as within:
+        expected = families.generate(model, ids, 6).sequences
+    lazy = lazyllm.enable(model, STAGES)
+    refuse(NEVER, lazy.stop)
+    lazy.start()
+    try:
+        refuse("already enabled", lazy.start)
+        assert torch.equal(families.generate(model, ids, 6).sequences, expected)
+    finally:
+        lazy.stop()
+    assert torch.equal(lazy.stats.rows, within.stats.rows)
+    lazy.stop()  # once more, which changes nothing
+    assert torch.equal(families.generate(model, ids, 6).sequences, plain)
+    assert model.config._attn_implementation == "sdpa"

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 import families
 import naive_importance as naive
 import pytest
-import reference
 import torch
 from refusals import refuse
 from test_importance import check_by_naive
 from watch import Watch
 
 import lazyllm
+from lazyllm import reference
 
 STAGES = [(1, 0.6), (3, 0.4)]
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import families
 import naive_importance
 import pytest
-import reference
 import torch
 from batching import PAD, answers, padded, same
 from hypothesis import given, settings
@@ -13,6 +12,7 @@ from hypothesis import strategies as st
 from refusals import refuse
 
 import lazyllm
+from lazyllm import reference
 
 STAGES = [(1, 0.6), (3, 0.5)]
 

@@ -1,0 +1,250 @@
+"""What users and their code hand to a model is honoured as the unmodified model honours it, or refused in one line."""
+
+from __future__ import annotations
+
+import gc
+
+import architectures
+import families
+import pytest
+import torch
+from batching import PAD, alone, padded, same
+from refusals import honour_or_refuse, outcome, refuse
+from test_architectures import together
+from transformers import DynamicCache, LogitsProcessorList, StoppingCriteriaList
+
+import lazyllm
+from lazyllm import reference
+
+STAGES = "1:0.6,3:0.5"
+
+
+@pytest.fixture
+def model():
+    """One for each test, which may change it."""
+    return families.build("llama", dtype=torch.float64)
+
+
+def text(length):
+    return families.prompt(length, seed=length)[0].tolist()
+
+
+def batch(*lengths):
+    return padded([text(length) for length in lengths])
+
+
+def logits(model, ids, mask, **asked):
+    """Logits of each step of a greedy generation, (steps, sequences, vocabulary)."""
+    return torch.stack(families.generate(model, ids, 6, mask, pad_token_id=PAD, **asked).logits)
+
+
+def in_prepare(model, change):
+    """Have `change` alter what `generate` prepares for each pass."""
+    own = model.prepare_inputs_for_generation
+    model.prepare_inputs_for_generation = lambda *args, **kwargs: change(own(*args, **kwargs))
+
+
+def in_a_hook(model, change):
+    model.register_forward_pre_hook(lambda module, args, kwargs: (args, change(kwargs)), with_kwargs=True)
+
+
+def hide(inputs):
+    """A mask over tokens 4 to 19, from the first pass on."""
+    count, width = inputs["input_ids"].shape
+    mask = torch.ones(count, inputs["past_key_values"].get_seq_length() + width, dtype=torch.int64)
+    mask[:, 4:20] = 0
+    return {**inputs, "attention_mask": mask}
+
+
+def hide_later(inputs):
+    """The same, from the second pass on."""
+    return hide(inputs) if inputs["past_key_values"].get_seq_length() else inputs
+
+
+def forget_later(inputs):
+    """No mask from the second pass on, so that padding is seen."""
+    return {**inputs, "attention_mask": None} if inputs["past_key_values"].get_seq_length() else inputs
+
+
+def spread(inputs):
+    """Positions twice as far apart."""
+    return {**inputs, "position_ids": inputs["position_ids"] * 2}
+
+
+@pytest.mark.parametrize("way", [in_prepare, in_a_hook])
+@pytest.mark.parametrize(
+    ("change", "lengths"),
+    [
+        (hide, [30]),
+        (hide, [30, 30]),
+        (hide_later, [30]),
+        (hide_later, [30, 30]),
+        (forget_later, [30, 21]),
+        (spread, [30]),
+        (spread, [30, 30]),
+        (spread, [30, 21]),
+    ],
+)
+def test_inputs_changed_within_generate(model, way, change, lengths):
+    ids, mask = batch(*lengths)
+    plain = logits(model, ids, mask)
+    way(model, change)
+    changed, _ = honour_or_refuse(model, lambda: logits(model, ids, mask))
+    assert not torch.allclose(changed, plain, atol=1e-3), "the change does nothing"
+
+
+@pytest.mark.parametrize("lengths", [[10], [10, 10], [10, 7]])
+def test_new_ids_alone_without_a_mask(model, lengths):
+    """transformers takes them for the whole conversation: it cuts some off, at positions from the start."""
+    ids, mask = batch(*lengths)
+    new = torch.tensor([text(8)] * len(lengths))
+
+    def second_turn():
+        first = families.generate(model, ids, 1, mask)
+        return logits(model, new, None, past_key_values=first.past_key_values)
+
+    honour_or_refuse(model, second_turn)
+
+
+def test_a_mask_with_holes_is_taken_alike_with_positions_and_without(model):
+    """Without them the model counts hidden tokens, too."""
+    ids, mask = families.prompt(30), torch.ones(1, 30, dtype=torch.int64)
+    mask[:, 4:20] = 0
+    outcomes = [
+        honour_or_refuse(model, lambda given=given: model(ids, attention_mask=mask, logits_to_keep=1, **given).logits)
+        for given in ({}, {"position_ids": torch.arange(30)[None]})
+    ]
+    assert outcomes[0][1] == outcomes[1][1]
+
+
+def test_a_pass_of_ones_own_within_generate_gets_the_logits_it_asks_for(model, ids):
+    def process(input_ids, scores):
+        return scores + model(input_ids, use_cache=True).logits.mean(1)
+
+    def scores():
+        output = families.generate(model, ids, 4, logits_processor=LogitsProcessorList([process]), output_scores=True)
+        return torch.stack(output.scores)
+
+    honour_or_refuse(model, scores)
+
+
+@pytest.mark.parametrize("sampling", [False, True], ids=["greedy", "sampling"])
+def test_a_sequence_that_a_criterion_stops_goes_on_while_others_do(model, sampling):
+    """Without an end-of-sequence token nothing is padded: the unmodified model goes on with real text."""
+    ids, mask = batch(30, 21)
+
+    def stop(input_ids, scores, **_):
+        return torch.tensor([input_ids.shape[1] >= 33, False])
+
+    def tokens():
+        torch.manual_seed(0)
+        asked = {"do_sample": sampling, "max_new_tokens": 8, "eos_token_id": None, "pad_token_id": PAD}
+        output = model.generate(ids, attention_mask=mask, stopping_criteria=StoppingCriteriaList([stop]), **asked)
+        return output[:, 30:].tolist()
+
+    expected = tokens()
+    with lazyllm.enable(model, ""):
+        assert tokens() == expected
+    if not sampling:
+        with lazyllm.enable(model, STAGES):
+            assert tokens() == alone(model, [text(30), text(21)], max_new_tokens=8, eos_token_id=None)
+
+
+def test_a_pass_before_generates_first_leaves_it_knowing_who_has_ended(model):
+    ids, mask = batch(30, 21)
+    free = families.generate(model, ids, 8, mask).sequences[:, 30:]
+    end = next(token for token in free[0, 2:5].tolist() if token not in free[1])
+
+    def generate():
+        asked = {"max_new_tokens": 8, "eos_token_id": end, "pad_token_id": PAD, "return_dict_in_generate": True}
+        with lazyllm.enable(model, "", record_positions=True):
+            output = model.generate(ids, attention_mask=mask, do_sample=False, **asked)
+        return output.sequences.tolist(), output.past_key_values.sequences
+
+    def pass_before(inputs):
+        model(families.prompt(9), logits_to_keep=1)
+        return inputs
+
+    expected, counts = generate()
+    in_prepare(model, pass_before)
+    found, stats = generate()
+    assert found == expected
+    for one, wanted in zip(stats, counts, strict=True):
+        same(one, wanted)
+
+
+@pytest.mark.parametrize("begins", ["chunks", "cached prefix"])
+def test_first_protects_tokens_that_came_in_several_passes(model, begins):
+    ids = families.prompt(30)
+    with lazyllm.enable(model, STAGES, selection=lazyllm.Importance(first=4), record_positions=True) as lazy:
+        if begins == "chunks":
+            families.generate(model, ids, 6, prefill_chunk_size=2)
+        else:
+            cache = DynamicCache()
+            with torch.no_grad():
+                model(ids[:, :2], past_key_values=cache, logits_to_keep=1)
+            families.generate(model, ids, 6, past_key_values=cache)
+    for step in lazy.stats.positions[-6:]:
+        assert all({0, 1, 2, 3} <= set(active.tolist()) for active in step)
+
+
+@pytest.mark.parametrize("layer", [2, 3, 4])
+def test_a_layer_replaced_inside_the_with(model, ids, layer):
+    def replaced():
+        with lazyllm.enable(model, STAGES):
+            model.model.layers[layer] = families.build("llama", seed=1, dtype=torch.float64).model.layers[layer]
+            return families.generate(model, ids, 4).sequences[0, 40:].tolist()
+
+    found, refused = outcome(replaced)
+    assert refused or found == reference.run(model, ids[0].tolist(), [(1, 0.6), (3, 0.5)], 4).tokens
+
+
+def test_gradients_through_decoding(model, ids):
+    def gradient():
+        model.zero_grad()
+        cache = model(ids, logits_to_keep=1).past_key_values
+        model(ids[:, :1], past_key_values=cache)
+        model(ids[:, 1:2], past_key_values=cache).logits.logsumexp(-1).sum().backward()
+        return model.model.embed_tokens.weight.grad.clone()
+
+    honour_or_refuse(model, gradient)
+
+
+def test_a_part_of_the_ranking_set_later_is_checked(model):
+    ranking = lazyllm.Importance(pooling=3)
+
+    def enable():
+        ranking.pooling = 4
+        lazyllm.enable(model, STAGES, selection=ranking)
+
+    refuse("pooling=4 must be an odd number", enable)
+
+
+@pytest.mark.parametrize(
+    "ask", [lambda cache: cache.max_batch_size, lambda cache: cache.offload(0)], ids=["max_batch_size", "offload"]
+)
+def test_what_only_other_caches_can_do(model, ids, ask):
+    with lazyllm.enable(model, STAGES):
+        cache = families.generate(model, ids, 2).past_key_values
+    refuse("LazyLLM's cache", lambda: ask(cache))
+
+
+def test_an_unpruned_batch_keeps_nothing_of_a_step_that_one_sequence_would_not(model):
+    def growth(count):
+        """Objects that 50 steps leave behind."""
+        ids = torch.tensor([text(12)] * count)
+        with lazyllm.enable(model, ""), torch.no_grad():
+            cache, objects = model(ids, logits_to_keep=1).past_key_values, []
+            for step in range(60):
+                model(ids[:, :1], past_key_values=cache)
+                if step in (9, 59):
+                    gc.collect()
+                    objects.append(len(gc.get_objects()))
+        return objects[1] - objects[0]
+
+    assert growth(4) <= 4 * growth(1) + 50
+
+
+@pytest.mark.parametrize("kind", ["axk1", "deepseek_v2", "deepseek_v3", "glm4_moe_lite", "jetmoe", "minicpm3", "youtu"])
+def test_batches_of_models_with_latent_attention(kind):
+    together(kind, architectures.build(kind), architectures.prompt())
