@@ -29,9 +29,12 @@ def _refused(why: str) -> Callable[..., NoReturn]:
     """What transformers asks of a cache, and LazyLLM's has not."""
 
     def refuse(self: Any, *args: Any, **kwargs: Any) -> NoReturn:
-        raise LazyLLMError(f"LazyLLM's cache {why}: to go on with it in two ways, use copy.deepcopy")
+        raise LazyLLMError(f"LazyLLM's cache {why}")
 
     return refuse
+
+
+_COPY = "to go on with it in two ways, use copy.deepcopy"
 
 
 class LazyCache(Cache):
@@ -70,10 +73,6 @@ class LazyCache(Cache):
                 "this cache belongs to a generation under lazyllm.enable, and to nothing else: go on with it inside "
                 "the same `with` and on the same model, or start anew without past_key_values"
             )
-        if layer_idx != generation.layer:
-            raise LazyLLMError(
-                f"layer {layer_idx} is not the one that was there when lazyllm.enable began: replace layers before"
-            )
         return generation.update(layer_idx, key_states, value_states)
 
     def get_seq_length(self, layer_idx: int = 0) -> int | torch.Tensor:
@@ -91,9 +90,12 @@ class LazyCache(Cache):
     def is_croppable(self) -> bool:
         return False
 
-    crop = reset = _refused("takes no token back, as rollback and assisted decoding ask for")
-    reorder_cache = batch_repeat_interleave = batch_select_indices = _refused("does not branch, as beams ask for")
-    offload = prefetch = _refused("is where the model is")
+    crop = reset = _refused(f"takes no token back, as rollback and assisted decoding ask for: {_COPY}")
+    reorder_cache = batch_repeat_interleave = batch_select_indices = _refused(
+        f"does not branch, as beams ask for: {_COPY}"
+    )
+    max_batch_size = property(_refused("grows with its sequences, and has no largest batch"))
+    offload = prefetch = _refused("stays where the layers are: load the model with a device_map to offload both")
     activate_past_recording = has_previous_state = update_conv_state = update_recurrent_state = _refused("has no state")
     get_recurrent_state = update_indexer = early_initialization = _refused("has no state")
-    __reduce_ex__ = _refused("is not pickled, nor copied by copy.copy")
+    __reduce_ex__ = _refused(f"is not pickled, nor copied by copy.copy: {_COPY}")

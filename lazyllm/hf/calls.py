@@ -6,7 +6,7 @@ import inspect
 import threading
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -35,7 +35,8 @@ class _Generate:
         own_positions: whether it was given positions of the user's own.
         guided: whether it is guided, by a generation besides its own.
         chunked: how many of its tokens come in chunks.
-        made: the arguments that it made for its next pass itself: each tensor, and its version then.
+        made: the arguments that transformers made for its next pass: each tensor, and its version then. None where
+            something else made them, whose values are read.
         cache: the cache of its passes; others may run within.
         generation: what it goes on with, once its mask has been read, which only grows by ones from there on.
         ended: its stopping criteria.
@@ -44,15 +45,17 @@ class _Generate:
     own_positions: bool
     guided: bool
     chunked: int
-    made: dict[str, tuple[torch.Tensor, int | None]] = field(default_factory=dict)
+    made: dict[str, tuple[torch.Tensor, int | None]] | None = None
     cache: Any = None
     generation: Generation | None = None
     ended: Ended | None = None
 
     def has_made(self, name: str, given: Any) -> bool:
-        """Whether an argument of a pass is what this call made, and unchanged: then its values need no reading."""
-        made, version = self.made.get(name, (None, None))
-        return given is not None and given is made and version is not None and given._version == version
+        """Whether an argument of a pass is what transformers made, and unchanged: then its values need no reading."""
+        if self.made is None:
+            return False
+        made, version = self.made.get(name, (None, 0))
+        return given is made and (given is None or (version is not None and given._version == version))
 
 
 class Ended(StoppingCriteriaList):
@@ -100,7 +103,8 @@ class ModelCalls:
         self.rope_deltas = RopeDeltas(anatomy.with_rope_deltas)
         self._model = model
         self._decoder = anatomy.decoder
-        self._layers = anatomy.layers
+        self._stack = anatomy.layers
+        self._layers = list(anatomy.layers)
         self._setup = setup
         self._newest_only = newest_only
         self._thread = _Thread()
@@ -196,6 +200,8 @@ class ModelCalls:
                 "gradient checkpointing is on and leaves no keys and values: call model.eval() before generating"
             )
         self._thread.decoded = True
+        if any(now is not then for now, then in zip(self._stack, self._layers, strict=True)):
+            raise LazyLLMError("a decoder layer was replaced inside the `with`: replace layers before it")
         if self._decoder.config._attn_implementation != NAME:
             raise LazyLLMError(
                 "the model's attention implementation was set inside the `with`, which leaves LazyLLM out: set it "
@@ -229,11 +235,13 @@ class ModelCalls:
         follows, call.generation = call.generation is generation, generation
         columns = generation.batch.columns
         left = call.chunked - columns
-        grows = follows and columns > 0 and left <= 0 and (mask is None or call.has_made("attention_mask", mask))
+        masked = call.has_made("attention_mask", mask)
+        grows = follows and columns > 0 and left <= 0 and masked
         positions = kwargs.get("position_ids")
         # Positions of images, in height and width, have a dimension more.
         plain = isinstance(positions, torch.Tensor) and positions.ndim == 2
         counted = plain and not call.own_positions and call.has_made("position_ids", positions)
+        counted = counted and masked and (follows or columns == 0)
         ended = [False] * count if call.ended is None else call.ended.flags(count)
         return Known(None if grows else mask, grows, ended, counted, chunked=left > width, follows=follows)
 

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import nn
@@ -217,7 +217,10 @@ class Generation(Engine):
             self._check_attention(module, is_causal, s_aux, query.shape[1], kwargs)
         self._attended = True
         scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
-        return self.attend(self.layer, module, query, key, value, attention_mask, scaling, softcap, s_aux)
+        attended = self.attend(self.layer, module, query, key, value, attention_mask, scaling, softcap, s_aux)
+        if attended.requires_grad and not self.prefilling:
+            attended.register_hook(_refuse_gradient)  # keys and values are written in place
+        return attended
 
     def _check_attention(
         self, module: nn.Module, is_causal: bool | None, sinks: torch.Tensor | None, heads: int, others: dict[str, Any]
@@ -238,3 +241,7 @@ class Generation(Engine):
                 (tensors, f"the attention takes {', '.join(tensors)} besides queries, keys and values: {unknown}"),
             ]
         )
+
+
+def _refuse_gradient(gradient: torch.Tensor) -> NoReturn:
+    raise LazyLLMError("there are no gradients through decoding steps, whose cache is written in place: take the prompt's")
