@@ -83,7 +83,7 @@ class _Responses(_Strict, ResponseHandler):
 
 
 def application(name: str, model: Any, tokenizer: Any) -> FastAPI:
-    """Serves chats, completions and responses of one loaded model, by its name, to run inside `lazyllm.enable`'s `with`.
+    """Serves chats, completions and responses of one loaded model, by its name; run it inside a `with` of `enable`.
 
     What LazyLLM or `generate` refuses (a `ValueError`), and what it would ignore, is an HTTP error 400 with its reason.
     """
