@@ -152,8 +152,7 @@ class Engine:
                 f"the model computed in {values.data.dtype} before and in {value.dtype} now: keep its dtype, "
                 "and autocast, the same from the prompt to the last token"
             )
-        width = max(self.group.n_cached)
-        stored = keys.extend(width, key), values.extend(width, value)
+        stored = keys.extend(self._width, key), values.extend(self._width, value)
         for tensor, piece in zip(stored, (key, value), strict=True):
             if isinstance(self._slots, slice):
                 tensor[:, :, self._slots].copy_(self._padded(piece))
@@ -182,8 +181,7 @@ class Engine:
         token.
         """
         group, kernel = self.group, self.setup.kernel
-        keys = max(group.n_keys)
-        expected = (1, self._n_rows) if self.prefilling else (len(self.sequences), keys)
+        expected = (1, self._n_rows) if self.prefilling else (len(self.sequences), self._n_keys)
         if query.shape[2] != self._n_rows or (key.shape[0], key.shape[2]) != expected:
             raise unsupported(f"decoder layer {layer} does not attend once, over its own cached keys")
         if window is not None or self.setup.windows[layer] is not None:
@@ -199,7 +197,7 @@ class Engine:
                 self.sequences[index].stats.importance.append(over_processes(found, self.setup.processes, "mean"))
         plain = sinks is None and (softcap is None or kernel.caps_scores)
         heads = len(self.sequences) * query.shape[1]
-        if not self.prefilling and fits_one_block(heads, max(group.n_rows), keys):
+        if not self.prefilling and fits_one_block(heads, self._longest_rows, self._n_keys):
             mask, query = self._mask(window, query.dtype), self._padded(query)
             if mask is None and plain and not kernel.is_sdpa:
                 return self._unpadded(kernel(module, query, key, value, None, dropout=0.0, scaling=scaling, **capped))
@@ -219,7 +217,8 @@ class Engine:
     def _begin_group(self, group: LayerGroup, slots: torch.Tensor | None) -> None:
         """Go on with a group, whose rows' keys go to these slots, int64 (rows,)."""
         self.group = group
-        self._n_rows = sum(group.n_rows)
+        self._n_rows, self._longest_rows = sum(group.n_rows), max(group.n_rows)
+        self._width, self._n_keys = max(group.n_cached), max(group.n_keys)
         self._equal = len(set(group.n_rows)) == 1
         together = self._equal and len(set(group.n_cached)) == 1
         width = group.n_cached[0]
@@ -265,12 +264,12 @@ class Engine:
             return active[last], owners[last], [min(count, 1) for count in following.n_active]
         fresh = _take(slots, owners, active) < 0
         if owners is None:
-            counts = [int(fresh.sum())]
-        else:
-            by_owner = torch.zeros(len(self.sequences), dtype=torch.int64, device=active.device)
-            counts = by_owner.index_add_(0, owners, fresh.long()).tolist()
+            rows = active[fresh]
+            return rows, None, [rows.shape[0]]
+        by_owner = torch.zeros(len(self.sequences), dtype=torch.int64, device=active.device)
+        counts = by_owner.index_add_(0, owners, fresh.long()).tolist()
         which = torch.nonzero_static(fresh, size=sum(counts))[:, 0]
-        return active.index_select(0, which), None if owners is None else owners.index_select(0, which), counts
+        return active.index_select(0, which), owners.index_select(0, which), counts
 
     def _observe(
         self,
@@ -353,7 +352,7 @@ class Engine:
     def _visible(self, window: WindowMask | None) -> torch.Tensor | None:
         """Which keys each row sees, bool (count, longest, slots); None where all see all."""
         group, present = self.group, self.group.present
-        if window is None and max(group.n_rows) == 1:  # the newest tokens alone, which see whatever is there
+        if window is None and self._longest_rows == 1:  # the newest tokens alone, which see whatever is there
             if present is not None:
                 return present[:, None]
             if len(set(group.n_keys)) == 1:
@@ -370,7 +369,7 @@ class Engine:
     def _key_positions(self, group: LayerGroup) -> torch.Tensor:
         """Position of each key that attention gets, int64 (keys,) or (count, keys)."""
         if group.index == 0:
-            return torch.arange(max(group.n_keys), device=self.device)
+            return torch.arange(self._n_keys, device=self.device)
         return group.positions.view if group.gathered is None else _side_by_side(group.active)
 
     def _show_active(self, following: LayerGroup, slots: torch.Tensor, owners: torch.Tensor | None) -> None:

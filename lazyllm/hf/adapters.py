@@ -25,27 +25,27 @@ def unwrapped(model: nn.Module) -> nn.Module:
     return model if isinstance(model, PreTrainedModel) or inner is None else inner()
 
 
-def check_parts(modules: Iterable[nn.Module], model: PreTrainedModel) -> None:
+def check_parts(modules: Iterable[nn.Module]) -> None:
     """Raise `LazyLLMError` for adapters that are not proved, and for scales taken from several tokens together."""
     for part in modules:
         package, _, folder = type(part).__module__.partition("peft.tuners.")
-        kinds = [type(variant).__name__ for variant in getattr(part, "lora_variant", {}).values()]
         if folder and not package and not folder.startswith("_"):
-            kinds.append(folder.split(".")[0])
-        if unknown := [kind for kind in kinds if kind not in ADAPTERS and not kind.startswith("Dora")]:
-            raise LazyLLMError(
-                f"adapters of PEFT's {unknown[0]} are not known to treat each token by itself: merge them into the "
-                "weights, with merge_and_unload(), or use plain LoRA"
-            )
-    for parameter in model.parameters():
-        # torchao keeps how activations are quantised with the weight.
-        settings = getattr(parameter, "act_quant_kwargs", None)
-        by_tensor = type(getattr(settings, "granularity", None)).__name__ == "PerTensor"
-        if by_tensor and getattr(parameter, "act_quant_scale", None) is None:
-            raise LazyLLMError(
-                "activations are quantised with one scale for all tokens of a pass, so each would depend on which "
-                "others are pruned: quantise with granularity=PerRow()"
-            )
+            kinds = [type(variant).__name__ for variant in getattr(part, "lora_variant", {}).values()]
+            unknown = [kind for kind in (*kinds, folder.split(".")[0]) if kind not in ADAPTERS and kind[:4] != "Dora"]
+            if unknown:
+                raise LazyLLMError(
+                    f"adapters of PEFT's {unknown[0]} are not known to treat each token by itself: merge them into the "
+                    "weights, with merge_and_unload(), or use plain LoRA"
+                )
+        for parameter in part._parameters.values():
+            # torchao keeps how activations are quantised with the weight.
+            settings = getattr(parameter, "act_quant_kwargs", None)
+            by_tensor = settings is not None and type(getattr(settings, "granularity", None)).__name__ == "PerTensor"
+            if by_tensor and getattr(parameter, "act_quant_scale", None) is None:
+                raise LazyLLMError(
+                    "activations are quantised with one scale for all tokens of a pass, so each would depend on which "
+                    "others are pruned: quantise with granularity=PerRow()"
+                )
 
 
 def check_inputs_own(model: PreTrainedModel) -> None:

@@ -115,7 +115,7 @@ class Session:
         decoder = any(part is anatomy.decoder for part in modules)
         if not decoder or not any(child is anatomy.layers for child in anatomy.decoder.children()):
             raise LazyLLMError(f"{type(model).__name__} was taken apart since lazyllm.enable looked at it: call it again")
-        check_parts(modules, model)
+        check_parts(modules)
         config, (selection, *record) = anatomy.decoder.config, self._wanted
         reach = windows(config, len(anatomy.layers))
         common = self.schedule, FusedAttention(config), reach, anatomy.processes, selection, *record

@@ -63,11 +63,11 @@ def dissect(model: nn.Module, newest_only: bool = False) -> Anatomy:
     )
     modules = list(model.modules())
     found = [
-        (module, child)
+        (module, child, parts)
         for module in modules
         if isinstance(module, PreTrainedModel)
         for child in module.children()
-        if isinstance(child, nn.ModuleList) and _is_layer_stack(child)
+        if isinstance(child, nn.ModuleList) and (parts := _layer_parts(child))
     ]
     if len(found) > 1:
         # What sees or hears may be built alike.
@@ -90,7 +90,7 @@ def dissect(model: nn.Module, newest_only: bool = False) -> Anatomy:
                 "language model with exactly one",
             ),
             (
-                not generates and not any(decoder is model for decoder, _ in found),
+                not generates and not any(part[0] is model for part in found),
                 f"{name} gives other outputs than a language model's, of hidden states that LazyLLM does not compute: "
                 "give lazyllm.enable the language model, or the decoder alone with newest_only=True",
             ),
@@ -101,14 +101,14 @@ def dissect(model: nn.Module, newest_only: bool = False) -> Anatomy:
             ),
         ]
     )
-    decoder, layers = found[0]
-    _refuse_layers(name, decoder, layers)
+    decoder, layers, parts = found[0]
+    _refuse_layers(name, decoder, parts)
     check_attention(decoder)
-    check_parts(modules, model)
+    check_parts(modules)
     whole = any(_is_compiled(part) for part in (model, decoder, *layers))
     refuse([(whole, _compiled(name))])
     return Anatomy(
-        decoder, layers, _tensor_parallel(name, model), [part for part in modules if "rope_deltas" in vars(part)]
+        decoder, layers, _tensor_parallel(name, model, modules), [part for part in modules if "rope_deltas" in vars(part)]
     )
 
 
@@ -132,21 +132,24 @@ def check_attention(decoder: PreTrainedModel) -> None:
     )
 
 
-def _is_layer_stack(stack: nn.ModuleList) -> bool:
-    """Whether every module of the list holds attention that knows its own depth."""
-    return len(stack) > 0 and all(
-        any(getattr(part, "layer_idx", None) == index for part in layer.modules()) for index, layer in enumerate(stack)
-    )
+def _layer_parts(stack: nn.ModuleList) -> list[nn.Module]:
+    """All modules in a list of decoder layers; none unless each of these holds attention that knows its own depth."""
+    parts = []
+    for index, layer in enumerate(stack):
+        own = list(layer.modules())
+        if not any(vars(part).get("layer_idx") == index for part in own):
+            return []
+        parts += own
+    return parts
 
 
-def _refuse_layers(name: str, decoder: PreTrainedModel, layers: nn.ModuleList) -> None:
+def _refuse_layers(name: str, decoder: PreTrainedModel, parts: list[nn.Module]) -> None:
     config = decoder.config
     kinds = set(getattr(config, "layer_types", None) or ()) - _LAYER_TYPES
     stateful = sorted(kinds & _STATEFUL)
-    parts = list(layers.modules())
     # Two kinds that SDPA cannot compute are known: capped scores, and sinks.
     known = getattr(config, "attn_logit_softcapping", None) is not None or any(
-        getattr(part, "sinks", None) is not None for part in parts
+        part._parameters.get("sinks") is not None for part in parts
     )
     refuse(
         [
@@ -172,7 +175,7 @@ def _refuse_layers(name: str, decoder: PreTrainedModel, layers: nn.ModuleList) -
                 f"{name} mixes neighbouring tokens by convolution in its layers: pruning would change what they see",
             ),
             (
-                any(getattr(part, "rope_type", None) in _CHANGING for part in parts),
+                any(vars(part).get("rope_type") in _CHANGING for part in parts),
                 f"{name} makes its rotary tables inside its layers, anew as the text grows: a token that is computed "
                 "later would not get those of its time",
             ),
@@ -193,7 +196,7 @@ def _refuse_layers(name: str, decoder: PreTrainedModel, layers: nn.ModuleList) -
     )
 
 
-def _tensor_parallel(name: str, model: PreTrainedModel) -> ProcessGroup | None:
+def _tensor_parallel(name: str, model: PreTrainedModel, modules: list[nn.Module]) -> ProcessGroup | None:
     """The processes among which a model's heads are split; every other way of splitting a model is refused."""
     config = getattr(model.config, "distributed_config", None)
     sizes = {kind: getattr(config, f"{kind}_size", None) or 1 for kind in ("pp", "dp", "fsdp", "ep")}
@@ -202,7 +205,8 @@ def _tensor_parallel(name: str, model: PreTrainedModel) -> ProcessGroup | None:
     if mesh is not None and sizes["tp"] > 1 and all(size == 1 for kind, size in sizes.items() if kind != "tp"):
         return mesh["tp"].get_group() if mesh.ndim > 1 else mesh.get_group()
     # Parameters that are split over processes know of the mesh of devices.
-    if set(sizes.values()) != {1} or any(hasattr(parameter, "device_mesh") for parameter in model.parameters()):
+    parameters = (parameter for part in modules for parameter in part._parameters.values())
+    if set(sizes.values()) != {1} or any(hasattr(parameter, "device_mesh") for parameter in parameters):
         raise LazyLLMError(
             f"{name} is split over several processes in a way that LazyLLM does not know: load the whole model with "
             "DistributedConfig(tp_size=...) alone, or in one process"
