@@ -1,4 +1,4 @@
-"""The engine: passes over one or several sequences, which score, keep, prune, revive and attend (paper, section 3.2)."""
+"""The engine: passes over one or several sequences that score, keep, prune, revive, attend (paper, section 3.2)."""
 
 from __future__ import annotations
 
@@ -62,8 +62,8 @@ class Engine:
         self.values = [GrowingTensor(-2, count, fill) for _ in range(layers)]
         self.aux = GrowingTensor(1, count)
         # Of the group under way: the slots that its rows' keys go to, the same in each sequence, or (owner, slot) of
-        # each row; whether each sequence has as many rows; masks, by window; and where gathered keys lie in a tensor, by
-        # its heads and room.
+        # each row; whether each sequence has as many rows; masks, by window; and where gathered keys lie in a tensor of
+        # so many heads and so much room.
         self._slots: slice | tuple[torch.Tensor, torch.Tensor] = slice(0)
         self._equal = True
         self._padding: tuple[torch.Tensor, torch.Tensor] | None = None
@@ -384,7 +384,7 @@ class Engine:
         following.present.view(-1).index_fill_(0, slots if owners is None else slots + owners * width, True)
 
     def _gather(self, stored: torch.Tensor) -> torch.Tensor:
-        """Keys or values of the active tokens, (count, kv_heads, most, width), of all, (count, kv_heads, room, width)."""
+        """Those of the active tokens, (count, heads, most, width), of all keys or values, (count, heads, room, width)."""
         count, heads, room, width = stored.shape
         if (heads, room) not in self._index:
             begins = torch.arange(0, count * heads * room, room).view(count, heads, 1)

@@ -46,7 +46,7 @@ class Selection(ABC):
         super().__init_subclass__(**kwargs)
         cls.checked, cls.parallel = checked, parallel
 
-    def check(self) -> None:
+    def check(self) -> None:  # noqa: B027 - most have nothing to check
         """Raise `LazyLLMError` for settings that are not right; called by `enable`."""
 
     def copy_for(self, cache: Sequence) -> Selection:

@@ -9,13 +9,13 @@ import torch
 from transformers import PreTrainedModel
 
 from lazyllm.core.errors import LazyLLMError
-from lazyllm.extras.token_ids import Ids, check_vocabulary, placed, text_ids
-from lazyllm.rankings.plus import Importance
-from lazyllm.hf.adapters import check_adapters
-from lazyllm.core.schedule import PruningSchedule
 from lazyllm.core.ranking import Selection, check_survivors
-from lazyllm.hf.session import enable
+from lazyllm.core.schedule import PruningSchedule
 from lazyllm.core.sequence import Sequence
+from lazyllm.extras.token_ids import Ids, check_vocabulary, placed, text_ids
+from lazyllm.hf.adapters import check_adapters
+from lazyllm.hf.session import enable
+from lazyllm.rankings.plus import Importance
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,7 +8,7 @@ from typing import Any
 from torch import nn
 from transformers import PreTrainedModel
 
-from lazyllm.core.errors import LazyLLMError
+from lazyllm.hf.refusals import refuse_if
 
 # Folders of `peft.tuners` whose modules tests prove to work token by token.
 _PROVED = (
@@ -32,43 +32,30 @@ def check_parts(modules: Iterable[nn.Module]) -> None:
         if folder and not package and not folder.startswith("_"):
             kinds = [type(variant).__name__ for variant in getattr(part, "lora_variant", {}).values()]
             unknown = [kind for kind in (*kinds, folder.split(".")[0]) if kind not in ADAPTERS and kind[:4] != "Dora"]
-            if unknown:
-                raise LazyLLMError(
-                    f"adapters of PEFT's {unknown[0]} are not known to treat each token by itself: merge them into the "
-                    "weights, with merge_and_unload(), or use plain LoRA"
-                )
+            refuse_if(unknown, "unproved_adapters", unknown=unknown[0])
         for parameter in part._parameters.values():
             # torchao keeps how activations are quantised with the weight.
             settings = getattr(parameter, "act_quant_kwargs", None)
             by_tensor = settings is not None and type(getattr(settings, "granularity", None)).__name__ == "PerTensor"
-            if by_tensor and getattr(parameter, "act_quant_scale", None) is None:
-                raise LazyLLMError(
-                    "activations are quantised with one scale for all tokens of a pass, so each would depend on which "
-                    "others are pruned: quantise with granularity=PerRow()"
-                )
+            refuse_if(by_tensor and getattr(parameter, "act_quant_scale", None) is None, "one_scale")
 
 
 def check_inputs_own(model: PreTrainedModel) -> None:
     """Raise `LazyLLMError` if PEFT's prompt learning has put itself between `generate` and the model's inputs."""
     owner = getattr(model.prepare_inputs_for_generation, "__self__", model)
-    if owner is not model:
-        raise LazyLLMError(
-            f"{type(owner).__name__} puts virtual tokens, or their keys and values, before the prompt: leave prompt "
-            "learning out, or for prompt tuning give the base model inputs_embeds that begin with get_prompt(1)"
-        )
+    refuse_if(owner is not model, "virtual_tokens", owner=type(owner).__name__)
 
 
 def check_adapters(model: nn.Module) -> None:
     """Raise `LazyLLMError` if passes of PEFT's wrapper would put virtual tokens before each."""
-    if getattr(getattr(model, "active_peft_config", None), "is_prompt_learning", False):
-        raise LazyLLMError(
-            f"{type(model).__name__} puts virtual tokens before the tokens of each pass: give the base model, without "
-            "prompt learning"
-        )
+    refuse_if(
+        getattr(getattr(model, "active_peft_config", None), "is_prompt_learning", False),
+        "virtual_tokens_in_passes",
+        model=type(model).__name__,
+    )
 
 
 def through_wrapper(method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """`generate`, or `forward`, of PEFT's wrapper."""
-    if len(kwargs.get("adapter_names") or ()) > 1:
-        raise LazyLLMError("adapter_names for several prompts are not supported: generate the prompts of each apart")
+    refuse_if(len(kwargs.get("adapter_names") or ()) > 1, "adapter_names")
     return method(*args, **kwargs)

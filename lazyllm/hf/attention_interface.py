@@ -15,8 +15,8 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from lazyllm.core.attention import WindowMask
-from lazyllm.core.errors import LazyLLMError
 from lazyllm.hf.images import WITHIN, AheadMask
+from lazyllm.hf.refusals import refusal
 
 NAME = "lazyllm"
 
@@ -81,10 +81,7 @@ CURRENT: ContextVar[Any] = ContextVar("lazyllm_step", default=None)
 def _attention(module: nn.Module, *args: Any, **kwargs: Any) -> tuple[torch.Tensor, None]:
     step = CURRENT.get()
     if step is None:
-        raise LazyLLMError(
-            "a layer was called outside the forward pass of a model under lazyllm.enable, or is that of another model "
-            "with the same config object: give each model a config of its own"
-        )
+        raise refusal("layer_outside")
     return step.attention(module, *args, **kwargs), None
 
 
@@ -94,10 +91,7 @@ def _mask(**kwargs: Any) -> WindowMask | AheadMask | None:
         return step.mask(**kwargs)
     if WITHIN.get():
         return AheadMask(**kwargs)
-    raise LazyLLMError(
-        "an attention mask was made outside the forward pass of a model under lazyllm.enable: by a cache of fixed size "
-        "(leave out cache_implementation), or by another model with the same config object (give each its own)"
-    )
+    raise refusal("mask_outside")
 
 
 AttentionInterface.register(NAME, _attention)

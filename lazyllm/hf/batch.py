@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.nn.functional import pad
 
-from lazyllm.core.errors import LazyLLMError
+from lazyllm.hf.refusals import refusal, refuse_if
 from lazyllm.hf.requests import given_tokens
 
 _PER_TOKEN = ("input_ids", "inputs_embeds", "token_type_ids", "visual_pos_masks", "per_layer_inputs")
@@ -78,8 +78,7 @@ class Batch:
         width = given_tokens(kwargs).shape[1]
         total = self.columns + width
         self._check_shape(mask, total)
-        if mask is None and not known.grows and self._computed is not None:
-            raise LazyLLMError("an earlier pass had padding: pass the attention mask, with that part of it as it was")
+        refuse_if(mask is None and (not known.grows) and (self._computed is not None), "padding_before")
         before, late, here = self._computed, None, None
         if any(ended) or (mask is not None and (before is not None or not bool(mask.all()))):
             before = torch.ones(self._count, self.columns, dtype=torch.bool) if before is None else before
@@ -108,7 +107,9 @@ class Batch:
         self._next = total, computed, left_out, self._reached(ranges, kept, here, known.follows)
         if here is None and self._count == 1:
             return kwargs, new, None
-        packed, positions = self._at(kwargs, ranges, kept, None if fresh is None else fresh.nonzero(), width, late is not None)
+        packed, positions = self._at(
+            kwargs, ranges, kept, None if fresh is None else fresh.nonzero(), width, late is not None
+        )
         return packed, new, None if self._count == 1 else positions
 
     def _reached(
@@ -126,11 +127,13 @@ class Batch:
                 axes = kept[-3:, index].cpu()
                 axes = axes if here is None else axes[:, here[index]]
                 first, last = int(axes[:, 0].max()), int(axes.max())
-            if part and not follows and first != before + 1:
-                raise LazyLLMError(
-                    f"the position_ids begin at {first}, and sequence {index} has come to {before}: other images came "
-                    "in between, so give the conversation's own position_ids"
-                )
+            refuse_if(
+                part and (not follows) and (first != before + 1),
+                "images_between",
+                first=first,
+                index=index,
+                before=before,
+            )
             reached.append(max(last, before) if part else before)
         return reached
 
@@ -157,8 +160,7 @@ class Batch:
             given = [name for name in _PER_TOKEN if kwargs.get(name) is not None]
             left = self._left_out[given[0]].shape[1] if set(given) <= set(self._left_out) else 0
             begin = first - left
-            if (places[old, 1] < begin).any():
-                raise LazyLLMError("the attention mask shows tokens that it hid in an earlier pass: keep it as it was")
+            refuse_if((places[old, 1] < begin).any(), "late_tokens")
             index[old] = self._count * width + places[old, 0] * left + places[old, 1] - begin
         return _packed(kwargs, ranges, kept, index, self._left_out if late else {})
 
@@ -175,37 +177,22 @@ class Batch:
     def _check_shape(self, mask: Any, total: int) -> None:
         if mask is None:
             return
-        if not isinstance(mask, torch.Tensor) or mask.ndim != 2:
-            raise LazyLLMError("an attention mask of its own per query is not supported: LazyLLM is causal")
-        if mask.shape != (self._count, total):
-            raise LazyLLMError(
-                f"the attention mask is of shape {tuple(mask.shape)}, where the tokens are {self._count, total} so "
-                "far: LazyLLM takes a prompt from its first token, and goes on with the cache of its own output"
-            )
+        refuse_if(not isinstance(mask, torch.Tensor) or mask.ndim != 2, "own_mask")
+        refuse_if(mask.shape != (self._count, total), "mask_shape", mask=tuple(mask.shape), total=(self._count, total))
 
     def _check_shown(
         self, shown: torch.Tensor, before: torch.Tensor, ended: torch.Tensor, chunked: bool, placed: bool
     ) -> None:
-        if (before & ~shown[:, : self.columns]).any():
-            raise LazyLLMError("the attention mask hides tokens that an earlier pass has computed: keep it as it was")
-        if not placed and (~shown & (shown.cumsum(dim=1) > 0)).any():
-            raise LazyLLMError(
-                "the attention mask hides tokens between others, and no position_ids say whether positions count them: "
-                "give position_ids that count what the mask shows"
-            )
+        refuse_if((before & ~shown[:, : self.columns]).any(), "hides_computed")
+        refuse_if(not placed and (~shown & (shown.cumsum(dim=1) > 0)).any(), "hides_between")
         if chunked:
-            if not (shown[:, self.columns :].any() or (shown[:, : self.columns] & ~before).any()):
-                raise LazyLLMError("a chunk holds padding alone: use a larger prefill_chunk_size, or less padding")
+            refuse_if(not (shown[:, self.columns :].any() or (shown[:, : self.columns] & ~before).any()), "empty_chunk")
             return
         begun = shown.any(dim=1)
         if not begun.all():
             index = begun.tolist().index(False)
-            raise LazyLLMError(f"the attention mask hides all tokens of sequence {index}: it needs one, such as BOS")
-        if not (shown[:, -1:] | ended).all():
-            raise LazyLLMError(
-                "the attention mask hides a sequence's last token of the pass: pad prompts at their left, "
-                "padding_side='left'"
-            )
+            raise refusal("hides_all", index=index)
+        refuse_if(not (shown[:, -1:] | ended).all(), "hides_last")
 
 
 def _packed(
@@ -229,8 +216,9 @@ def _packed(
     changed = {"position_ids": told, "attention_mask": None}
     for name in _PER_TOKEN:
         if (given := kwargs.get(name)) is not None:
-            if given.shape[:2] != given_tokens(kwargs).shape[:2]:
-                raise LazyLLMError(f"the {name} are of shape {tuple(given.shape)}, which is not one for each token")
+            refuse_if(
+                given.shape[:2] != given_tokens(kwargs).shape[:2], "per_token", name=name, given=tuple(given.shape)
+            )
             flat = given.flatten(0, 1)
             if left_out:
                 flat = torch.cat([flat, left_out[name].flatten(0, 1)])
@@ -254,16 +242,9 @@ def _check_positions(
         return None
     first, last = ranges[0].start, ranges[0].stop - 1
     where = f"{first} to {last}" if len(ranges) == 1 else "those that follow on each sequence's tokens"
-    error = LazyLLMError(
-        f"the position_ids are not {where}, one for each token: LazyLLM takes a text from its first token, without "
-        "gaps or packed sequences"
-    )
+    error = refusal("positions", where=where)
     width = given_tokens(kwargs).shape[1]
-    if given.shape[-1] != width:
-        raise LazyLLMError(
-            f"the position_ids, or the attention mask they are counted from, are for {given.shape[-1]} tokens, where "
-            f"the pass has {width}"
-        )
+    refuse_if(given.shape[-1] != width, "position_width", given=given.shape[-1], width=width)
     if counted:
         return None
     whole = given.expand(*given.shape[:-2], len(ranges), width)
@@ -281,8 +262,5 @@ def _check_positions(
     # Of four axes the first counts the tokens, as no axis of images does.
     if given.ndim != 3 or (len(same) == 4 and not same[0]):
         raise error
-    if sum(map(len, ranges)) != found.shape[-1]:
-        raise LazyLLMError(
-            "the attention mask shows tokens that it hid in an earlier pass, of a text with images: keep it as it was"
-        )
+    refuse_if(sum(map(len, ranges)) != found.shape[-1], "late_images")
     return whole

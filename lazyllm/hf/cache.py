@@ -9,27 +9,24 @@ from typing import Any, NoReturn
 import torch
 from transformers import Cache
 
-from lazyllm.core.errors import LazyLLMError
 from lazyllm.core.stats import Stats, only
 from lazyllm.hf.attention_interface import CURRENT
 from lazyllm.hf.generation import Generation
+from lazyllm.hf.refusals import refusal
 
 
 class _NoLayers(list):
     """The layers of a cache, of which there are none to look into."""
 
     def __getitem__(self, index: Any) -> NoReturn:
-        raise LazyLLMError(
-            "LazyLLM's cache holds the keys and values of some tokens in some layers, which nothing else can read or "
-            "change: methods that compress the cache do not work under lazyllm.enable"
-        )
+        raise refusal("look_into")
 
 
 def _refused(why: str) -> Callable[..., NoReturn]:
     """What transformers asks of a cache, and LazyLLM's has not."""
 
     def refuse(self: Any, *args: Any, **kwargs: Any) -> NoReturn:
-        raise LazyLLMError(f"LazyLLM's cache {why}")
+        raise refusal("cache_lacks", why=why)
 
     return refuse
 
@@ -69,10 +66,7 @@ class LazyCache(Cache):
         """Store the keys and values of a layer's rows; see `Engine.update`."""
         generation = self.generation
         if CURRENT.get() is not generation:
-            raise LazyLLMError(
-                "this cache belongs to a generation under lazyllm.enable, and to nothing else: go on with it inside "
-                "the same `with` and on the same model, or start anew without past_key_values"
-            )
+            raise refusal("cache_elsewhere")
         return generation.update(layer_idx, key_states, value_states)
 
     def get_seq_length(self, layer_idx: int = 0) -> int | torch.Tensor:

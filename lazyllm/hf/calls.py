@@ -13,7 +13,6 @@ import torch
 from torch import nn
 from transformers import DynamicCache, StoppingCriteriaList
 
-from lazyllm.core.errors import LazyLLMError
 from lazyllm.core.stats import Stats
 from lazyllm.hf.adapters import check_inputs_own
 from lazyllm.hf.attention_interface import CURRENT, NAME
@@ -22,6 +21,7 @@ from lazyllm.hf.cache import LazyCache
 from lazyllm.hf.generation import Generation, ModelSetup
 from lazyllm.hf.images import WITHIN, RopeDeltas, padding_of
 from lazyllm.hf.patching import by_name
+from lazyllm.hf.refusals import refuse_if
 from lazyllm.hf.requests import check_arguments, check_flags, check_logits, check_ways, size
 from lazyllm.hf.support import Anatomy
 from lazyllm.hf.threads import Calls
@@ -117,6 +117,7 @@ class ModelCalls:
 
     def generate(self, generate: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """A call of the model's `generate`."""
+        check_inputs_own(self._model)
         given = by_name(generate, args, kwargs)
         asked = check_ways(given, self._model.generation_config)
         _refuse_outside(cache := given.get("past_key_values"))
@@ -171,21 +172,18 @@ class ModelCalls:
                 thread.in_model = outer_pass
                 WITHIN.reset(within)
                 CURRENT.reset(outer)
-            if not thread.decoded:
-                raise LazyLLMError(
-                    f"{type(self._model).__name__} did not run its {type(self._decoder).__name__}, the decoder that "
-                    "LazyLLM found in it: this architecture is not supported"
-                )
+            refuse_if(
+                not thread.decoded,
+                "decoder_not_run",
+                model=type(self._model).__name__,
+                decoder=type(self._decoder).__name__,
+            )
             return output
 
     def decode(self, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """The decoder's forward pass: one step of a generation."""
         kwargs = by_name(forward, args, kwargs)
-        if not self._newest_only and not self._thread.in_model:
-            raise LazyLLMError(
-                "the decoder was called by itself, for hidden states of every token: LazyLLM computes the newest "
-                "token's alone, so call the whole model, or accept that with lazyllm.enable(..., newest_only=True)"
-            )
+        refuse_if(not self._newest_only and (not self._thread.in_model), "decoder_alone")
         count, width = size(kwargs)
         mask = kwargs.get("attention_mask")
         if mask is not None and not isinstance(mask, torch.Tensor):
@@ -195,28 +193,22 @@ class ModelCalls:
             kwargs = {**kwargs, "attention_mask": padding if padding is None else self._thread.mask}
         check_flags(kwargs, self._decoder.config)
         check_arguments(kwargs, self._complete)
-        if self._layers[0].training and getattr(self._layers[0], "gradient_checkpointing", False):
-            raise LazyLLMError(
-                "gradient checkpointing is on and leaves no keys and values: call model.eval() before generating"
-            )
+        refuse_if(
+            self._layers[0].training and getattr(self._layers[0], "gradient_checkpointing", False), "checkpointing"
+        )
         self._thread.decoded = True
-        if any(now is not then for now, then in zip(self._stack, self._layers, strict=True)):
-            raise LazyLLMError("a decoder layer was replaced inside the `with`: replace layers before it")
-        if self._decoder.config._attn_implementation != NAME:
-            raise LazyLLMError(
-                "the model's attention implementation was set inside the `with`, which leaves LazyLLM out: set it "
-                "before the `with`"
-            )
+        refuse_if(any((now is not then for now, then in zip(self._stack, self._layers, strict=True))), "layer_replaced")
+        refuse_if(self._decoder.config._attn_implementation != NAME, "attention_set")
         with self.under_way.enter("a forward pass"):
             given, call = kwargs.get("past_key_values"), self._thread.generate
             generation = self._generation(given, count)
             own = call is not None and given is not None and given is call.cache
             with generation.step(kwargs, self._known(call if own else None, generation, kwargs, width)) as packed:
-                if packed is not kwargs and "position_ids" not in inspect.signature(forward).parameters:
-                    raise LazyLLMError(
-                        f"{type(self._decoder).__name__} takes no position_ids, which tell the sequences of a batch "
-                        "from their padding: generate one sequence at a time"
-                    )
+                refuse_if(
+                    packed is not kwargs and "position_ids" not in inspect.signature(forward).parameters,
+                    "no_position_ids",
+                    decoder=type(self._decoder).__name__,
+                )
                 cache = given if isinstance(given, LazyCache) else LazyCache.of(generation, given)
                 begun = cache is not given or not generation.sequences[0].stats.steps
                 if begun and (own or call is None or call.cache is None):
@@ -248,16 +240,13 @@ class ModelCalls:
     def _generation(self, cache: Any, count: int) -> Generation:
         """The generation that a pass over `count` sequences goes on with."""
         if isinstance(cache, LazyCache):
-            if cache.generation.setup is not self._setup:
-                raise LazyLLMError(
-                    "this cache is from an earlier generation or of another model: a generation stays within one "
-                    "`with` of lazyllm.enable, from its prompt on"
-                )
-            if len(cache.generation.sequences) != count:
-                raise LazyLLMError(
-                    f"{count} sequences came with the cache of {len(cache.generation.sequences)}: a generation goes on "
-                    "with the sequences it began with"
-                )
+            refuse_if(cache.generation.setup is not self._setup, "earlier_cache")
+            refuse_if(
+                len(cache.generation.sequences) != count,
+                "other_count",
+                count=count,
+                cache=len(cache.generation.sequences),
+            )
             return cache.generation
         _refuse_outside(cache)
         return Generation(self._setup, count)
@@ -277,11 +266,11 @@ def run_layer(index: int, layer: nn.Module) -> Callable[..., Any]:
 def _refuse_outside(cache: Any) -> None:
     """Refuse a cache that is neither LazyLLM's nor an empty one to become it."""
     empty = type(cache) is DynamicCache and not cache.offloading and cache.get_seq_length() == 0
-    if cache is not None and not isinstance(cache, LazyCache) and not empty:
-        raise LazyLLMError(
-            f"a {type(cache).__name__} from outside is not supported: LazyLLM keeps a cache of its own, so leave out "
-            "past_key_values, or give an empty DynamicCache()"
-        )
+    refuse_if(
+        cache is not None and (not isinstance(cache, LazyCache)) and (not empty),
+        "outside_cache",
+        cache=type(cache).__name__,
+    )
 
 
 def _newest(output: Any, generation: Generation) -> Any:

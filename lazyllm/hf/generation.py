@@ -14,12 +14,12 @@ from torch import nn
 
 from lazyllm.core.attention import WindowMask
 from lazyllm.core.engine import Engine
-from lazyllm.core.errors import LazyLLMError, refuse, unsupported
 from lazyllm.core.sequence import Setup
 from lazyllm.hf.attention_interface import CURRENT
 from lazyllm.hf.batch import Batch, Known
 from lazyllm.hf.layer_arguments import LayerArguments
 from lazyllm.hf.patching import by_name
+from lazyllm.hf.refusals import refusal, refuse_if
 from lazyllm.hf.requests import check_rotary
 from lazyllm.hf.support import runs_on
 
@@ -65,10 +65,10 @@ class Generation(Engine):
     def step(self, kwargs: dict[str, Any], known: Known) -> Iterator[dict[str, Any]]:
         """A forward pass of the decoder; gives its arguments for the packed sequences, see `Batch.pack`."""
         if not self._under_way.acquire(blocking=False):
-            raise LazyLLMError("a forward pass with this cache is under way already: each generation has its own")
+            raise refusal("pass_under_way")
         try:
             if self._broken:
-                raise LazyLLMError("a forward pass with this cache broke off, so it is half-written: start anew")
+                raise refusal("broken_pass")
             seen = [sequence.seen for sequence in self.sequences]
             kwargs, new, rows = self.batch.pack(kwargs, seen, known)
             check_rotary(seen, new, self.setup.rope_switch, self.setup.rope_growth)
@@ -84,7 +84,7 @@ class Generation(Engine):
                 self._running = None
             if self.layer != self._last:
                 ran = f"{self.layer + 1} of its {self._last + 1}"
-                raise LazyLLMError(f"the model ran {ran} decoder layers: this is not supported")
+                raise refusal("layers_ran", ran=ran)
             self.end_step()
             self._arguments.end_step()
             self.batch.advance()
@@ -95,7 +95,7 @@ class Generation(Engine):
     def __deepcopy__(self, memo: dict[int, Any]) -> Generation:
         """A generation that goes on from here by itself; what those of one session have in common stays so."""
         if not self._under_way.acquire(blocking=False):
-            raise LazyLLMError("a forward pass with this cache is under way: copy it before or after")
+            raise refusal("copy_under_way")
         try:
             own = object.__new__(type(self))
             memo |= {id(shared): shared for shared in (self.setup, self.setup.processes)}
@@ -117,7 +117,7 @@ class Generation(Engine):
         """
         hidden = args[0] if args else kwargs.get("hidden_states")
         if layer != self.layer + 1 or not isinstance(hidden, torch.Tensor) or hidden.shape[:-1] != (1, self._n_rows):
-            raise unsupported("the decoder layers do not pass one hidden state a token from each to the next")
+            raise refusal("hidden_states")
         if layer == self.group.layers.stop:
             hidden = self.cross(hidden)
             args, kwargs = ((hidden, *args[1:]), kwargs) if args else (args, {**kwargs, "hidden_states": hidden})
@@ -130,9 +130,7 @@ class Generation(Engine):
         output = forward(*args, **kwargs)
         self._running = None
         if not self._attended:
-            raise unsupported(
-                f"decoder layer {layer} did not attend through transformers' attention interface and cache"
-            )
+            raise refusal("no_attention", layer=layer)
         if layer == self._last and "position_embeddings" not in kwargs:
             # Decoders from before rotary tables (GPT-2) reshape what comes out to the shape of their input.
             self._newest_alone = True
@@ -186,7 +184,7 @@ class Generation(Engine):
     def mask(self, **kwargs: Any) -> WindowMask | None:
         """What stands for the attention mask: nothing where causality suffices (transformers' mask interface)."""
         if not kwargs["allow_is_causal_skip"]:
-            raise LazyLLMError("the model's attention mask is not plainly causal: LazyLLM cannot prune under it")
+            raise refusal("not_plainly_causal")
         window = kwargs.get("local_size")
         if window is None or self.longest <= window:
             return None
@@ -208,11 +206,11 @@ class Generation(Engine):
     ) -> torch.Tensor:
         """See `Engine.attend`; transformers' attention interface. `s_aux` are attention sinks, (heads,)."""
         if dropout:
-            raise LazyLLMError("the model is in training mode, with dropout: call model.eval() before generating")
+            raise refusal("training")
         if self._attended:
-            raise unsupported(f"decoder layer {self.layer} does not attend once, over its own cached keys")
+            raise refusal("attends_twice", layer=self.layer)
         if attention_mask is not None and not isinstance(attention_mask, WindowMask):
-            raise unsupported("the model builds an attention mask of its own")
+            raise refusal("built_mask")
         if self.prefilling:  # it is the same at every step
             self._check_attention(module, is_causal, s_aux, query.shape[1], kwargs)
         self._attended = True
@@ -231,17 +229,10 @@ class Generation(Engine):
         not_causal = is_causal is False or not getattr(module, "is_causal", True)
         of_layer = f"of layer {self.layer}"
         unknown = "this architecture is not supported"
-        refuse(
-            [
-                (not_causal, f"the attention {of_layer} is not causal: LazyLLM cannot prune it"),
-                (
-                    given != own or (given and sinks.shape != (heads,)),
-                    f"the attention sinks {of_layer} are not one logit a query head: {unknown}",
-                ),
-                (tensors, f"the attention takes {', '.join(tensors)} besides queries, keys and values: {unknown}"),
-            ]
-        )
+        refuse_if(not_causal, "not_causal", of_layer=of_layer)
+        refuse_if(given != own or (given and sinks.shape != (heads,)), "sinks", of_layer=of_layer, unknown=unknown)
+        refuse_if(tensors, "attention_tensors", tensors=", ".join(tensors), unknown=unknown)
 
 
 def _refuse_gradient(gradient: torch.Tensor) -> NoReturn:
-    raise LazyLLMError("there are no gradients through decoding steps, whose cache is written in place: take the prompt's")
+    raise refusal("gradients")

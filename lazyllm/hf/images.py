@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from transformers.masking_utils import causal_mask_function, sliding_window_causal_mask_function
 
-from lazyllm.core.errors import LazyLLMError
+from lazyllm.hf.refusals import refuse_if
 
 # Whether the forward pass of a whole model under lazyllm.enable is under way.
 WITHIN: ContextVar[bool] = ContextVar("lazyllm_model", default=False)
@@ -54,11 +54,10 @@ def padding_of(mask: Any, window: int | None) -> Any:
     masks = mask if isinstance(mask, dict) else {"": mask}
     if not masks or not all(isinstance(made, AheadMask) for made in masks.values()):
         return mask
-    if not all(made.is_plain(window if kind == "sliding_attention" else None) for kind, made in masks.items()):
-        raise LazyLLMError(
-            "the model's attention mask is not plainly causal, as where the tokens of an image see each other: LazyLLM "
-            "cannot prune under it"
-        )
+    refuse_if(
+        not all((made.is_plain(window if kind == "sliding_attention" else None) for kind, made in masks.items())),
+        "images_see",
+    )
     return next(iter(masks.values())).padding
 
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
-from lazyllm.core.errors import unsupported
 from lazyllm.core.state import GrowingTensor, LayerGroup
+from lazyllm.hf.refusals import refusal
 
 # The dimension that counts tokens: rotary tables are (batch, tokens, head_dim), position ids (batch, tokens).
 _TOKEN_DIM = {"position_embeddings": -2, "position_ids": -1, "cache_position": -1, "per_layer_input": -2}
@@ -66,7 +66,7 @@ class LayerArguments:
                         self._taken[key] = table.at(self._arrival(group))
                     changed[name] = self._taken[key]
             elif isinstance(value, torch.Tensor) and name not in ("hidden_states", "attention_mask"):
-                raise unsupported(f"the decoder layers take a tensor {name!r} that LazyLLM does not know how to prune")
+                raise refusal("unknown_argument", name=name)
         return {**kwargs, **changed} if changed else kwargs
 
     def _are_input(self, group: LayerGroup) -> bool:
@@ -114,7 +114,7 @@ class _Table:
         parts = list(value) if self._is_tuple else [value]
         for part in parts:
             if not isinstance(part, torch.Tensor) or part.shape[self._dim] != arrived - length:
-                raise unsupported(f"the model's {self._name} are not one entry per token")
+                raise refusal("table_entries", name=self._name)
         if length == 0:
             self._given = parts
             return

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import nn
 
-from lazyllm.core.errors import LazyLLMError
+from lazyllm.hf.refusals import refusal
 
 
 class Patch:
@@ -43,10 +43,7 @@ class Patch:
     def __reduce_ex__(self, protocol: Any) -> Any:
         if self._through is None:
             return self.original.__reduce_ex__(protocol)
-        raise LazyLLMError(
-            f"a {type(self._module).__name__} cannot be copied or pickled while LazyLLM is enabled on it: do so before "
-            "or after the `with`"
-        )
+        raise refusal("copied", module=type(self._module).__name__)
 
 
 def by_name(method: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:

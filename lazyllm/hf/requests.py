@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import torch
 from transformers import GenerationConfig, PreTrainedConfig
 
-from lazyllm.core.errors import LazyLLMError, refuse
+from lazyllm.hf.refusals import refusal, refuse_if
 
 _BEAMS = ("num_beams", "force_words_ids", "constraints")
 _ASSISTED = ("assistant_model", "assistant_early_exit", "prompt_lookup_num_tokens", "use_mtp")
@@ -44,30 +44,11 @@ def check_ways(given: dict[str, Any], defaults: GenerationConfig) -> Way:
         return given[name] if name in given else getattr(defaults, name, None) if config is None else config
 
     cache = setting("cache_implementation")
-    refuse(
-        [
-            *(
-                (
-                    setting(name) not in (None, 1),
-                    f"beam search ({name}) is not supported: LazyLLM's cache does not branch, so leave it unset, and "
-                    "for several answers use do_sample=True with num_return_sequences",
-                )
-                for name in _BEAMS
-            ),
-            *(
-                (
-                    setting(name),
-                    f"assisted decoding ({name}) is not supported: it needs logits of several tokens at once, and a "
-                    "cache that takes tokens back, so leave it unset",
-                )
-                for name in _ASSISTED
-            ),
-            (
-                cache not in _OWN_CACHE,
-                f"cache_implementation={cache!r} is not supported: LazyLLM keeps a cache of its own, so leave it unset",
-            ),
-        ]
-    )
+    refuse_if(cache not in _OWN_CACHE, "cache_implementation", cache=cache)
+    for name in _BEAMS:
+        refuse_if(setting(name) not in (None, 1), "beams", name=name)
+    for name in _ASSISTED:
+        refuse_if(setting(name), "assisted", name=name)
     guided = setting("guidance_scale") not in (None, 1)
     if setting("prefill_chunk_size") is None:
         return Way(0, guided)
@@ -84,13 +65,8 @@ def given_tokens(kwargs: dict[str, Any]) -> Any:
 def size(kwargs: dict[str, Any]) -> tuple[int, int]:
     """Number of sequences in a forward pass's input, and its tokens for each, padding included."""
     tokens = given_tokens(kwargs)
-    if not isinstance(tokens, torch.Tensor) or tokens.ndim < 2:
-        raise LazyLLMError("the model was called without input_ids or inputs_embeds of shape (sequences, tokens)")
-    if 0 in tokens.shape[:2]:
-        raise LazyLLMError(
-            "the pass has no token: a prompt begins with at least one, such as BOS, and a conversation goes on with "
-            "all its tokens so far and new ones behind them"
-        )
+    refuse_if(not isinstance(tokens, torch.Tensor) or tokens.ndim < 2, "no_input")
+    refuse_if(0 in tokens.shape[:2], "no_token")
     return tokens.shape[0], tokens.shape[1]
 
 
@@ -101,35 +77,15 @@ def check_logits(kwargs: dict[str, Any], every_token: bool) -> None:
     """
     wanted, new = kwargs.get("logits_to_keep", 0), size(kwargs)[1]
     number = isinstance(wanted, int) and wanted >= 0
-    refuse(
-        [
-            (
-                kwargs.get("labels") is not None,
-                "a loss was asked for, of logits of every token, of which LazyLLM computes the newest token's alone: "
-                "leave out labels, and ask lazyllm.log_likelihood for the likelihood of a text",
-            ),
-            (
-                not number or (wanted > 1 and new > 1),
-                "logits of more than the newest token were asked for, and LazyLLM computes the newest token's alone: "
-                "pass logits_to_keep=1, or ask lazyllm.log_likelihood for those of an answer",
-            ),
-            (
-                number and wanted == 0 and new > 1 and not every_token,
-                "logits of every token were asked for, of which LazyLLM computes the newest token's alone: pass "
-                "logits_to_keep=1, accept that with newest_only=True, or score a text with lazyllm.log_likelihood",
-            ),
-        ]
-    )
+    refuse_if(kwargs.get("labels") is not None, "loss")
+    refuse_if(not number or (wanted > 1 and new > 1), "few_logits")
+    refuse_if(number and wanted == 0 and (new > 1) and (not every_token), "every_logits")
 
 
 def check_flags(kwargs: dict[str, Any], config: PreTrainedConfig) -> None:
     """Raise `LazyLLMError` if a call or a config asks for something of every token in every layer."""
     asked = [name for name in _PER_TOKEN if kwargs.get(name) or getattr(config, name, False)]
-    if asked:
-        raise LazyLLMError(
-            f"{', '.join(asked)}: these are of every token in every layer, and LazyLLM does not compute them: leave "
-            "them out; record_positions=True tells which tokens each layer computes"
-        )
+    refuse_if(asked, "every_layer", asked=", ".join(asked))
 
 
 def check_arguments(kwargs: dict[str, Any], complete: int) -> None:
@@ -137,20 +93,12 @@ def check_arguments(kwargs: dict[str, Any], complete: int) -> None:
 
     The outputs of the first `complete` layers are of all tokens.
     """
-    if kwargs.get("use_cache") is False:
-        raise LazyLLMError("use_cache=False computes everything anew at each step: LazyLLM needs use_cache=True")
+    refuse_if(kwargs.get("use_cache") is False, "no_cache")
     unknown = sorted(name for name, value in kwargs.items() if name not in _KNOWN | _DEEPSTACK and _holds_tensor(value))
-    if unknown:
-        raise LazyLLMError(
-            f"the decoder takes {', '.join(unknown)}, as for images, which LazyLLM does not know how to prune: "
-            "it prunes text"
-        )
+    refuse_if(unknown, "decoder_tensors", unknown=", ".join(unknown))
     features = kwargs.get("deepstack_visual_embeds")
     if features is not None and (deep := len(features)) > complete:
-        raise LazyLLMError(
-            f"the model adds features of images to all tokens after each of its first {deep} layers: prune after layer "
-            f"{deep - 1} or later"
-        )
+        raise refusal("deepstack", deep=deep, deep_=deep - 1)
 
 
 def check_rotary(seen: list[int], new: list[int], switch: int | None, growth: int | None) -> None:
@@ -161,23 +109,15 @@ def check_rotary(seen: list[int], new: list[int], switch: int | None, growth: in
     if switch is None and growth is None:
         return
     totals = [before + count for before, count in zip(seen, new, strict=True)]
-    if growth is not None and len(totals) > 1 and max(totals) > growth:
-        raise LazyLLMError(
-            f"beyond {growth} positions this model's rotary tables depend on the longest sequence of a batch: generate "
-            "one sequence at a time"
-        )
+    refuse_if(growth is not None and len(totals) > 1 and (max(totals) > growth), "longest_rope", growth=growth)
     if switch is None:
         return
-    if any(0 < before <= switch < total for before, total in zip(seen, totals, strict=True)):
-        raise LazyLLMError(
-            f"the generation crosses {switch} positions, where this model's rotary tables change and all of "
-            "its cache with them: use a longer prompt, or fewer new tokens"
-        )
-    if min(totals) <= switch < max(totals):
-        raise LazyLLMError(
-            f"some sequences are longer than {switch} tokens, where this model's rotary tables change, and some are "
-            "not: generate them apart"
-        )
+    refuse_if(
+        any((0 < before <= switch < total for before, total in zip(seen, totals, strict=True))),
+        "crossed_rope",
+        switch=switch,
+    )
+    refuse_if(min(totals) <= switch < max(totals), "mixed_rope", switch=switch)
 
 
 def _holds_tensor(value: Any) -> bool:

@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 import torch
 from torch import nn
 
-from lazyllm.core.errors import LazyLLMError, refuse
+from lazyllm.core.errors import LazyLLMError
 from lazyllm.core.ranking import Selection
 from lazyllm.core.schedule import PruningSchedule
 from lazyllm.core.stats import Stats, only
@@ -19,6 +19,7 @@ from lazyllm.hf.attention_interface import EnabledName, FusedAttention
 from lazyllm.hf.calls import ModelCalls, run_layer
 from lazyllm.hf.generation import ModelSetup
 from lazyllm.hf.patching import Patch
+from lazyllm.hf.refusals import refusal, refuse_if
 from lazyllm.hf.support import check_attention, dissect, rope_growth, rope_switch, windows
 from lazyllm.rankings.plus import Importance
 
@@ -48,19 +49,13 @@ class Session:
         self.schedule = PruningSchedule.of(schedule, len(anatomy.layers))
         self.schedule.check(len(anatomy.layers))
         stages = self.schedule.stages
-        refuse(
-            [
-                (
-                    anatomy.processes is not None and not selection.parallel,
-                    f"the model's heads are split over processes, and {name} does not say that it ranks alike in all "
-                    f"of them: put importance together with self.over_processes, and say `class {name}(..., "
-                    "parallel=True)`",
-                ),
-                (
-                    selection.single_stage and len(stages) != 1,
-                    f"{name} prunes at one stage, not at the {len(stages)} of {self.schedule.spec!r}",
-                ),
-            ]
+        refuse_if(anatomy.processes is not None and (not selection.parallel), "heads_split", name=name)
+        refuse_if(
+            selection.single_stage and len(stages) != 1,
+            "single_stage",
+            name=name,
+            stages=len(stages),
+            schedule=self.schedule.spec,
         )
         self._model = model
         self._anatomy = anatomy
@@ -87,20 +82,8 @@ class Session:
     @property
     def sequences(self) -> list[Stats]:
         """Counts of each sequence of the generation that began last; an output's `past_key_values` have their own."""
-        refuse(
-            [
-                (
-                    self._calls is None,
-                    "nothing has been generated, as this session was never entered: use it as `with lazyllm.enable(...)`,"
-                    " or call start()",
-                ),
-                (
-                    self._calls is not None and not self._calls.sequences,
-                    "nothing has been generated under lazyllm.enable yet, so there are no stats: generate inside "
-                    "`with lazyllm.enable(...)`",
-                ),
-            ]
-        )
+        refuse_if(self._calls is None, "no_stats_session")
+        refuse_if(self._calls is not None and (not self._calls.sequences), "no_stats")
         return self._calls.sequences
 
     def start(self) -> Session:
@@ -113,8 +96,11 @@ class Session:
         check_attention(anatomy.decoder)
         modules = list(model.modules())
         decoder = any(part is anatomy.decoder for part in modules)
-        if not decoder or not any(child is anatomy.layers for child in anatomy.decoder.children()):
-            raise LazyLLMError(f"{type(model).__name__} was taken apart since lazyllm.enable looked at it: call it again")
+        refuse_if(
+            not decoder or not any(child is anatomy.layers for child in anatomy.decoder.children()),
+            "taken_apart",
+            model=type(model).__name__,
+        )
         check_parts(modules)
         config, (selection, *record) = anatomy.decoder.config, self._wanted
         reach = windows(config, len(anatomy.layers))
@@ -136,19 +122,14 @@ class Session:
         Raises:
             LazyLLMError: it never began, or something is still under way in another thread, and gets an error there.
         """
-        if self._calls is None:
-            raise LazyLLMError("this session was never entered: use it as `with lazyllm.enable(...)`, or call start()")
+        refuse_if(self._calls is None, "never_entered")
         if not self._patches:
             return  # ended before
         try:
             under_way = self._calls.under_way.close()
         finally:
             self._restore()
-        if under_way:
-            raise LazyLLMError(
-                f"{' and '.join(under_way)} in another thread had not returned when LazyLLM ended: join threads, and "
-                "read streamers to their end, inside the `with`"
-            )
+        refuse_if(under_way, "under_way", under_way=" and ".join(under_way))
 
     def __enter__(self) -> Session:
         return self.start()
@@ -193,16 +174,16 @@ def _check_selection(selection: object) -> None:
     if isinstance(selection, Selection):
         selection.check()
         return
-    if not isinstance(selection, type) or not issubclass(selection, Selection):
-        raise LazyLLMError(f"selection must be a ranking such as lazyllm.Importance(queries=8), not {selection!r}")
+    refuse_if(
+        not isinstance(selection, type) or not issubclass(selection, Selection), "selection_kind", selection=selection
+    )
     name = f"lazyllm.{selection.__name__}" if selection.__module__.startswith("lazyllm.") else selection.__name__
-    if isabstract(selection):
-        raise LazyLLMError(f"selection={name} is not a whole ranking: give an instance of a subclass with `observe`")
-    raise LazyLLMError(f"selection={name} is a class: give an instance, {name}()")
+    refuse_if(isabstract(selection), "selection_abstract", name=name)
+    raise refusal("selection_class", name=name)
 
 
 def _refuse_batches(*args: Any, **kwargs: Any) -> NoReturn:
-    raise LazyLLMError("continuous batching is not supported: call generate with a batch of prompts")
+    raise refusal("continuous_batching")
 
 
 def _set_attention(config: Any, implementation: str) -> None:

@@ -10,9 +10,9 @@ from torch import nn
 from torch.distributed import ProcessGroup
 from transformers import DynamicCache, GenerationMixin, PreTrainedConfig, PreTrainedModel
 
-from lazyllm.core.errors import LazyLLMError, refuse
 from lazyllm.hf.adapters import check_parts
 from lazyllm.hf.attention_interface import NAME
+from lazyllm.hf.refusals import refuse_if
 
 # Attention that sees every earlier token, or those in a window or chunk of true positions.
 _LAYER_TYPES = {"full_attention", "sliding_attention", "chunked_attention"}
@@ -52,15 +52,8 @@ def dissect(model: nn.Module, newest_only: bool = False) -> Anatomy:
     """
     name = type(model).__name__
     compiled = getattr(model, "_orig_mod", None)
-    refuse(
-        [
-            (isinstance(compiled, PreTrainedModel), _compiled(type(compiled).__name__)),
-            (
-                not isinstance(model, PreTrainedModel),
-                f"{name} is not a Hugging Face model: give lazyllm.enable a transformers PreTrainedModel",
-            ),
-        ]
-    )
+    refuse_if(isinstance(compiled, PreTrainedModel), "compiled", name=type(compiled).__name__)
+    refuse_if(not isinstance(model, PreTrainedModel), "not_transformers", name=name)
     modules = list(model.modules())
     found = [
         (module, child, parts)
@@ -74,41 +67,22 @@ def dissect(model: nn.Module, newest_only: bool = False) -> Anatomy:
         found = [part for part in found if part[0] is model.get_decoder()] or found
     what = "no stack" if not found else f"{len(found)} stacks"
     generates = model.can_generate()
-    refuse(
-        [
-            (
-                getattr(model.config, "is_encoder_decoder", False),
-                f"{name} is an encoder-decoder: LazyLLM prunes decoder-only models, such as Llama or Qwen",
-            ),
-            (
-                generates and not isinstance(model, GenerationMixin),
-                f"{name} does not generate token by token, which LazyLLM is for",
-            ),
-            (
-                len(found) != 1,
-                f"{name} has {what} of decoder layers with attention in every layer: LazyLLM needs a decoder-only "
-                "language model with exactly one",
-            ),
-            (
-                not generates and not any(part[0] is model for part in found),
-                f"{name} gives other outputs than a language model's, of hidden states that LazyLLM does not compute: "
-                "give lazyllm.enable the language model, or the decoder alone with newest_only=True",
-            ),
-            (
-                not generates and not newest_only,
-                f"{name} has no language-modelling head, and its hidden states are of every token: LazyLLM computes "
-                "the newest token's alone, which newest_only=True accepts",
-            ),
-        ]
-    )
+    refuse_if(getattr(model.config, "is_encoder_decoder", False), "encoder_decoder", name=name)
+    refuse_if(generates and not isinstance(model, GenerationMixin), "no_generation", name=name)
+    refuse_if(len(found) != 1, "stacks", name=name, what=what)
+    refuse_if(not generates and not any(part[0] is model for part in found), "other_outputs", name=name)
+    refuse_if(not generates and not newest_only, "no_head", name=name)
     decoder, layers, parts = found[0]
     _refuse_layers(name, decoder, parts)
     check_attention(decoder)
     check_parts(modules)
     whole = any(_is_compiled(part) for part in (model, decoder, *layers))
-    refuse([(whole, _compiled(name))])
+    refuse_if(whole, "compiled", name=name)
     return Anatomy(
-        decoder, layers, _tensor_parallel(name, model, modules), [part for part in modules if "rope_deltas" in vars(part)]
+        decoder,
+        layers,
+        _tensor_parallel(name, model, modules),
+        [part for part in modules if "rope_deltas" in vars(part)],
     )
 
 
@@ -116,20 +90,8 @@ def check_attention(decoder: PreTrainedModel) -> None:
     """Raise `LazyLLMError` if LazyLLM is enabled on a decoder, or cannot be."""
     implementation = decoder.config._attn_implementation
     known = "'sdpa' or 'flash_attention_2'" if decoder._supports_sdpa else "'eager'"
-    refuse(
-        [
-            (
-                implementation == NAME,
-                "LazyLLM is already enabled on this model, or on one with the same config object: leave the first "
-                "`with` before the next",
-            ),
-            (
-                implementation not in _ATTENTION,
-                f"attention implementation {implementation!r} is not supported: load the model with "
-                f"attn_implementation={known}",
-            ),
-        ]
-    )
+    refuse_if(implementation == NAME, "enabled")
+    refuse_if(implementation not in _ATTENTION, "attention_kind", implementation=implementation, known=known)
 
 
 def _layer_parts(stack: nn.ModuleList) -> list[nn.Module]:
@@ -151,49 +113,15 @@ def _refuse_layers(name: str, decoder: PreTrainedModel, parts: list[nn.Module]) 
     known = getattr(config, "attn_logit_softcapping", None) is not None or any(
         part._parameters.get("sinks") is not None for part in parts
     )
-    refuse(
-        [
-            (
-                stateful,
-                f"{name} has {', '.join(stateful)} layers, which carry a state over all tokens in order, and a token "
-                "that comes back later cannot enter it: shorten the prompt before the model instead",
-            ),
-            (
-                kinds,
-                f"{name} has {', '.join(sorted(kinds))} layers, which choose or merge tokens themselves: LazyLLM "
-                "prunes softmax attention over all of them",
-            ),
-            *(
-                (
-                    getattr(config, setting, None),
-                    f"{name} {what} ({setting}), which LazyLLM does not know how to prune",
-                )
-                for setting, what in _BESIDES.items()
-            ),
-            (
-                any(isinstance(part, nn.Conv1d | nn.Conv2d) for part in parts),
-                f"{name} mixes neighbouring tokens by convolution in its layers: pruning would change what they see",
-            ),
-            (
-                any(vars(part).get("rope_type") in _CHANGING for part in parts),
-                f"{name} makes its rotary tables inside its layers, anew as the text grows: a token that is computed "
-                "later would not get those of its time",
-            ),
-            (
-                not getattr(config, "is_causal", True),
-                f"{name} is configured with bidirectional attention: LazyLLM needs causal attention",
-            ),
-            (
-                not getattr(decoder, "_supports_attention_backend", False),
-                f"the attention of {name} does not go through transformers' attention interface: use a model whose "
-                "does, such as Llama or Qwen",
-            ),
-            (
-                not decoder._supports_sdpa and not known,
-                f"the attention of {name} is not plain softmax attention: LazyLLM cannot score it",
-            ),
-        ]
-    )
+    refuse_if(stateful, "stateful", name=name, stateful=", ".join(stateful))
+    refuse_if(kinds, "merging", name=name, kinds=", ".join(sorted(kinds)))
+    refuse_if(any(isinstance(part, nn.Conv1d | nn.Conv2d) for part in parts), "convolution", name=name)
+    refuse_if(any(vars(part).get("rope_type") in _CHANGING for part in parts), "changing_rope", name=name)
+    refuse_if(not getattr(config, "is_causal", True), "bidirectional", name=name)
+    refuse_if(not getattr(decoder, "_supports_attention_backend", False), "no_interface", name=name)
+    refuse_if(not decoder._supports_sdpa and not known, "not_softmax", name=name)
+    for setting, what in _BESIDES.items():
+        refuse_if(getattr(config, setting, None), "besides", name=name, what=what, setting=setting)
 
 
 def _tensor_parallel(name: str, model: PreTrainedModel, modules: list[nn.Module]) -> ProcessGroup | None:
@@ -206,20 +134,16 @@ def _tensor_parallel(name: str, model: PreTrainedModel, modules: list[nn.Module]
         return mesh["tp"].get_group() if mesh.ndim > 1 else mesh.get_group()
     # Parameters that are split over processes know of the mesh of devices.
     parameters = (parameter for part in modules for parameter in part._parameters.values())
-    if set(sizes.values()) != {1} or any(hasattr(parameter, "device_mesh") for parameter in parameters):
-        raise LazyLLMError(
-            f"{name} is split over several processes in a way that LazyLLM does not know: load the whole model with "
-            "DistributedConfig(tp_size=...) alone, or in one process"
-        )
+    refuse_if(
+        set(sizes.values()) != {1} or any(hasattr(parameter, "device_mesh") for parameter in parameters),
+        "split",
+        name=name,
+    )
     return None
 
 
 def _is_compiled(module: nn.Module) -> bool:
     return module._compiled_call_impl is not None or hasattr(module.forward, "_torchdynamo_orig_callable")
-
-
-def _compiled(name: str) -> str:
-    return f"{name} is compiled, which would pass LazyLLM by: load it anew and leave out torch.compile"
 
 
 def runs_on(layer: nn.Module, given: torch.device) -> torch.device | int | str:

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from lazyllm.core.errors import LazyLLMError
+from lazyllm.hf.refusals import refusal
 
 # Seconds that the end of a session waits for calls in other threads, most of which are about to return.
 PATIENCE = 10.0
@@ -26,7 +26,7 @@ class Calls:
         thread = threading.get_ident()
         with self._changed:
             if self._closed or (self._closing and thread not in self._names):
-                raise LazyLLMError("the `with` of lazyllm.enable has ended: generate inside it")
+                raise refusal("ended")
             self._names.setdefault(thread, []).append(name)
         try:
             yield

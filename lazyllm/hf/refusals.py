@@ -1,0 +1,131 @@
+"""What is refused of models, calls and inputs: one table of what is wrong, and what would be right."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lazyllm.core.errors import LazyLLMError
+
+_MESSAGES = {
+    # support.py
+    "compiled": "{name} is compiled, which would pass LazyLLM by: load it anew and leave out torch.compile",
+    # adapters.py
+    "virtual_tokens": "{owner} puts virtual tokens, or their keys and values, before the prompt: leave prompt learning out, or for prompt tuning give the base model inputs_embeds that begin with get_prompt(1)",
+    "virtual_tokens_in_passes": "{model} puts virtual tokens before the tokens of each pass: give the base model, without prompt learning",
+    "adapter_names": "adapter_names for several prompts are not supported: generate the prompts of each apart",
+    "unproved_adapters": "adapters of PEFT's {unknown} are not known to treat each token by itself: merge them into the weights, with merge_and_unload(), or use plain LoRA",
+    "one_scale": "activations are quantised with one scale for all tokens of a pass, so each would depend on which others are pruned: quantise with granularity=PerRow()",
+    # attention_interface.py
+    "mask_outside": "an attention mask was made outside the forward pass of a model under lazyllm.enable: by a cache of fixed size (leave out cache_implementation), or by another model with the same config object (give each its own)",
+    "layer_outside": "a layer was called outside the forward pass of a model under lazyllm.enable, or is that of another model with the same config object: give each model a config of its own",
+    # batch.py
+    "positions": "the position_ids are not {where}, one for each token: LazyLLM takes a text from its first token, without gaps or packed sequences",
+    "position_width": "the position_ids, or the attention mask they are counted from, are for {given} tokens, where the pass has {width}",
+    "late_images": "the attention mask shows tokens that it hid in an earlier pass, of a text with images: keep it as it was",
+    "padding_before": "an earlier pass had padding: pass the attention mask, with that part of it as it was",
+    "own_mask": "an attention mask of its own per query is not supported: LazyLLM is causal",
+    "mask_shape": "the attention mask is of shape {mask}, where the tokens are {total} so far: LazyLLM takes a prompt from its first token, and goes on with the cache of its own output",
+    "hides_computed": "the attention mask hides tokens that an earlier pass has computed: keep it as it was",
+    "hides_between": "the attention mask hides tokens between others, and no position_ids say whether positions count them: give position_ids that count what the mask shows",
+    "hides_all": "the attention mask hides all tokens of sequence {index}: it needs one, such as BOS",
+    "hides_last": "the attention mask hides a sequence's last token of the pass: pad prompts at their left, padding_side='left'",
+    "images_between": "the position_ids begin at {first}, and sequence {index} has come to {before}: other images came in between, so give the conversation's own position_ids",
+    "late_tokens": "the attention mask shows tokens that it hid in an earlier pass: keep it as it was",
+    "empty_chunk": "a chunk holds padding alone: use a larger prefill_chunk_size, or less padding",
+    "per_token": "the {name} are of shape {given}, which is not one for each token",
+    # cache.py
+    "look_into": "LazyLLM's cache holds the keys and values of some tokens in some layers, which nothing else can read or change: methods that compress the cache do not work under lazyllm.enable",
+    "cache_lacks": "LazyLLM's cache {why}",
+    "cache_elsewhere": "this cache belongs to a generation under lazyllm.enable, and to nothing else: go on with it inside the same `with` and on the same model, or start anew without past_key_values",
+    # calls.py
+    "outside_cache": "a {cache} from outside is not supported: LazyLLM keeps a cache of its own, so leave out past_key_values, or give an empty DynamicCache()",
+    "decoder_alone": "the decoder was called by itself, for hidden states of every token: LazyLLM computes the newest token's alone, so call the whole model, or accept that with lazyllm.enable(..., newest_only=True)",
+    "checkpointing": "gradient checkpointing is on and leaves no keys and values: call model.eval() before generating",
+    "layer_replaced": "a decoder layer was replaced inside the `with`: replace layers before it",
+    "attention_set": "the model's attention implementation was set inside the `with`, which leaves LazyLLM out: set it before the `with`",
+    "decoder_not_run": "{model} did not run its {decoder}, the decoder that LazyLLM found in it: this architecture is not supported",
+    "earlier_cache": "this cache is from an earlier generation or of another model: a generation stays within one `with` of lazyllm.enable, from its prompt on",
+    "other_count": "{count} sequences came with the cache of {cache}: a generation goes on with the sequences it began with",
+    "no_position_ids": "{decoder} takes no position_ids, which tell the sequences of a batch from their padding: generate one sequence at a time",
+    # generation.py
+    "gradients": "there are no gradients through decoding steps, whose cache is written in place: take the prompt's",
+    "not_causal": "the attention {of_layer} is not causal: LazyLLM cannot prune it",
+    "sinks": "the attention sinks {of_layer} are not one logit a query head: {unknown}",
+    "attention_tensors": "the attention takes {tensors} besides queries, keys and values: {unknown}",
+    "pass_under_way": "a forward pass with this cache is under way already: each generation has its own",
+    "copy_under_way": "a forward pass with this cache is under way: copy it before or after",
+    "hidden_states": "the decoder layers do not pass one hidden state a token from each to the next: this architecture is not supported",
+    "no_attention": "decoder layer {layer} did not attend through transformers' attention interface and cache: this architecture is not supported",
+    "not_plainly_causal": "the model's attention mask is not plainly causal: LazyLLM cannot prune under it",
+    "training": "the model is in training mode, with dropout: call model.eval() before generating",
+    "attends_twice": "decoder layer {layer} does not attend once, over its own cached keys: this architecture is not supported",
+    "built_mask": "the model builds an attention mask of its own: this architecture is not supported",
+    "broken_pass": "a forward pass with this cache broke off, so it is half-written: start anew",
+    "layers_ran": "the model ran {ran} decoder layers: this is not supported",
+    # images.py
+    "images_see": "the model's attention mask is not plainly causal, as where the tokens of an image see each other: LazyLLM cannot prune under it",
+    # layer_arguments.py
+    "table_entries": "the model's {name} are not one entry per token: this architecture is not supported",
+    "unknown_argument": "the decoder layers take a tensor {name!r} that LazyLLM does not know how to prune: this architecture is not supported",
+    # patching.py
+    "copied": "a {module} cannot be copied or pickled while LazyLLM is enabled on it: do so before or after the `with`",
+    # requests.py
+    "cache_implementation": "cache_implementation={cache!r} is not supported: LazyLLM keeps a cache of its own, so leave it unset",
+    "beams": "beam search ({name}) is not supported: LazyLLM's cache does not branch, so leave it unset, and for several answers use do_sample=True with num_return_sequences",
+    "assisted": "assisted decoding ({name}) is not supported: it needs logits of several tokens at once, and a cache that takes tokens back, so leave it unset",
+    "loss": "a loss was asked for, of logits of every token, of which LazyLLM computes the newest token's alone: leave out labels, and ask lazyllm.log_likelihood for the likelihood of a text",
+    "few_logits": "logits of more than the newest token were asked for, and LazyLLM computes the newest token's alone: pass logits_to_keep=1, or ask lazyllm.log_likelihood for those of an answer",
+    "every_logits": "logits of every token were asked for, of which LazyLLM computes the newest token's alone: pass logits_to_keep=1, accept that with newest_only=True, or score a text with lazyllm.log_likelihood",
+    "no_input": "the model was called without input_ids or inputs_embeds of shape (sequences, tokens)",
+    "no_token": "the pass has no token: a prompt begins with at least one, such as BOS, and a conversation goes on with all its tokens so far and new ones behind them",
+    "every_layer": "{asked}: these are of every token in every layer, and LazyLLM does not compute them: leave them out; record_positions=True tells which tokens each layer computes",
+    "no_cache": "use_cache=False computes everything anew at each step: LazyLLM needs use_cache=True",
+    "decoder_tensors": "the decoder takes {unknown}, as for images, which LazyLLM does not know how to prune: it prunes text",
+    "deepstack": "the model adds features of images to all tokens after each of its first {deep} layers: prune after layer {deep_} or later",
+    "longest_rope": "beyond {growth} positions this model's rotary tables depend on the longest sequence of a batch: generate one sequence at a time",
+    "crossed_rope": "the generation crosses {switch} positions, where this model's rotary tables change and all of its cache with them: use a longer prompt, or fewer new tokens",
+    "mixed_rope": "some sequences are longer than {switch} tokens, where this model's rotary tables change, and some are not: generate them apart",
+    # session.py
+    "selection_class": "selection={name} is a class: give an instance, {name}()",
+    "continuous_batching": "continuous batching is not supported: call generate with a batch of prompts",
+    "heads_split": "the model's heads are split over processes, and {name} does not say that it ranks alike in all of them: put importance together with self.over_processes, and say `class {name}(..., parallel=True)`",
+    "single_stage": "{name} prunes at one stage, not at the {stages} of {schedule!r}",
+    "no_stats_session": "nothing has been generated, as this session was never entered: use it as `with lazyllm.enable(...)`, or call start()",
+    "no_stats": "nothing has been generated under lazyllm.enable yet, so there are no stats: generate inside `with lazyllm.enable(...)`",
+    "selection_kind": "selection must be a ranking such as lazyllm.Importance(queries=8), not {selection!r}",
+    "selection_abstract": "selection={name} is not a whole ranking: give an instance of a subclass with `observe`",
+    "taken_apart": "{model} was taken apart since lazyllm.enable looked at it: call it again",
+    "never_entered": "this session was never entered: use it as `with lazyllm.enable(...)`, or call start()",
+    "under_way": "{under_way} in another thread had not returned when LazyLLM ended: join threads, and read streamers to their end, inside the `with`",
+    # support.py
+    "not_transformers": "{name} is not a Hugging Face model: give lazyllm.enable a transformers PreTrainedModel",
+    "encoder_decoder": "{name} is an encoder-decoder: LazyLLM prunes decoder-only models, such as Llama or Qwen",
+    "no_generation": "{name} does not generate token by token, which LazyLLM is for",
+    "stacks": "{name} has {what} of decoder layers with attention in every layer: LazyLLM needs a decoder-only language model with exactly one",
+    "other_outputs": "{name} gives other outputs than a language model's, of hidden states that LazyLLM does not compute: give lazyllm.enable the language model, or the decoder alone with newest_only=True",
+    "no_head": "{name} has no language-modelling head, and its hidden states are of every token: LazyLLM computes the newest token's alone, which newest_only=True accepts",
+    "enabled": "LazyLLM is already enabled on this model, or on one with the same config object: leave the first `with` before the next",
+    "attention_kind": "attention implementation {implementation!r} is not supported: load the model with attn_implementation={known}",
+    "stateful": "{name} has {stateful} layers, which carry a state over all tokens in order, and a token that comes back later cannot enter it: shorten the prompt before the model instead",
+    "merging": "{name} has {kinds} layers, which choose or merge tokens themselves: LazyLLM prunes softmax attention over all of them",
+    "convolution": "{name} mixes neighbouring tokens by convolution in its layers: pruning would change what they see",
+    "changing_rope": "{name} makes its rotary tables inside its layers, anew as the text grows: a token that is computed later would not get those of its time",
+    "bidirectional": "{name} is configured with bidirectional attention: LazyLLM needs causal attention",
+    "no_interface": "the attention of {name} does not go through transformers' attention interface: use a model whose does, such as Llama or Qwen",
+    "not_softmax": "the attention of {name} is not plain softmax attention: LazyLLM cannot score it",
+    "besides": "{name} {what} ({setting}), which LazyLLM does not know how to prune",
+    "split": "{name} is split over several processes in a way that LazyLLM does not know: load the whole model with DistributedConfig(tp_size=...) alone, or in one process",
+    # threads.py
+    "ended": "the `with` of lazyllm.enable has ended: generate inside it",
+}
+
+
+def refusal(what: str, **values: Any) -> LazyLLMError:
+    """The error for a row of the table, with its blanks filled."""
+    return LazyLLMError(_MESSAGES[what].format(**values))
+
+
+def refuse_if(wrong: object, what: str, **values: Any) -> None:
+    """Raise `LazyLLMError` with a row of the table if something is wrong."""
+    if wrong:
+        raise refusal(what, **values)
