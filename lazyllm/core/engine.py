@@ -384,7 +384,7 @@ class Engine:
         following.present.view(-1).index_fill_(0, slots if owners is None else slots + owners * width, True)
 
     def _gather(self, stored: torch.Tensor) -> torch.Tensor:
-        """Those of the active tokens, (count, heads, most, width), of all keys or values, (count, heads, room, width)."""
+        """The active tokens' keys or values, (count, heads, most, width), of all, (count, heads, room, width)."""
         count, heads, room, width = stored.shape
         if (heads, room) not in self._index:
             begins = torch.arange(0, count * heads * room, room).view(count, heads, 1)

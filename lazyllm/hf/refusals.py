@@ -120,12 +120,12 @@ _MESSAGES = {
 }
 
 
-def refusal(what: str, **values: Any) -> LazyLLMError:
+def refusal(what: str, /, **values: Any) -> LazyLLMError:
     """The error for a row of the table, with its blanks filled."""
     return LazyLLMError(_MESSAGES[what].format(**values))
 
 
-def refuse_if(wrong: object, what: str, **values: Any) -> None:
+def refuse_if(wrong: object, what: str, /, **values: Any) -> None:
     """Raise `LazyLLMError` with a row of the table if something is wrong."""
     if wrong:
         raise refusal(what, **values)

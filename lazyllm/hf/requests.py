@@ -44,11 +44,11 @@ def check_ways(given: dict[str, Any], defaults: GenerationConfig) -> Way:
         return given[name] if name in given else getattr(defaults, name, None) if config is None else config
 
     cache = setting("cache_implementation")
-    refuse_if(cache not in _OWN_CACHE, "cache_implementation", cache=cache)
     for name in _BEAMS:
         refuse_if(setting(name) not in (None, 1), "beams", name=name)
     for name in _ASSISTED:
         refuse_if(setting(name), "assisted", name=name)
+    refuse_if(cache not in _OWN_CACHE, "cache_implementation", cache=cache)
     guided = setting("guidance_scale") not in (None, 1)
     if setting("prefill_chunk_size") is None:
         return Way(0, guided)
