@@ -4,15 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 
-from lazyllm.errors import LazyLLMError
-from lazyllm.schedule import PruningSchedule
-
-if TYPE_CHECKING:
-    from lazyllm.stats import Stats
+from lazyllm import LazyLLMError, PruningSchedule, Stats
 
 
 @dataclass(frozen=True)
