@@ -59,6 +59,11 @@ class Session:
         self._passes: Passes | None = None
 
     @property
+    def layers(self) -> nn.ModuleList:
+        """The model's decoder layers."""
+        return self._anatomy.layers
+
+    @property
     def stats(self) -> Stats:
         """Counts of the generation that began last, of one sequence; `past_key_values.stats` of an output are its own.
 

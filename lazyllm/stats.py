@@ -12,7 +12,7 @@ from lazyllm.schedule import PruningSchedule
 from lazyllm.tokens import TokenCache
 
 if TYPE_CHECKING:
-    from lazyllm.token_map.page import Page
+    from lazybench.token_map.page import Page
 
 
 class Stats:
@@ -111,8 +111,8 @@ class Stats:
         Raises:
             LazyLLMError: it was not generated with `record_positions=True`, nothing was pruned, or the ids do not fit.
         """
-        from lazyllm.token_map.page import page
-        from lazyllm.token_map.reach import Reach
+        from lazybench.token_map.page import page
+        from lazybench.token_map.reach import Reach
 
         return page([Reach.of(self, ids, title)], tokenizer)
 
