@@ -214,6 +214,7 @@ class SpeedConfig:
         output: CSV file to write, with a plot of TTFT next to it; None writes none.
         memory: CSV file to write memory by step and layer to, of the longest prompt; None writes none.
         profile: text file to write tables of operations to, of the longest prompt; None writes none.
+        host: print the host's time of a decode step instead, on a small model of its own, whatever else is set.
     """
 
     model: ModelConfig = MISSING
@@ -227,6 +228,7 @@ class SpeedConfig:
     output: str | None = None
     memory: str | None = None
     profile: str | None = None
+    host: bool = False
 
     def __post_init__(self) -> None:
         if not self.lengths:

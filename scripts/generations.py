@@ -10,7 +10,6 @@ import itertools
 import json
 import random
 import sys
-from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 
@@ -34,11 +33,8 @@ from lazybench.run import timing
 from lazybench.run.sources import Sources
 from lazybench.run.timing import UNMODIFIED, Pass, timed
 from lazybench.speed.measures import STEPS
-from lazyllm import Importance, LazyLLMError, PruningSchedule, few_rows
+from lazyllm import Importance, LazyLLMError, PruningSchedule
 
-# What LazyLLM is compared with, by the beginning of its columns: the unmodified model, and the same with the engine's
-# way to compute few rows, which is no merit of pruning.
-BASES = {"unmodified_": "", "same_linear_": ", same linear layers"}
 CPU_SHARE = 0.9  # a pass that got less of wall time x threads was disturbed
 TIMES = {"ttft_s": "TTFT", "decode_step_s": "decode step", "generation_s": "whole answer"}
 
@@ -125,31 +121,23 @@ def kls(harm: Harm, candidates: list[Candidate], record: Record) -> list[dict[st
 def times(
     model: PreTrainedModel, candidates: list[Candidate], prompt: Prompt, tokens: int, turn: int
 ) -> list[dict[str, object]]:
-    """Times of each candidate and of what it is compared with, all in a random order, a row a candidate."""
+    """Times of each candidate and of the unmodified model, all in a random order, a row a candidate."""
     decode = Decoder(model, tokens)
-
-    def unmodified(same_linear: bool) -> Pass:
-        with few_rows.fast(model) if same_linear else nullcontext():
-            return timed(UNMODIFIED, prompt, decode, 0)
-
-    takes = {base: partial(unmodified, base == "same_linear_") for base in BASES}
-    for candidate in candidates:
-        takes[candidate.name] = partial(timed, candidate.method, prompt, decode, 0)
-    order = list(takes)
+    methods = {UNMODIFIED.name: UNMODIFIED} | {candidate.name: candidate.method for candidate in candidates}
+    order = list(methods)
     random.Random(turn).shuffle(order)
-    passes = {name: timing.undisturbed(takes[name], model.device, CPU_SHARE) for name in order}
+    passes = {
+        name: timing.undisturbed(partial(timed, methods[name], prompt, decode, 0), model.device, CPU_SHARE)
+        for name in order
+    }
     rows = []
     for candidate in candidates:
-        compared = {"": candidate.name} | {base: base for base in BASES}
-        columns = {
-            before + column: value
-            for before, name in compared.items()
-            for column, value in seconds(passes[name]).items()
-        }
-        kept = passes[candidate.name].output.stats.kv_bytes[0]
+        own, unmodified = passes[candidate.name], passes[UNMODIFIED.name]
+        columns = seconds(own) | {f"unmodified_{column}": value for column, value in seconds(unmodified).items()}
+        kept = own.output.stats.kv_bytes[0]
         # What is stored after prefilling over what the first layer, before which nothing is pruned, takes in every one.
         prompt_kv = float(kept.sum() / (kept[0] * len(kept)))
-        disturbed = any(passes[name].disturbed for name in compared.values())
+        disturbed = own.disturbed or unmodified.disturbed
         rows.append({**candidate.columns, **columns, "prompt_kv": prompt_kv, "disturbed": int(disturbed)})
     return rows
 
@@ -185,14 +173,10 @@ def table(measured: pd.DataFrame) -> pd.DataFrame:
 
 
 def speedups() -> list[Measure]:
-    """What times show: speedups over what LazyLLM is compared with, and the share of the prompt's keys and values."""
+    """What times show: speedups over the unmodified model, and the share of the prompt's keys and values."""
     steps = {f"steps_from_{first}_s": f"steps from {first}" for first, _ in STEPS}
     return [
-        *(
-            Measure(base + column, what + title, base + column, column)
-            for base, title in BASES.items()
-            for column, what in (TIMES | steps).items()
-        ),
+        *(Measure(column, what, f"unmodified_{column}", column) for column, what in (TIMES | steps).items()),
         Measure("prompt_kv", "prompt KV", "prompt_kv"),
     ]
 

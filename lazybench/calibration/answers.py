@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import pandas as pd
 
 from lazybench.calibration.harm import Candidate
+from lazybench.methods.base import answer
 from lazybench.model.decoding import Decoder, read
 from lazybench.model.prompts import Prompt
 from lazybench.report.averages import Measure, average
@@ -28,7 +29,7 @@ def score(prompt: Prompt, decode: Decoder, candidate: Candidate | None) -> float
     else:
         method = candidate.method
         method.prepare(decode.model)
-        tokens = method.generate(prompt, decode, seed=0).tokens
+        tokens = answer(method, prompt, decode, seed=0).tokens
     record = prompt.record
     return scoring.score(prompt.builder.facts, read(tokens, prompt), record.answers, record.all_classes)
 

@@ -17,7 +17,7 @@ from transformers import PreTrainedModel
 
 import lazyllm
 from lazybench.model.decoding import synchronize
-from lazyllm import PruningSchedule, few_rows
+from lazyllm import PruningSchedule
 
 # Token counts to time, as parts of the longest prompt, and rows of a decode step: the newest token and revived ones.
 _PARTS = (1, 0.75, 0.5, 0.375, 0.25, 0.125, 0.0625)
@@ -148,7 +148,7 @@ def measure(model: PreTrainedModel, ids: torch.Tensor) -> dict[str, dict[int, fl
         seconds, _ = _timed(model, pieces[0], cache)
         if round_:
             taken[UNMODIFIED_STEP][1].append(seconds)
-        with lazyllm.enable(model, ()), few_rows.fast(model):
+        with lazyllm.enable(model, ()):
             _, cache = _timed(model, start, None)
             for count, piece in zip(rows, pieces, strict=True):
                 seconds, cache = _timed(model, piece, cache)

@@ -17,7 +17,7 @@ from omegaconf.errors import OmegaConfBaseException
 from lazybench.cli import users_fault
 from lazybench.cli.messages import explain
 from lazybench.errors import LazyBenchError, one_line
-from lazyllm.errors import LazyLLMError
+from lazyllm import LazyLLMError
 
 # What bad input raises; anything else is a fault of ours and shows its traceback.
 KNOWN = (LazyBenchError, LazyLLMError, HydraException, OmegaConfBaseException, OSError)

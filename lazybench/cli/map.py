@@ -22,8 +22,8 @@ from lazybench.model.prompts import Prompt, PromptBuilder
 from lazybench.report.labels import METHOD_DEFAULTS, model_title, setting_of, title_of
 from lazybench.run.sources import Sources
 from lazybench.store.writing import check_writable, replace, writing
-from lazyllm.token_map.page import page
-from lazyllm.token_map.reach import Reach
+from lazybench.token_map.page import page
+from lazybench.token_map.reach import Reach
 
 _TEXT = "text"
 _NEW_TOKENS = 64

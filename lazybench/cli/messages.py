@@ -16,7 +16,7 @@ from lazybench.cli.precheck import one_or_several
 from lazybench.data.facts import load_facts, task_choices
 from lazybench.errors import LazyBenchError, causes_of, first_line, suggest
 from lazybench.model.instance import which_setting
-from lazyllm.errors import LazyLLMError
+from lazyllm import LazyLLMError
 
 # Which extra brings a launcher of Hydra's.
 _EXTRAS = {"joblib": "joblib", "submitit_local": "submitit", "submitit_slurm": "submitit", "ray": "ray"}

@@ -13,7 +13,7 @@ from typing import Any
 import lazyllm
 from lazybench.errors import LazyBenchError, causes_of
 from lazybench.model.instance import NotMade
-from lazyllm.errors import LazyLLMError
+from lazyllm import LazyLLMError
 
 _OURS = {"lazybench", "lazyllm"}
 _LIBRARIES = [Path(sysconfig.get_path(name)) for name in ("stdlib", "purelib", "platlib")]

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, fields, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from transformers import PreTrainedModel
@@ -13,7 +14,6 @@ from lazybench.errors import LazyBenchError
 from lazybench.model.decoding import Decoder
 from lazybench.model.prompts import Prompt
 from lazyllm import Stats
-from lazyllm.selection import described
 
 
 @dataclass(frozen=True)
@@ -34,18 +34,20 @@ class Output:
 
 
 def answer(method: Method, prompt: Prompt, decode: Decoder, seed: int) -> Output:
-    """What `method.generate` makes of a prompt, held to its contract; the clock starts here.
+    """What `method.generate` makes of a prompt within its session, held to its contract; the clock starts here.
 
     Raises:
         LazyBenchError: it breaks the contract.
     """
     given = prompt.ids.clone()
-    decode.start()
-    output = method.generate(prompt, decode, seed)
+    with method.session(prompt, decode) as decode.session:
+        decode.start()
+        output = method.generate(prompt, decode, seed)
+    decode.session = None  # it may keep tensors alive
     if not torch.equal(prompt.ids, given):
         wrong = "changed prompt.ids in place, which other passes need as they were: make a new tensor"
     elif not isinstance(output, Output):
-        wrong = f"returned {described(output)}: return lazybench.methods.Output(tokens, prompt_computed)"
+        wrong = f"returned a {type(output).__name__}: return lazybench.methods.Output(tokens, prompt_computed)"
     elif decode.answer is None:
         wrong = "did not call decode, which generates the answer and takes its times"
     elif output.tokens != decode.answer:
@@ -66,7 +68,8 @@ class Method(ABC):
     """A way to prune prompts: a small dataclass whose fields are its settings.
 
     Everything in `generate` is timed, from the tokenised prompt to the last token. It calls `decode` once, on
-    whatever it makes of the prompt.
+    whatever it makes of the prompt. What switches the model over to the method, and does nothing to the prompt, is
+    its `session`, which is not timed.
 
     Attributes:
         name: its name in run folders, and in tables if it has no label.
@@ -106,6 +109,10 @@ class Method(ABC):
     def prepare(self, model: PreTrainedModel) -> None:
         """Get ready for `model`, untimed, before anything is written; a `LazyBenchError` refuses it."""
         self.check(model)
+
+    def session(self, prompt: Prompt, decode: Decoder) -> AbstractContextManager[Any]:
+        """What is entered before the clock starts and left behind the last token; `decode.session` is what it gives."""
+        return nullcontext()
 
     def pruning(self, share: float) -> Method:
         """The same method where it prunes such a share of the prompt's tokens in the end, 0 to 1: for `match`.

@@ -16,7 +16,7 @@ from lazybench.methods.base import Method, Output
 from lazybench.methods.lazyllm import LazyLLM
 from lazybench.model.decoding import Decoder
 from lazybench.model.prompts import Prompt
-from lazyllm import PruningSchedule
+from lazyllm import PruningSchedule, Session
 
 _FOLD = {"schedule", "importance", "records"}
 
@@ -73,9 +73,12 @@ class Calibrated(Method):
         for method in self._methods:
             method.check(model)
 
-    def generate(self, prompt: Prompt, decode: Decoder, seed: int) -> Output:
+    def session(self, prompt: Prompt, decode: Decoder) -> Session:
         of = next((place for place, seen in enumerate(self._seen) if prompt.record.hash not in seen), 0)
-        return self._methods[of].generate(prompt, decode, seed)
+        return self._methods[of].session(prompt, decode)
+
+    def generate(self, prompt: Prompt, decode: Decoder, seed: int) -> Output:
+        return self._methods[0].generate(prompt, decode, seed)  # of either fold: its session is what prunes
 
     def pruning_schedule(self, num_layers: int) -> PruningSchedule:
         """The first fold's schedule on a model of `num_layers` decoder layers."""

@@ -10,7 +10,7 @@ from transformers import PreTrainedModel
 
 import lazyllm
 from lazybench.errors import LazyBenchError
-from lazyllm.errors import LazyLLMError
+from lazyllm import LazyLLMError
 
 
 @contextmanager

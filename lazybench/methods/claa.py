@@ -39,18 +39,18 @@ class CLAA(FastKV):
 
     @property
     def selection(self) -> lazyllm.FrozenSelection:
-        return LayersSelection(self.window, self.pooling, self.layers)
+        return LayersSelection(self.window, self.pooling, self.layer, self.layers)
 
 
 @dataclass
 class LayersSelection(WindowSelection, checked=False):
-    """By the window's normalised attention in the last `layers` layers, the largest of any head and layer."""
+    """By the window's normalised attention in the last `layers` layers up to `last`, the largest of any head."""
 
+    last: int
     layers: int
 
     def wants(self, layer: int) -> bool:
-        segment = self.cache.segment_of[layer]
-        return self.cache.prefilling and segment.stage is not None and layer > segment.layers[-1] - self.layers
+        return self.last - self.layers < layer <= self.last and super().wants(self.last)
 
     def observe(
         self, layer: int, query: torch.Tensor, key: torch.Tensor, scaling: float, softcap: float | None
@@ -59,6 +59,6 @@ class LayersSelection(WindowSelection, checked=False):
         centred = scores - scores.mean(dim=-1, keepdim=True)
         deviation = centred.square().mean(dim=-1, keepdim=True).sqrt()
         largest = (centred / (deviation + _TINY)).amax(dim=0)
-        if layer > max(0, self.cache.segment_of[layer].layers[-1] - self.layers + 1):
+        if layer > max(0, self.last - self.layers + 1):
             largest = torch.maximum(self.importance.to(largest.device), largest)
         self.importance = largest

@@ -57,7 +57,7 @@ class WindowSelection(lazyllm.FrozenSelection, checked=False):
         self, layer: int, query: torch.Tensor, key: torch.Tensor, scaling: float, softcap: float | None
     ) -> torch.Tensor:
         """The window's pooled attention on the tokens before it, (kv_heads, heads of a group, tokens)."""
-        tokens = key.shape[2]
+        self.tokens = tokens = key.shape[2]
         groups = query.shape[1] // key.shape[1]
         if tokens == 1:
             return key.new_empty(key.shape[1], groups, 0)
@@ -69,6 +69,6 @@ class WindowSelection(lazyllm.FrozenSelection, checked=False):
 
     def choose(self, count: int) -> torch.Tensor:
         earlier = self.importance.shape[0]
-        recent = torch.arange(earlier, self.cache.total, device=self.importance.device)[-count:]
+        recent = torch.arange(earlier, self.tokens, device=self.importance.device)[-count:]
         chosen = self.importance.sort(descending=True, stable=True).indices[: count - recent.shape[0]]
         return torch.cat([chosen.sort().values, recent])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -43,20 +44,24 @@ class GemFilter(Method):
         check_depth("method.layer", self._schedule, model)
         lazyllm.enable(model, self._schedule, selection=FilterSelection())  # refuses what it could not prune
 
+    def session(self, prompt: Prompt, decode: Decoder) -> AbstractContextManager[lazyllm.Session]:
+        # Not entered yet: the model is to answer as it is.
+        return nullcontext(lazyllm.enable(decode.model, self._schedule, selection=FilterSelection()))
+
     def generate(self, prompt: Prompt, decode: Decoder, seed: int) -> Output:
         if self.keep == 1:
             return Output(decode(prompt.ids), prompt_computed=1.0)
-        scores = self._scores(decode.model, prompt.ids)
+        scores = self._scores(decode, prompt.ids)
         count = self._schedule.stages[0].kept(scores.shape[0])
         kept = pooled(scores[None], self.pooling)[0].sort(descending=True, stable=True).indices[:count].sort().values
         computed = (self.layer + 1) / decode.model.config.num_hidden_layers + count / scores.shape[0]
         return Output(decode(prompt.ids[:, kept.to(prompt.ids.device)]), prompt_computed=computed)
 
     @torch.no_grad()
-    def _scores(self, model: PreTrainedModel, ids: torch.Tensor) -> torch.Tensor:
+    def _scores(self, decode: Decoder, ids: torch.Tensor) -> torch.Tensor:
         try:
-            with lazyllm.enable(model, self._schedule, selection=FilterSelection()):
-                model(ids.to(model.device), logits_to_keep=1)
+            with decode.session:
+                decode.model(ids.to(decode.model.device), logits_to_keep=1)
         except Scored as scored:
             return scored.args[0]
         raise AssertionError("the filter layer was not reached")

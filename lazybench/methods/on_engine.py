@@ -13,7 +13,6 @@ from lazybench.methods.base import Method, Output
 from lazybench.methods.checks import check_depth, naming
 from lazybench.model.decoding import Decoder
 from lazybench.model.prompts import Prompt
-from lazyllm import few_rows
 
 _DEEP = 1000  # layers; deep enough to read any schedule before the model's depth is known
 
@@ -42,26 +41,18 @@ class OnEngine(Method):
 
     @property
     def keep_1(self) -> Method:
-        return _NothingPruned("keep_1")
+        return OnEngine("keep_1")
 
     def check(self, model: PreTrainedModel) -> None:
         check_depth(self._set_by, self.schedule, model)
         lazyllm.enable(model, self.schedule, selection=self.selection)  # refuses what it could not prune
 
-    def generate(self, prompt: Prompt, decode: Decoder, seed: int) -> Output:
-        with lazyllm.enable(
-            decode.model, self.schedule, selection=self.selection, record_positions=decode.tracing
-        ) as lazy:
-            tokens = decode(prompt.ids)
-        return Output(tokens, lazy.stats.prompt_computed, lazy.stats)
-
-
-class _NothingPruned(OnEngine):
-    """The engine with nothing pruned, its linear layers of few rows computed as where something is."""
+    def session(self, prompt: Prompt, decode: Decoder) -> lazyllm.Session:
+        return lazyllm.enable(decode.model, self.schedule, selection=self.selection, record_positions=decode.tracing)
 
     def generate(self, prompt: Prompt, decode: Decoder, seed: int) -> Output:
-        with few_rows.fast(decode.model):
-            return super().generate(prompt, decode, seed)
+        tokens, stats = decode(prompt.ids), decode.session.stats
+        return Output(tokens, stats.prompt_computed, stats)
 
 
 def _text(schedule: object) -> str:

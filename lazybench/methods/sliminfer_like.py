@@ -9,7 +9,6 @@ import torch
 import lazyllm
 from lazybench.methods.checks import check_count
 from lazybench.methods.staged import Staged
-from lazyllm.tokens import TokenCache
 
 
 @dataclass
@@ -53,13 +52,12 @@ class BlockSelection(lazyllm.Selection, checked=False):
     window: int
     revives = False
 
-    def copy_for(self, cache: TokenCache) -> lazyllm.Selection:
-        own = super().copy_for(cache)
-        own._kept = {}  # by layer: the positions of the prompt that go on behind it
-        return own
+    def __post_init__(self) -> None:
+        # By layer: how many tokens of the prompt were active in it, and the positions of those that go on behind it.
+        self._kept: dict[int, tuple[int, torch.Tensor]] = {}
 
     def wants(self, layer: int) -> bool:
-        return self.cache.prefilling and super().wants(layer)
+        return layer not in self._kept and super().wants(layer)
 
     def observe(
         self, layer: int, query: torch.Tensor, key: torch.Tensor, scaling: float, softcap: float | None
@@ -70,11 +68,11 @@ class BlockSelection(lazyllm.Selection, checked=False):
         self.importance = attention.mean(dim=(1, 2, 3))[0]
 
     def survivors(self, layer: int, count: int) -> torch.Tensor:
-        if self.cache.prefilling:
-            self._kept[layer] = self._choose(self.active(layer), count)
-            return self._kept[layer]
-        kept = self._kept[layer]
-        return torch.cat([kept, torch.arange(self.cache.prompt_length, self.cache.total, device=kept.device)])
+        active = self.active(layer)
+        if layer not in self._kept:
+            self._kept[layer] = active.shape[0], self._choose(active, count)
+        prompt, kept = self._kept[layer]
+        return torch.cat([kept, active[prompt:]])
 
     def _choose(self, active: torch.Tensor, count: int) -> torch.Tensor:
         """The active positions, sorted, of the blocks that go on."""

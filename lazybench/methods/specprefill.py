@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import math
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -17,7 +20,6 @@ from lazybench.methods.second_model import load_second
 from lazybench.model.decoding import Decoder, check_takes_positions, stop_ids
 from lazybench.model.positions import positions
 from lazybench.model.prompts import Prompt
-from lazyllm.tokens import TokenCache
 
 
 @dataclass
@@ -76,27 +78,35 @@ class SpecPrefill(Method):
             self._draft = load_second("draft", self.draft, model)
             lazyllm.enable(self._draft[0], ())
 
+    def session(self, prompt: Prompt, decode: Decoder) -> AbstractContextManager[tuple[LookAhead, lazyllm.Session]]:
+        watch = LookAhead(self.pooling, prompt.ids.shape[1])
+        # Not entered yet: where the model is its own draft, it is to answer as it is.
+        return nullcontext((watch, lazyllm.enable(self._drafting(decode), (), selection=watch)))
+
     def generate(self, prompt: Prompt, decode: Decoder, seed: int) -> Output:
         tokens = prompt.ids.shape[1]
         chunks = math.ceil(tokens / self.chunk)
         count = math.ceil(self.keep * chunks - 1e-9)
         if count == chunks:
             return Output(decode(prompt.ids), prompt_computed=1.0)
-        kept = self._best(self._importance(prompt, decode.model), count)
+        kept = self._best(self._importance(prompt, decode), count)
         computed = len(kept) / tokens + (self._draft is None)
         return Output(decode(prompt.ids[:, kept], positions=kept[None]), prompt_computed=computed)
 
-    def _importance(self, prompt: Prompt, model: PreTrainedModel) -> torch.Tensor:
+    def _drafting(self, decode: Decoder) -> PreTrainedModel:
+        return decode.model if self._draft is None else self._draft[0]
+
+    def _importance(self, prompt: Prompt, decode: Decoder) -> torch.Tensor:
         """Importance of each token of the prompt, (tokens,), on the CPU."""
         if self._draft is not None:
             self._check_vocabulary(prompt.builder.tokenizer)
-            model = self._draft[0]
+        model = self._drafting(decode)
         holds, needed = positions(model), prompt.ids.shape[1] + self.look_ahead
         if holds is not None and needed > holds:
             raise RecordFailure(f"{needed} tokens of prompt and look-ahead are more than the draft's {holds}")
-        stops, watch = stop_ids(model.generation_config.eos_token_id), LookAhead(self.pooling)
+        stops, (watch, watching) = stop_ids(model.generation_config.eos_token_id), decode.session
         ids, cache = prompt.ids.to(model.device), None
-        with torch.no_grad(), lazyllm.enable(model, (), selection=watch):
+        with torch.no_grad(), watching:
             for _ in range(self.look_ahead):
                 output = model(ids, past_key_values=cache, use_cache=True, logits_to_keep=1)
                 ids, cache = output.logits[:, -1].argmax(dim=-1, keepdim=True), output.past_key_values
@@ -126,18 +136,17 @@ class LookAhead(lazyllm.Selection, checked=False):
 
     Attributes:
         pooling: neighbours in an average.
+        tokens: tokens of the prompt.
         largest: of each pass so far the newest token's pooled attention on each prompt token, the largest over layers
             and heads, (tokens,).
     """
 
-    def __init__(self, pooling: int) -> None:
-        self.pooling = pooling
+    def __init__(self, pooling: int, tokens: int) -> None:
+        self.pooling, self.tokens = pooling, tokens
         self.largest: list[torch.Tensor] = []
 
-    def copy_for(self, cache: TokenCache) -> lazyllm.Selection:
-        own = super().copy_for(cache)
-        own.largest = self.largest  # what it saw is asked of the original
-        return own
+    def __deepcopy__(self, memo: dict[int, Any]) -> LookAhead:
+        return copy.copy(self)  # a generation works on a deep copy, and what it saw is asked of the original
 
     def wants(self, layer: int) -> bool:
         return True
@@ -145,7 +154,7 @@ class LookAhead(lazyllm.Selection, checked=False):
     def observe(
         self, layer: int, query: torch.Tensor, key: torch.Tensor, scaling: float, softcap: float | None
     ) -> None:
-        prompt = key[:, :, : self.cache.prompt_length]
+        prompt = key[:, :, : self.tokens]
         attention = lazyllm.attention_on(prompt, query[:, :, -1:], None, scaling, softcap, self.sinks)
         largest = pooled(attention.flatten(0, 3), self.pooling).amax(dim=0)
         if layer == 0:

@@ -6,6 +6,7 @@ import inspect
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from transformers import Cache, LogitsProcessor, LogitsProcessorList, PreTrainedModel
@@ -14,7 +15,6 @@ from transformers.generation.streamers import BaseStreamer
 from lazybench.errors import LazyBenchError, RecordFailure
 from lazybench.model.positions import positions as positions_of
 from lazybench.model.prompts import Prompt
-from lazyllm.selection import described
 
 
 class Clock(BaseStreamer):
@@ -102,6 +102,7 @@ class Decoder:
         clock: notes the time of each token.
         logits: in a tracing pass those of each new token, (new tokens, vocabulary), float32, on the CPU.
         answer: what it returned since `start`; None before the first call.
+        session: what the method's own session gave, entered before `start`.
     """
 
     model: PreTrainedModel
@@ -113,6 +114,7 @@ class Decoder:
     clock: Clock = field(init=False)
     logits: torch.Tensor | None = field(init=False, default=None)
     answer: list[int] | None = field(init=False, default=None)
+    session: Any = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         self.clock = Clock(self.model.device)
@@ -146,7 +148,7 @@ class Decoder:
         if self.answer is not None:
             raise LazyBenchError("decode was called twice in one answer: the clock takes the time of one generation")
         if not isinstance(ids, torch.Tensor) or ids.dtype != torch.int64 or ids.ndim != 2 or ids.shape[0] != 1:
-            raise LazyBenchError(f"decode was given {described(ids)}: it takes token ids, int64 (1, tokens)")
+            raise LazyBenchError(f"decode was given {_described(ids)}: it takes token ids, int64 (1, tokens)")
         self.check(ids)
         given = {} if positions is None else {"position_ids": self._checked(positions, ids).to(self.model.device)}
         given |= {} if cache is None else {"past_key_values": cache}
@@ -190,13 +192,19 @@ class Decoder:
     def _checked(self, positions: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
         if not isinstance(positions, torch.Tensor) or positions.dtype != torch.int64 or positions.shape != ids.shape:
             raise LazyBenchError(
-                f"decode was given {described(positions)} as positions: it takes one a token, int64 {tuple(ids.shape)}"
+                f"decode was given {_described(positions)} as positions: it takes one a token, int64 {tuple(ids.shape)}"
             )
         if int(positions[0, 0]) < 0 or not bool((positions.diff() > 0).all()):
             raise LazyBenchError("decode was given positions that do not rise from 0 or more")
         check_takes_positions(self.model)
         self._check_room(int(positions[0, -1]) + 1)
         return positions
+
+
+def _described(value: object) -> str:
+    if not isinstance(value, torch.Tensor):
+        return f"a {type(value).__name__}"
+    return f"a tensor of {value.dtype} and shape {tuple(value.shape)}"
 
 
 def check_takes_positions(model: PreTrainedModel) -> None:

@@ -11,7 +11,7 @@ from hydra.errors import InstantiationException
 from hydra.utils import get_object, instantiate
 
 from lazybench.errors import LazyBenchError, causes_of, suggest
-from lazyllm.errors import LazyLLMError
+from lazyllm import LazyLLMError
 
 
 class NotMade(LazyBenchError):

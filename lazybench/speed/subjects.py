@@ -9,13 +9,13 @@ from functools import cached_property, partial
 from torch import nn
 from transformers.utils import is_flash_attn_2_available
 
+import lazyllm
 from lazybench.methods.base import Method
 from lazybench.model.decoding import Decoder
 from lazybench.model.prompts import Prompt
 from lazybench.run.timing import UNMODIFIED, Pass, timed, undisturbed
 from lazybench.speed.memory import Memory, measure
-from lazyllm.anatomy import dissect
-from lazyllm.errors import LazyLLMError
+from lazyllm import LazyLLMError
 
 # Memory peaks in prefilling; these show what decoding holds on top, before the caches grow.
 MEMORY_TOKENS = 16
@@ -88,7 +88,7 @@ class Subjects:
     def layers(self) -> Sequence[nn.Module]:
         """The model's decoder layers; none of a model in which they are not known."""
         try:
-            return list(dissect(self.decode.model).layers)
+            return list(lazyllm.enable(self.decode.model, ()).layers)
         except LazyLLMError:  # other methods run on it all the same
             return []
 

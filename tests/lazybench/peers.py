@@ -11,7 +11,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from lazybench.config import ModelConfig
 from lazybench.data.facts import DatasetFacts
 from lazybench.data.record import Record
-from lazybench.methods.base import Method, Output
+from lazybench.methods import Method, Output, base
 from lazybench.model.decoding import Decoder
 from lazybench.model.prompts import Prompt, PromptBuilder
 
@@ -70,7 +70,7 @@ def generated(method: Method, seed: int, length: int, new_tokens: int = 3) -> tu
     model, ids = build(seed), random_ids(seed, length)
     method.prepare(model)
     watched = Watched(Decoder(model, max_new_tokens=new_tokens, tracing=True))
-    return method.generate(prompt_of(ids), watched, 0), watched, ids
+    return base.answer(method, prompt_of(ids), watched, 0), watched, ids
 
 
 def answer(method: Method, seed: int, length: int) -> tuple[Output, list[torch.Tensor], torch.Tensor]:

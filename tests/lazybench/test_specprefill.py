@@ -13,6 +13,7 @@ from support import byte_tokenizer, one_line, save_tiny_model
 from transformers import AutoModelForCausalLM
 
 from lazybench.errors import LazyBenchError, RecordFailure
+from lazybench.methods.base import answer
 from lazybench.methods.specprefill import SpecPrefill
 from lazybench.model.decoding import Decoder
 
@@ -89,16 +90,16 @@ def test_positions_matter():
 @pytest.mark.parametrize("stop", [0, 1, 2])
 def test_a_draft_that_ends_is_asked_no_further(stop):
     model, ids = build(6), random_ids(6, 40)
-    answer = Decoder(model, max_new_tokens=3)(ids)
-    assert len(set(answer)) == 3
-    model.generation_config.eos_token_id = [answer[stop], 999]
+    said = Decoder(model, max_new_tokens=3)(ids)
+    assert len(set(said)) == 3
+    model.generation_config.eos_token_id = [said[stop], 999]
     passes = []
     model.register_forward_hook(lambda *_: passes.append(1))
     method = SpecPrefill("specprefill", keep=0.3, look_ahead=6, pooling=1, chunk=4)
     watched = Watched(Decoder(model, max_new_tokens=1))
-    method.generate(prompt_of(ids), watched, 0)
+    answer(method, prompt_of(ids), watched, 0)
     assert len(passes) == stop + 1 + 1  # and one of the model
-    kept = best_chunks(importance(build(6, "eager"), ids, 6, 1, answer[stop : stop + 1]), 4, 0.3)
+    kept = best_chunks(importance(build(6, "eager"), ids, 6, 1, said[stop : stop + 1]), 4, 0.3)
     assert watched.places[0]["positions"].tolist() == [kept]
 
 
@@ -111,7 +112,7 @@ def test_a_draft_of_its_own_picks_and_counts_in_the_times_alone(tmp_path):
     method = SpecPrefill("specprefill", draft=str(tmp_path), keep=0.5, look_ahead=2, pooling=5, chunk=8)
     method.prepare(model)
     watched, ids = Watched(Decoder(model, max_new_tokens=2)), random_ids(7, 60)
-    output = method.generate(prompt_of(ids, tokenizer), watched, 0)
+    output = answer(method, prompt_of(ids, tokenizer), watched, 0)
     stops = [draft.generation_config.eos_token_id]
     kept = best_chunks(importance(draft, ids, 2, 5, stops), 8, 0.5)
     assert watched.places[0]["positions"].tolist() == [kept]
@@ -138,7 +139,7 @@ def test_a_prompt_that_the_draft_cannot_hold_fails_the_record():
     model = build(1, max_position_embeddings=40)
     method = SpecPrefill("specprefill", look_ahead=8, chunk=4)
     with pytest.raises(RecordFailure, match="44 tokens of prompt and look-ahead are more than the draft's 40"):
-        method.generate(prompt_of(random_ids(1, 36)), Decoder(model, max_new_tokens=1), 0)
+        answer(method, prompt_of(random_ids(1, 36)), Decoder(model, max_new_tokens=1), 0)
 
 
 @pytest.mark.parametrize(

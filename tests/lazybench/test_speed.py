@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
+
 import pandas as pd
 import pytest
+import torch
 
 SHAPE = (
     "+model.shape={model_type: llama, vocab_size: 64, hidden_size: 32, intermediate_size: 48, num_hidden_layers: 4, "
@@ -156,6 +159,20 @@ def test_what_cannot_work_is_said_in_one_line(speed, words, said):
     assert table is None
     assert said in err
     assert len(err.strip().splitlines()) == 1
+
+
+def test_the_hosts_time_of_each_engine_and_batch(lazybench, monkeypatch):
+    for name, value in {"LAYERS": 4, "TOKENS": 20, "WARMUP": 1, "STEPS": 2, "SEQUENCES": (1, 3)}.items():
+        monkeypatch.setattr(f"lazybench.speed.host.{name}", value)
+    threads = torch.get_num_threads()
+    code, out, err = lazybench("speed", "host=true")
+    assert code == 0, err
+    assert torch.get_num_threads() == threads
+    rows = [re.split(r"  +", line) for line in out.splitlines()[-8:]]
+    engines = ["unmodified", "nothing pruned", "stages that keep all", "default"]
+    assert [row[:2] for row in rows] == [[sequences, engine] for sequences in "13" for engine in engines]
+    assert all(float(row[2]) > 0 and float(row[3]) > 0 for row in rows)
+    assert rows[0][3] == rows[4][3] == "1.00"
 
 
 def test_repeats_that_other_work_disturbed_are_left_out(speed, monkeypatch):

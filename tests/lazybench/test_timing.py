@@ -4,16 +4,24 @@ from __future__ import annotations
 
 import json
 import time
+from contextlib import contextmanager
 from dataclasses import replace
 
+import peers
 import pytest
 import torch
 from support import LAZY, folders, one_line, rows
 
-from lazybench.methods.base import Output
+import lazyllm
+from lazybench.methods import OnEngine, Output
+from lazybench.methods.baseline import Baseline
+from lazybench.methods.gemfilter import GemFilter
+from lazybench.methods.lazyllm import LazyLLM
+from lazybench.methods.specprefill import SpecPrefill
+from lazybench.model.decoding import Clock, Decoder
 from lazybench.run import tracing
 from lazybench.run.divergence import expected
-from lazybench.run.timing import Pass, undisturbed
+from lazybench.run.timing import Pass, timed, undisturbed
 
 QUIET = Pass(Output([1, 2, 3], 1.0), times_s=[1.0, 1.5, 3.0], ttft_cpu_s=1.0, generation_cpu_s=3.0)
 LATE = replace(QUIET, generation_cpu_s=2.6)  # 0.87 of the whole
@@ -61,6 +69,37 @@ def test_a_decode_step_leaves_prefilling_out():
     assert QUIET.decode_step_s == 1
     assert (QUIET.mean_step_s(1, 1), QUIET.mean_step_s(2, 8), QUIET.mean_step_s(3, None)) == (0.5, 1.5, None)
     assert replace(QUIET, output=Output([1], 1.0), times_s=[1.0]).decode_step_s is None
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        LazyLLM("lazyllm", schedule="1:0.5"),
+        OnEngine("keep_1"),
+        GemFilter("gemfilter", layer=1, keep=0.5),
+        SpecPrefill("specprefill", keep=0.5, chunk=4),
+    ],
+    ids=lambda method: method.name,
+)
+def test_the_engine_is_enabled_once_before_the_clock_starts(method, monkeypatch):
+    events, enable, start = [], lazyllm.enable, Clock.start
+    monkeypatch.setattr(lazyllm, "enable", lambda *of, **how: (events.append("enable"), enable(*of, **how))[1])
+    monkeypatch.setattr(Clock, "start", lambda clock: (events.append("start"), start(clock))[1])
+    done = timed(method, peers.prompt_of(peers.random_ids(0, 30)), Decoder(peers.build(0), max_new_tokens=2), 0)
+    assert events == ["enable", "start"]
+    assert len(done.times_s) == 2
+
+
+def test_what_a_session_takes_is_in_no_time():
+    class Slow(Baseline):
+        @contextmanager
+        def session(self, prompt, decode):
+            time.sleep(1)
+            yield
+            time.sleep(1)
+
+    done = timed(Slow("slow"), peers.prompt_of(peers.random_ids(0, 9)), Decoder(peers.build(0), max_new_tokens=2), 0)
+    assert done.generation_s < 1
 
 
 def test_a_run_marks_and_counts_what_stays_disturbed(run, tmp_path, monkeypatch):

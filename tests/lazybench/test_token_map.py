@@ -9,33 +9,60 @@ from html import unescape
 from html.parser import HTMLParser
 from itertools import accumulate
 
-import families
 import pytest
 import torch
-from own_tokenizers import by_bytes, by_words
-from refusals import refuse
+from peers import build, random_ids
+from tokenizers import Tokenizer, decoders
+from tokenizers.models import WordLevel
+from transformers import PreTrainedTokenizerFast
 
 import lazyllm
-from lazyllm.token_map.page import page
-from lazyllm.token_map.palette import palette
-from lazyllm.token_map.reach import Reach
-from lazyllm.token_map.texts import texts
+from lazybench.token_map.page import page
+from lazybench.token_map.palette import palette
+from lazybench.token_map.reach import Reach
+from lazybench.token_map.texts import texts
 
 SCHEDULE = "0:0.7,1:0.5,3:0.6"
 NASTY = "</script><script>alert(1)</script><!-- \u2028 naïve & 日本 😀"
 
 
 @pytest.fixture(scope="module")
-def tokenizer():
-    return by_bytes()
+def model(tokenizer):
+    return build(0, num_hidden_layers=5, vocab_size=len(tokenizer))
+
+
+@pytest.fixture(scope="module")
+def ids():
+    return random_ids(0, 40) + 1
+
+
+def generate(model, ids, new_tokens, **settings):
+    """The ids of prompts, padded by 0, and answers, int64 (sequences, tokens)."""
+    given = {"attention_mask": (ids > 0).long(), "pad_token_id": 0, "do_sample": False, **settings}
+    return model.generate(ids, max_new_tokens=new_tokens, **given)
+
+
+def by_words(words):
+    """A tokenizer as Llama 2's: a space is part of the word behind it, and what is no word is its bytes."""
+    pieces = [*words, *(f"<0x{byte:02X}>" for byte in range(256))]
+    core = Tokenizer(WordLevel({piece: index for index, piece in enumerate(pieces)}))
+    strip = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    core.decoder = decoders.Sequence(strip)
+    return PreTrainedTokenizerFast(tokenizer_object=core)
+
+
+def refuse(says, call):
+    with pytest.raises(lazyllm.LazyLLMError, match=says) as error:
+        call()
+    assert "\n" not in str(error.value)
 
 
 @pytest.fixture(scope="module")
 def generation(model, ids):
     """The stats and ids of a generation in which tokens come back at every stage."""
     with lazyllm.enable(model, SCHEDULE, record_positions=True) as lazy:
-        output = families.generate(model, ids, 24)
-    return lazy.stats, output.sequences[0]
+        output = generate(model, ids, 24)
+    return lazy.stats, output[0]
 
 
 class Elements(HTMLParser):
@@ -109,9 +136,9 @@ def test_the_page_says_what_it_shows(generation, tokenizer):
 
 def test_chunks_are_one_prompt(model, ids, tokenizer):
     with lazyllm.enable(model, SCHEDULE, record_positions=True) as lazy:
-        output = families.generate(model, ids, 5, prefill_chunk_size=16)
+        output = generate(model, ids, 5, prefill_chunk_size=16)
     stats = lazy.stats
-    data = data_of(stats.html(tokenizer, output.sequences[0]))
+    data = data_of(stats.html(tokenizer, output[0]))
     (of,) = data["maps"]
     assert (len(data["prompt"]), len(of["answer"])) == (40, 5)
     assert of["totals"] == [16, 32, 40, 41, 42, 43, 44]
@@ -124,12 +151,13 @@ def test_chunks_are_one_prompt(model, ids, tokenizer):
 
 
 def test_each_sequence_of_a_batch_has_its_page(model, tokenizer):
-    prompts = [families.prompt(length, seed=length) for length in (20, 33)]
+    prompts = [random_ids(length, length) + 1 for length in (20, 33)]
     batch = torch.cat([torch.nn.functional.pad(prompt, (33 - prompt.shape[1], 0)) for prompt in prompts])
     with lazyllm.enable(model, SCHEDULE, record_positions=True) as lazy:
-        output = families.generate(model, batch, 4, mask=(batch > 0).long()).sequences
+        output = generate(model, batch, 4)
     refuse("37 ids do not fit .* 23 tokens: .* without padding", lambda: lazy.sequences[0].html(tokenizer, output[0]))
-    of = [data_of(stats.html(tokenizer, row[row > 0])) for stats, row in zip(lazy.sequences, output, strict=True)]
+    rows = output[0, 13:], output[1]
+    of = [data_of(stats.html(tokenizer, row)) for stats, row in zip(lazy.sequences, rows, strict=True)]
     assert [len(data["prompt"]) for data in of] == [20, 33]
 
 
@@ -151,7 +179,7 @@ def test_what_cannot_be_shown_is_refused(model, ids, generation, tokenizer):
         refuse("ids must be token ids of one sequence", lambda of=wrong: stats.html(tokenizer, of))
     for settings, says in ((("1:0.5", {}), "record_positions=True"), (("", {"record_positions": True}), "nothing was")):
         with lazyllm.enable(model, settings[0], **settings[1]) as lazy:
-            output = families.generate(model, ids, 2).sequences[0]
+            output = generate(model, ids, 2)[0]
         refuse(says, lambda of=lazy.stats, tokens=output: of.html(tokenizer, tokens))
     reaches = [Reach.of(stats, tokens, "one"), Reach.of(stats, tokens.flip(0), "another")]
     refuse("different prompts", lambda: page(reaches, tokenizer))
@@ -159,8 +187,8 @@ def test_what_cannot_be_shown_is_refused(model, ids, generation, tokenizer):
 
 def test_generations_of_one_prompt_stand_side_by_side(model, ids, tokenizer, generation):
     with lazyllm.enable(model, [(2, 0.3)], selection=lazyllm.StaticSelection(), record_positions=True) as lazy:
-        output = families.generate(model, ids, 3)
-    reaches = [Reach.of(*generation, "first"), Reach.of(lazy.stats, output.sequences[0], "second")]
+        output = generate(model, ids, 3)
+    reaches = [Reach.of(*generation, "first"), Reach.of(lazy.stats, output[0], "second")]
     text = page(reaches, tokenizer, {"Model": "tiny & random"})
     first, second = data_of(text)["maps"]
     assert first == data_of(generation[0].html(tokenizer, generation[1]))["maps"][0]
@@ -170,14 +198,13 @@ def test_generations_of_one_prompt_stand_side_by_side(model, ids, tokenizer, gen
     assert "tiny &amp; random" in text
 
 
-def test_no_text_can_break_out_of_the_page(tokenizer):
-    model = families.build("llama", vocab_size=256)
-    ids = torch.tensor([tokenizer(NASTY).input_ids])
+def test_no_text_can_break_out_of_the_page(model, tokenizer):
+    ids = torch.tensor([tokenizer(NASTY, add_special_tokens=False).input_ids])
     with lazyllm.enable(model, SCHEDULE, record_positions=True) as lazy:
-        output = families.generate(model, ids, 4)
-    text = lazy.stats.html(tokenizer, output.sequences[0], NASTY)
+        output = generate(model, ids, 4)
+    text = lazy.stats.html(tokenizer, output[0], NASTY)
     assert text.isascii()  # whatever a file's encoding is
-    plain = lazy.stats.html(tokenizer, output.sequences[0])
+    plain = lazy.stats.html(tokenizer, output[0])
     assert Elements(text).tags == Elements(plain).tags
     assert Elements(text).tags["script"] == 2
     assert Elements(text).heading == NASTY
@@ -203,7 +230,7 @@ def test_a_notebook_shows_the_page_in_a_frame(generation, tokenizer):
 
 @pytest.mark.parametrize("text", [NASTY, "a\nb  c", "x�y", "😀" * 5, "\u200d👩\u200d👩\u200d👧", "�" * 12, ""])
 def test_a_character_of_several_tokens_is_there_once(tokenizer, text):
-    ids = tokenizer(text).input_ids
+    ids = tokenizer(text, add_special_tokens=False).input_ids
     found = list(texts(tokenizer, ids))
     assert "".join(found) == text
     assert len(found) == len(ids) == len(text.encode())
@@ -213,8 +240,8 @@ def test_a_character_of_several_tokens_is_there_once(tokenizer, text):
 
 
 def test_bytes_that_are_no_text_do_not_take_others_with_them(tokenizer):
-    ids = tokenizer("ab").input_ids
-    broken = tokenizer("😀").input_ids[:2]
+    ids = tokenizer("ab", add_special_tokens=False).input_ids
+    broken = tokenizer("😀", add_special_tokens=False).input_ids[:2]
     found = "".join(texts(tokenizer, [*ids, *broken, *ids, *broken]))
     assert found == tokenizer.decode([*ids, *broken, *ids, *broken])
     assert found.replace("�", "") == "abab"

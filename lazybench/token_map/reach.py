@@ -4,15 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 
-from lazyllm.core.errors import LazyLLMError
-from lazyllm.core.schedule import PruningSchedule
-
-if TYPE_CHECKING:
-    from lazyllm.core.stats import Stats
+from lazyllm import LazyLLMError, PruningSchedule, Stats
 
 
 @dataclass(frozen=True)

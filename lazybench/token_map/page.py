@@ -11,10 +11,10 @@ from importlib.resources import files
 from itertools import pairwise
 from typing import Any
 
-from lazyllm.core.errors import LazyLLMError
-from lazyllm.token_map.palette import palette
-from lazyllm.token_map.reach import Reach
-from lazyllm.token_map.texts import texts
+from lazybench.token_map.palette import palette
+from lazybench.token_map.reach import Reach
+from lazybench.token_map.texts import texts
+from lazyllm import LazyLLMError
 
 _KEY = (
     "A token's colour says how many layers it went through in prefilling. <span class=go>Framed</span> tokens are "
@@ -158,4 +158,4 @@ def _json(data: Any) -> str:
 
 @cache
 def _part(name: str) -> str:
-    return files("lazyllm.token_map").joinpath(name).read_text("ascii")
+    return files("lazybench.token_map").joinpath(name).read_text("ascii")
