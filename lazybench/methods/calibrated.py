@@ -74,11 +74,14 @@ class Calibrated(Method):
             method.check(model)
 
     def session(self, prompt: Prompt, decode: Decoder) -> Session:
-        of = next((place for place, seen in enumerate(self._seen) if prompt.record.hash not in seen), 0)
-        return self._methods[of].session(prompt, decode)
+        return self._of(prompt).session(prompt, decode)
 
     def generate(self, prompt: Prompt, decode: Decoder, seed: int) -> Output:
-        return self._methods[0].generate(prompt, decode, seed)  # of either fold: its session is what prunes
+        return self._of(prompt).generate(prompt, decode, seed)
+
+    def _of(self, prompt: Prompt) -> LazyLLM:
+        place = next((place for place, seen in enumerate(self._seen) if prompt.record.hash not in seen), 0)
+        return self._methods[place]
 
     def pruning_schedule(self, num_layers: int) -> PruningSchedule:
         """The first fold's schedule on a model of `num_layers` decoder layers."""

@@ -83,18 +83,18 @@ def test_records_it_was_calibrated_on_are_marked(use, lazybench, tmp_path):
 def test_each_record_gets_the_schedule_found_without_it(use, calibrations, monkeypatch, tmp_path):
     from lazybench.methods.lazyllm import LazyLLM
 
-    used, generate = {}, LazyLLM.generate
+    used, session = {}, LazyLLM.session
 
-    def noted(self, prompt, decode, seed):
+    def noted(self, prompt, decode):
         used[prompt.record.hash] = self.schedule
-        return generate(self, prompt, decode, seed)
+        return session(self, prompt, decode)
 
     method = method_of(calibrations, "cross")
     for fold, schedule in zip(method["folds"], ("1:0.5", "2:0.4"), strict=True):
         fold["schedule"] = schedule  # two that differ for sure
     (tmp_path / "own" / "method").mkdir(parents=True)
     (tmp_path / "own" / "method" / "crossed.yaml").write_text(yaml.safe_dump(method))
-    monkeypatch.setattr(LazyLLM, "generate", noted)
+    monkeypatch.setattr(LazyLLM, "session", noted)
     code, _, err = use("method=crossed", methods=tmp_path / "own")
     assert code == 0, err
     (folder,) = folders(tmp_path / "runs")
