@@ -51,6 +51,7 @@ class PretendDevice:
         reads: how often the host waited for values on the device, by line: `file:line` of the nearest frame in
             transformers, lazyllm, lazybench or the tests.
         writes: how often the host copied values to the device, for which CUDA waits too, by line.
+        launches: how many operators computed something there: not views, nor memory that is only set aside.
         synchronisations: calls of `torch.pretend.synchronize`.
         there: those that are there, by index.
     """
@@ -62,6 +63,7 @@ class PretendDevice:
         self.name = f"{KIND}:{index}"
         self.reads: Counter[str] = Counter()
         self.writes: Counter[str] = Counter()
+        self.launches = 0
         self.synchronisations = 0
         self._lock = threading.Lock()
 
@@ -168,7 +170,27 @@ def _run(operator: Any, *args: Any, **kwargs: Any) -> Any:
             shell.data = PretendTensor(value, target.index)
         return shell
 
-    return _mapped(put_in, _computed(operator, name, *_mapped(_taken_out, (args, kwargs))))
+    computed = _computed(operator, name, *_mapped(_taken_out, (args, kwargs)))
+    if target is not None and _launches(operator, name, given, computed):
+        target.launches += 1
+    return _mapped(put_in, computed)
+
+
+def _launches(operator: Any, name: str, given: list[torch.Tensor], computed: Any) -> bool:
+    """Whether an operator computes: it writes to what it is given, or makes tensors that share no memory with that."""
+    if operator._schema.is_mutable:
+        return True
+    storages = {
+        (tensor.held if isinstance(tensor, PretendTensor) else tensor).untyped_storage().data_ptr() for tensor in given
+    }
+    made: list[bool] = []
+    _mapped(
+        lambda value: (
+            made.append(value.untyped_storage().data_ptr() not in storages) if isinstance(value, torch.Tensor) else None
+        ),
+        computed,
+    )
+    return any(made) and not name.startswith(("empty", "new_empty"))
 
 
 def _mapped(function: Callable[[Any], Any], value: Any) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
+from contextlib import nullcontext
 from copy import deepcopy
 
 import families
@@ -121,6 +122,44 @@ def test_many_revived_rows_in_several_blocks(device, small_blocks, dtype):
     stats = check(device, families.build("llama", dtype=DTYPES[dtype]), families.prompt(120), "dynamic")
     rows, keys = stats.rows[1:, 4], stats.active[1:, 4]
     assert (4 * rows * keys > attention._BLOCK_ELEMENTS).any(), "never more than a block"
+
+
+def decoding(device, model, ids, steps, schedule=None):
+    """Launches and reads of the last of some decoding steps, and whether anything was revived in it."""
+    cache = None
+    with torch.no_grad(), nullcontext() if schedule is None else lazyllm.enable(model, schedule) as lazy:
+        for step in range(steps):
+            new = ids if not step else ids[:, step : step + 1]
+            device.launches = 0
+            device.reads.clear()
+            cache = model(input_ids=new, past_key_values=cache, logits_to_keep=1, use_cache=True).past_key_values
+        revived = [int(stats.rows[-1].max()) > 1 for stats in lazy.sequences] if schedule else []
+    return device.launches, device.reads.total(), revived
+
+
+@pytest.mark.parametrize("heads", [4, 2])
+def test_a_decoding_step_launches_little_more_than_the_unmodified_models(device, heads):
+    model = families.build(
+        "llama", num_hidden_layers=30, max_position_embeddings=2048, num_attention_heads=4, num_key_value_heads=heads
+    )
+    model, ids = model.to(device.name), families.prompt(1000).to(device.name)
+    unmodified, reads, _ = decoding(device, model, ids, 4)
+    whole = decoding(device, model, ids, 4, [])
+    assert whole[0] <= unmodified + 5
+    assert whole[1] <= reads
+    launches, read, revived = decoding(device, model, ids, 4, "23%:0.6,50%:0.6")
+    assert revived == [True]
+    assert launches <= unmodified + 60
+    assert read <= reads + 2
+
+
+def test_a_stage_asks_the_device_once_whatever_the_number_of_sequences(device):
+    model = families.build("llama").to(device.name)
+    ids = torch.cat([families.prompt(40, seed) for seed in range(5)]).to(device.name)
+    _, reads, _ = decoding(device, model, ids, 4)
+    _, read, revived = decoding(device, model, ids, 4, STAGES)
+    assert all(revived)
+    assert read <= reads + len(STAGES)
 
 
 def test_what_is_recorded(device):
