@@ -16,7 +16,7 @@ from lazybench.calibration.space import searchable
 from lazybench.config import HALVES, CalibrateConfig
 from lazybench.data import DatasetFacts, Record, choose, fingerprint, half_of, load_facts
 from lazybench.errors import LazyBenchError
-from lazybench.methods.lazyllm import EQ1, parse_importance
+from lazybench.methods.lazyllm import EQ1, NAMED, parse_importance
 from lazybench.model.prompts import Prompt, PromptBuilder
 from lazybench.run import own_code
 from lazybench.run.job import PLACES, RESULTS_VERSION
@@ -149,7 +149,7 @@ def _importance(value: Any, decoding: bool) -> tuple[Importance, dict[str, Seque
     searching = isinstance(given, dict) and given.get(_SEARCH) is True
     if searching:
         given = {part: of for part, of in given.items() if part != _SEARCH}
-    importance = parse_importance(given or EQ1, "importance", [EQ1, _SEARCH])
+    importance = parse_importance(given or EQ1, "importance", [*NAMED, _SEARCH])
     parts = searchable(importance, decoding) if searching else {}
     return importance, {part: values for part, values in parts.items() if part not in given}
 

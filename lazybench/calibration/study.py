@@ -11,7 +11,6 @@ from itertools import product
 from statistics import fmean
 
 import pandas as pd
-import yaml
 from tqdm import tqdm
 from transformers import PreTrainedModel
 
@@ -24,14 +23,13 @@ from lazybench.calibration.search import OutOfReach, Search, Trial
 from lazybench.calibration.setup import Setup
 from lazybench.calibration.space import Space
 from lazybench.calibration.times import Times
-from lazybench.config import CONF
 from lazybench.data import Record, data_label
 from lazybench.errors import LazyBenchError
 from lazybench.methods.checks import naming
 from lazybench.methods.static_pruning import StaticPruning
 from lazybench.model.decoding import Decoder, decoder_for
 from lazybench.model.prompts import Prompt
-from lazyllm import Importance, LazyLLMError, PruningSchedule
+from lazyllm import Importance, LazyLLMError, PruningSchedule, plus
 
 # Where searches start besides the reference: early and even stages did well wherever they were tried.
 _STARTS = ("7%:0.65,27%:0.6,50%:0.6", "13%:0.6,27%:0.6,50%:0.6", "23%:0.6,50%:0.6", "20%:0.3,50%:0.55")
@@ -135,7 +133,7 @@ class Study:
         searched = self._setup.searched
         importances = [
             replace(self._setup.importance, **{part: parts.get(part, values[0]) for part, values in searched.items()})
-            for parts in (({"pooling": 31}, _known_importance()) if searched else ({},))
+            for parts in (({"pooling": 31}, plus().changed) if searched else ({},))
         ]
         return slower[::-1] + [Candidate(schedule, ranking) for ranking, schedule in product(importances, schedules)]
 
@@ -264,11 +262,6 @@ def _known_starts(layers: int) -> list[PruningSchedule]:
             schedule.check(layers)
             found.append(schedule)
     return found
-
-
-def _known_importance() -> dict[str, object]:
-    """The parts of the importance that `method=lazyllm+` has."""
-    return yaml.safe_load((CONF / "method/lazyllm+.yaml").read_text("utf-8"))["importance"]
 
 
 def _ticks(bar: tqdm, search: Search) -> Callable[[Trial | None], None]:

@@ -13,6 +13,7 @@ from lazybench.methods.staged import Staged
 from lazybench.model.instance import make
 
 EQ1 = "eq1"
+NAMED = {EQ1: lazyllm.Importance, "plus": lazyllm.plus}
 PAPER, PLUS = "lazyllm", "lazyllm+"
 
 
@@ -21,16 +22,16 @@ class LazyLLM(Staged):
     """Progressive, dynamic pruning with an Aux Cache (paper, section 3.2).
 
     Attributes:
-        importance: by what tokens are ranked: `eq1`, the paper's, or the parts of `lazyllm.Importance` that differ from
-            it, such as `{queries: 8, pooling: 7}`; a subclass of it is named by `_target_`. With another than the
-            paper's the method is called `lazyllm+`.
+        importance: by what tokens are ranked: `eq1`, the paper's; `plus`, that of `lazyllm.plus`; or the parts of
+            `lazyllm.Importance` that differ from Eq. 1, such as `{queries: 8, pooling: 7}`; a subclass of it is named
+            by `_target_`. With another than the paper's the method is called `lazyllm+`.
     """
 
     importance: Any = EQ1
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.selection = parse_importance(self.importance, "method.importance", [EQ1])
+        self.selection = parse_importance(self.importance, "method.importance", list(NAMED))
         self.importance = self.selection.changed or EQ1
         if self.name in (PAPER, PLUS):
             self.name = PAPER if self.selection.is_eq1 else PLUS
@@ -39,14 +40,14 @@ class LazyLLM(Staged):
 def parse_importance(value: object, key: str, names: Sequence[str]) -> lazyllm.Importance:
     """The importance that the setting `key` describes; `names` are what it may be besides parts, for messages.
 
-    The value is `eq1`, parts of `lazyllm.Importance`, or those of a subclass and `_target_`, its name.
+    The value is `eq1`, `plus`, parts of `lazyllm.Importance`, or those of a subclass and `_target_`, its name.
     """
     if isinstance(value, dict) and "_target_" in value:
         value = make(key, value, "a subclass of lazyllm.Importance")
     if isinstance(value, lazyllm.Importance):
         return value
-    if value == EQ1:
-        return lazyllm.Importance()
+    if isinstance(value, str) and value in NAMED:
+        return NAMED[value]()
     if not isinstance(value, dict):
         parts = f"'{key}={{queries:8,pooling:7}}'"
         raise LazyBenchError(f"{key}={value} must be {', '.join(names)} or parts such as {parts}")

@@ -227,7 +227,7 @@ def test_a_model_of_few_layers(calibrate, tiny_model):
         (["data.limit=1", "task=lcc"], "raise data.limit"),
         (["answer_tokens=0"], "answer_tokens=0"),
         (["budget=score loss <= 1%", "confirm=false"], "confirm=false"),
-        (["importance=best"], "lazybench: importance=best must be eq1, search or parts"),
+        (["importance=best"], "lazybench: importance=best must be eq1, plus, search or parts"),
         (["records=0"], "records=0"),
         (["importance={poolin:7}"], "did you mean 'pooling'?"),
         (["reference=nonsense"], "reference"),
