@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 
 from lazyllm.core.errors import LazyLLMError
 from lazyllm.extras.token_ids import Ids, check_vocabulary, placed, text_ids
-from lazyllm.hf.adapters import check_adapters
+from lazyllm.hf.support import check_adapters
 
 
 @dataclass(frozen=True, eq=False)

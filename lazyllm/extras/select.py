@@ -13,8 +13,8 @@ from lazyllm.core.ranking import Selection, check_survivors
 from lazyllm.core.schedule import PruningSchedule
 from lazyllm.core.sequence import Sequence
 from lazyllm.extras.token_ids import Ids, check_vocabulary, placed, text_ids
-from lazyllm.hf.adapters import check_adapters
 from lazyllm.hf.session import enable
+from lazyllm.hf.support import check_adapters
 from lazyllm.rankings.plus import Importance
 
 
