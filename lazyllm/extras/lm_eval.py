@@ -95,7 +95,7 @@ class LazyLM(HFLM):
     def loglikelihood_rolling(self, requests: list[Instance], disable_tqdm: bool = False) -> NoReturn:
         """Refused: LazyLLM prunes a prompt, and a whole text's likelihood has none."""
         task = requests[0].task_name or "a task"
-        raise lazyllm.LazyLLMError(f"{task} asks for the likelihood of texts without a prompt to prune: take --model hf")
+        raise lazyllm.LazyLLMError(f"{task} asks for likelihoods without a prompt to prune: take --model hf for it")
 
 
 def _ranking(importance: object) -> lazyllm.Selection | None:

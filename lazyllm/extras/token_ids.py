@@ -9,7 +9,7 @@ import torch
 from transformers import PreTrainedModel
 
 from lazyllm.core.errors import LazyLLMError
-from lazyllm.hf.support import check_adapters
+from lazyllm.hf.refusals import refuse_if
 
 Ids = torch.Tensor | Sequence[int]
 
@@ -39,4 +39,5 @@ def check_ready(model: PreTrainedModel, doing: str) -> None:
     """Raise `LazyLLMError` for a model in training mode, or one whose prompt learning puts tokens before each pass."""
     if model.training:
         raise LazyLLMError(f"the model is in training mode: call model.eval() before {doing}")
-    check_adapters(model)
+    adapter = getattr(model, "active_peft_config", None)
+    refuse_if(getattr(adapter, "is_prompt_learning", False), "virtual_tokens_in_passes", model=model)

@@ -15,14 +15,10 @@ _PER_TOKEN = ("input_ids", "inputs_embeds", "token_type_ids", "visual_pos_masks"
 
 
 class Batch:
-    """Tells whose each token of a batch is, pass by pass. What a mask hides is nobody's, and is never computed.
-
-    Attributes:
-        columns: width of the passes so far, padding included.
-    """
+    """Tells whose each token of a batch is, pass by pass. What a mask hides is nobody's, and is never computed."""
 
     def __init__(self, count: int) -> None:
-        self.columns = 0
+        self.columns = 0  # width of the passes so far, padding included
         self._count = count
         # Which tokens have been computed, bool (count, columns), on the CPU; None means all of them.
         self._computed: torch.Tensor | None = None
@@ -39,31 +35,19 @@ class Batch:
     def pack(
         self,
         kwargs: dict[str, Any],
-        seen: list[int],
+        seen: list[int],  # positions that each sequence has so far
         *,
-        ended: Sequence[bool] = (),
-        grows: bool = False,
-        counted: bool = False,
-        chunked: bool = False,
-        follows: bool = False,
+        ended: Sequence[bool] = (),  # which sequences have ended, so that what comes of them is no token
+        grows: bool = False,  # whether the mask is that of before with ones for the new tokens
+        counted: bool = False,  # whether the position_ids are counted from the mask, one after the other
+        chunked: bool = False,  # whether more chunks of the prompts follow, so that some may have no token in this one
+        follows: bool = False,  # whether the positions were made together with those of the pass before
     ) -> tuple[dict[str, Any], list[int], torch.Tensor | None]:
-        """A decoder's arguments as those of one sequence.
-
-        Args:
-            kwargs: the arguments, of (count, width) tokens.
-            seen: positions that each sequence has so far.
-            ended: which sequences have ended, so that what comes of them is no token; none if empty.
-            grows: whether the mask is known to be that of before with ones for the new tokens.
-            counted: whether the position_ids are known to be counted from the mask, one after the other.
-            chunked: whether more chunks of the prompts follow, so that some may have no token in this one.
-            follows: whether the positions are known to be made together with those of the pass before.
+        """A decoder's arguments, of (count, width) tokens, as those of one sequence; what else is known is optional.
 
         Returns:
             the arguments, how many tokens of each sequence are in them, and the positions of these, int64 (tokens,),
             or None where there is one sequence.
-
-        Raises:
-            LazyLLMError: the mask, or the positions, are not those of texts that go on.
         """
         mask, over = None if grows else kwargs.get("attention_mask"), any(ended)
         given = {name: kwargs[name] for name in _PER_TOKEN if kwargs.get(name) is not None}

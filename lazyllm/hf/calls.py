@@ -13,15 +13,16 @@ import torch
 from torch import nn
 from transformers import DynamicCache, StoppingCriteriaList
 
+from lazyllm.core.sequence import Setup
 from lazyllm.core.stats import Stats
 from lazyllm.hf.attention_interface import CURRENT, NAME
 from lazyllm.hf.cache import LazyCache
-from lazyllm.hf.generation import Generation, ModelSetup
+from lazyllm.hf.generation import Generation
 from lazyllm.hf.images import WITHIN, RopeDeltas, padding_of
 from lazyllm.hf.patching import by_name
 from lazyllm.hf.refusals import refuse_if
 from lazyllm.hf.requests import check_arguments, check_flags, check_logits, check_ways, size
-from lazyllm.hf.support import Anatomy, check_inputs_own
+from lazyllm.hf.support import Anatomy, rope_limits
 from lazyllm.hf.threads import Calls
 
 
@@ -68,32 +69,25 @@ class Ended(StoppingCriteriaList):
 
 
 class _Thread(threading.local):
-    """What a thread is in: the innermost call of `generate`, and the pass of the whole model, with its mask."""
+    """What a thread is in."""
 
-    generate: _Generate | None = None
-    in_model = False
-    decoded = False
-    mask: Any = None
+    generate: _Generate | None = None  # the innermost call
+    mask: Any = None  # of the pass of the whole model
+    decoded = False  # whether that has run the decoder
 
 
 class ModelCalls:
-    """Stands between the callers of one model and its own methods; see `Patch` for what each is called with.
+    """Stands between the callers of one model and its own methods; see `Patch` for what each is called with."""
 
-    Attributes:
-        under_way: the calls that are under way on the model.
-        sequences: counts of each sequence of the generation that began last.
-        rope_deltas: what the model keeps of the positions of images.
-    """
-
-    def __init__(self, model: nn.Module, anatomy: Anatomy, setup: ModelSetup, newest_only: bool) -> None:
+    def __init__(self, model: nn.Module, anatomy: Anatomy, setup: Setup, newest_only: bool) -> None:
         self.under_way = Calls()
-        self.sequences: list[Stats] = []
+        self.sequences: list[Stats] = []  # of the generation that began last
         self.rope_deltas = RopeDeltas(anatomy.with_rope_deltas)
         self._model = model
         self._decoder = anatomy.decoder
         self._stack = anatomy.layers
         self._layers = list(anatomy.layers)
-        self._setup = setup
+        self._setup, self._rope_limits = setup, rope_limits(anatomy.decoder.config)
         self._newest_only = newest_only
         self._thread = _Thread()
         # What a user's own class makes for a pass is read.
@@ -104,7 +98,9 @@ class ModelCalls:
 
     def generate(self, generate: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """A call of the model's `generate`."""
-        check_inputs_own(self._model)
+        # PEFT's prompt learning puts itself between `generate` and the model's inputs.
+        owner = getattr(self._model.prepare_inputs_for_generation, "__self__", self._model)
+        refuse_if(owner is not self._model, "virtual_tokens", owner=type(owner).__name__)
         given = by_name(generate, args, kwargs)
         call = _Generate(given.get("position_ids") is not None, *check_ways(given, self._model.generation_config))
         _refuse_outside(cache := given.get("past_key_values"))
@@ -120,13 +116,10 @@ class ModelCalls:
         made = prepare(*args, **kwargs)
         if (call := self._thread.generate) is not None:
             call.cache = made.get("past_key_values")
-            if self._makes_itself:
-                tensors = ((name, made.get(name)) for name in ("attention_mask", "position_ids"))
-                call.made = {
-                    name: (value, None if value.is_inference() else value._version)
-                    for name, value in tensors
-                    if isinstance(value, torch.Tensor)
-                }
+            call.made = {} if self._makes_itself else None
+            for name in ("attention_mask", "position_ids") if self._makes_itself else ():
+                if isinstance(value := made.get(name), torch.Tensor):
+                    call.made[name] = value, None if value.is_inference() else value._version
         return made
 
     def criteria(self, make: Callable[..., Any], *args: Any, **kwargs: Any) -> Ended:
@@ -145,15 +138,14 @@ class ModelCalls:
             check_logits(given, every_token=self._newest_only or guided)
             check_flags(given, self._model.config)
             # A pass may be called within another one's, by a hook, or within `generate`, by what it calls.
-            within, outer, outer_pass = WITHIN.set(True), CURRENT.set(None), thread.in_model
-            thread.in_model, thread.decoded, thread.mask = True, False, given.get("attention_mask")
+            within, outer = WITHIN.set(self), CURRENT.set(None)
+            thread.decoded, thread.mask = False, given.get("attention_mask")
             cache = given.get("past_key_values")
             knows = call is not None and cache is not None and cache is call.cache  # its positions
             try:
                 with nullcontext() if knows else self.rope_deltas.of(_rope_deltas(cache), back=call is not None):
                     output = forward(*args, **kwargs)
             finally:
-                thread.in_model = outer_pass
                 WITHIN.reset(within)
                 CURRENT.reset(outer)
             refuse_if(not thread.decoded, "decoder_not_run", model=self._model, decoder=self._decoder)
@@ -162,7 +154,7 @@ class ModelCalls:
     def decode(self, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """The decoder's forward pass: one step of a generation."""
         kwargs, decoder, first = by_name(forward, args, kwargs), self._decoder, self._layers[0]
-        refuse_if(not self._newest_only and not self._thread.in_model, "decoder_alone")
+        refuse_if(not self._newest_only and WITHIN.get() is not self, "decoder_alone")
         count, width = size(kwargs)
         mask = kwargs.get("attention_mask")
         if mask is not None and not isinstance(mask, torch.Tensor):
@@ -200,7 +192,7 @@ class ModelCalls:
         """The generation that a pass over `count` sequences goes on with."""
         if not isinstance(cache, LazyCache):
             _refuse_outside(cache)
-            return Generation(self._setup, count)
+            return Generation(self._setup, count, self._rope_limits)
         begun = cache.generation
         refuse_if(begun.setup is not self._setup, "earlier_cache")
         refuse_if(len(begun.sequences) != count, "other_count", count=count, cache=len(begun.sequences))

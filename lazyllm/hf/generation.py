@@ -6,7 +6,6 @@ import copy
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import torch
@@ -23,29 +22,15 @@ from lazyllm.hf.refusals import refusal, refuse_if
 from lazyllm.hf.requests import check_rotary
 
 
-@dataclass(frozen=True)
-class ModelSetup(Setup):
-    """What all generations of a session have in common, the model's `rope_limits` among it."""
-
-    rope_limits: tuple[int | None, int | None]
-
-
 class Generation(Engine):
-    """The engine between the decoder layers of a model.
+    """The engine between the decoder layers of a model; with its `rope_limits`."""
 
-    Attributes:
-        batch: what of each pass's input belongs to which sequence.
-        rope_deltas: by how much positions exceed those of text, as the parts of a model with images keep it.
-        layer: the decoder layer under way, or that ran last.
-    """
-
-    setup: ModelSetup
-
-    def __init__(self, setup: ModelSetup, count: int) -> None:
+    def __init__(self, setup: Setup, count: int, rope_limits: tuple[int | None, int | None]) -> None:
         super().__init__(setup, count)
+        self._rope_limits = rope_limits
         self.batch = Batch(count)
-        self.rope_deltas: list[Any] | None = None
-        self.layer = -1
+        self.rope_deltas: list[Any] | None = None  # see `RopeDeltas`
+        self.layer = -1  # the one under way, or that ran last
         self._arguments = LayerArguments(count)
         self._last = len(setup.windows) - 1
         self._under_way = threading.Lock()
@@ -62,7 +47,7 @@ class Generation(Engine):
             refuse_if(self._broken, "broken_pass")
             seen = [sequence.seen for sequence in self.sequences]
             kwargs, new, rows = self.batch.pack(kwargs, seen, **known)
-            check_rotary(seen, new, self.setup.rope_limits)
+            check_rotary(seen, new, self._rope_limits)
             self.begin_step(new, rows)
             self._arguments.begin_step(new, self.group, prunes=len(self.groups) > 1)
             self.layer, self._new, self._newest_alone = -1, sum(new), False
@@ -125,10 +110,9 @@ class Generation(Engine):
         return output
 
     def offset(self) -> int | torch.Tensor:
-        """By how much positions exceed indexes: of the tokens of the next pass, in a layer of the rows it computes.
+        """By how much positions exceed indexes: of the next pass's tokens, padding included, or in a layer of its rows.
 
-        One number, or where the rows have gaps or are of several sequences one a row, int64 (rows,). Llama 4 asks for
-        it in its attention, and adds the rows' indexes to get their positions. Outside the layers padding counts.
+        Of rows with gaps, or of several sequences, int64 (rows,); Llama 4 asks for it in its attention.
         """
         if self._running is None:
             return self.batch.columns
@@ -143,10 +127,7 @@ class Generation(Engine):
         return rows - torch.arange(rows.shape[0], device=rows.device)
 
     def newest(self, hidden: torch.Tensor) -> torch.Tensor:
-        """The newest token's state in each sequence, (sequences, 1, hidden), from the decoder's output for its rows.
-
-        That of a sequence that has ended is zero.
-        """
+        """Of the decoder's output, each sequence's newest token's, (sequences, 1, hidden); 0 where it has ended."""
         hidden = hidden[:, -len(self.live) :] if self._newest_alone else self._newest_rows(hidden)
         hidden = hidden.transpose(0, 1)
         if len(self.live) == len(self.sequences):

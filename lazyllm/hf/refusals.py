@@ -58,14 +58,12 @@ _MESSAGES = {
     "copy_under_way": "a forward pass with this cache is under way: copy it before or after",
     "hidden_states": "the decoder layers do not pass one hidden state a token from each to the next: this architecture is not supported",
     "no_attention": "decoder layer {layer} did not attend through transformers' attention interface and cache: this architecture is not supported",
-    "not_plainly_causal": "the model's attention mask is not plainly causal: LazyLLM cannot prune under it",
+    "not_plainly_causal": "the model's attention mask is not plainly causal, as where the tokens of an image see each other: LazyLLM cannot prune under it",
     "training": "the model is in training mode, with dropout: call model.eval() before generating",
     "attends_twice": "decoder layer {layer} does not attend once, over its own cached keys: this architecture is not supported",
     "built_mask": "the model builds an attention mask of its own: this architecture is not supported",
     "broken_pass": "a forward pass with this cache broke off, so it is half-written: start anew",
     "layers_ran": "the model ran {ran} decoder layers: this is not supported",
-    # images
-    "images_see": "the model's attention mask is not plainly causal, as where the tokens of an image see each other: LazyLLM cannot prune under it",
     # what layers are told of each token
     "table_entries": "the model's {name} are not one entry per token: this architecture is not supported",
     "unknown_argument": "the decoder layers take a tensor {name!r} that LazyLLM does not know how to prune: this architecture is not supported",

@@ -96,8 +96,6 @@ def check_rotary(seen: list[int], new: list[int], limits: tuple[int | None, int 
     `seen` and `new` are how many tokens each sequence has had, and has in the step.
     """
     switch, growth = limits
-    if switch is None and growth is None:
-        return
     totals = [before + count for before, count in zip(seen, new, strict=True)]
     refuse_if(growth is not None and len(totals) > 1 and max(totals) > growth, "longest_rope", growth=growth)
     if switch is not None:

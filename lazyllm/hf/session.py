@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from inspect import isabstract
-from types import TracebackType
 from typing import Any, NoReturn
 
 import torch
 from torch import nn
+from transformers import PreTrainedModel
 
 from lazyllm.core.errors import LazyLLMError
 from lazyllm.core.ranking import Selection
 from lazyllm.core.schedule import PruningSchedule
+from lazyllm.core.sequence import Setup
 from lazyllm.core.stats import Stats, only
 from lazyllm.hf.attention_interface import EnabledName, FusedAttention
 from lazyllm.hf.calls import ModelCalls, run_layer
-from lazyllm.hf.generation import ModelSetup
 from lazyllm.hf.patching import Patch
 from lazyllm.hf.refusals import refusal, refuse_if
-from lazyllm.hf.support import check_attention, check_parts, dissect, rope_limits, unwrapped, windows
+from lazyllm.hf.support import check_attention, check_parts, dissect, windows
 from lazyllm.rankings.plus import Importance
 
 
@@ -41,7 +41,9 @@ class Session:
         record_importance: bool,
     ) -> None:
         _check_selection(selection)
-        self._given, self._model = model, unwrapped(model)
+        # PEFT's wrapper has a `generate` that calls that of the model inside.
+        inner = None if isinstance(model, PreTrainedModel) else getattr(model, "get_base_model", None)
+        self._given, self._model = model, model if inner is None else inner()
         self._anatomy = anatomy = dissect(self._model, newest_only)
         self.layers = anatomy.layers
         self.schedule = PruningSchedule.of(schedule, len(anatomy.layers))
@@ -90,7 +92,7 @@ class Session:
         refuse_if(not whole, "taken_apart", model=self._model)
         check_parts(modules)
         common = self.schedule, FusedAttention(config), windows(config, len(anatomy.layers)), anatomy.processes
-        setup = ModelSetup(*common, *self._wanted, rope_limits(config))
+        setup = Setup(*common, *self._wanted)
         self._calls = ModelCalls(self._model, anatomy, setup, self._newest_only)
         self._before = setup.kernel.name, self._calls.rope_deltas.get()
         _set_attention(config, EnabledName(config._attn_implementation))
@@ -119,9 +121,7 @@ class Session:
     def __enter__(self) -> Session:
         return self.start()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
         try:
             self.stop()
         except LazyLLMError:

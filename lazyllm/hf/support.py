@@ -35,26 +35,16 @@ _ATTENTION = ("sdpa", "eager", "flash_attention_2", "flash_attention_3")
 
 @dataclass(frozen=True)
 class Anatomy:
-    """The module that runs the decoder layers of a model one after the other, and these layers.
-
-    Attributes:
-        processes: those among which the model's heads are split; None means one process.
-        with_rope_deltas: the modules that keep where text goes on after images.
-    """
+    """The module that runs the decoder layers of a model one after the other, and these layers."""
 
     decoder: PreTrainedModel
     layers: nn.ModuleList
-    processes: ProcessGroup | None
-    with_rope_deltas: list[nn.Module]
+    processes: ProcessGroup | None  # those among which heads are split; None means one process
+    with_rope_deltas: list[nn.Module]  # what keeps where text goes on after images
 
 
 def dissect(model: nn.Module, newest_only: bool = False) -> Anatomy:
-    """Find the decoder of a Hugging Face model, with `newest_only` also of one without a language-modelling head.
-
-    Raises:
-        LazyLLMError: not a decoder-only transformer whose attention goes through transformers' attention
-            interface, or one with parts that pruning would break.
-    """
+    """Find the decoder of a Hugging Face model, with `newest_only` also of one without a language-modelling head."""
     compiled = getattr(model, "_orig_mod", None)
     refuse_if(isinstance(compiled, PreTrainedModel), "compiled", name=compiled)
     refuse_if(not isinstance(model, PreTrainedModel), "not_transformers", name=type(model).__name__)
@@ -159,12 +149,6 @@ def rope_limits(config: PreTrainedConfig) -> tuple[int | None, int | None]:
     return switch, config.max_position_embeddings if "dynamic" in kinds else None
 
 
-def unwrapped(model: nn.Module) -> nn.Module:
-    """The model inside PEFT's wrapper, whose `generate` calls that model's own; any other model itself."""
-    inner = getattr(model, "get_base_model", None)
-    return model if isinstance(model, PreTrainedModel) or inner is None else inner()
-
-
 def check_parts(modules: Iterable[nn.Module]) -> None:
     """Raise `LazyLLMError` for adapters that are not proved, and for scales taken from several tokens together."""
     for part in modules:
@@ -178,15 +162,3 @@ def check_parts(modules: Iterable[nn.Module]) -> None:
             settings = getattr(parameter, "act_quant_kwargs", None)
             by_tensor = settings is not None and type(getattr(settings, "granularity", None)).__name__ == "PerTensor"
             refuse_if(by_tensor and getattr(parameter, "act_quant_scale", None) is None, "one_scale")
-
-
-def check_inputs_own(model: PreTrainedModel) -> None:
-    """Raise `LazyLLMError` if PEFT's prompt learning has put itself between `generate` and the model's inputs."""
-    owner = getattr(model.prepare_inputs_for_generation, "__self__", model)
-    refuse_if(owner is not model, "virtual_tokens", owner=type(owner).__name__)
-
-
-def check_adapters(model: nn.Module) -> None:
-    """Raise `LazyLLMError` if passes of PEFT's wrapper would put virtual tokens before each."""
-    learnt = getattr(getattr(model, "active_peft_config", None), "is_prompt_learning", False)
-    refuse_if(learnt, "virtual_tokens_in_passes", model=model)
