@@ -187,5 +187,5 @@ def _check_positions(
     if given.ndim != 3 or (len(same) == 4 and not same[0]):
         one = f"{ranges[0].start} to {ranges[0].stop - 1}"
         raise refusal("positions", where=one if len(ranges) == 1 else "those that follow on each sequence's tokens")
-    refuse_if(sum(map(len, ranges)) != found.shape[-1], "late_images")
+    refuse_if(sum(map(len, ranges)) != found.shape[-1], "late_tokens")
     return whole

@@ -106,7 +106,7 @@ class ModelCalls:
         _refuse_outside(cache := given.get("past_key_values"))
         outer, self._thread.generate = self._thread.generate, call
         try:
-            with self.under_way.enter("generate"), self.rope_deltas.of(_rope_deltas(cache)):
+            with self.under_way.enter("generate"), self.rope_deltas.of(cache):
                 return generate(*args, **kwargs)
         finally:
             self._thread.generate = outer
@@ -143,7 +143,7 @@ class ModelCalls:
             cache = given.get("past_key_values")
             knows = call is not None and cache is not None and cache is call.cache  # its positions
             try:
-                with nullcontext() if knows else self.rope_deltas.of(_rope_deltas(cache), back=call is not None):
+                with nullcontext() if knows else self.rope_deltas.of(cache, back=call is not None):
                     output = forward(*args, **kwargs)
             finally:
                 WITHIN.reset(within)
@@ -233,8 +233,3 @@ def _refuse_outside(cache: Any) -> None:
     empty = type(cache) is DynamicCache and not cache.offloading and cache.get_seq_length() == 0
     outside = cache is not None and not isinstance(cache, LazyCache) and not empty
     refuse_if(outside, "outside_cache", cache=type(cache).__name__)
-
-
-def _rope_deltas(cache: Any) -> list[Any] | None:
-    """Where the text of a cache goes on after its images."""
-    return cache.generation.rope_deltas if isinstance(cache, LazyCache) else None

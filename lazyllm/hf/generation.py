@@ -179,23 +179,18 @@ class Generation(Engine):
         if attention_mask is not None and not isinstance(attention_mask, WindowMask):
             raise refusal("built_mask")
         if self.prefilling:  # it is the same at every step
-            self._check_attention(module, is_causal, s_aux, query.shape[1], kwargs)
+            tensors = {name for name, other in kwargs.items() if isinstance(other, torch.Tensor)}
+            tensors -= {"position_ids", "cache_position"}
+            refuse_if(is_causal is False or not getattr(module, "is_causal", True), "not_causal", layer=self.layer)
+            own = None if getattr(module, "sinks", None) is None else (query.shape[1],)
+            refuse_if((None if s_aux is None else s_aux.shape) != own, "sinks", layer=self.layer)
+            refuse_if(tensors, "attention_tensors", tensors=", ".join(sorted(tensors)))
         self._attended = True
         scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
         attended = self.attend(self.layer, module, query, key, value, attention_mask, scaling, softcap, s_aux)
         if attended.requires_grad and not self.prefilling:
             attended.register_hook(_refuse_gradient)  # keys and values are written in place
         return attended
-
-    def _check_attention(
-        self, module: nn.Module, is_causal: bool | None, sinks: torch.Tensor | None, heads: int, others: dict[str, Any]
-    ) -> None:
-        tensors = {name for name, value in others.items() if isinstance(value, torch.Tensor)}
-        tensors -= {"position_ids", "cache_position"}
-        given, own, layer = sinks is not None, getattr(module, "sinks", None) is not None, self.layer
-        refuse_if(is_causal is False or not getattr(module, "is_causal", True), "not_causal", layer=layer)
-        refuse_if(given != own or (given and sinks.shape != (heads,)), "sinks", layer=layer)
-        refuse_if(tensors, "attention_tensors", tensors=", ".join(sorted(tensors)))
 
 
 def _refuse_gradient(gradient: torch.Tensor) -> NoReturn:

@@ -76,8 +76,8 @@ class RopeDeltas:
             part.rope_deltas = kept
 
     @contextmanager
-    def of(self, kept: list[Any] | None, back: bool = False) -> Iterator[None]:
-        """Have the model go on with what it kept for a generation, or begin one with None.
+    def of(self, cache: Any, back: bool = False) -> Iterator[None]:
+        """Have the model go on with what it kept for the generation of a `LazyCache`, or begin one with another cache.
 
         Other threads wait until `let_go`, or the end. With `back` the model then has again what it had before.
         """
@@ -88,7 +88,8 @@ class RopeDeltas:
         self._lock.acquire()
         self._thread.holds = True
         try:
-            self.set([None] * len(self._parts) if kept is None else kept)
+            generation = getattr(cache, "generation", None)
+            self.set(getattr(generation, "rope_deltas", None) or [None] * len(self._parts))
             yield
         finally:
             self.let_go()

@@ -23,7 +23,6 @@ _MESSAGES = {
     # masks and positions
     "positions": "the position_ids are not {where}, one for each token: LazyLLM takes a text from its first token, without gaps or packed sequences",
     "position_width": "the position_ids, or the attention mask they are counted from, are for {given} tokens, where the pass has {width}",
-    "late_images": "the attention mask shows tokens that it hid in an earlier pass, of a text with images: keep it as it was",
     "padding_before": "an earlier pass had padding: pass the attention mask, with that part of it as it was",
     "own_mask": "an attention mask of its own per query is not supported: LazyLLM is causal",
     "mask_shape": "the attention mask is of shape {mask}, where the tokens are {total} so far: LazyLLM takes a prompt from its first token, and goes on with the cache of its own output",
