@@ -52,7 +52,7 @@ class LazyLM(HFLM):
         **kwargs: Any,
     ) -> None:
         if schedule is None:
-            raise lazyllm.LazyLLMError('a schedule is needed: --model_args pretrained=... "schedule=23%:0.6 50%:0.6"')
+            raise lazyllm.LazyLLMError('model lazyllm needs a schedule, such as --model_args "schedule=23%:0.6 50%:0.6"')
         self._selection = _ranking(importance)
         super().__init__(pretrained, **kwargs)
         self._schedule = schedule
@@ -95,7 +95,7 @@ class LazyLM(HFLM):
     def loglikelihood_rolling(self, requests: list[Instance], disable_tqdm: bool = False) -> NoReturn:
         """Refused: LazyLLM prunes a prompt, and a whole text's likelihood has none."""
         task = requests[0].task_name or "a task"
-        raise lazyllm.LazyLLMError(f"{task} asks for likelihoods without a prompt to prune: take --model hf for it")
+        raise lazyllm.LazyLLMError(f"{task} asks for the likelihood of whole texts, without a prompt: take --model hf")
 
 
 def _ranking(importance: object) -> lazyllm.Selection | None:

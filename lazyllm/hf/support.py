@@ -156,7 +156,7 @@ def check_parts(modules: Iterable[nn.Module]) -> None:
         if folder and not package and not folder.startswith("_"):
             kinds = [type(variant).__name__ for variant in getattr(part, "lora_variant", {}).values()]
             unknown = [kind for kind in (*kinds, folder.split(".")[0]) if kind not in ADAPTERS and kind[:4] != "Dora"]
-            refuse_if(unknown, "unproved_adapters", unknown=unknown[0])
+            refuse_if(unknown, "unproved_adapters", unknown=", ".join(unknown))
         for parameter in part._parameters.values():
             # torchao keeps how activations are quantised with the weight.
             settings = getattr(parameter, "act_quant_kwargs", None)
