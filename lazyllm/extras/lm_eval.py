@@ -52,7 +52,7 @@ class LazyLM(HFLM):
         **kwargs: Any,
     ) -> None:
         if schedule is None:
-            raise lazyllm.LazyLLMError('model lazyllm needs a schedule, such as --model_args "schedule=23%:0.6 50%:0.6"')
+            raise lazyllm.LazyLLMError('model lazyllm needs a schedule: --model_args "schedule=23%:0.6 50%:0.6"')
         self._selection = _ranking(importance)
         super().__init__(pretrained, **kwargs)
         self._schedule = schedule
