@@ -11,8 +11,7 @@ import torch
 from transformers import PreTrainedModel
 
 from lazyllm.core.errors import LazyLLMError
-from lazyllm.extras.token_ids import Ids, check_vocabulary, placed, text_ids
-from lazyllm.hf.adapters import check_adapters
+from lazyllm.extras.token_ids import Ids, check_ready, text_ids
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,18 +54,13 @@ def log_likelihoods(model: PreTrainedModel, ids: Ids, continuations: Iterable[Id
     """
     if not isinstance(continuations, Iterable):
         raise LazyLLMError(f"the continuations must be a list of texts, each a list of ids, not {continuations!r}")
-    prompt, texts = text_ids("ids", ids), [text_ids("a continuation", text) for text in continuations]
-    if model.training:
-        raise LazyLLMError("the model is in training mode: call model.eval() before asking for log-likelihoods")
-    check_adapters(model)
-    check_vocabulary(model, prompt, *texts)
+    prompt, texts = text_ids(model, "ids", ids), [text_ids(model, "a continuation", text) for text in continuations]
+    check_ready(model, "asking for log-likelihoods")
     with torch.no_grad():
         begun = _step(model, prompt, None)
         cache = getattr(begun, "past_key_values", None)
         if cache is None:
-            raise LazyLLMError(
-                f"{type(model).__name__} gives no cache of keys and values to go on with: use another model"
-            )
+            raise LazyLLMError(f"{type(model).__name__} gives no cache of keys and values: use another model")
         found = []
         for place, text in enumerate(texts):
             # Another one goes on with what this one would write to.
@@ -76,7 +70,7 @@ def log_likelihoods(model: PreTrainedModel, ids: Ids, continuations: Iterable[Id
 
 
 def _step(model: PreTrainedModel, ids: torch.Tensor, cache: Any) -> Any:
-    return model(placed(model, ids), past_key_values=cache, use_cache=True, logits_to_keep=1, return_dict=True)
+    return model(ids, past_key_values=cache, use_cache=True, logits_to_keep=1, return_dict=True)
 
 
 def _follow(model: PreTrainedModel, logits: torch.Tensor, text: torch.Tensor, cache: Any) -> LogLikelihood:

@@ -52,10 +52,8 @@ class LazyLM(HFLM):
         **kwargs: Any,
     ) -> None:
         if schedule is None:
-            raise lazyllm.LazyLLMError(
-                'model lazyllm needs a schedule: --model_args pretrained=... "schedule=23%:0.6 50%:0.6"'
-            )
-        self._selection = _selection(importance)
+            raise lazyllm.LazyLLMError('model lazyllm needs a schedule: --model_args "schedule=23%:0.6 50%:0.6"')
+        self._selection = _ranking(importance)
         super().__init__(pretrained, **kwargs)
         self._schedule = schedule
         self._schedule = self._enabled().schedule  # what is not supported is refused now, and not after hours
@@ -78,43 +76,34 @@ class LazyLM(HFLM):
         for place, (_, prompt, continuation) in enumerate(requests):
             room = self.max_length + 1 - len(continuation)
             if room < 1:
-                raise lazyllm.LazyLLMError(
-                    f"a continuation of {len(continuation)} tokens is longer than the model's max_length, "
-                    f"{self.max_length}"
-                )
+                what = f"a continuation of {len(continuation)} tokens"
+                raise lazyllm.LazyLLMError(f"{what} is longer than the model's max_length, {self.max_length}")
             by_prompt.setdefault(tuple(prompt[-room:]), []).append(place)
         answers: dict[int, tuple[float, bool]] = {}
-        shown = tqdm(total=len(requests), disable=disable_tqdm or self.rank != 0, desc="Running loglikelihood requests")
-        with shown, self._enabled(), self._autocast():
-            for prompt, places in by_prompt.items():
+        mixed = self.mixed_precision_dtype
+        autocast = torch.autocast(device_type=self.device.type, dtype=mixed, enabled=mixed is not None)
+        quiet = disable_tqdm or self.rank != 0
+        with self._enabled(), autocast:
+            for prompt, places in tqdm(by_prompt.items(), disable=quiet, desc="Running loglikelihood requests"):
                 likelihoods = lazyllm.log_likelihoods(self.model, prompt, [requests[place][2] for place in places])
                 for place, likelihood in zip(places, likelihoods, strict=True):
                     answers[place] = likelihood.total, likelihood.greedy
                     if requests[place][0] is not None:
                         self.cache_hook.add_partial("loglikelihood", requests[place][0], answers[place])
-                shown.update(len(places))
         return [answers[place] for place in range(len(requests))]
 
     def loglikelihood_rolling(self, requests: list[Instance], disable_tqdm: bool = False) -> NoReturn:
         """Refused: LazyLLM prunes a prompt, and a whole text's likelihood has none."""
-        raise lazyllm.LazyLLMError(
-            f"{requests[0].task_name or 'a task'} asks for the likelihood of whole texts, where there is no prompt to "
-            "prune: take --model hf for it"
-        )
-
-    def _autocast(self) -> torch.autocast:
-        mixed = self.mixed_precision_dtype
-        return torch.autocast(device_type=self.device.type, dtype=mixed, enabled=mixed is not None)
+        task = requests[0].task_name or "a task"
+        raise lazyllm.LazyLLMError(f"{task} asks for the likelihood of whole texts, without a prompt: take --model hf")
 
 
-def _selection(importance: object) -> lazyllm.Selection | None:
+def _ranking(importance: object) -> lazyllm.Selection | None:
     if importance is None or isinstance(importance, lazyllm.Selection):
         return importance
     if not isinstance(importance, dict):
-        raise lazyllm.LazyLLMError(
-            f"importance={importance!r} must be parts of lazyllm.Importance: "
-            '--model_args \'{"pretrained": ..., "schedule": ..., "importance": {"queries": 8}}\''
-        )
+        like = '--model_args \'{"pretrained": ..., "schedule": ..., "importance": {"queries": 8}}\''
+        raise lazyllm.LazyLLMError(f"importance={importance!r} must be parts of lazyllm.Importance: {like}")
     try:
         return lazyllm.Importance(**importance)
     except TypeError as error:

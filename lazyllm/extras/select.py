@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from transformers import PreTrainedModel
 
-from lazyllm.core.errors import LazyLLMError
-from lazyllm.core.ranking import Selection, check_survivors
+from lazyllm.core.ranking import Selection
 from lazyllm.core.schedule import PruningSchedule
-from lazyllm.core.sequence import Sequence
-from lazyllm.extras.token_ids import Ids, check_vocabulary, placed, text_ids
-from lazyllm.hf.adapters import check_adapters
+from lazyllm.extras.token_ids import Ids, check_ready, text_ids
+from lazyllm.hf.attention_interface import CURRENT
 from lazyllm.hf.session import enable
-from lazyllm.rankings.plus import Importance
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,62 +57,32 @@ def select(
     Raises:
         LazyLLMError: not such ids, a model in training mode, or what `enable` refuses.
     """
-    ranking = Importance() if selection is None else selection
     schedule = f"50%:{keep}" if isinstance(keep, float | int) else keep
-    schedule = enable(model, schedule, selection=ranking, newest_only=True).schedule
-    prompt = text_ids("ids", ids)
-    if model.training:
-        raise LazyLLMError("the model is in training mode: call model.eval() before selecting tokens")
-    check_adapters(model)
-    check_vocabulary(model, prompt)
-    if not schedule.pruning:
-        return Selected(prompt[0], torch.arange(prompt.shape[1]), 0.0)
-    up_to = _UpTo(ranking, schedule.pruning[-1].layer)
+    lazy = enable(model, schedule, selection=selection, newest_only=True)
+    check_ready(model, "selecting tokens")
+    prompt = text_ids(model, "ids", ids)
+    if not lazy.schedule.pruning:
+        return Selected(prompt[0].cpu(), torch.arange(prompt.shape[1]), 0.0)
+    behind = lazy.layers[lazy.schedule.pruning[-1].layer + 1]
+    # The layer itself begins with the stage.
+    hooks = [part.register_forward_pre_hook(_stop) for part in behind.children()]
     try:
-        with torch.no_grad(), enable(model, schedule, selection=up_to, newest_only=True):
-            model(placed(model, prompt), use_cache=True)
+        with torch.no_grad(), lazy:
+            model(prompt, use_cache=True)
     except _LastStage as stage:
         positions, computed = stage.args
-    return Selected(prompt[0][positions], positions, computed)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return Selected(prompt[0].cpu()[positions], positions, computed)
 
 
 class _LastStage(Exception):
-    """The last stage has been reached, nothing behind it is needed.
-
-    Its arguments are the positions that it lets go on, int64 (k,), and the share of the prompt that was computed.
-    """
+    """Nothing behind the last stage is needed; with the positions that it let go on, and the share of the prompt."""
 
 
-class _UpTo(Selection, checked=False, parallel=True):
-    """Ranks as another selection does, and ends the pass at the last stage.
-
-    Whether that one can rank the model's tokens has been checked.
-    """
-
-    def __init__(self, ranking: Selection, last: int) -> None:
-        self._ranking = ranking
-        self._last = last
-
-    def copy_for(self, cache: Sequence) -> Selection:
-        own = _UpTo(self._ranking.copy_for(cache), self._last)
-        own.cache = cache
-        return own
-
-    def wants(self, layer: int) -> bool:
-        return self._ranking.wants(layer)
-
-    def observe(
-        self, layer: int, query: torch.Tensor, key: torch.Tensor, scaling: float, softcap: float | None
-    ) -> None:
-        self._ranking.processes = self.processes
-        self._ranking.observe(layer, query, key, scaling, softcap)
-
-    def survivors(self, layer: int, count: int) -> torch.Tensor:
-        chosen = self._ranking.survivors(layer, count)
-        if self._ranking.checked:
-            check_survivors(self._ranking, chosen, layer)
-        if layer < self._last:
-            return chosen
-        groups = self.cache.group_of  # one for each layer
-        computed = sum(group.n_active[0] for group in groups[: layer + 1])
-        raise _LastStage(chosen.cpu(), computed / (len(groups) * self.cache.total))
+def _stop(*args: Any) -> None:
+    generation = CURRENT.get()
+    layers = generation.group_of
+    computed = sum(group.n_active[0] for group in layers[: generation.layer])
+    raise _LastStage(generation.group.active[0].cpu(), computed / (len(layers) * generation.longest))

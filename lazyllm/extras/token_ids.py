@@ -9,12 +9,13 @@ import torch
 from transformers import PreTrainedModel
 
 from lazyllm.core.errors import LazyLLMError
+from lazyllm.hf.refusals import refuse_if
 
 Ids = torch.Tensor | Sequence[int]
 
 
-def text_ids(name: str, given: Any) -> torch.Tensor:
-    """Token ids, int64 (1, n), on the CPU; `LazyLLMError` where `given`, called `name`, is not those of one text."""
+def text_ids(model: PreTrainedModel, name: str, given: Any) -> torch.Tensor:
+    """Token ids, int64 (1, n), where the model takes them; `LazyLLMError` where `given` are not those of one text."""
     try:
         ids = given if isinstance(given, torch.Tensor) else torch.tensor(list(given))
     except (TypeError, ValueError, RuntimeError):
@@ -27,16 +28,16 @@ def text_ids(name: str, given: Any) -> torch.Tensor:
         )
     if not ids.numel():
         raise LazyLLMError(f"{name} must hold a token, as a text without a prompt begins with BOS")
-    return ids.cpu()
-
-
-def check_vocabulary(model: PreTrainedModel, *texts: torch.Tensor) -> None:
-    """Raise `LazyLLMError` for ids that the model has no embedding of."""
     largest = model.config.get_text_config().vocab_size - 1
-    if any(int(text.min()) < 0 or int(text.max()) > largest for text in texts):
-        raise LazyLLMError(f"there are ids that are not in the model's vocabulary, 0 to {largest}")
+    if not 0 <= int(ids.min()) <= int(ids.max()) <= largest:
+        raise LazyLLMError(f"{name} must hold ids of the model's vocabulary, 0 to {largest}")
+    # Where weights are offloaded, hooks move them to where they are needed.
+    return ids.cpu() if model.device.type == "meta" else ids.to(model.device)
 
 
-def placed(model: PreTrainedModel, ids: torch.Tensor) -> torch.Tensor:
-    """The ids where the model takes them; where weights are offloaded, hooks move them to where they are needed."""
-    return ids if model.device.type == "meta" else ids.to(model.device)
+def check_ready(model: PreTrainedModel, doing: str) -> None:
+    """Raise `LazyLLMError` for a model in training mode, or one whose prompt learning puts tokens before each pass."""
+    if model.training:
+        raise LazyLLMError(f"the model is in training mode: call model.eval() before {doing}")
+    adapter = getattr(model, "active_peft_config", None)
+    refuse_if(getattr(adapter, "is_prompt_learning", False), "virtual_tokens_in_passes", model=model)

@@ -1,7 +1,4 @@
-"""The attention that runs while LazyLLM is enabled: the model's own fused kernel, over the active tokens.
-
-Registered under one name in transformers' attention and mask interfaces, next to `sdpa` and the others.
-"""
+"""The attention that runs while LazyLLM is enabled, registered in transformers' interfaces next to `sdpa`."""
 
 from __future__ import annotations
 
@@ -43,21 +40,9 @@ class FusedAttention:
         # Eager attention would allocate the whole matrix; SDPA computes the same without.
         self._function = ALL_ATTENTION_FUNCTIONS["sdpa" if self.name == "eager" else self.name]
         self._config = copy.copy(config)
-
-    @property
-    def is_sdpa(self) -> bool:
-        """Whether it is PyTorch's fused attention."""
-        return self.name in ("sdpa", "eager")
-
-    @property
-    def caps_scores(self) -> bool:
-        """Whether the kernel itself can cap attention scores."""
-        return self.name.startswith("flash_attention")
-
-    @property
-    def ignores_softcap(self) -> bool:
-        """Whether the unmodified model runs without its cap: SDPA leaves it out, where transformers lets it."""
-        return self.name == "sdpa"
+        self.is_sdpa = self.name in ("sdpa", "eager")
+        self.caps_scores = self.name.startswith("flash_attention")
+        self.ignores_softcap = self.name == "sdpa"  # it leaves caps out, where transformers lets it
 
     def __call__(self, module: nn.Module, *args: Any, **kwargs: Any) -> torch.Tensor:
         return self._function(_AsLoaded(module, self._config), *args, **kwargs)[0]
@@ -74,8 +59,8 @@ class _AsLoaded:
         return getattr(self._module, name)
 
 
+# The generation whose forward pass is under way.
 CURRENT: ContextVar[Any] = ContextVar("lazyllm_step", default=None)
-"""The forward pass under way, found here by the functions that transformers calls."""
 
 
 def _attention(module: nn.Module, *args: Any, **kwargs: Any) -> tuple[torch.Tensor, None]:
@@ -89,7 +74,7 @@ def _mask(**kwargs: Any) -> WindowMask | AheadMask | None:
     step = CURRENT.get()
     if step is not None:
         return step.mask(**kwargs)
-    if WITHIN.get():
+    if WITHIN.get() is not None:
         return AheadMask(**kwargs)
     raise refusal("mask_outside")
 

@@ -16,15 +16,11 @@ from lazyllm.hf.refusals import refusal
 
 
 class _NoLayers(list):
-    """The layers of a cache, of which there are none to look into."""
-
     def __getitem__(self, index: Any) -> NoReturn:
         raise refusal("look_into")
 
 
 def _refused(why: str) -> Callable[..., NoReturn]:
-    """What transformers asks of a cache, and LazyLLM's has not."""
-
     def refuse(self: Any, *args: Any, **kwargs: Any) -> NoReturn:
         raise refusal("cache_lacks", why=why)
 
@@ -35,7 +31,7 @@ _COPY = "to go on with it in two ways, use copy.deepcopy"
 
 
 class LazyCache(Cache):
-    """Stands where transformers expects a `Cache`: a generation belongs to whoever holds it."""
+    """Stands where transformers expects a `Cache`, of which it has little: a generation belongs to whoever holds it."""
 
     generation: Generation
 
@@ -64,10 +60,9 @@ class LazyCache(Cache):
         self, key_states: torch.Tensor, value_states: torch.Tensor, layer_idx: int, *args: Any, **kwargs: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Store the keys and values of a layer's rows; see `Engine.update`."""
-        generation = self.generation
-        if CURRENT.get() is not generation:
+        if CURRENT.get() is not self.generation:
             raise refusal("cache_elsewhere")
-        return generation.update(layer_idx, key_states, value_states)
+        return self.generation.update(layer_idx, key_states, value_states)
 
     def get_seq_length(self, layer_idx: int = 0) -> int | torch.Tensor:
         return self.generation.offset()

@@ -6,7 +6,6 @@ import copy
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import torch
@@ -16,43 +15,22 @@ from lazyllm.core.attention import WindowMask
 from lazyllm.core.engine import Engine
 from lazyllm.core.sequence import Setup
 from lazyllm.hf.attention_interface import CURRENT
-from lazyllm.hf.batch import Batch, Known
+from lazyllm.hf.batch import Batch
 from lazyllm.hf.layer_arguments import LayerArguments
 from lazyllm.hf.patching import by_name
 from lazyllm.hf.refusals import refusal, refuse_if
 from lazyllm.hf.requests import check_rotary
-from lazyllm.hf.support import runs_on
-
-
-@dataclass(frozen=True)
-class ModelSetup(Setup):
-    """What all generations of a session have in common.
-
-    Attributes:
-        rope_switch: number of positions beyond which the model's rotary tables change, if they do.
-        rope_growth: number of positions beyond which they change with the longest sequence of a batch, if they do.
-    """
-
-    rope_switch: int | None
-    rope_growth: int | None
 
 
 class Generation(Engine):
-    """The engine between the decoder layers of a model.
+    """The engine between the decoder layers of a model; with its `rope_limits`."""
 
-    Attributes:
-        batch: what of each pass's input belongs to which sequence.
-        rope_deltas: by how much positions exceed those of text, as the parts of a model with images keep it.
-        layer: the decoder layer under way, or that ran last.
-    """
-
-    setup: ModelSetup
-
-    def __init__(self, setup: ModelSetup, count: int) -> None:
+    def __init__(self, setup: Setup, count: int, rope_limits: tuple[int | None, int | None]) -> None:
         super().__init__(setup, count)
+        self._rope_limits = rope_limits
         self.batch = Batch(count)
-        self.rope_deltas: list[Any] | None = None
-        self.layer = -1
+        self.rope_deltas: list[Any] | None = None  # see `RopeDeltas`
+        self.layer = -1  # the one under way, or that ran last
         self._arguments = LayerArguments(count)
         self._last = len(setup.windows) - 1
         self._under_way = threading.Lock()
@@ -62,16 +40,14 @@ class Generation(Engine):
         self._newest_alone = False
 
     @contextmanager
-    def step(self, kwargs: dict[str, Any], known: Known) -> Iterator[dict[str, Any]]:
+    def step(self, kwargs: dict[str, Any], known: dict[str, Any]) -> Iterator[dict[str, Any]]:
         """A forward pass of the decoder; gives its arguments for the packed sequences, see `Batch.pack`."""
-        if not self._under_way.acquire(blocking=False):
-            raise refusal("pass_under_way")
+        refuse_if(not self._under_way.acquire(blocking=False), "pass_under_way")
         try:
-            if self._broken:
-                raise refusal("broken_pass")
+            refuse_if(self._broken, "broken_pass")
             seen = [sequence.seen for sequence in self.sequences]
-            kwargs, new, rows = self.batch.pack(kwargs, seen, known)
-            check_rotary(seen, new, self.setup.rope_switch, self.setup.rope_growth)
+            kwargs, new, rows = self.batch.pack(kwargs, seen, **known)
+            check_rotary(seen, new, self._rope_limits)
             self.begin_step(new, rows)
             self._arguments.begin_step(new, self.group, prunes=len(self.groups) > 1)
             self.layer, self._new, self._newest_alone = -1, sum(new), False
@@ -82,9 +58,7 @@ class Generation(Engine):
             finally:
                 CURRENT.reset(outer)
                 self._running = None
-            if self.layer != self._last:
-                ran = f"{self.layer + 1} of its {self._last + 1}"
-                raise refusal("layers_ran", ran=ran)
+            refuse_if(self.layer != self._last, "layers_ran", ran=f"{self.layer + 1} of its {self._last + 1}")
             self.end_step()
             self._arguments.end_step()
             self.batch.advance()
@@ -94,8 +68,7 @@ class Generation(Engine):
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Generation:
         """A generation that goes on from here by itself; what those of one session have in common stays so."""
-        if not self._under_way.acquire(blocking=False):
-            raise refusal("copy_under_way")
+        refuse_if(not self._under_way.acquire(blocking=False), "copy_under_way")
         try:
             own = object.__new__(type(self))
             memo |= {id(shared): shared for shared in (self.setup, self.setup.processes)}
@@ -112,8 +85,7 @@ class Generation(Engine):
     ) -> Any:
         """The own `forward` of decoder layer `layer`, over the rows it computes.
 
-        What comes in is the output of the layer before, (1, its rows, hidden), all that hooks did to it included, and
-        is what the Aux Cache keeps of a token that a stage in between leaves behind.
+        What comes in is the output of the layer before, (1, its rows, hidden), with all that hooks did to it.
         """
         hidden = args[0] if args else kwargs.get("hidden_states")
         if layer != self.layer + 1 or not isinstance(hidden, torch.Tensor) or hidden.shape[:-1] != (1, self._n_rows):
@@ -138,10 +110,9 @@ class Generation(Engine):
         return output
 
     def offset(self) -> int | torch.Tensor:
-        """By how much positions exceed indexes: of the tokens of the next pass, in a layer of the rows it computes.
+        """By how much positions exceed indexes: of the next pass's tokens, padding included, or in a layer of its rows.
 
-        One number, or where the rows have gaps or are of several sequences one a row, int64 (rows,). Llama 4 asks for
-        it in its attention, and adds the rows' indexes to get their positions. Outside the layers padding counts.
+        Of rows with gaps, or of several sequences, int64 (rows,); Llama 4 asks for it in its attention.
         """
         if self._running is None:
             return self.batch.columns
@@ -150,14 +121,13 @@ class Generation(Engine):
             return self.sequences[0].total - 1
         if rows is None:
             return self.sequences[0].seen
-        rows = rows.to(runs_on(*self._running))
+        module, device = self._running
+        moved_to = getattr(getattr(module, "_hf_hook", None), "execution_device", None)  # where it has a device_map
+        rows = rows.to(device if moved_to is None else moved_to)
         return rows - torch.arange(rows.shape[0], device=rows.device)
 
     def newest(self, hidden: torch.Tensor) -> torch.Tensor:
-        """The newest token's state in each sequence, (sequences, 1, hidden), from the decoder's output for its rows.
-
-        That of a sequence that has ended is zero.
-        """
+        """Of the decoder's output, each sequence's newest token's, (sequences, 1, hidden); 0 where it has ended."""
         hidden = hidden[:, -len(self.live) :] if self._newest_alone else self._newest_rows(hidden)
         hidden = hidden.transpose(0, 1)
         if len(self.live) == len(self.sequences):
@@ -183,12 +153,9 @@ class Generation(Engine):
 
     def mask(self, **kwargs: Any) -> WindowMask | None:
         """What stands for the attention mask: nothing where causality suffices (transformers' mask interface)."""
-        if not kwargs["allow_is_causal_skip"]:
-            raise refusal("not_plainly_causal")
+        refuse_if(not kwargs["allow_is_causal_skip"], "not_plainly_causal")
         window = kwargs.get("local_size")
-        if window is None or self.longest <= window:
-            return None
-        return WindowMask(kwargs["mask_function"], window)
+        return None if window is None or self.longest <= window else WindowMask(kwargs["mask_function"], window)
 
     def attention(
         self,
@@ -212,26 +179,18 @@ class Generation(Engine):
         if attention_mask is not None and not isinstance(attention_mask, WindowMask):
             raise refusal("built_mask")
         if self.prefilling:  # it is the same at every step
-            self._check_attention(module, is_causal, s_aux, query.shape[1], kwargs)
+            tensors = {name for name, other in kwargs.items() if isinstance(other, torch.Tensor)}
+            tensors -= {"position_ids", "cache_position"}
+            refuse_if(is_causal is False or not getattr(module, "is_causal", True), "not_causal", layer=self.layer)
+            own = None if getattr(module, "sinks", None) is None else (query.shape[1],)
+            refuse_if((None if s_aux is None else s_aux.shape) != own, "sinks", layer=self.layer)
+            refuse_if(tensors, "attention_tensors", tensors=", ".join(sorted(tensors)))
         self._attended = True
         scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
         attended = self.attend(self.layer, module, query, key, value, attention_mask, scaling, softcap, s_aux)
         if attended.requires_grad and not self.prefilling:
             attended.register_hook(_refuse_gradient)  # keys and values are written in place
         return attended
-
-    def _check_attention(
-        self, module: nn.Module, is_causal: bool | None, sinks: torch.Tensor | None, heads: int, others: dict[str, Any]
-    ) -> None:
-        tensors = sorted(name for name, value in others.items() if isinstance(value, torch.Tensor))
-        tensors = [name for name in tensors if name not in ("position_ids", "cache_position")]
-        given, own = sinks is not None, getattr(module, "sinks", None) is not None
-        not_causal = is_causal is False or not getattr(module, "is_causal", True)
-        of_layer = f"of layer {self.layer}"
-        unknown = "this architecture is not supported"
-        refuse_if(not_causal, "not_causal", of_layer=of_layer)
-        refuse_if(given != own or (given and sinks.shape != (heads,)), "sinks", of_layer=of_layer, unknown=unknown)
-        refuse_if(tensors, "attention_tensors", tensors=", ".join(tensors), unknown=unknown)
 
 
 def _refuse_gradient(gradient: torch.Tensor) -> NoReturn:

@@ -14,8 +14,8 @@ from transformers.masking_utils import causal_mask_function, sliding_window_caus
 
 from lazyllm.hf.refusals import refuse_if
 
-# Whether the forward pass of a whole model under lazyllm.enable is under way.
-WITHIN: ContextVar[bool] = ContextVar("lazyllm_model", default=False)
+# The `ModelCalls` of a whole model whose forward pass is under way.
+WITHIN: ContextVar[Any] = ContextVar("lazyllm_model", default=None)
 
 _BLOCK_ELEMENTS = 1 << 22
 
@@ -23,13 +23,12 @@ _BLOCK_ELEMENTS = 1 << 22
 class AheadMask:
     """What stands for such a mask: how it was to be made (transformers' mask interface)."""
 
-    def __init__(self, **kwargs: Any) -> None:
-        self.padding: torch.Tensor | None = kwargs["attention_mask"]
-        self._asked = kwargs
+    def __init__(self, **asked: Any) -> None:
+        self.asked = asked
 
     def is_plain(self, window: int | None) -> bool:
         """Whether who sees whom is causality's, within a window if there is one; reads the device once a block."""
-        asked = self._asked
+        asked = self.asked
         if asked["allow_is_causal_skip"]:
             return True  # without anything that the model adds to it
         plain = causal_mask_function if window is None else sliding_window_causal_mask_function(window)
@@ -37,34 +36,27 @@ class AheadMask:
         keys = torch.arange(asked["kv_length"], device=asked["device"]) + asked["kv_offset"]
         for rows in queries[:, None].split(max(1, _BLOCK_ELEMENTS // len(keys))):
             expected = plain(0, 0, rows, keys[None])
-            for sequence in range(asked["batch_size"]):
-                if not torch.equal(asked["mask_function"](sequence, 0, rows, keys[None]), expected):
-                    return False
+            found = (asked["mask_function"](sequence, 0, rows, keys[None]) for sequence in range(asked["batch_size"]))
+            if not all(torch.equal(part, expected) for part in found):
+                return False
         return True
 
 
 def padding_of(mask: Any, window: int | None) -> Any:
-    """The mask of the padding, (sequences, tokens) or None, that masks made ahead were made of, if `mask` is of those.
+    """The padding's mask, (sequences, tokens) or None, that masks made ahead were made of; another `mask` stays.
 
-    The decoder makes the same from it. `window` is that of its layers with sliding attention.
-
-    Raises:
-        LazyLLMError: the masks say more than that.
+    The decoder makes the same from it, unless they say more: that is refused. Its sliding layers have this window.
     """
     masks = mask if isinstance(mask, dict) else {"": mask}
     if not masks or not all(isinstance(made, AheadMask) for made in masks.values()):
         return mask
-    refuse_if(
-        not all((made.is_plain(window if kind == "sliding_attention" else None) for kind, made in masks.items())),
-        "images_see",
-    )
-    return next(iter(masks.values())).padding
+    plain = (made.is_plain(window if kind == "sliding_attention" else None) for kind, made in masks.items())
+    refuse_if(not all(plain), "not_plainly_causal")
+    return next(iter(masks.values())).asked["attention_mask"]
 
 
 class _Thread(threading.local):
-    """Whether a thread keeps the others out."""
-
-    holds = False
+    holds = False  # whether this thread keeps the others out
 
 
 class RopeDeltas:
@@ -84,8 +76,8 @@ class RopeDeltas:
             part.rope_deltas = kept
 
     @contextmanager
-    def of(self, kept: list[Any] | None, back: bool = False) -> Iterator[None]:
-        """Have the model go on with what it kept for a generation, or begin one with None.
+    def of(self, cache: Any, back: bool = False) -> Iterator[None]:
+        """Have the model go on with what it kept for the generation of a `LazyCache`, or begin one with another cache.
 
         Other threads wait until `let_go`, or the end. With `back` the model then has again what it had before.
         """
@@ -96,7 +88,8 @@ class RopeDeltas:
         self._lock.acquire()
         self._thread.holds = True
         try:
-            self.set([None] * len(self._parts) if kept is None else kept)
+            generation = getattr(cache, "generation", None)
+            self.set(getattr(generation, "rope_deltas", None) or [None] * len(self._parts))
             yield
         finally:
             self.let_go()

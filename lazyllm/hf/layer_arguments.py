@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from lazyllm.core.state import GrowingTensor, LayerGroup
-from lazyllm.hf.refusals import refusal
+from lazyllm.hf.refusals import refusal, refuse_if
 
 # The dimension that counts tokens: rotary tables are (batch, tokens, head_dim), position ids (batch, tokens).
 _TOKEN_DIM = {"position_embeddings": -2, "position_ids": -1, "cache_position": -1, "per_layer_input": -2}
@@ -44,7 +44,7 @@ class LayerArguments:
             places[first.owners, first.rows] = torch.arange(start, self._arrived, device=places.device)
 
     def end_step(self) -> None:
-        """Keep what the model made for the pass; a second copy before would be one more where memory is highest."""
+        """Copy what the model made for a first pass; earlier, where memory is highest, that would be one more."""
         for table in self._tables.values():
             table.own()
 
@@ -60,11 +60,16 @@ class LayerArguments:
                 continue  # never asked for again
             if name in _TOKEN_DIM and value is not None:
                 table = self._table(name, layer, value)
-                if not self._are_input(group):
-                    key = (id(table), group.index)
-                    if key not in self._taken:
-                        self._taken[key] = table.at(self._arrival(group))
-                    changed[name] = self._taken[key]
+                if self._are_input(group):
+                    continue
+                key = (id(table), group.index)
+                if key not in self._taken:
+                    places = group.rows
+                    if self._places is not None:
+                        places = self._places.view
+                        places = places[group.owners.to(places.device), group.rows.to(places.device)]
+                    self._taken[key] = table.at(places)
+                changed[name] = self._taken[key]
             elif isinstance(value, torch.Tensor) and name not in ("hidden_states", "attention_mask"):
                 raise refusal("unknown_argument", name=name)
         return {**kwargs, **changed} if changed else kwargs
@@ -73,23 +78,16 @@ class LayerArguments:
         """Whether the rows are the tokens that the model was given, which the newest always is among."""
         return group.index == 0 or (group.n_rows == self._new and max(self._new) == 1)
 
-    def _arrival(self, group: LayerGroup) -> torch.Tensor:
-        """The place of each row among all tokens in order of arrival, int64 (rows,)."""
-        if self._places is None:
-            return group.rows
-        places = self._places.view
-        return places[group.owners.to(places.device), group.rows.to(places.device)]
-
     def _table(self, name: str, layer: int, value: Any) -> _Table:
         # Layers share a table when the model hands them the same object, as it does for each kind of layer.
         table = self._tables.get((name, layer))
+        if table is None and name != _OWN:  # another may be made where it was
+            table = self._made.get(id(value))
         if table is None:
-            table = None if name == _OWN else self._made.get(id(value))
-            if table is None:
-                table = _Table(name)
-                self._leading.add(layer)
-            self._tables[name, layer] = table
-        if name != _OWN:  # another may be made where it was
+            table = _Table(name)
+            self._leading.add(layer)
+        self._tables[name, layer] = table
+        if name != _OWN:
             self._made[id(value)] = table
         table.cover(value, self._arrived)
         return table
@@ -99,22 +97,20 @@ class _Table:
     """One per-token argument, a tensor or a tuple of tensors of one shape, for all tokens so far."""
 
     def __init__(self, name: str) -> None:
-        self._name = name
-        self._is_tuple = False
-        self._dim = _TOKEN_DIM[name]
+        self._name, self._dim, self._is_tuple = name, _TOKEN_DIM[name], False
         self._kept = GrowingTensor(self._dim)  # (parts, ...)
         self._given: list[torch.Tensor] | None = None  # of a first pass, until it has ended
 
     def cover(self, value: Any, arrived: int) -> None:
-        """Append the entries of this step's input tokens, once a step, so that there are those of all that arrived."""
+        """Append the entries of this step's input tokens, once a step."""
         length = self._kept.length if self._given is None else arrived
         if length == arrived:
             return
         self._is_tuple = isinstance(value, tuple | list)
         parts = list(value) if self._is_tuple else [value]
         for part in parts:
-            if not isinstance(part, torch.Tensor) or part.shape[self._dim] != arrived - length:
-                raise refusal("table_entries", name=self._name)
+            fits = isinstance(part, torch.Tensor) and part.shape[self._dim] == arrived - length
+            refuse_if(not fits, "table_entries", name=self._name)
         if length == 0:
             self._given = parts
             return

@@ -19,8 +19,7 @@ class Patch:
     """
 
     def __init__(self, module: nn.Module, name: str, through: Callable[..., Any]) -> None:
-        self._module = module
-        self._name = name
+        self._module, self._name = module, name
         self._through: Callable[..., Any] | None = through
         self._shadowed = name in vars(module)
         self.original: Callable[..., Any] = getattr(module, name)

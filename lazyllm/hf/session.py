@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from inspect import isabstract
-from types import TracebackType
 from typing import Any, NoReturn
 
 import torch
 from torch import nn
+from transformers import PreTrainedModel
 
 from lazyllm.core.errors import LazyLLMError
 from lazyllm.core.ranking import Selection
 from lazyllm.core.schedule import PruningSchedule
+from lazyllm.core.sequence import Setup
 from lazyllm.core.stats import Stats, only
-from lazyllm.hf.adapters import check_parts, through_wrapper, unwrapped
 from lazyllm.hf.attention_interface import EnabledName, FusedAttention
 from lazyllm.hf.calls import ModelCalls, run_layer
-from lazyllm.hf.generation import ModelSetup
 from lazyllm.hf.patching import Patch
 from lazyllm.hf.refusals import refusal, refuse_if
-from lazyllm.hf.support import check_attention, dissect, rope_growth, rope_switch, windows
+from lazyllm.hf.support import check_attention, check_parts, dissect, windows
 from lazyllm.rankings.plus import Importance
 
 
@@ -42,23 +41,16 @@ class Session:
         record_importance: bool,
     ) -> None:
         _check_selection(selection)
-        self._given, model = model, unwrapped(model)
-        anatomy = dissect(model, newest_only)
-        name = type(selection).__name__
+        # PEFT's wrapper has a `generate` that calls that of the model inside.
+        inner = None if isinstance(model, PreTrainedModel) else getattr(model, "get_base_model", None)
+        self._given, self._model = model, model if inner is None else inner()
+        self._anatomy = anatomy = dissect(self._model, newest_only)
         self.layers = anatomy.layers
         self.schedule = PruningSchedule.of(schedule, len(anatomy.layers))
         self.schedule.check(len(anatomy.layers))
-        stages = self.schedule.stages
-        refuse_if(anatomy.processes is not None and (not selection.parallel), "heads_split", name=name)
-        refuse_if(
-            selection.single_stage and len(stages) != 1,
-            "single_stage",
-            name=name,
-            stages=len(stages),
-            schedule=self.schedule.spec,
-        )
-        self._model = model
-        self._anatomy = anatomy
+        name, stages, spec = type(selection).__name__, len(self.schedule.stages), self.schedule.spec
+        refuse_if(anatomy.processes is not None and not selection.parallel, "heads_split", name=name)
+        refuse_if(selection.single_stage and stages != 1, "single_stage", name=name, stages=stages, schedule=spec)
         self._newest_only = newest_only
         self._wanted = selection, record_positions, record_importance
         self._patches: list[Patch] = []
@@ -83,7 +75,7 @@ class Session:
     def sequences(self) -> list[Stats]:
         """Counts of each sequence of the generation that began last; an output's `past_key_values` have their own."""
         refuse_if(self._calls is None, "no_stats_session")
-        refuse_if(self._calls is not None and (not self._calls.sequences), "no_stats")
+        refuse_if(not self._calls.sequences, "no_stats")
         return self._calls.sequences
 
     def start(self) -> Session:
@@ -92,21 +84,16 @@ class Session:
         Raises:
             LazyLLMError: LazyLLM is on already, or the model has changed so that it cannot be.
         """
-        model, anatomy = self._model, self._anatomy
+        anatomy, config = self._anatomy, self._anatomy.decoder.config
         check_attention(anatomy.decoder)
-        modules = list(model.modules())
-        decoder = any(part is anatomy.decoder for part in modules)
-        refuse_if(
-            not decoder or not any(child is anatomy.layers for child in anatomy.decoder.children()),
-            "taken_apart",
-            model=type(model).__name__,
-        )
+        modules = list(self._model.modules())
+        whole = any(part is anatomy.decoder for part in modules)
+        whole = whole and any(child is anatomy.layers for child in anatomy.decoder.children())
+        refuse_if(not whole, "taken_apart", model=self._model)
         check_parts(modules)
-        config, (selection, *record) = anatomy.decoder.config, self._wanted
-        reach = windows(config, len(anatomy.layers))
-        common = self.schedule, FusedAttention(config), reach, anatomy.processes, selection, *record
-        setup = ModelSetup(*common, rope_switch(config), rope_growth(config))
-        self._calls = ModelCalls(model, anatomy, setup, self._newest_only)
+        common = self.schedule, FusedAttention(config), windows(config, len(anatomy.layers)), anatomy.processes
+        setup = Setup(*common, *self._wanted)
+        self._calls = ModelCalls(self._model, anatomy, setup, self._newest_only)
         self._before = setup.kernel.name, self._calls.rope_deltas.get()
         _set_attention(config, EnabledName(config._attn_implementation))
         try:
@@ -134,9 +121,7 @@ class Session:
     def __enter__(self) -> Session:
         return self.start()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
         try:
             self.stop()
         except LazyLLMError:
@@ -157,9 +142,9 @@ class Session:
         if hasattr(model, "init_continuous_batching"):
             through.append((model, "init_continuous_batching", _refuse_batches))
         if self._given is not model:
-            through += [(self._given, name, through_wrapper) for name in ("generate", "forward")]
-        for module, name, call in through:
-            self._patches.append(Patch(module, name, call))
+            through += [(self._given, name, _through_wrapper) for name in ("generate", "forward")]
+        for patched in through:
+            self._patches.append(Patch(*patched))
 
     def _restore(self) -> None:
         for patch in reversed(self._patches):
@@ -174,16 +159,20 @@ def _check_selection(selection: object) -> None:
     if isinstance(selection, Selection):
         selection.check()
         return
-    refuse_if(
-        not isinstance(selection, type) or not issubclass(selection, Selection), "selection_kind", selection=selection
-    )
+    of_selection = isinstance(selection, type) and issubclass(selection, Selection)
+    refuse_if(not of_selection, "selection_kind", selection=selection)
     name = f"lazyllm.{selection.__name__}" if selection.__module__.startswith("lazyllm.") else selection.__name__
-    refuse_if(isabstract(selection), "selection_abstract", name=name)
-    raise refusal("selection_class", name=name)
+    raise refusal("selection_abstract" if isabstract(selection) else "selection_class", name=name)
 
 
 def _refuse_batches(*args: Any, **kwargs: Any) -> NoReturn:
     raise refusal("continuous_batching")
+
+
+def _through_wrapper(method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """`generate`, or `forward`, of PEFT's wrapper."""
+    refuse_if(len(kwargs.get("adapter_names") or ()) > 1, "adapter_names")
+    return method(*args, **kwargs)
 
 
 def _set_attention(config: Any, implementation: str) -> None:
@@ -229,5 +218,5 @@ def enable(
         LazyLLMError: the model, schedule or selection is not supported; raised later, inside the `with`, for inputs
             that are not.
     """
-    ranking = Importance() if selection is None else selection
-    return Session(model, schedule, ranking, newest_only, record_positions, record_importance)
+    selection = Importance() if selection is None else selection
+    return Session(model, schedule, selection, newest_only, record_positions, record_importance)

@@ -1,16 +1,14 @@
-"""Finds the decoder layers of a model, and refuses models that LazyLLM cannot prune right."""
+"""Which models are supported: finds their decoder layers, and refuses what LazyLLM cannot prune right."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
-import torch
 from torch import nn
 from torch.distributed import ProcessGroup
 from transformers import DynamicCache, GenerationMixin, PreTrainedConfig, PreTrainedModel
 
-from lazyllm.hf.adapters import check_parts
 from lazyllm.hf.attention_interface import NAME
 from lazyllm.hf.refusals import refuse_if
 
@@ -25,35 +23,31 @@ _BESIDES = {
 }
 # Rotary tables that depend on the length of the text.
 _CHANGING = {"dynamic", "longrope"}
+# Folders of `peft.tuners` whose modules tests prove to work token by token.
+_PROVED = (
+    "adalora adaption_prompt beft boft c3a deft delora fourierft frod glora gralora hira hra ia3 ln_tuning loha lokr "
+    "lora miss oft osf peanut pvera randlora road shira supertuning tinylora trainable_tokens unilora vblora vera "
+    "waveft"
+)
+ADAPTERS = frozenset(_PROVED.split())
 _ATTENTION = ("sdpa", "eager", "flash_attention_2", "flash_attention_3")
 
 
 @dataclass(frozen=True)
 class Anatomy:
-    """The module that runs the decoder layers of a model one after the other, and these layers.
-
-    Attributes:
-        processes: those among which the model's heads are split; None means one process.
-        with_rope_deltas: the modules that keep where text goes on after images.
-    """
+    """The module that runs the decoder layers of a model one after the other, and these layers."""
 
     decoder: PreTrainedModel
     layers: nn.ModuleList
-    processes: ProcessGroup | None
-    with_rope_deltas: list[nn.Module]
+    processes: ProcessGroup | None  # those among which heads are split; None means one process
+    with_rope_deltas: list[nn.Module]  # what keeps where text goes on after images
 
 
 def dissect(model: nn.Module, newest_only: bool = False) -> Anatomy:
-    """Find the decoder of a Hugging Face model, with `newest_only` also of one without a language-modelling head.
-
-    Raises:
-        LazyLLMError: not a decoder-only transformer whose attention goes through transformers' attention
-            interface, or one with parts that pruning would break.
-    """
-    name = type(model).__name__
+    """Find the decoder of a Hugging Face model, with `newest_only` also of one without a language-modelling head."""
     compiled = getattr(model, "_orig_mod", None)
-    refuse_if(isinstance(compiled, PreTrainedModel), "compiled", name=type(compiled).__name__)
-    refuse_if(not isinstance(model, PreTrainedModel), "not_transformers", name=name)
+    refuse_if(isinstance(compiled, PreTrainedModel), "compiled", name=compiled)
+    refuse_if(not isinstance(model, PreTrainedModel), "not_transformers", name=type(model).__name__)
     modules = list(model.modules())
     found = [
         (module, child, parts)
@@ -65,25 +59,23 @@ def dissect(model: nn.Module, newest_only: bool = False) -> Anatomy:
     if len(found) > 1:
         # What sees or hears may be built alike.
         found = [part for part in found if part[0] is model.get_decoder()] or found
-    what = "no stack" if not found else f"{len(found)} stacks"
     generates = model.can_generate()
-    refuse_if(getattr(model.config, "is_encoder_decoder", False), "encoder_decoder", name=name)
-    refuse_if(generates and not isinstance(model, GenerationMixin), "no_generation", name=name)
-    refuse_if(len(found) != 1, "stacks", name=name, what=what)
-    refuse_if(not generates and not any(part[0] is model for part in found), "other_outputs", name=name)
-    refuse_if(not generates and not newest_only, "no_head", name=name)
+    refuse_if(getattr(model.config, "is_encoder_decoder", False), "encoder_decoder", name=model)
+    refuse_if(generates and not isinstance(model, GenerationMixin), "no_generation", name=model)
+    refuse_if(len(found) != 1, "stacks", name=model, what=f"{len(found)} stacks" if found else "no stack")
     decoder, layers, parts = found[0]
-    _refuse_layers(name, decoder, parts)
+    refuse_if(not generates and decoder is not model, "other_outputs", name=model)
+    refuse_if(not generates and not newest_only, "no_head", name=model)
+    _refuse_layers(model, decoder, parts)
     check_attention(decoder)
     check_parts(modules)
-    whole = any(_is_compiled(part) for part in (model, decoder, *layers))
-    refuse_if(whole, "compiled", name=name)
-    return Anatomy(
-        decoder,
-        layers,
-        _tensor_parallel(name, model, modules),
-        [part for part in modules if "rope_deltas" in vars(part)],
+    whole = any(
+        part._compiled_call_impl is not None or hasattr(part.forward, "_torchdynamo_orig_callable")
+        for part in (model, decoder, *layers)
     )
+    refuse_if(whole, "compiled", name=model)
+    with_rope_deltas = [part for part in modules if "rope_deltas" in vars(part)]
+    return Anatomy(decoder, layers, _tensor_parallel(model, modules), with_rope_deltas)
 
 
 def check_attention(decoder: PreTrainedModel) -> None:
@@ -105,26 +97,25 @@ def _layer_parts(stack: nn.ModuleList) -> list[nn.Module]:
     return parts
 
 
-def _refuse_layers(name: str, decoder: PreTrainedModel, parts: list[nn.Module]) -> None:
+def _refuse_layers(model: PreTrainedModel, decoder: PreTrainedModel, parts: list[nn.Module]) -> None:
     config = decoder.config
     kinds = set(getattr(config, "layer_types", None) or ()) - _LAYER_TYPES
     stateful = sorted(kinds & _STATEFUL)
+    refuse_if(stateful, "stateful", name=model, stateful=", ".join(stateful))
+    refuse_if(kinds, "merging", name=model, kinds=", ".join(sorted(kinds)))
+    refuse_if(any(isinstance(part, nn.Conv1d | nn.Conv2d) for part in parts), "convolution", name=model)
+    refuse_if(any(vars(part).get("rope_type") in _CHANGING for part in parts), "changing_rope", name=model)
+    refuse_if(not getattr(config, "is_causal", True), "bidirectional", name=model)
+    refuse_if(not getattr(decoder, "_supports_attention_backend", False), "no_interface", name=model)
     # Two kinds that SDPA cannot compute are known: capped scores, and sinks.
-    known = getattr(config, "attn_logit_softcapping", None) is not None or any(
-        part._parameters.get("sinks") is not None for part in parts
-    )
-    refuse_if(stateful, "stateful", name=name, stateful=", ".join(stateful))
-    refuse_if(kinds, "merging", name=name, kinds=", ".join(sorted(kinds)))
-    refuse_if(any(isinstance(part, nn.Conv1d | nn.Conv2d) for part in parts), "convolution", name=name)
-    refuse_if(any(vars(part).get("rope_type") in _CHANGING for part in parts), "changing_rope", name=name)
-    refuse_if(not getattr(config, "is_causal", True), "bidirectional", name=name)
-    refuse_if(not getattr(decoder, "_supports_attention_backend", False), "no_interface", name=name)
-    refuse_if(not decoder._supports_sdpa and not known, "not_softmax", name=name)
+    known = getattr(config, "attn_logit_softcapping", None) is not None
+    known = known or any(part._parameters.get("sinks") is not None for part in parts)
+    refuse_if(not decoder._supports_sdpa and not known, "not_softmax", name=model)
     for setting, what in _BESIDES.items():
-        refuse_if(getattr(config, setting, None), "besides", name=name, what=what, setting=setting)
+        refuse_if(getattr(config, setting, None), "besides", name=model, what=what, setting=setting)
 
 
-def _tensor_parallel(name: str, model: PreTrainedModel, modules: list[nn.Module]) -> ProcessGroup | None:
+def _tensor_parallel(model: PreTrainedModel, modules: list[nn.Module]) -> ProcessGroup | None:
     """The processes among which a model's heads are split; every other way of splitting a model is refused."""
     config = getattr(model.config, "distributed_config", None)
     sizes = {kind: getattr(config, f"{kind}_size", None) or 1 for kind in ("pp", "dp", "fsdp", "ep")}
@@ -133,23 +124,9 @@ def _tensor_parallel(name: str, model: PreTrainedModel, modules: list[nn.Module]
     if mesh is not None and sizes["tp"] > 1 and all(size == 1 for kind, size in sizes.items() if kind != "tp"):
         return mesh["tp"].get_group() if mesh.ndim > 1 else mesh.get_group()
     # Parameters that are split over processes know of the mesh of devices.
-    parameters = (parameter for part in modules for parameter in part._parameters.values())
-    refuse_if(
-        set(sizes.values()) != {1} or any(hasattr(parameter, "device_mesh") for parameter in parameters),
-        "split",
-        name=name,
-    )
+    split = any(hasattr(parameter, "device_mesh") for part in modules for parameter in part._parameters.values())
+    refuse_if(split or set(sizes.values()) != {1}, "split", name=model)
     return None
-
-
-def _is_compiled(module: nn.Module) -> bool:
-    return module._compiled_call_impl is not None or hasattr(module.forward, "_torchdynamo_orig_callable")
-
-
-def runs_on(layer: nn.Module, given: torch.device) -> torch.device | int | str:
-    """Where a layer runs: where its input is `given`, unless the model has a `device_map`, whose hooks move it."""
-    device = getattr(getattr(layer, "_hf_hook", None), "execution_device", None)
-    return given if device is None else device
 
 
 def windows(config: PreTrainedConfig, num_layers: int) -> list[int | None]:
@@ -158,19 +135,30 @@ def windows(config: PreTrainedConfig, num_layers: int) -> list[int | None]:
     return (found + [None] * num_layers)[:num_layers]
 
 
-def rope_switch(config: PreTrainedConfig) -> int | None:
-    """Number of positions beyond which a model with LongRoPE changes its rotary tables and computes its cache anew."""
-    for rope in _ropes(config, "longrope"):
-        return rope.get("original_max_position_embeddings") or getattr(config, "original_max_position_embeddings", None)
-    return None
+def rope_limits(config: PreTrainedConfig) -> tuple[int | None, int | None]:
+    """Numbers of positions beyond which the model makes other rotary tables; None where it does not.
 
-
-def rope_growth(config: PreTrainedConfig) -> int | None:
-    """Number of positions beyond which dynamic scaling makes rotary tables for the longest sequence of a batch."""
-    return config.max_position_embeddings if _ropes(config, "dynamic") else None
-
-
-def _ropes(config: PreTrainedConfig, kind: str) -> list[dict[str, Any]]:
-    """The rotary settings of a kind, of the model or of each type of its layers."""
+    Beyond the first, LongRoPE's, it computes its whole cache anew; beyond the second, that of dynamic scaling, they
+    are those of the longest sequence of a batch.
+    """
     rope = getattr(config, "rope_parameters", None) or {}
-    return [part for part in (rope, *rope.values()) if isinstance(part, dict) and part.get("rope_type") == kind]
+    # The settings are the model's, or those of each type of its layers.
+    kinds = {part.get("rope_type"): part for part in (rope, *rope.values()) if isinstance(part, dict)}
+    original = "original_max_position_embeddings"
+    switch = kinds["longrope"].get(original) or getattr(config, original, None) if "longrope" in kinds else None
+    return switch, config.max_position_embeddings if "dynamic" in kinds else None
+
+
+def check_parts(modules: Iterable[nn.Module]) -> None:
+    """Raise `LazyLLMError` for adapters that are not proved, and for scales taken from several tokens together."""
+    for part in modules:
+        package, _, folder = type(part).__module__.partition("peft.tuners.")
+        if folder and not package and not folder.startswith("_"):
+            kinds = [type(variant).__name__ for variant in getattr(part, "lora_variant", {}).values()]
+            unknown = [kind for kind in (*kinds, folder.split(".")[0]) if kind not in ADAPTERS and kind[:4] != "Dora"]
+            refuse_if(unknown, "unproved_adapters", unknown=", ".join(unknown))
+        for parameter in part._parameters.values():
+            # torchao keeps how activations are quantised with the weight.
+            settings = getattr(parameter, "act_quant_kwargs", None)
+            by_tensor = settings is not None and type(getattr(settings, "granularity", None)).__name__ == "PerTensor"
+            refuse_if(by_tensor and getattr(parameter, "act_quant_scale", None) is None, "one_scale")

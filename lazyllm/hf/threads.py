@@ -38,11 +38,7 @@ class Calls:
                     self._changed.notify_all()
 
     def close(self) -> list[str]:
-        """Let no new thread in, wait a little for those that are there, then let nothing in.
-
-        Returns:
-            what other threads have not finished.
-        """
+        """Let no new thread in, wait a little for others, then let nothing in; gives what they have not finished."""
         with self._changed:
             self._closing = True
             try:

@@ -12,7 +12,7 @@ from test_exactness import check_by_replay, enabled
 
 import lazyllm
 from lazyllm import reference
-from lazyllm.hf.adapters import ADAPTERS
+from lazyllm.hf.support import ADAPTERS
 
 STAGES = [(0, 0.7), (2, 0.4)]
 SCHEDULE = lazyllm.PruningSchedule(STAGES)

@@ -127,7 +127,7 @@ def test_what_it_cannot_do_it_refuses_in_one_line(model, ids):
     for wrong in (ids.expand(2, -1), ids.int(), "a b", [1.0], 5, None, ids[None]):
         refuse("ids must be token ids of one text", lambda wrong=wrong: lazyllm.select(model, wrong, "1:0.5"))
     refuse("ids must hold a token", lambda: lazyllm.select(model, [], "1:0.5"))
-    refuse("not in the model's vocabulary, 0 to 96", lambda: lazyllm.select(model, [5, 97], "1:0.5"))
+    refuse("ids of the model's vocabulary, 0 to 96", lambda: lazyllm.select(model, [5, 97], "1:0.5"))
     refuse("the last useful place is after layer 3", lambda: lazyllm.select(model, ids, "4:0.5"))
     static = lazyllm.StaticSelection()
     refuse("StaticSelection prunes at one stage", lambda: lazyllm.select(model, ids, "1:0.5,2:0.5", selection=static))
