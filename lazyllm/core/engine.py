@@ -189,8 +189,7 @@ class Engine:
         capped = {} if softcap is None else {"softcap": softcap}
         if kernel.ignores_softcap:
             softcap = None
-        if group.stage is not None:
-            self._observe(layer, query, key, value, scaling, softcap, sinks)
+        self._observe(layer, query, key, value, scaling, softcap, sinks)
         if self.setup.record_importance and self.prefilling:
             for index, newest, its_keys, _ in self._parts(query, key, value):
                 found = newest_row(newest, its_keys, None, scaling, softcap, sinks)
