@@ -20,18 +20,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Setup:
-    """What all generations of a session have in common.
-
-    Attributes:
-        kernel: the model's own attention.
-        windows: how many positions each layer's cache holds in the unmodified model; None where it holds all of them.
-        processes: those among which the model's heads are split; None means one process.
-    """
+    """What all generations of a session have in common."""
 
     schedule: PruningSchedule
     kernel: Kernel
-    windows: list[int | None]
-    processes: ProcessGroup | None
+    windows: list[int | None]  # how many positions each layer's cache holds in the unmodified model; None means all
+    processes: ProcessGroup | None  # those among which the model's heads are split; None means one process
     selection: Selection
     record_positions: bool
     record_importance: bool
@@ -112,14 +106,6 @@ class Sequence:
         if group.present is None or keys == group.n_active[self._index]:
             return None
         return group.present[self._index, :keys]
-
-    def by_position(self, group: LayerGroup, importance: torch.Tensor) -> torch.Tensor:
-        """Importance of each position, (positions,), -1 where it takes no part, from that of each key, (n_keys,)."""
-        if group.index == 0:
-            return importance
-        if (present := self.present(group)) is not None:
-            importance = torch.where(present, importance, -1)
-        return importance.new_full((self.total,), -1).index_copy_(0, self.key_positions(group), importance)
 
     def uncomputed(self, group: LayerGroup) -> torch.Tensor:
         """Which positions have no key and value behind the stage that ends `group`, bool (positions,)."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -33,7 +32,15 @@ class GrowingTensor:
     def extend(self, length: int, like: torch.Tensor) -> torch.Tensor:
         """Make the tensor `length` long (never shorter) and return it; other sizes and dtype are those of `like`."""
         if length > self._room:
-            self._grow(length, like)
+            old, shape = self.data, list(like.shape)
+            shape[self.dim] = self._room = length + (_SLACK if old is None else _GROWTH)
+            if self._count is not None:
+                shape[0] = self._count
+            # A tensor made in inference mode could not be written to outside of it, in a later step.
+            with torch.inference_mode(False):
+                self.data = like.new_empty(shape) if self._fill is None else like.new_full(shape, self._fill)
+            if old is not None:
+                self.data.narrow(self.dim, 0, old.shape[self.dim]).copy_(old)
         if length > self.length:
             self.length = length
         return self.data.narrow(self.dim, 0, self.length)
@@ -42,17 +49,6 @@ class GrowingTensor:
         """Write `piece` behind what is there."""
         start, size = self.length, piece.shape[self.dim]
         self.extend(start + size, piece).narrow(self.dim, start, size).copy_(piece)
-
-    def _grow(self, length: int, like: torch.Tensor) -> None:
-        old, shape = self.data, list(like.shape)
-        shape[self.dim] = self._room = length + (_SLACK if old is None else _GROWTH)
-        if self._count is not None:
-            shape[0] = self._count
-        # A tensor made in inference mode could not be written to outside of it, in a later step.
-        with torch.inference_mode(False):
-            self.data = like.new_empty(shape) if self._fill is None else like.new_full(shape, self._fill)
-        if old is not None:
-            self.data.narrow(self.dim, 0, old.shape[self.dim]).copy_(old)
 
     def to(self, device: torch.device) -> None:
         """Move the tensor to a device."""
@@ -90,6 +86,7 @@ class LayerGroup:
         active: the positions that take part in this step, sorted, int64 (n_active,) each; None means all of them.
         rows: positions computed in this step, sorted, those of one sequence after the other, int64 (rows,); None means
             the new tokens of the only sequence.
+        row_slots: the slots of their keys and values, int64 (rows,); None where `rows` is.
         owners: the sequence of each row, int64 (rows,); None where there is one sequence.
         gathered: the slots of the active tokens, int64 (count, most n_active), where attention gets these alone, in
             order of position; None where it gets all slots, of which some are masked.
@@ -106,6 +103,7 @@ class LayerGroup:
     n_rows: list[int] = field(default_factory=list)
     active: list[torch.Tensor | None] = field(default_factory=list)
     rows: torch.Tensor | None = None
+    row_slots: torch.Tensor | None = None
     owners: torch.Tensor | None = None
     gathered: torch.Tensor | None = None
     present: torch.Tensor | None = None
@@ -119,7 +117,7 @@ class LayerGroup:
         """Move what says where the tokens are to the device of the layer that runs."""
         for tensor in (self.slots, self.positions):
             tensor.to(device)
-        for name in ("rows", "owners", "gathered", "present"):
+        for name in ("rows", "row_slots", "owners", "gathered", "present"):
             if (part := getattr(self, name)) is not None:
                 setattr(self, name, part.to(device))
         self.active = [None if part is None else part.to(device) for part in self.active]
@@ -127,16 +125,10 @@ class LayerGroup:
 
 def partition(schedule: PruningSchedule, num_layers: int, count: int) -> list[LayerGroup]:
     """Cut the layers into groups, for `count` sequences; a stage that keeps everything cuts nothing."""
-    cuts: Sequence[Stage | None] = [*schedule.pruning, None]
-    ends = [num_layers if stage is None else stage.layer + 1 for stage in cuts]
-    return [
-        LayerGroup(
-            index,
-            range(start, end),
-            stage,
-            GrowingTensor(1, count, fill=-1),
-            GrowingTensor(1, count, fill=0),
-            [0] * count,
-        )
-        for index, (start, end, stage) in enumerate(zip([0, *ends], ends, cuts, strict=False))
-    ]
+    groups, start = [], 0
+    for index, stage in enumerate([*schedule.pruning, None]):
+        layers = range(start, num_layers if stage is None else stage.layer + 1)
+        places = GrowingTensor(1, count, fill=-1), GrowingTensor(1, count, fill=0)
+        groups.append(LayerGroup(index, layers, stage, *places, [0] * count))
+        start = layers.stop
+    return groups

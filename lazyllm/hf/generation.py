@@ -14,6 +14,7 @@ from torch import nn
 
 from lazyllm.core.attention import WindowMask
 from lazyllm.core.engine import Engine
+from lazyllm.core.importance import Scores
 from lazyllm.core.sequence import Setup
 from lazyllm.hf.attention_interface import CURRENT
 from lazyllm.hf.batch import Batch, Known
@@ -215,7 +216,8 @@ class Generation(Engine):
             self._check_attention(module, is_causal, s_aux, query.shape[1], kwargs)
         self._attended = True
         scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
-        attended = self.attend(self.layer, module, query, key, value, attention_mask, scaling, softcap, s_aux)
+        scores = Scores(scaling, softcap, s_aux)
+        attended = self.attend(self.layer, module, query, key, value, attention_mask, scores)
         if attended.requires_grad and not self.prefilling:
             attended.register_hook(_refuse_gradient)  # keys and values are written in place
         return attended
