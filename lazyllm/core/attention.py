@@ -89,14 +89,10 @@ def attend_in_blocks(
 def attend_masked(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None, scores: Scores
 ) -> torch.Tensor:
-    """Attention under a mask; heads that share keys and values do not copy them.
+    """Attention, (batch, heads, rows, value_dim); heads that share keys and values do not copy them.
 
-    Args:
-        query, key, value: (batch, heads, rows, head_dim), (batch, kv_heads, n, head_dim) and (..., value_dim).
-        mask: what is added to the scores, (rows, n) or (batch, 1, rows, n); None means nothing.
-
-    Returns:
-        (batch, heads, rows, value_dim).
+    Queries are (batch, heads, rows, head_dim), keys and values (batch, kv_heads, n, head_dim or value_dim). The mask is
+    what is added to the scores, (rows, n) or (batch, 1, rows, n); None means nothing.
     """
     batch, heads, rows, width = query.shape
     kv_heads = key.shape[1]

@@ -33,30 +33,20 @@ class Engine:
 
     On several devices the keys and values of a layer are where it runs, the Aux Cache where the first stage is, and a
     group's tensors where its layer under way, or the last one that ran, is.
-
-    Attributes:
-        sequences: all of them, in the order of the batch.
-        groups: the layers between the stages, in order of depth.
-        group_of: the group of each layer.
-        group: the one of the layer that runs, or ran last.
-        live: indexes of the sequences with tokens in the pass under way.
-        prefilling: whether all of these begin with it.
-        device: where the layer under way runs.
-        keys, values: of each layer, (count, kv_heads, slots, head_dim).
-        aux: the Aux Cache.
     """
 
     def __init__(self, setup: Setup, count: int) -> None:
         layers = len(setup.windows)
         self.setup = setup
         self.groups = partition(setup.schedule, layers, count)
-        self.group_of = [group for group in self.groups for _ in group.layers]
-        self.group = self.groups[0]
-        self.sequences = [Sequence(self, index) for index in range(count)]
-        self.live: list[int] = []
-        self.prefilling = True
-        self.device: torch.device | None = None
-        # A slot that a shorter sequence has not written is masked, and yet its value is multiplied, by 0.
+        self.group_of = [group for group in self.groups for _ in group.layers]  # of each layer
+        self.group = self.groups[0]  # the one of the layer that runs, or ran last
+        self.sequences = [Sequence(self, index) for index in range(count)]  # in the order of the batch
+        self.live: list[int] = []  # indexes of the sequences with tokens in the pass under way
+        self.prefilling = True  # whether all of these begin with it
+        self.device: torch.device | None = None  # where the layer under way runs
+        # Of each layer, (count, kv_heads, slots, head_dim). A slot that a shorter sequence has not written is masked,
+        # and yet its value is multiplied, by 0.
         fill = None if count == 1 else 0
         self.keys = [GrowingTensor(-2, count, fill) for _ in range(layers)]
         self.values = [GrowingTensor(-2, count, fill) for _ in range(layers)]
@@ -68,11 +58,9 @@ class Engine:
         return max(sequence.total for sequence in self.sequences)
 
     def begin_step(self, new: list[int], rows: torch.Tensor | None) -> None:
-        """Start a forward pass: every position takes part in the first group.
+        """Start a forward pass with so many new tokens of each sequence: every position takes part in the first group.
 
-        Args:
-            new: how many new tokens each sequence has in it.
-            rows: their positions, int64 (rows,), sequence by sequence; None where there is one sequence.
+        `rows` are their positions, int64 (rows,), sequence by sequence; None where there is one sequence.
         """
         for sequence, count in zip(self.sequences, new, strict=True):
             sequence.begin_step(count)
@@ -89,19 +77,16 @@ class Engine:
         count = len(self.sequences)
         kv_bytes = [(key.nbytes + value.nbytes) // count for key, value in zip(self.keys, self.values, strict=True)]
         for index in self.live:
-            self.sequences[index].end_step(kv_bytes, self.aux.nbytes // count)
+            sequence = self.sequences[index]
+            sequence.stats.add_step(sequence, kv_bytes, self.aux.nbytes // count)
+            sequence.seen, sequence.new = sequence.total, 0
 
     def cross(self, hidden: torch.Tensor) -> torch.Tensor:
         """Cross the stage behind the group under way, with every sequence.
 
         What its ranking lets go on is active in the next group. What of that has no key and value there is computed
-        now, from the Aux Cache: in prefilling all of it, later the newest token, and those that are revived.
-
-        Args:
-            hidden: (1, rows, hidden), the output of the group's last layer for the rows it computed.
-
-        Returns:
-            (1, rows, hidden), the hidden states of the next group's rows.
+        now, from the Aux Cache: in prefilling all of it, later the newest token, and those that are revived. Given the
+        output of the group's last layer for its rows, (1, rows, hidden), returns what the next group's rows go on from.
         """
         group, following = self.group, self.groups[self.group.index + 1]
         following.active = [each.survivors(group) if each.new else None for each in self.sequences]
@@ -125,11 +110,9 @@ class Engine:
         return _take(self.aux.data, following.owners, rows).to(hidden.device)[None]
 
     def update(self, layer: int, key: torch.Tensor, value: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Store the rows' keys and values, (1, kv_heads, rows, ...).
+        """Store the rows' keys and values, (1, kv_heads, rows, ...), and return those to attend to.
 
-        Returns:
-            in prefilling what was given; else all of the layer's, or those of the active tokens, (count, kv_heads,
-            keys, ...).
+        In prefilling they are what was given, else the layer's, or its active tokens', (count, kv_heads, keys, ...).
         """
         group, keys, values = self.group, self.keys[layer], self.values[layer]
         if key.device != self.device:
@@ -169,10 +152,8 @@ class Engine:
         group, kernel = self.group, self.setup.kernel
         expected = (1, self._n_rows) if self.prefilling else (len(self.sequences), self._n_keys)
         if query.shape[2] != self._n_rows or (key.shape[0], key.shape[2]) != expected:
-            raise LazyLLMError(
-                f"decoder layer {layer} does not attend once, over its own cached keys: this architecture is not "
-                "supported"
-            )
+            wrong = f"decoder layer {layer} does not attend once, over its own cached keys"
+            raise LazyLLMError(f"{wrong}: this architecture is not supported")
         if window is not None or self.setup.windows[layer] is not None:
             self._check_window(layer, window)
         as_given = {"dropout": 0.0, "scaling": scores.scaling}
@@ -352,16 +333,12 @@ class Engine:
             return
         # No stage can follow the last layer.
         full = [other for other, reach in enumerate(self.setup.windows[:-1]) if reach is None]
-        instead = (
-            f"put the stage after a layer with full attention, such as {full[len(full) // 2]}, and rank by that layer "
-            "alone, as lazyllm.Importance() does"
-            if full
-            else f"no layer that a stage can follow sees more, so prompt and answer must fit into {window.window} tokens"
-        )
-        raise LazyLLMError(
-            f"layer {layer} sees only a window of {window.window} of the {total} tokens, so it cannot rank them: "
-            + instead
-        )
+        instead = f"no layer that can rank sees more, so prompt and answer must fit into {window.window} tokens"
+        if full:
+            after = f"a layer with full attention, such as {full[len(full) // 2]}"
+            instead = f"put the stage after {after}, and rank by that layer alone, as lazyllm.Importance() does"
+        seen = f"layer {layer} sees only a window of {window.window} of the {total} tokens, so it cannot rank them"
+        raise LazyLLMError(f"{seen}: {instead}")
 
 
 def _ranges(starts: list[int], ends: list[int], device: torch.device) -> torch.Tensor:

@@ -148,38 +148,30 @@ def check_importance(selection: Selection) -> None:
     found, positions = getattr(selection, "importance", None), selection.cache.total
     shaped = isinstance(found, torch.Tensor) and found.shape == (positions,) and not found.is_complex()
     if not shaped or bool(found.isnan().any()):
-        what = "with NaN" if shaped else f"as {described(found)}"
-        raise LazyLLMError(
-            f"{type(selection).__name__}.observe left self.importance {what}: it is one number for each of {positions} "
-            f"positions, ({positions},), as self.by_position makes of one for each key"
-        )
+        left = f"{type(selection).__name__}.observe left self.importance "
+        left += "with NaN" if shaped else f"as {described(found)}"
+        must = f"one number for each of {positions} positions, as self.by_position makes of one for each key"
+        raise LazyLLMError(f"{left}: it is {must}")
 
 
 def check_survivors(selection: Selection, survivors: object, layer: int) -> None:
     """Raise `LazyLLMError` unless `survivors` are what `Selection.survivors` promises; reads the device once."""
     name, newest, broken = type(selection).__name__, selection.cache.total - 1, f"returned {described(survivors)}"
     if isinstance(survivors, torch.Tensor) and survivors.dtype == torch.int64 and survivors.ndim == 1:
-        ordered = survivors.sort().values
         faults = {
             "leaves out the newest token": (survivors != newest).all()[None],
-            "has duplicates": ordered[1:] == ordered[:-1],
-            "is not sorted": survivors != ordered,
-            "lets position {} go on, which is not active there": ~torch.isin(survivors, selection.active(layer)),
+            "is not sorted, or has duplicates": survivors[1:] <= survivors[:-1],
+            "lets a position go on that is not active there": ~torch.isin(survivors, selection.active(layer)),
         }
         if not selection.revives:
             uncomputed = selection.uncomputed(layer).to(survivors.device)[survivors.clamp(0, newest)]
-            revived = uncomputed & (survivors < selection.cache.seen)
-            faults[f"revives position {{}}, though {name}.revives is False"] = revived
+            faults[f"revives a token, though {name}.revives is False"] = uncomputed & (survivors < selection.cache.seen)
         found = torch.stack([fault.any() for fault in faults.values()]).tolist()
         if not any(found):
             return
-        broken, fault = list(faults.items())[found.index(True)]
-        if "{}" in broken:
-            broken = broken.format(survivors[fault][0].item())
-    raise LazyLLMError(
-        f"{name}.survivors after layer {layer} {broken}: it must return positions of active tokens, sorted, each once, "
-        f"the newest ({newest}) last, as an int64 tensor"
-    )
+        broken = list(faults)[found.index(True)]
+    must = f"return positions of active tokens, sorted, each once, the newest ({newest}) last, as an int64 tensor"
+    raise LazyLLMError(f"{name}.survivors after layer {layer} {broken}: it must {must}")
 
 
 def described(value: object) -> str:

@@ -40,8 +40,7 @@ class Sequence:
         prompt_length: tokens of the first pass, which is the prompt, or its first chunk.
         opening: tokens of all passes before the first one of a single token: what was given before any was generated.
         group_of: the layer group of each layer.
-        values: while a ranking observes a layer, the values of its keys, (1, kv_heads, n_keys, value_dim).
-        sinks: while it does, the logits that attention has beside the scores, (heads,), if any.
+        values, sinks: while a ranking observes a layer, see `Selection`.
     """
 
     values: torch.Tensor | None = None
@@ -71,11 +70,6 @@ class Sequence:
         self.new = new
         if self.opening == self.seen and (self.prefilling or new > 1):
             self.opening = self.total
-
-    def end_step(self, kv_bytes: list[int], aux_bytes: int) -> None:
-        """Count the forward pass that has gone through all layers."""
-        self.stats.add_step(self, kv_bytes, aux_bytes)
-        self.seen, self.new = self.total, 0
 
     def positions(self, start: int = 0) -> torch.Tensor:
         """All positions from `start` on, int64, on the device of the layer under way."""

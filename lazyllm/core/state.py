@@ -73,38 +73,29 @@ class LayerGroup:
     A token's key and value lie at the same slot in every layer of the group, in the order of their computation, for
     good; those that sit out a step are masked. The first group computes every token when it first appears: there,
     slot = position. Lists have an entry for each of the `count` sequences.
-
-    Attributes:
-        index: 0 for the first group.
-        layers: the decoder layers of the group.
-        stage: the stage that ends it; None for the last group.
-        slots: slot of each position, int64 (count, positions), -1 where nothing was computed; unused in the first.
-        positions: position of each slot, int64 (count, slots); unused in the first.
-        n_cached: how many tokens have keys and values here.
-        n_active: how many tokens take part in this step.
-        n_rows: how many of those are computed in this step.
-        active: the positions that take part in this step, sorted, int64 (n_active,) each; None means all of them.
-        rows: positions computed in this step, sorted, those of one sequence after the other, int64 (rows,); None means
-            the new tokens of the only sequence.
-        row_slots: the slots of their keys and values, int64 (rows,); None where `rows` is.
-        owners: the sequence of each row, int64 (rows,); None where there is one sequence.
-        gathered: the slots of the active tokens, int64 (count, most n_active), where attention gets these alone, in
-            order of position; None where it gets all slots, of which some are masked.
-        present: which of the keys that attention gets take part, bool (count, keys); None means all of them.
     """
 
     index: int
-    layers: range
-    stage: Stage | None
+    layers: range  # the decoder layers of the group
+    stage: Stage | None  # the one that ends it; None for the last group
+    # Unused in the first group: slot of each position, int64 (count, positions), -1 where nothing was computed, and
+    # position of each slot, int64 (count, slots).
     slots: GrowingTensor
     positions: GrowingTensor
+    # How many tokens have keys and values here, take part in this step, and are computed in it.
     n_cached: list[int]
     n_active: list[int] = field(default_factory=list)
     n_rows: list[int] = field(default_factory=list)
+    # The positions that take part in this step, sorted, int64 (n_active,) each; None means all of them.
     active: list[torch.Tensor | None] = field(default_factory=list)
+    # Positions computed in this step, sorted, those of one sequence after the other, and their slots, int64 (rows,);
+    # None means the new tokens of the only sequence.
     rows: torch.Tensor | None = None
     row_slots: torch.Tensor | None = None
+    # The sequence of each row, int64 (rows,); None where there is one sequence.
     owners: torch.Tensor | None = None
+    # The slots of the active tokens, in order of position, int64 (count, most n_active), where attention gets these
+    # alone; None where it gets all slots. Which of those it gets take part, bool (count, keys); None means all of them.
     gathered: torch.Tensor | None = None
     present: torch.Tensor | None = None
 
