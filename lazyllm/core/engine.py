@@ -94,7 +94,7 @@ class Engine:
         following.n_active = [0 if active is None else len(active) for active in following.active]
         active = chosen[0] if len(chosen) == 1 else torch.cat(chosen)
         following.to(active.device)
-        _put(self.aux.extend(self.longest, hidden), group.owners, self._row_positions(), hidden[0])
+        _put(self.aux.extend(self.longest, hidden), group.owners, self._rows(), hidden[0])
         owners = self._owners(following.n_active, active.device)
         slots = following.slots.extend(self.longest, active[None])
         rows, following.owners, following.n_rows = self._without_key(following, slots, active, owners)
@@ -193,10 +193,9 @@ class Engine:
         # Where gathered keys lie in a tensor of so many heads and so much room.
         self._index: dict[tuple[int, int], torch.Tensor] = {}
 
-    def _row_positions(self) -> torch.Tensor:
+    def _rows(self) -> torch.Tensor:
         """Positions of the rows of the group under way, int64 (rows,)."""
-        rows = self.group.rows
-        return self.sequences[0].rows(self.group) if rows is None else rows
+        return self.sequences[0].rows(self.group) if self.group.rows is None else self.group.rows
 
     def _without_key(
         self, following: LayerGroup, slots: torch.Tensor, active: torch.Tensor, owners: torch.Tensor | None
@@ -265,7 +264,7 @@ class Engine:
         if len(self.sequences) == 1:
             return rows
         if not self._equal:
-            rows = rows.index_select(2, self._side_by_side()[0])
+            rows = rows.index_select(2, self._padding()[0])
         return rows[0].unflatten(1, (len(self.sequences), -1)).transpose(0, 1)
 
     def _unpadded(self, padded: torch.Tensor) -> torch.Tensor:
@@ -273,9 +272,9 @@ class Engine:
         if len(self.sequences) == 1:
             return padded
         flat = padded.flatten(0, 1)
-        return flat[None] if self._equal else flat.index_select(0, self._side_by_side()[1])[None]
+        return flat[None] if self._equal else flat.index_select(0, self._padding()[1])[None]
 
-    def _side_by_side(self) -> tuple[torch.Tensor, torch.Tensor]:
+    def _padding(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Which row each place of the sequences at equal length holds, and at which place each row is, int64."""
         if self._places is None:
             rows = _side_by_side(torch.arange(self._n_rows).split(self.group.n_rows)).flatten()
@@ -292,7 +291,7 @@ class Engine:
             visible = None if group.present is None else group.present[:, None]
             # The newest tokens alone see whatever is there.
             if window is not None or self._longest_rows > 1 or (visible is None and len(set(group.n_keys)) > 1):
-                rows = self._padded(self._row_positions()[None, None, :, None])[:, 0]
+                rows = self._padded(self._rows()[None, None, :, None])[:, 0]
                 if group.index == 0:
                     keys = torch.arange(self._n_keys, device=self.device)
                 else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import operator
 from collections.abc import Iterable
 from dataclasses import dataclass
 from decimal import Decimal
@@ -88,6 +89,11 @@ class PruningSchedule:
         """The stages without those that keep everything."""
         return tuple(stage for stage in self.stages if stage.keep < 1)
 
+    @property
+    def fractions(self) -> tuple[float, ...]:
+        """Fraction of the prompt that is left after each stage."""
+        return tuple(itertools.accumulate((stage.keep for stage in self.stages), operator.mul))
+
     def check(self, num_layers: int) -> None:
         """Raise `LazyLLMError` unless every stage has at least one layer of the model after it."""
         deepest = max((stage.layer for stage in self.stages), default=-1)
@@ -98,11 +104,12 @@ class PruningSchedule:
             )
 
     def __str__(self) -> str:
-        left, parts = 1.0, []
-        for layer, keep in self.stages:
-            left *= keep
-            parts.append(f"after layer {layer} keep {keep:g} ({left:.0%} of the prompt)")
-        return "; ".join(parts) or "no pruning"
+        if not self.stages:
+            return "no pruning"
+        return "; ".join(
+            f"after layer {stage.layer} keep {stage.keep:g} ({fraction:.0%} of the prompt)"
+            for stage, fraction in zip(self.stages, self.fractions, strict=True)
+        )
 
     def __repr__(self) -> str:
         return f"PruningSchedule({[tuple(stage) for stage in self.stages]})"

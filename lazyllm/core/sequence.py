@@ -107,8 +107,7 @@ class Sequence:
             return torch.ones(self.total, dtype=torch.bool, device=self._engine.device)
         following = self._engine.groups[group.index + 1]
         following.to(self._engine.device)
-        slots = following.slots.extend(self._engine.longest, following.slots.data)
-        return slots[self._index, : self.total] < 0
+        return following.slots.extend(self._engine.longest, following.slots.data)[self._index, : self.total] < 0
 
     def survivors(self, group: LayerGroup) -> torch.Tensor:
         """The positions that go on behind the stage that ends a group, sorted, int64 (k,)."""
