@@ -75,7 +75,7 @@ class Importance(Selection, checked=False, parallel=True):
         rules = {
             "queries": (_is_whole(self.queries, 1), "a whole number, at least 1"),
             "half_life": (self.half_life is None or _is_number(self.half_life), "a number above 0, or None (null)"),
-            "pooling": (_is_whole(self.pooling, 1) and self.pooling % 2 == 1, "an odd whole number, at least 1"),
+            "pooling": (_is_whole(self.pooling, 1) and self.pooling % 2 == 1, "an odd number, at least 1"),
             "heads": (self.heads in _HEADS, "mean or max"),
             "layers": (_is_whole(self.layers, 1), "a whole number, at least 1"),
             "value_norm": (isinstance(self.value_norm, bool), "true or false"),
