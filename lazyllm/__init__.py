@@ -54,7 +54,9 @@ _HOMES = {name: module for module, names in _HEAVY.items() for name in names}
 
 def __getattr__(name: str) -> Any:
     if name == "__version__":
-        return _version()
+        from importlib.metadata import version
+
+        return version("lazybench")  # the distribution that this package comes in
     if name not in _HOMES:
         raise AttributeError(f"module 'lazyllm' has no attribute {name!r}")
     return getattr(import_module(_HOMES[name]), name)
@@ -62,16 +64,3 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return [*__all__, "__version__"]
-
-
-def _version() -> str:
-    """That of the distribution, `lazybench`: a checkout's own, else the installed one's."""
-    import tomllib
-    from importlib.metadata import version
-    from pathlib import Path
-
-    try:
-        project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]
-    except (OSError, ValueError, KeyError):
-        project = {}
-    return project["version"] if project.get("name") == "lazybench" else version("lazybench")

@@ -3,19 +3,16 @@
 It computes one token at a time, and is slow. The rest of this library computes the same numbers fast, for many models
 and ways to generate; the tests hold it to this file. The paper's terms, by section:
 
-- **step** (3.1): one forward pass that gives one new token. The first is *prefilling* and computes the prompt; those
-  after it are *decoding* and compute the token just generated, and whatever is revived.
-- **newest token**: the last position of a step. The next token is predicted from its output.
+- **step** (3.1): one forward pass that gives one new token. The first, *prefilling*, computes the prompt; those after
+  it, *decoding*, compute the **newest token**, from whose output the next is predicted, and whatever is revived.
 - **stage** (3.2, progressive token pruning): a decoder layer, counted from 0, behind which tokens are pruned, and the
   fraction of them that it keeps. The paper gives k as a percentile of the layer's tokens.
-- **importance** (3.2, Eq. 1): how much attention the newest token pays to a token in the stage's layer, a probability,
-  in the mean over the query heads. (As printed, Eq. 1 can be read as a column of the attention matrix, which under a
-  causal mask says nothing of earlier tokens. It is the newest token's row.)
-- **active set**: the positions that take part in a layer in this step. In the first layer all do; a stage passes on the
-  most important ones, and always the newest, so each layer's active set is a subset of the one before (3.2).
-- **rows**: the active tokens that have no key and value in a layer yet, which it therefore computes now.
-- **Aux Cache** (3.2): the outputs of a stage's layer for the tokens that were pruned there. The layers behind it have
-  no keys and values of these tokens; this one hidden state is all a token needs to go on.
+- **importance** (3.2, Eq. 1): the attention probability of the newest token on a token in the stage's layer, mean over
+  the query heads. (As printed, Eq. 1 can be read as a column of the attention matrix, which is useless under a causal
+  mask: it is the newest token's row.)
+- **active set**: the positions that take part in a layer in this step: in the first layer all, behind a stage the most
+  important of those before it, and always the newest. **Rows** are those that the layer has no key and value of yet.
+- **Aux Cache** (3.2): the outputs of a stage's layer for the tokens that were pruned there: all a token needs to go on.
 - **revival** (3.2): in a later step a token that was left behind may be important enough to go on. It is then computed
   from the Aux Cache, at its own position, so each token is computed at most once in each layer. How many are computed
   by the end is Table 2's "% of prompt token computed", and step by step Figure 7 (5.5).
@@ -36,19 +33,12 @@ from transformers import PreTrainedModel
 
 @dataclass
 class Trace:
-    """What `run` did.
+    """What `run` did."""
 
-    Attributes:
-        tokens: the generated tokens.
-        logits: what each of them was chosen from, (vocabulary,).
-        rows: positions computed, by step and layer.
-        active: positions that took part, by step and layer.
-    """
-
-    tokens: list[int] = field(default_factory=list)
-    logits: list[Tensor] = field(default_factory=list)
-    rows: list[list[list[int]]] = field(default_factory=list)
-    active: list[list[list[int]]] = field(default_factory=list)
+    tokens: list[int] = field(default_factory=list)  # those generated
+    logits: list[Tensor] = field(default_factory=list)  # what each of them was chosen from, (vocabulary,)
+    rows: list[list[list[int]]] = field(default_factory=list)  # positions computed, by step and layer
+    active: list[list[list[int]]] = field(default_factory=list)  # positions that took part, by step and layer
 
 
 @torch.no_grad()
@@ -68,8 +58,7 @@ def run(
         prompt: token ids.
         stages: pairs of a layer and the fraction, above 0 and at most 1, of the layer's tokens that go on behind it.
         new_tokens: how many tokens to generate.
-        turns: token ids of further turns of a conversation. Each follows on the answer before it, and is answered with
-            `new_tokens` more.
+        turns: token ids of further turns of a conversation, each answered with `new_tokens` more.
         chunk: compute at most so many new tokens in a step; the first token is generated after the last chunk.
         answer: go on with these tokens in place of the most likely ones.
     """
@@ -86,7 +75,8 @@ def run(
             computed = len(kv_cache[0])
             newest = min(len(tokens), computed + (chunk or len(tokens))) - 1
             active = list(range(newest + 1))
-            hidden = {position: embed(model, tokens[position]) for position in range(computed, newest + 1)}
+            embedded = model.model.embed_tokens.weight[tokens[computed : newest + 1]]
+            hidden = dict(zip(active[computed:], embedded, strict=True))
             trace.rows.append([])
             trace.active.append([])
 
@@ -126,19 +116,12 @@ def run(
     return trace
 
 
-def embed(model: PreTrainedModel, token: int) -> Tensor:
-    """The first layer's input, (hidden,)."""
-    return model.model.embed_tokens.weight[token]
-
-
 def project(model: PreTrainedModel, layer: nn.Module, hidden: Tensor, position: int) -> tuple[Tensor, Tensor, Tensor]:
     """A token's query, (heads, head_dim), its key and its value, (kv_heads, head_dim), from its hidden state."""
     attention = layer.self_attn
     normed = layer.input_layernorm(hidden)[None]  # quantised layers take rows
-    query, key, value = (
-        projection(normed).view(-1, attention.head_dim)
-        for projection in (attention.q_proj, attention.k_proj, attention.v_proj)
-    )
+    projections = attention.q_proj, attention.k_proj, attention.v_proj
+    query, key, value = (projection(normed).view(-1, attention.head_dim) for projection in projections)
     if hasattr(attention, "q_norm"):
         query, key = attention.q_norm(query), attention.k_norm(key)
     return rotate(model, query, position), rotate(model, key, position), value

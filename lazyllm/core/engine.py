@@ -11,8 +11,8 @@ from torch import nn
 from torch.nn.utils.rnn import pad_sequence
 
 from lazyllm.core.attention import WindowMask, additive, attend_in_blocks, attend_masked, causal, fits_one_block
-from lazyllm.core.errors import LazyLLMError, unsupported
-from lazyllm.core.importance import newest_row, over_processes
+from lazyllm.core.errors import LazyLLMError
+from lazyllm.core.importance import Scores, newest_row
 from lazyllm.core.sequence import Sequence, Setup
 from lazyllm.core.state import GrowingTensor, LayerGroup, partition
 
@@ -33,42 +33,24 @@ class Engine:
 
     On several devices the keys and values of a layer are where it runs, the Aux Cache where the first stage is, and a
     group's tensors where its layer under way, or the last one that ran, is.
-
-    Attributes:
-        sequences: all of them, in the order of the batch.
-        groups: the layers between the stages, in order of depth.
-        group_of: the group of each layer.
-        group: the one of the layer that runs, or ran last.
-        live: indexes of the sequences with tokens in the pass under way.
-        prefilling: whether all of these begin with it.
-        device: where the layer under way runs.
-        keys, values: of each layer, (count, kv_heads, slots, head_dim).
-        aux: the Aux Cache.
     """
 
     def __init__(self, setup: Setup, count: int) -> None:
         layers = len(setup.windows)
         self.setup = setup
         self.groups = partition(setup.schedule, layers, count)
-        self.group_of = [group for group in self.groups for _ in group.layers]
-        self.group = self.groups[0]
-        self.sequences = [Sequence(self, index) for index in range(count)]
-        self.live: list[int] = []
-        self.prefilling = True
-        self.device: torch.device | None = None
-        # A slot that a shorter sequence has not written is masked, and yet its value is multiplied, by 0.
+        self.group_of = [group for group in self.groups for _ in group.layers]  # of each layer
+        self.group = self.groups[0]  # the one of the layer that runs, or ran last
+        self.sequences = [Sequence(self, index) for index in range(count)]  # in the order of the batch
+        self.live: list[int] = []  # indexes of the sequences with tokens in the pass under way
+        self.prefilling = True  # whether all of these begin with it
+        self.device: torch.device | None = None  # where the layer under way runs
+        # Of each layer, (count, kv_heads, slots, head_dim). A slot that a shorter sequence has not written is masked,
+        # and yet its value is multiplied, by 0.
         fill = None if count == 1 else 0
         self.keys = [GrowingTensor(-2, count, fill) for _ in range(layers)]
         self.values = [GrowingTensor(-2, count, fill) for _ in range(layers)]
         self.aux = GrowingTensor(1, count)
-        # Of the group under way: the slots that its rows' keys go to, the same in each sequence, or (owner, slot) of
-        # each row; whether each sequence has as many rows; masks, by window; and where gathered keys lie in a tensor of
-        # so many heads and so much room.
-        self._slots: slice | tuple[torch.Tensor, torch.Tensor] = slice(0)
-        self._equal = True
-        self._padding: tuple[torch.Tensor, torch.Tensor] | None = None
-        self._masks: dict[WindowMask | None, torch.Tensor | None] = {}
-        self._index: dict[tuple[int, int], torch.Tensor] = {}
 
     @property
     def longest(self) -> int:
@@ -76,11 +58,9 @@ class Engine:
         return max(sequence.total for sequence in self.sequences)
 
     def begin_step(self, new: list[int], rows: torch.Tensor | None) -> None:
-        """Start a forward pass: every position takes part in the first group.
+        """Start a forward pass with so many new tokens of each sequence: every position takes part in the first group.
 
-        Args:
-            new: how many new tokens each sequence has in it.
-            rows: their positions, int64 (rows,), sequence by sequence; None where there is one sequence.
+        `rows` are their positions, int64 (rows,), sequence by sequence; None where there is one sequence.
         """
         for sequence, count in zip(self.sequences, new, strict=True):
             sequence.begin_step(count)
@@ -88,65 +68,57 @@ class Engine:
         self.prefilling = all(self.sequences[index].prefilling for index in self.live)
         first = self.groups[0]
         first.n_cached = first.n_active = [sequence.total for sequence in self.sequences]
-        first.n_rows, first.rows, first.active = new, rows, [None] * len(new)
+        first.n_rows, first.rows, first.row_slots, first.active = new, rows, rows, [None] * len(new)
         first.owners = None if rows is None else self._owners(new, rows.device)
-        self._begin_group(first, rows)
+        self._begin_group(first)
 
     def end_step(self) -> None:
         """Count the tokens of the finished forward pass as seen."""
         count = len(self.sequences)
         kv_bytes = [(key.nbytes + value.nbytes) // count for key, value in zip(self.keys, self.values, strict=True)]
         for index in self.live:
-            self.sequences[index].end_step(kv_bytes, self.aux.nbytes // count)
+            sequence = self.sequences[index]
+            sequence.stats.add_step(sequence, kv_bytes, self.aux.nbytes // count)
+            sequence.seen, sequence.new = sequence.total, 0
 
     def cross(self, hidden: torch.Tensor) -> torch.Tensor:
         """Cross the stage behind the group under way, with every sequence.
 
         What its ranking lets go on is active in the next group. What of that has no key and value there is computed
-        now, from the Aux Cache: in prefilling all of it, later the newest token, and those that are revived.
-
-        Args:
-            hidden: (1, rows, hidden), the output of the group's last layer for the rows it computed.
-
-        Returns:
-            (1, rows, hidden), the hidden states of the next group's rows.
+        now, from the Aux Cache: in prefilling all of it, later the newest token, and those that are revived. Given the
+        output of the group's last layer for its rows, (1, rows, hidden), returns what the next group's rows go on from.
         """
         group, following = self.group, self.groups[self.group.index + 1]
-        chosen = [self.sequences[index].survivors(group) for index in self.live]
-        device = chosen[0].device
-        following.to(device)
-        self._keep(group, hidden)
-        following.active = [None] * len(self.sequences)
-        for index, active in zip(self.live, chosen, strict=True):
-            following.active[index] = active
+        following.active = [each.survivors(group) if each.new else None for each in self.sequences]
+        chosen = [active for active in following.active if active is not None]
         following.n_active = [0 if active is None else len(active) for active in following.active]
         active = chosen[0] if len(chosen) == 1 else torch.cat(chosen)
-        owners = self._owners(following.n_active, device)
+        following.to(active.device)
+        _put(self.aux.extend(self.longest, hidden), group.owners, self._rows(), hidden[0])
+        owners = self._owners(following.n_active, active.device)
         slots = following.slots.extend(self.longest, active[None])
         rows, following.owners, following.n_rows = self._without_key(following, slots, active, owners)
         ends = [cached + count for cached, count in zip(following.n_cached, following.n_rows, strict=True)]
-        written = _ranges(following.n_cached, ends, device)
+        following.row_slots = _ranges(following.n_cached, ends, active.device)
         following.rows, following.n_cached = rows, ends
-        _put(slots, following.owners, rows, written)
-        _put(following.positions.extend(max(ends), active[None]), following.owners, written, rows)
+        _put(slots, following.owners, rows, following.row_slots)
+        _put(following.positions.extend(max(ends), active[None]), following.owners, following.row_slots, rows)
         following.gathered = following.present = None
         if following.n_cached != following.n_active or len(set(ends)) > 1:
             self._show_active(following, _take(slots, owners, active), owners)
-        self._begin_group(following, written)
-        at = self.aux.data.device
-        of = following.owners if following.owners is None else following.owners.to(at)
-        return _take(self.aux.data, of, rows.to(at)).to(hidden.device)[None]
+        self._begin_group(following)
+        return _take(self.aux.data, following.owners, rows).to(hidden.device)[None]
 
     def update(self, layer: int, key: torch.Tensor, value: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Store the rows' keys and values, (1, kv_heads, rows, ...).
+        """Store the rows' keys and values, (1, kv_heads, rows, ...), and return those to attend to.
 
-        Returns:
-            in prefilling what was given; else all of the layer's, or those of the active tokens, (count, kv_heads,
-            keys, ...).
+        In prefilling they are what was given, else the layer's, or its active tokens', (count, kv_heads, keys, ...).
         """
-        keys, values = self.keys[layer], self.values[layer]
+        group, keys, values = self.group, self.keys[layer], self.values[layer]
         if key.device != self.device:
-            self._move(key.device)
+            self.device = key.device
+            group.to(key.device)
+            self._places, self._masks = None, {}
         if values.data is not None and values.data.dtype != value.dtype:
             raise LazyLLMError(
                 f"the model computed in {values.data.dtype} before and in {value.dtype} now: keep its dtype, "
@@ -154,14 +126,13 @@ class Engine:
             )
         stored = keys.extend(self._width, key), values.extend(self._width, value)
         for tensor, piece in zip(stored, (key, value), strict=True):
-            if isinstance(self._slots, slice):
+            if self._slots is not None:
                 tensor[:, :, self._slots].copy_(self._padded(piece))
             else:
-                owners, slots = self._slots
-                tensor[owners, :, slots] = piece[0].transpose(0, 1)
+                tensor[group.owners, :, group.row_slots] = piece[0].transpose(0, 1)
         if self.prefilling:
             return key, value
-        return stored if self.group.gathered is None else (self._gather(keys.data), self._gather(values.data))
+        return stored if group.gathered is None else (self._gather(keys.data), self._gather(values.data))
 
     def attend(
         self,
@@ -171,9 +142,7 @@ class Engine:
         key: torch.Tensor,
         value: torch.Tensor,
         window: WindowMask | None,
-        scaling: float,
-        softcap: float | None,
-        sinks: torch.Tensor | None,
+        scores: Scores,
     ) -> torch.Tensor:
         """Attention of the rows, each over its own sequence's active tokens, (1, rows, heads, value_dim).
 
@@ -183,66 +152,50 @@ class Engine:
         group, kernel = self.group, self.setup.kernel
         expected = (1, self._n_rows) if self.prefilling else (len(self.sequences), self._n_keys)
         if query.shape[2] != self._n_rows or (key.shape[0], key.shape[2]) != expected:
-            raise unsupported(f"decoder layer {layer} does not attend once, over its own cached keys")
+            wrong = f"decoder layer {layer} does not attend once, over its own cached keys"
+            raise LazyLLMError(f"{wrong}: this architecture is not supported")
         if window is not None or self.setup.windows[layer] is not None:
             self._check_window(layer, window)
-        capped = {} if softcap is None else {"softcap": softcap}
-        if kernel.ignores_softcap:
-            softcap = None
-        self._observe(layer, query, key, value, scaling, softcap, sinks)
-        if self.setup.record_importance and self.prefilling:
-            for index, newest, its_keys, _ in self._parts(query, key, value):
-                found = newest_row(newest, its_keys, None, scaling, softcap, sinks)
-                self.sequences[index].stats.importance.append(over_processes(found, self.setup.processes, "mean"))
-        plain = sinks is None and (softcap is None or kernel.caps_scores)
+        as_given = {"dropout": 0.0, "scaling": scores.scaling}
+        if scores.softcap is not None:
+            as_given["softcap"] = scores.softcap
+            if kernel.ignores_softcap:
+                scores = scores._replace(softcap=None)
+        self._observe(layer, query, key, value, scores)
+        plain = scores.sinks is None and (scores.softcap is None or kernel.caps_scores)
         heads = len(self.sequences) * query.shape[1]
         if not self.prefilling and fits_one_block(heads, self._longest_rows, self._n_keys):
             mask, query = self._mask(window, query.dtype), self._padded(query)
             if mask is None and plain and not kernel.is_sdpa:
-                return self._unpadded(kernel(module, query, key, value, None, dropout=0.0, scaling=scaling, **capped))
-            return self._unpadded(attend_masked(query, key, value, mask, scaling, softcap, sinks).transpose(1, 2))
+                return self._unpadded(kernel(module, query, key, value, None, **as_given))
+            return self._unpadded(attend_masked(query, key, value, mask, scores).transpose(1, 2))
         attended = []
-        for index, *part in self._parts(query, key, value):
-            sequence = self.sequences[index]
+        for sequence, *part in self._parts(query, key, value):
             seen = None if window is None or sequence.total <= window.window else window.visible
             if self.prefilling and seen is None and plain:
-                attended.append(kernel(module, *part, None, dropout=0.0, scaling=scaling, **capped))
+                attended.append(kernel(module, *part, None, **as_given))
                 continue
             positions = sequence.rows(group), sequence.key_positions(group)
-            by = positions, sequence.present(group), seen or causal, scaling, softcap, sinks
-            attended.append(attend_in_blocks(*part, *by))
+            attended.append(attend_in_blocks(*part, positions, sequence.present(group), seen or causal, scores))
         return attended[0] if len(attended) == 1 else torch.cat(attended, dim=1)
 
-    def _begin_group(self, group: LayerGroup, slots: torch.Tensor | None) -> None:
-        """Go on with a group, whose rows' keys go to these slots, int64 (rows,)."""
+    def _begin_group(self, group: LayerGroup) -> None:
+        """Go on with a group, of which `rows`, `n_cached` and what else a step sets is known."""
         self.group = group
         self._n_rows, self._longest_rows = sum(group.n_rows), max(group.n_rows)
         self._width, self._n_keys = max(group.n_cached), max(group.n_keys)
         self._equal = len(set(group.n_rows)) == 1
+        # Where the rows' keys go, if that is the same in each sequence.
         together = self._equal and len(set(group.n_cached)) == 1
-        width = group.n_cached[0]
-        self._slots = slice(width - group.n_rows[0], width) if together else (group.owners, slots)
-        self._index = {}
-        self._padding = None
-        self._masks = {}
+        self._slots = slice(group.n_cached[0] - group.n_rows[0], group.n_cached[0]) if together else None
+        self._places: tuple[torch.Tensor, torch.Tensor] | None = None
+        self._masks: dict[WindowMask | None, torch.Tensor | None] = {}
+        # Where gathered keys lie in a tensor of so many heads and so much room.
+        self._index: dict[tuple[int, int], torch.Tensor] = {}
 
-    def _move(self, device: torch.device) -> None:
-        """Have what the layer under way needs on its device."""
-        self.device = device
-        self.group.to(device)
-        if isinstance(self._slots, tuple):
-            self._slots = self._slots[0].to(device), self._slots[1].to(device)
-        self._padding = None
-        self._masks = {}
-
-    def _keep(self, group: LayerGroup, hidden: torch.Tensor) -> None:
-        """Write the rows' outputs, (1, rows, hidden), to the Aux Cache."""
-        aux = self.aux.extend(self.longest, hidden)
-        if group.rows is None:
-            aux[:, self.sequences[0].seen :].copy_(hidden)
-            return
-        owners = None if group.owners is None else group.owners.to(aux.device)
-        _put(aux, owners, group.rows.to(aux.device), hidden[0].to(aux.device))
+    def _rows(self) -> torch.Tensor:
+        """Positions of the rows of the group under way, int64 (rows,)."""
+        return self.sequences[0].rows(self.group) if self.group.rows is None else self.group.rows
 
     def _without_key(
         self, following: LayerGroup, slots: torch.Tensor, active: torch.Tensor, owners: torch.Tensor | None
@@ -254,13 +207,9 @@ class Engine:
         """
         if self.prefilling:
             return active, owners, following.n_active
-        sequences = [self.sequences[index] for index in self.live]
-        if not sequences[0].ranking.revives and all(sequence.new == 1 for sequence in sequences):
-            if owners is None:
-                return active[-1:], None, [1]
-            counts = torch.tensor([count for count in following.n_active if count])
-            last = (counts.cumsum(0) - 1).to(active.device)
-            return active[last], owners[last], [min(count, 1) for count in following.n_active]
+        first = self.groups[0]
+        if not self.sequences[0].ranking.revives and max(first.n_rows) == 1:
+            return active[-1:] if owners is None else first.rows.to(active.device), first.owners, first.n_rows
         fresh = _take(slots, owners, active) < 0
         if owners is None:
             rows = active[fresh]
@@ -270,42 +219,39 @@ class Engine:
         which = torch.nonzero_static(fresh, size=sum(counts))[:, 0]
         return active.index_select(0, which), owners.index_select(0, which), counts
 
-    def _observe(
-        self,
-        layer: int,
-        query: torch.Tensor,
-        key: torch.Tensor,
-        value: torch.Tensor,
-        scaling: float,
-        softcap: float | None,
-        sinks: torch.Tensor | None,
-    ) -> None:
-        """Show a layer's queries, keys and values to the rankings that want them."""
-        if not any(self.sequences[index].ranking.wants(layer) for index in self.live):
+    def _observe(self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scores: Scores) -> None:
+        """Show a layer's queries, keys and values to the rankings that want them, and record what is asked for."""
+        record = self.prefilling and self.setup.record_importance
+        if not record and not self._is_wanted(layer):
             return
         # The ranking is exact whatever the model computes in.
         device = query.device.type
         with torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else nullcontext():
-            for index, newest, keys, values in self._parts(query, key, value):
-                sequence = self.sequences[index]
-                if sequence.ranking.wants(layer):
-                    sequence.values, sequence.sinks = values, sinks
-                    sequence.ranking.observe(layer, newest, keys, scaling, softcap)
+            for sequence, newest, keys, values in self._parts(query, key, value):
+                ranking = sequence.ranking
+                if record:
+                    sequence.stats.importance.append(ranking.over_processes(newest_row(newest, keys, None, *scores)))
+                if ranking.wants(layer):
+                    sequence.values, sequence.sinks = values, scores.sinks
+                    ranking.observe(layer, newest, keys, scores.scaling, scores.softcap)
                     sequence.values = sequence.sinks = None
+
+    def _is_wanted(self, layer: int) -> bool:
+        """Whether the ranking of any live sequence wants to observe a layer."""
+        return any(self.sequences[index].ranking.wants(layer) for index in self.live)
 
     def _parts(
         self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor
-    ) -> Iterator[tuple[int, torch.Tensor, torch.Tensor, torch.Tensor]]:
-        """Of each live sequence its index, and its own queries, keys and values, (1, heads, ..., head_dim)."""
+    ) -> Iterator[tuple[Sequence, torch.Tensor, torch.Tensor, torch.Tensor]]:
+        """Each live sequence, and its own queries, keys and values, (1, heads, ..., head_dim)."""
         start = 0
         for index in self.live:
             rows = slice(start, start + self.group.n_rows[index])
             start = rows.stop
+            own, keys = slice(index, index + 1), slice(self.group.n_keys[index])
             if self.prefilling:
-                yield index, query[:, :, rows], key[:, :, rows], value[:, :, rows]
-            else:
-                own, keys = slice(index, index + 1), slice(self.group.n_keys[index])
-                yield index, query[:, :, rows], key[own, :, keys], value[own, :, keys]
+                own, keys = slice(None), rows
+            yield self.sequences[index], query[:, :, rows], key[own, :, keys], value[own, :, keys]
 
     def _owners(self, counts: list[int], device: torch.device) -> torch.Tensor | None:
         """Which sequence each of so many tokens is of, int64 (tokens,); None where there is one sequence."""
@@ -318,7 +264,7 @@ class Engine:
         if len(self.sequences) == 1:
             return rows
         if not self._equal:
-            rows = rows.index_select(2, self._places()[0])
+            rows = rows.index_select(2, self._padding()[0])
         return rows[0].unflatten(1, (len(self.sequences), -1)).transpose(0, 1)
 
     def _unpadded(self, padded: torch.Tensor) -> torch.Tensor:
@@ -326,50 +272,34 @@ class Engine:
         if len(self.sequences) == 1:
             return padded
         flat = padded.flatten(0, 1)
-        return flat[None] if self._equal else flat.index_select(0, self._places()[1])[None]
+        return flat[None] if self._equal else flat.index_select(0, self._padding()[1])[None]
 
-    def _places(self) -> tuple[torch.Tensor, torch.Tensor]:
+    def _padding(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Which row each place of the sequences at equal length holds, and at which place each row is, int64."""
-        if self._padding is None:
-            counts = torch.tensor(self.group.n_rows)
-            within = torch.arange(int(counts.max()))
-            rows = (counts.cumsum(0) - counts)[:, None] + within.minimum(counts[:, None] - 1).clamp(min=0)
-            places = (within < counts[:, None]).flatten().nonzero()[:, 0]
-            rows = rows.flatten().clamp(max=self._n_rows - 1)
-            self._padding = rows.to(self.device), places.to(self.device)
-        return self._padding
+        if self._places is None:
+            rows = _side_by_side(torch.arange(self._n_rows).split(self.group.n_rows)).flatten()
+            taken = torch.arange(self._longest_rows) < torch.tensor(self.group.n_rows)[:, None]
+            self._places = rows.to(self.device), taken.flatten().nonzero()[:, 0].to(self.device)
+        return self._places
 
     def _mask(self, window: WindowMask | None, dtype: torch.dtype) -> torch.Tensor | None:
-        """What attention adds to the scores in this group, (count, 1, longest, slots); None where all see all."""
+        """What attention adds to the scores in this group, (count, 1, longest, keys); None where all see all."""
         if window is not None and self.longest <= window.window:
             window = None
         if window not in self._masks:
-            visible = self._visible(window)
+            group = self.group
+            visible = None if group.present is None else group.present[:, None]
+            # The newest tokens alone see whatever is there.
+            if window is not None or self._longest_rows > 1 or (visible is None and len(set(group.n_keys)) > 1):
+                rows = self._padded(self._rows()[None, None, :, None])[:, 0]
+                if group.index == 0:
+                    keys = torch.arange(self._n_keys, device=self.device)
+                else:
+                    keys = group.positions.view if group.gathered is None else _side_by_side(group.active)
+                sees = (causal if window is None else window.visible)(0, 0, rows, keys[..., None, :])
+                visible = sees if visible is None else visible & sees
             self._masks[window] = None if visible is None else additive(visible, dtype)[:, None]
         return self._masks[window]
-
-    def _visible(self, window: WindowMask | None) -> torch.Tensor | None:
-        """Which keys each row sees, bool (count, longest, slots); None where all see all."""
-        group, present = self.group, self.group.present
-        if window is None and self._longest_rows == 1:  # the newest tokens alone, which see whatever is there
-            if present is not None:
-                return present[:, None]
-            if len(set(group.n_keys)) == 1:
-                return None
-        keys = self._key_positions(group)
-        if len(self.sequences) == 1:
-            rows = self.sequences[0].rows(group)[None]
-        else:
-            rows = group.rows if self._equal else group.rows.index_select(0, self._places()[0])
-            rows = rows.view(len(self.sequences), -1)
-        visible = (causal if window is None else window.visible)(0, 0, rows[:, :, None], keys[..., None, :])
-        return visible if present is None else visible & present[:, None]
-
-    def _key_positions(self, group: LayerGroup) -> torch.Tensor:
-        """Position of each key that attention gets, int64 (keys,) or (count, keys)."""
-        if group.index == 0:
-            return torch.arange(self._n_keys, device=self.device)
-        return group.positions.view if group.gathered is None else _side_by_side(group.active)
 
     def _show_active(self, following: LayerGroup, slots: torch.Tensor, owners: torch.Tensor | None) -> None:
         """Have attention see none but the active tokens, which lie in these slots, int64 (tokens,), of their owners."""
@@ -398,22 +328,16 @@ class Engine:
                 f"the cache of layer {layer} drops all but {held} positions, which the layer's mask does not "
                 f"say: this architecture is supported up to {held} tokens of prompt and answer"
             )
-        if window is None or total <= window.window:
-            return
-        if not any(self.sequences[index].ranking.wants(layer) for index in self.live):
+        if window is None or total <= window.window or not self._is_wanted(layer):
             return
         # No stage can follow the last layer.
         full = [other for other, reach in enumerate(self.setup.windows[:-1]) if reach is None]
-        if not full:
-            raise LazyLLMError(
-                f"every layer that a stage can follow sees only a window of {window.window} tokens, so none can rank "
-                f"{total} of them: prompt and answer must fit into {window.window} tokens"
-            )
-        raise LazyLLMError(
-            f"layer {layer} sees only a window of {window.window} of the {total} tokens, so it cannot rank them: put "
-            f"the stage after a layer with full attention, such as {full[len(full) // 2]}, and rank by that layer "
-            "alone, as lazyllm.Importance() does"
-        )
+        instead = f"no layer that can rank sees more, so prompt and answer must fit into {window.window} tokens"
+        if full:
+            after = f"a layer with full attention, such as {full[len(full) // 2]}"
+            instead = f"put the stage after {after}, and rank by that layer alone, as lazyllm.Importance() does"
+        seen = f"layer {layer} sees only a window of {window.window} of the {total} tokens, so it cannot rank them"
+        raise LazyLLMError(f"{seen}: {instead}")
 
 
 def _ranges(starts: list[int], ends: list[int], device: torch.device) -> torch.Tensor:
@@ -433,12 +357,14 @@ def _side_by_side(parts: Parts[torch.Tensor | None]) -> torch.Tensor:
 
 def _take(tensor: torch.Tensor, owners: torch.Tensor | None, places: torch.Tensor) -> torch.Tensor:
     """Entries (n, ...) of a tensor (count, length, ...) at these places of their owners; None is the only one."""
-    return tensor[0].index_select(0, places) if owners is None else tensor[owners, places]
+    places = places.to(tensor.device)
+    return tensor[0].index_select(0, places) if owners is None else tensor[owners.to(tensor.device), places]
 
 
 def _put(tensor: torch.Tensor, owners: torch.Tensor | None, places: torch.Tensor, values: torch.Tensor) -> None:
     """Write entries (n, ...) to a tensor (count, length, ...) at these places of their owners; None is the only one."""
+    places, values = places.to(tensor.device), values.to(tensor.device)
     if owners is None:
         tensor[0].index_copy_(0, places, values)
     else:
-        tensor[owners, places] = values
+        tensor[owners.to(tensor.device), places] = values

@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
-from torch.distributed import ProcessGroup, ReduceOp, all_reduce
+
+
+class Scores(NamedTuple):
+    """How a layer makes probabilities of query times key: see `attention_on`."""
+
+    scaling: float
+    softcap: float | None = None
+    sinks: torch.Tensor | None = None
 
 
 def newest_row(
@@ -44,41 +53,31 @@ def attention_on(
         (1, kv_heads, heads of a group, queries, n), in float32, or float64 for a float64 model. With sinks those of a
         query sum to less than 1.
     """
-    exact = torch.float64 if query.dtype == torch.float64 else torch.float32
-    batch, kv_heads, n, head_dim = key.shape
-    queries = query.shape[2]
-    rows = query.reshape(batch, kv_heads, -1, head_dim).to(exact)
-    scores = torch.matmul(rows, key.to(exact).transpose(-1, -2)) * scaling
-    scores = scores.view(batch, kv_heads, -1, queries, n)
-    if softcap is not None:
-        scores = softcap * torch.tanh(scores / softcap)
-    if visible is not None:
-        scores = torch.where(visible, scores, float("-inf"))
-    return scores.softmax(dim=-1) if sinks is None else softmax_with(sinks.view(1, kv_heads, -1, 1), scores)
+    return probabilities(query, key, visible, Scores(scaling, softcap, sinks), exact(query.dtype))
 
 
-def softmax_with(sinks: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-    """Probabilities of scores, (..., n), beside one more logit, `sinks` (...), which takes its part of the whole."""
-    beside = sinks.to(scores.dtype).expand(scores.shape[:-1])[..., None]
-    return torch.cat([scores, beside], dim=-1).softmax(dim=-1)[..., :-1]
+def exact(dtype: torch.dtype) -> torch.dtype:
+    """In what a model of this dtype has its attention probabilities: float32, or float64 if it is that."""
+    return torch.float64 if dtype == torch.float64 else torch.float32
 
 
-def over_processes(importance: torch.Tensor, processes: ProcessGroup | None, how: str) -> torch.Tensor:
-    """Importance over all the model's query heads, from that over each process's own; one all-reduce.
-
-    Args:
-        importance: (n,), the mean or the largest over the heads of this process, as many as each has.
-        processes: those among which the model's heads are split; None means one process.
-        how: `mean` or `max`.
-
-    Returns:
-        (n,), the same in all processes.
-    """
-    if processes is None:
-        return importance
-    importance = importance.clone()
-    all_reduce(importance, ReduceOp.MAX if how == "max" else ReduceOp.SUM, processes)
-    return importance if how == "max" else importance / processes.size()
+def probabilities(
+    query: torch.Tensor, key: torch.Tensor, mask: torch.Tensor | None, by: Scores, dtype: torch.dtype
+) -> torch.Tensor:
+    """As `attention_on`, of a batch, with scores in `dtype`; a mask is bool, or what is added to them."""
+    batch, kv_heads, n, width = key.shape
+    rows = query.shape[2]
+    query = query.reshape(batch, kv_heads, -1, width)  # so that keys are not copied for each head that shares them
+    scores = torch.matmul(query.to(dtype), key.to(dtype).transpose(-1, -2)) * by.scaling
+    scores = scores.view(batch, kv_heads, -1, rows, n)
+    if by.softcap is not None:
+        scores = by.softcap * torch.tanh(scores / by.softcap)
+    if mask is not None:
+        scores = torch.where(mask, scores, float("-inf")) if mask.dtype == torch.bool else scores + mask
+    if by.sinks is None:
+        return scores.softmax(dim=-1, dtype=exact(query.dtype))
+    sinks = by.sinks.view(1, kv_heads, -1, 1, 1).to(dtype).expand(*scores.shape[:-1], 1)
+    return torch.cat([scores, sinks], dim=-1).softmax(dim=-1)[..., :-1]
 
 
 def most_important(importance: torch.Tensor, count: int) -> torch.Tensor:

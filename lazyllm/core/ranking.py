@@ -7,10 +7,10 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.distributed import ProcessGroup
+from torch.distributed import ProcessGroup, ReduceOp, all_reduce
 
 from lazyllm.core.errors import LazyLLMError
-from lazyllm.core.importance import most_important, over_processes
+from lazyllm.core.importance import most_important
 
 if TYPE_CHECKING:
     from lazyllm.core.sequence import Sequence
@@ -107,7 +107,11 @@ class Selection(ABC):
 
     def by_position(self, layer: int, importance: torch.Tensor) -> torch.Tensor:
         """Importance of each position, (positions,), -1 where it takes no part, from that of each key, (n_keys,)."""
-        return self.cache.by_position(self.cache.group_of[layer], importance)
+        if self.cache.group_of[layer].index == 0:
+            return importance
+        if (present := self.present(layer)) is not None:
+            importance = torch.where(present, importance, -1)
+        return importance.new_full((self.cache.total,), -1).index_copy_(0, self.key_positions(layer), importance)
 
     def uncomputed(self, layer: int) -> torch.Tensor:
         """Which positions have no key and value in the layer after `layer`, which a stage ends, bool (positions,).
@@ -119,9 +123,14 @@ class Selection(ABC):
     def over_processes(self, importance: torch.Tensor, how: str = "mean") -> torch.Tensor:
         """Importance over all the model's query heads, (n,), from the `mean` or `max` over those of this process.
 
-        Under tensor parallelism each process observes its own heads, and all of them call this; else nothing is done.
+        Under tensor parallelism each process observes its own heads, and all of them call this: it takes one
+        all-reduce, and gives the same in all of them. Else nothing is done.
         """
-        return over_processes(importance, self.processes, how)
+        if self.processes is None:
+            return importance
+        importance = importance.clone()
+        all_reduce(importance, ReduceOp.MAX if how == "max" else ReduceOp.SUM, self.processes)
+        return importance if how == "max" else importance / self.processes.size()
 
     @property
     def values(self) -> torch.Tensor:
@@ -139,40 +148,30 @@ def check_importance(selection: Selection) -> None:
     found, positions = getattr(selection, "importance", None), selection.cache.total
     shaped = isinstance(found, torch.Tensor) and found.shape == (positions,) and not found.is_complex()
     if not shaped or bool(found.isnan().any()):
-        what = "with NaN" if shaped else f"as {described(found)}"
-        raise LazyLLMError(
-            f"{type(selection).__name__}.observe left self.importance {what}: it is one number for each of {positions} "
-            f"positions, ({positions},), as self.by_position makes of one for each key"
-        )
+        left = f"{type(selection).__name__}.observe left self.importance "
+        left += "with NaN" if shaped else f"as {described(found)}"
+        must = f"one number for each of {positions} positions, as self.by_position makes of one for each key"
+        raise LazyLLMError(f"{left}: it is {must}")
 
 
 def check_survivors(selection: Selection, survivors: object, layer: int) -> None:
     """Raise `LazyLLMError` unless `survivors` are what `Selection.survivors` promises; reads the device once."""
-    name, newest = type(selection).__name__, selection.cache.total - 1
-
-    def broken(what: str) -> LazyLLMError:
-        return LazyLLMError(
-            f"{name}.survivors after layer {layer} {what}: it must return positions of active tokens, "
-            f"sorted, each once, the newest ({newest}) last, as an int64 tensor"
-        )
-
-    if not isinstance(survivors, torch.Tensor) or survivors.dtype != torch.int64 or survivors.ndim != 1:
-        raise broken(f"returned {described(survivors)}")
-    ordered = survivors.sort().values
-    faults = {
-        "leaves out the newest token": (survivors != newest).all()[None],
-        "has duplicates": ordered[1:] == ordered[:-1],
-        "is not sorted": survivors != ordered,
-        "lets position {} go on, which is not active there": ~torch.isin(survivors, selection.active(layer)),
-    }
-    if not selection.revives:
-        uncomputed = selection.uncomputed(layer).to(survivors.device)[survivors.clamp(0, newest)]
-        revived = uncomputed & (survivors < selection.cache.seen)
-        faults[f"revives position {{}}, though {name}.revives is False"] = revived
-    found = torch.stack([fault.any() for fault in faults.values()]).tolist()
-    if any(found):
-        what, fault = list(faults.items())[found.index(True)]
-        raise broken(what.format(survivors[fault][0].item()) if "{}" in what else what)
+    name, newest, broken = type(selection).__name__, selection.cache.total - 1, f"returned {described(survivors)}"
+    if isinstance(survivors, torch.Tensor) and survivors.dtype == torch.int64 and survivors.ndim == 1:
+        faults = {
+            "leaves out the newest token": (survivors != newest).all()[None],
+            "is not sorted, or has duplicates": survivors[1:] <= survivors[:-1],
+            "lets a position go on that is not active there": ~torch.isin(survivors, selection.active(layer)),
+        }
+        if not selection.revives:
+            uncomputed = selection.uncomputed(layer).to(survivors.device)[survivors.clamp(0, newest)]
+            faults[f"revives a token, though {name}.revives is False"] = uncomputed & (survivors < selection.cache.seen)
+        found = torch.stack([fault.any() for fault in faults.values()]).tolist()
+        if not any(found):
+            return
+        broken = list(faults)[found.index(True)]
+    must = f"return positions of active tokens, sorted, each once, the newest ({newest}) last, as an int64 tensor"
+    raise LazyLLMError(f"{name}.survivors after layer {layer} {broken}: it must {must}")
 
 
 def described(value: object) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import operator
 from collections.abc import Iterable
 from dataclasses import dataclass
 from decimal import Decimal
@@ -43,11 +44,9 @@ class PruningSchedule:
         if not isinstance(stages, Iterable) or isinstance(stages, str):
             raise LazyLLMError(f"a schedule is pairs (layer, keep), or text such as '10:0.7,20:0.5', not {stages!r}")
         checked = tuple(_stage(pair) for pair in stages)
-        for before, after in itertools.pairwise(checked):
-            if after.layer <= before.layer:
-                raise LazyLLMError(
-                    f"the layers of a schedule must increase, but layer {after.layer} follows layer {before.layer}"
-                )
+        for (before, _), (layer, _) in itertools.pairwise(checked):
+            if layer <= before:
+                raise LazyLLMError(f"the layers of a schedule must increase, but layer {layer} follows layer {before}")
         object.__setattr__(self, "stages", checked)
 
     @classmethod
@@ -93,20 +92,16 @@ class PruningSchedule:
     @property
     def fractions(self) -> tuple[float, ...]:
         """Fraction of the prompt that is left after each stage."""
-        left, fractions = 1.0, []
-        for stage in self.stages:
-            left *= stage.keep
-            fractions.append(left)
-        return tuple(fractions)
+        return tuple(itertools.accumulate((stage.keep for stage in self.stages), operator.mul))
 
     def check(self, num_layers: int) -> None:
         """Raise `LazyLLMError` unless every stage has at least one layer of the model after it."""
-        for stage in self.stages:
-            if stage.layer >= num_layers - 1:
-                raise LazyLLMError(
-                    f"the schedule prunes after layer {stage.layer}, but the model has {num_layers} layers: "
-                    f"the last useful place is after layer {num_layers - 2}"
-                )
+        deepest = max((stage.layer for stage in self.stages), default=-1)
+        if deepest > num_layers - 2:
+            raise LazyLLMError(
+                f"the schedule prunes after layer {deepest}, but the model has {num_layers} layers: "
+                f"the last useful place is after layer {num_layers - 2}"
+            )
 
     def __str__(self) -> str:
         if not self.stages:
@@ -126,9 +121,8 @@ def _parse_pair(part: str, text: str, num_layers: int | None) -> tuple[int, floa
         if not layer.endswith("%"):
             return int(layer), float(keep)
         # In decimals, so that half a layer is exactly that.
-        depth = Decimal(layer.removesuffix("%")) / 100
+        depth, fraction = Decimal(layer.removesuffix("%")) / 100, float(keep)
         within = 0 < depth < 1
-        fraction = float(keep)
     except (ValueError, ArithmeticError):
         raise LazyLLMError(f"{part!r} in the schedule {text!r} is not layer:keep, such as 10:0.7 or 33%:0.7") from None
     if num_layers is None:
@@ -141,13 +135,12 @@ def _parse_pair(part: str, text: str, num_layers: int | None) -> tuple[int, floa
 def _stage(pair: tuple[int, float]) -> Stage:
     try:
         layer, keep = pair
-        if isinstance(layer, bool) or int(layer) != layer:
-            raise TypeError
         stage = Stage(int(layer), float(keep))
+        whole = stage.layer == layer and not isinstance(layer, bool)
     except (TypeError, ValueError, OverflowError):
-        raise LazyLLMError(
-            f"a stage is a pair (layer, keep) of a whole number and a fraction, as in [(10, 0.7)], not {pair!r}"
-        ) from None
+        whole = False
+    if not whole:
+        raise LazyLLMError(f"a stage is a pair of a whole number and a fraction, such as (10, 0.7), not {pair!r}")
     if stage.layer < 0:
         raise LazyLLMError(f"layer {stage.layer} of the schedule is negative: layers count from 0")
     if not 0 < stage.keep <= 1:

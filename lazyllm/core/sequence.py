@@ -20,18 +20,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Setup:
-    """What all generations of a session have in common.
-
-    Attributes:
-        kernel: the model's own attention.
-        windows: how many positions each layer's cache holds in the unmodified model; None where it holds all of them.
-        processes: those among which the model's heads are split; None means one process.
-    """
+    """What all generations of a session have in common."""
 
     schedule: PruningSchedule
     kernel: Kernel
-    windows: list[int | None]
-    processes: ProcessGroup | None
+    windows: list[int | None]  # how many positions each layer's cache holds in the unmodified model; None means all
+    processes: ProcessGroup | None  # those among which the model's heads are split; None means one process
     selection: Selection
     record_positions: bool
     record_importance: bool
@@ -46,8 +40,7 @@ class Sequence:
         prompt_length: tokens of the first pass, which is the prompt, or its first chunk.
         opening: tokens of all passes before the first one of a single token: what was given before any was generated.
         group_of: the layer group of each layer.
-        values: while a ranking observes a layer, the values of its keys, (1, kv_heads, n_keys, value_dim).
-        sinks: while it does, the logits that attention has beside the scores, (heads,), if any.
+        values, sinks: while a ranking observes a layer, see `Selection`.
     """
 
     values: torch.Tensor | None = None
@@ -77,11 +70,6 @@ class Sequence:
         self.new = new
         if self.opening == self.seen and (self.prefilling or new > 1):
             self.opening = self.total
-
-    def end_step(self, kv_bytes: list[int], aux_bytes: int) -> None:
-        """Count the forward pass that has gone through all layers."""
-        self.stats.add_step(self, kv_bytes, aux_bytes)
-        self.seen, self.new = self.total, 0
 
     def positions(self, start: int = 0) -> torch.Tensor:
         """All positions from `start` on, int64, on the device of the layer under way."""
@@ -113,22 +101,13 @@ class Sequence:
             return None
         return group.present[self._index, :keys]
 
-    def by_position(self, group: LayerGroup, importance: torch.Tensor) -> torch.Tensor:
-        """Importance of each position, (positions,), -1 where it takes no part, from that of each key, (n_keys,)."""
-        if group.index == 0:
-            return importance
-        if (present := self.present(group)) is not None:
-            importance = torch.where(present, importance, -1)
-        return importance.new_full((self.total,), -1).index_copy_(0, self.key_positions(group), importance)
-
     def uncomputed(self, group: LayerGroup) -> torch.Tensor:
         """Which positions have no key and value behind the stage that ends `group`, bool (positions,)."""
         if self.prefilling:
             return torch.ones(self.total, dtype=torch.bool, device=self._engine.device)
         following = self._engine.groups[group.index + 1]
         following.to(self._engine.device)
-        slots = following.slots.extend(self._engine.longest, following.slots.data)
-        return slots[self._index, : self.total] < 0
+        return following.slots.extend(self._engine.longest, following.slots.data)[self._index, : self.total] < 0
 
     def survivors(self, group: LayerGroup) -> torch.Tensor:
         """The positions that go on behind the stage that ends a group, sorted, int64 (k,)."""

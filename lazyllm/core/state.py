@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -33,7 +32,15 @@ class GrowingTensor:
     def extend(self, length: int, like: torch.Tensor) -> torch.Tensor:
         """Make the tensor `length` long (never shorter) and return it; other sizes and dtype are those of `like`."""
         if length > self._room:
-            self._grow(length, like)
+            old, shape = self.data, list(like.shape)
+            shape[self.dim] = self._room = length + (_SLACK if old is None else _GROWTH)
+            if self._count is not None:
+                shape[0] = self._count
+            # A tensor made in inference mode could not be written to outside of it, in a later step.
+            with torch.inference_mode(False):
+                self.data = like.new_empty(shape) if self._fill is None else like.new_full(shape, self._fill)
+            if old is not None:
+                self.data.narrow(self.dim, 0, old.shape[self.dim]).copy_(old)
         if length > self.length:
             self.length = length
         return self.data.narrow(self.dim, 0, self.length)
@@ -42,17 +49,6 @@ class GrowingTensor:
         """Write `piece` behind what is there."""
         start, size = self.length, piece.shape[self.dim]
         self.extend(start + size, piece).narrow(self.dim, start, size).copy_(piece)
-
-    def _grow(self, length: int, like: torch.Tensor) -> None:
-        old, shape = self.data, list(like.shape)
-        shape[self.dim] = self._room = length + (_SLACK if old is None else _GROWTH)
-        if self._count is not None:
-            shape[0] = self._count
-        # A tensor made in inference mode could not be written to outside of it, in a later step.
-        with torch.inference_mode(False):
-            self.data = like.new_empty(shape) if self._fill is None else like.new_full(shape, self._fill)
-        if old is not None:
-            self.data.narrow(self.dim, 0, old.shape[self.dim]).copy_(old)
 
     def to(self, device: torch.device) -> None:
         """Move the tensor to a device."""
@@ -77,36 +73,29 @@ class LayerGroup:
     A token's key and value lie at the same slot in every layer of the group, in the order of their computation, for
     good; those that sit out a step are masked. The first group computes every token when it first appears: there,
     slot = position. Lists have an entry for each of the `count` sequences.
-
-    Attributes:
-        index: 0 for the first group.
-        layers: the decoder layers of the group.
-        stage: the stage that ends it; None for the last group.
-        slots: slot of each position, int64 (count, positions), -1 where nothing was computed; unused in the first.
-        positions: position of each slot, int64 (count, slots); unused in the first.
-        n_cached: how many tokens have keys and values here.
-        n_active: how many tokens take part in this step.
-        n_rows: how many of those are computed in this step.
-        active: the positions that take part in this step, sorted, int64 (n_active,) each; None means all of them.
-        rows: positions computed in this step, sorted, those of one sequence after the other, int64 (rows,); None means
-            the new tokens of the only sequence.
-        owners: the sequence of each row, int64 (rows,); None where there is one sequence.
-        gathered: the slots of the active tokens, int64 (count, most n_active), where attention gets these alone, in
-            order of position; None where it gets all slots, of which some are masked.
-        present: which of the keys that attention gets take part, bool (count, keys); None means all of them.
     """
 
     index: int
-    layers: range
-    stage: Stage | None
+    layers: range  # the decoder layers of the group
+    stage: Stage | None  # the one that ends it; None for the last group
+    # Unused in the first group: slot of each position, int64 (count, positions), -1 where nothing was computed, and
+    # position of each slot, int64 (count, slots).
     slots: GrowingTensor
     positions: GrowingTensor
+    # How many tokens have keys and values here, take part in this step, and are computed in it.
     n_cached: list[int]
     n_active: list[int] = field(default_factory=list)
     n_rows: list[int] = field(default_factory=list)
+    # The positions that take part in this step, sorted, int64 (n_active,) each; None means all of them.
     active: list[torch.Tensor | None] = field(default_factory=list)
+    # Positions computed in this step, sorted, those of one sequence after the other, and their slots, int64 (rows,);
+    # None means the new tokens of the only sequence.
     rows: torch.Tensor | None = None
+    row_slots: torch.Tensor | None = None
+    # The sequence of each row, int64 (rows,); None where there is one sequence.
     owners: torch.Tensor | None = None
+    # The slots of the active tokens, in order of position, int64 (count, most n_active), where attention gets these
+    # alone; None where it gets all slots. Which of those it gets take part, bool (count, keys); None means all of them.
     gathered: torch.Tensor | None = None
     present: torch.Tensor | None = None
 
@@ -119,7 +108,7 @@ class LayerGroup:
         """Move what says where the tokens are to the device of the layer that runs."""
         for tensor in (self.slots, self.positions):
             tensor.to(device)
-        for name in ("rows", "owners", "gathered", "present"):
+        for name in ("rows", "row_slots", "owners", "gathered", "present"):
             if (part := getattr(self, name)) is not None:
                 setattr(self, name, part.to(device))
         self.active = [None if part is None else part.to(device) for part in self.active]
@@ -127,16 +116,10 @@ class LayerGroup:
 
 def partition(schedule: PruningSchedule, num_layers: int, count: int) -> list[LayerGroup]:
     """Cut the layers into groups, for `count` sequences; a stage that keeps everything cuts nothing."""
-    cuts: Sequence[Stage | None] = [*schedule.pruning, None]
-    ends = [num_layers if stage is None else stage.layer + 1 for stage in cuts]
-    return [
-        LayerGroup(
-            index,
-            range(start, end),
-            stage,
-            GrowingTensor(1, count, fill=-1),
-            GrowingTensor(1, count, fill=0),
-            [0] * count,
-        )
-        for index, (start, end, stage) in enumerate(zip([0, *ends], ends, cuts, strict=False))
-    ]
+    groups, start = [], 0
+    for index, stage in enumerate([*schedule.pruning, None]):
+        layers = range(start, num_layers if stage is None else stage.layer + 1)
+        places = GrowingTensor(1, count, fill=-1), GrowingTensor(1, count, fill=0)
+        groups.append(LayerGroup(index, layers, stage, *places, [0] * count))
+        start = layers.stop
+    return groups

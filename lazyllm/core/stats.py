@@ -102,8 +102,7 @@ class Stats:
     def html(self, tokenizer: Any, ids: torch.Tensor | Iterable[int], title: str = "LazyLLM") -> str:
         """A page of this generation's text: how deep each token got in prefilling, and which came back, step by step.
 
-        It is one HTML document that loads nothing: a string to write to a file, which a notebook shows as it is.
-        `lazybench`, which comes with this package, draws it.
+        It is one HTML document that loads nothing, which a notebook shows as it is; `lazybench` draws it.
 
         Args:
             tokenizer: the model's, whose `decode` gives the tokens' text.

@@ -13,6 +13,7 @@ from torch import nn
 
 from lazyllm.core.attention import WindowMask
 from lazyllm.core.engine import Engine
+from lazyllm.core.importance import Scores
 from lazyllm.core.sequence import Setup
 from lazyllm.hf.attention_interface import CURRENT
 from lazyllm.hf.batch import Batch
@@ -187,7 +188,8 @@ class Generation(Engine):
             refuse_if(tensors, "attention_tensors", tensors=", ".join(sorted(tensors)))
         self._attended = True
         scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
-        attended = self.attend(self.layer, module, query, key, value, attention_mask, scaling, softcap, s_aux)
+        scores = Scores(scaling, softcap, s_aux)
+        attended = self.attend(self.layer, module, query, key, value, attention_mask, scores)
         if attended.requires_grad and not self.prefilling:
             attended.register_hook(_refuse_gradient)  # keys and values are written in place
         return attended

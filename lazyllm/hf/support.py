@@ -68,7 +68,6 @@ def dissect(model: nn.Module, newest_only: bool = False) -> Anatomy:
     refuse_if(not generates and not newest_only, "no_head", name=model)
     _refuse_layers(model, decoder, parts)
     check_attention(decoder)
-    check_parts(modules)
     whole = any(
         part._compiled_call_impl is not None or hasattr(part.forward, "_torchdynamo_orig_callable")
         for part in (model, decoder, *layers)

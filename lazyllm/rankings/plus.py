@@ -72,25 +72,23 @@ class Importance(Selection, checked=False, parallel=True):
         self.check()
 
     def check(self) -> None:
-        for name, least in (("queries", 1), ("pooling", 1), ("layers", 1), ("first", 0), ("last", 1)):
-            value = getattr(self, name)
-            if not isinstance(value, int) or isinstance(value, bool) or value < least:
-                raise LazyLLMError(f"importance {name}={value!r} must be a whole number, at least {least}")
-        if self.pooling % 2 == 0:
-            raise LazyLLMError(f"importance pooling={self.pooling} must be an odd number: neighbours on both sides")
-        if self.heads not in _HEADS:
-            raise LazyLLMError(f"importance heads={self.heads!r} must be mean or max")
-        if not isinstance(self.value_norm, bool):
-            raise LazyLLMError(f"importance value_norm={self.value_norm!r} must be true or false")
-        if not _is_number(self.bonus) or not 1 <= self.bonus < math.inf:
-            raise LazyLLMError(f"importance bonus={self.bonus!r} must be a number, at least 1")
+        rules = {
+            "queries": (_is_whole(self.queries, 1), "a whole number, at least 1"),
+            "half_life": (self.half_life is None or _is_number(self.half_life), "a number above 0, or None (null)"),
+            "pooling": (_is_whole(self.pooling, 1) and self.pooling % 2 == 1, "an odd number, at least 1"),
+            "heads": (self.heads in _HEADS, "mean or max"),
+            "layers": (_is_whole(self.layers, 1), "a whole number, at least 1"),
+            "value_norm": (isinstance(self.value_norm, bool), "true or false"),
+            "first": (_is_whole(self.first, 0), "a whole number, at least 0"),
+            "last": (_is_whole(self.last, 1), "a whole number, at least 1"),
+            "bonus": (_is_number(self.bonus) and self.bonus >= 1, "a number, at least 1"),
+            "cap": (self.cap is None or _is_whole(self.cap, 0), "a whole number, at least 0, or None (null)"),
+        }
+        for name, (right, must) in rules.items():
+            if not right:
+                raise LazyLLMError(f"importance {name}={getattr(self, name)!r} must be {must}")
         self.bonus = float(self.bonus)
-        if self.half_life is not None:
-            if not _is_number(self.half_life) or not 0 < self.half_life < math.inf:
-                raise LazyLLMError(f"importance half_life={self.half_life!r} must be a number above 0, or None (null)")
-            self.half_life = float(self.half_life)
-        if self.cap is not None and (not isinstance(self.cap, int) or isinstance(self.cap, bool) or self.cap < 0):
-            raise LazyLLMError(f"importance cap={self.cap!r} must be a whole number, at least 0, or None (null)")
+        self.half_life = None if self.half_life is None else float(self.half_life)
 
     @property
     def revives(self) -> bool:
@@ -130,11 +128,9 @@ class Importance(Selection, checked=False, parallel=True):
         attention = attention_on(key, query, visible, scaling, softcap, self.sinks)
         if self.value_norm:
             attention *= self.values.to(attention.dtype).norm(dim=-1)[:, :, None, None]
+        by_head = attention[:, :, :, -1]
         if self.queries > 1:
             attention.nan_to_num_(0.0)  # a query older than all active tokens sees none of them
-        if self.queries == 1:
-            by_head = attention[:, :, :, 0]
-        else:
             by_head = attention.mean(dim=3) if self.half_life is None else self._weighted(attention)
         found = by_head.amax(dim=(1, 2)) if self.heads == "max" else by_head.mean(dim=(1, 2))
         importance = self.by_position(layer, self.over_processes(found[0], self.heads))
@@ -163,17 +159,14 @@ class Importance(Selection, checked=False, parallel=True):
                 importance[part] = protected[part]
             self.importance = importance.masked_fill(~active, -1)
         if self.cap is not None and not self.cache.prefilling:
-            count = min(count, self._cap_revived(layer, self.cap))
+            # Of the tokens that were left behind only the most important are ranked.
+            left_behind = self.uncomputed(layer)
+            left_behind[self.cache.seen :] = False
+            ranked = torch.where(left_behind, self.importance, -1).sort(descending=True, stable=True).indices
+            excess = left_behind.index_fill(0, ranked[: self.cap], False)
+            self.importance = self.importance.masked_fill(excess, -1)
+            count = min(count, int((self.importance >= 0).sum()))
         return super().survivors(layer, count)
-
-    def _cap_revived(self, layer: int, cap: int) -> int:
-        """Rank only the `cap` most important of the tokens that were left behind; returns how many can go on."""
-        left_behind = self.uncomputed(layer)
-        left_behind[self.cache.seen :] = False
-        ranked = torch.where(left_behind, self.importance, -1).sort(descending=True, stable=True).indices
-        excess = left_behind.index_fill(0, ranked[:cap], False)
-        self.importance = self.importance.masked_fill(excess, -1)
-        return int((self.importance >= 0).sum())
 
     def _latest(self, layer: int, query: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
         """The last queries of a layer, (1, heads, queries, head_dim), and whom each sees, bool (queries, n_keys)."""
@@ -205,13 +198,17 @@ def plus() -> Importance:
     return Importance(queries=32, half_life=8.0, pooling=15, layers=2, first=4, bonus=1.5)
 
 
+def _is_whole(value: object, least: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
+
+
 def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < math.inf
 
 
 def _pooled(importance: torch.Tensor, active: torch.Tensor, width: int) -> torch.Tensor:
     """The mean over the active ones among `width` neighbouring positions, (positions,)."""
     present = active.to(importance.dtype)
-    sums = nn.functional.avg_pool1d((importance * present)[None], width, stride=1, padding=width // 2)
-    counts = nn.functional.avg_pool1d(present[None], width, stride=1, padding=width // 2)
-    return (sums / counts.clamp(min=1 / (2 * width)))[0]
+    both = torch.stack([importance * present, present])
+    sums, counts = nn.functional.avg_pool1d(both, width, stride=1, padding=width // 2)
+    return sums / counts.clamp(min=1 / (2 * width))

@@ -84,7 +84,7 @@ def main():
             check(model, whole, name)
             print(f"same: {Path(folder).name} {name};", flush=True)
         ids = torch.arange(3, 43)[None]
-        counted = mock.patch("lazyllm.core.importance.all_reduce", wraps=torch.distributed.all_reduce)
+        counted = mock.patch("lazyllm.core.ranking.all_reduce", wraps=torch.distributed.all_reduce)
         with counted as reduce, lazyllm.enable(model, STAGES):
             model.generate(ids, max_new_tokens=6, do_sample=False, eos_token_id=None)
         assert reduce.call_count == 2 * 6, "one all-reduce a stage and step"
