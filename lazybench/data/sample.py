@@ -106,7 +106,7 @@ class _Plan:
     facts: tuple[_Fact, ...]
     openings: tuple[str, ...] | None = None
     fillers: tuple[str, ...] = _SENTENCES
-    filled: int = 4
+    filled: int = 8
     most: int = MAX_TOKENS
     heading: str = ""
     within: str = " "
@@ -121,7 +121,7 @@ def _asked(statement: str, question: str, answer: str, **layout: Any) -> _Plan:
 
 
 def _passages(statements: tuple[str, ...], question: str, answer: str) -> _Plan:
-    return _Plan((_Fact(statements, question, answer),), filled=3, heading="Passage {}:\n", between="\n")
+    return _Plan((_Fact(statements, question, answer),), filled=5, heading="Passage {}:\n", between="\n")
 
 
 def _examples(layout: str, pairs: Sequence[tuple[str, str]], classes: bool = False) -> _Plan:
