@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from functools import cache
 from importlib.resources import files
-from importlib.util import find_spec
 from string import Formatter
 from typing import Any
 
@@ -37,7 +36,7 @@ class DatasetFacts:
             that stands alone.
         prompt: template with `{context}` and `{input}`.
         max_new_tokens: tokens to generate at most.
-        metric: name of a module in `lazybench.metrics`, or `module.function` of the user's.
+        metric: name of a function in `lazybench.metrics`, or `module.function` of the user's.
         language: `en` or `zh`.
         records: number of records of the full dataset; None where it is not known.
         chat: whether a chat model's wrapper goes around the prompt.
@@ -218,7 +217,7 @@ def _wrong_value(facts: DatasetFacts) -> str | None:
     if not facts.language:
         return "language must be text such as 'en', not ''"
     # Whether a function of the user's can be imported is seen where it is needed: a report does without.
-    if "." not in facts.metric and find_spec(f"lazybench.metrics.{facts.metric}") is None:
+    if "." not in facts.metric and facts.metric not in metrics.names():
         return f"metric {facts.metric!r} is unknown: {suggest(facts.metric, metrics.names())}"
     if facts.continues is not None and facts.continues not in CONTINUED:
         return f"continues {facts.continues!r} is unknown: {suggest(facts.continues, CONTINUED)}"

@@ -18,8 +18,6 @@ from weakref import WeakKeyDictionary
 
 # Their versions, and that of LazyBench's results, are in a run's environment.
 _KNOWN = {"lazybench", "lazyllm", "torch", "transformers"}
-# The part of LazyBench that users add files to.
-_METRICS = "lazybench.metrics."
 
 # What a loaded module was made of, read once: its file may be edited while a sweep goes on with what is loaded.
 _loaded: WeakKeyDictionary[ModuleType, str] = WeakKeyDictionary()
@@ -36,18 +34,16 @@ def digests(made: object, settings: Mapping[str, Any], metrics: Iterable[str]) -
     Args:
         made: the method; the modules of its class and of the bases of that count.
         settings: settings with `_target_` in them, at any depth; the modules of those count.
-        metrics: names of metrics, `module.function` for the user's own; the modules of those count.
+        metrics: names of metrics; the modules of the user's own, `module.function`, count.
 
     Returns:
-        digests by module, e.g. `{"keep_ends": "3fa9c1d200b7", "lazybench.metrics.qa_f1": "98b1e6f0aa41"}`.
+        digests by module, e.g. `{"keep_ends": "3fa9c1d200b7", "my_metrics": "98b1e6f0aa41"}`.
     """
-    metrics = set(metrics)
     targets = {*_targets(settings), *(name for name in metrics if "." in name)}
     modules = {of.__module__ for of in type(made).__mro__} | {_module_of(target) for target in targets}
     modules = {name for name in modules if _top(name) not in _KNOWN | sys.stdlib_module_names}
     packages = {_top(name) for name in modules}
-    entries = sorted(modules | {f"{_METRICS}{name}" for name in metrics - targets})
-    return {name: _digest(reached) for name in entries if (reached := _reached(name, packages))}
+    return {name: _digest(reached) for name in sorted(modules) if (reached := _reached(name, packages))}
 
 
 def _digest(sources: Mapping[str, str]) -> str:
@@ -90,9 +86,9 @@ def _reached(entry: str, packages: set[str]) -> dict[str, str]:
 
 def _counts(spec: ModuleSpec, packages: set[str]) -> bool:
     top = _top(spec.name)
-    if top in _KNOWN | sys.stdlib_module_names:
-        return spec.name.startswith(_METRICS)
-    return top in packages or not {"site-packages", "dist-packages"} & set(Path(spec.origin or "").parts)
+    known = top in _KNOWN | sys.stdlib_module_names
+    installed = {"site-packages", "dist-packages"} & set(Path(spec.origin or "").parts)
+    return not known and (top in packages or not installed)
 
 
 def _spec(name: str) -> ModuleSpec | None:

@@ -11,7 +11,6 @@ import pytest
 import yaml
 from support import folders, rows
 
-from lazybench import metrics
 from lazybench.run import own_code
 
 METHOD = """
@@ -127,7 +126,7 @@ def test_what_settings_name_counts_and_the_project_itself_does_not(place):
     write(place, tokens="def make(): pass\n")
     settings = {"tokenizer": {"_target_": "tokens.make", "inner": [{"_target_": "lazybench.config.plain"}]}}
     found = own_code.digests(object(), settings, {"qa_f1_zh", "count"})
-    assert list(found) == ["lazybench.metrics.count", "lazybench.metrics.qa_f1_zh", "tokens"]
+    assert list(found) == ["tokens"]
 
 
 def test_a_sweep_keeps_to_the_code_that_it_loaded(place):
@@ -146,7 +145,7 @@ def test_a_method_that_was_edited_runs_again_and_says_so(run, lazybench, tmp_pat
     write(place, ends=METHOD)
     assert run(*words)[0] == 0
     (folder,) = folders(tmp_path / "runs")
-    assert list(yaml.safe_load((folder / "config.yaml").read_text())["code"]) == ["ends", "lazybench.metrics.qa_f1"]
+    assert list(yaml.safe_load((folder / "config.yaml").read_text())["code"]) == ["ends"]
     write(place, ends="# a remark\n" + METHOD)
     assert "finished earlier" in run(*words)[1]
     write(place, ends=METHOD.replace("-self.ends", "self.ends"))
@@ -162,22 +161,16 @@ def test_a_method_that_was_edited_runs_again_and_says_so(run, lazybench, tmp_pat
 
 
 def test_a_metric_that_was_edited_scores_again(run, tmp_path, place):
-    metrics.__path__.append(str(place))
     (place / "data").mkdir()
     record = {"_id": "1", "input": "Who?", "context": "Ada.", "answers": ["Ada"], "length": 1, "dataset": "mine"}
     (place / "mine.jsonl").write_text(json.dumps(record | {"language": "en", "all_classes": None}) + "\n")
     (place / "data" / "own.yaml").write_text(
         f"name: own\nsource: longbench\nroot: {place}\ndatasets:\n"
-        "  mine: {prompt: '{context} {input}', max_new_tokens: 2, metric: always}\n"
+        "  mine: {prompt: '{context} {input}', max_new_tokens: 2, metric: always.score}\n"
     )
     words = ("--config-dir", str(place), "method=baseline", "data=own", "task=mine")
-    try:
-        for score in (0.25, 0.75):
-            write(place, always=f"def score(prediction, reference, all_classes):\n    return {score}\n")
-            sys.modules.pop("lazybench.metrics.always", None)
-            code, _, err = run(*words)
-            assert code == 0, err
-    finally:
-        metrics.__path__.remove(str(place))
-        sys.modules.pop("lazybench.metrics.always", None)
+    for score in (0.25, 0.75):
+        write(place, always=f"def score(prediction, reference, all_classes):\n    return {score}\n")
+        code, _, err = run(*words)
+        assert code == 0, err
     assert sorted(rows(folder)[0]["score"] for folder in folders(tmp_path / "runs")) == [0.25, 0.75]

@@ -7,9 +7,9 @@ from string import ascii_lowercase
 
 from scipy.special import zeta
 
+from lazybench.data.draft import Compose, Draft, branch
 from lazybench.data.ruler.asked import Asked
 from lazybench.data.ruler.words import different, letters, listed
-from lazybench.data.sample.draft import Compose, Draft, branch
 from lazybench.errors import LazyBenchError
 
 _COMMON = 10

@@ -7,9 +7,9 @@ from itertools import pairwise
 from random import Random
 from string import ascii_uppercase
 
+from lazybench.data.draft import Compose, Draft, Stream, branch, fit
 from lazybench.data.ruler.asked import Asked
 from lazybench.data.ruler.words import Draw, different, letters
-from lazybench.data.sample.draft import Compose, Draft, Stream, branch, fit
 
 Hide = Callable[[Random, Asked, Sequence[float]], Compose]
 """Makes a record from a random source, what is asked, and the places (0 to 1) of its hidden lines."""

@@ -7,14 +7,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from random import Random
 from typing import Any
 
+from lazybench.data.draft import branch, estimate_tokens, fit
 from lazybench.data.facts import load_facts
 from lazybench.data.record import Record
 from lazybench.data.ruler.asked import Asked
 from lazybench.data.ruler.counting import common_words, frequent_words
 from lazybench.data.ruler.hiding import CHAIN, needle, variables
 from lazybench.data.ruler.words import number, uuid, word
-from lazybench.data.sample.draft import branch, fit
-from lazybench.data.sample.records import estimate_tokens
 from lazybench.errors import LazyBenchError, suggest
 
 RECORDS = 500

@@ -1,4 +1,4 @@
-"""What a dataset's generator returns, and how its length is fitted to a token budget."""
+"""A generated record before it is one, and how its length is fitted to a number of tokens."""
 
 from __future__ import annotations
 
@@ -8,13 +8,9 @@ from random import Random
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
-U = TypeVar("U")
 
 Compose = Callable[[int], "Draft"]
-"""The record with `n` units of filler: sentences, turns or a few lines of code, each below 64 tokens."""
-
-Maker = Callable[[Random, float], Compose]
-"""A dataset's generator: takes a random source and where in the context (0..1) the evidence goes."""
+"""The record with `n` units of filler: sentences, examples or a few lines of code, each below 64 tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +20,6 @@ class Draft:
     context: str
     answers: tuple[str, ...]
     input: str = ""
-    all_classes: tuple[str, ...] | None = None
 
 
 class Stream(Generic[T]):
@@ -46,17 +41,19 @@ def branch(rng: Random) -> Random:
     return Random(rng.getrandbits(64))
 
 
-def slack(tokens: int) -> int:
-    """How many tokens a context may stay below its target: 5 % of it, at least 64."""
-    return max(64, tokens // 20)
+def estimate_tokens(text: str) -> int:
+    """Length in tokens where no tokenizer is at hand: four characters a token, rounded up."""
+    return -(-len(text) // 4)
 
 
 def fit(compose: Compose, tokens: int, count: Callable[[str], int]) -> Draft | None:
     """The draft whose context is at most `tokens` long and near it; None when even `compose(0)` is longer.
 
+    It stays below by 5 % of `tokens` or 64 of them at most, whichever is more, or by one unit where that is longer.
     Whole contexts are counted, for a tokenizer may merge across units; each guess comes from the measured
     size of a unit, so a handful of counts is enough at any length.
     """
+    slack = max(64, tokens // 20)
     best = compose(0)
     low, size = 0, count(best.context)
     if size > tokens:
@@ -64,8 +61,8 @@ def fit(compose: Compose, tokens: int, count: Callable[[str], int]) -> Draft | N
     high: int | None = None
     unit = 20.0
     # Aiming a little below the target makes the first guess that fits good enough.
-    aim = tokens - slack(tokens) // 4
-    while tokens - size > slack(tokens) // 2 and high != low + 1:
+    aim = tokens - slack // 4
+    while tokens - size > slack // 2 and high != low + 1:
         guess = max(low + 1, low + int((aim - size) / unit))
         if high is not None:
             guess = min(guess, high - 1)
@@ -77,21 +74,3 @@ def fit(compose: Compose, tokens: int, count: Callable[[str], int]) -> Draft | N
         else:
             high = guess
     return best
-
-
-def insert_at(parts: list[T], position: float, part: T) -> list[T]:
-    """`parts` with `part` put in at the fraction `position` of them."""
-    index = int(position * (len(parts) + 1))
-    return [*parts[:index], part, *parts[index:]]
-
-
-def split_evenly(parts: list[T], groups: int) -> list[list[T]]:
-    """`parts` in order, cut into `groups` runs whose sizes differ by one at most."""
-    return [parts[i * len(parts) // groups : (i + 1) * len(parts) // groups] for i in range(groups)]
-
-
-def grouped(n: int, heads: Stream[T], fillers: Stream[U], extra: int) -> list[tuple[T, list[U]]]:
-    """`n` units dealt out in order: a head, up to `extra` fillers that go with it, then the next head."""
-    count = -(-n // (extra + 1))
-    rest = fillers.take(n - count)
-    return [(head, rest[i * extra : (i + 1) * extra]) for i, head in enumerate(heads.take(count))]

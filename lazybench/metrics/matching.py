@@ -1,0 +1,107 @@
+"""Metrics that look for a class, a number, a line of code or given words in a prediction."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from difflib import SequenceMatcher
+
+from lazybench.errors import LazyBenchError
+from lazybench.metrics.registry import metric
+
+_NUMBER = re.compile(r"\d+")
+_CONTROL = re.compile(r"[\x00-\x1f]")
+
+
+@metric()
+def classification(prediction: str, reference: str, all_classes: Sequence[str] | None) -> float:
+    """LongBench's `classification_score`: 1 / (classes that the prediction names) if the reference is one, else 0.
+
+    Raises:
+        LazyBenchError: `all_classes` is missing.
+    """
+    if all_classes is None:
+        raise LazyBenchError("classification needs the class names in 'all_classes', and there are none")
+    named = [name for name in all_classes if name in prediction]
+    # Classes that are part of the reference's own name do not count. The original removes them from the
+    # list it iterates over, which skips the class after each one removed; a score to the digit keeps that.
+    for name in named:
+        if name in reference and name != reference:
+            named.remove(name)
+    return 1 / len(named) if reference in named else 0.0
+
+
+@metric()
+def count(prediction: str, reference: str, all_classes: Sequence[str] | None) -> float:
+    """LongBench's `count_score`: share of the prediction's numbers that equal the reference digit by digit, or 0."""
+    numbers = _NUMBER.findall(prediction)
+    return numbers.count(reference) / len(numbers) if numbers else 0.0
+
+
+@metric()
+def retrieval(prediction: str, reference: str, all_classes: Sequence[str] | None) -> float:
+    """LongBench's `retrieval_score`: `count` against the number in a reference such as `Paragraph 7`.
+
+    Raises:
+        LazyBenchError: the reference names no paragraph.
+    """
+    return _numbered(prediction, reference, "Paragraph ")
+
+
+def _numbered(prediction: str, reference: str, word: str) -> float:
+    """`count` against the number that follows `word` in the reference."""
+    found = re.search(rf"{word}(\d+)", reference)
+    if found is None:
+        raise LazyBenchError(f"the reference must read '{word}<number>', not {reference!r}")
+    return count(prediction, found[1], None)
+
+
+@metric()
+def retrieval_zh(prediction: str, reference: str, all_classes: Sequence[str] | None) -> float:
+    """LongBench's `retrieval_zh_score`: `count` against the number in a reference such as `段落7`.
+
+    Raises:
+        LazyBenchError: the reference names no paragraph.
+    """
+    return _numbered(prediction, reference, "段落")
+
+
+@metric()
+def code_sim(prediction: str, reference: str, all_classes: Sequence[str] | None) -> float:
+    """LongBench's `code_sim_score`: `fuzz.ratio` of the first code line and the reference, 0 to 1 in steps of 0.01.
+
+    `fuzzywuzzy` computes this with difflib, unless python-Levenshtein is installed: then it silently
+    turns to another ratio. difflib itself is asked here, so that the score never depends on that.
+    """
+    return round(100 * SequenceMatcher(None, first_code_line(prediction), reference).ratio()) / 100
+
+
+def first_code_line(prediction: str) -> str:
+    """The first line that looks like neither a comment nor a code fence; empty where there is none."""
+    for line in prediction.lstrip("\n").split("\n"):
+        if not any(mark in line for mark in ("`", "#", "//")):
+            return line
+    return ""
+
+
+@metric(needs="rapidfuzz")
+def code_sim_indel(prediction: str, reference: str, all_classes: Sequence[str] | None) -> float:
+    """`code_sim` with the Indel ratio, which `fuzzywuzzy` gives where python-Levenshtein is installed.
+
+    Reported beside LongBench's own `code_sim`, with which it disagrees on many lines.
+    """
+    from rapidfuzz.fuzz import ratio
+
+    return round(ratio(first_code_line(prediction), reference)) / 100
+
+
+@metric()
+def string_match_all(prediction: str, reference: str, all_classes: Sequence[str] | None) -> float:
+    """RULER's `string_match_all`: share of the references, one a line of `reference`, that stand in the prediction.
+
+    The case of letters does not count. As in RULER, control characters of the prediction are line breaks,
+    and white space around it does not count.
+    """
+    said = _CONTROL.sub("\n", prediction.strip()).strip().lower()
+    references = reference.split("\n")
+    return sum(one.lower() in said for one in references) / len(references)

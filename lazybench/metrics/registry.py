@@ -1,0 +1,63 @@
+"""The metrics by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from importlib.util import find_spec
+from numbers import Real
+from pkgutil import resolve_name
+
+from lazybench.errors import LazyBenchError, first_line, raised_by, suggest
+
+Metric = Callable[[str, str, Sequence[str] | None], float]
+"""Score from 0 to 1 of a prediction against one reference, given the class names of a classification."""
+
+_OWN: dict[str, tuple[Metric, str | None]] = {}
+
+
+def metric(needs: str | None = None) -> Callable[[Metric], Metric]:
+    """Decorator that makes a function a metric of its name; `needs` is a package that it imports when it is called."""
+
+    def register(function: Metric) -> Metric:
+        _OWN[function.__name__] = function, needs
+        return function
+
+    return register
+
+
+def names() -> list[str]:
+    """Names of LazyBench's own metrics."""
+    return sorted(_OWN)
+
+
+def get(name: str) -> Metric:
+    """The metric called `name`.
+
+    Raises:
+        LazyBenchError: no such metric, or a package that it needs is not installed.
+    """
+    if "." in name:
+        try:
+            function = resolve_name(name)
+        except Exception as error:  # the user's module, which may raise anything
+            raise LazyBenchError(f"metric {name!r} cannot be imported: {first_line(error)}") from error
+        if not callable(function):
+            raise LazyBenchError(f"metric {name!r} is no function")
+        return partial(_checked, name, function)
+    if name not in _OWN:
+        raise LazyBenchError(f"unknown metric {name!r}: {suggest(name, names())}")
+    function, needs = _OWN[name]
+    if needs is not None and find_spec(needs) is None:
+        raise LazyBenchError(f"metric {name!r} needs the package {needs!r}, which is not installed")
+    return function
+
+
+def _checked(name: str, metric: Metric, prediction: str, reference: str, all_classes: Sequence[str] | None) -> float:
+    try:
+        score = metric(prediction, reference, all_classes)
+    except Exception as error:
+        raise LazyBenchError(f"metric {name!r} raised {raised_by(error)}") from error
+    if not isinstance(score, Real) or not 0 <= score <= 1:
+        raise LazyBenchError(f"metric {name!r} gave {score!r}: a score is from 0 to 1")
+    return float(score)
