@@ -53,6 +53,23 @@ def test_a_wheel_brings_its_configs_and_facts(tmp_path):
     assert Path(where.stdout.strip()) == installed / "lazybench" / "conf"
 
 
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("run task=multidoc_qq", "did you mean 'multidoc_qa'?"),
+        ("run task=code data=longbench data.root=/nowhere", "/nowhere: no such folder"),
+        ("run task=code data.tokens=400", "data.tokens=400 is out of range"),
+        ("map text=/nowhere", "text=/nowhere cannot be read"),
+    ],
+)
+def test_what_is_not_there_is_refused_before_slow_imports(line, says):
+    code = "import sys, runpy\nsys.modules['torch'] = sys.modules['transformers'] = None\n"
+    code += f"sys.argv = ['lazybench', *{line.split()}]\nrunpy.run_module('lazybench', run_name='__main__')"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert says in done.stderr
+
+
 def test_starting_the_command_line_is_quick():
     """`--help` must not import torch or transformers."""
     code = "import sys, runpy; sys.argv = ['lazybench', '--help']\n"
