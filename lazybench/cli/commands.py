@@ -20,7 +20,7 @@ LazyBench compares ways to prune prompts: LazyLLM and others on LongBench.
   lazybench status [runs=...]                     what has become of each job: done, running, stopped, failed, missing
   lazybench list [--config-dir FOLDER]            methods, models, tasks, datasets
   lazybench report [runs=...] [output=...]        tables, figures and a page of all runs there are
-  lazybench score FILE [--output FILE]            LongBench's scores of a file of predictions
+  lazybench score FILE... [--output FILE]         LongBench's scores of files of predictions
   lazybench calibrate                             find LazyLLM's schedule for a model, within a budget
   lazybench match                                 how strongly a method must prune for a measured TTFT speedup
   lazybench map                                   a page of which prompt tokens methods drop and revive, step by step

@@ -24,6 +24,7 @@ from lazybench.cli import failures
 from lazybench.cli.messages import explain
 from lazybench.cli.precheck import check
 from lazybench.config import CONF
+from lazybench.data import choose, load_facts
 from lazybench.errors import LazyBenchError
 from lazybench.jobs import one_gpu
 from lazybench.store.locks import Busy
@@ -75,6 +76,7 @@ def start(command: str, words: Sequence[str], program: str | None = None) -> int
         if any(word.split("=")[0] in ("--cfg", "-c") for word in words):
             raise LazyBenchError("plan shows what would be run, and --cfg the settings: lazybench run --cfg job")
         words = ["--multirun", *words, "hydra.callbacks.sweep.plan=true"]
+    words = [re.sub(r"^(lengths|speedups)=([\d.]+)$", r"\1=[\2]", word) for word in words]
     if command == "calibrate":  # these hold signs that mean something to Hydra
         words = [re.sub(r"^(budget|reference)=([^'\"].*)$", r'\1="\2"', word) for word in words]
     program = program or f"lazybench {command}"
@@ -116,6 +118,7 @@ def _guarded(config: DictConfig, kind: type, module: str, function: str) -> str:
     about = HydraConfig.get()
     try:
         settings = read_settings(config, kind, about)
+        _check_swept(about)
         if about.mode == RunMode.MULTIRUN and about.launcher._target_.endswith(_NEIGHBOURS):
             one_gpu.claim()
         print(_subject(settings), flush=True)  # the imports below take seconds
@@ -137,6 +140,14 @@ def _guarded(config: DictConfig, kind: type, module: str, function: str) -> str:
         if about.mode == RunMode.RUN:
             sys.exit(2)
         raise known from None  # a sweep goes on with its other jobs
+
+
+def _check_swept(about: DictConfig) -> None:
+    """Raise `LazyBenchError` where a single job would take the defaults for what its experiment sweeps over."""
+    given = {word.lstrip("+").partition("=")[0] for word in about.overrides.task}
+    swept = [key for key in map(str, about.sweeper.get("params") or {}) if key.lstrip("+") not in given]
+    if about.mode == RunMode.RUN and swept:
+        raise LazyBenchError(f"the experiment sweeps over {' and '.join(swept)}: add -m, or set a value of each")
 
 
 def _subject(settings: Any) -> str:
@@ -171,11 +182,20 @@ def read_settings(config: DictConfig, kind: type, about: DictConfig) -> Any:
         raise LazyBenchError(f"nothing is set for {', '.join(missing)}: give it as {missing[0]}=VALUE")
     _name_model(config, about.overrides.task)
     settings = OmegaConf.to_object(config)
+    _check_places(settings)
     # A method of the user's own is a file next to its YAML.
     for source in about.runtime.config_sources:
         if source.provider == "command-line" and source.path not in sys.path:
             sys.path.append(source.path)
     return settings
+
+
+def _check_places(settings: Any) -> None:
+    """Refuse before the imports, which take seconds, a task and places that are not there."""
+    if (text := getattr(settings, "text", None)) is not None and (not os.path.exists(text) or os.path.isdir(text)):
+        raise LazyBenchError(f"text={text} cannot be read: there is no such file")
+    if getattr(settings, "task", None) is not None:
+        choose(settings.task, settings.data, load_facts(settings.data.datasets))
 
 
 def _name_model(config: DictConfig, overrides: Iterable[str]) -> None:

@@ -1,4 +1,4 @@
-"""`lazybench score`: LongBench's scores of a file of predictions."""
+"""`lazybench score`: LongBench's scores of files of predictions."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from lazybench.store.writing import replace
 
 @dataclass(frozen=True, slots=True)
 class _Scored:
-    """One line of the file: its fields, its dataset, and its scores, 0 to 1; the record's length where it counts."""
+    """One line of a file: its fields, its dataset, and its scores, 0 to 1; the record's length where it counts."""
 
     row: dict[str, Any]
     dataset: str
@@ -36,12 +36,12 @@ class _Scored:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Score a file of predictions, print a table, and write the records with their scores if asked to."""
+    """Score files of predictions, print a table, and write the records with their scores if asked to."""
     given = read(_parser(), argv)
     sys.path += map(str, given.config_dir)  # a metric of the user's own is a file next to its YAML
     families = _families([*given.config_dir, CONF])
     facts = dict(ChainMap(*families.values()))
-    scored = _score_file(given.file, given.dataset, facts)
+    scored = [item for path in given.files for item in _score_file(path, given.dataset, facts)]
     lines = [json.dumps({**item.row, "score": item.score}) + "\n" for item in scored]
     if given.output == "-":
         sys.stdout.writelines(lines)
@@ -55,7 +55,7 @@ def main(argv: Sequence[str]) -> int:
 def _parser() -> ArgumentParser:
     parser = ArgumentParser("lazybench score", description="Score predictions as LongBench's official code does.")
     fields = "JSON Lines of 'prediction' (or 'pred'), 'answers', 'all_classes', 'dataset' and, of LongBench-E, 'length'"
-    parser.add_argument("file", metavar="FILE", type=Path, help=fields)
+    parser.add_argument("files", metavar="FILE", nargs="+", type=Path, help=fields)
     default = "dataset of the lines that name none (default: the stem of FILE)"
     parser.add_argument("--dataset", metavar="NAME", help=default)
     out = "write every record with its 'score' (0 to 1) to FILE, '-' for stdout"

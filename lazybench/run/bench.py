@@ -49,9 +49,11 @@ class Bench:
 
     def warm_up(self, record: Record) -> None:
         """Untimed runs before any timing."""
-        prompt = self.job.prompt(record)
+        prompt, rounds = self.job.prompt(record), self.job.config.timing.warmup
+        if rounds:
+            print(f"warming up: {rounds} untimed rounds of the first record", flush=True)
         try:
-            for _ in trange(self.job.config.timing.warmup, desc="warm-up", unit="run", disable=None):
+            for _ in trange(rounds, desc="warm-up", unit="round", disable=None):
                 self.attempt(prompt, lambda decode: self._untimed(prompt, decode))
         except RecordFailure:
             pass  # its row will say so

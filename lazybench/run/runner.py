@@ -21,7 +21,7 @@ from lazybench.run.bench import Bench
 from lazybench.run.job import Job, check_job, prepare
 from lazybench.run.origin import command_of
 from lazybench.run.sources import Sources
-from lazybench.run.summary import disturbances, scores_table, summarise
+from lazybench.run.summary import disturbances, failures, kind, scores_table, summarise
 from lazybench.run.tracing import trace
 from lazybench.store import RunFolder
 from lazybench.store.journal import PREDICTIONS, TRACES, read_rows
@@ -81,11 +81,15 @@ def _complete(folder: RunFolder, bench: Bench, job: Job) -> Mapping[str, Any] | 
         print(f"going on in {folder.path}: {len(job.own) - len(missing)} of {len(job.own)} records are done")
     if missing:
         bench.warm_up(missing[0])
-    timed = 0
+    timed, told = 0, set()
     for record in tqdm(missing, unit="record", desc=job.method.name, disable=not missing):
         times = job.times(record)
-        folder.predictions.add(bench.row(record, backwards=timed % 2 == 1, times=times))
+        row = bench.row(record, backwards=timed % 2 == 1, times=times)
+        folder.predictions.add(row)
         timed += times
+        if (error := row.get("error")) and kind(error) not in told:
+            told.add(kind(error))
+            tqdm.write(f"failed: {record.dataset} {record.id}: {error}")
     if job.config.trace:
         untraced = [record for record in job.own if record.key not in traced]
         for record in tqdm(untraced, unit="record", desc="tracing", disable=not untraced):
@@ -111,6 +115,8 @@ def _report(job: Job, scores: Mapping[str, Any] | None, folder: RunFolder) -> No
         print(f"\nshard {job.config.shard} is done, {done} of the run's {len(job.keys)} records are: {folder.path}")
         return
     print(f"\n{scores_table(scores)}\n")
+    for said in failures(read_rows(folder.path, PREDICTIONS).values()):
+        print(said)
     if said := disturbances(scores):
         print(said)
     print(f"saved in {folder.path}")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from statistics import stdev
 from typing import Any
@@ -118,6 +119,20 @@ def disturbances(scores: Mapping[str, Any]) -> str | None:
 def _score(numbers: Mapping[str, Any]) -> str:
     seeds = numbers["score_by_seed"]
     return _text(numbers["score"], "{:.2f}") + (f" ± {stdev(seeds):.2f}" if seeds else "")
+
+
+def kind(error: str) -> str:
+    """What failures have in common that differ in their numbers alone, such as a prompt's length."""
+    return re.sub(r"\d+", "N", error)
+
+
+def failures(rows: Collection[Mapping[str, Any]]) -> list[str]:
+    """A line for each kind of failure among some records: how many there are, and the first one's reason."""
+    reasons: dict[str, list[str]] = {}
+    for row in rows:
+        if error := row.get("error"):
+            reasons.setdefault(kind(error), []).append(error)
+    return [f"failed: {len(of)} of {len(rows)} records: {of[0]}" for of in reasons.values()]
 
 
 def _text(value: float | None, form: str) -> str:

@@ -52,6 +52,7 @@ def test_a_bad_choice_costs_one_line(run, tmp_path, cwd, broken, count):
         ("data=lcc", "did you mean task=lcc?"),
         ("method=LazyLLM", "did you mean 'lazyllm'?"),
         ("method=[lazyllm]", "method=[lazyllm] is a list: choose one"),
+        ("+experiment=table1", "the experiment sweeps over model: add -m, or set a value of each"),
     ],
 )
 def test_the_line_says_which_choice_would_be_right(run, cwd, word, says):

@@ -16,7 +16,7 @@ def _bad_words():
     odd |= st.sampled_from([_LONG, "", "ä", os.fsdecode(b"\xff"), "a\nb", "\x1b[31m", "-z"])
     commands = ("run", "plan", "status", "list", "report", "score", "speed", "map")
     nowhere = names.map("/{}".format)
-    lengths = ("[]", "[1]", "[-3]", "[x]", "3", "", "[1.5]", "1,2", "null")
+    lengths = ("[]", "[1]", "[-3]", "[x]", "1", "", "[1.5]", "1,2", "null")
     return st.one_of(
         st.tuples(odd),
         st.tuples(misspelt(commands), st.just("task=code")),
@@ -58,7 +58,8 @@ def test_bad_words_of_other_commands_cost_one_line(lazybench, cwd, count):
         (("status", "--rnus=x"), "there is no flag '--rnus': did you mean '--runs'?"),
         (("report", "calibrated=maybe"), "calibrated"),
         (("list", "--config"), "--config"),
-        (("score", "/dev/null", "more"), "'more' is one word too many: lazybench score --help shows what there is"),
+        (("list", "more"), "'more' is one word too many: lazybench list --help shows what there is"),
+        (("speed", "lengths=1"), "lengths=1 is out of range: at least 2"),
         (("stats",), "unknown command 'stats': did you mean 'status'?"),
     ],
 )

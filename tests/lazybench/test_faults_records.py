@@ -121,7 +121,9 @@ def test_out_of_memory_marks_the_row_and_frees_the_pass(run_records, failing, fa
     assert gone == [True, True]  # the record's and the trace's
     scores = json.loads((folder / "scores.json").read_text())["datasets"]["qa"]
     assert (scores["records"], scores["failed"]) == (2, 1)
-    assert "failed" in out
+    first, _, last = out.partition("score")
+    assert f"failed: qa {found[1]['_id']}: oom: {SECOND} tokens of prompt\n" in first
+    assert f"failed: 1 of 3 records: oom: {SECOND} tokens of prompt\n" in last
 
 
 def test_a_report_counts_the_records_that_failed(run_records, failing, lazybench, tmp_path):

@@ -47,6 +47,12 @@ def test_table_and_records(tmp_path, capsys):
     ]
 
 
+def test_several_files_are_scored_as_one(tmp_path, capsys):
+    files = [write(tmp_path / f"{name}.jsonl", ROW | {"dataset": None}) for name in ("hotpotqa", "musique")]
+    assert main(files) == 0
+    assert "2/3" in capsys.readouterr().out
+
+
 def test_a_file_may_be_called_like_a_flag(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "dataset=hotpotqa").mkdir()

@@ -18,7 +18,7 @@ APART = Path(sys.prefix) / "apart"
 @pytest.mark.parametrize(("cases", "package"), [("quantised_models.py", "torchao"), ("adapted_models.py", "peft")])
 def test_models_with_altered_weights(cases, package):
     if not APART.exists() and find_spec(package) is None:
-        pytest.skip(f"{package} is not installed: scripts/environment.sh does")
+        pytest.skip(f"{package} is not installed: scripts/test does")
     paths = [str(APART), str(HERE.parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", HERE / cases, "-m", "slow or not slow"],
