@@ -32,7 +32,8 @@ class LazyLLM(Staged):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.selection = parse_importance(self.importance, "method.importance", list(NAMED))
-        self.importance = self.selection.changed or EQ1
+        named = (name for name, make in NAMED.items() if make() == self.selection)
+        self.importance = next(named, self.selection.changed)
         if self.name in (PAPER, PLUS):
             self.name = PAPER if self.selection.is_eq1 else PLUS
 
