@@ -32,8 +32,7 @@ class LazyLLM(Staged):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.selection = parse_importance(self.importance, "method.importance", list(NAMED))
-        named = (name for name, make in NAMED.items() if make() == self.selection)
-        self.importance = next(named, self.selection.changed)
+        self.importance = self.selection.changed or EQ1
         if self.name in (PAPER, PLUS):
             self.name = PAPER if self.selection.is_eq1 else PLUS
 

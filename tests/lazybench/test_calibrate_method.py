@@ -7,6 +7,9 @@ import yaml
 from calibrating import METHOD, line, method_of
 from support import folders, one_line, rows
 
+import lazyllm
+from lazybench.config import CONF
+
 
 @pytest.fixture
 def use(lazybench, calibrations, six_layers, tmp_path):
@@ -148,3 +151,8 @@ def test_a_bad_importance_costs_one_line(run, tmp_path, importance, says):
     code, _, err = run("method=lazyllm", "method.schedule=[1:0.6]", f"method.importance={importance}")
     assert says in one_line(code, err)
     assert not (tmp_path / "runs").exists()
+
+
+def test_lazyllm_plus_is_the_librarys():
+    settings = yaml.safe_load((CONF / "method/lazyllm+.yaml").read_text("utf-8"))
+    assert lazyllm.Importance(**settings["importance"]) == lazyllm.plus()
