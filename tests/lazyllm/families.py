@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
+import pytest
 import torch
 import transformers
-from transformers import PreTrainedModel
+from transformers import AutoModelForCausalLM, PreTrainedModel
 
 VOCABULARY = 97
 
@@ -116,3 +120,12 @@ def generate(
         output_logits=True,
         **kwargs,
     )
+
+
+def known_answer(case: int) -> tuple[PreTrainedModel, dict]:
+    """A model of shared/reference in float64, and what a right LazyLLM yields on it; skips where they are not there."""
+    folder = Path(__file__).parents[3] / "shared" / "reference" / f"case{case}"
+    if not folder.exists():
+        pytest.skip(f"no known answers at {folder}")
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float64)
+    return model, json.loads((folder / "expected.json").read_text())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 from pathlib import Path
 
 import families
@@ -17,7 +16,6 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 import lazyllm
 from lazyllm import reference
 
-KNOWN_ANSWERS = Path(__file__).parents[2].parent / "shared" / "reference"
 WINDOWED = {"mistral", "gemma2", "gemma3", "starcoder2", "gpt_oss"}
 
 
@@ -101,11 +99,7 @@ def test_generation_may_cross_into_a_window():
 
 @pytest.mark.parametrize("case", range(6))
 def test_known_answers(case):
-    folder = KNOWN_ANSWERS / f"case{case}"
-    if not folder.exists():
-        pytest.skip(f"no known answers at {folder}")
-    expected = json.loads((folder / "expected.json").read_text())
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float64)
+    model, expected = families.known_answer(case)
     ids = torch.tensor([expected["prompt"]])
     output, stats = enabled(model, expected["stages"], ids, len(expected["tokens"]))
     assert output.sequences[0, ids.shape[1] :].tolist() == expected["tokens"]
