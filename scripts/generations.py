@@ -20,6 +20,7 @@ from omegaconf import OmegaConf
 from transformers import PreTrainedModel
 
 from lazybench import config as schema
+from lazybench.analysis.averages import Measure, average, undisturbed
 from lazybench.calibration.harm import Candidate, Harm
 from lazybench.calibration.setup import in_turns
 from lazybench.config import DataConfig
@@ -28,7 +29,6 @@ from lazybench.errors import LazyBenchError
 from lazybench.model.decoding import Decoder, decoder_for
 from lazybench.model.loading import load_model
 from lazybench.model.prompts import Prompt, PromptBuilder
-from lazybench.report.averages import Measure, average, undisturbed
 from lazybench.run import timing
 from lazybench.run.sources import Sources
 from lazybench.run.timing import UNMODIFIED, Pass, timed

@@ -20,6 +20,8 @@ from transformers import Cache, PreTrainedModel
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from lazybench import config as schema
+from lazybench.analysis.averages import Measure, average
+from lazybench.analysis.intervals import Estimate
 from lazybench.calibration.setup import in_turns
 from lazybench.config import RunConfig
 from lazybench.data import Record, choose, load_facts
@@ -30,8 +32,6 @@ from lazybench.model.decoding import Decoder, decoder_for, read, synchronize
 from lazybench.model.device import dtype_of
 from lazybench.model.loading import load_model
 from lazybench.model.prompts import Prompt, PromptBuilder
-from lazybench.report.averages import Measure, average
-from lazybench.report.intervals import Estimate
 from lazybench.run import scoring
 from lazybench.run.divergence import divergence, expected
 from lazybench.run.sources import Sources

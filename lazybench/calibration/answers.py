@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 import pandas as pd
 
+from lazybench.analysis.averages import Measure, average
 from lazybench.calibration.harm import Candidate
 from lazybench.methods.base import answer
 from lazybench.model.decoding import Decoder, read
 from lazybench.model.prompts import Prompt
-from lazybench.report.averages import Measure, average
 from lazybench.run import scoring
 
 _SCORES = ["unmodified", "calibrated"]

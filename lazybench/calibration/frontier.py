@@ -8,8 +8,8 @@ from pathlib import Path
 import pandas as pd
 from matplotlib.ticker import LogLocator
 
+from lazybench.analysis.averages import Measure, average
 from lazybench.calibration.folder import Folder
-from lazybench.report.averages import Measure, average
 from lazybench.report.figures import style
 from lazybench.report.figures.footer import span
 

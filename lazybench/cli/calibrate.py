@@ -11,6 +11,8 @@ from typing import Any
 
 import pandas as pd
 
+from lazybench.analysis.console import frame_table
+from lazybench.analysis.labels import data_title, task_title
 from lazybench.calibration import answers, frontier
 from lazybench.calibration.budgets import KL, Budget
 from lazybench.calibration.folder import Folder
@@ -25,9 +27,7 @@ from lazybench.model import environment
 from lazybench.model.loading import load_model, load_skeleton
 from lazybench.model.out_of_memory import ran_out
 from lazybench.model.positions import check_limit
-from lazybench.report.console import frame_table
 from lazybench.report.figures.footer import about, prompts
-from lazybench.report.labels import data_title, task_title
 from lazybench.run.origin import config_dirs, typed
 
 # Columns of the tables people see: title, name and form.

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from lazybench.analysis.averages import MEAN
+from lazybench.analysis.console import table
 from lazybench.config import RunConfig
-from lazybench.report.console import table
-from lazybench.report.tables import MEAN
 from lazybench.run.summary import columns
 from lazybench.store import states
 from lazybench.store.run_folder import SCORES

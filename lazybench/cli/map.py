@@ -8,6 +8,7 @@ from pathlib import Path
 
 from transformers import PreTrainedModel
 
+from lazybench.analysis.labels import METHOD_DEFAULTS, model_title, setting_of, title_of
 from lazybench.config import MapConfig
 from lazybench.data import DatasetFacts, Record, choose, data_label, load_facts
 from lazybench.errors import LazyBenchError, RecordFailure
@@ -19,7 +20,6 @@ from lazybench.model.loading import load_model
 from lazybench.model.out_of_memory import ran_out
 from lazybench.model.positions import check_limit
 from lazybench.model.prompts import Prompt, PromptBuilder
-from lazybench.report.labels import METHOD_DEFAULTS, model_title, setting_of, title_of
 from lazybench.run.sources import Sources
 from lazybench.store.writing import check_writable, replace, writing
 from lazybench.token_map.page import page

@@ -10,16 +10,16 @@ from lazybench.cli.arguments import BOTH_FORMS, add_runs, folder, read
 from lazybench.errors import LazyBenchError
 
 if TYPE_CHECKING:
-    from lazybench.report.run_data import Run
+    from lazybench.analysis.run_data import Run
 
 
 def main(argv: Sequence[str]) -> int:
     """Write a report, and say what is in it and what is missing."""
     given = read(_parser(), argv)
     print(f"reading the runs in {', '.join(map(str, given.runs))}", flush=True)  # the imports below take a second
-    from lazybench.report.blocks import blocks
+    from lazybench.analysis.blocks import blocks
+    from lazybench.analysis.reading import find
     from lazybench.report.caveats import notes, warnings
-    from lazybench.report.reading import find
     from lazybench.report.write import write
 
     runs, met = find([str(place) for place in given.runs])

@@ -12,6 +12,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from lazybench.analysis.console import table
 from lazybench.cli.arguments import read
 from lazybench.cli.configs import add_config_dir, own_datasets
 from lazybench.config import CONF
@@ -19,7 +20,6 @@ from lazybench.data.facts import DatasetFacts, datasets_of, load_facts
 from lazybench.data.jsonl import kind, parse, wrong_length, wrong_references
 from lazybench.data.longbench_e import LENGTHS
 from lazybench.errors import LazyBenchError, suggest
-from lazybench.report.console import table
 from lazybench.run import scoring
 from lazybench.store.writing import replace
 

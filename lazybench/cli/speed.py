@@ -6,9 +6,9 @@ import os
 from functools import partial
 from pathlib import Path
 
+from lazybench.analysis.console import frame_table
 from lazybench.config import SpeedConfig
 from lazybench.errors import LazyBenchError
-from lazybench.report.console import frame_table
 from lazybench.speed import host, plot
 from lazybench.speed.measures import STEPS, by_layer, measure, steps_column, subjects_of
 from lazybench.speed.profiling import write_profile

@@ -8,10 +8,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from lazybench.analysis.console import table
 from lazybench.cli.arguments import BOTH_FORMS, add_runs, read
 from lazybench.config import Shard
 from lazybench.errors import LazyBenchError
-from lazybench.report.console import table
 from lazybench.store import RunFolder, states
 from lazybench.store.run_folder import CONFIG, ENVIRONMENT, SCORES
 from lazybench.store.states import State

@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 import yaml
 from transformers import PreTrainedModel
 
+from lazybench.analysis.console import table
 from lazybench.data import Record
 from lazybench.model.environment import RESULTS_VERSION
-from lazybench.report.console import table
 from lazybench.run.job import Job
 from lazybench.run.sources import Sources
 from lazybench.store import RunFolder

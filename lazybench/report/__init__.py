@@ -1,6 +1,4 @@
-"""Tables, figures and one page of HTML from run folders.
+"""Tables, figures and one page of HTML from the runs that `analysis` reads: only the command line imports this.
 
-What others use: `reading.find` reads runs, `blocks.blocks` puts them into rows, `caveats` says what to know about them,
-and `write.write` makes the report. `averages` and `intervals` make numbers of records, `console` prints tables, and
-`figures.style` is the look of all plots.
+`caveats` says what to know about rows, `write.write` makes the report, and `figures.style` is the look of all plots.
 """

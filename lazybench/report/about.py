@@ -6,11 +6,11 @@ from collections.abc import Iterable, Iterator
 
 import pandas as pd
 
-from lazybench.report.averages import ran, undisturbed
-from lazybench.report.blocks import Block
+from lazybench.analysis.averages import ran, undisturbed
+from lazybench.analysis.blocks import Block
+from lazybench.analysis.labels import is_calibrated, method_title, provenance, stages, task_title
+from lazybench.analysis.run_data import Run
 from lazybench.report.caveats import commit_text
-from lazybench.report.labels import is_calibrated, method_title, provenance, stages, task_title
-from lazybench.report.run_data import Run
 
 _SHOWN = 3  # values of one kind before the others are only counted
 # Settings of a method that are no part of how it prunes.

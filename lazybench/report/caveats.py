@@ -8,10 +8,10 @@ from typing import TypeVar
 
 import pandas as pd
 
-from lazybench.report.averages import ran, undisturbed
-from lazybench.report.blocks import Block, Row, agree
-from lazybench.report.labels import is_calibrated, provenance
-from lazybench.report.run_data import TIMES, Run
+from lazybench.analysis.averages import ran, undisturbed
+from lazybench.analysis.blocks import Block, Row, agree
+from lazybench.analysis.labels import is_calibrated, provenance
+from lazybench.analysis.run_data import TIMES, Run
 
 T = TypeVar("T")
 

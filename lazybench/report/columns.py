@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from lazybench.analysis.averages import Measure
 from lazybench.report import paper
-from lazybench.report.averages import Measure
 from lazybench.report.tables import Body, Line, Spec, absent
 
 NONE = "—"

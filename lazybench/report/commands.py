@@ -12,9 +12,9 @@ from typing import Any
 import yaml
 from hydra.core.override_parser.types import Quote, QuotedString
 
+from lazybench.analysis.labels import METHOD_DEFAULTS, is_calibrated, is_named, own_settings
+from lazybench.analysis.run_data import Run
 from lazybench.config import DataConfig, ModelConfig, RunConfig, TimingConfig
-from lazybench.report.labels import METHOD_DEFAULTS, is_calibrated, is_named, own_settings
-from lazybench.report.run_data import Run
 from lazybench.store.run_folder import CONFIG
 
 # Stands for the folders of the machine that made the runs, in commands for files.

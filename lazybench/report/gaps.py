@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from lazybench.report.blocks import Block, Row
-from lazybench.report.cells import part_of
+from lazybench.analysis.blocks import Block, Row
+from lazybench.analysis.cells import part_of
+from lazybench.analysis.labels import METHODS, is_calibrated, title_of
 from lazybench.report.commands import again, like
-from lazybench.report.labels import METHODS, is_calibrated, title_of
 
 
 @dataclass(frozen=True)

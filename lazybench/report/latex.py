@@ -8,8 +8,8 @@ from collections.abc import Iterable, Sequence
 from itertools import groupby, zip_longest
 from string import ascii_lowercase
 
+from lazybench.analysis.paired import NAME, TITLE, Comparison
 from lazybench.report.columns import columns
-from lazybench.report.paired import NAME, TITLE, Comparison
 from lazybench.report.tables import Body, Table
 
 # Characters of a heading, or of a method's label, before it goes on in another line.

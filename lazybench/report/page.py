@@ -13,16 +13,16 @@ from pathlib import Path
 
 import yaml
 
+from lazybench.analysis.blocks import Block
+from lazybench.analysis.labels import label
+from lazybench.analysis.paired import TITLE, Comparison
+from lazybench.analysis.run_data import Run
 from lazybench.report import about
-from lazybench.report.blocks import Block
 from lazybench.report.columns import columns
 from lazybench.report.commands import FOLDER, again
 from lazybench.report.gaps import Gap
-from lazybench.report.labels import label
 from lazybench.report.page_filter import controls, script
 from lazybench.report.page_style import STYLE
-from lazybench.report.paired import TITLE, Comparison
-from lazybench.report.run_data import Run
 from lazybench.report.tables import Body, Table
 
 # Which figure says most of a block, before those that are not named.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from html import escape
 
-from lazybench.report.blocks import Block
+from lazybench.analysis.blocks import Block
 
 # Below this there is nothing to choose among.
 _FEW = 12

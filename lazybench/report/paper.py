@@ -5,9 +5,9 @@ from __future__ import annotations
 import csv
 from collections.abc import Collection, Iterator
 
+from lazybench.analysis.blocks import Block, Row
 from lazybench.config import CONF
 from lazybench.data.facts import datasets_of, load_facts, tasks
-from lazybench.report.blocks import Block, Row
 
 _MODELS = {"llama2_7b": "Llama 2", "xgen_7b": "XGen"}
 # They lie beside the configs inside an installed wheel, and under results/ in a checkout.

@@ -6,9 +6,9 @@ import csv
 import io
 from collections.abc import Sequence
 
-from lazybench.report.cells import Cell
+from lazybench.analysis.cells import Cell
+from lazybench.analysis.paired import TITLE, Comparison
 from lazybench.report.columns import columns
-from lazybench.report.paired import TITLE, Comparison
 from lazybench.report.tables import Body, Table
 
 

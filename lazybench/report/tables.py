@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from lazybench.data.facts import CHINESE
-from lazybench.report import paper
-from lazybench.report.averages import (
+from lazybench.analysis.averages import (
     ANSWERS,
     COMPUTED,
     DECODE_STEP,
@@ -15,6 +13,7 @@ from lazybench.report.averages import (
     FIRST_TOKEN_KL,
     GENERATION,
     KL,
+    MEAN,
     OVER_KEEP_1,
     SCORE,
     SCORE_BY_LENGTH,
@@ -22,13 +21,13 @@ from lazybench.report.averages import (
     TTFT,
     Measure,
 )
-from lazybench.report.blocks import Block
+from lazybench.analysis.blocks import Block
+from lazybench.analysis.cells import NO_RUN, Cell, Part, cell, part_of, together
+from lazybench.analysis.intervals import NOTE
+from lazybench.analysis.labels import task_title, title_of
+from lazybench.data.facts import CHINESE
+from lazybench.report import paper
 from lazybench.report.caveats import floors, notes
-from lazybench.report.cells import NO_RUN, Cell, Part, cell, part_of, together
-from lazybench.report.intervals import NOTE
-from lazybench.report.labels import task_title, title_of
-
-MEAN = "mean_of_tasks"
 
 
 @dataclass(frozen=True)

@@ -6,13 +6,14 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from lazybench.report import paired, tables
-from lazybench.report.blocks import Block
+from lazybench.analysis import paired
+from lazybench.analysis.blocks import Block
+from lazybench.analysis.run_data import write_compact
+from lazybench.report import tables
 from lazybench.report.gaps import Gap, gaps, not_run
 from lazybench.report.latex import latex, latex_pairs
 from lazybench.report.page import Drawing, page
 from lazybench.report.render import csv_pairs, csv_text, markdown, markdown_pairs
-from lazybench.report.run_data import write_compact
 from lazybench.store.writing import replacing
 
 # A report only replaces a folder that holds nothing but these.

@@ -11,12 +11,12 @@ from typing import Any
 
 from tqdm import tqdm
 
+from lazybench.analysis.labels import provenance
 from lazybench.config import RunConfig
 from lazybench.data import data_label
 from lazybench.methods.calibrated import Calibrated
 from lazybench.model import environment
 from lazybench.model.loading import load_model
-from lazybench.report.labels import provenance
 from lazybench.run.bench import Bench
 from lazybench.run.job import Job, check_job, prepare
 from lazybench.run.origin import command_of

@@ -10,13 +10,22 @@ from typing import Any
 
 import pandas as pd
 
+from lazybench.analysis import averages
+from lazybench.analysis.averages import (
+    COMPUTED,
+    DECODE_STEP,
+    GENERATION,
+    MEAN,
+    SCORE,
+    SCORE_BY_LENGTH,
+    TTFT,
+    Measure,
+    Tasks,
+)
+from lazybench.analysis.console import table
+from lazybench.analysis.run_data import records_table, row_of
 from lazybench.data import DatasetFacts
 from lazybench.data.longbench_e import LENGTHS
-from lazybench.report import averages
-from lazybench.report.averages import COMPUTED, DECODE_STEP, GENERATION, SCORE, SCORE_BY_LENGTH, TTFT, Measure, Tasks
-from lazybench.report.console import table
-from lazybench.report.run_data import records_table, row_of
-from lazybench.report.tables import MEAN
 from lazybench.run import scoring
 
 _AVERAGED = (SCORE, *TTFT, *GENERATION, *DECODE_STEP, replace(COMPUTED, scale=1))

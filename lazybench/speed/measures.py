@@ -10,6 +10,7 @@ from statistics import median
 import pandas as pd
 from tqdm import tqdm
 
+from lazybench.analysis.labels import setting_of
 from lazybench.config import SpeedConfig
 from lazybench.errors import LazyBenchError, RecordFailure
 from lazybench.methods import build_method
@@ -18,7 +19,6 @@ from lazybench.model.decoding import Decoder
 from lazybench.model.loading import load_model, load_skeleton, load_tokenizer
 from lazybench.model.out_of_memory import ran_out
 from lazybench.model.positions import positions
-from lazybench.report.labels import setting_of
 from lazybench.run.timing import Pass
 from lazybench.speed.prompts import prompt_of
 from lazybench.speed.rate import matrix_rate, matrix_shares

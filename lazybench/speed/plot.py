@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pandas as pd
 
+from lazybench.analysis.labels import title_of
 from lazybench.report.figures import style
 from lazybench.report.figures.footer import about
-from lazybench.report.labels import title_of
 
 
 def save(measured: pd.DataFrame, table: Path) -> list[Path]:

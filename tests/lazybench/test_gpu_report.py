@@ -13,8 +13,8 @@ import torch
 from support import byte_tokenizer
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from lazybench.analysis.labels import title_of
 from lazybench.data import sample
-from lazybench.report.labels import title_of
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "gpu_report"
 OTHERS = ("random_drop", "static_pruning", "prompt_compression")  # of the paper

@@ -14,13 +14,13 @@ import pytest
 import yaml
 from scipy.stats import wilcoxon
 
+from lazybench.analysis.labels import setting_of, title_of
+from lazybench.analysis.paired import holm
 from lazybench.calibration import frontier
 from lazybench.calibration.folder import read_records
 from lazybench.calibration.frontier import CALIBRATED, DEPTH, KEEPS, STATIC
 from lazybench.cli.report import main
 from lazybench.data import load_facts
-from lazybench.report.labels import setting_of, title_of
-from lazybench.report.paired import holm
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "results"

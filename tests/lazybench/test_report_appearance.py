@@ -6,9 +6,9 @@ import pytest
 from matplotlib.colors import to_hex
 from report_runs import rows_of, write_run
 
-from lazybench.report.blocks import blocks
+from lazybench.analysis.blocks import blocks
+from lazybench.analysis.reading import find
 from lazybench.report.figures import figure5
-from lazybench.report.reading import find
 from lazybench.report.write import write
 
 TASK = ("hotpotqa", "2wikimqa", "musique")

@@ -12,11 +12,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from report_runs import row, rows_of, stage_traces, write_run
 
+from lazybench.analysis.blocks import blocks
+from lazybench.analysis.reading import find
 from lazybench.cli.report import main
 from lazybench.errors import LazyBenchError
-from lazybench.report.blocks import blocks
 from lazybench.report.caveats import warnings
-from lazybench.report.reading import find
 
 TASK = ("hotpotqa", "2wikimqa", "musique")
 PREDICTIONS, CONFIG, ENVIRONMENT, SCORES, TRACES = (

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from report_runs import rows_of, write_run
 
-from lazybench.report.blocks import Block, blocks
+from lazybench.analysis.blocks import Block, blocks
+from lazybench.analysis.reading import find
 from lazybench.report.caveats import warnings
-from lazybench.report.reading import find
 
 TASK = ("hotpotqa", "2wikimqa", "musique")
 LAZY = "LazyLLM 10:0.7,20:0.5"

@@ -9,12 +9,12 @@ import pytest
 from figure_checks import assert_fit_for_print, drawn, whole
 from report_runs import attention_traces, row, rows_of, stage_traces, write_everything, write_run
 
+from lazybench.analysis.averages import SCORE, TTFT
+from lazybench.analysis.blocks import blocks
+from lazybench.analysis.cells import cell, part_of
+from lazybench.analysis.reading import find
 from lazybench.data.facts import datasets_of, load_facts
-from lazybench.report.averages import SCORE, TTFT
-from lazybench.report.blocks import blocks
-from lazybench.report.cells import cell, part_of
 from lazybench.report.figures import FIGURES, figure1, figure2, figure5, figure6, figure7, style
-from lazybench.report.reading import find
 from lazybench.report.write import write
 
 TASK = ("hotpotqa", "2wikimqa", "musique")

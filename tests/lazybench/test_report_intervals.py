@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from lazybench.report.intervals import LEAST_LONG_TAILED, estimate
+from lazybench.analysis.intervals import LEAST_LONG_TAILED, estimate
 
 # What is simulated: each gives numerators and denominators `(samples, records)` of a dataset, and its true value.
 

@@ -11,9 +11,9 @@ import matplotlib.image
 import pytest
 from report_runs import attention_traces, row, rows_of, stage_traces, write_everything, write_run
 
+from lazybench.analysis.reading import find
 from lazybench.cli.report import main
 from lazybench.errors import LazyBenchError
-from lazybench.report.reading import find
 
 TASK = ("hotpotqa", "2wikimqa", "musique")
 FIGURES = ("figure1", "figure2", "figure5", "figure6", "figure7")
@@ -212,7 +212,7 @@ def test_help_and_imports(capsys):
     said = capsys.readouterr().out
     assert "runs=FOLDER" in said
     assert "results/runs" in said
-    modules = "lazybench.report.reading, lazybench.report.write"
+    modules = "lazybench.analysis.reading, lazybench.report.write"
     code = f"import sys, {modules}; sys.exit(bool({{'torch', 'transformers'}} & set(sys.modules)))"
     root = Path(__file__).parents[2]
     assert subprocess.run([sys.executable, "-c", code], cwd=root, env=os.environ, check=False).returncode == 0

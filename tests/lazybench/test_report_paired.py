@@ -13,10 +13,10 @@ import pytest
 from report_runs import failed, row, write_run
 from scipy.stats import wilcoxon
 
+from lazybench.analysis.blocks import blocks
+from lazybench.analysis.paired import compare, holm
+from lazybench.analysis.reading import find
 from lazybench.cli.report import main
-from lazybench.report.blocks import blocks
-from lazybench.report.paired import compare, holm
-from lazybench.report.reading import find
 
 DATASETS = ("hotpotqa", "musique")
 LAZY, STATIC, DROP = "LazyLLM 10:0.7,20:0.5", "static pruning layer=4 keep=0.5", "random drop keep=0.5"

@@ -9,11 +9,11 @@ from figure_checks import assert_fit_for_print
 from report_runs import row, rows_of, write_run
 from support import folders, one_line, rows
 
+from lazybench.analysis.blocks import blocks
+from lazybench.analysis.reading import find
 from lazybench.cli.report import main
 from lazybench.config import CONF
-from lazybench.report.blocks import blocks
 from lazybench.report.figures import depth_by_length
-from lazybench.report.reading import find
 
 CALLED = "RULER-6, generated"
 SETTINGS = yaml.safe_load((CONF / "data/ruler.yaml").read_text("utf-8"))

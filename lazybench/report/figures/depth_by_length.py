@@ -9,13 +9,13 @@ from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 from matplotlib.patches import Rectangle
 
+from lazybench.analysis.averages import ran
+from lazybench.analysis.blocks import Block, conditions
+from lazybench.analysis.labels import label
+from lazybench.analysis.run_data import Run
 from lazybench.data.ruler import depth_of
-from lazybench.report.averages import ran
-from lazybench.report.blocks import Block, conditions
 from lazybench.report.figures.footer import of_rows
 from lazybench.report.figures.style import COLUMN, PAGE, TEXT, below, canvas, wrapped
-from lazybench.report.labels import label
-from lazybench.report.run_data import Run
 
 CAPTION = (
     "Retrieval by depth and length. Mean score of the records whose hidden line, or the first of several, lies at a "

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 import pandas as pd
 from matplotlib.figure import Figure
 
+from lazybench.analysis.averages import ran, undisturbed
+from lazybench.analysis.blocks import Block
+from lazybench.analysis.labels import task_title
 from lazybench.report import paper
-from lazybench.report.averages import ran, undisturbed
-from lazybench.report.blocks import Block
 from lazybench.report.figures.footer import of_rows
 from lazybench.report.figures.style import BLUE, COLUMN, ORANGE, SMALL, below, canvas, wrapped
-from lazybench.report.labels import task_title
 
 CAPTION = (
     "Figure 1. Share of TTFT and of decoding in the baseline's generation time; TTFT over the mean decode step; n: "

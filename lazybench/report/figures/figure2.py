@@ -7,10 +7,10 @@ from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
-from lazybench.report.blocks import Block
+from lazybench.analysis.blocks import Block
+from lazybench.analysis.traces import BINS
 from lazybench.report.figures.footer import of_rows
 from lazybench.report.figures.style import BLUE, PAGE, VERMILLION, below, canvas
-from lazybench.report.traces import BINS
 
 CAPTION = "Figure 2. Attention of the newest token in prefilling, by layer and position, and how few tokens hold it"
 NEEDS = "method=baseline task=all trace=true"

@@ -14,14 +14,14 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator, NullLocator
 
-from lazybench.report.averages import SCORE, TTFT
-from lazybench.report.blocks import Block, Row
+from lazybench.analysis.averages import SCORE, TTFT
+from lazybench.analysis.blocks import Block, Row
+from lazybench.analysis.cells import cell, part_of
+from lazybench.analysis.intervals import Estimate
+from lazybench.analysis.labels import colour, is_calibrated, method_title, strength, task_title
 from lazybench.report.caveats import floors
-from lazybench.report.cells import cell, part_of
 from lazybench.report.figures.footer import of_rows, span
 from lazybench.report.figures.style import BLACK, COLUMN, PAGE, TEXT, below, canvas, method_lines, wrapped
-from lazybench.report.intervals import Estimate
-from lazybench.report.labels import colour, is_calibrated, method_title, strength, task_title
 
 CAPTION = (
     "Figure 5. TTFT speedup against score, a line a method, a point a strength: markers grow in the order in which the "

@@ -7,14 +7,14 @@ from collections.abc import Mapping
 
 from matplotlib.figure import Figure
 
+from lazybench.analysis.averages import SCORE
+from lazybench.analysis.blocks import Block, Row
+from lazybench.analysis.cells import cell, part_of
+from lazybench.analysis.intervals import Estimate
+from lazybench.analysis.labels import method_title, stages, task_title
 from lazybench.data.facts import CHINESE
-from lazybench.report.averages import SCORE
-from lazybench.report.blocks import Block, Row
-from lazybench.report.cells import cell, part_of
 from lazybench.report.figures.footer import of_rows
 from lazybench.report.figures.style import BLACK, COLUMN, TEXT, below, canvas, line, ticks_at, wrapped
-from lazybench.report.intervals import Estimate
-from lazybench.report.labels import method_title, stages, task_title
 
 CAPTION = (
     "Figure 6. Score against the layer that prunes, a line a keep; from schedules of a single stage. Bars: 95% "

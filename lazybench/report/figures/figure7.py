@@ -10,10 +10,10 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from lazybench.report.blocks import Block
+from lazybench.analysis.blocks import Block
+from lazybench.analysis.run_data import Run
 from lazybench.report.figures.footer import of_rows
 from lazybench.report.figures.style import BLACK, COLUMN, GREY, PAGE, TEXT, below, canvas, line, wrapped
-from lazybench.report.run_data import Run
 
 CAPTION = (
     "Figure 7. Prompt tokens used so far against the generation step, a line a stage: mean and 10th to 90th percentile "

@@ -6,9 +6,9 @@ from collections.abc import Collection, Iterable, Sequence
 
 import pandas as pd
 
-from lazybench.report.averages import ran
-from lazybench.report.blocks import Block, Row
-from lazybench.report.labels import data_title, model_title
+from lazybench.analysis.averages import ran
+from lazybench.analysis.blocks import Block, Row
+from lazybench.analysis.labels import data_title, model_title
 
 
 def about(

@@ -15,10 +15,10 @@ from itertools import combinations
 import numpy as np
 import pandas as pd
 
-from lazybench.report.averages import KL, SCORE, TTFT, Measure, average, ran
-from lazybench.report.blocks import Block, Row, agree
-from lazybench.report.cells import Part, cell, part_of, together
-from lazybench.report.intervals import Estimate
+from lazybench.analysis.averages import KL, SCORE, TTFT, Measure, average, ran
+from lazybench.analysis.blocks import Block, Row, agree
+from lazybench.analysis.cells import Part, cell, part_of, together
+from lazybench.analysis.intervals import Estimate
 
 NAME = "paired"
 TITLE = "Paired tests at equal speed"

@@ -8,9 +8,9 @@ from statistics import stdev
 
 import pandas as pd
 
-from lazybench.report.averages import Measure, average, average_by_seed, ran, undisturbed, usable
-from lazybench.report.blocks import Row
-from lazybench.report.intervals import Estimate
+from lazybench.analysis.averages import Measure, average, average_by_seed, ran, undisturbed, usable
+from lazybench.analysis.blocks import Row
+from lazybench.analysis.intervals import Estimate
 
 NO_RUN = "no run"
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from lazybench.analysis.labels import METHODS, label, short, stages, strength_order
+from lazybench.analysis.run_data import Run
 from lazybench.data.facts import datasets_of, english, task_names, tasks
-from lazybench.report.labels import METHODS, label, short, stages, strength_order
-from lazybench.report.run_data import Run
 
 # What runs must share for their numbers to be compared, besides model and data.
 _MODEL = ("limit", "chat", "remove")

@@ -14,11 +14,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pandas as pd
 
+from lazybench.analysis.intervals import Estimate, estimate
 from lazybench.data.longbench_e import LENGTHS
-from lazybench.report.intervals import Estimate, estimate
 
 # Records with the columns of `run_data.COLUMNS`, by task and dataset.
 Tasks = Sequence[Sequence[pd.DataFrame]]
+
+# The key of the mean of a run's tasks in its scores, and of its section in tables.
+MEAN = "mean_of_tasks"
 
 
 @dataclass(frozen=True)

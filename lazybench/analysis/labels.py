@@ -9,8 +9,8 @@ from typing import Any
 
 import yaml
 
+from lazybench.analysis.run_data import Run
 from lazybench.config import CONF
-from lazybench.report.run_data import Run
 
 # The methods of the paper's Table 1, in its order.
 METHODS = ("baseline", "random_drop", "static_pruning", "prompt_compression", "lazyllm")

@@ -9,12 +9,12 @@ from typing import Any
 
 import yaml
 
+from lazybench.analysis import traces
+from lazybench.analysis.blocks import conditions
+from lazybench.analysis.labels import label
+from lazybench.analysis.run_data import Run, is_compact, number, read_compact, records_table, rounded, row_of
 from lazybench.config import check_name
 from lazybench.errors import LazyBenchError, first_line, one_line
-from lazybench.report import traces
-from lazybench.report.blocks import conditions
-from lazybench.report.labels import label
-from lazybench.report.run_data import Run, is_compact, number, read_compact, records_table, rounded, row_of
 from lazybench.store.journal import PREDICTIONS, TRACES, journals, read_rows
 from lazybench.store.run_folder import CONFIG, ENVIRONMENT, SCORES
 from lazybench.store.survey import run_folders, scored_records
