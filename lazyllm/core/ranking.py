@@ -13,7 +13,7 @@ from lazyllm.core.errors import LazyLLMError
 from lazyllm.core.importance import most_important
 
 if TYPE_CHECKING:
-    from lazyllm.core.sequence import Sequence
+    from lazyllm.core.state import Sequence
 
 
 class Selection(ABC):

@@ -9,10 +9,9 @@ import torch
 
 from lazyllm.core.errors import LazyLLMError
 from lazyllm.core.schedule import PruningSchedule
-from lazyllm.core.state import LayerGroup
 
 if TYPE_CHECKING:
-    from lazyllm.core.sequence import Sequence
+    from lazyllm.core.state import LayerGroup, Sequence
 
 
 class Stats:

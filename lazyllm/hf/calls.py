@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from transformers import DynamicCache, StoppingCriteriaList
 
-from lazyllm.core.sequence import Setup
+from lazyllm.core.state import Setup
 from lazyllm.core.stats import Stats
 from lazyllm.hf.attention_interface import CURRENT, NAME
 from lazyllm.hf.cache import LazyCache

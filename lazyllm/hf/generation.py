@@ -14,7 +14,7 @@ from torch import nn
 from lazyllm.core.attention import WindowMask
 from lazyllm.core.engine import Engine
 from lazyllm.core.importance import Scores
-from lazyllm.core.sequence import Setup
+from lazyllm.core.state import Setup
 from lazyllm.hf.attention_interface import CURRENT
 from lazyllm.hf.batch import Batch
 from lazyllm.hf.layer_arguments import LayerArguments

@@ -96,6 +96,11 @@ _MESSAGES = {
     "taken_apart": "{model} was taken apart since lazyllm.enable looked at it: call it again",
     "never_entered": "this session was never entered: use it as `with lazyllm.enable(...)`, or call start()",
     "under_way": "{under_way} in another thread had not returned when LazyLLM ended: join threads, and read streamers to their end, inside the `with`",
+    # texts given as ids
+    "text_ids": "{name} must be token ids of one text, a list such as [5, 6] or int64 of shape (n,) or (1, n), not {given!r}",
+    "no_ids": "{name} must hold a token, as a text without a prompt begins with BOS",
+    "unknown_ids": "{name} must hold ids of the model's vocabulary, 0 to {largest}",
+    "text_training": "the model is in training mode: call model.eval() first",
     # models
     "not_transformers": "{name} is not a Hugging Face model: give lazyllm.enable a transformers PreTrainedModel",
     "encoder_decoder": "{name} is an encoder-decoder: LazyLLM prunes decoder-only models, such as Llama or Qwen",

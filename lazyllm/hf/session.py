@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 from lazyllm.core.errors import LazyLLMError
 from lazyllm.core.ranking import Selection
 from lazyllm.core.schedule import PruningSchedule
-from lazyllm.core.sequence import Setup
+from lazyllm.core.state import Setup
 from lazyllm.core.stats import Stats, only
 from lazyllm.hf.attention_interface import EnabledName, FusedAttention
 from lazyllm.hf.calls import ModelCalls, run_layer

@@ -11,7 +11,7 @@ from torch import nn
 from lazyllm.core.errors import LazyLLMError
 from lazyllm.core.importance import attention_on
 from lazyllm.core.ranking import Selection
-from lazyllm.core.sequence import Sequence
+from lazyllm.core.state import Sequence
 
 _HEADS = ("mean", "max")
 # Above any importance there can be, and times a position still exact.
