@@ -60,17 +60,11 @@ class PruningSchedule:
         Raises:
             LazyLLMError: the text is not of that form, or a value is out of range.
         """
-        if not isinstance(text, str):
-            raise LazyLLMError(f"PruningSchedule.parse reads a text such as '10:0.7,20:0.5', not {text!r}")
-        if num_layers is not None and (not isinstance(num_layers, int) or num_layers < 1):
-            raise LazyLLMError(f"num_layers={num_layers!r} must be the number of a model's layers, at least 1")
         pairs = [_parse_pair(part, text, num_layers) for part in text.replace(",", " ").split()]
         try:
             return cls(pairs)
         except LazyLLMError as error:
-            if "%" not in text:
-                raise
-            raise LazyLLMError(f"{text!r} on {num_layers} layers: {error}") from None
+            raise LazyLLMError(f"schedule {text!r}: {error}") from None
 
     @classmethod
     def of(cls, given: PruningSchedule | str | Iterable[tuple[int, float]], num_layers: int) -> PruningSchedule:
@@ -125,24 +119,23 @@ def _parse_pair(part: str, text: str, num_layers: int | None) -> tuple[int, floa
         within = 0 < depth < 1
     except (ValueError, ArithmeticError):
         raise LazyLLMError(f"{part!r} in the schedule {text!r} is not layer:keep, such as 10:0.7 or 33%:0.7") from None
-    if num_layers is None:
-        raise LazyLLMError(f"{part!r} in the schedule {text!r} is a part of the depth: say of how many layers")
-    if not within:
-        raise LazyLLMError(f"{layer} in the schedule {text!r} is out of range: above 0% and below 100% of the depth")
+    if num_layers is None or not within:
+        wrong = (
+            "is out of range: above 0% and below 100%"
+            if num_layers
+            else "is a part of the depth: say of how many layers"
+        )
+        raise LazyLLMError(f"{part!r} in the schedule {text!r} {wrong}")
     return max(0, math.floor(depth * num_layers + Decimal("0.5")) - 1), fraction
 
 
 def _stage(pair: tuple[int, float]) -> Stage:
     try:
         layer, keep = pair
-        stage = Stage(int(layer), float(keep))
-        whole = stage.layer == layer and not isinstance(layer, bool)
-    except (TypeError, ValueError, OverflowError):
-        whole = False
-    if not whole:
-        raise LazyLLMError(f"a stage is a pair of a whole number and a fraction, such as (10, 0.7), not {pair!r}")
-    if stage.layer < 0:
-        raise LazyLLMError(f"layer {stage.layer} of the schedule is negative: layers count from 0")
-    if not 0 < stage.keep <= 1:
-        raise LazyLLMError(f"keep {keep!r} after layer {stage.layer} is out of range: 0 < keep <= 1")
+        stage = Stage(operator.index(layer), float(keep))
+    except (TypeError, ValueError):
+        stage = Stage(-1, 0.0)
+    if stage.layer < 0 or not 0 < stage.keep <= 1:
+        must = "a layer, from 0, and the fraction of its tokens that goes on, above 0 and at most 1"
+        raise LazyLLMError(f"{pair!r} is not a stage, such as (10, 0.7): {must}")
     return stage
