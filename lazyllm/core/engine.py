@@ -45,6 +45,9 @@ class Engine:
         self.keys = [GrowingTensor(-2, count, fill) for _ in range(layers)]
         self.values = [GrowingTensor(-2, count, fill) for _ in range(layers)]
         self.aux = GrowingTensor(1, count)
+        # What the layers of the group under way have in common: see `_padding` and `_mask`.
+        self._places: tuple[torch.Tensor, torch.Tensor] | None = None
+        self._masks: dict[WindowMask | None, torch.Tensor | None] = {}
 
     @property
     def longest(self) -> int:
@@ -164,13 +167,13 @@ class Engine:
                 return self._unpadded(kernel(module, query, key, value, None, **as_given))
             return self._unpadded(attend_masked(query, key, value, mask, scores).transpose(1, 2))
         attended = []
-        for sequence, *part in self._parts(query, key, value):
+        for sequence, own, keys, values in self._parts(query, key, value):
             seen = None if window is None or sequence.total <= window.window else window.visible
             if self.prefilling and seen is None and plain:
-                attended.append(kernel(module, *part, None, **as_given))
+                attended.append(kernel(module, own, keys, values, None, **as_given))
                 continue
-            positions = sequence.rows(group), sequence.key_positions(group)
-            attended.append(attend_in_blocks(*part, positions, sequence.present(group), seen or causal, scores))
+            positions, present = (sequence.rows(group), sequence.key_positions(group)), sequence.present(group)
+            attended.append(attend_in_blocks(own, keys, values, positions, present, seen or causal, scores))
         return attended[0] if len(attended) == 1 else torch.cat(attended, dim=1)
 
     def _begin_group(self, group: LayerGroup) -> None:
@@ -182,8 +185,7 @@ class Engine:
         # Where the rows' keys go, if that is the same in each sequence.
         together = self._equal and len(set(group.n_cached)) == 1
         self._slots = slice(group.n_cached[0] - group.n_rows[0], group.n_cached[0]) if together else None
-        self._places: tuple[torch.Tensor, torch.Tensor] | None = None
-        self._masks: dict[WindowMask | None, torch.Tensor | None] = {}
+        self._places, self._masks = None, {}
 
     def _rows(self) -> torch.Tensor:
         """Positions of the rows of the group under way, int64 (rows,)."""

@@ -69,9 +69,9 @@ class PruningSchedule:
     @classmethod
     def of(cls, given: PruningSchedule | str | Iterable[tuple[int, float]], num_layers: int) -> PruningSchedule:
         """A schedule given as such, as text or as pairs, on a model of `num_layers` decoder layers."""
-        if isinstance(given, cls):
-            return given
-        return cls.parse(given, num_layers) if isinstance(given, str) else cls(given)
+        if isinstance(given, str):
+            return cls.parse(given, num_layers)
+        return given if isinstance(given, PruningSchedule) else cls(given)
 
     @property
     def spec(self) -> str:

@@ -91,14 +91,14 @@ class Importance(Selection, checked=False, parallel=True):
         self.half_life = None if self.half_life is None else float(self.half_life)
 
     @property
-    def revives(self) -> bool:
+    def revives(self) -> bool:  # type: ignore[override]
         """Whether a token that was left behind may go on in a later step."""
         return self.cap != 0
 
     def copy_for(self, cache: Sequence) -> Selection:
         self.check()  # a part may have been set since
         own = super().copy_for(cache)
-        own._queries = {}  # by layer: the latest queries, and their positions
+        vars(own)["_queries"] = {}  # by layer: the latest queries, and their positions
         return own
 
     @property
@@ -173,18 +173,18 @@ class Importance(Selection, checked=False, parallel=True):
         count, present = self.queries, self.present(layer)
         if count == 1:
             return query[:, :, -1:], present
-        held = self.key_positions(layer)
+        held, kept = self.key_positions(layer), vars(self)["_queries"]
         if self.cache.prefilling:
             # A copy: a view would keep the queries of the whole prompt.
             latest, positions = query[:, :, -count:].clone(), held[-count:]
         else:
-            earlier, before = self._queries[layer]
+            earlier, before = kept[layer]
             rows = self.cache.rows(self.cache.group_of[layer])[-min(self.cache.new, count) :]
             if self.cache.new > 1:
                 rows = rows[rows >= self.cache.seen]  # what is revived asked when it was new
             latest = torch.cat([earlier, query[:, :, -rows.shape[0] :]], dim=2)[:, :, -count:]
             positions = torch.cat([before, rows])[-count:]
-        self._queries[layer] = latest, positions
+        kept[layer] = latest, positions
         visible = held <= positions[:, None]
         return latest, visible if present is None else visible & present
 
