@@ -32,7 +32,7 @@ class Engine:
     def __init__(self, setup: Setup, count: int) -> None:
         layers = len(setup.windows)
         self.setup = setup
-        self.groups = partition(setup.schedule, layers, count)
+        self.groups = partition(setup.schedule, setup.windows, count)
         self.group_of = [group for group in self.groups for _ in group.layers]  # of each layer
         self.group = self.groups[0]  # the one of the layer that runs, or ran last
         self.sequences = [Sequence(self, index) for index in range(count)]  # in the order of the batch
@@ -305,10 +305,9 @@ class Engine:
             return
         # No stage can follow the last layer.
         full = [other for other, reach in enumerate(self.setup.windows[:-1]) if reach is None]
-        instead = f"no layer that can rank sees more, so prompt and answer must fit into {window.window} tokens"
-        if full:
-            after = f"a layer with full attention, such as {full[len(full) // 2]}"
-            instead = f"put the stage after {after}, and rank by that layer alone, as lazyllm.Importance() does"
+        near = [max((f for f in full if f < layer), default=None), min((f for f in full if f > layer), default=None)]
+        instead = " or ".join(f"after layer {place}" for place in near if place is not None)
+        instead = f"put the stage {instead}" if instead else f"prompt and answer must fit into {window.window} tokens"
         seen = f"layer {layer} sees only a window of {window.window} of the {total} tokens, so it cannot rank them"
         raise LazyLLMError(f"{seen}: {instead}")
 

@@ -85,6 +85,7 @@ class LayerGroup:
 
     index: int
     layers: range  # the decoder layers of the group
+    ranking: list[int]  # those that may rank: the last one, and all before it that see more than a window
     stage: Stage | None  # the one that ends it; None for the last group
     # Unused in the first group: slot of each position, int64 (count, positions), -1 where nothing was computed, and
     # position of each slot, int64 (count, slots).
@@ -115,13 +116,14 @@ class LayerGroup:
         self.active = [None if part is None else part.to(device) for part in self.active]
 
 
-def partition(schedule: PruningSchedule, num_layers: int, count: int) -> list[LayerGroup]:
+def partition(schedule: PruningSchedule, windows: list[int | None], count: int) -> list[LayerGroup]:
     """Cut the layers into groups, for `count` sequences; a stage that keeps everything cuts nothing."""
     groups, start = [], 0
     for index, stage in enumerate([*schedule.pruning, None]):
-        layers = range(start, num_layers if stage is None else stage.layer + 1)
+        layers = range(start, len(windows) if stage is None else stage.layer + 1)
+        ranking = [layer for layer in layers if windows[layer] is None or layer == layers[-1]]
         places = GrowingTensor(1, count, fill=-1), GrowingTensor(1, count, fill=0)
-        groups.append(LayerGroup(index, layers, stage, *places, [0] * count))
+        groups.append(LayerGroup(index, layers, ranking, stage, *places, [0] * count))
         start = layers.stop
     return groups
 

@@ -47,7 +47,9 @@ class Session:
         self._model: Any = model if inner is None else inner()
         self._anatomy = anatomy = dissect(self._model, newest_only)
         self.layers = anatomy.layers
-        self.schedule = PruningSchedule.of(schedule, len(anatomy.layers))
+        self._windows = windows(anatomy.decoder.config, len(anatomy.layers))
+        full = [layer for layer, window in enumerate(self._windows[:-1]) if window is None]
+        self.schedule = PruningSchedule.of(schedule, len(anatomy.layers), full)
         self.schedule.check(len(anatomy.layers))
         name, stages, spec = type(selection).__name__, len(self.schedule.stages), self.schedule.spec
         refuse_if(anatomy.processes is not None and not selection.parallel, "heads_split", name=name)
@@ -92,7 +94,7 @@ class Session:
         whole = whole and any(child is anatomy.layers for child in anatomy.decoder.children())
         refuse_if(not whole, "taken_apart", model=self._model)
         check_parts(modules)
-        common = self.schedule, FusedAttention(config), windows(config, len(anatomy.layers)), anatomy.processes
+        common = self.schedule, FusedAttention(config), self._windows, anatomy.processes
         setup = Setup(*common, *self._wanted)
         self._calls = ModelCalls(self._model, anatomy, setup, self._newest_only)
         self._before = setup.kernel.name, self._calls.rope_deltas.get()

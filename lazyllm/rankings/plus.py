@@ -40,8 +40,9 @@ class Importance(Selection, checked=False, parallel=True):
         pooling: a token's importance is the mean over so many neighbouring positions, an odd number, of those that
             are active: what surrounds a needed token stays with it (SnapKV; FastKV, Jo et al. 2025, arXiv 2502.01068).
         heads: `mean` over the query heads, or `max`: a token that a single head needs goes on.
-        layers: the largest over the stage's layer and those before it, so many in all, back to the stage before:
-            the ranking of one layer alone can be far off (CLAA, McDanel et al. 2026, arXiv 2602.16054).
+        layers: the largest over the stage's layer and those before it, so many in all, back to the stage before, that
+            see more than a window: the ranking of one layer alone can be far off (CLAA, McDanel et al. 2026, arXiv
+            2602.16054).
         value_norm: `w[h, j]` is the Euclidean norm of the head's value of token `j`, else 1: attention on a small value
             adds little (VATP, Guo et al. 2024, arXiv 2406.12335).
         first: so many tokens at the start of the prompt always go on: attention's sinks (StreamingLLM, Xiao et al.
@@ -119,7 +120,7 @@ class Importance(Selection, checked=False, parallel=True):
 
     def wants(self, layer: int) -> bool:
         group = self.cache.group_of[layer]
-        return group.stage is not None and layer > group.layers[-1] - self.layers
+        return group.stage is not None and layer in group.ranking[-self.layers :]
 
     def observe(
         self, layer: int, query: torch.Tensor, key: torch.Tensor, scaling: float, softcap: float | None
@@ -134,8 +135,7 @@ class Importance(Selection, checked=False, parallel=True):
             by_head = attention.mean(dim=3) if self.half_life is None else self._weighted(attention)
         found = by_head.amax(dim=(1, 2)) if self.heads == "max" else by_head.mean(dim=(1, 2))
         importance = self.by_position(layer, self.over_processes(found[0], self.heads))
-        of_group = self.cache.group_of[layer].layers
-        if layer > max(of_group[0], of_group[-1] - self.layers + 1):
+        if layer > self.cache.group_of[layer].ranking[-self.layers :][0]:
             importance = torch.maximum(self.importance.to(importance.device), importance)
         self.importance = importance
 
