@@ -6,13 +6,14 @@ import inspect
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import nn
 from transformers import DynamicCache, StoppingCriteriaList
 
+from lazyllm.core.schedule import PruningSchedule
 from lazyllm.core.state import Setup
 from lazyllm.core.stats import Stats
 from lazyllm.hf.attention_interface import CURRENT, NAME
@@ -21,7 +22,16 @@ from lazyllm.hf.generation import Generation
 from lazyllm.hf.images import WITHIN, RopeDeltas, padding_of
 from lazyllm.hf.patching import Calls, by_name
 from lazyllm.hf.refusals import refuse_if
-from lazyllm.hf.requests import check_arguments, check_flags, check_logits, check_ways, size
+from lazyllm.hf.requests import (
+    check_arguments,
+    check_flags,
+    check_logits,
+    check_ways,
+    read_protected,
+    read_schedule,
+    setting,
+    size,
+)
 from lazyllm.hf.support import Anatomy, rope_limits
 
 
@@ -32,6 +42,8 @@ class _Generate:
     own_positions: bool  # whether it was given positions of the user's own
     chunked: int  # how many of its tokens come in chunks
     guided: bool  # whether a generation besides its own guides it
+    schedule: PruningSchedule | None = None  # one of its own
+    protected: torch.Tensor | None = None  # see `read_protected`
     # What transformers made for its next pass: each tensor, and its version then. None where something else made it.
     made: dict[str, tuple[torch.Tensor, int | None]] | None = None
     cache: Any = None  # of its passes; others may run within
@@ -78,7 +90,7 @@ class _Thread(threading.local):
 class ModelCalls:
     """Stands between the callers of one model and its own methods; see `Patch` for what each is called with."""
 
-    def __init__(self, model: Any, anatomy: Anatomy, setup: Setup, newest_only: bool) -> None:
+    def __init__(self, model: Any, anatomy: Anatomy, setup: Setup, protect: Any, newest_only: bool) -> None:
         self.under_way = Calls()
         self.sequences: list[Stats] = []  # of the generation that began last
         self.rope_deltas = RopeDeltas(anatomy.with_rope_deltas)
@@ -87,13 +99,11 @@ class ModelCalls:
         self._stack = anatomy.layers
         self._layers = list(anatomy.layers)
         self._setup, self._rope_limits = setup, rope_limits(anatomy.decoder.config)
-        self._newest_only = newest_only
+        self.protect, self._newest_only = protect, newest_only
         self._thread = _Thread()
         # What a user's own class makes for a pass is read.
         makes = getattr(getattr(model, "prepare_inputs_for_generation", None), "__module__", "")
         self._makes_itself = makes.startswith("transformers.")
-        # So many layers give the outputs of all tokens.
-        self._complete = min([stage.layer + 1 for stage in setup.schedule.pruning], default=len(self._layers))
 
     def generate(self, generate: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """A call of the model's `generate`."""
@@ -102,6 +112,12 @@ class ModelCalls:
         refuse_if(owner is not self._model, "virtual_tokens", owner=type(owner).__name__)
         given = by_name(generate, args, kwargs)
         call = _Generate(given.get("position_ids") is not None, *check_ways(given, self._model.generation_config))
+        if (schedule := setting("schedule", given)) is not None:
+            call.schedule = read_schedule(schedule, self._setup.windows, self._setup.selection)
+        if (protect := setting("protect", given, self)) is not None:
+            ids = given.get("input_ids") if given.get("inputs") is None else given["inputs"]
+            call.protected = read_protected(protect, ids)
+        kwargs = {name: value for name, value in kwargs.items() if name not in ("schedule", "protect")}
         _refuse_outside(cache := given.get("past_key_values"))
         outer, self._thread.generate = self._thread.generate, call
         try:
@@ -162,15 +178,19 @@ class ModelCalls:
             # Masks are made ahead of a copy of the padding.
             kwargs = {**kwargs, "attention_mask": padding if padding is None else self._thread.mask}
         check_flags(kwargs, decoder.config)
-        check_arguments(kwargs, self._complete)
         refuse_if(first.training and getattr(first, "gradient_checkpointing", False), "checkpointing")
         self._thread.decoded = True
         refuse_if(any(now is not then for now, then in zip(self._stack, self._layers, strict=True)), "layer_replaced")
         refuse_if(decoder.config._attn_implementation != NAME, "attention_set")
         with self.under_way.enter("a forward pass"):
             given, call = kwargs.get("past_key_values"), self._thread.generate
-            generation = self._generation(given, count)
             own = call is not None and given is not None and given is call.cache
+            generation = self._generation(given, count, width, call if own else None)
+            if own and call.protected is not None:
+                generation.protected = call.protected.repeat_interleave(count // len(call.protected), dim=0)
+            elif call is None and self.protect is not None and not generation.batch.columns:
+                generation.protected = read_protected(self.protect, kwargs.get("input_ids"))
+            check_arguments(kwargs, generation.group_of.count(generation.groups[0]))
             known = _known(call, generation, kwargs, width) if own else {}
             with generation.step(kwargs, known) as packed:
                 takes = packed is kwargs or "position_ids" in inspect.signature(forward).parameters
@@ -187,13 +207,20 @@ class ModelCalls:
             output.last_hidden_state = generation.newest(output.last_hidden_state)
             return output
 
-    def _generation(self, cache: Any, count: int) -> Generation:
-        """The generation that a pass over `count` sequences goes on with."""
+    def _generation(self, cache: Any, count: int, width: int, call: _Generate | None) -> Generation:
+        """The generation that a pass over `count` sequences, of so many tokens, goes on with; `call` is its own."""
+        setup, chunked = self._setup, 0 if call is None else call.chunked
+        if call is not None and call.schedule is not None:
+            setup = replace(setup, schedule=call.schedule)
         if not isinstance(cache, LazyCache):
             _refuse_outside(cache)
-            return Generation(self._setup, count, self._rope_limits)
+            if max(width, chunked) < setup.min_tokens:
+                setup = replace(setup, schedule=PruningSchedule())
+            return Generation(setup, count, self._rope_limits, chunked)
         begun = cache.generation
-        refuse_if(begun.setup is not self._setup, "earlier_cache")
+        refuse_if(begun.setup.kernel is not setup.kernel, "earlier_cache")
+        changed = setup.schedule != self._setup.schedule and setup.schedule != begun.setup.schedule
+        refuse_if(changed, "other_schedule", begun=begun.setup.schedule.spec)
         refuse_if(len(begun.sequences) != count, "other_count", count=count, cache=len(begun.sequences))
         return begun
 

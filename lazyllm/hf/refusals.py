@@ -74,6 +74,9 @@ _MESSAGES = {
     # a session and its ranking
     "continuous_batching": "continuous batching is not supported: call generate with a batch of prompts",
     "heads_split": "the model's heads are split over processes, and {name} does not say that it ranks alike in all of them: put importance together with self.over_processes, and say `class {name}(..., parallel=True)`",
+    "protect": "protect must be a mask of the prompts' tokens, bool {shape}, or spans of one prompt, such as [(0, 40)]",
+    "protect_ids": "protect needs the prompts as ids, input_ids of shape (sequences, tokens)",
+    "other_schedule": "the cache is of a generation with the schedule {begun!r}: it goes on with that one",
     "single_stage": "{name} prunes at one stage, not at the {stages} of {schedule!r}",
     "no_stats": "nothing has been generated under lazyllm.enable yet, so there are no stats: generate inside `with lazyllm.enable(...)`",
     "selection_kind": "selection must be an instance of a ranking that has all its methods, such as lazyllm.Importance(queries=8), not {selection!r}",
