@@ -26,6 +26,8 @@ class Selection(ABC):
     Attributes:
         single_stage: whether it works with one stage only.
         revives: whether a token that was left behind may go on in a later step.
+        for_good: whether it ranks in prefilling alone: what it leaves behind never returns, and all later tokens go on.
+            Then layers that carry a state from token to token can follow, as in hybrid models.
         checked: whether what `survivors` returns is checked at every stage, which takes a read of the device each time.
             A subclass is, unless it says `class Mine(Selection, checked=False)`.
         parallel: whether it ranks alike in all processes of a tensor-parallel model, by `over_processes`. A subclass
@@ -39,6 +41,7 @@ class Selection(ABC):
 
     single_stage = False
     revives = True
+    for_good = False
     checked = True
     parallel = False
     processes: ProcessGroup | None = None

@@ -165,6 +165,7 @@ class Sequence:
         self.group_of = engine.group_of
         self.seen = self.new = self.prompt_length = self.opening = 0
         self.short = False
+        self._gone_on: dict[int, torch.Tensor] = {}  # by stage, where that is for good: what goes on of the prompt
         self.protected: torch.Tensor | None = None
         self._last_protected = -1
         self.ranking = engine.setup.selection.copy_for(self)
@@ -234,9 +235,15 @@ class Sequence:
         following.to(self._engine.device)
         return following.slots.extend(self._engine.longest, following.slots.data)[self._index, : self.total] < 0
 
+    def wants(self, layer: int) -> bool:
+        """Whether the ranking needs the queries and keys of a layer in the step under way."""
+        return (self.prefilling or not self.ranking.for_good) and self.ranking.wants(layer)
+
     def survivors(self, group: LayerGroup) -> torch.Tensor:
         """The positions that go on behind the stage that ends a group, sorted, int64 (k,)."""
         layer, active = group.layers[-1], group.n_active[self._index]
+        if self.ranking.for_good and not self.prefilling:
+            return torch.cat([self._gone_on[layer], self.positions(self.prompt_length).to(self._gone_on[layer].device)])
         count = active if self.short else group.stage.kept(active)
         if count < self.must_stay:
             self.stats.exceeded.add(layer)
@@ -247,4 +254,6 @@ class Sequence:
             survivors = survivors.clone()  # whatever becomes of the ranking's own tensor
         if self.protected is not None and not self.ranking.protects:
             survivors = torch.cat([survivors, self.protected.to(survivors.device)]).unique()
+        if self.ranking.for_good:
+            self._gone_on[layer] = survivors
         return survivors

@@ -97,7 +97,7 @@ class ModelCalls:
         self._model = model
         self._decoder = anatomy.decoder
         self._stack = anatomy.layers
-        self._layers = list(anatomy.layers)
+        self._layers, self._stateful = list(anatomy.layers), anatomy.stateful
         self._setup, self._rope_limits = setup, rope_limits(anatomy.decoder.config)
         self.protect, self._newest_only = protect, newest_only
         self._thread = _Thread()
@@ -216,7 +216,11 @@ class ModelCalls:
             _refuse_outside(cache)
             if max(width, chunked) < setup.min_tokens:
                 setup = replace(setup, schedule=PruningSchedule())
-            return Generation(setup, count, self._rope_limits, chunked)
+            generation = Generation(setup, count, self._rope_limits, chunked)
+            if self._stateful:
+                refuse_if(count > 1, "one_sequence")
+                generation.states = DynamicCache(config=self._decoder.config)
+            return generation
         begun = cache.generation
         refuse_if(begun.setup.kernel is not setup.kernel, "earlier_cache")
         changed = setup.schedule != self._setup.schedule and setup.schedule != begun.setup.schedule

@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 
 import torch
 from torch import nn
+from transformers import Cache
 
 from lazyllm.core.attention import WindowMask
 from lazyllm.core.engine import Engine
@@ -33,6 +34,7 @@ class Generation(Engine):
     def __init__(self, setup: Setup, count: int, rope_limits: tuple[int | None, int | None], chunked: int = 0) -> None:
         super().__init__(setup, count)
         self.protected: torch.Tensor | None = None
+        self.states: Cache | None = None  # of layers that carry a state from token to token
         self._rope_limits, self._chunked = rope_limits, chunked
         self.batch = Batch(count)
         self.rope_deltas: list[Any] | None = None  # see `RopeDeltas`
@@ -112,7 +114,7 @@ class Generation(Engine):
             kwargs = self._arguments.for_rows(layer, self.group, kwargs)
         output = forward(*args, **kwargs)
         self._running = None
-        if not self._attended:
+        if not self._attended and self.setup.windows[layer] != 0:
             what = f"decoder layer {layer} did not attend through transformers' attention interface and cache"
             raise refusal("architecture", what=what)
         if layer == self._last and "position_embeddings" not in kwargs:

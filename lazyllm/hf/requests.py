@@ -53,6 +53,10 @@ def read_schedule(given: Any, windows: list[int | None], selection: Selection) -
     full = [layer for layer, window in enumerate(windows[:-1]) if window is None]
     schedule = PruningSchedule.of(given, len(windows), full)
     schedule.check(len(windows))
+    for layer, _ in schedule.pruning:
+        near = sorted(sorted(full, key=lambda other: abs(other - layer))[:2])
+        instead = f"put the stage after {' or '.join(map(str, near))}" if near else "nor any other of this model"
+        refuse_if(windows[layer] == 0, "no_ranking", layer=layer, instead=instead)
     stages, name = len(schedule.stages), type(selection).__name__
     wrong = selection.single_stage and stages > 1
     refuse_if(wrong, "single_stage", name=name, stages=stages, schedule=schedule.spec)

@@ -48,7 +48,7 @@ class Session:
         inner = None if isinstance(model, PreTrainedModel) else getattr(model, "get_base_model", None)
         self._given: Any = model
         self._model: Any = model if inner is None else inner()
-        self._anatomy = anatomy = dissect(self._model, newest_only)
+        self._anatomy = anatomy = dissect(self._model, newest_only, selection.for_good)
         self.layers = anatomy.layers
         self._windows = windows(anatomy.decoder.config, len(anatomy.layers))
         self.schedule = read_schedule(schedule, self._windows, selection)
