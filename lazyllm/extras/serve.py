@@ -66,7 +66,7 @@ class _Strict(BaseHandler):
         config = super()._build_generation_config(body, *args, **kwargs)
         if body.get("temperature") or (body.get("top_p") and body.get("temperature") is None):
             config.do_sample = True  # else a model that is greedy by default would ignore them
-        config.schedule = body.get("schedule")
+        vars(config)["schedule"] = body.get("schedule")
         return config
 
 
@@ -85,7 +85,7 @@ class _Chats(_Strict, ChatCompletionHandler):
         if asked == "template":
             messages = self.get_processor_inputs_from_messages(body["messages"], Modality.LLM)
             template = {"tools": body.get("tools"), **self.chat_template_kwargs, **body.get("chat_template_kwargs", {})}
-            config.protect = lazyllm.template_tokens(self.tokenizer, messages, **template)
+            vars(config)["protect"] = lazyllm.template_tokens(self.tokenizer, messages, **template)
         return config
 
 
@@ -103,7 +103,8 @@ def application(name: str, model: Any, tokenizer: Any, protects: bool = False) -
     """Serves chats, completions and responses of one loaded model, by its name; run it inside a `with` of `enable`.
 
     Besides OpenAI's fields a request may bring `schedule`, its own one, where "" prunes nothing, and a chat `protect`:
-    "template", see `lazyllm.template_tokens`, or "none"; without it `protects` decides. What LazyLLM or `generate` refuses (a `ValueError`), and what it would ignore, is an HTTP error 400 with its reason.
+    "template", see `lazyllm.template_tokens`, or "none"; without it `protects` decides. What LazyLLM or `generate`
+    refuses (a `ValueError`), and what it would ignore, is an HTTP error 400 with its reason.
     """
     models: Any = ModelManager()
     state = GenerationState()
