@@ -16,22 +16,13 @@ from transformers import DynamicCache, StoppingCriteriaList
 from lazyllm.core.schedule import PruningSchedule
 from lazyllm.core.state import Setup
 from lazyllm.core.stats import Stats
+from lazyllm.hf import requests
 from lazyllm.hf.attention_interface import CURRENT, NAME
 from lazyllm.hf.cache import LazyCache
 from lazyllm.hf.generation import Generation
 from lazyllm.hf.images import WITHIN, RopeDeltas, padding_of
 from lazyllm.hf.patching import Calls, by_name
 from lazyllm.hf.refusals import refuse_if
-from lazyllm.hf.requests import (
-    check_arguments,
-    check_flags,
-    check_logits,
-    check_ways,
-    read_protected,
-    read_schedule,
-    setting,
-    size,
-)
 from lazyllm.hf.support import Anatomy, rope_limits
 
 
@@ -111,12 +102,14 @@ class ModelCalls:
         owner = getattr(self._model.prepare_inputs_for_generation, "__self__", self._model)
         refuse_if(owner is not self._model, "virtual_tokens", owner=type(owner).__name__)
         given = by_name(generate, args, kwargs)
-        call = _Generate(given.get("position_ids") is not None, *check_ways(given, self._model.generation_config))
-        if (schedule := setting("schedule", given)) is not None:
-            call.schedule = read_schedule(schedule, self._setup.windows, self._setup.selection)
-        if (protect := setting("protect", given, self)) is not None:
+        call = _Generate(
+            given.get("position_ids") is not None, *requests.check_ways(given, self._model.generation_config)
+        )
+        if (schedule := requests.setting("schedule", given)) is not None:
+            call.schedule = requests.read_schedule(schedule, self._setup.windows, self._setup.selection)
+        if (protect := requests.setting("protect", given, self)) is not None:
             ids = given.get("input_ids") if given.get("inputs") is None else given["inputs"]
-            call.protected = read_protected(protect, ids)
+            call.protected = requests.read_protected(protect, ids)
         kwargs = {name: value for name, value in kwargs.items() if name not in ("schedule", "protect")}
         _refuse_outside(cache := given.get("past_key_values"))
         outer, self._thread.generate = self._thread.generate, call
@@ -150,8 +143,8 @@ class ModelCalls:
         with self.under_way.enter("a forward pass"):
             # Guidance asks for the logits of every token and for a cache, and reads the newest's.
             guided = call is not None and call.guided and bool(given.get("use_cache"))
-            check_logits(given, every_token=self._newest_only or guided)
-            check_flags(given, self._model.config)
+            requests.check_logits(given, every_token=self._newest_only or guided)
+            requests.check_flags(given, self._model.config)
             # A pass may be called within another one's, by a hook, or within `generate`, by what it calls.
             within, outer = WITHIN.set(self), CURRENT.set(None)
             thread.decoded, thread.mask = False, given.get("attention_mask")
@@ -171,13 +164,13 @@ class ModelCalls:
         """The decoder's forward pass: one step of a generation."""
         kwargs, decoder, first = by_name(forward, args, kwargs), self._decoder, self._layers[0]
         refuse_if(not self._newest_only and WITHIN.get() is not self, "decoder_alone")
-        count, width = size(kwargs)
+        count, width = requests.size(kwargs)
         mask = kwargs.get("attention_mask")
         if mask is not None and not isinstance(mask, torch.Tensor):
             padding = padding_of(mask, getattr(decoder.config, "sliding_window", None))
             # Masks are made ahead of a copy of the padding.
             kwargs = {**kwargs, "attention_mask": padding if padding is None else self._thread.mask}
-        check_flags(kwargs, decoder.config)
+        requests.check_flags(kwargs, decoder.config)
         refuse_if(first.training and getattr(first, "gradient_checkpointing", False), "checkpointing")
         self._thread.decoded = True
         refuse_if(any(now is not then for now, then in zip(self._stack, self._layers, strict=True)), "layer_replaced")
@@ -189,8 +182,8 @@ class ModelCalls:
             if own and call.protected is not None:
                 generation.protected = call.protected.repeat_interleave(count // len(call.protected), dim=0)
             elif call is None and self.protect is not None and not generation.batch.columns:
-                generation.protected = read_protected(self.protect, kwargs.get("input_ids"))
-            check_arguments(kwargs, generation.group_of.count(generation.groups[0]))
+                generation.protected = requests.read_protected(self.protect, kwargs.get("input_ids"))
+            requests.check_arguments(kwargs, generation.group_of.count(generation.groups[0]))
             known = _known(call, generation, kwargs, width) if own else {}
             with generation.step(kwargs, known) as packed:
                 takes = packed is kwargs or "position_ids" in inspect.signature(forward).parameters
