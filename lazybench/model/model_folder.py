@@ -7,7 +7,7 @@ from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
 
-from lazybench.data.jsonl import kind
+from lazybench.data.record import kind
 from lazybench.errors import first_line
 
 _OBJECTS = ("config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json")
