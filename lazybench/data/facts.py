@@ -41,7 +41,7 @@ class DatasetFacts:
         stop_at_newline: whether generation also ends at a newline.
         continues: what the answer goes on with, as a completion of code does, so that a method leaves it whole:
             `context`, all of it; or `last_file`, the input or, where that is empty, the last of the files in the
-            context (`lazybench.model.context` says where it begins). None for answers to a question.
+            context (`lazybench.model.prompts` says where it begins). None for answers to a question.
         answer_prefix: template with `{input}` that the answer begins with: it ends the prompt, behind a chat model's
             wrapper, and belongs to no prediction.
         truncate: whether a prompt that is longer than the model's limit loses its middle.

@@ -20,8 +20,7 @@ from lazybench.data.facts import DatasetFacts, datasets_of, load_facts
 from lazybench.data.record import Record
 from lazybench.errors import LazyBenchError
 from lazybench.methods.prompt_compression import PromptCompression
-from lazybench.model.context import before_continued, shortenable
-from lazybench.model.prompts import Prompt, PromptBuilder
+from lazybench.model.prompts import Prompt, PromptBuilder, before_continued, shortenable
 
 FACTS = load_facts()
 REAL = Path(__file__).parents[2].parent / "shared" / "longbench" / "data"

@@ -15,7 +15,7 @@ from transformers.models.llama.modeling_llama import LlamaMLP
 
 from lazybench.errors import RecordFailure
 from lazybench.model.decoding import Decoder, GreatestLogits
-from lazybench.model.out_of_memory import ran_out
+from lazybench.model.device import ran_out
 from lazybench.run import bench
 from lazybench.run.runner import load_model
 

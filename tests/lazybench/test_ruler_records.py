@@ -13,7 +13,8 @@ from ruler_texts import DATASETS, KINDS, NEEDLE, NEW_TOKENS, NOISE, parts, token
 
 from lazybench.config import CONF, DataConfig, ModelConfig
 from lazybench.data import load_facts, load_records
-from lazybench.data.ruler import depth_of, words
+from lazybench.data import ruler
+from lazybench.data.ruler import depth_of
 from lazybench.errors import LazyBenchError
 from lazybench.model.prompts import PromptBuilder
 
@@ -218,7 +219,7 @@ def test_what_cannot_be_made_is_one_line(dataset, changes, says):
 
 @pytest.mark.parametrize("dataset", ["cwe", "niah_single_1"])
 def test_a_missing_word_list_is_one_line(dataset, monkeypatch):
-    words.listed.cache_clear()
+    ruler._listed.cache_clear()
     monkeypatch.setitem(sys.modules, "wonderwords", None)
     with pytest.raises(LazyBenchError, match=r"the package 'wonderwords', which is not installed: pip install wonderw"):
         load(dataset)

@@ -23,8 +23,8 @@ from transformers import AutoTokenizer, GPT2Tokenizer, LlamaForCausalLM, PreTrai
 from lazybench.config import ModelConfig
 from lazybench.data import hub
 from lazybench.errors import LazyBenchError
-from lazybench.model import own_tokenizer, xgen_tokenizer
-from lazybench.model.loading import load_tokenizer
+from lazybench.model import xgen_tokenizer
+from lazybench.model.loading import load_tokenizer, named_tokenizer, tokenizer_fingerprint
 
 VECTORS = Path(__file__).parents[2].parent / "shared" / "xgen" / "vectors.jsonl"
 BUILD = "lazybench.model.xgen_tokenizer.build"
@@ -138,7 +138,7 @@ def test_saved_and_loaded_it_is_the_same_without_code_of_its_own(tmp_path):
     text = "def f(x):\n\treturn  x , y <sep>\n\n\n        東京 🙂<|endoftext|>"
     assert loaded(text).input_ids == xgen_encode(text)
     assert loaded.decode(loaded(text).input_ids) == text
-    assert own_tokenizer.fingerprint(loaded) == own_tokenizer.fingerprint(tokenizer())
+    assert tokenizer_fingerprint(loaded) == tokenizer_fingerprint(tokenizer())
 
 
 def test_generate_takes_what_it_gives(tmp_path):
@@ -158,7 +158,7 @@ def test_a_saved_tokenizer_of_gpt2_has_its_vocabulary(tmp_path):
     GPT2Tokenizer(vocab=ids, merges=[]).save_pretrained(tmp_path)
     assert not (tmp_path / "vocab.json").exists()
     loaded = xgen_tokenizer.build(str(tmp_path))
-    assert own_tokenizer.fingerprint(loaded) == own_tokenizer.fingerprint(tokenizer())
+    assert tokenizer_fingerprint(loaded) == tokenizer_fingerprint(tokenizer())
     (tmp_path / "tokenizer.json").write_text("[]")
     with pytest.raises(LazyBenchError, match=r"tokenizer\.json cannot be read"):
         xgen_tokenizer.build(str(tmp_path))
@@ -180,7 +180,7 @@ def vocabulary(tmp_path):
 @pytest.mark.slow
 def test_the_hubs_name_of_the_file_and_openais(vocabulary):
     loaded = xgen_tokenizer.build(str(vocabulary()))
-    assert own_tokenizer.fingerprint(loaded) == own_tokenizer.fingerprint(tokenizer())
+    assert tokenizer_fingerprint(loaded) == tokenizer_fingerprint(tokenizer())
 
 
 def test_the_hubs_cache_is_enough_offline(tmp_path, monkeypatch):
@@ -266,7 +266,7 @@ def test_another_vocabulary_is_refused(vocabulary, content, says):
 def refusal(chosen: dict) -> str:
     """The line that says why no tokenizer comes of `model.tokenizer`."""
     with pytest.raises(LazyBenchError) as error:
-        own_tokenizer.make(chosen)
+        named_tokenizer(chosen)
     assert "\n" not in str(error.value)
     return str(error.value)
 
@@ -307,7 +307,7 @@ def xgen(**changes) -> ModelConfig:
 def test_the_checkpoints_config_names_it(monkeypatch, capsys):
     monkeypatch.setattr(transformers.AutoTokenizer, "from_pretrained", lambda *words: pytest.fail("the hub's"))
     loaded = load_tokenizer(xgen())
-    assert own_tokenizer.fingerprint(loaded) == own_tokenizer.fingerprint(tokenizer())
+    assert tokenizer_fingerprint(loaded) == tokenizer_fingerprint(tokenizer())
     assert "code" not in capsys.readouterr().out
 
 
@@ -322,7 +322,7 @@ def test_a_folder_with_a_tokenizer_of_its_own_keeps_it(tmp_path):
 def test_what_tells_tokenizers_apart():
     same, other = byte_tokenizer(), byte_tokenizer(pad_token="<pad>")
     same(["a", "bcd"], padding=False, truncation=True, max_length=2)  # leaves a trace in the object
-    assert own_tokenizer.fingerprint(same) == own_tokenizer.fingerprint(byte_tokenizer())
-    assert own_tokenizer.fingerprint(same) != own_tokenizer.fingerprint(other)
-    assert len(own_tokenizer.fingerprint(tokenizer())) == 16
+    assert tokenizer_fingerprint(same) == tokenizer_fingerprint(byte_tokenizer())
+    assert tokenizer_fingerprint(same) != tokenizer_fingerprint(other)
+    assert len(tokenizer_fingerprint(tokenizer())) == 16
     assert len(MARKS) == 905
