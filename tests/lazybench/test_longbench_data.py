@@ -140,15 +140,15 @@ def test_an_archive_cut_or_damaged_anywhere_is_one_line_or_whole(tmp_path):
     records = load("qasper", tmp_path / "data.zip", None)
     damaged = [whole[:size] for size in range(0, len(whole), 23)]
     damaged += [whole[:at] + bytes([whole[at] ^ 0xFF]) + whole[at + 1 :] for at in range(0, len(whole), 5)]
-    refused = 0
+    said = []
     for content in damaged:
         (tmp_path / "data.zip").write_bytes(content)
         try:
             assert load("qasper", tmp_path / "data.zip", None) == records
         except LazyBenchError as error:
-            refused += 1
-            assert "\n" not in str(error)
-    assert refused > len(damaged) / 2
+            said.append(str(error))
+    assert len(said) > len(damaged) / 2
+    assert "\n" not in "".join(said)
 
 
 def test_all_is_what_a_folder_or_an_archive_has(tmp_path):

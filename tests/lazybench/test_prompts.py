@@ -1,26 +1,31 @@
-"""Prompts, stops and post-processing against LongBench's official steps, written out again here."""
+"""Prompts and stops against LongBench's official steps, written out again here, and what a method may shorten."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from paper_tokenizers import llama2_core
 from support import byte_tokenizer
-from transformers import AutoModelForCausalLM
+from tokenizers import normalizers
+from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 
 from lazybench.config import ModelConfig
 from lazybench.data import longbench, sample
-from lazybench.data.facts import datasets_of, load_facts
+from lazybench.data.facts import DatasetFacts, datasets_of, load_facts
 from lazybench.data.record import Record
-from lazybench.model.decoding import Decoder, decoder_for, read
-from lazybench.model.prompts import PromptBuilder
+from lazybench.methods.prompt_compression import PromptCompression
+from lazybench.model.decoding import Decoder, decoder_for
+from lazybench.model.prompts import Prompt, PromptBuilder, before_continued, shortenable
 
 FACTS = load_facts()
 ENGLISH = datasets_of("all", FACTS)
-UNWRAPPED = {"trec", "triviaqa", "samsum", "lcc", "repobench-p"}
 REAL = Path(__file__).parents[2].parent / "shared" / "longbench" / "data"
 LLAMA_2 = "[INST]{prompt}[/INST]"
 
@@ -44,9 +49,10 @@ def official_ids(tokenizer, record, limit):
     return tokenizer(prompt, truncation=False).input_ids
 
 
+@cache
 def records_of(dataset):
     if REAL.exists():
-        return longbench.load(dataset, REAL, limit=2)
+        return sorted(longbench.load(dataset, REAL, None), key=lambda record: len(record.context))[:2]
     return sample.load(dataset, limit=2, seed=0, tokens=2048)
 
 
@@ -76,20 +82,14 @@ def test_braces_in_a_record_are_text(tokenizer):
     assert text == "Please complete the code given below. \ndef f(): return {x} {input}Next line of code:\n"
 
 
-def test_another_context_changes_only_the_context(tokenizer):
-    builder = PromptBuilder(tokenizer, config(), FACTS["hotpotqa"])
-    record = Record("r", "hotpotqa", "Who?", "It was Ada.", ("Ada",), None, 3)
-    changed = builder.build(record).with_context("Ada.")
-    expected = builder.build(Record("r", "hotpotqa", "Who?", "Ada.", ("Ada",), None, 3))
-    assert torch.equal(changed.ids, expected.ids)
-
-
 @pytest.mark.parametrize("limit", [300, 9999])
 def test_a_prompt_knows_its_own_text_and_where_it_was_cut(tokenizer, limit):
     record = Record("r", "hotpotqa", "Who?", "It was Ada. " * 50, ("Ada",), None, 3)
     prompt = PromptBuilder(tokenizer, config(limit=limit), FACTS["hotpotqa"]).build(record)
     assert tokenizer.decode(prompt.ids[0], skip_special_tokens=True) == LLAMA_2.replace("{prompt}", prompt.text)
     assert torch.equal(prompt.with_text(prompt.text).ids, prompt.ids)
+    changed = PromptBuilder(tokenizer, config(limit=limit), FACTS["hotpotqa"]).build(replace(record, context="Ada."))
+    assert torch.equal(prompt.with_context("Ada.").ids, changed.ids)
     filled = FACTS["hotpotqa"].prompt.format(context=record.context, input=record.input)
     if limit == 9999:
         assert (prompt.text, prompt.cut) == (filled, None)
@@ -153,14 +153,6 @@ def test_decoding_is_the_models_own_greedy_search(model):
     assert Decoder(model, max_new_tokens=9)(ids) == expected[0, 80:].tolist()
 
 
-def test_xgens_speaker_is_removed_as_the_official_code_does(tokenizer):
-    record = Record("r", "hotpotqa", "Who?", "It was Ada.", ("Ada",), None, 3)
-    tokens = tokenizer("  Assistant: Ada\n", add_special_tokens=False).input_ids
-    for model, text in ((config(remove=["Assistant:"]), " Ada"), (config(), "  Assistant: Ada\n")):
-        prompt = PromptBuilder(tokenizer, model, FACTS["hotpotqa"]).build(record)
-        assert read(tokens, prompt) == text
-
-
 def test_the_7b_models_are_set_up_as_longbench_does():
     import yaml
 
@@ -179,3 +171,130 @@ def test_the_7b_models_are_set_up_as_longbench_does():
     assert not xgen.trust_remote_code
     assert not llama.trust_remote_code
     assert llama.dtype == xgen.dtype == "bfloat16"
+
+
+def lower_case_tokenizer() -> PreTrainedTokenizerFast:
+    """One that does not give text back as it was."""
+    tokenizer = byte_tokenizer()
+    tokenizer.backend_tokenizer.normalizer = normalizers.Lowercase()
+    return tokenizer
+
+
+def llama_like_tokenizer() -> PreTrainedTokenizerFast:
+    """One that drops a space at the beginning of what it decodes."""
+    return PreTrainedTokenizerFast(tokenizer_object=llama2_core(), bos_token="<s>", eos_token="</s>", unk_token="<unk>")
+
+
+TOKENIZERS = {"bytes": byte_tokenizer, "lower case": lower_case_tokenizer, "llama": llama_like_tokenizer}
+
+
+def build(tokenizer, prompt: str, record: Record, limit: int, continues: str | None = None) -> Prompt:
+    facts = DatasetFacts("mine", prompt, max_new_tokens=8, metric="qa_f1", chat=False, continues=continues)
+    return PromptBuilder(tokenizer, ModelConfig(name="m", path="p", limit=limit, chat=None), facts).build(record)
+
+
+def about(context: str, question: str = "") -> Record:
+    return Record("r", "mine", question, context, ("a",), None, 1)
+
+
+@pytest.mark.parametrize(
+    "template", ["PP{{{context} SsS", "{input}{context}Ss", "Pp{context}\nS{context}{input}", "P{input}"]
+)
+@pytest.mark.parametrize("kind", TOKENIZERS)
+@settings(max_examples=15, deadline=None)
+@given(context=st.text("cé中😀", max_size=60), question=st.text("qQ \n", max_size=30), limit=st.integers(2, 120))
+def test_exactly_the_context_wherever_the_cut_falls(kind, template, context, question, limit):
+    tokenizer = TOKENIZERS[kind]()
+    prompt = build(tokenizer, template, about(context, question), limit)
+    inside = [place for start, end in shortenable(prompt) for place in range(start, end)]
+    # What is left of a character that was cut in two is the context's, or nobody's.
+    assert {prompt.text[place] for place in inside} <= {*context, "\ufffd"}
+    assert not {sign for place, sign in enumerate(prompt.text) if place not in inside} & {*context}
+
+
+@pytest.mark.parametrize("limit", [8, 2000])
+def test_a_prompt_without_context_has_nothing_to_shorten(limit):
+    assert shortenable(build(byte_tokenizer(), "Only {input}", about("a context", "who?" * 9), limit)) == []
+    assert shortenable(build(byte_tokenizer(), "Only {context}", about(""), limit)) == []
+
+
+TILL = "app/till.py\nclass Till:\n    pass.\n"
+OTHERS = "app/shop.py\nimport os\nclass Shop:\n    pass\n" + TILL
+FILE = "from app import shop\nimport app.till\n\ndef pay(shop):\n"
+
+
+@pytest.mark.parametrize(
+    ("context", "question", "whole"),
+    [
+        (OTHERS + FILE, "", "\n" + FILE),  # LongBench's own records: no path above the last file
+        (f"{OTHERS}app/pay.py\n{FILE}", "", f"\napp/pay.py\n{FILE}"),
+        (OTHERS, FILE, ""),  # the file to complete is the question
+        (f"{OTHERS}def pay(shop):\n", "", f"\n{TILL}def pay(shop):\n"),
+        (OTHERS.replace("\n", "\r\n") + FILE, "", "\n" + FILE),
+        ("Shop.java\nclass Shop {}\npackage app;\nimport java.util;\n", "", "\npackage app;\nimport java.util;\n"),
+        ("class Shop:\n    pass\n", "", "class Shop:\n    pass\n"),
+        ("", "", ""),
+    ],
+)  # fmt: skip
+def test_the_last_file_is_what_is_continued(context, question, whole):
+    record = about(context, question)
+    end = before_continued(record, FACTS["repobench-p"])
+    assert context[end:] == whole
+    assert before_continued(record, FACTS["lcc"]) == 0
+    assert before_continued(record, FACTS["hotpotqa"]) == len(context)
+
+
+class Words:
+    """Scores without a model: rare letters tell more."""
+
+    device = torch.device("cpu")
+    name_or_path = "words"
+    config = SimpleNamespace(get_text_config=lambda: SimpleNamespace())
+
+    def __init__(self, vocabulary: int) -> None:
+        self.logits = torch.linspace(0, 4, vocabulary)
+        self.passes = 0
+
+    def __call__(self, ids, **kwargs):
+        self.passes += 1
+        return SimpleNamespace(logits=self.logits.expand(1, ids.shape[1], -1), past_key_values=None)
+
+
+def compressed(prompt: Prompt, **changes):
+    """What the method gives a model to read, its output and the passes it took to score."""
+    tokenizer, read = prompt.builder.tokenizer, []
+
+    class Decode:
+        model = Words(len(tokenizer))
+
+        def __call__(self, ids):
+            read.append(ids[0].tolist())
+            return [5]
+
+    method, decode = PromptCompression("prompt_compression", **changes), Decode()
+    output = method.generate(prompt, decode, 0)
+    return read[0], output, decode.model.passes
+
+
+@pytest.mark.parametrize("dataset", ENGLISH)
+def test_compression_leaves_whole_all_but_the_context(dataset):
+    tokenizer, facts = byte_tokenizer(), FACTS[dataset]
+    wrapper = ("[INST]", "[/INST]") if facts.chat else ("", "")
+    record = records_of(dataset)[0]
+    prompt = PromptBuilder(tokenizer, config(limit=4000), facts).build(record)
+    head, tail = (part.format(input=record.input) for part in facts.prompt.split("{context}"))
+    continued = record.context[before_continued(record, facts) :]
+    for scope in ("prompt", "record"):
+        ids, output, passes = compressed(prompt, scope=scope)
+        text = tokenizer.decode(ids, skip_special_tokens=True)
+        assert text.startswith(wrapper[0] + head)
+        # A question may itself be longer than the half of the prompt that truncation keeps.
+        assert text.endswith((continued + tail)[-1900:] + wrapper[1])
+        assert output.prompt_computed == min(1, len(ids) / prompt.ids.shape[1])
+        assert ids.count(tokenizer.bos_token_id) == 1
+        if dataset == "lcc":
+            assert (ids, passes) == (prompt.ids[0].tolist(), 0)
+        elif scope == "prompt":
+            rest = iter(wrapper[0] + prompt.text + wrapper[1])
+            assert all(sign in rest for sign in text)  # nothing of what was cut out
+            assert passes > 0
