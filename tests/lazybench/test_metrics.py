@@ -3,7 +3,6 @@
 import json
 import subprocess
 import sys
-from difflib import SequenceMatcher
 from pathlib import Path
 
 import pytest
@@ -102,18 +101,6 @@ def test_rouge_gives_zero_to_what_overflows_the_official_script_from_any_depth()
         assert score(980, frames) == pytest.approx(1.0, abs=1e-6)
         assert score(991, frames) == 0.0
     assert sys.getrecursionlimit() == limit
-
-
-@settings(max_examples=50, deadline=None)
-@given(st.text(alphabet="ab #`/\n(", max_size=30), st.text(alphabet="ab (", max_size=30))
-def test_code_sim_is_fuzzywuzzy_without_levenshtein(prediction, reference):
-    fuzz = pytest.importorskip("fuzzywuzzy.fuzz")
-    if fuzz.SequenceMatcher is not SequenceMatcher:
-        pytest.skip("python-Levenshtein is installed, and changes fuzzywuzzy")
-    from lazybench.metrics.matching import first_code_line
-
-    expected = fuzz.ratio(first_code_line(prediction), reference) / 100
-    assert metrics.get("code_sim")(prediction, reference, None) == expected
 
 
 @settings(max_examples=30, deadline=None)

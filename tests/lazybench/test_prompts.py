@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -13,14 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from paper_tokenizers import llama2_core
 from support import byte_tokenizer
-from tokenizers import normalizers
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 
 from lazybench.config import ModelConfig
 from lazybench.data import longbench, sample
 from lazybench.data.facts import DatasetFacts, datasets_of, load_facts
 from lazybench.data.record import Record
-from lazybench.methods.prompt_compression import PromptCompression
 from lazybench.model.decoding import Decoder, decoder_for
 from lazybench.model.prompts import Prompt, PromptBuilder, before_continued, shortenable
 
@@ -52,8 +49,8 @@ def official_ids(tokenizer, record, limit):
 @cache
 def records_of(dataset):
     if REAL.exists():
-        return sorted(longbench.load(dataset, REAL, None), key=lambda record: len(record.context))[:2]
-    return sample.load(dataset, limit=2, seed=0, tokens=2048)
+        return sorted(longbench.load(dataset, REAL, None), key=lambda record: len(record.context))[:1]
+    return sample.load(dataset, limit=1, seed=0, tokens=2048)
 
 
 @pytest.mark.parametrize("dataset", ENGLISH)
@@ -136,15 +133,6 @@ def test_samsum_stops_at_a_newline_but_not_before_one_token(model, tokenizer):
         hook.remove()
 
 
-def test_the_clock_sees_every_token_and_not_the_prompt(model):
-    decode = Decoder(model, max_new_tokens=7)
-    decode.clock.start()
-    tokens = decode(torch.randint(5, 200, (1, 50)))
-    assert len(tokens) == len(decode.clock.times) == 7
-    assert decode.clock.times == sorted(decode.clock.times)
-    assert decode.clock.times[0] > 0
-
-
 def test_decoding_is_the_models_own_greedy_search(model):
     ids = torch.randint(5, 200, (1, 80), generator=torch.Generator().manual_seed(1))
     expected = model.generate(
@@ -173,19 +161,12 @@ def test_the_7b_models_are_set_up_as_longbench_does():
     assert llama.dtype == xgen.dtype == "bfloat16"
 
 
-def lower_case_tokenizer() -> PreTrainedTokenizerFast:
-    """One that does not give text back as it was."""
-    tokenizer = byte_tokenizer()
-    tokenizer.backend_tokenizer.normalizer = normalizers.Lowercase()
-    return tokenizer
-
-
 def llama_like_tokenizer() -> PreTrainedTokenizerFast:
     """One that drops a space at the beginning of what it decodes."""
     return PreTrainedTokenizerFast(tokenizer_object=llama2_core(), bos_token="<s>", eos_token="</s>", unk_token="<unk>")
 
 
-TOKENIZERS = {"bytes": byte_tokenizer, "lower case": lower_case_tokenizer, "llama": llama_like_tokenizer}
+TOKENIZERS = {"bytes": byte_tokenizer, "llama": llama_like_tokenizer}
 
 
 def build(tokenizer, prompt: str, record: Record, limit: int, continues: str | None = None) -> Prompt:
@@ -242,59 +223,3 @@ def test_the_last_file_is_what_is_continued(context, question, whole):
     assert context[end:] == whole
     assert before_continued(record, FACTS["lcc"]) == 0
     assert before_continued(record, FACTS["hotpotqa"]) == len(context)
-
-
-class Words:
-    """Scores without a model: rare letters tell more."""
-
-    device = torch.device("cpu")
-    name_or_path = "words"
-    config = SimpleNamespace(get_text_config=lambda: SimpleNamespace())
-
-    def __init__(self, vocabulary: int) -> None:
-        self.logits = torch.linspace(0, 4, vocabulary)
-        self.passes = 0
-
-    def __call__(self, ids, **kwargs):
-        self.passes += 1
-        return SimpleNamespace(logits=self.logits.expand(1, ids.shape[1], -1), past_key_values=None)
-
-
-def compressed(prompt: Prompt, **changes):
-    """What the method gives a model to read, its output and the passes it took to score."""
-    tokenizer, read = prompt.builder.tokenizer, []
-
-    class Decode:
-        model = Words(len(tokenizer))
-
-        def __call__(self, ids):
-            read.append(ids[0].tolist())
-            return [5]
-
-    method, decode = PromptCompression("prompt_compression", **changes), Decode()
-    output = method.generate(prompt, decode, 0)
-    return read[0], output, decode.model.passes
-
-
-@pytest.mark.parametrize("dataset", ENGLISH)
-def test_compression_leaves_whole_all_but_the_context(dataset):
-    tokenizer, facts = byte_tokenizer(), FACTS[dataset]
-    wrapper = ("[INST]", "[/INST]") if facts.chat else ("", "")
-    record = records_of(dataset)[0]
-    prompt = PromptBuilder(tokenizer, config(limit=4000), facts).build(record)
-    head, tail = (part.format(input=record.input) for part in facts.prompt.split("{context}"))
-    continued = record.context[before_continued(record, facts) :]
-    for scope in ("prompt", "record"):
-        ids, output, passes = compressed(prompt, scope=scope)
-        text = tokenizer.decode(ids, skip_special_tokens=True)
-        assert text.startswith(wrapper[0] + head)
-        # A question may itself be longer than the half of the prompt that truncation keeps.
-        assert text.endswith((continued + tail)[-1900:] + wrapper[1])
-        assert output.prompt_computed == min(1, len(ids) / prompt.ids.shape[1])
-        assert ids.count(tokenizer.bos_token_id) == 1
-        if dataset == "lcc":
-            assert (ids, passes) == (prompt.ids[0].tolist(), 0)
-        elif scope == "prompt":
-            rest = iter(wrapper[0] + prompt.text + wrapper[1])
-            assert all(sign in rest for sign in text)  # nothing of what was cut out
-            assert passes > 0

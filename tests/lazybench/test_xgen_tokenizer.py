@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import random
 import shutil
-from functools import cache
 from pathlib import Path
 
 import pytest
@@ -13,8 +12,9 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from paper_tokenizers import END, SPECIAL, gpt2_folder, xgen_decode, xgen_encode, xgen_encoding
+from paper_tokenizers import xgen_tokenizer as tokenizer
 from support import byte_tokenizer, folders, one_line, save_tiny_model
-from transformers import AutoTokenizer, PreTrainedTokenizerFast
+from transformers import AutoTokenizer
 
 from lazybench.config import CONF, ModelConfig
 from lazybench.errors import LazyBenchError
@@ -23,11 +23,6 @@ from lazybench.model.loading import load_tokenizer, named_tokenizer, tokenizer_f
 
 VECTORS = Path(__file__).parents[2].parent / "shared" / "xgen" / "vectors.jsonl"
 BUILD = "lazybench.model.xgen_tokenizer.build"
-
-
-@cache
-def tokenizer() -> PreTrainedTokenizerFast:
-    return xgen_tokenizer.build(str(gpt2_folder()))
 
 
 def assert_same(text: str) -> None:
