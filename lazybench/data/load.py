@@ -26,8 +26,7 @@ class Choice:
     Attributes:
         datasets: names of the datasets to run.
         has: the datasets that `all` stands for on this data, whatever the task.
-        left_out: one line naming the datasets that `all` skips because their files are missing, or None. LongBench's
-            are named only if the data has at least one of them.
+        left_out: one line about the datasets that `all` skips because their files are missing, or None.
     """
 
     datasets: list[str]
@@ -86,12 +85,8 @@ def load_records(
         LazyBenchError: no such data, or data that is not in LongBench's format.
     """
     if config.source == "sample":
-        count = None
-        if tokenizer is not None:
-
-            def count(text: str) -> int:
-                return len(tokenizer(text, add_special_tokens=False, verbose=False).input_ids)
-
+        of = {"add_special_tokens": False, "verbose": False}
+        count = None if tokenizer is None else lambda text: len(tokenizer(text, **of).input_ids)
         records = sample.load(dataset, limit=config.limit, seed=config.seed, tokens=config.tokens, count_tokens=count)
     elif config.source == "longbench":
         records = longbench.load(dataset, config.root, config.limit)

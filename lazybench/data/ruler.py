@@ -60,7 +60,7 @@ def read(
 
     Args:
         dataset: one of `DATASETS`.
-        root: None; generated records lie nowhere.
+        root: unused; generated records lie nowhere.
         tokens: RULER's `max_seq_length`: most tokens of a prompt, with all that goes around it, and its answer
             together. A record stays below by 5 %, 64 tokens or a line of its text at most, whichever is most.
         seed: another seed gives other records.
@@ -70,13 +70,11 @@ def read(
         prompt_tokens: the tokens of the whole prompt that a context and an input make; None estimates them.
 
     Raises:
-        LazyBenchError: unknown dataset, a `root`, `tokens` too few for what a record must hold or too many for the
-            words there are, or the package `wonderwords` is not installed.
+        LazyBenchError: unknown dataset, or `tokens` too few for what a record must hold or too many for the words
+            there are.
     """
     if dataset not in DATASETS:
         raise LazyBenchError(f"unknown dataset {dataset!r}: {suggest(dataset, DATASETS)}")
-    if root is not None:
-        raise LazyBenchError(f"data.root={root}: the records of RULER-6 are generated: leave data.root out")
     facts = load_facts(datasets)[dataset]
 
     def estimated(context: str, query: str) -> int:
@@ -242,10 +240,8 @@ def _coded_words(rng: Random, asked: _Asked) -> Compose:
 @cache
 def _listed(kind: str) -> list[str]:
     """The `noun`s, `adjective`s or `verb`s of the package `wonderwords`, which RULER takes its words from, sorted."""
-    try:
-        from wonderwords import RandomWord
-    except ModuleNotFoundError as error:
-        raise LazyBenchError("RULER-6 takes its words from the package wonderwords: pip install wonderwords") from error
+    from wonderwords import RandomWord
+
     return sorted(set(RandomWord().filter(include_categories=[kind])))
 
 

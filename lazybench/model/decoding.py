@@ -181,9 +181,11 @@ class Decoder:
             )
 
     def _checked(self, positions: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
-        formed = positions.dtype == torch.int64 and positions.shape == ids.shape
-        if not formed or int(positions[0, 0]) < 0 or not bool((positions.diff() > 0).all()):
-            raise LazyBenchError(f"decode takes positions that rise from 0 or more, int64 {tuple(ids.shape)}")
+        if positions.dtype != torch.int64 or positions.shape != ids.shape:
+            given = f"a tensor of {positions.dtype} and shape {tuple(positions.shape)}"
+            raise LazyBenchError(f"decode was given {given} as positions: it takes one a token, int64 {(*ids.shape,)}")
+        if int(positions[0, 0]) < 0 or not bool((positions.diff() > 0).all()):
+            raise LazyBenchError("decode was given positions that do not rise from 0 or more")
         check_takes_positions(self.model)
         self._check_room(int(positions[0, -1]) + 1)
         return positions

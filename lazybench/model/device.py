@@ -23,6 +23,9 @@ def device_of(config: ModelConfig) -> torch.device:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         device = torch.device(config.device)
+    except RuntimeError:
+        raise LazyBenchError(f"model.device={config.device} is no device: use auto, cpu, cuda or cuda:1") from None
+    try:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError, ImportError) as error:
         raise LazyBenchError(

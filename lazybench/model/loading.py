@@ -93,7 +93,7 @@ def locate(config: ModelConfig) -> Weights:
         return Weights(str(local))
     if path.startswith(("/", ".", "~")) or path.endswith(".gguf") or path.count("/") != 1:
         raise LazyBenchError(
-            f"model.path={config.path}: no such file or folder of a model, and no hub id such as "
+            f"model.path={config.path}: no such folder, no such file, and no hub id such as "
             "meta-llama/Llama-2-7b-chat-hf"
         )
     return Weights(path)
@@ -104,9 +104,8 @@ def cached(config: ModelConfig) -> bool:
     weights = locate(config)
     if config.shape or weights.is_local:
         return True
-    names = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
-    found = (try_to_load_from_cache(weights.place, name, revision=config.revision) for name in names)
-    return any(isinstance(path, str) for path in found)
+    names = (f"{name}{index}" for name in ("model.safetensors", "pytorch_model.bin") for index in ("", ".index.json"))
+    return any(isinstance(try_to_load_from_cache(weights.place, name, revision=config.revision), str) for name in names)
 
 
 def load_tokenizer(config: ModelConfig) -> PreTrainedTokenizerBase:
@@ -115,7 +114,13 @@ def load_tokenizer(config: ModelConfig) -> PreTrainedTokenizerBase:
     Raises:
         LazyBenchError: it cannot be had, or it lacks the chat template that the config asks for.
     """
-    tokenizer = named_tokenizer(config.tokenizer) if names_tokenizer(config) else _load(AutoTokenizer, config)
+    if names_tokenizer(config):
+        example = "a function such as lazybench.model.xgen_tokenizer.build"
+        tokenizer = instance.make("model.tokenizer", config.tokenizer, example)
+        if not isinstance(tokenizer, PreTrainedTokenizerBase):
+            raise LazyBenchError(f"model.tokenizer._target_={config.tokenizer['_target_']} makes no tokenizer")
+    else:
+        tokenizer = _load(AutoTokenizer, config)
     if config.chat == "template" and not tokenizer.chat_template:
         raise LazyBenchError(
             f"model.chat=template, but the tokenizer of {config.path} has no chat template: set model.chat to a "
@@ -129,18 +134,6 @@ def names_tokenizer(config: ModelConfig) -> bool:
     weights = locate(config)
     with_one = weights.gguf_file is not None or (Path(weights.place) / "tokenizer.json").is_file()
     return bool(config.tokenizer) and not with_one
-
-
-def named_tokenizer(settings: dict[str, Any]) -> PreTrainedTokenizerBase:
-    """The tokenizer that a config's `model.tokenizer` describes.
-
-    Raises:
-        LazyBenchError: `_target_` does not name what makes a tokenizer, or it refuses its arguments.
-    """
-    tokenizer = instance.make("model.tokenizer", settings, "a function such as lazybench.model.xgen_tokenizer.build")
-    if not isinstance(tokenizer, PreTrainedTokenizerBase):
-        raise LazyBenchError(f"model.tokenizer._target_={settings['_target_']} makes no tokenizer of transformers")
-    return tokenizer
 
 
 def tokenizer_fingerprint(tokenizer: PreTrainedTokenizerBase) -> str:

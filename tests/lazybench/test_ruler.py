@@ -209,7 +209,6 @@ def test_records_are_the_same_anywhere():
     [
         ("vt", {"tokens": 512}, r"record 0 of vt needs data\.tokens=\d+ or more with this model, not 512"),
         ("cwe", {"tokens": 10**6}, r"data\.tokens=1000000: cwe has too few words"),
-        ("fwe", {"root": "somewhere"}, r"data\.root=somewhere: the records of RULER-6 are generated"),
         ("lcc", {}, r"unknown dataset 'lcc'"),
         ("vt", {"depths": [0, 100.5]}, r"^data\.depths=\[0, 100\.5\]: each is from 0 to 100, in percent$"),
     ],

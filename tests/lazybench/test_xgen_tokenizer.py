@@ -19,10 +19,14 @@ from transformers import AutoTokenizer
 from lazybench.config import CONF, ModelConfig
 from lazybench.errors import LazyBenchError
 from lazybench.model import xgen_tokenizer
-from lazybench.model.loading import load_tokenizer, named_tokenizer, tokenizer_fingerprint
+from lazybench.model.loading import load_tokenizer, tokenizer_fingerprint
 
 VECTORS = Path(__file__).parents[2].parent / "shared" / "xgen" / "vectors.jsonl"
 BUILD = "lazybench.model.xgen_tokenizer.build"
+
+
+def named(tokenizer: dict) -> ModelConfig:
+    return ModelConfig(name="x", path="some/model", limit=100, tokenizer=tokenizer)
 
 
 def assert_same(text: str) -> None:
@@ -129,7 +133,7 @@ def test_another_vocabulary_is_refused(tmp_path, content):
     if content is not None:
         (tmp_path / "vocab.json").write_bytes(content)
     with pytest.raises(LazyBenchError) as error:
-        named_tokenizer({"_target_": BUILD, "vocabulary": str(tmp_path)})
+        load_tokenizer(named({"_target_": BUILD, "vocabulary": str(tmp_path)}))
     assert str(error.value).startswith(f"model.tokenizer.vocabulary={tmp_path}: ")
     assert "\n" not in str(error.value)
 
@@ -146,7 +150,7 @@ def test_another_vocabulary_is_refused(tmp_path, content):
 )
 def test_settings_that_make_no_tokenizer(chosen, says):
     with pytest.raises(LazyBenchError) as error:
-        named_tokenizer(chosen)
+        load_tokenizer(named(chosen))
     assert says in str(error.value)
 
 
