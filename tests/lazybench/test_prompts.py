@@ -72,13 +72,6 @@ def test_exactly_one_bos_whoever_puts_it_there():
         assert ids.count(tokenizer.bos_token_id) == 1
 
 
-def test_braces_in_a_record_are_text(tokenizer):
-    record = Record("r", "lcc", "", "def f(): return {x} {input}", ("a",), None, 3)
-    prompt = PromptBuilder(tokenizer, config(), FACTS["lcc"]).build(record)
-    text = tokenizer.decode(prompt.ids[0], skip_special_tokens=True)
-    assert text == "Please complete the code given below. \ndef f(): return {x} {input}Next line of code:\n"
-
-
 @pytest.mark.parametrize("limit", [300, 9999])
 def test_a_prompt_knows_its_own_text_and_where_it_was_cut(tokenizer, limit):
     record = Record("r", "hotpotqa", "Who?", "It was Ada. " * 50, ("Ada",), None, 3)
@@ -191,12 +184,6 @@ def test_exactly_the_context_wherever_the_cut_falls(kind, template, context, que
     # What is left of a character that was cut in two is the context's, or nobody's.
     assert {prompt.text[place] for place in inside} <= {*context, "\ufffd"}
     assert not {sign for place, sign in enumerate(prompt.text) if place not in inside} & {*context}
-
-
-@pytest.mark.parametrize("limit", [8, 2000])
-def test_a_prompt_without_context_has_nothing_to_shorten(limit):
-    assert shortenable(build(byte_tokenizer(), "Only {input}", about("a context", "who?" * 9), limit)) == []
-    assert shortenable(build(byte_tokenizer(), "Only {context}", about(""), limit)) == []
 
 
 TILL = "app/till.py\nclass Till:\n    pass.\n"

@@ -1,27 +1,22 @@
-"""RULER-6: the original's wording, what is hidden and counted, its length, its score, and its heat map."""
+"""RULER-6: the original's wording, what is hidden and counted, its length, and its score."""
 
 import re
 from collections import Counter
 from itertools import islice, pairwise
 
-import numpy as np
 import pytest
 import yaml
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from report_runs import row, write_run
 from ruler_texts import DATASETS, KINDS, NEEDLE, NEW_TOKENS, NOISE, parts, tokens, whole
 from support import folders, one_line, rows
 
 from lazybench import metrics
-from lazybench.analysis.blocks import blocks
-from lazybench.analysis.reading import find
 from lazybench.config import CONF, DataConfig, ModelConfig
 from lazybench.data import fingerprint, load_facts, load_records, ruler
 from lazybench.data.ruler import depth_of
 from lazybench.errors import LazyBenchError
 from lazybench.model.prompts import PromptBuilder
-from lazybench.report.figures import depth_by_length
 
 SETTINGS = yaml.safe_load((CONF / "data/ruler.yaml").read_text("utf-8"))
 FACTS = load_facts(SETTINGS["datasets"])
@@ -249,31 +244,3 @@ def test_lengths_are_run_and_reported_under_their_own_name(run, lazybench, tmp_p
     assert (tmp_path / "report/depth_by_length_tiny_ruler6_generated.png").stat().st_size > 10_000
     code, _, err = run("data=ruler", "method=baseline", "task=all", "data.tokens=700")
     assert "record 0 of niah_single_1 needs data.tokens=942 or more with this model, not 700" in one_line(code, err)
-
-
-def test_lengths_of_a_method_stand_in_one_panel_of_the_heat_map(tmp_path):
-    def made(method, tokens, scores, **changes):
-        """One run of given scores, by dataset and depth; None stands for a record that failed."""
-        lines = [
-            row(dataset, 0, _id=f"{place}@{depth:g}%", score=score) | ({"error": "oom"} if score is None else {})
-            for dataset, by_depth in scores.items()
-            for place, (depth, score) in enumerate(by_depth)
-        ]
-        data = {key: SETTINGS[key] for key in ("name", "label", "source", "datasets")} | {"root": None}
-        data |= {"has": list(SETTINGS["datasets"]), "tokens": tokens}
-        task = next(iter(scores)) if len(scores) == 1 else "ruler6"
-        write_run(tmp_path, method, lines, task=task, digest=f"t{tokens}", data=data, **changes)
-
-    made("baseline", 1024, {"niah_single_1": [(0, 1.0), (50, 0.5)]})
-    made("baseline", 512, {"niah_single_1": [(0, 1.0), (0, 0.0), (50, 0.0)], "vt": [(50, 0.0), (100, 1.0)]})
-    made("lazyllm", 1024, {"niah_single_1": [(0, 0.25), (50, None)]}, model={"limit": 900})
-    (block,) = blocks(find([str(tmp_path)])[0])
-    shown = [axes for axes in depth_by_length.draw(block).axes if axes.images and axes.get_visible()]
-    cells = {axes.get_title(): np.asarray(axes.images[0].get_array()) for axes in shown}
-    assert [tick.get_text() for tick in shown[0].get_yticklabels()] == ["0", "50", "100"]
-    assert [tick.get_text() for tick in shown[0].get_xticklabels()] == ["512", "1024"]
-    assert list(cells) == ["baseline", "LazyLLM 10:0.7,20:0.5"]
-    none = np.nan
-    assert cells["baseline"] == pytest.approx(np.array([[50, 100], [0, 50], [100, none]]), nan_ok=True)
-    wanted = np.array([[none, 25], [none, none], [none, none]])
-    assert cells["LazyLLM 10:0.7,20:0.5"] == pytest.approx(wanted, nan_ok=True)
