@@ -5,7 +5,7 @@ from __future__ import annotations
 import zipfile
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 from lazybench.data.hub import unreachable
@@ -74,22 +74,17 @@ def _opened(place: Path) -> Iterator[tuple[Path, dict[str, File]]]:
 
 
 def _from_hub() -> Path:
-    """The archive from the local cache, else from the hub.
+    """The archive, from the local cache where the hub cannot be asked.
 
     The hub's `LongBench` is a loading script, which `datasets` 4 and later refuse: only its archive is used.
     """
     from huggingface_hub import hf_hub_download
-    from huggingface_hub.errors import LocalEntryNotFoundError
 
+    offline = unreachable()
     try:
-        # The cache comes first: asking the hub about a cached file takes long where there is no network.
-        with suppress(LocalEntryNotFoundError):
-            return Path(hf_hub_download(_HUB, _ARCHIVE, repo_type="dataset", local_files_only=True))
-        if offline := unreachable():
-            raise OSError(offline)
-        return Path(hf_hub_download(_HUB, _ARCHIVE, repo_type="dataset"))
+        return Path(hf_hub_download(_HUB, _ARCHIVE, repo_type="dataset", local_files_only=offline is not None))
     except Exception as error:  # by the hub library's version: OSError, ValueError or its HTTP client's own
         raise LazyBenchError(
-            f"{_ARCHIVE} of {_HUB} is neither in the local cache nor to be had from the hub: "
-            f"download it and name it with data.root=<path to {_ARCHIVE}> ({first_line(error)})"
+            f"{_ARCHIVE} of {_HUB} is neither in the local cache nor to be had from the hub: download it and name it "
+            f"with data.root=<path to {_ARCHIVE}> ({offline or first_line(error)})"
         ) from error

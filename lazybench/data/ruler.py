@@ -16,9 +16,9 @@ from string import ascii_lowercase, ascii_uppercase
 from typing import Any
 from uuid import UUID
 
-from lazybench.data.draft import Compose, Draft, Stream, branch, estimate_tokens, fit
 from lazybench.data.facts import DatasetFacts, load_facts
 from lazybench.data.record import Record
+from lazybench.data.sample import Compose, Draft, Stream, branch, estimate_tokens, fit
 from lazybench.errors import LazyBenchError, suggest
 
 Draw = Callable[[Random], str]

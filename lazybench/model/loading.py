@@ -162,7 +162,7 @@ def load_model(config: ModelConfig) -> PreTrainedModel:
             return _whole_model(config, kind).to(device).eval()
         vocabulary = len(load_tokenizer(config))
         torch.manual_seed(0)
-        return _from_structure(config, device, vocabulary, **kind)
+        return load_skeleton(config, str(device), vocabulary, **kind)
     except Exception as error:
         if not ran_out(error):
             raise
@@ -170,17 +170,6 @@ def load_model(config: ModelConfig) -> PreTrainedModel:
             f"model.path={config.path} does not fit into the memory of {device} as {dtype_of(config)}: set a narrower "
             "model.dtype, or take a smaller model or another model.device"
         ) from None
-
-
-def load_skeleton(config: ModelConfig) -> PreTrainedModel:
-    """The model's structure on the meta device, without weights: what can be checked of a model in a second.
-
-    It is that of the checkpoint's config.json, or of `config.outline` where that is out of reach.
-
-    Raises:
-        LazyBenchError: its config cannot be had, or is no model's.
-    """
-    return _from_structure(config, torch.device("meta"))
 
 
 def _whole_model(config: ModelConfig, kind: dict[str, Any]) -> PreTrainedModel:
@@ -201,8 +190,15 @@ def _whole_model(config: ModelConfig, kind: dict[str, Any]) -> PreTrainedModel:
     return model
 
 
-def _from_structure(config: ModelConfig, device: torch.device, vocabulary: int = 0, **kind: Any) -> PreTrainedModel:
-    """A model without a checkpoint's weights; its vocabulary has `vocabulary` tokens at least."""
+def load_skeleton(config: ModelConfig, device: str = "meta", vocabulary: int = 0, **kind: Any) -> PreTrainedModel:
+    """A model without a checkpoint's weights, by default without any: what can be checked of a model in a second.
+
+    Its structure is that of `config.shape`, else of the checkpoint's config.json, or of `config.outline` where that is
+    out of reach. Its vocabulary has `vocabulary` tokens at least.
+
+    Raises:
+        LazyBenchError: its config cannot be had, or is no model's.
+    """
     try:
         try:
             structure = AutoConfig.for_model(**config.shape) if config.shape else _load(AutoConfig, config)
@@ -212,7 +208,7 @@ def _from_structure(config: ModelConfig, device: torch.device, vocabulary: int =
             structure = AutoConfig.for_model(**config.outline)
         if vocabulary:
             structure.vocab_size = max(structure.vocab_size, vocabulary)
-        with device:
+        with torch.device(device):
             model = AutoModelForCausalLM.from_config(structure, trust_remote_code=config.trust_remote_code, **kind)
     except Exception as error:  # a model's own code may raise anything
         if ran_out(error) or isinstance(error, LazyBenchError):
