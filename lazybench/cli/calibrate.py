@@ -89,7 +89,7 @@ def _calibrate(setup: Setup, study: Study, folder: Folder, where: Mapping[str, A
         study.search(half)
     task = "" if setup.config.task == "all" else task_title(setup.config.task)
     said = [data_title(data_label(setup.config.data)), task, prompts(study.prompt_tokens)]
-    of = about(setup.config.model.name, *([where[key]] for key in ("weights_format", "dtype", "device")), said)
+    of = about(setup.config.model.name, [where], said)
     tried = study.tried()
     table = frontier.write(folder, study.held_out(), tried)
     draw(table, tried, of, folder.found / "frontier")

@@ -31,11 +31,9 @@ def draw(block: Block) -> Figure | None:
     known = records[records["baseline"]].groupby("dataset")["score"].mean()
     if (known >= _KNOWS).any():
         records = records[~records["dataset"].isin(known.index[known < _KNOWS])]
-    order = records.groupby(["method", "line"], sort=False)["prompt_computed"].mean().reset_index()
-    methods = {name: place for place, name in enumerate(order["method"].unique())}
-    order = order.assign(place=order["method"].map(methods)).sort_values(
-        ["place", "prompt_computed"], ascending=[True, False]
-    )
+    records["method"] = pd.Categorical(records["method"], records["method"].unique())  # in the rows' order
+    order = records.groupby(["method", "line"], observed=True)["prompt_computed"].mean().reset_index()
+    order = order.sort_values(["method", "prompt_computed"], ascending=[True, False])
     lengths, depths = (sorted(records[key].unique()) for key in ("tokens", "depth"))
     names = [wrapped(name, 25) for name in order["line"]]
     figure = canvas(0.4 + 0.12 * sum(name.count("\n") + 1.3 for name in names))

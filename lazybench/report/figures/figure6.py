@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Mapping
 
+import pandas as pd
 from matplotlib.figure import Figure
 
 from lazybench.analysis.averages import SCORE
@@ -13,7 +13,7 @@ from lazybench.analysis.cells import cell, part_of
 from lazybench.analysis.intervals import Estimate
 from lazybench.analysis.labels import method_title, stages, task_title
 from lazybench.data.facts import CHINESE
-from lazybench.report.figures.style import REFERENCE, around, canvas, finish, line, of_rows, wrapped
+from lazybench.report.figures.style import REFERENCE, around, canvas, columns, finish, line, of_rows, wrapped
 
 CAPTION = (
     "Figure 6. Score against the layer that prunes, a line a keep; from schedules of a single stage. Bars: 95% "
@@ -31,30 +31,24 @@ def draw(block: Block) -> Figure | None:
     tasks = block.tasks()
     shared = [task for task in tasks if all(_score(row, {task: tasks[task]}) for row in single)]
     members = {task: tasks[task] for task in shared if task != CHINESE} or {task: tasks[task] for task in shared}
-    lines: dict[tuple[float, str], list[tuple[float, Estimate]]] = defaultdict(list)
-    for row in single if members else ():
-        ((layer, keep),) = stages(row.runs[0])
-        lines[-keep, row.conditions].append((float(layer.removesuffix("%")), _score(row, members)))
-    if not any(len(points) > 1 for points in lines.values()):
+    rows = single if members else []
+    points = pd.DataFrame([columns("score", _score(row, members)) for row in rows])
+    points["layer"] = [float(stages(row.runs[0])[0][0].removesuffix("%")) for row in rows]
+    points["keep"] = [-stages(row.runs[0])[0][1] for row in rows]
+    points["under"] = [row.conditions for row in rows]
+    lines = [(name, of.sort_values("layer")) for name, of in points.groupby(["keep", "under"])]
+    if not any(len(of) > 1 for _, of in lines):
         return None
     figure = canvas(2.1)
     axes = figure.add_subplot()
     baselines = [row for row in block.rows if row.method == "baseline" and _score(row, members)]
     for row in baselines:
         axes.axhline(_score(row, members).value, label=row.label, **REFERENCE)
-    every = sorted({layer for points in lines.values() for layer, _ in points})
-    beside = (every[-1] - every[0]) / 100
-    for place, ((keep, under), points) in enumerate(sorted(lines.items())):
-        layers, scores = zip(*sorted(points, key=lambda point: point[0]), strict=True)
-        values = [of.value for of in scores]
-        axes.errorbar(
-            [layer + beside * (place - (len(lines) - 1) / 2) for layer in layers],
-            values,
-            yerr=around(values, [of.low for of in scores], [of.high for of in scores]),
-            elinewidth=0.6,
-            label=f"keep {-keep:g}" + (f" [{under}]" if under else ""),
-            **line(place),
-        )
+    every = points["layer"].unique()
+    for place, ((keep, under), of) in enumerate(lines):
+        at = of["layer"] + (max(every) - min(every)) / 100 * (place - (len(lines) - 1) / 2)
+        name = f"keep {-keep:g}" + (f" [{under}]" if under else "")
+        axes.errorbar(at, of["score"], yerr=around(of, "score"), elinewidth=0.6, label=name, **line(place))
     of = f"mean of {len(members)} tasks" if len(members) > 1 else task_title(*members)
     axes.set(xlabel="depth that prunes (% of the layers)" if by_depth else "layer that prunes", xticks=every)
     axes.set_ylabel("score (0 to 100)")

@@ -8,7 +8,7 @@ import pandas as pd
 from matplotlib.ticker import LogLocator
 
 from lazybench.calibration.frontier import CALIBRATED, DEPTH, KEEPS, STATIC
-from lazybench.report.figures.style import around, canvas, finish, line, save, span, styled
+from lazybench.report.figures.style import PALE, around, canvas, finish, line, save, span, styled
 
 _ORDER = (CALIBRATED, KEEPS, DEPTH, STATIC)  # others follow in the table's order
 _BESIDE = 0.012  # of the axis: by how much lines stand apart, so that no interval hides another
@@ -21,10 +21,7 @@ def write(frontier: pd.DataFrame, tried: pd.DataFrame, about: str, stem: Path) -
         frontier: what `calibration.frontier.table` gives; each kind in it is a line.
         tried: what `Study.tried` gives.
         about: model, data, prompts and device, as `style.about` gives them.
-        stem: the files without their suffix.
-
-    Returns:
-        the two files.
+        stem: the files, which are returned, without their suffix.
     """
     together = frontier[frontier["half"] == "cross"]
     shown = frontier if together.empty else together
@@ -32,14 +29,14 @@ def write(frontier: pd.DataFrame, tried: pd.DataFrame, about: str, stem: Path) -
     with styled():
         figure = canvas(2.0)
         axes = figure.subplots()
-        look = {"markersize": 3, "color": "#aaaaaa", "label": "tried, on the records searched on"}
+        look = {"markersize": 3, "color": PALE, "label": "tried, on the records searched on"}
         axes.plot(tried["speedup"], tried["kl"], ".", **look)
         kinds = sorted(shown["kind"].unique(), key=lambda kind: _ORDER.index(kind) if kind in _ORDER else len(_ORDER))
         reach = shown["speedup"].max() - shown["speedup"].min() or 1.0
         for place, kind in enumerate(kinds):
             rows = shown[shown["kind"] == kind].sort_values("speedup")
             at = rows["speedup"] + _BESIDE * reach * (place - (len(kinds) - 1) / 2)
-            bars = around(rows["kl"], rows["kl_low"], rows["kl_high"])
+            bars = around(rows, "kl")
             axes.errorbar(at, rows["kl"], yerr=bars, elinewidth=0.6, label=kind, **line(place))
         axes.set(xlabel="ideal speedup of whole answers (×)", ylabel="KL of the next token (nats)", yscale="log")
         axes.yaxis.set_minor_locator(LogLocator(subs=(2, 5)))

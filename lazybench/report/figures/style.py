@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from itertools import count
 from pathlib import Path
@@ -22,22 +22,15 @@ from matplotlib.figure import Figure
 
 from lazybench.analysis.averages import ran
 from lazybench.analysis.blocks import Block, Row
+from lazybench.analysis.intervals import Estimate
 from lazybench.analysis.labels import data_title, model_title
 
 COLUMN = 3.3  # inches
 # Okabe and Ito's palette without its yellow, which is too pale for lines on white.
-BLUE, VERMILLION, GREEN, ORANGE, SKY, PURPLE, BLACK = (
-    "#0072B2",
-    "#D55E00",
-    "#009E73",
-    "#E69F00",
-    "#56B4E9",
-    "#CC79A7",
-    "#000000",
-)
-GREY = "#666666"
+_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#E69F00", "#CC79A7", "#56B4E9", "#000000")
+BLUE, VERMILLION, _, ORANGE, *_, BLACK = _COLOURS
+GREY, PALE = "#666666", "#aaaaaa"
 REFERENCE = {"color": BLACK, "linestyle": ":", "linewidth": 1}
-_COLOURS = (BLUE, VERMILLION, GREEN, ORANGE, PURPLE, SKY, BLACK)
 _MARKERS = "osD^vPX<p>h"  # their number and that of colours have no common factor: 77 pairs
 _DASHES = ("-", "--", "-.", ":")
 _PLACES = ("lazyllm", "random_drop", "static_pruning", "prompt_compression", "lazyllm+", "gemfilter", "fastkv")
@@ -70,13 +63,7 @@ def panels(count: int, height: float, xlabel: str, ylabel: str, **shared: Any) -
 
 
 def finish(figure: Figure, about: str, entries: Mapping[str, Any] | None = None) -> None:
-    """Put one legend below all panels, and what the figure rests on above them.
-
-    Args:
-        figure: with all that its axes hold.
-        about: what it rests on, as `about` and `of_rows` give it.
-        entries: what the legend shows, by its text; None takes each label of the axes once.
-    """
+    """Put what the figure rests on above its panels, and below one legend: `entries`, by default of each label once."""
     if entries is None:
         labels = [axes.get_legend_handles_labels() for axes in figure.axes]
         entries = {text: handle for handles, texts in labels for handle, text in zip(handles, texts, strict=True)}
@@ -91,11 +78,7 @@ def finish(figure: Figure, about: str, entries: Mapping[str, Any] | None = None)
 
 
 def save(figure: Figure, stem: Path, heading: bool = True) -> list[Path]:
-    """Write PNG and PDF; the same figure gives the same bytes. The PDF, for a paper, never has the heading.
-
-    Returns:
-        the two files.
-    """
+    """Write PNG and PDF, the same bytes for the same figure; returns both. The PDF, for a paper, has no heading."""
     png, pdf = (stem.with_name(f"{stem.name}.{suffix}") for suffix in ("png", "pdf"))
     if not heading:
         figure.suptitle("")
@@ -122,8 +105,7 @@ def line(place: int) -> dict[str, Any]:
 def method_lines(methods: Mapping[str, tuple[str, str | None]]) -> dict[str, dict[str, Any]]:
     """The line of each method: always the same for the built-in ones; others take what is left, in their order.
 
-    Args:
-        methods: by what the line is called: the method's name, and the colour that it wants, if that is one.
+    `methods` has, by what the line is called, the method's name and the colour that it wants, if that is one.
     """
     # Of two lines of one method, such as its calibrated schedules, the first is the method's own.
     own = {name: title for title, (name, _) in reversed(methods.items()) if name in _PLACES}
@@ -135,24 +117,25 @@ def method_lines(methods: Mapping[str, tuple[str, str | None]]) -> dict[str, dic
     return looks
 
 
-def around(value: Sequence[float], low: Sequence[float | None], high: Sequence[float | None]) -> np.ndarray:
-    """How far intervals go below and above, as `errorbar` takes it; nothing is drawn where there is none."""
-    value, low, high = (np.asarray(of, dtype=float) for of in (value, low, high))
+def columns(name: str, of: Estimate | None) -> dict[str, float | None]:
+    """An estimate as the columns that `around` takes."""
+    return {name + end: getattr(of, key, None) for end, key in (("", "value"), ("_low", "low"), ("_high", "high"))}
+
+
+def around(frame: pd.DataFrame, name: str) -> np.ndarray:
+    """How far a column's intervals, `_low` to `_high`, go below and above, as `errorbar` takes it, if there are any."""
+    value, low, high = (frame[name + end].astype(float) for end in ("", "_low", "_high"))
     return np.array([value - low, high - value])
 
 
-def about(
-    model: str, weights: Collection[str], dtypes: Collection[str], devices: Collection[str], others: Iterable[str] = ()
-) -> str:
-    """What a figure rests on, in one line, without what is not known.
+def about(model: str, ran_on: Sequence[Mapping[str, Any]], others: Iterable[str] = ()) -> str:
+    """What a figure rests on, in one line, without what is not known: model, weights, precision, `others`, device.
 
-    Args:
-        model: the model's name.
-        weights: how its files hold the weights, as `model.loading.weights_format` gives it.
-        dtypes: what it computes in.
-        devices: what it ran on.
-        others: data, records and prompt lengths.
+    `ran_on` is what `model.environment.describe` gave for each run; `others` are data, records and prompt lengths.
     """
+    weights, dtypes, devices = (
+        {str(of[key]) for of in ran_on if of.get(key)} for key in ("weights_format", "dtype", "device")
+    )
     held = _either(text.removeprefix("GGUF ").removesuffix(", dequantised") for text in weights)
     computed = _either(dtypes)
     within = ", in ".join(dict.fromkeys(filter(None, [held and held + " weights" * (held != computed), computed])))
@@ -161,23 +144,13 @@ def about(
 
 
 def of_rows(block: Block, rows: Sequence[Row], records: Sequence[int] = ()) -> str:
-    """The line of a figure that shows these rows of a block.
-
-    Args:
-        block: the runs of one model and data.
-        rows: what the figure shows of it.
-        records: how many records of each row it shows; empty for all that the method could run.
-    """
-    runs = [run for row in rows for run in row.runs]
-    weights, dtypes, devices = (
-        {str(run.environment[key]) for run in runs if run.environment.get(key)}
-        for key in ("weights_format", "dtype", "device")
-    )
+    """What a figure of these rows rests on; `records` is how many it shows of each, all that did not fail if empty."""
     data = "generated records, not LongBench" if block.generated else data_title(block.called)
     alike = ["dataset", "_id", "prompt_tokens"]  # a generated record has one name at all lengths
     of = [pd.concat([ran(run.records) for run in row.runs]).drop_duplicates(alike) for row in rows]
     tokens = pd.concat(of).drop_duplicates(alike)["prompt_tokens"]
-    return about(block.model, weights, dtypes, devices, [data, f"n={span(records or map(len, of))}", prompts(tokens)])
+    said = [data, f"n={span(records or map(len, of))}", prompts(tokens)]
+    return about(block.model, [run.environment for row in rows for run in row.runs], said)
 
 
 def prompts(tokens: Iterable[float]) -> str:
