@@ -35,7 +35,7 @@ def draw(block: Block) -> Figure | None:
     titles = [wrapped(row.label, 24) for row, _ in traced]
     height = 1.2 + 0.13 * max(title.count("\n") for title in titles)
     shared = {"sharex": True, "sharey": True}
-    figure, grid = panels(len(traced), height, "generation step", "prompt tokens used so far (%)", **shared)
+    figure, grid = panels(len(traced), height, "generation step", "prompt tokens used (%)", **shared)
     for axes, title, (_, runs) in zip(grid, titles, traced, strict=True):
         first, last = _panel(axes, runs, looks)
         axes.set_title(f"{title}\nn={first} to {last}")
