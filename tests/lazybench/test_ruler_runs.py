@@ -4,12 +4,7 @@ import pytest
 import yaml
 from support import folders, one_line, rows
 
-from lazybench.config import CONF
-
 CALLED = "RULER-6, generated"
-SETTINGS = yaml.safe_load((CONF / "data/ruler.yaml").read_text("utf-8"))
-DATA = {key: SETTINGS[key] for key in ("name", "label", "source", "datasets")}
-DATA |= {"root": None, "has": list(SETTINGS["datasets"])}
 
 
 def test_lengths_are_run_and_reported_under_their_own_name(run, lazybench, tmp_path):
