@@ -97,5 +97,5 @@ def palette(levels: int) -> list[tuple[str, str, str, str]]:
 
     shares = [level / (levels - 1) for level in range(levels)]
     both = [(share, 0.8 - 0.75 * share) for share in shares]
-    inked = [[(to_hex(colormaps["YlGnBu"](at)), "#000" if at < 0.7 else "#fff") for at in of] for of in both]
+    inked = [[(to_hex(colormaps["YlGnBu"](at)), "#000" if at < 0.68 else "#fff") for at in of] for of in both]
     return [(*light, *dark) for light, dark in inked]

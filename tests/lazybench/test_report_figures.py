@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from itertools import combinations
+from itertools import combinations, product
 from unittest import mock
 
 import numpy as np
@@ -95,17 +95,14 @@ def crowd(root):
 
 
 def several_conditions(root):
-    """The same method under two conditions, which stand in every name."""
+    """The same methods under two conditions, which stand in every name."""
     for device in ("NVIDIA A100-SXM4-40GB", "NVIDIA H100 80GB HBM3"):
         rows = rows_of(ALL, 2, 1.5)
-        of = {"task": "all", "environment": {"device": device}}
-        write_run(root, "baseline", rows, traces=attention_traces(rows[:3]), digest=f"{device[7]}0", **of)
-        for place in (0, 1):
-            single = {"schedule": f"{10 + place}:0.7"}
-            write_run(root, "lazyllm", rows, method=single, digest=f"f{device[7]}{place}", **of)
-            traces = stage_traces(rows[:3], [5, 10, 20], [0.8, 0.6, 0.4])
-            stages = {"schedule": f"5:0.{8 - place},10:0.7,20:0.5"}
-            write_run(root, "lazyllm", rows, method=stages, traces=traces, digest=f"g{device[7]}{place}", **of)
+        for place, schedule in enumerate(("5:0.8,10:0.7,20:0.5", "5:0.7,10:0.7,20:0.5", "10:0.7", "11:0.7")):
+            of = {"task": "all", "environment": {"device": device}, "digest": f"{device[7]}{place}"}
+            traces = stage_traces(rows[:3], [5, 10, 20], [0.8, 0.6, 0.4]) if place < 2 else ()
+            write_run(root, "lazyllm", rows, method={"schedule": schedule}, traces=traces, **of)
+        write_run(root, "baseline", rows, traces=attention_traces(rows[:3]), **of)
 
 
 @pytest.mark.parametrize("runs", [crowd, several_conditions])
@@ -117,13 +114,10 @@ def test_figures_fit_a_column_and_no_texts_overlap(runs, tmp_path):
 
 def test_each_figure_says_what_it_rests_on_and_as_pdf_for_a_paper_does_not(tmp_path):
     write_everything(tmp_path / "runs", records=2)
-    for environment in tmp_path.rglob("environment.json"):
-        of = json.loads(environment.read_text("utf-8")) | {"weights_format": "GGUF Q4_1, 4-bit, dequantised"}
-        environment.write_text(json.dumps(of), "utf-8")
     for module in PAPERS:
         said = whole(draw(module, tmp_path / "runs"))
         for text in (
-            "Llama 2 7B Chat (Q4_1, 4-bit weights, in",
+            "Llama 2 7B Chat (bfloat16)",
             "prompts 100 tokens (median; max",
             "NVIDIA A100",
             "n=",
@@ -167,11 +161,9 @@ def test_figure_5_has_each_methods_points_with_intervals_both_ways(tmp_path):
 
 @pytest.mark.parametrize("mark", ["", "%"])
 def test_figure_6_has_a_line_a_keep_and_ticks_where_the_data_are(mark, tmp_path):
-    for layer in (3, 7, 26):
-        for keep in (0.5, 0.3):
-            rows = rows_of(TASK, score=keep, seed=layer)
-            settings = {"schedule": f"{layer}{mark}:{keep}"}
-            write_run(tmp_path, "lazyllm", rows, digest=f"{layer}-{keep}", method=settings)
+    for layer, keep in product((3, 7, 26), (0.5, 0.3)):
+        rows, settings = rows_of(TASK, score=keep, seed=layer), {"schedule": f"{layer}{mark}:{keep}"}
+        write_run(tmp_path, "lazyllm", rows, digest=f"{layer}-{keep}", method=settings)
     figure = draw(figure6, tmp_path)
     assert [text.get_text() for text in figure.axes[0].get_xticklabels()] == ["3", "7", "26"]
     assert legend(figure) == ["keep 0.5", "keep 0.3"]
@@ -222,10 +214,9 @@ def test_depth_by_length_has_tasks_that_show_something_and_the_mildest_strength_
     assert labels == ["baseline", "static pruning layer=4 keep=0.7", "static pruning layer=4 keep=0.3"]
     assert (left.get_title(), right.get_title()) == ("512 tokens", "1,024 tokens")
     assert [text.get_text() for text in left.get_xticklabels()] == ["0", "50", "100"]
-    nothing = [np.nan] * 3
-    expected = [[50, np.nan, 50], nothing, nothing], [[100, 50, np.nan], [35, 70, np.nan], [15, 30, np.nan]]
-    for axes, cells in zip((left, right), expected, strict=True):
-        assert np.allclose(np.ma.filled(axes.images[0].get_array(), np.nan), cells, equal_nan=True)
+    cells = [np.ma.filled(axes.images[0].get_array(), -1).tolist() for axes in (left, right)]
+    assert cells[0] == [[50, -1, 50], [-1] * 3, [-1] * 3]
+    assert np.allclose(cells[1], [[100, 50, -1], [35, 70, -1], [15, 30, -1]])
     assert "mean of niah_single_1" in whole(figure)
     write_run(tmp_path / "others", "baseline", rows_of(["hotpotqa"]))
     assert draw(depth_by_length, tmp_path / "others") is None
@@ -243,7 +234,7 @@ def figures(monkeypatch):
 @pytest.mark.parametrize("least", [0.05, None])
 def test_a_frontier_draws_every_kind_of_its_table(least, figures, tmp_path):
     of = {"half": "cross", "kl": 0.1, "kl_low": least, "kl_high": 0.2, "records": 98}
-    rows = [of | {"kind": kind, "speedup": at} for kind in ("other", KEEPS, CALIBRATED) for at in (1.5, 2)]
+    rows = [of | {"kind": kind, "speedup": at} for kind in (CALIBRATED, KEEPS, "other") for at in (1.5, 2)]
     tried = pd.DataFrame({"speedup": [1.5, 2], "kl": [0.2, 0.3], "complete": [True, False]})
     frontier_figure.write(pd.DataFrame(rows), tried, "Model; LongBench", tmp_path / "frontier")
     assert_fit_for_print(figures[0])
@@ -255,8 +246,8 @@ def test_a_frontier_draws_every_kind_of_its_table(least, figures, tmp_path):
 
 def test_a_speed_plot_has_speedups_of_the_first_token_and_of_the_answer(figures, tmp_path):
     columns = {"model": "smollm2_135m", "method": "prompt_compression", "setting": "ratio=0.5", "repeats": 3}
-    columns |= {"weights": "bfloat16", "dtype": "bfloat16", "device": "NVIDIA A100", "tokens": [1024, 2048, 65536]}
-    columns |= {"new_tokens": 64}
+    columns |= {"weights": "GGUF Q4_1, 4-bit, dequantised", "dtype": "bfloat16", "device": "NVIDIA A100"}
+    columns |= {"new_tokens": 64, "tokens": [1024, 2048, 65536]}
     for name, times in (("ttft_speedup", 2.0), ("generation_speedup", 1.5)):
         columns |= {name: times, f"{name}_low": 0.9 * times, f"{name}_high": 1.2 * times}
     speed_figure.write(pd.DataFrame(columns).assign(ideal_speedup=2.5), tmp_path / "speed")
@@ -264,7 +255,7 @@ def test_a_speed_plot_has_speedups_of_the_first_token_and_of_the_answer(figures,
     assert set(legend(figures[0])) == {"first token", "answer of 64 tokens", "first token, by the work that is left"}
     said = whole(figures[0])
     assert "Selective Context ratio=0.5" in said
-    assert "SmolLM2-135M-Instruct (bfloat16); median and range of n=3" in said
+    assert "SmolLM2-135M-Instruct (Q4_1, 4-bit weights, in bfloat16);" in said
 
 
 def test_the_paper_has_a_colour_a_method_and_others_take_what_is_left():
@@ -273,8 +264,6 @@ def test_the_paper_has_a_colour_a_method_and_others_take_what_is_left():
     looks = method_lines(methods)
     assert looks["random_drop"] == method_lines({"random_drop": ("random_drop", None)})["random_drop"]
     assert len({to_hex(look["color"]) for look in looks.values()}) == len(methods)
-    many = method_lines({f"m{place}": (f"m{place}", None) for place in range(70)})
-    assert len({(look["color"], look["marker"]) for look in many.values()}) == 70
 
 
 @pytest.mark.parametrize(
@@ -291,7 +280,6 @@ def test_a_method_brings_its_label_and_colour_and_the_records_of_a_report_keep_t
     for strength in (1, 2):
         of = {"digest": str(strength), "method": {"strength": strength}, "environment": {"appearance": appearance}}
         write_run(tmp_path / "runs", "ends", rows_of(TASK, 2, 1 + strength), **of)
-    assert [row.label for row in read(tmp_path / "runs").rows] == [f"{label} strength=1", f"{label} strength=2"]
     write(tmp_path / "out", [read(tmp_path / "runs")], [])
     for place in ("runs", "out/records"):
         figure = draw(figure5, tmp_path / place)

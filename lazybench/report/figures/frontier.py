@@ -7,10 +7,8 @@ from pathlib import Path
 import pandas as pd
 from matplotlib.ticker import LogLocator
 
-from lazybench.calibration.frontier import CALIBRATED, DEPTH, KEEPS, STATIC
 from lazybench.report.figures.style import PALE, around, canvas, finish, line, save, span, styled
 
-_ORDER = (CALIBRATED, KEEPS, DEPTH, STATIC)  # others follow in the table's order
 _BESIDE = 0.012  # of the axis: by how much lines stand apart, so that no interval hides another
 
 
@@ -31,7 +29,7 @@ def write(frontier: pd.DataFrame, tried: pd.DataFrame, about: str, stem: Path) -
         axes = figure.subplots()
         look = {"markersize": 3, "color": PALE, "label": "tried, on the records searched on"}
         axes.plot(tried["speedup"], tried["kl"], ".", **look)
-        kinds = sorted(shown["kind"].unique(), key=lambda kind: _ORDER.index(kind) if kind in _ORDER else len(_ORDER))
+        kinds = shown["kind"].unique()
         reach = shown["speedup"].max() - shown["speedup"].min() or 1.0
         for place, kind in enumerate(kinds):
             rows = shown[shown["kind"] == kind].sort_values("speedup")
