@@ -42,7 +42,7 @@ def draw(block: Block) -> Figure | None:
     names = [wrapped(name, 26) for name in bars]
     shares = [share for share, _ in bars.values()]
     places = [*range(len(bars) - 1), len(bars) - 0.7]  # the paper's stands apart
-    figure = canvas(0.4 + len(bars) * (0.19 + 0.12 * max(name.count("\n") for name in names)))
+    figure = canvas(0.6 + len(bars) * (0.19 + 0.12 * max(name.count("\n") for name in names)))
     axes = figure.add_subplot()
     axes.barh(places, shares, height=0.7, color=BLUE, label="TTFT (prefilling)")
     rest = [100 - share for share in shares]
