@@ -58,7 +58,7 @@ def main(jobs: Sequence[MapConfig]) -> Path:
         facts = dataclasses.replace(facts, max_new_tokens=config.new_tokens)
     prompt = PromptBuilder(sources.tokenizer(config.model), config.model, facts).build(record)
     skeleton = sources.skeleton(config.model)
-    check_limit(config.model, facts.max_new_tokens, skeleton)
+    check_limit(dataclasses.replace(config.model, limit=prompt.ids.shape[1]), facts.max_new_tokens, skeleton)
     for method in methods:
         method.check(skeleton)
     where = environment.describe(config.model)
@@ -82,9 +82,7 @@ def _own(text: str) -> tuple[DatasetFacts, Record]:
     try:
         words = Path(text).read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise LazyBenchError(f"text={text} cannot be read: {error}") from None
-    if not words.strip():
-        raise LazyBenchError(f"text={text} is empty: write the prompt into it")
+        raise LazyBenchError(f"text={text} cannot be read: {getattr(error, 'strerror', None) or error}") from None
     facts = DatasetFacts("text", "{context}", _NEW_TOKENS, metric="qa_f1", truncate=False)
     return facts, Record(Path(text).name, "text", "", words, (), None, len(words.split()))
 

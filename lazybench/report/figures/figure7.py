@@ -33,7 +33,7 @@ def draw(block: Block) -> Figure | None:
     layers = sorted({layer for _, runs in traced for layer in runs[0].traces["layers"]})
     looks = {layer: line(place) for place, layer in enumerate(layers)}
     titles = [wrapped(row.label, 24) for row, _ in traced]
-    height = 1.2 + 0.13 * max(title.count("\n") for title in titles)
+    height = 1.3 + 0.13 * max(title.count("\n") for title in titles)
     shared = {"sharex": True, "sharey": True}
     figure, grid = panels(len(traced), height, "generation step", "prompt tokens used (%)", **shared)
     for axes, title, (_, runs) in zip(grid, titles, traced, strict=True):
