@@ -103,11 +103,7 @@ def _chosen(config: MapConfig, sources: Sources) -> tuple[DatasetFacts, Record]:
 
 
 def _reach(method: Method, prompt: Prompt, model: PreTrainedModel) -> Reach:
-    """What became of the prompt's tokens under a method.
-
-    Raises:
-        LazyBenchError: it cannot run on this prompt, or did not say what became of them.
-    """
+    """What became of the prompt's tokens under a method."""
     try:
         method.prepare(model)
         output = answer(method, prompt, dataclasses.replace(decoder_for(model, prompt), tracing=True), seed=0)

@@ -13,13 +13,9 @@ _BESIDE = 0.012  # of the axis: by how much lines stand apart, so that no interv
 
 
 def write(frontier: pd.DataFrame, tried: pd.DataFrame, about: str, stem: Path) -> list[Path]:
-    """Draw the frontier and the candidates that were measured in full, as PNG and PDF.
+    """Draw what `calibration.frontier.table` gives, a line a kind, and of `Study.tried` what was measured in full.
 
-    Args:
-        frontier: what `calibration.frontier.table` gives; each kind in it is a line.
-        tried: what `Study.tried` gives.
-        about: model, data, prompts and device, as `style.about` gives them.
-        stem: the files, which are returned, without their suffix.
+    `about` is as `style.about` gives it, and `stem` the files, PNG and PDF, which are returned, without their suffix.
     """
     together = frontier[frontier["half"] == "cross"]
     shown = frontier if together.empty else together

@@ -133,14 +133,13 @@ def about(model: str, ran_on: Sequence[Mapping[str, Any]], others: Iterable[str]
 
     `ran_on` is what `model.environment.describe` gave for each run; `others` are data, records and prompt lengths.
     """
-    weights, dtypes, devices = (
-        {str(of[key]) for of in ran_on if of.get(key)} for key in ("weights_format", "dtype", "device")
+    weights, dtype, device = (
+        " or ".join(sorted({str(of[key]) for of in ran_on if of.get(key)}))
+        for key in ("weights_format", "dtype", "device")
     )
-    held = _either(text.removeprefix("GGUF ").removesuffix(", dequantised") for text in weights)
-    computed = _either(dtypes)
-    within = ", in ".join(dict.fromkeys(filter(None, [held and held + " weights" * (held != computed), computed])))
-    parts = [model_title(model) + (f" ({within})" if within else ""), *others, _either(devices)]
-    return "; ".join(part for part in parts if part)
+    weights = re.sub("GGUF |, dequantised", "", weights)
+    within = f"{weights} weights, in {dtype}" if weights not in ("", dtype) else dtype
+    return "; ".join(filter(None, [model_title(model) + (f" ({within})" if within else ""), *others, device]))
 
 
 def of_rows(block: Block, rows: Sequence[Row], records: Sequence[int] = ()) -> str:
@@ -163,7 +162,3 @@ def span(numbers: Iterable[int]) -> str:
     """One number where all are the same, else the least and the most."""
     ordered = sorted(numbers)
     return " to ".join(dict.fromkeys(f"{number:,}" for number in (ordered[0], ordered[-1])))
-
-
-def _either(texts: Iterable[str]) -> str:
-    return " or ".join(sorted(set(texts)))
