@@ -28,13 +28,7 @@ _NEW_TOKENS = 64
 
 
 def main(jobs: Sequence[MapConfig]) -> Path:
-    """Generate with each job's method, and write the page.
-
-    Args:
-        jobs: what differs among them is the method alone.
-
-    Returns:
-        the page's file.
+    """Generate with each job's method, in which alone they differ, and write the page; returns its file.
 
     Raises:
         LazyBenchError: anything about the settings, the data, the model or the file that cannot work.
