@@ -57,10 +57,8 @@ def main(jobs: Sequence[MapConfig]) -> Path:
         method.check(skeleton)
     where = environment.describe(config.model)
     about = {"Model": f"{model_title(config.model.name)} ({where['weights_format']}, {where['dtype']})"}
-    if config.text is None:
-        about |= {"Data": data_label(config.data), "Record": f"{record.dataset} {record.id}"}
-    else:
-        about |= {"Text": record.id}
+    chosen = {"Data": data_label(config.data), "Record": f"{record.dataset} {record.id}"}
+    about |= chosen if config.text is None else {"Text": record.id}
     print(", ".join(f"{name.lower()} {text}" for name, text in about.items()))
     model = load_model(config.model)
     text = page([_reach(method, prompt, model) for method in methods], prompt.builder.tokenizer, about)
