@@ -43,6 +43,7 @@ class Measure:
         most: the largest value there can be, as shown; no interval goes beyond it.
         derive: makes `bottom` of a record's other columns, where it is not a column of its own.
         lengths: the records that count, by their length: from so many words on, below so many. None for all.
+        lower_is_better: whether less of it is better.
     """
 
     key: str
@@ -59,6 +60,7 @@ class Measure:
     most: float = math.inf
     derive: Callable[[pd.DataFrame], pd.Series] | None = None
     lengths: tuple[float, float] | None = None
+    lower_is_better: bool = False
 
 
 def _speedups(key: str, title: str, time: str) -> tuple[Measure, Measure]:
@@ -91,9 +93,22 @@ EQUAL_LENGTH = replace(
 )
 DECODE_STEP = _speedups("decode_step_speedup", "Decode step speedup", "decode_step_s")
 OVER_KEEP_1 = tuple(over for _, over in (TTFT, GENERATION, DECODE_STEP))
-COMPUTED = Measure("prompt_computed", "Prompt tokens computed (%)", "prompt_computed", scale=100, absent="not recorded")
+COMPUTED = Measure(
+    "prompt_computed",
+    "Prompt tokens computed (%)",
+    "prompt_computed",
+    scale=100,
+    absent="not recorded",
+    lower_is_better=True,
+)
 FIRST_TOKEN_KL = Measure(
-    "first_token_kl", "KL of first token (nats)", "first_token_kl", digits=4, absent="not traced", long_tailed=True
+    "first_token_kl",
+    "KL of first token (nats)",
+    "first_token_kl",
+    digits=4,
+    absent="not traced",
+    long_tailed=True,
+    lower_is_better=True,
 )
 KL = replace(FIRST_TOKEN_KL, key="kl", title="KL of next token (nats)", top="kl")
 TOKENS = Measure(
@@ -114,16 +129,21 @@ def undisturbed(records: pd.DataFrame) -> pd.DataFrame:
     return records[records["disturbed"] != 1]
 
 
-def usable(tasks: Tasks, of: Measure) -> Tasks:
-    """The records that count for a measure."""
-    columns = [of.top, *([of.bottom] if of.bottom else [])]
-    pick = undisturbed if of.timed else lambda records: records
+def countable(records: pd.DataFrame, of: Measure) -> pd.DataFrame:
+    """The records that count for a measure, of those that did not fail."""
+    if of.timed:
+        records = undisturbed(records)
     if of.derive is not None:
-        tasks = [[records.assign(**{of.bottom: of.derive(records)}) for records in datasets] for datasets in tasks]
+        records = records.assign(**{of.bottom: of.derive(records)})
     if of.lengths is not None:
         low, high = of.lengths
-        tasks = [[one[(one["length"] >= low) & (one["length"] < high)] for one in datasets] for datasets in tasks]
-    return [[pick(ran(records)).dropna(subset=columns) for records in datasets] for datasets in tasks]
+        records = records[(records["length"] >= low) & (records["length"] < high)]
+    return records.dropna(subset=[of.top, *([of.bottom] if of.bottom else [])])
+
+
+def usable(tasks: Tasks, of: Measure) -> Tasks:
+    """The records that count for a measure."""
+    return [[countable(ran(records), of) for records in datasets] for datasets in tasks]
 
 
 def average(tasks: Tasks, of: Measure) -> Estimate | None:

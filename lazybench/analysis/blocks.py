@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
-from lazybench.analysis.labels import METHODS, label, short, stages, strength_order
+import pandas as pd
+
+from lazybench.analysis.labels import METHODS, data_title, label, model_title, short, stages, strength_order
 from lazybench.analysis.run_data import Run
 from lazybench.data.facts import datasets_of, english, task_names, tasks
 
@@ -31,6 +34,11 @@ class Row:
     conditions: str
     runs: tuple[Run, ...]
 
+    @cached_property
+    def records(self) -> pd.DataFrame:
+        """One row a record, of all runs."""
+        return pd.concat([run.records for run in self.runs])
+
 
 @dataclass(frozen=True)
 class Block:
@@ -53,21 +61,20 @@ class Block:
         """The runs of all rows."""
         return [run for row in self.rows for run in row.runs]
 
+    @cached_property
+    def records(self) -> pd.DataFrame:
+        """One row a record, with its `model`, `data`, `method`, `label` and `task` before a run's own columns."""
+        task_of = {name: task for task, names in self.tasks().items() for name in names}
+        every = pd.concat([row.records.assign(method=row.method, label=row.label) for row in self.rows])
+        every = every.assign(model=self.model, data=self.data, task=every["dataset"].map(task_of))
+        first = ["model", "data", "method", "label", "task"]
+        return every[[*first, *every.columns.difference(first, sort=False)]]
+
     @property
     def compared(self) -> list[Row]:
         """The rows without the single-stage schedules, which are Figure 6's, where lazyllm has others."""
         several = any(len(stages(run)) > 1 for run in self.runs)
         return [row for row in self.rows if not (several and len(stages(row.runs[0])) == 1)]
-
-    @property
-    def title(self) -> str:
-        """Model and data, for people."""
-        return f"{self.model} on {self.data_title}"
-
-    @property
-    def data_title(self) -> str:
-        """The data, for people."""
-        return self.called + (" (generated records, not LongBench)" if self.generated else "")
 
     @property
     def called(self) -> str:
@@ -80,16 +87,18 @@ class Block:
         return any(run.settings["data"].get("source") == "sample" for run in self.runs)
 
     @property
+    def title(self) -> str:
+        """Model and data by a reader's names."""
+        generated = " (generated records, not LongBench)" if self.generated else ""
+        return f"{model_title(self.model)} on {data_title(self.called)}{generated}"
+
+    @property
     def head(self) -> str:
         """The title with what the model's weights are, where its runs agree in that."""
         formats = {run.environment.get("weights_format") for run in self.runs} - {None}
         weights = f" ({formats.pop()})" if len(formats) == 1 else ""
-        return self.title.replace(self.model, f"{self.model}{weights}", 1)
-
-    @property
-    def has(self) -> set[str]:
-        """The datasets that `all` stands for on its data."""
-        return {name for run in self.runs for name in run.has}
+        model = model_title(self.model)
+        return self.title.replace(model, f"{model}{weights}", 1)
 
     @property
     def of_longbench(self) -> bool:
@@ -109,14 +118,14 @@ class Block:
         """
         facts = {name: fact for run in self.runs for name, fact in run.facts.items()}
         run = {name for run in self.runs for name in run.datasets}
-        there = self.has | run
-        always = tasks() if self.of_longbench else []
+        there = {name for run in self.runs for name in run.has} | run
         grouped = {task: datasets_of(task, facts) for task in task_names(facts)}
-        shown = {task: names for task, names in grouped.items() if task in always or there & set(names)}
-        if not self.of_longbench:
-            shown = {task: [name for name in names if name in there] for task, names in shown.items()}
+        if self.of_longbench:
+            shown = {task: names for task, names in grouped.items() if task in tasks() or there & set(names)}
+        else:
+            shown = {task: [name for name in names if name in there] for task, names in grouped.items()}
         alone = {name: [name] for name, fact in facts.items() if fact.task is None and name in run}
-        return shown | alone
+        return {task: names for task, names in shown.items() if names} | alone
 
     def tasks_run(self) -> dict[str, list[str]]:
         """Datasets by task, of the tasks with a run."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from statistics import stdev
 
 import pandas as pd
 
-from lazybench.analysis.averages import Measure, average, average_by_seed, ran, undisturbed, usable
+from lazybench.analysis.averages import Measure, Tasks, average, average_by_seed, countable, ran, undisturbed
 from lazybench.analysis.blocks import Row
 from lazybench.analysis.intervals import Estimate
 
@@ -17,32 +17,19 @@ NO_RUN = "no run"
 
 @dataclass(frozen=True)
 class Part:
-    """A row's records of one task.
+    """A row's records of a task, or of several together.
 
     Attributes:
-        datasets: records by dataset, failed ones included.
-        members: number of datasets the task has.
+        records: one row a record, failed ones included; of several tasks with a column `task`.
+        there: the datasets that the row has a run of.
+        members: number of datasets that there could be.
         reason: why no number can be given, empty where one can.
     """
 
-    datasets: dict[str, pd.DataFrame] = field(default_factory=dict)
-    members: int = 0
-    reason: str = ""
-
-    @property
-    def records(self) -> int:
-        """Number of records, failed ones included."""
-        return sum(map(len, self.datasets.values()))
-
-    @property
-    def failed(self) -> int:
-        """Number of records that the method could not run."""
-        return self.records - sum(len(ran(records)) for records in self.datasets.values())
-
-    @property
-    def disturbed(self) -> int:
-        """Number of records with a pass that other work on the machine disturbed."""
-        return self.records - sum(len(undisturbed(records)) for records in self.datasets.values())
+    records: pd.DataFrame
+    there: tuple[str, ...]
+    members: int
+    reason: str
 
 
 @dataclass(frozen=True)
@@ -64,50 +51,57 @@ class Cell:
     seed_deviation: float | None = None
 
 
-def together(parts: Iterable[Part]) -> Part:
-    """The records of several tasks of a row; `reason` is that of the first task that has one."""
-    parts = list(parts)
-    datasets = {name: records for part in parts for name, records in part.datasets.items()}
-    return Part(datasets, sum(part.members for part in parts), next((of.reason for of in parts if of.reason), ""))
-
-
-def part_of(row: Row, members: list[str]) -> Part:
+def part_of(row: Row, members: Sequence[str]) -> Part:
     """A row's records of the task whose datasets are `members`."""
     run_of = {dataset: run for run in row.runs for dataset in run.datasets}
-    datasets = {
-        name: run_of[name].records[run_of[name].records["dataset"] == name] for name in members if name in run_of
-    }
-    expected = [run_of[name].expected(name) for name in datasets]
-    part = Part(datasets, len(members))
-    if not datasets:
+    there = tuple(name for name in members if name in run_of)
+    records = row.records[row.records["dataset"].isin(there)]
+    expected = [run_of[name].expected(name) for name in there]
+    lacking, failed = set(there) - set(ran(records)["dataset"]), len(records) - len(ran(records))
+    reason = ""
+    if not there:
         reason = NO_RUN
-    elif None in expected or part.records < sum(expected):
-        reason = f"unfinished: {part.records} of {'?' if None in expected else sum(expected)}"
-    elif part.failed and any(ran(records).empty for records in datasets.values()):
-        reason = f"failed: {part.failed} of {part.records}"
-    elif any(records.empty for records in datasets.values()):
-        reason = "no records"
-    else:
-        reason = ""
-    return Part(datasets, len(members), reason)
+    elif None in expected or len(records) < sum(expected):
+        reason = f"unfinished: {len(records)} of {'?' if None in expected else sum(expected)}"
+    elif lacking:
+        reason = f"failed: {failed} of {len(records)}" if failed else "no records"
+    return Part(records, there, len(members), reason)
+
+
+def together(parts: Mapping[str, Part]) -> Part:
+    """The records of several tasks of a row, given by task."""
+    missing = {task: part.reason for task, part in parts.items() if part.reason}
+    reason = next(iter(missing.values()), "")
+    return Part(
+        pd.concat([part.records.assign(task=task) for task, part in parts.items()]),
+        tuple(name for part in parts.values() for name in part.there),
+        sum(part.members for part in parts.values()),
+        f"{reason}: {', '.join(missing)}" if reason and len(parts) > 1 else reason,
+    )
 
 
 def cell(parts: Mapping[str, Part], of: Measure) -> Cell:
     """One measure of a row, as the mean over the tasks of `parts`."""
-    missing = {task: part.reason for task, part in parts.items() if part.reason}
-    if missing:
-        reason = next(iter(missing.values()))
-        return Cell(None, reason=reason if len(parts) == 1 else f"{reason}: {', '.join(missing)}")
-    tasks = [[ran(records) for records in part.datasets.values()] for part in parts.values()]
-    counted = usable(tasks, of)
-    have, total = (sum(len(records) for datasets in group for records in datasets) for group in (counted, tasks))
-    if any(records.empty for datasets in counted for records in datasets):
-        disturbed = of.timed and all(undisturbed(records).empty for datasets in tasks for records in datasets)
-        absent = "disturbed" if disturbed else of.absent
+    whole = together(parts)
+    return Cell(None, reason=whole.reason) if whole.reason else measured(ran(whole.records), of)
+
+
+def measured(records: pd.DataFrame, of: Measure) -> Cell:
+    """One measure of records that did not fail, with their `task` and `dataset`: the mean over tasks of datasets'."""
+    counted = countable(records, of)
+    have, total = len(counted), len(records)
+    if counted["dataset"].nunique() < records["dataset"].nunique():
+        absent = "disturbed" if of.timed and undisturbed(records).empty else of.absent
         return Cell(None, have, absent if have == 0 else f"{absent}: {total - have} of {total}")
-    found = average(counted, of)
+    tasks = _by_task(counted)
+    found = average(tasks, of)
     if found is None:
         return Cell(None, have, "not defined: a sum is zero")
-    seeds = average_by_seed(counted, of)
+    seeds = average_by_seed(tasks, of)
     note = "" if have == total else f"{have} of {total} records"
     return Cell(found, have, note=note, seed_deviation=stdev(seeds) if seeds else None)
+
+
+def _by_task(records: pd.DataFrame) -> Tasks:
+    tasks = (of for _, of in records.groupby("task", sort=False))
+    return [[of for _, of in task.groupby("dataset", sort=False)] for task in tasks]

@@ -53,7 +53,7 @@ def label(run: Run) -> str:
     return f"{method_title(run)} {setting_of(run.method, run.settings['method'])}{flattered}".strip()
 
 
-def setting_of(method: str, settings: dict[str, Any]) -> str:
+def setting_of(method: str, settings: Mapping[str, Any]) -> str:
     """How strongly a method of this name prunes with these settings, e.g. `10:0.7,20:0.5` or `layer=8 keep=0.7`."""
     words = strength(method, settings)
     if _is_found(settings):
@@ -61,13 +61,15 @@ def setting_of(method: str, settings: dict[str, Any]) -> str:
     return " ".join(text if key == "schedule" else f"{key}={text}" for key, text in words.items())
 
 
-def strength(method: str, settings: dict[str, Any]) -> dict[str, str]:
+def strength(method: str, settings: Mapping[str, Any]) -> dict[str, str]:
     """The settings that the label of a method of this name shows, as text."""
     if _is_found(settings):
         return {"budget": str(settings.get("budget"))}
-    own = own_settings("method", settings, METHOD_DEFAULTS, method)
-    if not is_named("method", method):  # a method of the user's, whose settings all count but those that are off
-        own = {key: value for key, value in own.items() if value is not None and value is not False}
+    path = CONF / "method" / f"{method}.yaml"
+    known = METHOD_DEFAULTS | (yaml.safe_load(path.read_text("utf-8")) if path.is_file() else {})
+    own = {key for key, value in settings.items() if key not in known or known[key] != value} - {"name", "_target_"}
+    if not path.is_file():  # a method of the user's, whose settings all count but those that are off
+        own = {key for key in own if settings[key] is not None and settings[key] is not False}
     shown = {key: value for key, value in settings.items() if key in _STRENGTHS or key in own}
     return {key: str(value) if key == "schedule" else short(_text(value)) for key, value in shown.items()}
 
@@ -93,6 +95,11 @@ def data_title(name: str) -> str:
     return _DATA_TITLES.get(name, name)
 
 
+def task_title(task: str) -> str:
+    """A task's name for people; a dataset's name as it is."""
+    return TASKS.get(task, task)
+
+
 def colour(run: Run) -> str | None:
     """The colour that the method wants in figures, as it is given; None where it says nothing."""
     return _appearance(run).get("colour")
@@ -106,22 +113,6 @@ def _appearance(run: Run) -> dict[str, Any]:
 def short(text: str) -> str:
     """A setting of readable length that still differs from others."""
     return text if len(text) <= _LONGEST else f"{text[:20]}…#{hashlib.sha256(text.encode()).hexdigest()[:6]}"
-
-
-def is_named(section: str, name: str) -> bool:
-    """Whether LazyBench has a config of this name in `model`, `data` or `method`; else it is one of the user's."""
-    return (CONF / section / f"{name}.yaml").is_file()
-
-
-def own_settings(section: str, settings: dict[str, Any], defaults: dict[str, Any], name: str) -> dict[str, Any]:
-    """The settings of a section that neither `conf/<section>/<name>.yaml`, if there is one, nor the defaults say."""
-    path = CONF / section / f"{name}.yaml"
-    known = defaults | (yaml.safe_load(path.read_text("utf-8")) if is_named(section, name) else {})
-    return {
-        key: value
-        for key, value in settings.items()
-        if key not in ("name", "_target_") and not (key in known and known[key] == value)
-    }
 
 
 def provenance(method: Mapping[str, Any]) -> str:
@@ -151,13 +142,7 @@ def is_calibrated(run: Run) -> bool:
 
 
 def _is_found(settings: Mapping[str, Any]) -> bool:
-    """Whether a method of these settings is one that `lazybench calibrate` found."""
     return "folds" in settings
-
-
-def task_title(task: str) -> str:
-    """A task's name for people; a dataset's name as it is."""
-    return TASKS.get(task, task)
 
 
 def strength_order(text: str) -> list[Any]:

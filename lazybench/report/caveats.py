@@ -4,24 +4,20 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from itertools import product
 from typing import TypeVar
 
-import pandas as pd
-
-from lazybench.analysis.averages import ran, undisturbed
+from lazybench.analysis.averages import ran
 from lazybench.analysis.blocks import Block, Row, agree
 from lazybench.analysis.labels import is_calibrated, provenance
-from lazybench.analysis.run_data import TIMES, Run
 
 T = TypeVar("T")
 
 
 def warnings(block: Block) -> list[str]:
-    """One sentence each, for one model and data."""
-    where = f"{block.model} on {block.data}"
+    """One sentence each, for one model and data: what makes a comparison wrong."""
     about = (_calibrated, _conditions, _commits, _overlaps, _record_sets, _contents, _unmodified)
-    texts = [text for of in about for text in of(block)]
-    return [f"{where}: {text}" for text in texts]
+    return [f"{block.title}: {text}" for of in about for text in of(block)]
 
 
 def _calibrated(block: Block) -> list[str]:
@@ -41,20 +37,16 @@ def _conditions(block: Block) -> list[str]:
 
 def _commits(block: Block) -> list[str]:
     """Rows whose code may differ: from several commits, or from one with uncommitted changes."""
-    met = _labels((str(run.environment.get("commit")), row) for row in block.rows for run in row.runs)
-    if len(met) < 2 and not any(commit.endswith("+") for commit in met):
+    found = _labels((commit_text(run.environment.get("commit")), row) for row in block.rows for run in row.runs)
+    if len(found) < 2 and not any("uncommitted" in commit for commit in found):
         return []
-    found = "; ".join(f"{commit_text(commit)} ({', '.join(dict.fromkeys(labels))})" for commit, labels in met.items())
-    if len(met) == 1:
-        return [f"rows from commit {found}: no commit has their code"]
-    return [f"rows from different commits, whose code may differ: {found}"]
+    return [f"rows from different commits, or from none, whose code may differ: {_told(found)}"]
 
 
-def commit_text(commit: str) -> str:
+def commit_text(commit: str | None) -> str:
     """A commit for people; `+` behind it says that there were changes beyond it."""
-    if commit.endswith("+"):
-        return f"{commit.removesuffix('+')} with uncommitted changes"
-    return "no commit" if commit == "None" else commit
+    text = str(commit or "no commit")
+    return text.replace("+", " with uncommitted changes")
 
 
 def _overlaps(block: Block) -> list[str]:
@@ -75,8 +67,8 @@ def _record_sets(block: Block) -> list[str]:
                 met.setdefault(str(dataset), []).append((frozenset(records["_id"]), row))
     differing: dict[str, list[str]] = {}
     for dataset, sets in met.items():
-        who = "; ".join(f"{len(ids)} a dataset in {', '.join(labels)}" for ids, labels in _labels(sets).items())
-        if len(_labels(sets)) > 1:
+        if len(labels := _labels(sets)) > 1:
+            who = "; ".join(f"{len(ids)} a dataset in {', '.join(dict.fromkeys(of))}" for ids, of in labels.items())
             differing.setdefault(who, []).append(dataset)
     return [f"the runs met different records of {', '.join(names)}: {who}" for who, names in differing.items()]
 
@@ -88,12 +80,35 @@ def _contents(block: Block) -> list[str]:
         for run in row.runs:
             under = run.settings["task"], row.conditions
             met.setdefault(under, []).append((str(run.settings.get("records"))[:12], row))
+    found = {task: _labels(contents) for (task, _), contents in met.items()}
     return [
-        f"the content of the records of {task} differs: "
-        + "; ".join(f"{fingerprint} in {', '.join(labels)}" for fingerprint, labels in _labels(contents).items())
-        for (task, _), contents in met.items()
-        if len(_labels(contents)) > 1
+        f"the content of the records of {task} differs: {_told(labels)}"
+        for task, labels in found.items()
+        if len(labels) > 1
     ]
+
+
+def _unmodified(block: Block) -> list[str]:
+    """Runs whose unmodified model gave other answers than the baseline run on the same records."""
+    texts = []
+    baselines = [row for row in block.rows if row.method == "baseline"]
+    others = [row for row in block.rows if row.method != "baseline"]
+    for row, baseline in product(others, baselines):
+        if agree(baseline.runs[0], row.runs[0]):
+            given, met = _answers(baseline, "prediction_digest"), _answers(row, "baseline_prediction_digest")
+            shared = sorted(met.keys() & given.keys())
+            if different := Counter(key[0] for key in shared if met[key] != given[key]):
+                texts.append(
+                    f"the unmodified model's answers beside {row.label} differ from those of {baseline.label} on "
+                    f"{sum(different.values())} of {len(shared)} records "
+                    f"({', '.join(f'{dataset} {count}' for dataset, count in different.items())})"
+                )
+    return texts
+
+
+def _answers(row: Row, column: str) -> dict[tuple[str, str], str]:
+    records = ran(row.records).set_index(["dataset", "_id"])[column]
+    return records[records != ""].to_dict()
 
 
 def _labels(found: Iterable[tuple[T, Row]]) -> dict[T, list[str]]:
@@ -104,37 +119,18 @@ def _labels(found: Iterable[tuple[T, Row]]) -> dict[T, list[str]]:
     return labels
 
 
-def _unmodified(block: Block) -> list[str]:
-    """Runs whose unmodified model gave other answers than the baseline run on the same records."""
-    baselines = [row for row in block.rows if row.method == "baseline"]
-    texts = []
-    for row in block.rows:
-        for baseline in baselines if row.method != "baseline" else ():
-            if agree(baseline.runs[0], row.runs[0]):
-                given, met = _answers(baseline, "prediction_digest"), _answers(row, "baseline_prediction_digest")
-                shared = sorted(met.keys() & given.keys())
-                if different := Counter(key[0] for key in shared if met[key] != given[key]):
-                    texts.append(
-                        f"the unmodified model's answers beside {row.label} differ from those of {baseline.label} on "
-                        f"{sum(different.values())} of {len(shared)} records "
-                        f"({', '.join(f'{dataset} {count}' for dataset, count in different.items())})"
-                    )
-    return texts
-
-
-def _answers(row: Row, column: str) -> dict[tuple[str, str], str]:
-    records = ran(_records(row.runs)).set_index(["dataset", "_id"])[column]
-    return records[records != ""].to_dict()
+def _told(labels: dict[str, list[str]]) -> str:
+    return "; ".join(f"{value} ({', '.join(dict.fromkeys(of))})" for value, of in labels.items())
 
 
 def notes(block: Block) -> list[str]:
     """One sentence each: where schedules come from, what shows nothing, and what was disturbed."""
-    return [*_schedules(block), *_floors(block), *_timed(block), *_disturbed(block), *_unknown(block)]
+    return [*_schedules(block), *_floors(block), *_timed(block), *_disturbed(block)]
 
 
 def floors(block: Block) -> frozenset[str]:
     """Datasets on which every method scores 0 on every record: they tell no method from another."""
-    best = ran(_records(block.runs)).groupby("dataset")["score"].max()
+    best = ran(block.records).groupby("dataset")["score"].max()
     return frozenset(best[best == 0].index)
 
 
@@ -145,46 +141,27 @@ def _schedules(block: Block) -> list[str]:
 
 
 def _floors(block: Block) -> list[str]:
-    found = floors(block)
-    if not found:
-        return []
-    return [f"floor: every method scores 0 on every record of {', '.join(sorted(found))}, so their scores show nothing"]
+    found = ", ".join(sorted(floors(block)))
+    return [f"floor: every method scores 0 on every record of {found}, so their scores show nothing"] if found else []
 
 
 def _timed(block: Block) -> list[str]:
     """Rows whose times are of a part of their records."""
-    found: dict[int, list[str]] = {}
-    for row in block.rows:
-        for every in {(run.settings.get("timing") or {}).get("every", 1) for run in row.runs} - {1}:
-            found.setdefault(every, []).append(row.label)
+    every = [((run.settings.get("timing") or {}).get("every", 1), row) for row in block.rows for run in row.runs]
     taken = "times, and identical tokens and answers, are of one record in"
-    return [f"{taken} {every}, all else is of all: {', '.join(of)}" for every, of in found.items()]
+    found = _labels(of for of in every if of[0] != 1)
+    return [f"{taken} {part}, all else is of all: {', '.join(dict.fromkeys(of))}" for part, of in found.items()]
 
 
 def _disturbed(block: Block) -> list[str]:
-    """How many passes were taken again, and which rows have records that stayed disturbed."""
-    of_rows = {row.label: _records(row.runs) for row in block.rows}
-    retaken = {label: int(records["retaken"].sum()) for label, records in of_rows.items()}
-    stayed = {label: len(records) - len(undisturbed(records)) for label, records in of_rows.items()}
-    if not any(retaken.values()):
+    """How many passes were taken again, and how many records stayed disturbed all the same."""
+    by_row = block.records.groupby("label", sort=False)
+    again = by_row["retaken"].sum()
+    stayed = by_row["disturbed"].agg(lambda of: (of == 1).sum())
+    if not again.any():
         return []
-    again = ", ".join(f"{label} {count}" for label, count in retaken.items() if count)
-    said = f"passes taken again because other work disturbed them: {sum(retaken.values())} ({again})"
-    left = ", ".join(f"{label} {count}" for label, count in stayed.items() if count)
-    return [f"{said}; records that stayed disturbed: {left or 'none'}"]
-
-
-def _unknown(block: Block) -> list[str]:
-    """Rows timed on a CPU whose records lack the CPU times, which show disturbed passes."""
-    rows = [row.label for row in block.rows if any(map(_lacks_cpu_times, row.runs))]
-    return [f"no CPU times were recorded, so disturbed passes cannot be detected: {', '.join(rows)}"] if rows else []
-
-
-def _lacks_cpu_times(run: Run) -> bool:
-    timed = run.records[list(TIMES)].notna().any(axis=1)
-    on_cpu = run.environment.get("device_kind") == "cpu"
-    return bool(on_cpu and (timed & run.records["generation_cpu_s"].isna()).any())
-
-
-def _records(runs: Iterable[Run]) -> pd.DataFrame:
-    return pd.concat([run.records for run in runs])
+    listed = [", ".join(f"{label} {count:g}" for label, count in of[of > 0].items()) for of in (again, stayed)]
+    return [
+        f"passes taken again because other work disturbed them: {again.sum():g} ({listed[0]}); records that stayed "
+        f"disturbed: {listed[1] or 'none'}"
+    ]

@@ -1,161 +1,122 @@
-"""Tables as LaTeX, to be taken into a paper as they are: they need the package booktabs and nothing else."""
+"""Tables as LaTeX, to be taken into a paper as they are: one page each, in one column or two."""
 
 from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Iterable, Sequence
-from itertools import groupby, zip_longest
-from string import ascii_lowercase
+from collections.abc import Sequence
 
-from lazybench.analysis.paired import NAME, TITLE, Comparison
-from lazybench.report.columns import columns
-from lazybench.report.tables import Body, Table
+import pandas as pd
 
-# Characters of a heading, or of a method's label, before it goes on in another line.
-_HEADING, _LABEL = 10, 20
-_ROWS = 70  # rows that fit on a page with a caption
+from lazybench.analysis.averages import MEAN, Measure
+from lazybench.analysis.blocks import Block
+from lazybench.analysis.paired import EQUAL
+from lazybench.report.tables import NONE, pairs_shown, section_title
+
+_HEADING = 12  # characters of a heading before it goes on in another line
+# Rows that a page holds beside a caption, by the size of their letters.
+_SIZES = {"footnotesize": 45, "scriptsize": 60, "tiny": 85}
 _SIGNS: dict[int, str] = str.maketrans(
     {sign: f"\\{sign}" for sign in "_%#&${}"}
-    | {"\\": "\\textbackslash{}", "~": "\\textasciitilde{}", "^": "\\textasciicircum{}", "`": "\\textasciigrave{}"}
-    # In LaTeX's usual encoding the first four print as others; behind the end of a row the last two have a meaning.
-    | {"<": "\\textless{}", ">": "\\textgreater{}", "|": "\\textbar{}", '"': "''", "[": "{[}", "*": "{*}"}
-    | {"×": "$\\times$", "±": "$\\pm$", "≤": "$\\leq$", "≥": "$\\geq$", "→": "$\\rightarrow$", "−": "$-$"}
-    | {"—": "\\textemdash{}", "–": "\\textendash{}", "…": "\\ldots{}"}
+    | {"\\": "\\textbackslash{}", "~": "\\textasciitilde{}", "^": "\\textasciicircum{}", '"': "''"}
+    # In LaTeX's usual encoding these print as others, or not at all.
+    | {"<": "$<$", ">": "$>$", "|": "$|$", "×": "$\\times$", "±": "$\\pm$", "−": "$-$", "≤": "$\\leq$"}
+    | {"≥": "$\\geq$", "—": "--", "–": "--", "…": "\\ldots{}"}
 )
-
-
-def latex(table: Table, warnings: Sequence[str]) -> str:
-    """The table, a `table*` a model and data, with what else is to be known in comments."""
-    text = [_comment(table.spec.title), _comment("Needs \\usepackage{booktabs} and nothing else.")]
-    text += [_comment(f"Warning: {warning}") for warning in warnings]
-    for body in table.bodies:
-        text += ["", _comment(body.block.head), *([_comment(body.missing)] if body.missing else [])]
-        text += [_comment(note) for note in body.notes]
-        text += _tables(table, body) if body.lines else []
-    return "\n".join([*text, "", *map(_comment, table.notes)]) + "\n"
-
-
-def latex_pairs(comparisons: Sequence[Comparison], warnings: Sequence[str]) -> str:
-    """The paired tests, a `table*` a model and data, or further ones where they do not fit on a page."""
-    text = [_comment(TITLE), _comment("Needs \\usepackage{booktabs} and nothing else.")]
-    text += [_comment(f"Warning: {warning}") for warning in warnings]
-    for of in comparisons:
-        marks: dict[str, str] = {}
-        parts: list[list[str]] = [[]]
-        for pair, cells in zip(of.pairs, of.texts, strict=True):
-            rows = _rows(pair.label, cells, marks)
-            if parts[-1] and len(parts[-1]) + len(rows) > _ROWS:
-                parts.append([])
-            parts[-1] += rows
-        said = f"{escaped(TITLE)}: {escaped(of.block.head)}. {escaped(of.caption)}"
-        said = " ".join([said, *_marked(marks)])
-        text += ["", _comment(of.block.head)]
-        for number, rows in enumerate(parts, start=1):
-            name = f"{NAME}-{of.block.model}-{of.block.data}"
-            text += ["", *_float(name, said, ["Methods", *of.heads], ["\\midrule", *rows], number)]
-    return "\n".join(text) + "\n"
 
 
 def escaped(text: str) -> str:
     """A text as LaTeX prints it."""
-    return re.sub("-(?=-)", "-{}", text.translate(_SIGNS))
+    return text.translate(_SIGNS)
 
 
-def _tables(table: Table, body: Body) -> list[str]:
-    """The body's tables: further ones where it is too long for a page."""
-    shown = columns(table.spec, body)
-    parts: list[list[list[str]]] = [[]]
-    marks: dict[str, str] = {}
-    for title, lines in groupby(body.lines, key=lambda line: line.title):
-        section = ["\\midrule", f"\\multicolumn{{{len(shown) + 1}}}{{l}}{{\\textit{{{escaped(title)}}}}} \\\\"]
-        section += [row for line in lines for row in _rows(line.label, [of.text(line) for of in shown], marks)]
-        if parts[-1] and sum(map(len, parts[-1])) + len(section) > _ROWS:
-            parts.append([])
-        parts[-1].append(section)
-    found = []
-    name, said = f"{table.spec.name}-{body.block.model}-{body.block.data}", _caption(table, body, marks)
-    heads = ["Method", *(column.title for column in shown)]
-    for number, sections in enumerate(parts, start=1):
-        found += ["", *_float(name, said, heads, [row for section in sections for row in section], number)]
-    return found
+def latex(name: str, title: str, measures: Sequence[Measure], block: Block, lines: pd.DataFrame) -> str:
+    """One table of some measures, tasks by methods, the best of each task in bold; the baseline is not among those.
 
-
-def _float(name: str, caption: str, heads: Sequence[str], rows: list[str], number: int) -> list[str]:
-    name += f"-{number}" if number > 1 else ""
-    return [
-        "\\begin{table*}",
-        "\\centering",
-        f"\\caption{{{caption}{' (Continued.)' if number > 1 else ''}}}",
-        f"\\label{{tab:{re.sub('[^A-Za-z0-9.]+', '-', name)}}}",
-        "\\smallskip",
-        "\\footnotesize",
-        "\\setlength{\\tabcolsep}{2.5pt}",
-        f"\\begin{{tabular}}{{l{'r' * len(heads[1:])}}}",
-        "\\toprule",
-        _row([heads[0], *map(_stack, heads[1:])]),
-        *rows,
-        "\\bottomrule",
-        "\\end{tabular}",
-        "\\end{table*}",
-    ]
-
-
-def _rows(label: str, texts: Iterable[str], marks: dict[str, str]) -> list[str]:
-    """A line's row of numbers, and below it what does not fit in there: intervals, and the rest of a long label."""
-    first, *rest = (part for line in label.splitlines() for part in _wrapped(line, _LABEL))
-    numbers, beside = zip(*(_cell(text, marks) for text in texts), strict=True)
-    below = [beside] if any(beside) else []
-    more = [_row(map(_small, [text, *texts])) for text, texts in zip_longest(rest, below, fillvalue="")]
-    return [_row([escaped(first), *numbers]), *more, *(["\\addlinespace[2pt]"] if more else [])]
-
-
-def _cell(text: str, marks: dict[str, str]) -> tuple[str, str]:
-    """A cell's number with a letter for its note, and what stands below it.
+    A section a task with a column a measure, as the paper's Table 1 has it; where that is too long for a page, a
+    section a measure with a column a task.
 
     Args:
-        text: the cell's text.
-        marks: letters by the notes that they stand for; new ones are added.
+        name: stem of its file, for its label.
+        title: its caption's first words.
+        measures: what it shows.
+        block: the model and data.
+        lines: numbers, with the columns of all measures (`tables.numbers`).
     """
-    text, _, note = text.removesuffix(")").partition(" (")
-    number, _, beside = text.partition(" ")
-    again, place = divmod(len(marks), len(ascii_lowercase))
-    mark = marks.setdefault(note, ascii_lowercase[place] * (1 + again)) if note else ""
-    return escaped(number) + (f"\\rlap{{$^{{{mark}}}$}}" if mark else ""), beside
+    cells = pd.concat([_cells(of, block, lines) for of in measures])
+    long = cells["task"].nunique() * cells["label"].nunique() > _SIZES["footnotesize"]
+    down, across = ("measure", "task") if long else ("task", "measure")
+    text = cells.pivot(index=[down, "label"], columns=across, values="text")
+    order = pd.MultiIndex.from_frame(cells[[down, "label"]].drop_duplicates())
+    text = text.reindex(index=order, columns=dict.fromkeys(cells[across])).fillna(escaped(NONE))
+    counts = {of.title: lines.loc[lines["task"] != MEAN, f"{of.key}_records"] for of in measures}
+    records = "; ".join(f"{title} {min(of)} to {max(of)}" for title, of in counts.items())
+    said = f"{title}: {block.head}. Bold: the best of each task but the baseline. Records a task: {records}."
+    return _float(f"{name}-{block.model}-{block.data}", said, text)
 
 
-def _small(text: str) -> str:
-    return f"{{\\scriptsize {escaped(text)}}}" if text else ""
+def _cells(of: Measure, block: Block, lines: pd.DataFrame) -> pd.DataFrame:
+    """A row a cell: its task, method's label, measure and text."""
+    values = lines[of.key].round(of.digits)
+    rivals = values.where(lines["method"] != "baseline").groupby(lines["task"])
+    best = rivals.transform("min" if of.lower_is_better else "max")
+    several = rivals.transform("nunique") > 1
+    bold = (values == best) & several & (lines["method"] != "baseline")
+    shown = [escaped(NONE) if pd.isna(value) else f"{value:.{of.digits}f}" for value in values]
+    return pd.DataFrame(
+        {
+            "task": [section_title(task, block) for task in lines["task"]],
+            "label": lines["label"],
+            "measure": of.title,
+            "text": [f"\\textbf{{{text}}}" if best else text for text, best in zip(shown, bold, strict=True)],
+        }
+    )
 
 
-def _stack(title: str) -> str:
-    lines = "\\\\".join(map(escaped, _wrapped(title, _HEADING)))
-    return f"\\shortstack[r]{{{lines}}}" if "\\\\" in lines else lines
+def latex_pairs(block: Block, pairs: pd.DataFrame) -> str:
+    """The paired tests of a model and data, a section for each first method."""
+    text = pairs_shown(pairs).drop(columns=["Records", "Records where first has lower KL"], errors="ignore")
+    said = (
+        f"Methods at equal speed, two by two, on the same records: {block.head}. Their TTFT speedups differ by at most "
+        f"{EQUAL:.0%}. Ratio of the mean KLs to the unmodified model: below 1 the first is nearer to it. p: Wilcoxon's "
+        f"signed-rank test over records, Holm-corrected for {pairs['comparisons'].iloc[0]} comparisons. Brackets: 95% "
+        "confidence intervals."
+    )
+    return _float(f"paired-{block.model}-{block.data}", said, text.set_index(["First", "Second"]).map(escaped))
 
 
-def _caption(table: Table, body: Body, marks: dict[str, str]) -> str:
-    title = re.sub(r"^Table \d+\. ", "", table.spec.title)
-    said = [f"{escaped(title)}: {escaped(body.block.head)}."]
-    cells = [cell for line in body.lines for cell in line.cells.values()]
-    if any(cell.estimate and cell.estimate.low is not None for cell in cells):
-        said.append("Brackets: 95\\% confidence intervals over records.")
-    if any(cell.seed_deviation is not None for cell in cells):
-        said.append("$\\pm$: standard deviation over seeds.")
-    return " ".join([*said, *_marked(marks)])
+def _float(name: str, caption: str, text: pd.DataFrame) -> str:
+    """A floating table, at most as wide as the page, of texts in sections.
+
+    Args:
+        name: what its label is made of.
+        caption: its caption.
+        text: LaTeX by section and row (its index) and column.
+    """
+    rows = len(text) + text.index.get_level_values(0).nunique()
+    size = next((size for size, most in _SIZES.items() if rows <= most), "tiny")
+    text = text.rename_axis(index=[None, None], columns=None)
+    style = text.style.format_index(escaped, axis=0).format_index(_stacked, axis=1)
+    form = "ll" + "r" * len(text.columns)
+    tabular = style.to_latex(hrules=True, clines="skip-last;data", multirow_align="naive", column_format=form)
+    tabular = re.sub(r"\\cline\{.*\}", r"\\midrule", tabular).replace("\\midrule\n\\bottomrule", "\\bottomrule")
+    return "\n".join(
+        [
+            "\\begin{table*}",
+            "\\centering",
+            f"\\caption{{{escaped(caption)}}}",
+            f"\\label{{tab:{re.sub('[^A-Za-z0-9.]+', '-', name)}}}",
+            "\\smallskip",
+            f"\\{size}",
+            "\\setlength{\\tabcolsep}{4pt}",
+            "\\resizebox{\\ifdim\\width>\\textwidth\\textwidth\\else\\width\\fi}{!}{%",
+            f"{tabular.strip()}%",
+            "}",
+            "\\end{table*}",
+        ]
+    )
 
 
-def _marked(marks: dict[str, str]) -> list[str]:
-    """What the letters in a table stand for."""
-    return [f"$^{{{mark}}}${escaped(note)}." for note, mark in marks.items()]
-
-
-def _wrapped(text: str, width: int) -> list[str]:
-    return textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False)
-
-
-def _row(cells: Iterable[str]) -> str:
-    return " & ".join(cells) + " \\\\"
-
-
-def _comment(text: str) -> str:
-    return f"% {' '.join(text.split())}"
+def _stacked(title: str) -> str:
+    lines = "\\\\".join(map(escaped, textwrap.wrap(title, _HEADING, break_long_words=False, break_on_hyphens=False)))
+    return f"\\shortstack[r]{{{lines}}}"

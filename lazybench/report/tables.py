@@ -1,9 +1,12 @@
-"""The tables: which measures, which rows, and what is said below them."""
+"""The tables: which measures and rows, their numbers as one frame, and what is said below them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
 
 from lazybench.analysis.averages import (
     ANSWERS,
@@ -22,12 +25,18 @@ from lazybench.analysis.averages import (
     Measure,
 )
 from lazybench.analysis.blocks import Block
-from lazybench.analysis.cells import NO_RUN, Cell, Part, cell, part_of, together
+from lazybench.analysis.cells import NO_RUN, Cell, cell, part_of, together
+from lazybench.analysis.console import texts
 from lazybench.analysis.intervals import NOTE
-from lazybench.analysis.labels import task_title, title_of
-from lazybench.data.facts import CHINESE
+from lazybench.analysis.labels import METHODS, task_title, title_of
+from lazybench.analysis.paired import EQUAL
+from lazybench.data.facts import CHINESE, tasks
 from lazybench.report import paper
-from lazybench.report.caveats import floors, notes
+from lazybench.report.caveats import floors
+
+NONE = "—"
+# What is so by the nature of a method needs no reason in each cell: a note says it once.
+_TOLD_ONCE = "not on the engine"
 
 
 @dataclass(frozen=True)
@@ -51,46 +60,6 @@ class Spec:
     skip: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     by_length: bool = False
-
-
-@dataclass(frozen=True)
-class Line:
-    """One line of a table: a row's part in a task, or in all of them together, and its cells by measure."""
-
-    task: str
-    title: str
-    first: bool
-    method: str
-    label: str
-    part: Part
-    cells: dict[str, Cell]
-    paper: dict[str, str]
-
-
-@dataclass(frozen=True)
-class Body:
-    """A table's part about one model and data.
-
-    Attributes:
-        block: the model and data.
-        lines: what was run, task by task, then the mean of the tasks.
-        notes: what a reader must know of this block.
-        missing: what was not run or measured, in one line; empty where nothing is missing.
-    """
-
-    block: Block
-    lines: tuple[Line, ...]
-    notes: tuple[str, ...]
-    missing: str
-
-
-@dataclass(frozen=True)
-class Table:
-    """A table, filled: a body a block, and what is said of all of them."""
-
-    spec: Spec
-    bodies: tuple[Body, ...]
-    notes: tuple[str, ...]
 
 
 _FASTER = "A speedup above 1 means faster."
@@ -166,106 +135,214 @@ SPECS = (
         by_length=True,
     ),
 )
+MEASURES = {of.key: of for spec in SPECS for of in spec.measures}
+_ABOUT = ["model", "data", "task", "method", "label", "datasets", "datasets_of_task", "records", "failed", "disturbed"]
 
 
-def fill(spec: Spec, blocks: Sequence[Block], not_run: Sequence[dict[str, list[str]]]) -> Table:
-    """Measure every row of every block on every task that it was run on.
+def numbers(block: Block) -> pd.DataFrame:
+    """Every row of a block measured on every task that it was run on, then on the mean over the tasks.
 
-    Args:
-        spec: the table. It has no body for a block that it is not about.
-        blocks: all runs.
-        not_run: for each block the tasks and datasets that each method has no run of (`gaps.not_run`).
+    Returns:
+        A line a task and row: `model`, `data`, `task`, `method`, `label`; `datasets` of `datasets_of_task`, `records`,
+        `failed`, `disturbed`; for each measure its number under its key, and `_low` and `_high`, `_records` behind it,
+        `_missing`, why there is none, and `_note`; where they apply `_seed_deviation`, and `_paper` as printed there.
     """
-    about = [found for found in zip(blocks, not_run, strict=True) if found[0].by_length or not spec.by_length]
-    bodies = tuple(_body(spec, block, lacking) for block, lacking in about)
-    return Table(spec, bodies, (*spec.notes, *_explained(spec, bodies)))
-
-
-def absent(lines: Sequence[Line], of: Measure) -> bool:
-    """Whether a measure was taken in no run that could give a number, so that it needs no column."""
-    return {line.cells[of.key].reason for line in lines if not line.part.reason} == {of.absent}
-
-
-def _body(spec: Spec, block: Block, not_run: dict[str, list[str]]) -> Body:
-    lines = tuple(_lines(spec, block))
-    return Body(block, lines, (*_tasks(block), *notes(block)), _missing(spec, lines, not_run))
-
-
-def _lines(spec: Spec, block: Block) -> Iterator[Line]:
-    """The lines of each task, then those of the mean over the tasks."""
-    tasks = block.tasks_run()
-    rows = [row for row in block.compared if row.method not in spec.skip]
-    parts = [(row, {task: part_of(row, members) for task, members in tasks.items()}) for row in rows]
-    sections = [(task, task_title(task), [task]) for task in tasks]
-    averaged = _averaged(tasks)
-    if len(averaged) > 1:
-        sections.append((MEAN, f"Mean of the {len(averaged)} tasks", averaged))
-    at_floor = floors(block) if SCORE in spec.measures else frozenset()
-    for section, title, names in sections:
-        first = True
-        for row, of_tasks in parts:
-            of = {task: of_tasks[task] for task in names}
-            cells = {measure.key: cell(of, measure) for measure in spec.measures}
-            whole = together(of.values())
-            # A mean that lacks a task tells no more than the lines of the tasks do.
-            if whole.reason == NO_RUN or (section == MEAN and not any(found.estimate for found in cells.values())):
+    of_tasks, at_floor = block.tasks_run(), floors(block)
+    averaged = averaged_tasks(of_tasks)
+    sections = {task: [task] for task in of_tasks} | ({MEAN: averaged} if len(averaged) > 1 else {})
+    specs = [spec for spec in SPECS if block.by_length or not spec.by_length]
+    parts = [(row, {task: part_of(row, members) for task, members in of_tasks.items()}) for row in block.compared]
+    lines = []
+    for section, names in sections.items():
+        for row, of_row in parts:
+            part = {task: of_row[task] for task in names}
+            whole = together(part)
+            if whole.reason == NO_RUN:
                 continue
-            if whole.datasets and whole.datasets.keys() <= at_floor:
-                cells[SCORE.key] = replace(cells[SCORE.key], note="floor")
-            printed = {key: paper.value(row, section, whole.datasets.keys(), key) for key in spec.in_paper}
-            yield Line(section, title, first, row.method, row.label, whole, cells, printed)
-            first = False
+            failed, disturbed = whole.records["error"] != "", whole.records["disturbed"] == 1
+            about = [block.model, block.data, section, row.method, row.label, len(whole.there), whole.members]
+            line = dict(zip(_ABOUT, [*about, len(whole.records), failed.sum(), disturbed.sum()], strict=True))
+            for spec in specs:
+                for of in spec.measures:
+                    line |= _columns(of, cell(part, of))
+                line |= {f"{key}_paper": paper.value(row, section, whole.there, key) for key in spec.in_paper}
+            if whole.there and at_floor.issuperset(whole.there):
+                line["score_note"] = "floor"
+            lines.append(line)
+    return pd.DataFrame(lines)
 
 
-def _averaged(tasks: dict[str, list[str]]) -> list[str]:
+def select(spec: Spec, lines: pd.DataFrame) -> pd.DataFrame:
+    """What a table has of a block's `numbers`. A mean that lacks tasks tells no more than their own lines do."""
+    columns = list(_ABOUT)
+    for of in spec.measures:
+        ends = ["", "_low", "_high", "_records", "_missing", "_note", "_seed_deviation", "_paper"]
+        columns += [f"{of.key}{end}" for end in ends if f"{of.key}{end}" in lines]
+    bare = (lines["task"] == MEAN) & lines[[of.key for of in spec.measures]].isna().all(axis=1)
+    return lines.loc[~lines["method"].isin(spec.skip) & ~bare, columns]
+
+
+def _columns(of: Measure, found: Cell) -> dict[str, Any]:
+    values = [None] * 3 if found.estimate is None else [found.estimate.value, found.estimate.low, found.estimate.high]
+    columns = dict(zip((of.key, f"{of.key}_low", f"{of.key}_high"), values, strict=True))
+    columns |= {f"{of.key}_records": found.records, f"{of.key}_missing": found.reason, f"{of.key}_note": found.note}
+    return columns | ({f"{of.key}_seed_deviation": found.seed_deviation} if of.by_seed else {})
+
+
+def averaged_tasks(of_tasks: Mapping[str, Sequence[str]]) -> list[str]:
     """The tasks that the mean is over: none that is a dataset by itself, nor the Chinese part of the others."""
-    return [task for task, members in tasks.items() if members != [task] and task != CHINESE]
+    return [task for task, members in of_tasks.items() if [*members] != [task] and task != CHINESE]
 
 
-def _tasks(block: Block) -> list[str]:
+def section_title(section: str, block: Block) -> str:
+    """A task's name for people, or that of the mean."""
+    return f"Mean of the {len(averaged_tasks(block.tasks_run()))} tasks" if section == MEAN else task_title(section)
+
+
+def taken(of: Measure, lines: pd.DataFrame) -> bool:
+    """Whether a measure was taken in any run that could give a number, so that it needs a column."""
+    return bool(lines[of.key].notna().any() or not (lines[f"{of.key}_missing"] == of.absent).any())
+
+
+def shown(spec: Spec, block: Block, lines: pd.DataFrame) -> pd.DataFrame:
+    """The frame for people: `Task`, `Method`, and a column a measure that was taken; its cells are texts in parts.
+
+    Parts are a number, its deviation over seeds, its interval and its note; or a dash and why there is no number.
+    """
+    title = {task: section_title(task, block) for task in lines["task"]}
+    columns: dict[str, Any] = {"Task": lines["task"].map(title), "Method": lines["label"]}
+    for of in spec.measures:
+        if taken(of, lines):
+            columns[of.title] = lines.apply(_parts, axis=1, of=of)
+        if of.key in spec.in_paper and lines[f"{of.key}_paper"].any():
+            columns[f"{of.title.removesuffix(' (×)')}, {paper.heading(block)}"] = lines[f"{of.key}_paper"]
+    columns["Records"] = lines.apply(_records, axis=1)
+    return pd.DataFrame(columns)
+
+
+def _parts(line: pd.Series, of: Measure) -> list[str]:
+    value, form = line[of.key], f"{{:.{of.digits}f}}".format
+    if pd.isna(value):
+        reason = line[f"{of.key}_missing"]
+        return [NONE] if reason == _TOLD_ONCE else [NONE, f"({reason})"]
+    deviation, low, high, note = (line.get(f"{of.key}_{what}") for what in ("seed_deviation", "low", "high", "note"))
+    said = [f"± {form(deviation)}"] if pd.notna(deviation) else []
+    said += [f"[{form(low)}, {form(high)}]"] if pd.notna(low) else []
+    return [form(value), *said, *([f"({note})"] if note else [])]
+
+
+def _records(line: pd.Series) -> list[str]:
+    whole = line["datasets"] == line["datasets_of_task"]
+    said = [] if whole else [f"{line['datasets']} of {line['datasets_of_task']} datasets"]
+    said += [f"{line[what]} {what}" for what in ("failed", "disturbed") if line[what]]
+    return [str(line["records"]), *([f"({', '.join(said)})"] if said else [])]
+
+
+def lacking(spec: Spec, block: Block, lines: pd.DataFrame) -> str:
+    """What was not measured, and which of the paper's methods and tasks have no run, in one line; empty for none."""
+    said: dict[str, list[str]] = {}
+    for of in spec.measures if len(lines) else ():
+        if not taken(of, lines):
+            said.setdefault(of.absent, []).append(of.title)
+    if any(run.settings["data"].get("source") == "longbench" for run in block.runs) and block.of_longbench:
+        run = {row.method for row in block.rows} | set(spec.skip)
+        said["no runs"] = [title_of(method) for method in METHODS if method not in run]
+        said["no runs"] += [task_title(task) for task in tasks() if task not in block.tasks_run()]
+    text = "; ".join(f"{reason}: {', '.join(names)}" for reason, names in said.items() if names)
+    return text[:1].upper() + text[1:]
+
+
+def explained(spec: Spec, blocks: Sequence[Block], lines: pd.DataFrame) -> Iterator[str]:
+    """What the numbers are made of, and the marks that there are in these tables."""
+    columns = [f"{of.key}_{what}" for of in spec.measures for what in ("low", "seed_deviation")]
+    there = {column.rpartition("_")[2] for column in columns if column in lines and lines[column].notna().any()}
+    yield from spec.notes
+    if any(lines[of.key].notna().any() for of in spec.measures if of in OVER_KEEP_1):
+        yield _KEEP_1
+    yield _MEAN
+    if "low" in there:
+        yield NOTE
+    if "deviation" in there:
+        yield _SEEDS
+    if lines["disturbed"].any():
+        yield _DISTURBED
+    if "score_note" in lines and (lines["score_note"] == "floor").any():
+        yield _FLOOR
+    if any(block.compared != list(block.rows) for block in blocks):
+        yield _ONE_STAGE
+    if any(lines[f"{key}_paper"].any() for key in spec.in_paper):
+        yield _PAPER
+
+
+def tasks_note(block: Block) -> str:
     """Which datasets each task that was run is the mean over, and what scores them."""
     facts = {name: fact for run in block.runs for name, fact in run.facts.items()}
-    tasks, said = block.tasks_run(), []
-    for task, members in tasks.items():
+    said = []
+    for task, members in block.tasks_run().items():
         of_metric: dict[str, list[str]] = {}
         for name in members:
             of_metric.setdefault(facts[name].metric, []).append(name)
         text = ", ".join(f"{', '.join(names)} ({metric})" for metric, names in of_metric.items())
         said.append(text if members == [task] else f"{task_title(task)}: {text}")
-    averaged = ", ".join(map(task_title, _averaged(tasks)))
-    mean = [f"the mean of the tasks is over {averaged}"] if len(_averaged(tasks)) > 1 else []
-    return [f"tasks, their datasets and, in brackets, the metric of the score: {'; '.join(said)}", *mean]
+    return f"tasks, their datasets and, in brackets, the metric of the score: {'; '.join(said)}"
 
 
-def _missing(spec: Spec, lines: Sequence[Line], not_run: dict[str, list[str]]) -> str:
-    said: dict[str, list[str]] = {}
-    for method, tasks in sorted(not_run.items(), key=lambda found: bool(found[1])):
-        if method not in spec.skip:
-            where = " on " + ", ".join(map(task_title, tasks)) if tasks else ""
-            said.setdefault(f"not run{where}", []).append(title_of(method))
-    for of in spec.measures if lines else ():
-        if absent(lines, of):
-            said.setdefault(of.absent, []).append(of.title)
-    text = "; ".join(f"{reason}: {', '.join(names)}" for reason, names in said.items())
-    return text[:1].upper() + text[1:]
+def pairs_shown(pairs: pd.DataFrame) -> pd.DataFrame:
+    """The paired tests for people: `First`, `Second` and their numbers as texts, none of KL where it was not measured.
+
+    Of a number of both methods the first method's comes first.
+    """
+    about_kl = [
+        ("Mean KLs (nats)", _both(pairs, "kl", "{:.4f}")),
+        ("KL ratio", texts(pairs, "kl_ratio", "{:.2f}", NONE)),
+        ("Lower KL under the first", texts(pairs, "records_first_lower_kl", "{}", NONE)),
+        ("Equal KL", texts(pairs, "records_equal_kl", "{}", NONE)),
+        ("Records with KL", pairs["kl_records"].map(str)),
+        ("p of KL (Holm)", [f"{NONE} {why}".strip() for why in pairs["kl_missing"]]),
+    ]
+    columns = dict(
+        [
+            ("First", pairs["first"]),
+            ("Second", pairs["second"]),
+            ("TTFT speedups (×)", _both(pairs, "ttft_speedup", "{:.2f}")),
+            ("Records", pairs["records"].map(str)),
+            *(about_kl if pairs["kl_records"].any() else []),
+            ("Score difference", [text.replace("-", "−") for text in texts(pairs, "score_difference", "{:+.2f}")]),
+        ]
+    )
+    found = pd.DataFrame(columns)
+    if pairs["kl_p_holm"].notna().any():
+        p = ["<0.001" if value < 0.001 else f"{value:.3f}" for value in pairs["kl_p_holm"]]
+        found["p of KL (Holm)"] = found["p of KL (Holm)"].where(pairs["kl_p_holm"].isna(), p)
+    return found
 
 
-def _explained(spec: Spec, bodies: Sequence[Body]) -> Iterator[str]:
-    """What the numbers are made of, and the marks that there are in these tables."""
-    lines = [line for body in bodies for line in body.lines]
-    cells = [cell for line in lines for cell in line.cells.values()]
-    if any(line.cells[of.key].estimate for line in lines for of in spec.measures if of in OVER_KEEP_1):
-        yield _KEEP_1
-    yield _MEAN
-    if any(cell.estimate and cell.estimate.low is not None for cell in cells):
-        yield NOTE
-    if any(cell.seed_deviation is not None for cell in cells):
-        yield _SEEDS
-    if any(line.part.disturbed for line in lines):
-        yield _DISTURBED
-    if any(cell.note == "floor" for cell in cells):
-        yield _FLOOR
-    if any(body.block.compared != list(body.block.rows) for body in bodies):
-        yield _ONE_STAGE
-    if any(value for line in lines for value in line.paper.values()):
-        yield _PAPER
+def _both(pairs: pd.DataFrame, key: str, form: str) -> list[str]:
+    sides = [texts(pairs, f"{side}_{key}", form, NONE) for side in ("first", "second")]
+    return [", ".join(both) for both in zip(*sides, strict=True)]
+
+
+def pairs_caption(pairs: pd.DataFrame) -> str:
+    """What was compared and how, in plain words."""
+    counts, tests = sorted(set(pairs["records"])), int(pairs["comparisons"].iloc[0])
+    said = [
+        f"Each row compares two methods whose TTFT speedups differ by at most {EQUAL:.0%}, on the records that both "
+        f"ran without failing (n = {' to '.join(dict.fromkeys(map(str, (counts[0], counts[-1]))))}). Of two numbers "
+        "in a cell the left one is the first method's."
+    ]
+    if pairs["kl_records"].any():
+        said.append(
+            "KL: of the next token, between the unmodified model and the method; means are over tasks, as in the other "
+            "tables. A KL ratio below 1 favours the first method, one above 1 the second."
+        )
+    if tests:
+        said.append(
+            "p: Wilcoxon's signed-rank test of the KL, two-sided; its unit is the record, whatever its dataset, and a "
+            "record with the same KL under both counts half for each. It is corrected for the number of comparisons "
+            f"here by Holm's method ({tests} comparison{'s' if tests > 1 else ''})."
+        )
+    said.append(
+        "Score difference: first minus second, of 100 points; above 0 favours the first method. Brackets: 95% "
+        "confidence interval over records, where there are enough. Scores of few records tell little."
+    )
+    return " ".join(said)
