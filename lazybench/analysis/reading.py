@@ -111,7 +111,6 @@ def read_folder(folder: Path) -> Run:
         finished=(folder / SCORES).is_file() and (scored is None or len(rows) >= scored),
         records=rounded(records_table(rows.values())),
         traces=traces.summarise(list(traced.values())),
-        folder=folder,
     )
 
 

@@ -25,26 +25,17 @@ COUNTS = ("length", "prompt_tokens", "baseline_new_tokens", "retaken", "disturbe
 # Seconds, shares from 0 to 1, nats and counts, of words in `length`; a blank means that it was not measured.
 # `disturbed` is 1 where other work on the machine disturbed a pass.
 NUMBERS = (
-    "score",
-    "length",
-    "prompt_tokens",
-    "new_tokens",
+    *("score", "length", "prompt_tokens", "new_tokens"),
     *TIMES,
     *with_compared(CPU_TIMES),
-    "retaken",
-    "disturbed",
-    "baseline_new_tokens",
-    "prompt_computed",
-    "identical_tokens",
-    "identical_answer",
-    "first_token_kl",
-    "kl",
+    *("retaken", "disturbed", "baseline_new_tokens", "prompt_computed", "identical_tokens", "identical_answer"),
+    *("first_token_kl", "kl"),
 )
 # The digests stand for the texts of two predictions, so that records without texts can still tell them apart.
 # The scores of several seeds stand side by side, with blanks between them.
-TEXTS = ("dataset", "_id", "error", "score_by_seed", "prediction_digest", "baseline_prediction_digest")
-COLUMNS = ("dataset", "_id", *NUMBERS, "score_by_seed", "prediction_digest", "baseline_prediction_digest", "error")
-_KEYS = {"dataset", "_id", "score", "error"}
+_FURTHER = ("score_by_seed", "prediction_digest", "baseline_prediction_digest", "error")
+COLUMNS = ("dataset", "_id", *NUMBERS, *_FURTHER)
+TEXTS = ("dataset", "_id", *_FURTHER)
 _MARK = "lazybench records"
 # What stands in the JSON file as it is.
 _KEPT = ("finished", "settings", "environment", "traces")
@@ -60,11 +51,10 @@ class Run:
         method: the method's name, the third level.
         digest: the hash of everything that decides the run's results, the fourth level.
         settings: what its `config.yaml` says, without this machine's folders.
-        environment: what its `environment.json` says.
+        environment: what its `environment.json` says, `command` included: the words that ask for it.
         finished: whether it has gone through all its records.
         records: one row a record, with `COLUMNS`; `error` is empty where the method ran.
         traces: what `traces.summarise` made of its traces, empty without any.
-        folder: where it lies on this machine; None where it was read from the records of an earlier report.
     """
 
     model: str
@@ -76,7 +66,6 @@ class Run:
     finished: bool
     records: pd.DataFrame
     traces: dict[str, Any]
-    folder: Path | None = None
 
     @property
     def name(self) -> str:
@@ -138,9 +127,9 @@ def row_of(line: Mapping[str, Any]) -> dict[str, Any]:
     # The line's own count is the first seed's, its times are means over the seeds.
     counts = [repeat.get("new_tokens") for repeat in repeats]
     row["new_tokens"] = None if None in counts else fmean(counts)
-    seeds = [repeat.get("score") for repeat in line.get("repeats") or []]
     if prediction is not None and unmodified is not None and not line.get("error"):
         row["identical_answer"] = fmean(repeat.get("prediction") == unmodified for repeat in repeats)
+    seeds = [repeat.get("score") for repeat in line.get("repeats") or []]
     return row | {
         "dataset": line["dataset"],
         "_id": line["_id"],
@@ -163,9 +152,9 @@ def write_compact(runs: Iterable[Run], folder: Path) -> None:
         run.records.astype(dict.fromkeys(COUNTS, "Int64")).to_csv(f"{path}.csv", index=False, lineterminator="\n")
         about = {
             "format": f"{_MARK} 2",
-            "run": {"model": run.model, "data": run.data, "method": run.method, "digest": run.digest},
-            **{key: getattr(run, key) for key in _KEPT},
+            "run": {key: getattr(run, key) for key in ("model", "data", "method", "digest")},
         }
+        about |= {key: getattr(run, key) for key in _KEPT}
         Path(f"{path}.json").write_text(json.dumps(about, indent=1) + "\n", "utf-8")
 
 
@@ -185,9 +174,7 @@ def read_compact(path: Path) -> Run:
     try:
         about = json.loads(path.read_text("utf-8"))
         frame = pd.read_csv(path.with_suffix(".csv"), dtype=types, keep_default_na=False, na_values=blanks)
-        if not set(frame.columns) >= _KEYS:
-            raise ValueError(f"the columns must be of {','.join(COLUMNS)}")
-        # Earlier formats have fewer columns.
+        frame[["dataset", "_id", "score", "error"]]  # further ones came later
         return Run(**about["run"], **{key: about[key] for key in _KEPT}, records=rounded(records_table(frame)))
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise LazyBenchError(f"{path} and its .csv are damaged ({error}): write them again from the runs") from error

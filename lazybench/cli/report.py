@@ -46,7 +46,7 @@ def main(argv: Sequence[str]) -> int:
 def _parser() -> ArgumentParser:
     parser = ArgumentParser(
         "lazybench report",
-        usage="%(prog)s [runs=FOLDER,...] [output=FOLDER] [methods=NAME,...] [columns=KEY,...] [calibrated=refuse|mark]",
+        usage="%(prog)s [runs=FOLDER,...] [output=FOLDER] [methods=NAME,...] [columns=KEY,...] [calibrated=mark]",
         description="Tables, figures and one HTML page from run folders.",
         epilog=BOTH_FORMS,
     )

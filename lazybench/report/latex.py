@@ -11,7 +11,7 @@ import pandas as pd
 from lazybench.analysis.averages import MEAN, Measure
 from lazybench.analysis.blocks import Block
 from lazybench.analysis.paired import EQUAL
-from lazybench.report.tables import NONE, pairs_shown, section_title
+from lazybench.report.tables import NONE, Spec, pairs_shown, section_title, taken
 
 _HEADING = 12  # characters of a heading before it goes on in another line
 # Rows that a page holds beside a caption, by the size of their letters.
@@ -30,19 +30,22 @@ def escaped(text: str) -> str:
     return text.translate(_SIGNS)
 
 
-def latex(name: str, title: str, measures: Sequence[Measure], block: Block, lines: pd.DataFrame) -> str:
-    """One table of some measures, tasks by methods, the best of each task in bold; the baseline is not among those.
+def latex(spec: Spec, named: Sequence[Measure], block: Block, lines: pd.DataFrame) -> str:
+    """One table, tasks by methods, the best of each task in bold; the baseline is not among those.
 
     A section a task with a column a measure, as the paper's Table 1 has it; where that is too long for a page, a
     section a measure with a column a task.
 
     Args:
-        name: stem of its file, for its label.
-        title: its caption's first words.
-        measures: what it shows.
+        spec: the table.
+        named: the measures that it shows; none for those that the paper's table has.
         block: the model and data.
-        lines: numbers, with the columns of all measures (`tables.numbers`).
+        lines: their numbers (`tables.numbers`).
     """
+    usual = [of for of in spec.measures if of.key in spec.in_paper or not spec.in_paper]
+    measures = [of for of in named or usual if taken(of, lines)]
+    if not measures:
+        return f"% Nothing was measured of {escaped(block.head)}."
     cells = pd.concat([_cells(of, block, lines) for of in measures])
     long = cells["task"].nunique() * cells["label"].nunique() > _SIZES["footnotesize"]
     down, across = ("measure", "task") if long else ("task", "measure")
@@ -51,8 +54,9 @@ def latex(name: str, title: str, measures: Sequence[Measure], block: Block, line
     text = text.reindex(index=order, columns=dict.fromkeys(cells[across])).fillna(escaped(NONE))
     counts = {of.title: lines.loc[lines["task"] != MEAN, f"{of.key}_records"] for of in measures}
     records = "; ".join(f"{title} {min(of)} to {max(of)}" for title, of in counts.items())
+    title = ", ".join(of.title.removesuffix(" (×)") for of in measures)
     said = f"{title}: {block.head}. Bold: the best of each task but the baseline. Records a task: {records}."
-    return _float(f"{name}-{block.model}-{block.data}", said, text)
+    return _float(f"{spec.name}-{block.model}-{block.data}", said, text)
 
 
 def _cells(of: Measure, block: Block, lines: pd.DataFrame) -> pd.DataFrame:
@@ -75,7 +79,8 @@ def _cells(of: Measure, block: Block, lines: pd.DataFrame) -> pd.DataFrame:
 
 def latex_pairs(block: Block, pairs: pd.DataFrame) -> str:
     """The paired tests of a model and data, a section for each first method."""
-    text = pairs_shown(pairs).drop(columns=["Records", "Records where first has lower KL"], errors="ignore")
+    kept = ("First", "Second", "TTFT speedup, first (×)", "TTFT speedup, second (×)", "KL ratio", "p of KL (Holm)")
+    text = pairs_shown(pairs).filter([*kept, "Score difference"])
     said = (
         f"Methods at equal speed, two by two, on the same records: {block.head}. Their TTFT speedups differ by at most "
         f"{EQUAL:.0%}. Ratio of the mean KLs to the unmodified model: below 1 the first is nearer to it. p: Wilcoxon's "

@@ -18,7 +18,7 @@ from lazybench.analysis.blocks import Block
 from lazybench.analysis.labels import label, method_title, task_title
 from lazybench.analysis.run_data import Run
 from lazybench.report.caveats import notes
-from lazybench.report.tables import pairs_caption, pairs_shown, tasks_note
+from lazybench.report.tables import READING, SPECS, pairs_caption, pairs_shown, tasks_note
 
 # Which figure says most of a block, before those that are not named.
 _FIRST = ("figure5", "depth_by_length", "figure7", "figure1", "figure2")
@@ -40,16 +40,12 @@ class Drawing:
         return base64.b64encode(self.png.read_bytes()).decode()
 
 
-def page(sections: Sequence[dict[str, Any]], warnings: Sequence[str], reading: Iterable[str]) -> str:
-    """The whole page.
-
-    Args:
-        sections: one a model and data, made by `section`.
-        warnings: what to know before comparing numbers.
-        reading: what the tables' numbers are.
-    """
+def page(sections: Sequence[dict[str, Any]], warnings: Sequence[str]) -> str:
+    """The whole page, of sections that `section` makes, and warnings to know before comparing numbers."""
     template = Environment(loader=PackageLoader("lazybench.report", ""), autoescape=True).get_template("page.html")
-    return template.render(sections=sections, warnings=warnings, reading=list(reading)) + "\n"
+    there = {title for of in sections for title, _, _ in of["tables"]}
+    reading = [note for spec in SPECS if spec.title in there for note in spec.notes]
+    return template.render(sections=sections, warnings=warnings, reading=[*reading, *READING]) + "\n"
 
 
 def section(

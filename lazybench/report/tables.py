@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,6 @@ from lazybench.analysis.averages import (
     GENERATION,
     KL,
     MEAN,
-    OVER_KEEP_1,
     SCORE,
     SCORE_BY_LENGTH,
     TOKENS,
@@ -29,7 +28,7 @@ from lazybench.analysis.cells import NO_RUN, Cell, cell, part_of, together
 from lazybench.analysis.console import texts
 from lazybench.analysis.intervals import NOTE
 from lazybench.analysis.labels import METHODS, task_title, title_of
-from lazybench.analysis.paired import EQUAL
+from lazybench.analysis.paired import EQUAL, FEWEST
 from lazybench.data.facts import CHINESE, tasks
 from lazybench.report import paper
 from lazybench.report.caveats import floors
@@ -62,28 +61,6 @@ class Spec:
     by_length: bool = False
 
 
-_FASTER = "A speedup above 1 means faster."
-_KEEP_1 = (
-    "Keep = 1 is the same engine with nothing pruned: a speedup over it comes from pruning alone. A dash there: it was "
-    "not timed, or the method does not run on that engine."
-)
-_MEAN = (
-    "A task is the mean over its datasets, and the mean of the tasks is the mean over those. Failed records are "
-    "counted, but no other number includes them."
-)
-_DISTURBED = (
-    "Disturbed: records with a pass that other work on the machine disturbed (its process got less CPU time than "
-    "timing.cpu_share of wall time times threads) each of the four times it was taken. They count in scores, but in no "
-    "speedup."
-)
-_SEEDS = "±: standard deviation over the seeds of a method that has several; its numbers are means over them."
-_FLOOR = "Floor: every method scores 0 on every record there, so the score shows nothing."
-_ONE_STAGE = "Schedules of one stage are only in Figure 6, beside those of several stages."
-_PAPER = (
-    "The paper's values are over all records of these datasets, on an A100; it does not say which schedule, keep or "
-    "ratio they were made with."
-)
-
 SPECS = (
     Spec(
         "table1",
@@ -92,8 +69,7 @@ SPECS = (
         in_paper=("score", "ttft_speedup"),
         notes=(
             "TTFT speedup: mean TTFT of the baseline over mean TTFT of the method, on the same records in the same "
-            "process.",
-            _FASTER,
+            "process; above 1 is faster.",
         ),
     ),
     Spec(
@@ -109,7 +85,6 @@ SPECS = (
             "for as many tokens as the baseline's answer has.",
             "Decode step: (generation time - TTFT) / (new tokens - 1) of a record, without prefilling; its speedup is "
             "the baseline's mean over the method's.",
-            _FASTER,
         ),
     ),
     Spec(
@@ -134,6 +109,21 @@ SPECS = (
         ),
         by_length=True,
     ),
+)
+# What holds for all tables.
+READING = (
+    "A task is the mean over its datasets, and the mean of the tasks is the mean over those. Failed records are "
+    "counted, but no other number includes them.",
+    NOTE,
+    "±: standard deviation over the seeds of a method that has several; its numbers are means over them.",
+    "Over keep = 1: over the same engine with nothing pruned, so the speedup comes from pruning alone. A dash there: "
+    "it was not timed, or the method does not run on that engine.",
+    "Disturbed: records with a pass that other work on the machine disturbed (its process got less CPU time than "
+    "timing.cpu_share of wall time times threads) each of the four times it was taken. They are in no speedup.",
+    "Floor: every method scores 0 on every record there, so the score shows nothing.",
+    "Schedules of one stage are only in Figure 6 where there are others of several stages.",
+    "The paper's values are over all records of these datasets, on an A100; it does not say which schedule, keep or "
+    "ratio they were made with.",
 )
 MEASURES = {of.key: of for spec in SPECS for of in spec.measures}
 _ABOUT = ["model", "data", "task", "method", "label", "datasets", "datasets_of_task", "records", "failed", "disturbed"]
@@ -174,6 +164,8 @@ def numbers(block: Block) -> pd.DataFrame:
 
 def select(spec: Spec, lines: pd.DataFrame) -> pd.DataFrame:
     """What a table has of a block's `numbers`. A mean that lacks tasks tells no more than their own lines do."""
+    if spec.measures[0].key not in lines:
+        return lines.head(0)
     columns = list(_ABOUT)
     for of in spec.measures:
         ends = ["", "_low", "_high", "_records", "_missing", "_note", "_seed_deviation", "_paper"]
@@ -252,28 +244,6 @@ def lacking(spec: Spec, block: Block, lines: pd.DataFrame) -> str:
     return text[:1].upper() + text[1:]
 
 
-def explained(spec: Spec, blocks: Sequence[Block], lines: pd.DataFrame) -> Iterator[str]:
-    """What the numbers are made of, and the marks that there are in these tables."""
-    columns = [f"{of.key}_{what}" for of in spec.measures for what in ("low", "seed_deviation")]
-    there = {column.rpartition("_")[2] for column in columns if column in lines and lines[column].notna().any()}
-    yield from spec.notes
-    if any(lines[of.key].notna().any() for of in spec.measures if of in OVER_KEEP_1):
-        yield _KEEP_1
-    yield _MEAN
-    if "low" in there:
-        yield NOTE
-    if "deviation" in there:
-        yield _SEEDS
-    if lines["disturbed"].any():
-        yield _DISTURBED
-    if "score_note" in lines and (lines["score_note"] == "floor").any():
-        yield _FLOOR
-    if any(block.compared != list(block.rows) for block in blocks):
-        yield _ONE_STAGE
-    if any(lines[f"{key}_paper"].any() for key in spec.in_paper):
-        yield _PAPER
-
-
 def tasks_note(block: Block) -> str:
     """Which datasets each task that was run is the mean over, and what scores them."""
     facts = {name: fact for run in block.runs for name, fact in run.facts.items()}
@@ -287,62 +257,36 @@ def tasks_note(block: Block) -> str:
     return f"tasks, their datasets and, in brackets, the metric of the score: {'; '.join(said)}"
 
 
+_PAIRED = (
+    ("TTFT speedup, first (×)", "first_ttft_speedup", "{:.2f}"),
+    ("TTFT speedup, second (×)", "second_ttft_speedup", "{:.2f}"),
+    ("Records", "records", "{}"),
+    ("Mean KL, first (nats)", "first_kl", "{:.4f}"),
+    ("Mean KL, second (nats)", "second_kl", "{:.4f}"),
+    ("KL ratio", "kl_ratio", "{:.2f}"),
+    ("Records with KL", "kl_records", "{}"),
+    ("Lower KL under first", "records_first_lower_kl", "{}"),
+    ("Equal KL", "records_equal_kl", "{}"),
+    ("p of KL (Holm)", "kl_p_holm", "{:.2g}"),
+    ("Score difference", "score_difference", "{:+.2f}"),
+)
+
+
 def pairs_shown(pairs: pd.DataFrame) -> pd.DataFrame:
-    """The paired tests for people: `First`, `Second` and their numbers as texts, none of KL where it was not measured.
-
-    Of a number of both methods the first method's comes first.
-    """
-    about_kl = [
-        ("Mean KLs (nats)", _both(pairs, "kl", "{:.4f}")),
-        ("KL ratio", texts(pairs, "kl_ratio", "{:.2f}", NONE)),
-        ("Lower KL under the first", texts(pairs, "records_first_lower_kl", "{}", NONE)),
-        ("Equal KL", texts(pairs, "records_equal_kl", "{}", NONE)),
-        ("Records with KL", pairs["kl_records"].map(str)),
-        ("p of KL (Holm)", [f"{NONE} {why}".strip() for why in pairs["kl_missing"]]),
-    ]
-    columns = dict(
-        [
-            ("First", pairs["first"]),
-            ("Second", pairs["second"]),
-            ("TTFT speedups (×)", _both(pairs, "ttft_speedup", "{:.2f}")),
-            ("Records", pairs["records"].map(str)),
-            *(about_kl if pairs["kl_records"].any() else []),
-            ("Score difference", [text.replace("-", "−") for text in texts(pairs, "score_difference", "{:+.2f}")]),
-        ]
-    )
-    found = pd.DataFrame(columns)
-    if pairs["kl_p_holm"].notna().any():
-        p = ["<0.001" if value < 0.001 else f"{value:.3f}" for value in pairs["kl_p_holm"]]
-        found["p of KL (Holm)"] = found["p of KL (Holm)"].where(pairs["kl_p_holm"].isna(), p)
-    return found
-
-
-def _both(pairs: pd.DataFrame, key: str, form: str) -> list[str]:
-    sides = [texts(pairs, f"{side}_{key}", form, NONE) for side in ("first", "second")]
-    return [", ".join(both) for both in zip(*sides, strict=True)]
+    """The paired tests for people: `First`, `Second` and their numbers as texts, without what was not measured."""
+    there = [(title, key, form) for title, key, form in _PAIRED if (pairs[key].fillna(0) != 0).any()]
+    cells = {title: [text.replace("-", "−") for text in texts(pairs, key, form, NONE)] for title, key, form in there}
+    return pd.DataFrame({"First": pairs["first"], "Second": pairs["second"], **cells})
 
 
 def pairs_caption(pairs: pd.DataFrame) -> str:
     """What was compared and how, in plain words."""
-    counts, tests = sorted(set(pairs["records"])), int(pairs["comparisons"].iloc[0])
-    said = [
+    return (
         f"Each row compares two methods whose TTFT speedups differ by at most {EQUAL:.0%}, on the records that both "
-        f"ran without failing (n = {' to '.join(dict.fromkeys(map(str, (counts[0], counts[-1]))))}). Of two numbers "
-        "in a cell the left one is the first method's."
-    ]
-    if pairs["kl_records"].any():
-        said.append(
-            "KL: of the next token, between the unmodified model and the method; means are over tasks, as in the other "
-            "tables. A KL ratio below 1 favours the first method, one above 1 the second."
-        )
-    if tests:
-        said.append(
-            "p: Wilcoxon's signed-rank test of the KL, two-sided; its unit is the record, whatever its dataset, and a "
-            "record with the same KL under both counts half for each. It is corrected for the number of comparisons "
-            f"here by Holm's method ({tests} comparison{'s' if tests > 1 else ''})."
-        )
-    said.append(
-        "Score difference: first minus second, of 100 points; above 0 favours the first method. Brackets: 95% "
-        "confidence interval over records, where there are enough. Scores of few records tell little."
+        "ran without failing. KL: of the next token, between the unmodified model and the method, mean over tasks as "
+        "in the other tables; a ratio below 1 favours the first method. p: Wilcoxon's signed-rank test of the KL, "
+        "two-sided; its unit is the record, and a record with the same KL under both counts half for each; Holm's "
+        f"method corrects it for the number of comparisons, {pairs['comparisons'].iloc[0]}. It needs {FEWEST} records. "
+        "Score difference: first minus second, of 100 points. Brackets: 95% confidence interval over records, where "
+        "there are enough. Scores of few records tell little."
     )
-    return " ".join(said)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pandas as pd
@@ -21,8 +21,11 @@ from lazybench.store.writing import replacing
 _OURS = re.compile(
     r"(table\d|fidelity|score_by_length|paired)\.(md|csv|tex)|(figure\d|depth_by_length)_.*\.(png|pdf)|records|report\.html"
 )
-_PAIRED = "Paired tests at equal speed"
-_CSV = {"index": False, "float_format": "%.6g", "lineterminator": "\n"}
+_PAIRED = "paired"
+_TITLES = {spec.name: spec.title for spec in tables.SPECS} | {_PAIRED: "Paired tests at equal speed"}
+_READING = {spec.name: [*spec.notes, *tables.READING] for spec in tables.SPECS}
+# Of a table about a block: its numbers, its Markdown and its LaTeX.
+_Body = tuple[pd.DataFrame, str, str]
 
 
 def write(
@@ -44,95 +47,72 @@ def write(
     """
     with replacing(out, _OURS) as folder:
         write_compact((run for block in blocks for run in block.runs), folder / "records")
-        numbers = [tables.numbers(block) for block in blocks]
-        drawn, undrawn = _draw(folder, blocks)
-        shown: list[list[tuple[str, pd.DataFrame, str]]] = [[] for _ in blocks]
-        reading: list[str] = []
-        for spec in tables.SPECS:
-            of_blocks = [
-                (block, lines, tables.select(spec, lines), parts)
-                for block, lines, parts in zip(blocks, numbers, shown, strict=True)
-                if block.by_length or not spec.by_length
-            ]
-            if not of_blocks:
-                continue
-            every = pd.concat([chosen for _, _, chosen, _ in of_blocks])
-            every.to_csv(folder / f"{spec.name}.csv", **_CSV)
-            text, tex = [], []
-            for block, lines, chosen, parts in of_blocks:
+        bodies: dict[str, list[_Body]] = {name: [] for name in _TITLES}
+        sections, undrawn = [], []
+        for block in blocks:
+            said, shown, lines = [tables.tasks_note(block), *notes(block)], [], tables.numbers(block)
+            for spec in tables.SPECS:
+                if (chosen := tables.select(spec, lines)).empty:
+                    continue
                 cells, lacking = tables.shown(spec, block, chosen), tables.lacking(spec, block, chosen)
-                said = [tables.tasks_note(block), *notes(block)]
-                parts += [(spec.title, cells, lacking)] if len(chosen) else []
-                text.append(_markdown(block, cells, [lacking, *(f"- {note}" for note in said)]))
-                tex += [*map(_comment, said), _latex(spec, block, lines, chosen, columns)]
-            explained = list(tables.explained(spec, blocks, every))
-            reading += explained
-            how = "\n".join(["## How to read it", "", *(f"- {note}" for note in explained)])
-            _put(folder / spec.name, spec.title, warnings, [*text, how], tex)
-        paired = [compare(block) for block in blocks]
-        if found := [(block, pairs) for block, pairs in zip(blocks, paired, strict=True) if len(pairs)]:
-            pd.concat([pairs for _, pairs in found]).to_csv(folder / "paired.csv", **_CSV)
-            text = [_markdown(of, tables.pairs_shown(pairs), [tables.pairs_caption(pairs)]) for of, pairs in found]
-            _put(folder / "paired", _PAIRED, warnings, text, [latex_pairs(block, pairs) for block, pairs in found])
-        sections = [section(*of) for of in zip(blocks, shown, paired, drawn, strict=True)]
-        (folder / "report.html").write_text(page(sections, warnings, dict.fromkeys(reading)), "utf-8")
-        return sorted(path.name for path in folder.iterdir()), undrawn
+                shown.append((spec.title, cells, lacking))
+                named = [tables.MEASURES[key] for key in columns if spec.name == "table1" and key in lines]
+                tex = [*map(_comment, said), latex(spec, named, block, lines if named else chosen)]
+                text = _markdown(block, cells, [lacking, *(f"- {note}" for note in said)])
+                bodies[spec.name].append((chosen, text, "\n".join(tex)))
+            pairs = compare(block)
+            if len(pairs):
+                text = _markdown(block, tables.pairs_shown(pairs), [tables.pairs_caption(pairs)])
+                bodies[_PAIRED].append((pairs, text, latex_pairs(block, pairs)))
+            drawn, lacks = _draw(folder, block)
+            undrawn += lacks
+            sections.append(section(block, shown, pairs, drawn))
+        for name, of in bodies.items():
+            if of:
+                _put(folder / name, warnings, of)
+        (folder / "report.html").write_text(page(sections, warnings), "utf-8")
+        return sorted(path.name for path in folder.iterdir()), list(dict.fromkeys(undrawn))
 
 
-def _put(path: Path, title: str, warnings: Sequence[str], text: Iterable[str], tex: Iterable[str]) -> None:
-    """Write a table's Markdown and LaTeX."""
-    warned = "".join(f"> **Warning:** {warning}\n>\n" for warning in warnings)
-    path.with_suffix(".md").write_text(
-        "\n".join([f"# {title}\n", *([warned] if warned else []), *text]) + "\n", "utf-8"
-    )
+def _put(path: Path, warnings: Sequence[str], bodies: Sequence[_Body]) -> None:
+    """Write a table as CSV, Markdown and LaTeX."""
+    numbers, texts, tex = zip(*bodies, strict=True)
+    title, reading = _TITLES[path.name], [f"- {note}" for note in _READING.get(path.name, ())]
+    pd.concat(numbers).to_csv(path.with_suffix(".csv"), index=False, float_format="%.6g", lineterminator="\n")
+    warned = [f"> **Warning:** {warning}\n" for warning in warnings]
+    how = ["## How to read it", "\n".join(reading)] if reading else []
+    path.with_suffix(".md").write_text("\n\n".join([f"# {title}", *warned, *texts, *how]) + "\n", "utf-8")
     head = [title, "Needs \\usepackage{booktabs,graphicx}.", *(f"Warning: {warning}" for warning in warnings)]
     path.with_suffix(".tex").write_text("\n".join([*map(_comment, head), *tex]) + "\n", "utf-8")
 
 
 def _markdown(block: Block, cells: pd.DataFrame, said: Sequence[str]) -> str:
     texts = cells.map(lambda cell: (cell if isinstance(cell, str) else " ".join(cell)).replace("|", "\\|"))
-    first = texts.columns[0]
-    if first == "Task":
-        texts[first] = texts[first].mask(texts[first].duplicated(), "")
+    if "Task" in texts:
+        texts["Task"] = texts["Task"].mask(texts["Task"].duplicated(), "")
     sides = ["left"] * 2 + ["right"] * (len(texts.columns) - 2)
-    table = texts.to_markdown(index=False, disable_numparse=True, colalign=sides) if len(texts) else "No runs."
-    return "\n".join([f"## {block.head}\n", table, "", *filter(None, said), ""])
-
-
-def _latex(spec: tables.Spec, block: Block, lines: pd.DataFrame, chosen: pd.DataFrame, columns: Sequence[str]) -> str:
-    if spec.name == "table1" and columns:
-        chosen, measures = lines, [tables.MEASURES[key] for key in columns]
-    else:
-        measures = [of for of in spec.measures if of.key in spec.in_paper or not spec.in_paper]
-    measures = [of for of in measures if tables.taken(of, chosen)] if len(chosen) else []
-    title = ", ".join(of.title.removesuffix(" (×)") for of in measures)
-    return latex(spec.name, title, measures, block, chosen) if measures else _comment("nothing was measured")
+    table = texts.to_markdown(index=False, disable_numparse=True, colalign=sides)
+    return "\n".join([f"## {block.head}\n", table, "", *filter(None, said)])
 
 
 def _comment(text: str) -> str:
     return f"% {' '.join(text.split())}"
 
 
-def _draw(folder: Path, blocks: Sequence[Block]) -> tuple[list[list[Drawing]], list[str]]:
-    """Draw every figure that there are runs for.
-
-    Returns:
-        what was drawn of each block, and what could not be.
-    """
+def _draw(folder: Path, block: Block) -> tuple[list[Drawing], list[str]]:
+    """Draw every figure that there are runs for; returns what was drawn, and what could not be."""
     # matplotlib takes long to import: not before all else has been read.
     from lazybench.report.figures import FIGURES
     from lazybench.report.figures.style import save, styled
 
-    drawn: list[list[Drawing]] = [[] for _ in blocks]
-    undrawn: dict[str, None] = {}
+    drawn, undrawn = [], []
     with styled():
-        for block, of_block in zip(blocks, drawn, strict=True):
-            for figure in FIGURES:
-                name = figure.__name__.rpartition(".")[2]
-                drawing = figure.draw(block)
-                if drawing is not None:
-                    png, _ = save(drawing, folder / f"{name}_{block.model}_{block.data}")
-                    of_block.append(Drawing(block, name, figure.CAPTION, png))
-                elif figure.NEEDS and block.of_longbench:
-                    undrawn[f"{name} ({figure.NEEDS})"] = None
-    return drawn, list(undrawn)
+        for figure in FIGURES:
+            name = figure.__name__.rpartition(".")[2]
+            drawing = figure.draw(block)
+            if drawing is not None:
+                png, _ = save(drawing, folder / f"{name}_{block.model}_{block.data}")
+                drawn.append(Drawing(block, name, figure.CAPTION, png))
+            elif figure.NEEDS and block.of_longbench:
+                undrawn.append(f"{name} ({figure.NEEDS})")
+    return drawn, undrawn
