@@ -84,38 +84,20 @@ SCORE_BY_LENGTH = tuple(
 )
 TTFT = _speedups("ttft_speedup", "TTFT speedup", "ttft_s")
 GENERATION = _speedups("generation_speedup", "Generation speedup", "generation_s")
-EQUAL_LENGTH = replace(
-    GENERATION[0],
-    key="generation_speedup_equal_length",
-    title="Generation speedup at equal length (×)",
-    bottom="equal_length_s",
-    derive=_equal_length_s,
-)
+_EQUAL = {"key": "generation_speedup_equal_length", "title": "Generation speedup at equal length (×)"}
+EQUAL_LENGTH = replace(GENERATION[0], bottom="equal_length_s", derive=_equal_length_s, **_EQUAL)
 DECODE_STEP = _speedups("decode_step_speedup", "Decode step speedup", "decode_step_s")
-OVER_KEEP_1 = tuple(over for _, over in (TTFT, GENERATION, DECODE_STEP))
-COMPUTED = Measure(
-    "prompt_computed",
-    "Prompt tokens computed (%)",
-    "prompt_computed",
-    scale=100,
-    absent="not recorded",
-    lower_is_better=True,
+_PERCENT = Measure("", "", "", scale=100, absent="not recorded")
+COMPUTED = replace(
+    _PERCENT, key="prompt_computed", title="Prompt tokens computed (%)", top="prompt_computed", lower_is_better=True
 )
-FIRST_TOKEN_KL = Measure(
-    "first_token_kl",
-    "KL of first token (nats)",
-    "first_token_kl",
-    digits=4,
-    absent="not traced",
-    long_tailed=True,
-    lower_is_better=True,
-)
-KL = replace(FIRST_TOKEN_KL, key="kl", title="KL of next token (nats)", top="kl")
-TOKENS = Measure(
-    "identical_tokens", "Identical tokens (%)", "identical_tokens", scale=100, digits=1, absent="not recorded", most=100
-)
-ANSWERS = Measure(
-    "identical_answers", "Identical answers (%)", "identical_answer", scale=100, digits=1, absent="not paired", most=100
+_KL = Measure("", "", "", digits=4, absent="not traced", long_tailed=True, lower_is_better=True)
+FIRST_TOKEN_KL = replace(_KL, key="first_token_kl", title="KL of first token (nats)", top="first_token_kl")
+KL = replace(_KL, key="kl", title="KL of next token (nats)", top="kl")
+_SAME = replace(_PERCENT, digits=1, most=100)
+TOKENS = replace(_SAME, key="identical_tokens", title="Identical tokens (%)", top="identical_tokens")
+ANSWERS = replace(
+    _SAME, key="identical_answers", title="Identical answers (%)", top="identical_answer", absent="not paired"
 )
 
 

@@ -63,12 +63,10 @@ class Block:
 
     @cached_property
     def records(self) -> pd.DataFrame:
-        """One row a record, with its `model`, `data`, `method`, `label` and `task` before a run's own columns."""
+        """One row a record: its `model`, `data`, `method`, `label` and `task` beside a run's own columns."""
         task_of = {name: task for task, names in self.tasks().items() for name in names}
         every = pd.concat([row.records.assign(method=row.method, label=row.label) for row in self.rows])
-        every = every.assign(model=self.model, data=self.data, task=every["dataset"].map(task_of))
-        first = ["model", "data", "method", "label", "task"]
-        return every[[*first, *every.columns.difference(first, sort=False)]]
+        return every.assign(model=self.model, data=self.data, task=every["dataset"].map(task_of))
 
     @property
     def compared(self) -> list[Row]:
@@ -88,17 +86,11 @@ class Block:
 
     @property
     def title(self) -> str:
-        """Model and data by a reader's names."""
-        generated = " (generated records, not LongBench)" if self.generated else ""
-        return f"{model_title(self.model)} on {data_title(self.called)}{generated}"
-
-    @property
-    def head(self) -> str:
-        """The title with what the model's weights are, where its runs agree in that."""
+        """Model and data by a reader's names, with what the weights are where all runs agree in that."""
         formats = {run.environment.get("weights_format") for run in self.runs} - {None}
         weights = f" ({formats.pop()})" if len(formats) == 1 else ""
-        model = model_title(self.model)
-        return self.title.replace(model, f"{model}{weights}", 1)
+        generated = " (generated records, not LongBench)" if self.generated else ""
+        return f"{model_title(self.model)}{weights} on {data_title(self.called)}{generated}"
 
     @property
     def of_longbench(self) -> bool:
@@ -164,9 +156,10 @@ def blocks(runs: list[Run]) -> list[Block]:
 
 def _block(runs: list[Run]) -> Block:
     of = {run.name: conditions(run) for run in runs}
-    known = dict.fromkeys(key for run in runs for key in of[run.name])
-    values = {key: sorted({of[run.name][key] for run in runs if key in of[run.name]}) for key in known}
-    differing = {key: found for key, found in values.items() if len(found) > 1}
+    values: dict[str, set[str]] = {}
+    for key, value in (item for run in runs for item in of[run.name].items()):
+        values.setdefault(key, set()).add(value)
+    differing = {key: sorted(found) for key, found in values.items() if len(found) > 1}
     groups: dict[tuple[str, str, str], list[Run]] = {}
     for run in runs:
         under = ", ".join(f"{key}={of[run.name][key]}" for key in differing if key in of[run.name])
@@ -181,14 +174,12 @@ def _rows(method: str, name: str, under: str, runs: list[Run]) -> list[Row]:
     """One row where no two runs share a dataset, else further ones with the hash of a run behind them."""
     sets: list[list[Run]] = []
     # The runs that cover most, and finished ones before others, go together.
-    covered = {run.name: set(run.datasets) for run in runs}
-    for run in sorted(runs, key=lambda run: (not run.finished, -len(covered[run.name]), run.name)):
-        for members in sets:
-            if all(covered[run.name].isdisjoint(covered[other.name]) for other in members):
-                members.append(run)
-                break
-        else:
-            sets.append([run])
+    for run in sorted(runs, key=lambda run: (not run.finished, -len(run.datasets), run.name)):
+        free = (of for of in sets if not any({*run.datasets} & {*other.datasets} for other in of))
+        members = next(free, None)
+        if members is None:
+            sets.append(members := [])
+        members.append(run)
     full = f"{name} [{under}]" if under else name
     return [
         Row(method, full if len(sets) == 1 else f"{full} #{members[0].digest}", under, tuple(members))

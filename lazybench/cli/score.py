@@ -7,11 +7,13 @@ import sys
 from argparse import ArgumentParser
 from collections import ChainMap
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
+import pandas as pd
+
+from lazybench.analysis.averages import SCORE, SCORE_BY_LENGTH
+from lazybench.analysis.cells import measured
 from lazybench.analysis.console import table
 from lazybench.cli.arguments import read
 from lazybench.cli.configs import add_config_dir, own_datasets
@@ -23,16 +25,7 @@ from lazybench.errors import LazyBenchError, suggest
 from lazybench.run import scoring
 from lazybench.store.writing import replace
 
-
-@dataclass(frozen=True, slots=True)
-class _Scored:
-    """One line of a file: its fields, its dataset, and its scores, 0 to 1; the record's length where it counts."""
-
-    row: dict[str, Any]
-    dataset: str
-    score: float
-    beside: dict[str, float]
-    length: int | None
+Facts = Mapping[str, DatasetFacts]
 
 
 def main(argv: Sequence[str]) -> int:
@@ -41,14 +34,14 @@ def main(argv: Sequence[str]) -> int:
     sys.path += map(str, given.config_dir)  # a metric of the user's own is a file next to its YAML
     families = _families([*given.config_dir, CONF])
     facts = dict(ChainMap(*families.values()))
-    scored = [item for path in given.files for item in _score_file(path, given.dataset, facts)]
-    lines = [json.dumps({**item.row, "score": item.score}) + "\n" for item in scored]
+    scored = [of for path in given.files for of in _score_file(path, given.dataset, facts)]
+    lines = [json.dumps({**of["row"], "score": of["score"]}) + "\n" for of in scored]
     if given.output == "-":
         sys.stdout.writelines(lines)
     elif given.output is not None:
         replace(Path(given.output), "".join(lines))
     # With the records on stdout, the table must not mix with them.
-    print(_tables(scored, families), file=sys.stderr if given.output == "-" else sys.stdout)
+    print(_tables(pd.DataFrame(scored), families), file=sys.stderr if given.output == "-" else sys.stdout)
     return 0
 
 
@@ -80,7 +73,7 @@ def _families(places: Sequence[Path]) -> dict[str, dict[str, DatasetFacts]]:
     return families
 
 
-def _score_file(path: Path, dataset: str | None, facts: Mapping[str, DatasetFacts]) -> list[_Scored]:
+def _score_file(path: Path, dataset: str | None, facts: Facts) -> list[dict[str, Any]]:
     try:
         with path.open("rb") as file:
             scored = [_score_line(row, where, dataset or path.stem, facts) for where, row in parse(file, path)]
@@ -91,14 +84,13 @@ def _score_file(path: Path, dataset: str | None, facts: Mapping[str, DatasetFact
     return scored
 
 
-def _score_line(row: dict[str, Any], where: str, default: str, facts: Mapping[str, DatasetFacts]) -> _Scored:
+def _score_line(row: dict[str, Any], where: str, default: str, facts: Facts) -> dict[str, Any]:
+    """One line of a file, its dataset, its scores, 0 to 1, and its length where it counts."""
     named = row.get("dataset") is not None
     dataset = str(row["dataset"]) if named else default
     if dataset not in facts:
-        hint = suggest(dataset, facts)
-        if not named:
-            hint += " (the line has no 'dataset': name it with --dataset NAME)"
-        raise LazyBenchError(f"{where}: unknown dataset {dataset!r}: {hint}")
+        hint = "" if named else " (the line has no 'dataset': name it with --dataset NAME)"
+        raise LazyBenchError(f"{where}: unknown dataset {dataset!r}: {suggest(dataset, facts)}{hint}")
     prediction = row.get("prediction", row.get("pred"))
     if not isinstance(prediction, str):
         raise LazyBenchError(f"{where}: 'prediction' (or 'pred') must be a string, not {kind(prediction)}")
@@ -108,47 +100,36 @@ def _score_line(row: dict[str, Any], where: str, default: str, facts: Mapping[st
     length = row.get("length") if facts[dataset].by_length else None
     if facts[dataset].by_length and (wrong := wrong_length(length)):
         raise LazyBenchError(f"{where}: {wrong}: {dataset} has scores by length")
-    scored = facts[dataset], prediction, answers, classes
+    given = facts[dataset], prediction, answers, classes
     try:
-        return _Scored(row, dataset, scoring.score(*scored), scoring.beside(*scored), length)
+        scores = {"score": scoring.score(*given), "beside": scoring.beside(*given)}
     except LazyBenchError as error:
         raise LazyBenchError(f"{where}: {error}") from error
+    return {"row": row, "dataset": dataset, "length": length, "error": "", "score_by_seed": "", **scores}
 
 
-def _tables(scored: Sequence[_Scored], families: Mapping[str, Mapping[str, DatasetFacts]]) -> str:
+def _tables(scored: pd.DataFrame, families: Mapping[str, Facts]) -> str:
     """Scores (0 to 100) by dataset and by task, in the order of LongBench's table, then of other data."""
-    of_dataset: dict[str, list[_Scored]] = {}
-    for item in scored:
-        of_dataset.setdefault(item.dataset, []).append(item)
-    lengths = LENGTHS if any(item.length is not None for item in scored) else ()
+    by_length = scored["length"].notna().any()
+    measures, heads = (SCORE, *(SCORE_BY_LENGTH if by_length else ())), ["score", *(LENGTHS if by_length else ())]
+
+    def cells(records: pd.DataFrame) -> list[str]:
+        found = [measured(records, of).estimate for of in measures]
+        return ["-" if of is None else f"{of.value:.2f}" for of in found]
+
     rows, task_rows = [], []
     for data, facts in families.items():
-        items = {name: of_dataset.pop(name) for name in facts if name in of_dataset}
-        scores = {name: [_score(of), *map(_by_length(of).get, lengths)] for name, of in items.items()}
-        rows += [[name, str(len(of)), *map(_text, scores[name]), _beside(of)] for name, of in items.items()]
-        for task, found in scoring.by_task(scores, facts).items():
-            means = [None if None in column else fmean(column) for column in zip(*found, strict=True)]
+        own = scored[scored["dataset"].isin(facts)]
+        scored = scored.drop(own.index)
+        own = own.assign(task=own["dataset"].map(lambda name, facts=facts: facts[name].task))
+        own = own.sort_values("dataset", key=lambda names, facts=facts: names.map([*facts].index), kind="stable")
+        for name, of in own.groupby("dataset", sort=False):
+            further = pd.DataFrame(of["beside"].tolist()).mean() * 100
+            told = ", ".join(f"{metric} {score:.2f}" for metric, score in further.items())
+            rows.append([name, str(len(of)), *cells(of.assign(task=name)), told])
+        for task, of in own.dropna(subset=["task"]).groupby("task", sort=False):
             named = f"{task} [data={data}]" if data else task
-            task_rows.append([named, f"{len(found)}/{len(datasets_of(task, facts))}", *map(_text, means)])
-    parts = [table(["dataset", "records", "score", *lengths, ""], rows)]
-    if task_rows:
-        parts.append(table(["task", "datasets", "score", *lengths], task_rows))
+            task_rows.append([named, f"{of['dataset'].nunique()}/{len(datasets_of(task, facts))}", *cells(of)])
+    parts = [table(["dataset", "records", *heads, ""], rows)]
+    parts += [table(["task", "datasets", *heads], task_rows)] if task_rows else []
     return "\n\n".join(parts)
-
-
-def _score(items: Sequence[_Scored]) -> float:
-    return scoring.dataset_score([item.score for item in items])
-
-
-def _by_length(items: Sequence[_Scored]) -> dict[str, float | None]:
-    return scoring.by_length([(item.length, item.score) for item in items if item.length is not None])
-
-
-def _beside(items: Sequence[_Scored]) -> str:
-    """The further scores of a dataset, each behind its metric."""
-    of = {metric: scoring.dataset_score([item.beside[metric] for item in items]) for metric in items[0].beside}
-    return ", ".join(f"{metric} {score:.2f}" for metric, score in of.items())
-
-
-def _text(score: float | None) -> str:
-    return "-" if score is None else f"{score:.2f}"

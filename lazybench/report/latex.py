@@ -24,6 +24,18 @@ _SIGNS: dict[int, str] = str.maketrans(
     | {"≥": "$\\geq$", "—": "--", "–": "--", "…": "\\ldots{}"}
 )
 
+_FLOAT = r"""\begin{table*}
+\centering
+\caption{%(caption)s}
+\label{tab:%(label)s}
+\smallskip
+\%(size)s
+\setlength{\tabcolsep}{4pt}
+\resizebox{\ifdim\width>\textwidth\textwidth\else\width\fi}{!}{%%
+%(tabular)s%%
+}
+\end{table*}"""
+
 
 def escaped(text: str) -> str:
     """A text as LaTeX prints it."""
@@ -45,7 +57,7 @@ def latex(spec: Spec, named: Sequence[Measure], block: Block, lines: pd.DataFram
     usual = [of for of in spec.measures if of.key in spec.in_paper or not spec.in_paper]
     measures = [of for of in named or usual if taken(of, lines)]
     if not measures:
-        return f"% Nothing was measured of {escaped(block.head)}."
+        return f"% Nothing was measured of {escaped(block.title)}."
     cells = pd.concat([_cells(of, block, lines) for of in measures])
     long = cells["task"].nunique() * cells["label"].nunique() > _SIZES["footnotesize"]
     down, across = ("measure", "task") if long else ("task", "measure")
@@ -55,7 +67,7 @@ def latex(spec: Spec, named: Sequence[Measure], block: Block, lines: pd.DataFram
     counts = {of.title: lines.loc[lines["task"] != MEAN, f"{of.key}_records"] for of in measures}
     records = "; ".join(f"{title} {min(of)} to {max(of)}" for title, of in counts.items())
     title = ", ".join(of.title.removesuffix(" (×)") for of in measures)
-    said = f"{title}: {block.head}. Bold: the best of each task but the baseline. Records a task: {records}."
+    said = f"{title}: {block.title}. Bold: the best of each task but the baseline. Records a task: {records}."
     return _float(f"{spec.name}-{block.model}-{block.data}", said, text)
 
 
@@ -82,7 +94,7 @@ def latex_pairs(block: Block, pairs: pd.DataFrame) -> str:
     kept = ("First", "Second", "TTFT speedup, first (×)", "TTFT speedup, second (×)", "KL ratio", "p of KL (Holm)")
     text = pairs_shown(pairs).filter([*kept, "Score difference"])
     said = (
-        f"Methods at equal speed, two by two, on the same records: {block.head}. Their TTFT speedups differ by at most "
+        f"Methods at equal speed, two by two, on the same records: {block.title}. TTFT speedups differ by at most "
         f"{EQUAL:.0%}. Ratio of the mean KLs to the unmodified model: below 1 the first is nearer to it. p: Wilcoxon's "
         f"signed-rank test over records, Holm-corrected for {pairs['comparisons'].iloc[0]} comparisons. Brackets: 95% "
         "confidence intervals."
@@ -98,28 +110,17 @@ def _float(name: str, caption: str, text: pd.DataFrame) -> str:
         caption: its caption.
         text: LaTeX by section and row (its index) and column.
     """
-    rows = len(text) + text.index.get_level_values(0).nunique()
-    size = next((size for size, most in _SIZES.items() if rows <= most), "tiny")
-    text = text.rename_axis(index=[None, None], columns=None)
-    style = text.style.format_index(escaped, axis=0).format_index(_stacked, axis=1)
-    form = "ll" + "r" * len(text.columns)
-    tabular = style.to_latex(hrules=True, clines="skip-last;data", multirow_align="naive", column_format=form)
-    tabular = re.sub(r"\\cline\{.*\}", r"\\midrule", tabular).replace("\\midrule\n\\bottomrule", "\\bottomrule")
-    return "\n".join(
-        [
-            "\\begin{table*}",
-            "\\centering",
-            f"\\caption{{{escaped(caption)}}}",
-            f"\\label{{tab:{re.sub('[^A-Za-z0-9.]+', '-', name)}}}",
-            "\\smallskip",
-            f"\\{size}",
-            "\\setlength{\\tabcolsep}{4pt}",
-            "\\resizebox{\\ifdim\\width>\\textwidth\\textwidth\\else\\width\\fi}{!}{%",
-            f"{tabular.strip()}%",
-            "}",
-            "\\end{table*}",
-        ]
-    )
+    sections = []
+    for title, rows in text.groupby(level=0, sort=False):
+        head = pd.DataFrame("", index=[f"\\midrule \\textit{{{escaped(title)}}}"], columns=text.columns)
+        sections += [head, rows.droplevel(0).rename(index=escaped)]
+    flat = pd.concat(sections).rename_axis("").reset_index()
+    size = next((size for size, most in _SIZES.items() if len(flat) <= most), "tiny")
+    style = flat.style.hide(axis="index").format_index(_stacked, axis=1)
+    tabular = style.to_latex(hrules=True, column_format="l" + "r" * len(text.columns))
+    tabular = tabular.replace("\\midrule\n\\midrule", "\\midrule").strip()
+    label = re.sub("[^A-Za-z0-9.]+", "-", name)
+    return _FLOAT % {"caption": escaped(caption), "label": label, "size": size, "tabular": tabular}
 
 
 def _stacked(title: str) -> str:

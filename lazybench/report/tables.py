@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib.resources import files
 from typing import Any
 
 import pandas as pd
@@ -26,9 +27,7 @@ from lazybench.analysis.averages import (
 from lazybench.analysis.blocks import Block
 from lazybench.analysis.cells import NO_RUN, Cell, cell, part_of, together
 from lazybench.analysis.console import texts
-from lazybench.analysis.intervals import NOTE
 from lazybench.analysis.labels import METHODS, task_title, title_of
-from lazybench.analysis.paired import EQUAL, FEWEST
 from lazybench.data.facts import CHINESE, tasks
 from lazybench.report import paper
 from lazybench.report.caveats import floors
@@ -48,7 +47,6 @@ class Spec:
         measures: its measures, in order.
         in_paper: keys of the measures that the paper gives numbers for.
         skip: methods it has no rows for.
-        notes: what its measures are.
         by_length: whether it is only of data whose scores are shown by the records' length.
     """
 
@@ -57,74 +55,18 @@ class Spec:
     measures: tuple[Measure, ...]
     in_paper: tuple[str, ...] = ()
     skip: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
     by_length: bool = False
 
 
+_IN_TABLE_2 = (COMPUTED, *GENERATION, EQUAL_LENGTH, *DECODE_STEP)
 SPECS = (
-    Spec(
-        "table1",
-        "Table 1. Score and TTFT speedup",
-        (SCORE, *TTFT),
-        in_paper=("score", "ttft_speedup"),
-        notes=(
-            "TTFT speedup: mean TTFT of the baseline over mean TTFT of the method, on the same records in the same "
-            "process; above 1 is faster.",
-        ),
-    ),
-    Spec(
-        "table2",
-        "Table 2. Prompt tokens computed, generation speedup and decode step",
-        (COMPUTED, *GENERATION, EQUAL_LENGTH, *DECODE_STEP),
-        in_paper=("prompt_computed", "generation_speedup"),
-        notes=(
-            "Prompt tokens computed: mean over layers of the share of prompt tokens that have keys and values there at "
-            "the end of the generation; above 100 where a method computes tokens twice.",
-            "Generation speedup: the baseline's mean generation time over the method's, as in the paper, even if their "
-            "answers differ in length. At equal length: over what the method would take, at its TTFT and decode step, "
-            "for as many tokens as the baseline's answer has.",
-            "Decode step: (generation time - TTFT) / (new tokens - 1) of a record, without prefilling; its speedup is "
-            "the baseline's mean over the method's.",
-        ),
-    ),
-    Spec(
-        "fidelity",
-        "Fidelity to the baseline",
-        (KL, FIRST_TOKEN_KL, TOKENS, ANSWERS),
-        skip=("baseline",),
-        notes=(
-            "KL of next token: KL(baseline || method) of its distributions, mean over the first 16 tokens of the "
-            "baseline's answer, which the method is given token by token; KL of first token: of the first alone.",
-            "Identical tokens: share of the baseline's new tokens that are the same. Identical answers: share of "
-            "records with exactly the baseline's answer.",
-        ),
-    ),
-    Spec(
-        "score_by_length",
-        "Score by length",
-        SCORE_BY_LENGTH,
-        notes=(
-            "By the whole record's length in words, as its file states it, whatever was cut from the prompt: below "
-            "4,000, from 4,000 and below 8,000, from 8,000 on, as in LongBench's eval.py --e.",
-        ),
-        by_length=True,
-    ),
+    Spec("table1", "Table 1. Score and TTFT speedup", (SCORE, *TTFT), ("score", "ttft_speedup")),
+    Spec("table2", "Table 2. Tokens computed and generation", _IN_TABLE_2, ("prompt_computed", "generation_speedup")),
+    Spec("fidelity", "Fidelity to the baseline", (KL, FIRST_TOKEN_KL, TOKENS, ANSWERS), skip=("baseline",)),
+    Spec("score_by_length", "Score by length", SCORE_BY_LENGTH, by_length=True),
 )
-# What holds for all tables.
-READING = (
-    "A task is the mean over its datasets, and the mean of the tasks is the mean over those. Failed records are "
-    "counted, but no other number includes them.",
-    NOTE,
-    "±: standard deviation over the seeds of a method that has several; its numbers are means over them.",
-    "Over keep = 1: over the same engine with nothing pruned, so the speedup comes from pruning alone. A dash there: "
-    "it was not timed, or the method does not run on that engine.",
-    "Disturbed: records with a pass that other work on the machine disturbed (its process got less CPU time than "
-    "timing.cpu_share of wall time times threads) each of the four times it was taken. They are in no speedup.",
-    "Floor: every method scores 0 on every record there, so the score shows nothing.",
-    "Schedules of one stage are only in Figure 6 where there are others of several stages.",
-    "The paper's values are over all records of these datasets, on an A100; it does not say which schedule, keep or "
-    "ratio they were made with.",
-)
+# What all tables' numbers are, in Markdown.
+READING = files("lazybench.report").joinpath("reading.md").read_text("utf-8")
 MEASURES = {of.key: of for spec in SPECS for of in spec.measures}
 _ABOUT = ["model", "data", "task", "method", "label", "datasets", "datasets_of_task", "records", "failed", "disturbed"]
 
@@ -244,19 +186,6 @@ def lacking(spec: Spec, block: Block, lines: pd.DataFrame) -> str:
     return text[:1].upper() + text[1:]
 
 
-def tasks_note(block: Block) -> str:
-    """Which datasets each task that was run is the mean over, and what scores them."""
-    facts = {name: fact for run in block.runs for name, fact in run.facts.items()}
-    said = []
-    for task, members in block.tasks_run().items():
-        of_metric: dict[str, list[str]] = {}
-        for name in members:
-            of_metric.setdefault(facts[name].metric, []).append(name)
-        text = ", ".join(f"{', '.join(names)} ({metric})" for metric, names in of_metric.items())
-        said.append(text if members == [task] else f"{task_title(task)}: {text}")
-    return f"tasks, their datasets and, in brackets, the metric of the score: {'; '.join(said)}"
-
-
 _PAIRED = (
     ("TTFT speedup, first (×)", "first_ttft_speedup", "{:.2f}"),
     ("TTFT speedup, second (×)", "second_ttft_speedup", "{:.2f}"),
@@ -277,16 +206,3 @@ def pairs_shown(pairs: pd.DataFrame) -> pd.DataFrame:
     there = [(title, key, form) for title, key, form in _PAIRED if (pairs[key].fillna(0) != 0).any()]
     cells = {title: [text.replace("-", "−") for text in texts(pairs, key, form, NONE)] for title, key, form in there}
     return pd.DataFrame({"First": pairs["first"], "Second": pairs["second"], **cells})
-
-
-def pairs_caption(pairs: pd.DataFrame) -> str:
-    """What was compared and how, in plain words."""
-    return (
-        f"Each row compares two methods whose TTFT speedups differ by at most {EQUAL:.0%}, on the records that both "
-        "ran without failing. KL: of the next token, between the unmodified model and the method, mean over tasks as "
-        "in the other tables; a ratio below 1 favours the first method. p: Wilcoxon's signed-rank test of the KL, "
-        "two-sided; its unit is the record, and a record with the same KL under both counts half for each; Holm's "
-        f"method corrects it for the number of comparisons, {pairs['comparisons'].iloc[0]}. It needs {FEWEST} records. "
-        "Score difference: first minus second, of 100 points. Brackets: 95% confidence interval over records, where "
-        "there are enough. Scores of few records tell little."
-    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,7 +15,7 @@ from lazybench.analysis.run_data import write_compact
 from lazybench.report import tables
 from lazybench.report.caveats import notes
 from lazybench.report.latex import latex, latex_pairs
-from lazybench.report.page import Drawing, page, section
+from lazybench.report.page import page, section
 from lazybench.store.writing import replacing
 
 # A report only replaces a folder that holds nothing but these.
@@ -23,7 +24,6 @@ _OURS = re.compile(
 )
 _PAIRED = "paired"
 _TITLES = {spec.name: spec.title for spec in tables.SPECS} | {_PAIRED: "Paired tests at equal speed"}
-_READING = {spec.name: [*spec.notes, *tables.READING] for spec in tables.SPECS}
 # Of a table about a block: its numbers, its Markdown and its LaTeX.
 _Body = tuple[pd.DataFrame, str, str]
 
@@ -50,7 +50,7 @@ def write(
         bodies: dict[str, list[_Body]] = {name: [] for name in _TITLES}
         sections, undrawn = [], []
         for block in blocks:
-            said, shown, lines = [tables.tasks_note(block), *notes(block)], [], tables.numbers(block)
+            said, shown, lines = notes(block), [], tables.numbers(block)
             for spec in tables.SPECS:
                 if (chosen := tables.select(spec, lines)).empty:
                     continue
@@ -62,7 +62,7 @@ def write(
                 bodies[spec.name].append((chosen, text, "\n".join(tex)))
             pairs = compare(block)
             if len(pairs):
-                text = _markdown(block, tables.pairs_shown(pairs), [tables.pairs_caption(pairs)])
+                text = _markdown(block, tables.pairs_shown(pairs), [])
                 bodies[_PAIRED].append((pairs, text, latex_pairs(block, pairs)))
             drawn, lacks = _draw(folder, block)
             undrawn += lacks
@@ -77,11 +77,11 @@ def write(
 def _put(path: Path, warnings: Sequence[str], bodies: Sequence[_Body]) -> None:
     """Write a table as CSV, Markdown and LaTeX."""
     numbers, texts, tex = zip(*bodies, strict=True)
-    title, reading = _TITLES[path.name], [f"- {note}" for note in _READING.get(path.name, ())]
+    title = _TITLES[path.name]
     pd.concat(numbers).to_csv(path.with_suffix(".csv"), index=False, float_format="%.6g", lineterminator="\n")
     warned = [f"> **Warning:** {warning}\n" for warning in warnings]
-    how = ["## How to read it", "\n".join(reading)] if reading else []
-    path.with_suffix(".md").write_text("\n\n".join([f"# {title}", *warned, *texts, *how]) + "\n", "utf-8")
+    text = "\n\n".join([f"# {title}", *warned, *texts, "## How to read the tables", tables.READING])
+    path.with_suffix(".md").write_text(text, "utf-8")
     head = [title, "Needs \\usepackage{booktabs,graphicx}.", *(f"Warning: {warning}" for warning in warnings)]
     path.with_suffix(".tex").write_text("\n".join([*map(_comment, head), *tex]) + "\n", "utf-8")
 
@@ -92,15 +92,15 @@ def _markdown(block: Block, cells: pd.DataFrame, said: Sequence[str]) -> str:
         texts["Task"] = texts["Task"].mask(texts["Task"].duplicated(), "")
     sides = ["left"] * 2 + ["right"] * (len(texts.columns) - 2)
     table = texts.to_markdown(index=False, disable_numparse=True, colalign=sides)
-    return "\n".join([f"## {block.head}\n", table, "", *filter(None, said)])
+    return "\n".join([f"## {block.title}\n", table, "", *filter(None, said)])
 
 
 def _comment(text: str) -> str:
     return f"% {' '.join(text.split())}"
 
 
-def _draw(folder: Path, block: Block) -> tuple[list[Drawing], list[str]]:
-    """Draw every figure that there are runs for; returns what was drawn, and what could not be."""
+def _draw(folder: Path, block: Block) -> tuple[list[dict[str, str]], list[str]]:
+    """Draw every figure that there are runs for; returns what the page shows of each, and what could not be drawn."""
     # matplotlib takes long to import: not before all else has been read.
     from lazybench.report.figures import FIGURES
     from lazybench.report.figures.style import save, styled
@@ -112,7 +112,8 @@ def _draw(folder: Path, block: Block) -> tuple[list[Drawing], list[str]]:
             drawing = figure.draw(block)
             if drawing is not None:
                 png, _ = save(drawing, folder / f"{name}_{block.model}_{block.data}")
-                drawn.append(Drawing(block, name, figure.CAPTION, png))
+                data = base64.b64encode(png.read_bytes()).decode()
+                drawn.append({"name": name, "caption": figure.CAPTION, "data": data})
             elif figure.NEEDS and block.of_longbench:
                 undrawn.append(f"{name} ({figure.NEEDS})")
     return drawn, undrawn
