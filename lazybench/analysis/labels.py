@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Mapping
+from importlib.resources import files
 from typing import Any
 
 import yaml
@@ -17,31 +18,7 @@ METHODS = ("baseline", "random_drop", "static_pruning", "prompt_compression", "l
 METHOD_DEFAULTS = {"repeats": 1, "importance": "eq1"}
 _LONGEST = 40  # characters of a setting in a label
 _STRENGTHS = ("schedule", "layer", "keep", "scope", "ratio")
-# What a reader knows the methods, models and data by.
-_METHOD_TITLES = {
-    "prompt_compression": "Selective Context",
-    "prompt_compression_record": "Selective Context, whole record",
-    "lazyllm": "LazyLLM",
-    "lazyllm+": "LazyLLM+",
-    "gemfilter": "GemFilter",
-    "fastkv": "FastKV",
-}
-_MODEL_TITLES = {
-    "smollm2_135m": "SmolLM2-135M-Instruct",
-    "llama2_7b": "Llama 2 7B Chat",
-    "llama2_7b_random": "Llama 2 7B's shape",
-    "xgen_7b": "XGen 7B 8k Instruct",
-}
-_DATA_TITLES = {"longbench": "LongBench"}
-TASKS = {
-    "single_doc_qa": "Single-document QA",
-    "multidoc_qa": "Multi-document QA",
-    "summarization": "Summarization",
-    "fewshot": "Few-shot learning",
-    "synthetic": "Synthetic",
-    "code": "Code completion",
-    "chinese": "Chinese",
-}
+_TITLES = yaml.safe_load(files("lazybench.analysis").joinpath("titles.yaml").read_text("utf-8"))
 
 
 def label(run: Run) -> str:
@@ -82,22 +59,22 @@ def method_title(run: Run) -> str:
 
 def title_of(method: str) -> str:
     """What a reader knows a method of this name by: its name as words where LazyBench does not have it."""
-    return _METHOD_TITLES.get(method) or method.replace("_", " ").strip() or method
+    return _TITLES["method"].get(method) or method.replace("_", " ").strip() or method
 
 
 def model_title(name: str) -> str:
     """What a reader knows a model by; its name as it is where LazyBench has no config of it."""
-    return _MODEL_TITLES.get(name, name)
+    return _TITLES["model"].get(name, name)
 
 
 def data_title(name: str) -> str:
     """What a reader knows data by; its name as it is where LazyBench has no config of it."""
-    return _DATA_TITLES.get(name, name)
+    return _TITLES["data"].get(name, name)
 
 
 def task_title(task: str) -> str:
     """A task's name for people; a dataset's name as it is."""
-    return TASKS.get(task, task)
+    return _TITLES["task"].get(task, task)
 
 
 def colour(run: Run) -> str | None:

@@ -89,13 +89,9 @@ def _check(run: Run) -> None:
 
 
 def read_folder(folder: Path) -> Run:
-    """The run in `<model>/<data>/<method>/<hash>`.
-
-    Raises:
-        LazyBenchError: a file of it cannot be read, which the message names.
-    """
+    """The run in `<model>/<data>/<method>/<hash>`; files that are damaged raise what their readers do."""
     settings = _settings(folder / CONFIG)
-    environment = _mapping(folder / ENVIRONMENT, json.loads)
+    environment = json.loads((folder / ENVIRONMENT).read_text("utf-8"))
     if "command" in environment:
         environment["command"] = [_portable(word) for word in environment["command"]]
     lines, traced = read_rows(folder, PREDICTIONS), read_rows(folder, TRACES)
@@ -116,7 +112,7 @@ def read_folder(folder: Path) -> Run:
 
 def _settings(path: Path) -> dict[str, Any]:
     """The settings of a run, without the folders of the machine they come from."""
-    settings = _mapping(path, yaml.safe_load)
+    settings = yaml.safe_load(path.read_text("utf-8"))
     settings.pop("command", None)  # run folders of earlier versions have it here
     sections = [settings.get(section) for section in ("model", "data", "method")]
     if "task" not in settings or not all(isinstance(of, dict) and "name" in of for of in sections):
@@ -133,15 +129,3 @@ def _settings(path: Path) -> dict[str, Any]:
 def _portable(word: str) -> str:
     """A word of a command with `FOLDER` for the places of the machine that it was given on."""
     return re.sub(r"(?<![\w.:/])/[^\s,\]}'\"]*/", "FOLDER/", str(word))
-
-
-def _mapping(path: Path, parse: Callable[[str], Any]) -> dict[str, Any]:
-    try:
-        values = parse(path.read_text("utf-8"))
-    except OSError as error:
-        raise LazyBenchError(f"{path}: cannot be read: {error.strerror}") from error
-    except (ValueError, yaml.YAMLError):
-        values = None
-    if not isinstance(values, dict):
-        raise LazyBenchError(f"{path} is damaged: keys and values were expected; move the run's folder away")
-    return values

@@ -11,7 +11,7 @@ import pandas as pd
 from lazybench.analysis.averages import MEAN, Measure
 from lazybench.analysis.blocks import Block
 from lazybench.analysis.paired import EQUAL
-from lazybench.report.tables import NONE, Spec, pairs_shown, section_title, taken
+from lazybench.report.tables import NONE, Spec, pairs_shown, taken
 
 _HEADING = 12  # characters of a heading before it goes on in another line
 # Rows that a page holds beside a caption, by the size of their letters.
@@ -58,7 +58,7 @@ def latex(spec: Spec, named: Sequence[Measure], block: Block, lines: pd.DataFram
     measures = [of for of in named or usual if taken(of, lines)]
     if not measures:
         return f"% Nothing was measured of {escaped(block.title)}."
-    cells = pd.concat([_cells(of, block, lines) for of in measures])
+    cells = pd.concat([_cells(of, lines) for of in measures])
     long = cells["task"].nunique() * cells["label"].nunique() > _SIZES["footnotesize"]
     down, across = ("measure", "task") if long else ("task", "measure")
     text = cells.pivot(index=[down, "label"], columns=across, values="text")
@@ -71,7 +71,7 @@ def latex(spec: Spec, named: Sequence[Measure], block: Block, lines: pd.DataFram
     return _float(f"{spec.name}-{block.model}-{block.data}", said, text)
 
 
-def _cells(of: Measure, block: Block, lines: pd.DataFrame) -> pd.DataFrame:
+def _cells(of: Measure, lines: pd.DataFrame) -> pd.DataFrame:
     """A row a cell: its task, method's label, measure and text."""
     values = lines[of.key].round(of.digits)
     rivals = values.where(lines["method"] != "baseline").groupby(lines["task"])
@@ -81,7 +81,7 @@ def _cells(of: Measure, block: Block, lines: pd.DataFrame) -> pd.DataFrame:
     shown = [escaped(NONE) if pd.isna(value) else f"{value:.{of.digits}f}" for value in values]
     return pd.DataFrame(
         {
-            "task": [section_title(task, block) for task in lines["task"]],
+            "task": lines["title"],
             "label": lines["label"],
             "measure": of.title,
             "text": [f"\\textbf{{{text}}}" if best else text for text, best in zip(shown, bold, strict=True)],

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
@@ -33,8 +32,6 @@ from lazybench.report import paper
 from lazybench.report.caveats import floors
 
 NONE = "—"
-# What is so by the nature of a method needs no reason in each cell: a note says it once.
-_TOLD_ONCE = "not on the engine"
 
 
 @dataclass(frozen=True)
@@ -77,10 +74,12 @@ def numbers(block: Block) -> pd.DataFrame:
     Returns:
         A line a task and row: `model`, `data`, `task`, `method`, `label`; `datasets` of `datasets_of_task`, `records`,
         `failed`, `disturbed`; for each measure its number under its key, and `_low` and `_high`, `_records` behind it,
-        `_missing`, why there is none, and `_note`; where they apply `_seed_deviation`, and `_paper` as printed there.
+        `_missing`, why there is none, and `_note`; where they apply `_seed_deviation`, and `_paper` as printed there;
+        and `title`, the task's for people.
     """
     of_tasks, at_floor = block.tasks_run(), floors(block)
-    averaged = averaged_tasks(of_tasks)
+    # No dataset by itself, nor the Chinese part of the others.
+    averaged = [task for task, members in of_tasks.items() if members != [task] and task != CHINESE]
     sections = {task: [task] for task in of_tasks} | ({MEAN: averaged} if len(averaged) > 1 else {})
     specs = [spec for spec in SPECS if block.by_length or not spec.by_length]
     parts = [(row, {task: part_of(row, members) for task, members in of_tasks.items()}) for row in block.compared]
@@ -98,6 +97,7 @@ def numbers(block: Block) -> pd.DataFrame:
                 for of in spec.measures:
                     line |= _columns(of, cell(part, of))
                 line |= {f"{key}_paper": paper.value(row, section, whole.there, key) for key in spec.in_paper}
+            line["title"] = f"Mean of the {len(averaged)} tasks" if section == MEAN else task_title(section)
             if whole.there and at_floor.issuperset(whole.there):
                 line["score_note"] = "floor"
             lines.append(line)
@@ -108,7 +108,7 @@ def select(spec: Spec, lines: pd.DataFrame) -> pd.DataFrame:
     """What a table has of a block's `numbers`. A mean that lacks tasks tells no more than their own lines do."""
     if spec.measures[0].key not in lines:
         return lines.head(0)
-    columns = list(_ABOUT)
+    columns = [*_ABOUT, "title"]
     for of in spec.measures:
         ends = ["", "_low", "_high", "_records", "_missing", "_note", "_seed_deviation", "_paper"]
         columns += [f"{of.key}{end}" for end in ends if f"{of.key}{end}" in lines]
@@ -123,16 +123,6 @@ def _columns(of: Measure, found: Cell) -> dict[str, Any]:
     return columns | ({f"{of.key}_seed_deviation": found.seed_deviation} if of.by_seed else {})
 
 
-def averaged_tasks(of_tasks: Mapping[str, Sequence[str]]) -> list[str]:
-    """The tasks that the mean is over: none that is a dataset by itself, nor the Chinese part of the others."""
-    return [task for task, members in of_tasks.items() if [*members] != [task] and task != CHINESE]
-
-
-def section_title(section: str, block: Block) -> str:
-    """A task's name for people, or that of the mean."""
-    return f"Mean of the {len(averaged_tasks(block.tasks_run()))} tasks" if section == MEAN else task_title(section)
-
-
 def taken(of: Measure, lines: pd.DataFrame) -> bool:
     """Whether a measure was taken in any run that could give a number, so that it needs a column."""
     return bool(lines[of.key].notna().any() or not (lines[f"{of.key}_missing"] == of.absent).any())
@@ -143,8 +133,7 @@ def shown(spec: Spec, block: Block, lines: pd.DataFrame) -> pd.DataFrame:
 
     Parts are a number, its deviation over seeds, its interval and its note; or a dash and why there is no number.
     """
-    title = {task: section_title(task, block) for task in lines["task"]}
-    columns: dict[str, Any] = {"Task": lines["task"].map(title), "Method": lines["label"]}
+    columns: dict[str, Any] = {"Task": lines["title"], "Method": lines["label"]}
     for of in spec.measures:
         if taken(of, lines):
             columns[of.title] = lines.apply(_parts, axis=1, of=of)
@@ -157,8 +146,7 @@ def shown(spec: Spec, block: Block, lines: pd.DataFrame) -> pd.DataFrame:
 def _parts(line: pd.Series, of: Measure) -> list[str]:
     value, form = line[of.key], f"{{:.{of.digits}f}}".format
     if pd.isna(value):
-        reason = line[f"{of.key}_missing"]
-        return [NONE] if reason == _TOLD_ONCE else [NONE, f"({reason})"]
+        return [NONE, f"({line[f'{of.key}_missing']})"]
     deviation, low, high, note = (line.get(f"{of.key}_{what}") for what in ("seed_deviation", "low", "high", "note"))
     said = [f"± {form(deviation)}"] if pd.notna(deviation) else []
     said += [f"[{form(low)}, {form(high)}]"] if pd.notna(low) else []
@@ -175,7 +163,7 @@ def _records(line: pd.Series) -> list[str]:
 def lacking(spec: Spec, block: Block, lines: pd.DataFrame) -> str:
     """What was not measured, and which of the paper's methods and tasks have no run, in one line; empty for none."""
     said: dict[str, list[str]] = {}
-    for of in spec.measures if len(lines) else ():
+    for of in spec.measures:
         if not taken(of, lines):
             said.setdefault(of.absent, []).append(of.title)
     if any(run.settings["data"].get("source") == "longbench" for run in block.runs) and block.of_longbench:

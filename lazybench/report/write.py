@@ -59,7 +59,7 @@ def write(
                 named = [tables.MEASURES[key] for key in columns if spec.name == "table1" and key in lines]
                 tex = [*map(_comment, said), latex(spec, named, block, lines if named else chosen)]
                 text = _markdown(block, cells, [lacking, *(f"- {note}" for note in said)])
-                bodies[spec.name].append((chosen, text, "\n".join(tex)))
+                bodies[spec.name].append((chosen.drop(columns="title"), text, "\n".join(tex)))
             pairs = compare(block)
             if len(pairs):
                 text = _markdown(block, tables.pairs_shown(pairs), [])
