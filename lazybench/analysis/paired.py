@@ -43,8 +43,8 @@ def compare(block: Block) -> pd.DataFrame:
     tested = found["kl_p"].notna()
     found.loc[tested, "kl_p_holm"] = holm(found.loc[tested, "kl_p"].tolist())
     found["comparisons"] = tested.sum()
-    counts = ["records_first_lower_kl", "records_equal_kl"]
-    return found.astype(dict.fromkeys(counts, "Int64") | {"kl_p": float, "kl_p_holm": float})
+    counts, rest = ["records_first_lower_kl", "records_equal_kl"], ["first_kl", "second_kl", "kl_ratio", "kl_p"]
+    return found.astype(dict.fromkeys(counts, "Int64") | dict.fromkeys([*rest, "kl_p_holm"], float))
 
 
 def holm(values: Sequence[float]) -> list[float]:

@@ -10,10 +10,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
-
-from lazybench.analysis.averages import SCORE, SCORE_BY_LENGTH
-from lazybench.analysis.cells import measured
 from lazybench.analysis.console import table
 from lazybench.cli.arguments import read
 from lazybench.cli.configs import add_config_dir, own_datasets
@@ -41,7 +37,7 @@ def main(argv: Sequence[str]) -> int:
     elif given.output is not None:
         replace(Path(given.output), "".join(lines))
     # With the records on stdout, the table must not mix with them.
-    print(_tables(pd.DataFrame(scored), families), file=sys.stderr if given.output == "-" else sys.stdout)
+    print(_tables(scored, families), file=sys.stderr if given.output == "-" else sys.stdout)
     return 0
 
 
@@ -108,8 +104,14 @@ def _score_line(row: dict[str, Any], where: str, default: str, facts: Facts) -> 
     return {"row": row, "dataset": dataset, "length": length, "error": "", "score_by_seed": "", **scores}
 
 
-def _tables(scored: pd.DataFrame, families: Mapping[str, Facts]) -> str:
+def _tables(lines: Sequence[Mapping[str, Any]], families: Mapping[str, Facts]) -> str:
     """Scores (0 to 100) by dataset and by task, in the order of LongBench's table, then of other data."""
+    import pandas as pd  # these take a second
+
+    from lazybench.analysis.averages import SCORE, SCORE_BY_LENGTH
+    from lazybench.analysis.cells import measured
+
+    scored = pd.DataFrame(lines)
     by_length = scored["length"].notna().any()
     measures, heads = (SCORE, *(SCORE_BY_LENGTH if by_length else ())), ["score", *(LENGTHS if by_length else ())]
 
@@ -119,17 +121,20 @@ def _tables(scored: pd.DataFrame, families: Mapping[str, Facts]) -> str:
 
     rows, task_rows = [], []
     for data, facts in families.items():
-        own = scored[scored["dataset"].isin(facts)]
-        scored = scored.drop(own.index)
-        own = own.assign(task=own["dataset"].map(lambda name, facts=facts: facts[name].task))
-        own = own.sort_values("dataset", key=lambda names, facts=facts: names.map([*facts].index), kind="stable")
-        for name, of in own.groupby("dataset", sort=False):
+        of_dataset = {name: scored[scored["dataset"] == name] for name in facts}
+        scored = scored[~scored["dataset"].isin(facts)]
+        of_task: dict[str, list[pd.DataFrame]] = {}
+        for name, of in of_dataset.items():
+            if of.empty:
+                continue
+            of_task.setdefault(facts[name].task or "", []).append(of.assign(task=facts[name].task))
             further = pd.DataFrame(of["beside"].tolist()).mean() * 100
             told = ", ".join(f"{metric} {score:.2f}" for metric, score in further.items())
             rows.append([name, str(len(of)), *cells(of.assign(task=name)), told])
-        for task, of in own.dropna(subset=["task"]).groupby("task", sort=False):
-            named = f"{task} [data={data}]" if data else task
-            task_rows.append([named, f"{of['dataset'].nunique()}/{len(datasets_of(task, facts))}", *cells(of)])
+        for task, found in of_task.items():
+            if task:
+                named, count = f"{task} [data={data}]" if data else task, len(datasets_of(task, facts))
+                task_rows.append([named, f"{len(found)}/{count}", *cells(pd.concat(found))])
     parts = [table(["dataset", "records", *heads, ""], rows)]
     parts += [table(["task", "datasets", *heads], task_rows)] if task_rows else []
     return "\n\n".join(parts)

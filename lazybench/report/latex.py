@@ -14,8 +14,7 @@ from lazybench.analysis.paired import EQUAL
 from lazybench.report.tables import NONE, Spec, pairs_shown, taken
 
 _HEADING = 12  # characters of a heading before it goes on in another line
-# Rows that a page holds beside a caption, by the size of their letters.
-_SIZES = {"footnotesize": 45, "scriptsize": 60, "tiny": 85}
+_ROWS = 45  # that a page holds beside a caption
 _SIGNS: dict[int, str] = str.maketrans(
     {sign: f"\\{sign}" for sign in "_%#&${}"}
     | {"\\": "\\textbackslash{}", "~": "\\textasciitilde{}", "^": "\\textasciicircum{}", '"': "''"}
@@ -29,11 +28,12 @@ _FLOAT = r"""\begin{table*}
 \caption{%(caption)s}
 \label{tab:%(label)s}
 \smallskip
-\%(size)s
+\footnotesize
 \setlength{\tabcolsep}{4pt}
-\resizebox{\ifdim\width>\textwidth\textwidth\else\width\fi}{!}{%%
+\resizebox*{!}{\ifdim\totalheight>.8\textheight .8\textheight\else\totalheight\fi}{%%
+\resizebox{\ifdim\width>\textwidth \textwidth\else\width\fi}{!}{%%
 %(tabular)s%%
-}
+}}
 \end{table*}"""
 
 
@@ -59,7 +59,7 @@ def latex(spec: Spec, named: Sequence[Measure], block: Block, lines: pd.DataFram
     if not measures:
         return f"% Nothing was measured of {escaped(block.title)}."
     cells = pd.concat([_cells(of, lines) for of in measures])
-    long = cells["task"].nunique() * cells["label"].nunique() > _SIZES["footnotesize"]
+    long = cells["task"].nunique() * cells["label"].nunique() > _ROWS
     down, across = ("measure", "task") if long else ("task", "measure")
     text = cells.pivot(index=[down, "label"], columns=across, values="text")
     order = pd.MultiIndex.from_frame(cells[[down, "label"]].drop_duplicates())
@@ -103,7 +103,7 @@ def latex_pairs(block: Block, pairs: pd.DataFrame) -> str:
 
 
 def _float(name: str, caption: str, text: pd.DataFrame) -> str:
-    """A floating table, at most as wide as the page, of texts in sections.
+    """A floating table of texts in sections, made smaller where it is wider or higher than the page.
 
     Args:
         name: what its label is made of.
@@ -115,12 +115,11 @@ def _float(name: str, caption: str, text: pd.DataFrame) -> str:
         head = pd.DataFrame("", index=[f"\\midrule \\textit{{{escaped(title)}}}"], columns=text.columns)
         sections += [head, rows.droplevel(0).rename(index=escaped)]
     flat = pd.concat(sections).rename_axis("").reset_index()
-    size = next((size for size, most in _SIZES.items() if len(flat) <= most), "tiny")
     style = flat.style.hide(axis="index").format_index(_stacked, axis=1)
     tabular = style.to_latex(hrules=True, column_format="l" + "r" * len(text.columns))
     tabular = tabular.replace("\\midrule\n\\midrule", "\\midrule").strip()
     label = re.sub("[^A-Za-z0-9.]+", "-", name)
-    return _FLOAT % {"caption": escaped(caption), "label": label, "size": size, "tabular": tabular}
+    return _FLOAT % {"caption": escaped(caption), "label": label, "tabular": tabular}
 
 
 def _stacked(title: str) -> str:

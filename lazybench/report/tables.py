@@ -22,9 +22,11 @@ from lazybench.analysis.averages import (
     TOKENS,
     TTFT,
     Measure,
+    ran,
+    undisturbed,
 )
 from lazybench.analysis.blocks import Block
-from lazybench.analysis.cells import NO_RUN, Cell, cell, part_of, together
+from lazybench.analysis.cells import NO_RUN, Cell, measured, part_of, together
 from lazybench.analysis.console import texts
 from lazybench.analysis.labels import METHODS, task_title, title_of
 from lazybench.data.facts import CHINESE, tasks
@@ -86,16 +88,16 @@ def numbers(block: Block) -> pd.DataFrame:
     lines = []
     for section, names in sections.items():
         for row, of_row in parts:
-            part = {task: of_row[task] for task in names}
-            whole = together(part)
+            whole = together({task: of_row[task] for task in names})
             if whole.reason == NO_RUN:
                 continue
-            failed, disturbed = whole.records["error"] != "", whole.records["disturbed"] == 1
+            met, done = whole.records, ran(whole.records)
             about = [block.model, block.data, section, row.method, row.label, len(whole.there), whole.members]
-            line = dict(zip(_ABOUT, [*about, len(whole.records), failed.sum(), disturbed.sum()], strict=True))
+            about += [len(met), len(met) - len(done), len(met) - len(undisturbed(met))]
+            line = dict(zip(_ABOUT, about, strict=True))
             for spec in specs:
                 for of in spec.measures:
-                    line |= _columns(of, cell(part, of))
+                    line |= _columns(of, Cell(None, reason=whole.reason) if whole.reason else measured(done, of))
                 line |= {f"{key}_paper": paper.value(row, section, whole.there, key) for key in spec.in_paper}
             line["title"] = f"Mean of the {len(averaged)} tasks" if section == MEAN else task_title(section)
             if whole.there and at_floor.issuperset(whole.there):
