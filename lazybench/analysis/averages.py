@@ -156,5 +156,5 @@ def average_by_seed(tasks: Tasks, of: Measure) -> list[float] | None:
 
 
 def _ratio(records: pd.DataFrame, of: Measure) -> tuple[np.ndarray, np.ndarray]:
-    top = records[[of.top]].to_numpy(float).T * of.scale
-    return top, records[[of.bottom]].to_numpy(float).T if of.bottom else np.ones((1, len(records)))
+    top = records[of.top].to_numpy(float)[None] * of.scale
+    return top, records[of.bottom].to_numpy(float)[None] if of.bottom else np.ones_like(top)
