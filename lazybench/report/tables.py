@@ -103,7 +103,8 @@ def numbers(block: Block) -> pd.DataFrame:
             if whole.there and at_floor.issuperset(whole.there):
                 line["score_note"] = "floor"
             lines.append(line)
-    return pd.DataFrame(lines)
+    keys = [f"{of.key}{end}" for spec in specs for of in spec.measures for end in ("", "_low", "_high")]
+    return pd.DataFrame(lines).astype(dict.fromkeys(keys, float))
 
 
 def select(spec: Spec, lines: pd.DataFrame) -> pd.DataFrame:
