@@ -29,7 +29,7 @@ _Body = tuple[pd.DataFrame, str, str]
 
 
 def write(
-    out: Path, blocks: Sequence[Block], warnings: Sequence[str], columns: Sequence[str] = ()
+    out: Path, blocks: Sequence[Block], warnings: Sequence[str], columns: Sequence[str] = (), heading: bool = True
 ) -> tuple[list[str], list[str]]:
     """Write everything into `out`, in place of an earlier report.
 
@@ -38,6 +38,7 @@ def write(
         blocks: all runs.
         warnings: what to know before comparing numbers.
         columns: keys of the measures in `table1.tex`; none for those of the paper's Table 1.
+        heading: whether figures as PNG say what they rest on.
 
     Returns:
         the names of what was written, and of each figure that there are no runs for with what it needs.
@@ -64,7 +65,7 @@ def write(
             if len(pairs):
                 text = _markdown(block, tables.pairs_shown(pairs), [])
                 bodies[_PAIRED].append((pairs, text, latex_pairs(block, pairs)))
-            drawn, lacks = _draw(folder, block)
+            drawn, lacks = _draw(folder, block, heading)
             undrawn += lacks
             sections.append(section(block, shown, pairs, drawn))
         for name, of in bodies.items():
@@ -99,7 +100,7 @@ def _comment(text: str) -> str:
     return f"% {' '.join(text.split())}"
 
 
-def _draw(folder: Path, block: Block) -> tuple[list[dict[str, str]], list[str]]:
+def _draw(folder: Path, block: Block, heading: bool) -> tuple[list[dict[str, str]], list[str]]:
     """Draw every figure that there are runs for; returns what the page shows of each, and what could not be drawn."""
     # matplotlib takes long to import: not before all else has been read.
     from lazybench.report.figures import FIGURES
@@ -111,7 +112,7 @@ def _draw(folder: Path, block: Block) -> tuple[list[dict[str, str]], list[str]]:
             name = figure.__name__.rpartition(".")[2]
             drawing = figure.draw(block)
             if drawing is not None:
-                png, _ = save(drawing, folder / f"{name}_{block.model}_{block.data}")
+                png, _ = save(drawing, folder / f"{name}_{block.model}_{block.data}", heading)
                 data = base64.b64encode(png.read_bytes()).decode()
                 drawn.append({"name": name, "caption": figure.CAPTION, "data": data})
             elif figure.NEEDS and block.of_longbench:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -124,6 +123,4 @@ def _report(job: Job, scores: Mapping[str, Any] | None, folder: RunFolder) -> No
     if job.config.data.source == "sample":
         print("next, on LongBench itself: add data=longbench, and data.root=FOLDER if it is on this machine")
     else:
-        place = job.config.output
-        runs = "" if place == RunConfig.output else f" {shlex.quote(f'runs={place}')}"
-        print(f"next, tables and figures of all runs: python -m lazybench report{runs}")
+        print("next, tables and figures of all runs: python -m lazybench report")
