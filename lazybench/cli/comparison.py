@@ -21,7 +21,7 @@ def comparison(jobs: Sequence[RunConfig]) -> str | None:
 
     A run over several tasks has the mean over them, one over several datasets of a task the mean over those.
     """
-    found = [of for job in jobs if (of := _finished(job))]
+    found = [(state, scores) for job in jobs if (state := _done(job)) and (scores := _scores(job, state))]
     if len(found) < 2:
         return None
     shown = columns([scores for _, scores in found])
@@ -33,12 +33,15 @@ def comparison(jobs: Sequence[RunConfig]) -> str | None:
     return table([*keys, *shown], rows, left=len(keys))
 
 
-def _finished(job: RunConfig) -> tuple[State, dict[str, Any]] | None:
-    """What a job has done, and its run's numbers as a whole; None where its shards are not all done."""
+def _done(job: RunConfig) -> State | None:
     state = states.read(StateFile(job).path)
+    return state if state is not None and state.state == states.DONE and state.folder is not None else None
+
+
+def _scores(job: RunConfig, state: State) -> dict[str, Any] | None:
+    """The run's numbers as a whole; None where its shards are not all done."""
     try:
-        scores = json.loads((Path(job.output) / (state.folder or "") / SCORES).read_text("utf-8")) if state else {}
+        scores = json.loads((Path(job.output) / state.folder / SCORES).read_text("utf-8"))
     except (OSError, ValueError):
         return None
-    whole = scores.get(MEAN) or next(iter(scores.get("tasks", {}).values()), None)
-    return (state, whole) if whole and state.state == states.DONE else None
+    return scores[MEAN] or next(iter(scores["tasks"].values()), None)
