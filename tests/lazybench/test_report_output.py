@@ -129,6 +129,14 @@ def test_a_run_shows_its_own_command_and_older_ones_do_without(tmp_path, report)
     assert "/home/me" not in text
 
 
+def test_the_command_that_a_run_stores_asks_for_it_again(run, lazybench, tmp_path):
+    code, _, err = run("data.limit=1", "timing.paired=false", "timing.warmup=0")
+    assert code == 0, err
+    (path,) = (tmp_path / "runs").rglob("environment.json")
+    code, out, err = lazybench(*json.loads(path.read_text("utf-8"))["command"])
+    assert (code, "finished earlier" in out) == (0, True), err
+
+
 def test_methods_and_columns_are_chosen(tmp_path, report):
     for place, name in enumerate(("baseline", "random_drop", "static_pruning", "lazyllm")):
         write_run(tmp_path / "runs", name, rows_of(TASK, 6, 1 + place), digest=name)
