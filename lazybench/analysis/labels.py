@@ -32,23 +32,15 @@ def label(run: Run) -> str:
 
 def setting_of(method: str, settings: Mapping[str, Any]) -> str:
     """How strongly a method of this name prunes with these settings, e.g. `10:0.7,20:0.5` or `layer=8 keep=0.7`."""
-    words = strength(method, settings)
     if _is_found(settings):
-        return f"calibrated for {words['budget']}"
-    return " ".join(text if key == "schedule" else f"{key}={text}" for key, text in words.items())
-
-
-def strength(method: str, settings: Mapping[str, Any]) -> dict[str, str]:
-    """The settings that the label of a method of this name shows, as text."""
-    if _is_found(settings):
-        return {"budget": str(settings.get("budget"))}
+        return f"calibrated for {settings.get('budget')}"
     path = CONF / "method" / f"{method}.yaml"
     known = METHOD_DEFAULTS | (yaml.safe_load(path.read_text("utf-8")) if path.is_file() else {})
     own = {key for key, value in settings.items() if key not in known or known[key] != value} - {"name", "_target_"}
     if not path.is_file():  # a method of the user's, whose settings all count but those that are off
         own = {key for key in own if settings[key] is not None and settings[key] is not False}
     shown = {key: value for key, value in settings.items() if key in _STRENGTHS or key in own}
-    return {key: str(value) if key == "schedule" else short(_text(value)) for key, value in shown.items()}
+    return " ".join(str(of) if key == "schedule" else f"{key}={short(_text(of))}" for key, of in shown.items())
 
 
 def method_title(run: Run) -> str:

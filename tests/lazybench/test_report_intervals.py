@@ -71,7 +71,7 @@ LONG = {"divergence": divergence(1.0), "harm reduction": harm_reduction}
 
 
 @pytest.mark.parametrize("name", POPULATIONS)
-@pytest.mark.parametrize(("datasets", "records"), [(3, 4), (1, 20)])
+@pytest.mark.parametrize(("datasets", "records"), [(1, 8), (3, 4), (1, 20), (16, 2)])
 def test_intervals_hold_their_level(name, datasets, records):
     held, given = coverage(POPULATIONS[name], datasets, records, samples=300)
     assert given < 0.05 or held >= 0.92
@@ -82,26 +82,6 @@ def test_intervals_of_long_tails_hold_their_level(name):
     held, given = coverage(LONG[name], 1, 98, samples=300, long_tailed=True)
     assert held >= 0.92
     assert given == 1
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", POPULATIONS)
-def test_intervals_hold_their_level_in_every_design(name):
-    for datasets in (1, 2, 3, 6, 16):
-        for records in (2, 3, 6, 8, 20, 60):
-            if datasets * (records - 1) > 5 and datasets * records <= 600:
-                held, given = coverage(POPULATIONS[name], datasets, records, samples=1000)
-                # Of so many designs some are two standard errors (of 0.007) off by chance.
-                assert given < 0.05 or held >= 0.92, (datasets, records, held, given)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("sigma", "level"), [(1.0, 0.93), (1.5, 0.915)])
-def test_intervals_of_long_tails_hold_their_level_in_every_design(sigma, level):
-    for datasets, records in ((1, 42), (1, 55), (1, 98), (1, 200), (3, 15), (3, 28), (3, 60), (16, 4), (16, 20)):
-        held, given = coverage(divergence(sigma), datasets, records, samples=1500, long_tailed=True)
-        assert held >= level, (datasets, records, held)
-        assert given == 1
 
 
 def sample(records, seed=0):

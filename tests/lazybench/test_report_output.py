@@ -13,7 +13,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from report_runs import attention_traces, failed, row, rows_of, write_everything, write_run
 
-from lazybench.analysis.reading import find
 from lazybench.cli.report import main
 from lazybench.data.facts import english
 from lazybench.errors import LazyBenchError
@@ -255,10 +254,3 @@ def test_bad_words(words, message, tmp_path, monkeypatch):
     with pytest.raises(LazyBenchError, match=re.escape(message)):
         main(words)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_two_copies_of_a_run_count_once(tmp_path, report):
-    write_run(tmp_path / "runs", "lazyllm", rows_of(TASK, 5))
-    records = report() / "records"
-    runs, said = find([str(records), str(tmp_path / "runs")])
-    assert (len(runs), said) == (1, [])

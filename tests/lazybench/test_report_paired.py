@@ -151,19 +151,6 @@ def test_only_shared_records_that_did_not_fail_count(add, pairs):
     assert pair["kl_p"] == pytest.approx(wilcoxon(*both).pvalue)
 
 
-def test_rows_meet_on_the_datasets_that_both_have(add, pairs):
-    add("lazyllm", rows_with(divergences(8)))
-    lines = rows_with(divergences(8, 0.05, 1))
-    for line in lines[8:]:
-        line["baseline_ttft_s"] = 4.0
-    add("static_pruning", lines[:8])
-    add("random_drop", lines)  # faster over both datasets, as fast on the one
-    found = pairs()
-    assert list(found) == [(DROP, STATIC), (STATIC, LAZY)]
-    assert found[STATIC, LAZY]["records"] == 8
-    assert found[DROP, STATIC]["first_ttft_speedup"] == 2
-
-
 def test_the_score_difference_is_over_tasks_of_datasets(add, pairs):
     scores = np.random.default_rng(3).uniform(0, 1, (2, 2, 20)).round(6)
     for name, values in zip(("static_pruning", "lazyllm"), scores, strict=True):

@@ -176,16 +176,6 @@ def test_what_must_not_be_compared_is_kept_apart_and_told(runs, made, capsys, tm
         assert warning in (tmp_path / "report" / name).read_text("utf-8")
 
 
-def test_a_dataset_of_the_user_has_rows_of_its_own(runs, made):
-    mine = {"prompt": "{context}", "max_new_tokens": 8, "metric": "qa_f1"}
-    data = {"datasets": {"mine": mine, "ours": mine | {"task": "code"}}}
-    write_run(runs, "lazyllm", rows_of(["mine"]), task="mine", data=data)
-    write_run(runs, "lazyllm", rows_of(["lcc", "repobench-p", "ours"]), task="code", data=data, digest="b")
-    table = made()["table1"]
-    assert values(line(table, task="mine"), "datasets", "records") == [1, 4]
-    assert values(line(table, task="code"), "datasets", "records") == [3, 12]
-
-
 @pytest.mark.parametrize(
     "changes",
     [
