@@ -94,10 +94,10 @@ def latex_pairs(block: Block, pairs: pd.DataFrame) -> str:
     kept = ("First", "Second", "TTFT speedup, first (×)", "TTFT speedup, second (×)", "KL ratio", "p of KL (Holm)")
     text = pairs_shown(pairs).filter([*kept, "Score difference"])
     said = (
-        f"Methods at equal speed, two by two, on the same records: {block.title}. TTFT speedups differ by at most "
-        f"{EQUAL:.0%}. Ratio of the mean KLs to the unmodified model: below 1 the first is nearer to it. p: Wilcoxon's "
-        f"signed-rank test over records, Holm-corrected for {pairs['comparisons'].iloc[0]} comparisons. Brackets: 95% "
-        "confidence intervals."
+        f"Methods at equal speed on the same records, each first one above its seconds: {block.title}. Speedups differ "
+        f"by at most {EQUAL:.0%}. KL ratio: of the mean KLs to the unmodified model, below 1 the first is nearer to it. "
+        f"p: Wilcoxon's signed-rank test over records, Holm-corrected for {pairs['comparisons'].iloc[0]} comparisons. "
+        "Score difference: first minus second. Brackets: 95% confidence intervals."
     )
     return _float(f"paired-{block.model}-{block.data}", said, text.set_index(["First", "Second"]).map(escaped))
 
