@@ -95,7 +95,7 @@ def latex_pairs(block: Block, pairs: pd.DataFrame) -> str:
     text = pairs_shown(pairs).filter([*kept, "Score difference"])
     said = (
         f"Methods at equal speed on the same records, each first one above its seconds: {block.title}. Speedups differ "
-        f"by at most {EQUAL:.0%}. KL ratio: of the mean KLs to the unmodified model, below 1 the first is nearer to it. "
+        f"by at most {EQUAL:.0%}. KL ratio: of mean KLs to the unmodified model, below 1 the first is nearer to it. "
         f"p: Wilcoxon's signed-rank test over records, Holm-corrected for {pairs['comparisons'].iloc[0]} comparisons. "
         "Score difference: first minus second. Brackets: 95% confidence intervals."
     )
