@@ -15,9 +15,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from lazybench.analysis.averages import KL, SCORE, TTFT, Measure, ran
+from lazybench.analysis.averages import KL, SCORE, TTFT, Measure, measured, part_of, ran, together
 from lazybench.analysis.blocks import Block, Row, agree
-from lazybench.analysis.cells import measured, part_of, together
 
 EQUAL = 0.1  # how much larger one of two equal speedups may be
 FEWEST = 6  # five records cannot give a p below 0.05

@@ -108,8 +108,7 @@ def _tables(lines: Sequence[Mapping[str, Any]], families: Mapping[str, Facts]) -
     """Scores (0 to 100) by dataset and by task, in the order of LongBench's table, then of other data."""
     import pandas as pd  # these take a second
 
-    from lazybench.analysis.averages import SCORE, SCORE_BY_LENGTH
-    from lazybench.analysis.cells import measured
+    from lazybench.analysis.averages import SCORE, SCORE_BY_LENGTH, measured
 
     scored = pd.DataFrame(lines)
     by_length = scored["length"].notna().any()
