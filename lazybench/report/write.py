@@ -92,7 +92,9 @@ def _markdown(block: Block, cells: pd.DataFrame, said: Sequence[str]) -> str:
     if "Task" in texts:
         texts["Task"] = texts["Task"].mask(texts["Task"].duplicated(), "")
     sides = ["left"] * 2 + ["right"] * (len(texts.columns) - 2)
+    # Without what aligns the columns: one long label would widen all lines, and one number change them.
     table = texts.to_markdown(index=False, disable_numparse=True, colalign=sides)
+    table = re.sub("-{4,}(?=:?[|])", "---", re.sub(" {2,}", " ", table))
     return "\n".join([f"## {block.title}\n", table, "", *filter(None, said)])
 
 
