@@ -1,4 +1,4 @@
-"""What is measured, and how records make one number: the one place where they are averaged.
+"""What is measured, how records make one number, and the cells of tables: the one place where they are averaged.
 
 A dataset's value is a mean over its records, or a ratio of two means. A task's value is the mean over its datasets, and
 the mean of the tasks is the mean over those. Failed records are in none of them, disturbed ones in none that is made of
@@ -8,12 +8,14 @@ times. A record that lacks a number is left out of it, and where a dataset has n
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from statistics import stdev
 
 import numpy as np
 import pandas as pd
 
+from lazybench.analysis.blocks import Row
 from lazybench.analysis.intervals import Estimate, estimate
 from lazybench.data.longbench_e import LENGTHS
 
@@ -22,6 +24,7 @@ Tasks = Sequence[Sequence[pd.DataFrame]]
 
 # The key of the mean of a run's tasks in its scores, and of its section in tables.
 MEAN = "mean_of_tasks"
+NO_RUN = "no run"
 
 
 @dataclass(frozen=True)
@@ -43,6 +46,7 @@ class Measure:
         most: the largest value there can be, as shown; no interval goes beyond it.
         derive: makes `bottom` of a record's other columns, where it is not a column of its own.
         lengths: the records that count, by their length: from so many words on, below so many. None for all.
+        lower_is_better: whether less of it is better.
     """
 
     key: str
@@ -59,6 +63,7 @@ class Measure:
     most: float = math.inf
     derive: Callable[[pd.DataFrame], pd.Series] | None = None
     lengths: tuple[float, float] | None = None
+    lower_is_better: bool = False
 
 
 def _speedups(key: str, title: str, time: str) -> tuple[Measure, Measure]:
@@ -82,25 +87,20 @@ SCORE_BY_LENGTH = tuple(
 )
 TTFT = _speedups("ttft_speedup", "TTFT speedup", "ttft_s")
 GENERATION = _speedups("generation_speedup", "Generation speedup", "generation_s")
-EQUAL_LENGTH = replace(
-    GENERATION[0],
-    key="generation_speedup_equal_length",
-    title="Generation speedup at equal length (×)",
-    bottom="equal_length_s",
-    derive=_equal_length_s,
-)
+_EQUAL = {"key": "generation_speedup_equal_length", "title": "Generation speedup at equal length (×)"}
+EQUAL_LENGTH = replace(GENERATION[0], bottom="equal_length_s", derive=_equal_length_s, **_EQUAL)
 DECODE_STEP = _speedups("decode_step_speedup", "Decode step speedup", "decode_step_s")
-OVER_KEEP_1 = tuple(over for _, over in (TTFT, GENERATION, DECODE_STEP))
-COMPUTED = Measure("prompt_computed", "Prompt tokens computed (%)", "prompt_computed", scale=100, absent="not recorded")
-FIRST_TOKEN_KL = Measure(
-    "first_token_kl", "KL of first token (nats)", "first_token_kl", digits=4, absent="not traced", long_tailed=True
+_PERCENT = Measure("", "", "", scale=100, absent="not recorded")
+COMPUTED = replace(
+    _PERCENT, key="prompt_computed", title="Prompt tokens computed (%)", top="prompt_computed", lower_is_better=True
 )
-KL = replace(FIRST_TOKEN_KL, key="kl", title="KL of next token (nats)", top="kl")
-TOKENS = Measure(
-    "identical_tokens", "Identical tokens (%)", "identical_tokens", scale=100, digits=1, absent="not recorded", most=100
-)
-ANSWERS = Measure(
-    "identical_answers", "Identical answers (%)", "identical_answer", scale=100, digits=1, absent="not paired", most=100
+_KL = Measure("", "", "", digits=4, absent="not traced", long_tailed=True, lower_is_better=True)
+FIRST_TOKEN_KL = replace(_KL, key="first_token_kl", title="KL of first token (nats)", top="first_token_kl")
+KL = replace(_KL, key="kl", title="KL of next token (nats)", top="kl")
+_SAME = replace(_PERCENT, digits=1, most=100)
+TOKENS = replace(_SAME, key="identical_tokens", title="Identical tokens (%)", top="identical_tokens")
+ANSWERS = replace(
+    _SAME, key="identical_answers", title="Identical answers (%)", top="identical_answer", absent="not paired"
 )
 
 
@@ -114,16 +114,21 @@ def undisturbed(records: pd.DataFrame) -> pd.DataFrame:
     return records[records["disturbed"] != 1]
 
 
-def usable(tasks: Tasks, of: Measure) -> Tasks:
-    """The records that count for a measure."""
-    columns = [of.top, *([of.bottom] if of.bottom else [])]
-    pick = undisturbed if of.timed else lambda records: records
+def countable(records: pd.DataFrame, of: Measure) -> pd.DataFrame:
+    """The records that count for a measure, of those that did not fail."""
+    if of.timed:
+        records = undisturbed(records)
     if of.derive is not None:
-        tasks = [[records.assign(**{of.bottom: of.derive(records)}) for records in datasets] for datasets in tasks]
+        records = records.assign(**{of.bottom: of.derive(records)})
     if of.lengths is not None:
         low, high = of.lengths
-        tasks = [[one[(one["length"] >= low) & (one["length"] < high)] for one in datasets] for datasets in tasks]
-    return [[pick(ran(records)).dropna(subset=columns) for records in datasets] for datasets in tasks]
+        records = records[(records["length"] >= low) & (records["length"] < high)]
+    return records.dropna(subset=[of.top, *([of.bottom] if of.bottom else [])])
+
+
+def usable(tasks: Tasks, of: Measure) -> Tasks:
+    """The records that count for a measure."""
+    return [[countable(ran(records), of) for records in datasets] for datasets in tasks]
 
 
 def average(tasks: Tasks, of: Measure) -> Estimate | None:
@@ -154,5 +159,97 @@ def average_by_seed(tasks: Tasks, of: Measure) -> list[float] | None:
 
 
 def _ratio(records: pd.DataFrame, of: Measure) -> tuple[np.ndarray, np.ndarray]:
-    top = records[[of.top]].to_numpy(float).T * of.scale
-    return top, records[[of.bottom]].to_numpy(float).T if of.bottom else np.ones((1, len(records)))
+    top = records[of.top].to_numpy(float)[None] * of.scale
+    return top, records[of.bottom].to_numpy(float)[None] if of.bottom else np.ones_like(top)
+
+
+@dataclass(frozen=True)
+class Part:
+    """A row's records of a task, or of several together.
+
+    Attributes:
+        records: one row a record, failed ones included; of several tasks with a column `task`.
+        there: the datasets that the row has a run of.
+        members: number of datasets that there could be.
+        reason: why no number can be given, empty where one can.
+    """
+
+    records: pd.DataFrame
+    there: tuple[str, ...]
+    members: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A measured number, or why there is none.
+
+    Attributes:
+        estimate: the number and its interval; None where it is missing.
+        records: number of records behind it.
+        reason: why it is missing, empty where it is not.
+        note: what it does not cover or show, empty where there is nothing to be said.
+        seed_deviation: standard deviation over seeds, where there are several.
+    """
+
+    estimate: Estimate | None
+    records: int = 0
+    reason: str = ""
+    note: str = ""
+    seed_deviation: float | None = None
+
+
+def part_of(row: Row, members: Sequence[str]) -> Part:
+    """A row's records of the task whose datasets are `members`."""
+    run_of = {dataset: run for run in row.runs for dataset in run.datasets}
+    there = tuple(name for name in members if name in run_of)
+    records = row.records[row.records["dataset"].isin(there)]
+    expected = [run_of[name].expected(name) for name in there]
+    lacking, failed = set(there) - set(ran(records)["dataset"]), len(records) - len(ran(records))
+    reason = ""
+    if not there:
+        reason = NO_RUN
+    elif None in expected or len(records) < sum(expected):
+        reason = f"unfinished: {len(records)} of {'?' if None in expected else sum(expected)}"
+    elif lacking:
+        reason = f"failed: {failed} of {len(records)}" if failed else "no records"
+    return Part(records, there, len(members), reason)
+
+
+def together(parts: Mapping[str, Part]) -> Part:
+    """The records of several tasks of a row, given by task."""
+    missing = {task: part.reason for task, part in parts.items() if part.reason}
+    reason = next(iter(missing.values()), "")
+    return Part(
+        pd.concat([part.records.assign(task=task) for task, part in parts.items()]),
+        tuple(name for part in parts.values() for name in part.there),
+        sum(part.members for part in parts.values()),
+        f"{reason}: {', '.join(missing)}" if reason and len(parts) > 1 else reason,
+    )
+
+
+def cell(parts: Mapping[str, Part], of: Measure) -> Cell:
+    """One measure of a row, as the mean over the tasks of `parts`."""
+    whole = together(parts)
+    return Cell(None, reason=whole.reason) if whole.reason else measured(ran(whole.records), of)
+
+
+def measured(records: pd.DataFrame, of: Measure) -> Cell:
+    """One measure of records that did not fail, with their `task` and `dataset`: the mean over tasks of datasets'."""
+    counted = countable(records, of)
+    have, total = len(counted), len(records)
+    if counted["dataset"].nunique() < records["dataset"].nunique():
+        absent = "disturbed" if of.timed and undisturbed(records).empty else of.absent
+        return Cell(None, have, absent if have == 0 else f"{absent}: {total - have} of {total}")
+    tasks = _by_task(counted)
+    found = average(tasks, of)
+    if found is None:
+        return Cell(None, have, "not defined: a sum is zero")
+    seeds = average_by_seed(tasks, of)
+    note = "" if have == total else f"{have} of {total} records"
+    return Cell(found, have, note=note, seed_deviation=stdev(seeds) if seeds else None)
+
+
+def _by_task(records: pd.DataFrame) -> Tasks:
+    tasks = (of for _, of in records.groupby("task", sort=False))
+    return [[of for _, of in task.groupby("dataset", sort=False)] for task in tasks]

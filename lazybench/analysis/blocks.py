@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
-from lazybench.analysis.labels import METHODS, label, short, stages, strength_order
+import pandas as pd
+
+from lazybench.analysis.labels import METHODS, data_title, label, model_title, short, stages, strength_order
 from lazybench.analysis.run_data import Run
 from lazybench.data.facts import datasets_of, english, task_names, tasks
 
@@ -31,6 +34,11 @@ class Row:
     conditions: str
     runs: tuple[Run, ...]
 
+    @cached_property
+    def records(self) -> pd.DataFrame:
+        """One row a record, of all runs."""
+        return pd.concat([run.records for run in self.runs])
+
 
 @dataclass(frozen=True)
 class Block:
@@ -53,21 +61,18 @@ class Block:
         """The runs of all rows."""
         return [run for row in self.rows for run in row.runs]
 
+    @cached_property
+    def records(self) -> pd.DataFrame:
+        """One row a record: its `model`, `data`, `method`, `label` and `task` beside a run's own columns."""
+        task_of = {name: task for task, names in self.tasks().items() for name in names}
+        every = pd.concat([row.records.assign(method=row.method, label=row.label) for row in self.rows])
+        return every.assign(model=self.model, data=self.data, task=every["dataset"].map(task_of))
+
     @property
     def compared(self) -> list[Row]:
         """The rows without the single-stage schedules, which are Figure 6's, where lazyllm has others."""
         several = any(len(stages(run)) > 1 for run in self.runs)
         return [row for row in self.rows if not (several and len(stages(row.runs[0])) == 1)]
-
-    @property
-    def title(self) -> str:
-        """Model and data, for people."""
-        return f"{self.model} on {self.data_title}"
-
-    @property
-    def data_title(self) -> str:
-        """The data, for people."""
-        return self.called + (" (generated records, not LongBench)" if self.generated else "")
 
     @property
     def called(self) -> str:
@@ -80,16 +85,12 @@ class Block:
         return any(run.settings["data"].get("source") == "sample" for run in self.runs)
 
     @property
-    def head(self) -> str:
-        """The title with what the model's weights are, where its runs agree in that."""
+    def title(self) -> str:
+        """Model and data by a reader's names, with what the weights are where all runs agree in that."""
         formats = {run.environment.get("weights_format") for run in self.runs} - {None}
         weights = f" ({formats.pop()})" if len(formats) == 1 else ""
-        return self.title.replace(self.model, f"{self.model}{weights}", 1)
-
-    @property
-    def has(self) -> set[str]:
-        """The datasets that `all` stands for on its data."""
-        return {name for run in self.runs for name in run.has}
+        generated = " (generated records, not LongBench)" if self.generated else ""
+        return f"{model_title(self.model)}{weights} on {data_title(self.called)}{generated}"
 
     @property
     def of_longbench(self) -> bool:
@@ -109,14 +110,14 @@ class Block:
         """
         facts = {name: fact for run in self.runs for name, fact in run.facts.items()}
         run = {name for run in self.runs for name in run.datasets}
-        there = self.has | run
-        always = tasks() if self.of_longbench else []
+        there = {name for run in self.runs for name in run.has} | run
         grouped = {task: datasets_of(task, facts) for task in task_names(facts)}
-        shown = {task: names for task, names in grouped.items() if task in always or there & set(names)}
-        if not self.of_longbench:
-            shown = {task: [name for name in names if name in there] for task, names in shown.items()}
+        if self.of_longbench:
+            shown = {task: names for task, names in grouped.items() if task in tasks() or there & set(names)}
+        else:
+            shown = {task: [name for name in names if name in there] for task, names in grouped.items()}
         alone = {name: [name] for name, fact in facts.items() if fact.task is None and name in run}
-        return shown | alone
+        return {task: names for task, names in shown.items() if names} | alone
 
     def tasks_run(self) -> dict[str, list[str]]:
         """Datasets by task, of the tasks with a run."""
@@ -155,9 +156,10 @@ def blocks(runs: list[Run]) -> list[Block]:
 
 def _block(runs: list[Run]) -> Block:
     of = {run.name: conditions(run) for run in runs}
-    known = dict.fromkeys(key for run in runs for key in of[run.name])
-    values = {key: sorted({of[run.name][key] for run in runs if key in of[run.name]}) for key in known}
-    differing = {key: found for key, found in values.items() if len(found) > 1}
+    values: dict[str, set[str]] = {}
+    for key, value in (item for run in runs for item in of[run.name].items()):
+        values.setdefault(key, set()).add(value)
+    differing = {key: sorted(found) for key, found in values.items() if len(found) > 1}
     groups: dict[tuple[str, str, str], list[Run]] = {}
     for run in runs:
         under = ", ".join(f"{key}={of[run.name][key]}" for key in differing if key in of[run.name])
@@ -172,14 +174,12 @@ def _rows(method: str, name: str, under: str, runs: list[Run]) -> list[Row]:
     """One row where no two runs share a dataset, else further ones with the hash of a run behind them."""
     sets: list[list[Run]] = []
     # The runs that cover most, and finished ones before others, go together.
-    covered = {run.name: set(run.datasets) for run in runs}
-    for run in sorted(runs, key=lambda run: (not run.finished, -len(covered[run.name]), run.name)):
-        for members in sets:
-            if all(covered[run.name].isdisjoint(covered[other.name]) for other in members):
-                members.append(run)
-                break
-        else:
-            sets.append([run])
+    for run in sorted(runs, key=lambda run: (not run.finished, -len(run.datasets), run.name)):
+        free = (of for of in sets if not any({*run.datasets} & {*other.datasets} for other in of))
+        members = next(free, None)
+        if members is None:
+            sets.append(members := [])
+        members.append(run)
     full = f"{name} [{under}]" if under else name
     return [
         Row(method, full if len(sets) == 1 else f"{full} #{members[0].digest}", under, tuple(members))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Mapping
+from importlib.resources import files
 from typing import Any
 
 import yaml
@@ -17,31 +18,7 @@ METHODS = ("baseline", "random_drop", "static_pruning", "prompt_compression", "l
 METHOD_DEFAULTS = {"repeats": 1, "importance": "eq1"}
 _LONGEST = 40  # characters of a setting in a label
 _STRENGTHS = ("schedule", "layer", "keep", "scope", "ratio")
-# What a reader knows the methods, models and data by.
-_METHOD_TITLES = {
-    "prompt_compression": "Selective Context",
-    "prompt_compression_record": "Selective Context, whole record",
-    "lazyllm": "LazyLLM",
-    "lazyllm+": "LazyLLM+",
-    "gemfilter": "GemFilter",
-    "fastkv": "FastKV",
-}
-_MODEL_TITLES = {
-    "smollm2_135m": "SmolLM2-135M-Instruct",
-    "llama2_7b": "Llama 2 7B Chat",
-    "llama2_7b_random": "Llama 2 7B's shape",
-    "xgen_7b": "XGen 7B 8k Instruct",
-}
-_DATA_TITLES = {"longbench": "LongBench"}
-TASKS = {
-    "single_doc_qa": "Single-document QA",
-    "multidoc_qa": "Multi-document QA",
-    "summarization": "Summarization",
-    "fewshot": "Few-shot learning",
-    "synthetic": "Synthetic",
-    "code": "Code completion",
-    "chinese": "Chinese",
-}
+_TITLES = yaml.safe_load(files("lazybench.analysis").joinpath("titles.yaml").read_text("utf-8"))
 
 
 def label(run: Run) -> str:
@@ -53,23 +30,17 @@ def label(run: Run) -> str:
     return f"{method_title(run)} {setting_of(run.method, run.settings['method'])}{flattered}".strip()
 
 
-def setting_of(method: str, settings: dict[str, Any]) -> str:
+def setting_of(method: str, settings: Mapping[str, Any]) -> str:
     """How strongly a method of this name prunes with these settings, e.g. `10:0.7,20:0.5` or `layer=8 keep=0.7`."""
-    words = strength(method, settings)
     if _is_found(settings):
-        return f"calibrated for {words['budget']}"
-    return " ".join(text if key == "schedule" else f"{key}={text}" for key, text in words.items())
-
-
-def strength(method: str, settings: dict[str, Any]) -> dict[str, str]:
-    """The settings that the label of a method of this name shows, as text."""
-    if _is_found(settings):
-        return {"budget": str(settings.get("budget"))}
-    own = own_settings("method", settings, METHOD_DEFAULTS, method)
-    if not is_named("method", method):  # a method of the user's, whose settings all count but those that are off
-        own = {key: value for key, value in own.items() if value is not None and value is not False}
+        return f"calibrated for {settings.get('budget')}"
+    path = CONF / "method" / f"{method}.yaml"
+    known = METHOD_DEFAULTS | (yaml.safe_load(path.read_text("utf-8")) if path.is_file() else {})
+    own = {key for key, value in settings.items() if key not in known or known[key] != value} - {"name", "_target_"}
+    if not path.is_file():  # a method of the user's, whose settings all count but those that are off
+        own = {key for key in own if settings[key] is not None and settings[key] is not False}
     shown = {key: value for key, value in settings.items() if key in _STRENGTHS or key in own}
-    return {key: str(value) if key == "schedule" else short(_text(value)) for key, value in shown.items()}
+    return " ".join(str(of) if key == "schedule" else f"{key}={short(_text(of))}" for key, of in shown.items())
 
 
 def method_title(run: Run) -> str:
@@ -80,17 +51,22 @@ def method_title(run: Run) -> str:
 
 def title_of(method: str) -> str:
     """What a reader knows a method of this name by: its name as words where LazyBench does not have it."""
-    return _METHOD_TITLES.get(method) or method.replace("_", " ").strip() or method
+    return _TITLES["method"].get(method) or method.replace("_", " ").strip() or method
 
 
 def model_title(name: str) -> str:
     """What a reader knows a model by; its name as it is where LazyBench has no config of it."""
-    return _MODEL_TITLES.get(name, name)
+    return _TITLES["model"].get(name, name)
 
 
 def data_title(name: str) -> str:
     """What a reader knows data by; its name as it is where LazyBench has no config of it."""
-    return _DATA_TITLES.get(name, name)
+    return _TITLES["data"].get(name, name)
+
+
+def task_title(task: str) -> str:
+    """A task's name for people; a dataset's name as it is."""
+    return _TITLES["task"].get(task, task)
 
 
 def colour(run: Run) -> str | None:
@@ -106,22 +82,6 @@ def _appearance(run: Run) -> dict[str, Any]:
 def short(text: str) -> str:
     """A setting of readable length that still differs from others."""
     return text if len(text) <= _LONGEST else f"{text[:20]}…#{hashlib.sha256(text.encode()).hexdigest()[:6]}"
-
-
-def is_named(section: str, name: str) -> bool:
-    """Whether LazyBench has a config of this name in `model`, `data` or `method`; else it is one of the user's."""
-    return (CONF / section / f"{name}.yaml").is_file()
-
-
-def own_settings(section: str, settings: dict[str, Any], defaults: dict[str, Any], name: str) -> dict[str, Any]:
-    """The settings of a section that neither `conf/<section>/<name>.yaml`, if there is one, nor the defaults say."""
-    path = CONF / section / f"{name}.yaml"
-    known = defaults | (yaml.safe_load(path.read_text("utf-8")) if is_named(section, name) else {})
-    return {
-        key: value
-        for key, value in settings.items()
-        if key not in ("name", "_target_") and not (key in known and known[key] == value)
-    }
 
 
 def provenance(method: Mapping[str, Any]) -> str:
@@ -151,13 +111,7 @@ def is_calibrated(run: Run) -> bool:
 
 
 def _is_found(settings: Mapping[str, Any]) -> bool:
-    """Whether a method of these settings is one that `lazybench calibrate` found."""
     return "folds" in settings
-
-
-def task_title(task: str) -> str:
-    """A task's name for people; a dataset's name as it is."""
-    return TASKS.get(task, task)
 
 
 def strength_order(text: str) -> list[Any]:

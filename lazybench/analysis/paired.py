@@ -7,154 +7,43 @@ ranks but still leaves them out of the sums, and has no p where all are equal.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
 from functools import cache
 from itertools import combinations
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from lazybench.analysis.averages import KL, SCORE, TTFT, Measure, average, ran
+from lazybench.analysis.averages import KL, SCORE, TTFT, Measure, measured, part_of, ran, together
 from lazybench.analysis.blocks import Block, Row, agree
-from lazybench.analysis.cells import Part, cell, part_of, together
-from lazybench.analysis.intervals import Estimate
 
-NAME = "paired"
-TITLE = "Paired tests at equal speed"
 EQUAL = 0.1  # how much larger one of two equal speedups may be
 FEWEST = 6  # five records cannot give a p below 0.05
-_NONE = "—"
-_KEYS = ["dataset", "_id"]
-_OF_FIRST, _OF_SECOND = (replace(KL, key=top, top=top) for top in ("kl_first", "kl_second"))
+_SIDES = ("first", "second")
 _DIFFERENCE = Measure("score_difference", "", "score_difference", scale=SCORE.scale, least=-100, most=100)
 
 
-@dataclass(frozen=True)
-class Divergence:
-    """The KL of the next token under two methods.
+def compare(block: Block) -> pd.DataFrame:
+    """Every two of Table 1's rows at equal speed, without the baseline, which KL and speedup are measured against.
 
-    Attributes:
-        records: shared records with a KL under both.
-        means: of the first and of the second, over tasks of the means over their datasets.
-        lower: records with a lower KL under the first.
-        equal: records with the same KL under both.
-        p: of Wilcoxon's signed-rank test, two-sided; None with too few records.
-        adjusted: p by Holm's method for all comparisons of the block.
+    Returns:
+        A row a pair, with `model`, `data`, the labels of `first` and `second`, and, over the records that both ran
+        without failing: `first_ttft_speedup` and `second_ttft_speedup` over the tasks that they share; `records`;
+        `score_difference`, of 100, the first's less the second's, with its interval. Over those of them with a KL of
+        the next token under both (`kl_records`): `first_kl`, `second_kl` (nats) and `kl_ratio`, below 1 where the
+        first is nearer to the unmodified model; `records_first_lower_kl` and `records_equal_kl`; `kl_p` of Wilcoxon's
+        signed-rank test, two-sided, and `kl_p_holm`, by Holm's method for the block's `comparisons`; `kl_missing`, why
+        there is no KL or no p. No rows where no two are at equal speed.
     """
-
-    records: int
-    means: tuple[float, float]
-    lower: int
-    equal: int
-    p: float | None
-    adjusted: float | None = None
-
-    @property
-    def ratio(self) -> float | None:
-        """Mean of the first over mean of the second: below 1 the first is nearer to the unmodified model."""
-        return self.means[0] / self.means[1] if self.means[1] > 0 else None
-
-
-@dataclass(frozen=True)
-class Pair:
-    """Two rows at equal speed, on the records that both ran without failing.
-
-    Attributes:
-        first: the label of the one.
-        second: the label of the other.
-        speedups: TTFT speedups of both, over the tasks that they share.
-        records: number of shared records.
-        difference: score of the first minus score of the second, over tasks of the means over their datasets.
-        divergence: None where one of the datasets has no record with a KL under both.
-    """
-
-    first: str
-    second: str
-    speedups: tuple[float, float]
-    records: int
-    difference: Estimate
-    divergence: Divergence | None
-
-    @property
-    def label(self) -> str:
-        """Both labels, a line each."""
-        return f"{self.first}\nagainst {self.second}"
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """The pairs of a model and data; there is at least one."""
-
-    block: Block
-    pairs: tuple[Pair, ...]
-
-    @property
-    def tests(self) -> int:
-        """The number of comparisons that p is corrected for."""
-        return sum(bool(pair.divergence and pair.divergence.p is not None) for pair in self.pairs)
-
-    @property
-    def heads(self) -> list[str]:
-        """The headings behind those of the two methods."""
-        return [title for title, _ in self._columns()]
-
-    @property
-    def texts(self) -> list[list[str]]:
-        """The cells of each pair, as in the other tables: a number, and what is to be said of it."""
-        return [[text(pair) for _, text in self._columns()] for pair in self.pairs]
-
-    @property
-    def caption(self) -> str:
-        """What was compared and how, in plain words."""
-        counts = sorted({pair.records for pair in self.pairs})
-        count = f"{counts[0]} to {counts[-1]}" if len(counts) > 1 else f"{counts[0]}"
-        said = [
-            f"Each row compares two methods whose TTFT speedups differ by at most {EQUAL:.0%}, on the records that "
-            f"both ran without failing (n = {count}).",
-            "Of two numbers in a cell the upper or left one is the first method's.",
-        ]
-        if self._has_kl():
-            said.append(
-                "KL: of the next token, between the unmodified model and the method; means are over tasks, as in the "
-                "other tables. A KL ratio below 1 favours the first method, one above 1 the second."
-            )
-        if self.tests:
-            comparisons = "1 comparison" if self.tests == 1 else f"{self.tests} comparisons"
-            said.append(
-                "p: Wilcoxon's signed-rank test of the KL, two-sided; its unit is the record, whatever its dataset, "
-                "and a record with the same KL under both counts half for each. It is corrected for the number of "
-                f"comparisons here by Holm's method ({comparisons})."
-            )
-        said.append(
-            "Score difference: first minus second, of 100 points; above 0 favours the first method. Brackets: 95% "
-            "confidence interval over records, where there are enough. Scores of few records tell little."
-        )
-        return " ".join(said)
-
-    def _has_kl(self) -> bool:
-        return any(pair.divergence for pair in self.pairs)
-
-    def _columns(self) -> list[tuple[str, Callable[[Pair], str]]]:
-        """Headings and what gives their cells; none about KL where it was not measured."""
-        about_kl = [
-            ("Mean KL of next token (nats)", _means),
-            ("KL ratio, first / second", _ratio),
-            ("Records where first has lower KL", _lower),
-            ("p of KL, Holm-corrected", _p),
-        ]
-        return [
-            ("TTFT speedups (×)", lambda pair: "{:.2f} and {:.2f}".format(*pair.speedups)),
-            ("Records", lambda pair: str(pair.records)),
-            *(about_kl if self._has_kl() else []),
-            ("Score difference, first − second", _difference),
-        ]
-
-
-def compare(blocks: Sequence[Block]) -> list[Comparison]:
-    """The pairs of each block, for the blocks that have any."""
-    found = [Comparison(block, _corrected(list(_pairs(block)))) for block in blocks]
-    return [of for of in found if of.pairs]
+    found = pd.DataFrame(_pairs(block))
+    if found.empty:
+        return found
+    tested = found["kl_p"].notna()
+    found.loc[tested, "kl_p_holm"] = holm(found.loc[tested, "kl_p"].tolist())
+    found["comparisons"] = tested.sum()
+    counts, rest = ["records_first_lower_kl", "records_equal_kl"], ["first_kl", "second_kl", "kl_ratio", "kl_p"]
+    return found.astype(dict.fromkeys(counts, "Int64") | dict.fromkeys([*rest, "kl_p_holm"], float))
 
 
 def holm(values: Sequence[float]) -> list[float]:
@@ -166,81 +55,57 @@ def holm(values: Sequence[float]) -> list[float]:
     return adjusted
 
 
-def _corrected(pairs: list[Pair]) -> tuple[Pair, ...]:
-    values = {place: of.divergence.p for place, of in enumerate(pairs) if of.divergence and of.divergence.p is not None}
-    for place, adjusted in zip(values, holm(list(values.values())), strict=True):
-        pairs[place] = replace(pairs[place], divergence=replace(pairs[place].divergence, adjusted=adjusted))
-    return tuple(pairs)
-
-
-def _pairs(block: Block) -> Iterator[Pair]:
-    """Every two of Table 1's rows at equal speed, without the baseline, which KL and speedup are measured against."""
+def _pairs(block: Block) -> Iterator[dict[str, Any]]:
     rows = [row for row in block.compared if row.method != "baseline"]
-    tasks = block.tasks_run()
-    complete = [_complete(row, tasks) for row in rows]
+    complete = [_complete(row, block.tasks_run()) for row in rows]
+    datasets = [frozenset(records["dataset"]) for records in complete]
 
     @cache
-    def speedup(row: int, datasets: frozenset[str]) -> float | None:
-        found = cell(_parts(complete[row], tasks, datasets), TTFT[0]).estimate
+    def speedup(row: int, of: frozenset[str]) -> float | None:
+        found = measured(_of(complete[row], of), TTFT[0]).estimate
         return None if found is None else found.value
 
-    for first, second in combinations(range(len(rows)), 2):
-        shared = frozenset(complete[first]) & frozenset(complete[second])
-        if not shared or not _comparable(rows[first], rows[second]):
+    for pair in combinations(range(len(rows)), 2):
+        shared = frozenset.intersection(*(datasets[row] for row in pair))
+        runs, others = (rows[row].runs for row in pair)
+        if not shared or not all(agree(one, other) for one in runs for other in others):
             continue
-        speedups = speedup(first, shared), speedup(second, shared)
+        speedups = [speedup(row, shared) for row in pair]
         if None in speedups or max(speedups) > (1 + EQUAL + 1e-9) * min(speedups):
             continue
-        sides = (_parts(complete[row], tasks, shared) for row in (first, second))
-        joined = _joined(*sides)
-        if joined:
-            yield _pair(rows[first].label, rows[second].label, speedups, joined)
+        columns = ["task", "dataset", "_id", "kl", "score"]
+        first, second = (_of(complete[row], shared)[columns] for row in pair)
+        both = first.merge(second, on=columns[:3], suffixes=("_first", "_second"))
+        if len(both):
+            about = {"model": block.model, "data": block.data}
+            about |= {side: rows[row].label for side, row in zip(_SIDES, pair, strict=True)}
+            about |= {f"{side}_ttft_speedup": value for side, value in zip(_SIDES, speedups, strict=True)}
+            yield about | {"records": len(both)} | _divergence(both) | _difference(both)
 
 
-def _comparable(first: Row, second: Row) -> bool:
-    return all(agree(one, other) for one in first.runs for other in second.runs)
+def _complete(row: Row, tasks: dict[str, list[str]]) -> pd.DataFrame:
+    """The records that the row could run, of the datasets that it is through with."""
+    parts = [{task: part_of(row, [name])} for task, names in tasks.items() for name in names]
+    whole = [together(part).records for part in parts if not together(part).reason]
+    return ran(pd.concat(whole or [row.records.head(0)]))
 
 
-def _complete(row: Row, tasks: dict[str, list[str]]) -> dict[str, Part]:
-    """The row's records by dataset, of the datasets that it is through with."""
-    parts = {name: part_of(row, [name]) for members in tasks.values() for name in members}
-    return {name: part for name, part in parts.items() if not part.reason}
+def _of(records: pd.DataFrame, datasets: frozenset[str]) -> pd.DataFrame:
+    return records[records["dataset"].isin(datasets)]
 
 
-def _parts(complete: dict[str, Part], tasks: dict[str, list[str]], datasets: frozenset[str]) -> dict[str, Part]:
-    """The records of some datasets by task."""
-    chosen = {task: [name for name in members if name in datasets] for task, members in tasks.items()}
-    return {task: together(complete[name] for name in names) for task, names in chosen.items() if names}
-
-
-def _joined(first: dict[str, Part], second: dict[str, Part]) -> list[list[pd.DataFrame]]:
-    """The records that neither failed, by task and dataset, with both methods' numbers side by side."""
-    tasks = []
-    for task, part in first.items():
-        both = [
-            ran(records)[[*_KEYS, "kl", "score"]].merge(
-                ran(second[task].datasets[name])[[*_KEYS, "kl", "score"]], on=_KEYS, suffixes=("_first", "_second")
-            )
-            for name, records in part.datasets.items()
-        ]
-        tasks.append([of.assign(score_difference=of["score_first"] - of["score_second"]) for of in both if len(of)])
-    return [datasets for datasets in tasks if datasets]
-
-
-def _pair(first: str, second: str, speedups: tuple[float, float], tasks: list[list[pd.DataFrame]]) -> Pair:
-    records = sum(len(of) for datasets in tasks for of in datasets)
-    return Pair(first, second, speedups, records, average(tasks, _DIFFERENCE), _divergence(tasks))
-
-
-def _divergence(tasks: list[list[pd.DataFrame]]) -> Divergence | None:
-    tasks = [[of.dropna(subset=["kl_first", "kl_second"]) for of in datasets] for datasets in tasks]
-    means = average(tasks, _OF_FIRST), average(tasks, _OF_SECOND)
-    if None in means:
-        return None
-    records = pd.concat([of for datasets in tasks for of in datasets])
-    apart = (records["kl_first"] - records["kl_second"]).to_numpy()
-    lower, equal = int((apart < 0).sum()), int((apart == 0).sum())
-    return Divergence(len(apart), (means[0].value, means[1].value), lower, equal, _wilcoxon(apart))
+def _divergence(both: pd.DataFrame) -> dict[str, Any]:
+    names = ["kl_records", "first_kl", "second_kl", "kl_ratio", "records_first_lower_kl", "records_equal_kl"]
+    names += ["kl_p", "kl_p_holm", "comparisons", "kl_missing"]
+    traced = both.dropna(subset=["kl_first", "kl_second"])
+    if traced["dataset"].nunique() < both["dataset"].nunique():
+        return dict.fromkeys(names) | {"kl_records": 0, "kl_missing": "not traced"}
+    means = [measured(traced, Measure(KL.key, "", f"kl_{side}", long_tailed=True)).estimate.value for side in _SIDES]
+    apart = (traced["kl_first"] - traced["kl_second"]).to_numpy()
+    p = _wilcoxon(apart)
+    ratio = means[0] / means[1] if means[1] > 0 else None
+    values = [len(traced), *means, ratio, (apart < 0).sum(), (apart == 0).sum(), p, None, None]
+    return dict(zip(names, [*values, "too few records" if p is None else ""], strict=True))
 
 
 def _wilcoxon(apart: np.ndarray) -> float | None:
@@ -253,38 +118,8 @@ def _wilcoxon(apart: np.ndarray) -> float | None:
     return float(wilcoxon(apart, zero_method="zsplit").pvalue)
 
 
-def _means(pair: Pair) -> str:
-    of = pair.divergence
-    if of is None:
-        return f"{_NONE} (not traced)"
-    text = f"{of.means[0]:.{KL.digits}f} and {of.means[1]:.{KL.digits}f}"
-    return text if of.records == pair.records else f"{text} ({of.records} of {pair.records} records)"
-
-
-def _ratio(pair: Pair) -> str:
-    ratio = pair.divergence.ratio if pair.divergence else None
-    return _NONE if ratio is None else f"{ratio:.2f}"
-
-
-def _lower(pair: Pair) -> str:
-    of = pair.divergence
-    if of is None:
-        return _NONE
-    return f"{of.lower} of {of.records}" + (f", {of.equal} equal" if of.equal else "")
-
-
-def _p(pair: Pair) -> str:
-    of = pair.divergence
-    if of is None:
-        return _NONE
-    if of.adjusted is None:
-        return f"{_NONE} (too few records)"
-    return "<0.001" if of.adjusted < 0.001 else f"{of.adjusted:.3f}"
-
-
-def _difference(pair: Pair) -> str:
-    found = pair.difference
-    text = f"{found.value:+.2f}"
-    if found.low is not None:
-        text += f" [{found.low:+.2f}, {found.high:+.2f}]"
-    return text.replace("-", "−")
+def _difference(both: pd.DataFrame) -> dict[str, Any]:
+    apart = both.assign(score_difference=both["score_first"] - both["score_second"])
+    found = measured(apart, _DIFFERENCE).estimate
+    key = _DIFFERENCE.key
+    return {key: found.value, f"{key}_low": found.low, f"{key}_high": found.high}

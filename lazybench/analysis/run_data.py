@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -26,26 +25,17 @@ COUNTS = ("length", "prompt_tokens", "baseline_new_tokens", "retaken", "disturbe
 # Seconds, shares from 0 to 1, nats and counts, of words in `length`; a blank means that it was not measured.
 # `disturbed` is 1 where other work on the machine disturbed a pass.
 NUMBERS = (
-    "score",
-    "length",
-    "prompt_tokens",
-    "new_tokens",
+    *("score", "length", "prompt_tokens", "new_tokens"),
     *TIMES,
     *with_compared(CPU_TIMES),
-    "retaken",
-    "disturbed",
-    "baseline_new_tokens",
-    "prompt_computed",
-    "identical_tokens",
-    "identical_answer",
-    "first_token_kl",
-    "kl",
+    *("retaken", "disturbed", "baseline_new_tokens", "prompt_computed", "identical_tokens", "identical_answer"),
+    *("first_token_kl", "kl"),
 )
 # The digests stand for the texts of two predictions, so that records without texts can still tell them apart.
 # The scores of several seeds stand side by side, with blanks between them.
-TEXTS = ("dataset", "_id", "error", "score_by_seed", "prediction_digest", "baseline_prediction_digest")
-COLUMNS = ("dataset", "_id", *NUMBERS, "score_by_seed", "prediction_digest", "baseline_prediction_digest", "error")
-_KEYS = {"dataset", "_id", "score", "error"}
+_FURTHER = ("score_by_seed", "prediction_digest", "baseline_prediction_digest", "error")
+COLUMNS = ("dataset", "_id", *NUMBERS, *_FURTHER)
+TEXTS = ("dataset", "_id", *_FURTHER)
 _MARK = "lazybench records"
 # What stands in the JSON file as it is.
 _KEPT = ("finished", "settings", "environment", "traces")
@@ -61,11 +51,10 @@ class Run:
         method: the method's name, the third level.
         digest: the hash of everything that decides the run's results, the fourth level.
         settings: what its `config.yaml` says, without this machine's folders.
-        environment: what its `environment.json` says.
+        environment: what its `environment.json` says, `command` included: the words that ask for it.
         finished: whether it has gone through all its records.
         records: one row a record, with `COLUMNS`; `error` is empty where the method ran.
         traces: what `traces.summarise` made of its traces, empty without any.
-        folder: where it lies on this machine; None where it was read from the records of an earlier report.
     """
 
     model: str
@@ -77,7 +66,6 @@ class Run:
     finished: bool
     records: pd.DataFrame
     traces: dict[str, Any]
-    folder: Path | None = None
 
     @property
     def name(self) -> str:
@@ -131,50 +119,25 @@ def rounded(records: pd.DataFrame) -> pd.DataFrame:
     return records.round(dict.fromkeys(NUMBERS, 6)).assign(score_by_seed=seeds)
 
 
-def row_of(line: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """The row of a record, from its line of predictions.
-
-    Args:
-        line: the line.
-        where: where it stands, for messages.
-
-    Raises:
-        LazyBenchError: something in it is no number, or it has neither a score nor an error.
-    """
-    disturbed = line.get("disturbed")
-    line = {**line, "disturbed": int(disturbed) if isinstance(disturbed, bool) else disturbed}
-    row: dict[str, Any] = {key: number(line.get(key), key, where) for key in NUMBERS}
-    repeats, prediction, unmodified = (line.get(key) for key in ("repeats", "prediction", "baseline_prediction"))
+def row_of(line: Mapping[str, Any]) -> dict[str, Any]:
+    """The row of a record, from its line of predictions."""
+    row: dict[str, Any] = {key: line.get(key) for key in NUMBERS}
+    repeats = line.get("repeats") or [line]
+    prediction, unmodified = line.get("prediction"), line.get("baseline_prediction")
     # The line's own count is the first seed's, its times are means over the seeds.
-    counts = [number(repeat.get("new_tokens"), "new_tokens", where) for repeat in repeats or [line]]
+    counts = [repeat.get("new_tokens") for repeat in repeats]
     row["new_tokens"] = None if None in counts else fmean(counts)
-    seeds = [number(repeat.get("score"), "score", where) for repeat in repeats or []]
-    error = line.get("error")
-    if not error and row["score"] is None:
-        raise LazyBenchError(f"{where}: 'score' is missing, and no 'error' says why")
-    if prediction is not None and unmodified is not None and not error:
-        row["identical_answer"] = fmean(repeat.get("prediction") == unmodified for repeat in repeats or [line])
+    if prediction is not None and unmodified is not None and not line.get("error"):
+        row["identical_answer"] = fmean(repeat.get("prediction") == unmodified for repeat in repeats)
+    seeds = [repeat.get("score") for repeat in line.get("repeats") or []]
     return row | {
         "dataset": line["dataset"],
         "_id": line["_id"],
-        "error": str(error) if error else "",
-        "score_by_seed": "" if None in seeds else " ".join(map(repr, seeds)),
+        "error": str(line.get("error") or ""),
+        "score_by_seed": "" if None in seeds else " ".join(repr(float(score)) for score in seeds),
         "prediction_digest": _digest(prediction),
         "baseline_prediction_digest": _digest(unmodified),
     }
-
-
-def number(value: object, key: str, where: str) -> float | None:
-    """A number or None, as JSON has it.
-
-    Raises:
-        LazyBenchError: it is neither.
-    """
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise LazyBenchError(f"{where}: {key!r} must be a number or null, not {value!r}")
-    return float(value)
 
 
 def _digest(text: str | None) -> str:
@@ -189,21 +152,15 @@ def write_compact(runs: Iterable[Run], folder: Path) -> None:
         run.records.astype(dict.fromkeys(COUNTS, "Int64")).to_csv(f"{path}.csv", index=False, lineterminator="\n")
         about = {
             "format": f"{_MARK} 2",
-            "run": {"model": run.model, "data": run.data, "method": run.method, "digest": run.digest},
-            **{key: getattr(run, key) for key in _KEPT},
+            "run": {key: getattr(run, key) for key in ("model", "data", "method", "digest")},
         }
+        about |= {key: getattr(run, key) for key in _KEPT}
         Path(f"{path}.json").write_text(json.dumps(about, indent=1) + "\n", "utf-8")
 
 
 def is_compact(path: Path) -> bool:
-    """Whether a `.json` file is one that `write_compact` wrote, or is damaged and has a CSV beside it."""
-    try:
-        text = path.read_bytes()
-        if path.with_suffix(".csv").is_file():
-            json.loads(text)
-        return _MARK.encode() in text[: len(_MARK) + 40]
-    except (OSError, ValueError):
-        return True
+    """Whether a `.json` file is one that `write_compact` wrote, damaged or not."""
+    return path.with_suffix(".csv").is_file() or _MARK.encode() in path.read_bytes()[: len(_MARK) + 40]
 
 
 def read_compact(path: Path) -> Run:
@@ -212,20 +169,12 @@ def read_compact(path: Path) -> Run:
     Raises:
         LazyBenchError: the pair of files cannot be read or does not fit.
     """
-    rows = path.with_suffix(".csv")
+    types = dict.fromkeys(TEXTS, str) | dict.fromkeys(NUMBERS, float)
+    blanks = {key: [""] for key in NUMBERS}
     try:
         about = json.loads(path.read_text("utf-8"))
-        frame = pd.read_csv(
-            rows,
-            dtype=dict.fromkeys(TEXTS, str) | dict.fromkeys(NUMBERS, float),
-            keep_default_na=False,
-            na_values={key: [""] for key in NUMBERS},
-        )
-        if not _KEYS <= set(frame.columns) <= set(COLUMNS):
-            raise LazyBenchError(f"{rows}: the columns must be of {','.join(COLUMNS)}")
-        records = rounded(records_table(frame))  # earlier formats have fewer columns
-        return Run(**about["run"], **{key: about[key] for key in _KEPT}, records=records)
-    except OSError as error:
-        raise LazyBenchError(f"{error.filename}: cannot be read: {error.strerror}") from error
-    except (ValueError, KeyError, TypeError) as error:
+        frame = pd.read_csv(path.with_suffix(".csv"), dtype=types, keep_default_na=False, na_values=blanks)
+        frame[["dataset", "_id", "score", "error"]]  # further ones came later
+        return Run(**about["run"], **{key: about[key] for key in _KEPT}, records=rounded(records_table(frame)))
+    except (OSError, ValueError, KeyError, TypeError) as error:
         raise LazyBenchError(f"{path} and its .csv are damaged ({error}): write them again from the runs") from error

@@ -6,18 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from lazybench.errors import LazyBenchError
-
 BINS = 100
 _SPREAD = (0.1, 0.9)
 
 
-def summarise(rows: list[dict[str, Any]], where: str) -> dict[str, Any]:
-    """Means and spreads over the records of a run.
-
-    Args:
-        rows: lines of `traces.jsonl`.
-        where: their file, for messages.
+def summarise(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """Means and spreads over the records of a run, given as lines of `traces.jsonl`.
 
     Returns:
         `layers` and `computed` (Figure 7): the layers that prune, and `mean`, `low` and `high` (10th and 90th
@@ -26,14 +20,8 @@ def summarise(rows: list[dict[str, Any]], where: str) -> dict[str, Any]:
         step those that have not.
         `attention` (Figure 2): `map`, the mean of `(layers, BINS)`, and `mean`, `low` and `high` of the cumulative
         share of attention mass held by the top x % of tokens, x = 0..100. `records` counts them, in both.
-
-    Raises:
-        LazyBenchError: records that do not fit together.
     """
-    try:
-        return {**_computed(rows), **_attention(rows)}
-    except (ValueError, TypeError, KeyError, IndexError) as error:
-        raise LazyBenchError(f"{where}: the traces of its records do not fit together ({error})") from error
+    return {**_computed(rows), **_attention(rows)}
 
 
 def _computed(rows: list[dict[str, Any]]) -> dict[str, Any]:
@@ -41,8 +29,6 @@ def _computed(rows: list[dict[str, Any]]) -> dict[str, Any]:
     if not traced:
         return {}
     layers = [_layer(stage) for stage in traced[0]["stages"]]
-    if any([_layer(stage) for stage in row["stages"]] != layers for row in traced):
-        raise ValueError("they have different stages")
     steps = max(len(row["computed"]) for row in traced)
     held = np.empty((len(traced), len(layers), steps))
     for record, row in zip(held, traced, strict=True):
@@ -59,8 +45,6 @@ def _attention(rows: list[dict[str, Any]]) -> dict[str, Any]:
         return {}
     maps = np.mean([_rebin(np.asarray(of["map"], dtype=float)) for of in traced], axis=0)
     mass = np.asarray([of["sorted_mass"] for of in traced], dtype=float)
-    if mass.shape[1:] != (101,):
-        raise ValueError("sorted_mass must hold 101 numbers")
     return {"attention": {"records": len(traced), "map": _short(maps, digits=3), **_spread(mass)}}
 
 

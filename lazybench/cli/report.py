@@ -7,54 +7,74 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from lazybench.cli.arguments import BOTH_FORMS, add_runs, folder, read
-from lazybench.errors import LazyBenchError
+from lazybench.errors import LazyBenchError, suggest
 
 if TYPE_CHECKING:
     from lazybench.analysis.run_data import Run
 
 
 def main(argv: Sequence[str]) -> int:
-    """Write a report, and say what is in it and what is missing."""
+    """Write a report, and say what is in it."""
     given = read(_parser(), argv)
     print(f"reading the runs in {', '.join(map(str, given.runs))}", flush=True)  # the imports below take a second
     from lazybench.analysis.blocks import blocks
     from lazybench.analysis.reading import find
     from lazybench.report.caveats import notes, warnings
+    from lazybench.report.tables import MEASURES
     from lazybench.report.write import write
 
+    for key in given.columns:
+        if key not in MEASURES:
+            raise LazyBenchError(f"columns={key}: {suggest(key, MEASURES)}")
     runs, met = find([str(place) for place in given.runs])
+    runs = _chosen(runs, given.methods)
     _refuse_calibrated(runs, given.calibrated)
     grouped = blocks(runs)
     warned = met + [text for block in grouped for text in warnings(block)]
     noted = [f"{block.title}: {text}" for block in grouped for text in notes(block)]
-    written, missing = write(given.output, grouped, warned, given.heading == "true")
+    written, undrawn = write(given.output, grouped, warned, given.columns, given.heading == "true")
     for kind, texts in (("warning", warned), ("note", noted)):
         for text in texts:
             print(f"{kind}: {text}")
     print(f"{len(runs)} runs, {sum(len(run.records) for run in runs)} records; written to {given.output}:")
     print(f"  {', '.join(written)}")
-    if missing:
-        print("missing:")
-        for gap in missing:
-            print(f"  {gap.what}\n    {gap.here}")
+    if undrawn:
+        print(f"not drawn, for lack of runs: {'; '.join(undrawn)}")
     return 0
 
 
 def _parser() -> ArgumentParser:
     parser = ArgumentParser(
         "lazybench report",
-        usage="%(prog)s [runs=FOLDER,...] [output=FOLDER] [calibrated=refuse|mark] [heading=true|false]",
+        usage="%(prog)s [runs=FOLDER,...] [output=FOLDER] [methods=NAME,...] [columns=KEY,...] [KEY=VALUE]",
         description="Tables, figures and one HTML page from run folders.",
         epilog=BOTH_FORMS,
     )
     add_runs(parser, "folders that hold run folders, or the records/ of an earlier report")
     out = "folder to write; an earlier report in it is replaced (default: %(default)s)"
     parser.add_argument("--output", metavar="FOLDER", type=folder, default="results/report", help=out)
+    chosen = "report these methods alone, by the names of their configs (default: all there are)"
+    parser.add_argument("--methods", metavar="NAME,...", type=_words, default=[], help=chosen)
+    shown = "what table1.tex shows, by names of the CSV files' columns such as score,kl (default: as the paper's)"
+    parser.add_argument("--columns", metavar="KEY,...", type=_words, default=[], help=shown)
     seen = "refuse runs on records that their schedule was calibrated on, or mark them (default: %(default)s)"
     parser.add_argument("--calibrated", choices=("refuse", "mark"), default="refuse", help=seen)
     said = "whether figures as PNG say above them what they rest on; those as PDF, for papers, never do (default: true)"
     parser.add_argument("--heading", choices=("true", "false"), default="true", help=said)
     return parser
+
+
+def _words(text: str) -> list[str]:
+    return [word.strip() for word in text.split(",") if word.strip()]
+
+
+def _chosen(runs: list[Run], methods: Sequence[str]) -> list[Run]:
+    """The runs of some methods; all of them where none is named."""
+    there = dict.fromkeys(run.method for run in runs)
+    for name in methods:
+        if name not in there:
+            raise LazyBenchError(f"methods={name}: no run of it; {suggest(name, there)}")
+    return [run for run in runs if not methods or run.method in methods]
 
 
 def _refuse_calibrated(runs: list[Run], told: str) -> None:

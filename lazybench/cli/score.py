@@ -7,9 +7,7 @@ import sys
 from argparse import ArgumentParser
 from collections import ChainMap
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 from lazybench.analysis.console import table
@@ -23,16 +21,7 @@ from lazybench.errors import LazyBenchError, suggest
 from lazybench.run import scoring
 from lazybench.store.writing import replace
 
-
-@dataclass(frozen=True, slots=True)
-class _Scored:
-    """One line of a file: its fields, its dataset, and its scores, 0 to 1; the record's length where it counts."""
-
-    row: dict[str, Any]
-    dataset: str
-    score: float
-    beside: dict[str, float]
-    length: int | None
+Facts = Mapping[str, DatasetFacts]
 
 
 def main(argv: Sequence[str]) -> int:
@@ -41,8 +30,8 @@ def main(argv: Sequence[str]) -> int:
     sys.path += map(str, given.config_dir)  # a metric of the user's own is a file next to its YAML
     families = _families([*given.config_dir, CONF])
     facts = dict(ChainMap(*families.values()))
-    scored = [item for path in given.files for item in _score_file(path, given.dataset, facts)]
-    lines = [json.dumps({**item.row, "score": item.score}) + "\n" for item in scored]
+    scored = [of for path in given.files for of in _score_file(path, given.dataset, facts)]
+    lines = [json.dumps({**of["row"], "score": of["score"]}) + "\n" for of in scored]
     if given.output == "-":
         sys.stdout.writelines(lines)
     elif given.output is not None:
@@ -80,7 +69,7 @@ def _families(places: Sequence[Path]) -> dict[str, dict[str, DatasetFacts]]:
     return families
 
 
-def _score_file(path: Path, dataset: str | None, facts: Mapping[str, DatasetFacts]) -> list[_Scored]:
+def _score_file(path: Path, dataset: str | None, facts: Facts) -> list[dict[str, Any]]:
     try:
         with path.open("rb") as file:
             scored = [_score_line(row, where, dataset or path.stem, facts) for where, row in parse(file, path)]
@@ -91,14 +80,13 @@ def _score_file(path: Path, dataset: str | None, facts: Mapping[str, DatasetFact
     return scored
 
 
-def _score_line(row: dict[str, Any], where: str, default: str, facts: Mapping[str, DatasetFacts]) -> _Scored:
+def _score_line(row: dict[str, Any], where: str, default: str, facts: Facts) -> dict[str, Any]:
+    """One line of a file, its dataset, its scores, 0 to 1, and its length where it counts."""
     named = row.get("dataset") is not None
     dataset = str(row["dataset"]) if named else default
     if dataset not in facts:
-        hint = suggest(dataset, facts)
-        if not named:
-            hint += " (the line has no 'dataset': name it with --dataset NAME)"
-        raise LazyBenchError(f"{where}: unknown dataset {dataset!r}: {hint}")
+        hint = "" if named else " (the line has no 'dataset': name it with --dataset NAME)"
+        raise LazyBenchError(f"{where}: unknown dataset {dataset!r}: {suggest(dataset, facts)}{hint}")
     prediction = row.get("prediction", row.get("pred"))
     if not isinstance(prediction, str):
         raise LazyBenchError(f"{where}: 'prediction' (or 'pred') must be a string, not {kind(prediction)}")
@@ -108,47 +96,44 @@ def _score_line(row: dict[str, Any], where: str, default: str, facts: Mapping[st
     length = row.get("length") if facts[dataset].by_length else None
     if facts[dataset].by_length and (wrong := wrong_length(length)):
         raise LazyBenchError(f"{where}: {wrong}: {dataset} has scores by length")
-    scored = facts[dataset], prediction, answers, classes
+    given = facts[dataset], prediction, answers, classes
     try:
-        return _Scored(row, dataset, scoring.score(*scored), scoring.beside(*scored), length)
+        scores = {"score": scoring.score(*given), "beside": scoring.beside(*given)}
     except LazyBenchError as error:
         raise LazyBenchError(f"{where}: {error}") from error
+    return {"row": row, "dataset": dataset, "length": length, "error": "", "score_by_seed": "", **scores}
 
 
-def _tables(scored: Sequence[_Scored], families: Mapping[str, Mapping[str, DatasetFacts]]) -> str:
+def _tables(lines: Sequence[Mapping[str, Any]], families: Mapping[str, Facts]) -> str:
     """Scores (0 to 100) by dataset and by task, in the order of LongBench's table, then of other data."""
-    of_dataset: dict[str, list[_Scored]] = {}
-    for item in scored:
-        of_dataset.setdefault(item.dataset, []).append(item)
-    lengths = LENGTHS if any(item.length is not None for item in scored) else ()
+    import pandas as pd  # these take a second
+
+    from lazybench.analysis.averages import SCORE, SCORE_BY_LENGTH, measured
+
+    scored = pd.DataFrame(lines)
+    by_length = scored["length"].notna().any()
+    measures, heads = (SCORE, *(SCORE_BY_LENGTH if by_length else ())), ["score", *(LENGTHS if by_length else ())]
+
+    def cells(records: pd.DataFrame) -> list[str]:
+        found = [measured(records, of).estimate for of in measures]
+        return ["-" if of is None else f"{of.value:.2f}" for of in found]
+
     rows, task_rows = [], []
     for data, facts in families.items():
-        items = {name: of_dataset.pop(name) for name in facts if name in of_dataset}
-        scores = {name: [_score(of), *map(_by_length(of).get, lengths)] for name, of in items.items()}
-        rows += [[name, str(len(of)), *map(_text, scores[name]), _beside(of)] for name, of in items.items()]
-        for task, found in scoring.by_task(scores, facts).items():
-            means = [None if None in column else fmean(column) for column in zip(*found, strict=True)]
-            named = f"{task} [data={data}]" if data else task
-            task_rows.append([named, f"{len(found)}/{len(datasets_of(task, facts))}", *map(_text, means)])
-    parts = [table(["dataset", "records", "score", *lengths, ""], rows)]
-    if task_rows:
-        parts.append(table(["task", "datasets", "score", *lengths], task_rows))
+        of_dataset = {name: scored[scored["dataset"] == name] for name in facts}
+        scored = scored[~scored["dataset"].isin(facts)]
+        of_task: dict[str, list[pd.DataFrame]] = {}
+        for name, of in of_dataset.items():
+            if of.empty:
+                continue
+            of_task.setdefault(facts[name].task or "", []).append(of.assign(task=facts[name].task))
+            further = pd.DataFrame(of["beside"].tolist()).mean() * 100
+            told = ", ".join(f"{metric} {score:.2f}" for metric, score in further.items())
+            rows.append([name, str(len(of)), *cells(of.assign(task=name)), told])
+        for task, found in of_task.items():
+            if task:
+                named, count = f"{task} [data={data}]" if data else task, len(datasets_of(task, facts))
+                task_rows.append([named, f"{len(found)}/{count}", *cells(pd.concat(found))])
+    parts = [table(["dataset", "records", *heads, ""], rows)]
+    parts += [table(["task", "datasets", *heads], task_rows)] if task_rows else []
     return "\n\n".join(parts)
-
-
-def _score(items: Sequence[_Scored]) -> float:
-    return scoring.dataset_score([item.score for item in items])
-
-
-def _by_length(items: Sequence[_Scored]) -> dict[str, float | None]:
-    return scoring.by_length([(item.length, item.score) for item in items if item.length is not None])
-
-
-def _beside(items: Sequence[_Scored]) -> str:
-    """The further scores of a dataset, each behind its metric."""
-    of = {metric: scoring.dataset_score([item.beside[metric] for item in items]) for metric in items[0].beside}
-    return ", ".join(f"{metric} {score:.2f}" for metric, score in of.items())
-
-
-def _text(score: float | None) -> str:
-    return "-" if score is None else f"{score:.2f}"

@@ -1,161 +1,127 @@
-"""Tables as LaTeX, to be taken into a paper as they are: they need the package booktabs and nothing else."""
+"""Tables as LaTeX, to be taken into a paper as they are: one page each, in one column or two."""
 
 from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Iterable, Sequence
-from itertools import groupby, zip_longest
-from string import ascii_lowercase
+from collections.abc import Sequence
 
-from lazybench.analysis.paired import NAME, TITLE, Comparison
-from lazybench.report.columns import columns
-from lazybench.report.tables import Body, Table
+import pandas as pd
 
-# Characters of a heading, or of a method's label, before it goes on in another line.
-_HEADING, _LABEL = 10, 20
-_ROWS = 70  # rows that fit on a page with a caption
+from lazybench.analysis.averages import MEAN, Measure
+from lazybench.analysis.blocks import Block
+from lazybench.analysis.paired import EQUAL
+from lazybench.report.tables import NONE, Spec, pairs_shown, taken
+
+_HEADING = 12  # characters of a heading before it goes on in another line
+_ROWS = 45  # that a page holds beside a caption
 _SIGNS: dict[int, str] = str.maketrans(
     {sign: f"\\{sign}" for sign in "_%#&${}"}
-    | {"\\": "\\textbackslash{}", "~": "\\textasciitilde{}", "^": "\\textasciicircum{}", "`": "\\textasciigrave{}"}
-    # In LaTeX's usual encoding the first four print as others; behind the end of a row the last two have a meaning.
-    | {"<": "\\textless{}", ">": "\\textgreater{}", "|": "\\textbar{}", '"': "''", "[": "{[}", "*": "{*}"}
-    | {"×": "$\\times$", "±": "$\\pm$", "≤": "$\\leq$", "≥": "$\\geq$", "→": "$\\rightarrow$", "−": "$-$"}
-    | {"—": "\\textemdash{}", "–": "\\textendash{}", "…": "\\ldots{}"}
+    | {"\\": "\\textbackslash{}", "~": "\\textasciitilde{}", "^": "\\textasciicircum{}", '"': "''"}
+    # In LaTeX's usual encoding these print as others, or not at all.
+    | {"<": "$<$", ">": "$>$", "|": "$|$", "×": "$\\times$", "±": "$\\pm$", "−": "$-$", "≤": "$\\leq$"}
+    | {"≥": "$\\geq$", "—": "--", "–": "--", "…": "\\ldots{}"}
 )
 
-
-def latex(table: Table, warnings: Sequence[str]) -> str:
-    """The table, a `table*` a model and data, with what else is to be known in comments."""
-    text = [_comment(table.spec.title), _comment("Needs \\usepackage{booktabs} and nothing else.")]
-    text += [_comment(f"Warning: {warning}") for warning in warnings]
-    for body in table.bodies:
-        text += ["", _comment(body.block.head), *([_comment(body.missing)] if body.missing else [])]
-        text += [_comment(note) for note in body.notes]
-        text += _tables(table, body) if body.lines else []
-    return "\n".join([*text, "", *map(_comment, table.notes)]) + "\n"
-
-
-def latex_pairs(comparisons: Sequence[Comparison], warnings: Sequence[str]) -> str:
-    """The paired tests, a `table*` a model and data, or further ones where they do not fit on a page."""
-    text = [_comment(TITLE), _comment("Needs \\usepackage{booktabs} and nothing else.")]
-    text += [_comment(f"Warning: {warning}") for warning in warnings]
-    for of in comparisons:
-        marks: dict[str, str] = {}
-        parts: list[list[str]] = [[]]
-        for pair, cells in zip(of.pairs, of.texts, strict=True):
-            rows = _rows(pair.label, cells, marks)
-            if parts[-1] and len(parts[-1]) + len(rows) > _ROWS:
-                parts.append([])
-            parts[-1] += rows
-        said = f"{escaped(TITLE)}: {escaped(of.block.head)}. {escaped(of.caption)}"
-        said = " ".join([said, *_marked(marks)])
-        text += ["", _comment(of.block.head)]
-        for number, rows in enumerate(parts, start=1):
-            name = f"{NAME}-{of.block.model}-{of.block.data}"
-            text += ["", *_float(name, said, ["Methods", *of.heads], ["\\midrule", *rows], number)]
-    return "\n".join(text) + "\n"
+_FLOAT = r"""\begin{table*}
+\centering
+\caption{%(caption)s}
+\label{tab:%(label)s}
+\smallskip
+\footnotesize
+\setlength{\tabcolsep}{4pt}
+\resizebox*{!}{\ifdim\totalheight>.8\textheight .8\textheight\else\totalheight\fi}{%%
+\resizebox{\ifdim\width>\textwidth \textwidth\else\width\fi}{!}{%%
+%(tabular)s%%
+}}
+\end{table*}"""
 
 
 def escaped(text: str) -> str:
     """A text as LaTeX prints it."""
-    return re.sub("-(?=-)", "-{}", text.translate(_SIGNS))
+    return text.translate(_SIGNS)
 
 
-def _tables(table: Table, body: Body) -> list[str]:
-    """The body's tables: further ones where it is too long for a page."""
-    shown = columns(table.spec, body)
-    parts: list[list[list[str]]] = [[]]
-    marks: dict[str, str] = {}
-    for title, lines in groupby(body.lines, key=lambda line: line.title):
-        section = ["\\midrule", f"\\multicolumn{{{len(shown) + 1}}}{{l}}{{\\textit{{{escaped(title)}}}}} \\\\"]
-        section += [row for line in lines for row in _rows(line.label, [of.text(line) for of in shown], marks)]
-        if parts[-1] and sum(map(len, parts[-1])) + len(section) > _ROWS:
-            parts.append([])
-        parts[-1].append(section)
-    found = []
-    name, said = f"{table.spec.name}-{body.block.model}-{body.block.data}", _caption(table, body, marks)
-    heads = ["Method", *(column.title for column in shown)]
-    for number, sections in enumerate(parts, start=1):
-        found += ["", *_float(name, said, heads, [row for section in sections for row in section], number)]
-    return found
+def latex(spec: Spec, named: Sequence[Measure], block: Block, lines: pd.DataFrame) -> str:
+    """One table, tasks by methods, the best of each task in bold; the baseline is not among those.
 
-
-def _float(name: str, caption: str, heads: Sequence[str], rows: list[str], number: int) -> list[str]:
-    name += f"-{number}" if number > 1 else ""
-    return [
-        "\\begin{table*}",
-        "\\centering",
-        f"\\caption{{{caption}{' (Continued.)' if number > 1 else ''}}}",
-        f"\\label{{tab:{re.sub('[^A-Za-z0-9.]+', '-', name)}}}",
-        "\\smallskip",
-        "\\footnotesize",
-        "\\setlength{\\tabcolsep}{2.5pt}",
-        f"\\begin{{tabular}}{{l{'r' * len(heads[1:])}}}",
-        "\\toprule",
-        _row([heads[0], *map(_stack, heads[1:])]),
-        *rows,
-        "\\bottomrule",
-        "\\end{tabular}",
-        "\\end{table*}",
-    ]
-
-
-def _rows(label: str, texts: Iterable[str], marks: dict[str, str]) -> list[str]:
-    """A line's row of numbers, and below it what does not fit in there: intervals, and the rest of a long label."""
-    first, *rest = (part for line in label.splitlines() for part in _wrapped(line, _LABEL))
-    numbers, beside = zip(*(_cell(text, marks) for text in texts), strict=True)
-    below = [beside] if any(beside) else []
-    more = [_row(map(_small, [text, *texts])) for text, texts in zip_longest(rest, below, fillvalue="")]
-    return [_row([escaped(first), *numbers]), *more, *(["\\addlinespace[2pt]"] if more else [])]
-
-
-def _cell(text: str, marks: dict[str, str]) -> tuple[str, str]:
-    """A cell's number with a letter for its note, and what stands below it.
+    A section a task with a column a measure, as the paper's Table 1 has it; where that is too long for a page, a
+    section a measure with a column a task.
 
     Args:
-        text: the cell's text.
-        marks: letters by the notes that they stand for; new ones are added.
+        spec: the table.
+        named: the measures that it shows; none for those that the paper's table has.
+        block: the model and data.
+        lines: their numbers (`tables.numbers`).
     """
-    text, _, note = text.removesuffix(")").partition(" (")
-    number, _, beside = text.partition(" ")
-    again, place = divmod(len(marks), len(ascii_lowercase))
-    mark = marks.setdefault(note, ascii_lowercase[place] * (1 + again)) if note else ""
-    return escaped(number) + (f"\\rlap{{$^{{{mark}}}$}}" if mark else ""), beside
+    usual = [of for of in spec.measures if of.key in spec.in_paper or not spec.in_paper]
+    measures = [of for of in named or usual if taken(of, lines)]
+    if not measures:
+        return f"% Nothing was measured of {escaped(block.title)}."
+    cells = pd.concat([_cells(of, lines) for of in measures])
+    long = cells["task"].nunique() * cells["label"].nunique() > _ROWS
+    down, across = ("measure", "task") if long else ("task", "measure")
+    text = cells.pivot(index=[down, "label"], columns=across, values="text")
+    order = pd.MultiIndex.from_frame(cells[[down, "label"]].drop_duplicates())
+    text = text.reindex(index=order, columns=dict.fromkeys(cells[across])).fillna(escaped(NONE))
+    counts = {of.title: lines.loc[lines["task"] != MEAN, f"{of.key}_records"] for of in measures}
+    records = "; ".join(f"{title} {min(of)} to {max(of)}" for title, of in counts.items())
+    title = ", ".join(of.title.removesuffix(" (×)") for of in measures)
+    said = f"{title}: {block.title}. Bold: the best of each task but the baseline. Records a task: {records}."
+    return _float(f"{spec.name}-{block.model}-{block.data}", said, text)
 
 
-def _small(text: str) -> str:
-    return f"{{\\scriptsize {escaped(text)}}}" if text else ""
+def _cells(of: Measure, lines: pd.DataFrame) -> pd.DataFrame:
+    """A row a cell: its task, method's label, measure and text."""
+    values = lines[of.key].round(of.digits)
+    rivals = values.where(lines["method"] != "baseline").groupby(lines["task"])
+    best = rivals.transform("min" if of.lower_is_better else "max")
+    several = rivals.transform("nunique") > 1
+    bold = (values == best) & several & (lines["method"] != "baseline")
+    shown = [escaped(NONE) if pd.isna(value) else f"{value:.{of.digits}f}" for value in values]
+    return pd.DataFrame(
+        {
+            "task": lines["title"],
+            "label": lines["label"],
+            "measure": of.title,
+            "text": [f"\\textbf{{{text}}}" if best else text for text, best in zip(shown, bold, strict=True)],
+        }
+    )
 
 
-def _stack(title: str) -> str:
-    lines = "\\\\".join(map(escaped, _wrapped(title, _HEADING)))
-    return f"\\shortstack[r]{{{lines}}}" if "\\\\" in lines else lines
+def latex_pairs(block: Block, pairs: pd.DataFrame) -> str:
+    """The paired tests of a model and data, a section for each first method."""
+    kept = ("First", "Second", "TTFT speedup, first (×)", "TTFT speedup, second (×)", "KL ratio", "p of KL (Holm)")
+    text = pairs_shown(pairs).filter([*kept, "Score difference"])
+    said = (
+        f"Methods at equal speed on the same records, each first one above its seconds: {block.title}. Speedups differ "
+        f"by at most {EQUAL:.0%}. KL ratio: of mean KLs to the unmodified model, below 1 the first is nearer to it. "
+        f"p: Wilcoxon's signed-rank test over records, Holm-corrected for {pairs['comparisons'].iloc[0]} comparisons. "
+        "Score difference: first minus second. Brackets: 95% confidence intervals."
+    )
+    return _float(f"paired-{block.model}-{block.data}", said, text.set_index(["First", "Second"]).map(escaped))
 
 
-def _caption(table: Table, body: Body, marks: dict[str, str]) -> str:
-    title = re.sub(r"^Table \d+\. ", "", table.spec.title)
-    said = [f"{escaped(title)}: {escaped(body.block.head)}."]
-    cells = [cell for line in body.lines for cell in line.cells.values()]
-    if any(cell.estimate and cell.estimate.low is not None for cell in cells):
-        said.append("Brackets: 95\\% confidence intervals over records.")
-    if any(cell.seed_deviation is not None for cell in cells):
-        said.append("$\\pm$: standard deviation over seeds.")
-    return " ".join([*said, *_marked(marks)])
+def _float(name: str, caption: str, text: pd.DataFrame) -> str:
+    """A floating table of texts in sections, made smaller where it is wider or higher than the page.
+
+    Args:
+        name: what its label is made of.
+        caption: its caption.
+        text: LaTeX by section and row (its index) and column.
+    """
+    sections = []
+    for title, rows in text.groupby(level=0, sort=False):
+        head = pd.DataFrame("", index=[f"\\midrule \\textit{{{escaped(title)}}}"], columns=text.columns)
+        sections += [head, rows.droplevel(0).rename(index=escaped)]
+    flat = pd.concat(sections).rename_axis("").reset_index()
+    style = flat.style.hide(axis="index").format_index(_stacked, axis=1)
+    tabular = style.to_latex(hrules=True, column_format="l" + "r" * len(text.columns))
+    tabular = tabular.replace("\\midrule\n\\midrule", "\\midrule").strip()
+    label = re.sub("[^A-Za-z0-9.]+", "-", name)
+    return _FLOAT % {"caption": escaped(caption), "label": label, "tabular": tabular}
 
 
-def _marked(marks: dict[str, str]) -> list[str]:
-    """What the letters in a table stand for."""
-    return [f"$^{{{mark}}}${escaped(note)}." for note, mark in marks.items()]
-
-
-def _wrapped(text: str, width: int) -> list[str]:
-    return textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False)
-
-
-def _row(cells: Iterable[str]) -> str:
-    return " & ".join(cells) + " \\\\"
-
-
-def _comment(text: str) -> str:
-    return f"% {' '.join(text.split())}"
+def _stacked(title: str) -> str:
+    lines = "\\\\".join(map(escaped, textwrap.wrap(title, _HEADING, break_long_words=False, break_on_hyphens=False)))
+    return f"\\shortstack[r]{{{lines}}}"

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-import csv
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
+from functools import cache
+
+import pandas as pd
 
 from lazybench.analysis.blocks import Block, Row
 from lazybench.config import CONF
@@ -28,22 +30,21 @@ def value(row: Row, task: str, datasets: Collection[str], column: str) -> str:
         datasets: what the row was run on in that task.
         column: a column of `table1.csv` or `table2.csv`.
     """
-    first = row.runs[0]
-    papers = first.model in _MODELS and all(run.settings["data"].get("source") == "longbench" for run in row.runs)
+    model = row.runs[0].model
+    papers = model in _MODELS and all(run.settings["data"].get("source") == "longbench" for run in row.runs)
     if not papers or task not in tasks() or set(datasets) != set(datasets_of(task, load_facts())):
         return ""
-    wanted = first.model, task, row.method
-    rows = (found for name in ("table1", "table2") for found in _rows(name))
-    met = (found for found in rows if (found["model"], found["task"], found["method"]) == wanted and column in found)
-    return next((found[column] for found in met), "")
+    table = next(table for table in map(_table, ("table1", "table2")) if column in table)
+    return table[column].get((model, task, row.method), "")
 
 
 def figure1() -> dict[str, float]:
     """TTFT over a decode step (ratio) and TTFT's share of the generation time (%), of Llama 2 7B on LongBench."""
-    (row,) = (row for row in _rows("figure1") if row["model"] == "llama2_7b")
+    row = pd.read_csv(_FOLDER / "figure1.csv", index_col="model").loc["llama2_7b"]
     return {key: float(row[key]) for key in ("ttft_over_decode_step", "ttft_share")}
 
 
-def _rows(name: str) -> Iterator[dict[str, str]]:
-    with (_FOLDER / f"{name}.csv").open(encoding="utf-8", newline="") as file:
-        yield from csv.DictReader(file)
+@cache
+def _table(name: str) -> pd.DataFrame:
+    """A table with its numbers as they are printed."""
+    return pd.read_csv(_FOLDER / f"{name}.csv", dtype=str, index_col=["model", "task", "method"])

@@ -1,33 +1,23 @@
-"""The tables: which measures, which rows, and what is said below them."""
+"""The tables: which measures and rows, their numbers as one frame, and what is said below them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from importlib.resources import files
+from typing import Any
 
-from lazybench.analysis.averages import (
-    ANSWERS,
-    COMPUTED,
-    DECODE_STEP,
-    EQUAL_LENGTH,
-    FIRST_TOKEN_KL,
-    GENERATION,
-    KL,
-    MEAN,
-    OVER_KEEP_1,
-    SCORE,
-    SCORE_BY_LENGTH,
-    TOKENS,
-    TTFT,
-    Measure,
-)
+import pandas as pd
+
+from lazybench.analysis import averages
+from lazybench.analysis.averages import MEAN, NO_RUN, Cell, Measure, measured, part_of, ran, together, undisturbed
 from lazybench.analysis.blocks import Block
-from lazybench.analysis.cells import NO_RUN, Cell, Part, cell, part_of, together
-from lazybench.analysis.intervals import NOTE
-from lazybench.analysis.labels import task_title, title_of
-from lazybench.data.facts import CHINESE
+from lazybench.analysis.console import texts
+from lazybench.analysis.labels import METHODS, task_title, title_of
+from lazybench.data.facts import CHINESE, tasks
 from lazybench.report import paper
-from lazybench.report.caveats import floors, notes
+from lazybench.report.caveats import floors
+
+NONE = "—"
 
 
 @dataclass(frozen=True)
@@ -40,7 +30,6 @@ class Spec:
         measures: its measures, in order.
         in_paper: keys of the measures that the paper gives numbers for.
         skip: methods it has no rows for.
-        notes: what its measures are.
         by_length: whether it is only of data whose scores are shown by the records' length.
     """
 
@@ -49,223 +38,148 @@ class Spec:
     measures: tuple[Measure, ...]
     in_paper: tuple[str, ...] = ()
     skip: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
     by_length: bool = False
 
 
-@dataclass(frozen=True)
-class Line:
-    """One line of a table: a row's part in a task, or in all of them together, and its cells by measure."""
-
-    task: str
-    title: str
-    first: bool
-    method: str
-    label: str
-    part: Part
-    cells: dict[str, Cell]
-    paper: dict[str, str]
-
-
-@dataclass(frozen=True)
-class Body:
-    """A table's part about one model and data.
-
-    Attributes:
-        block: the model and data.
-        lines: what was run, task by task, then the mean of the tasks.
-        notes: what a reader must know of this block.
-        missing: what was not run or measured, in one line; empty where nothing is missing.
-    """
-
-    block: Block
-    lines: tuple[Line, ...]
-    notes: tuple[str, ...]
-    missing: str
-
-
-@dataclass(frozen=True)
-class Table:
-    """A table, filled: a body a block, and what is said of all of them."""
-
-    spec: Spec
-    bodies: tuple[Body, ...]
-    notes: tuple[str, ...]
-
-
-_FASTER = "A speedup above 1 means faster."
-_KEEP_1 = (
-    "Keep = 1 is the same engine with nothing pruned: a speedup over it comes from pruning alone. A dash there: it was "
-    "not timed, or the method does not run on that engine."
-)
-_MEAN = (
-    "A task is the mean over its datasets, and the mean of the tasks is the mean over those. Failed records are "
-    "counted, but no other number includes them."
-)
-_DISTURBED = (
-    "Disturbed: records with a pass that other work on the machine disturbed (its process got less CPU time than "
-    "timing.cpu_share of wall time times threads) each of the four times it was taken. They count in scores, but in no "
-    "speedup."
-)
-_SEEDS = "±: standard deviation over the seeds of a method that has several; its numbers are means over them."
-_FLOOR = "Floor: every method scores 0 on every record there, so the score shows nothing."
-_ONE_STAGE = "Schedules of one stage are only in Figure 6, beside those of several stages."
-_PAPER = (
-    "The paper's values are over all records of these datasets, on an A100; it does not say which schedule, keep or "
-    "ratio they were made with."
-)
-
+_ANSWERS = (averages.SCORE, *averages.TTFT)
+_GENERATION = (averages.COMPUTED, *averages.GENERATION, averages.EQUAL_LENGTH, *averages.DECODE_STEP)
+_FIDELITY = (averages.KL, averages.FIRST_TOKEN_KL, averages.TOKENS, averages.ANSWERS)
 SPECS = (
-    Spec(
-        "table1",
-        "Table 1. Score and TTFT speedup",
-        (SCORE, *TTFT),
-        in_paper=("score", "ttft_speedup"),
-        notes=(
-            "TTFT speedup: mean TTFT of the baseline over mean TTFT of the method, on the same records in the same "
-            "process.",
-            _FASTER,
-        ),
-    ),
-    Spec(
-        "table2",
-        "Table 2. Prompt tokens computed, generation speedup and decode step",
-        (COMPUTED, *GENERATION, EQUAL_LENGTH, *DECODE_STEP),
-        in_paper=("prompt_computed", "generation_speedup"),
-        notes=(
-            "Prompt tokens computed: mean over layers of the share of prompt tokens that have keys and values there at "
-            "the end of the generation; above 100 where a method computes tokens twice.",
-            "Generation speedup: the baseline's mean generation time over the method's, as in the paper, even if their "
-            "answers differ in length. At equal length: over what the method would take, at its TTFT and decode step, "
-            "for as many tokens as the baseline's answer has.",
-            "Decode step: (generation time - TTFT) / (new tokens - 1) of a record, without prefilling; its speedup is "
-            "the baseline's mean over the method's.",
-            _FASTER,
-        ),
-    ),
-    Spec(
-        "fidelity",
-        "Fidelity to the baseline",
-        (KL, FIRST_TOKEN_KL, TOKENS, ANSWERS),
-        skip=("baseline",),
-        notes=(
-            "KL of next token: KL(baseline || method) of its distributions, mean over the first 16 tokens of the "
-            "baseline's answer, which the method is given token by token; KL of first token: of the first alone.",
-            "Identical tokens: share of the baseline's new tokens that are the same. Identical answers: share of "
-            "records with exactly the baseline's answer.",
-        ),
-    ),
-    Spec(
-        "score_by_length",
-        "Score by length",
-        SCORE_BY_LENGTH,
-        notes=(
-            "By the whole record's length in words, as its file states it, whatever was cut from the prompt: below "
-            "4,000, from 4,000 and below 8,000, from 8,000 on, as in LongBench's eval.py --e.",
-        ),
-        by_length=True,
-    ),
+    Spec("table1", "Table 1. Score and TTFT speedup", _ANSWERS, ("score", "ttft_speedup")),
+    Spec("table2", "Table 2. Tokens computed and generation", _GENERATION, ("prompt_computed", "generation_speedup")),
+    Spec("fidelity", "Fidelity to the baseline", _FIDELITY, skip=("baseline",)),
+    Spec("score_by_length", "Score by length", averages.SCORE_BY_LENGTH, by_length=True),
 )
+# What all tables' numbers are, in Markdown.
+READING = files("lazybench.report").joinpath("reading.md").read_text("utf-8")
+MEASURES = {of.key: of for spec in SPECS for of in spec.measures}
+_ABOUT = ["model", "data", "task", "method", "label", "datasets", "datasets_of_task", "records", "failed", "disturbed"]
 
 
-def fill(spec: Spec, blocks: Sequence[Block], not_run: Sequence[dict[str, list[str]]]) -> Table:
-    """Measure every row of every block on every task that it was run on.
+def numbers(block: Block) -> pd.DataFrame:
+    """Every row of a block measured on every task that it was run on, then on the mean over the tasks.
 
-    Args:
-        spec: the table. It has no body for a block that it is not about.
-        blocks: all runs.
-        not_run: for each block the tasks and datasets that each method has no run of (`gaps.not_run`).
+    Returns:
+        A line a task and row: `model`, `data`, `task`, `method`, `label`; `datasets` of `datasets_of_task`, `records`,
+        `failed`, `disturbed`; for each measure its number under its key, and `_low` and `_high`, `_records` behind it,
+        `_missing`, why there is none, and `_note`; where they apply `_seed_deviation`, and `_paper` as printed there;
+        and `title`, the task's for people.
     """
-    about = [found for found in zip(blocks, not_run, strict=True) if found[0].by_length or not spec.by_length]
-    bodies = tuple(_body(spec, block, lacking) for block, lacking in about)
-    return Table(spec, bodies, (*spec.notes, *_explained(spec, bodies)))
-
-
-def absent(lines: Sequence[Line], of: Measure) -> bool:
-    """Whether a measure was taken in no run that could give a number, so that it needs no column."""
-    return {line.cells[of.key].reason for line in lines if not line.part.reason} == {of.absent}
-
-
-def _body(spec: Spec, block: Block, not_run: dict[str, list[str]]) -> Body:
-    lines = tuple(_lines(spec, block))
-    return Body(block, lines, (*_tasks(block), *notes(block)), _missing(spec, lines, not_run))
-
-
-def _lines(spec: Spec, block: Block) -> Iterator[Line]:
-    """The lines of each task, then those of the mean over the tasks."""
-    tasks = block.tasks_run()
-    rows = [row for row in block.compared if row.method not in spec.skip]
-    parts = [(row, {task: part_of(row, members) for task, members in tasks.items()}) for row in rows]
-    sections = [(task, task_title(task), [task]) for task in tasks]
-    averaged = _averaged(tasks)
-    if len(averaged) > 1:
-        sections.append((MEAN, f"Mean of the {len(averaged)} tasks", averaged))
-    at_floor = floors(block) if SCORE in spec.measures else frozenset()
-    for section, title, names in sections:
-        first = True
-        for row, of_tasks in parts:
-            of = {task: of_tasks[task] for task in names}
-            cells = {measure.key: cell(of, measure) for measure in spec.measures}
-            whole = together(of.values())
-            # A mean that lacks a task tells no more than the lines of the tasks do.
-            if whole.reason == NO_RUN or (section == MEAN and not any(found.estimate for found in cells.values())):
+    of_tasks, at_floor = block.tasks_run(), floors(block)
+    # No dataset by itself, nor the Chinese part of the others.
+    averaged = [task for task, members in of_tasks.items() if members != [task] and task != CHINESE]
+    sections = {task: [task] for task in of_tasks} | ({MEAN: averaged} if len(averaged) > 1 else {})
+    specs = [spec for spec in SPECS if block.by_length or not spec.by_length]
+    parts = [(row, {task: part_of(row, members) for task, members in of_tasks.items()}) for row in block.compared]
+    lines = []
+    for section, names in sections.items():
+        for row, of_row in parts:
+            whole = together({task: of_row[task] for task in names})
+            if whole.reason == NO_RUN:
                 continue
-            if whole.datasets and whole.datasets.keys() <= at_floor:
-                cells[SCORE.key] = replace(cells[SCORE.key], note="floor")
-            printed = {key: paper.value(row, section, whole.datasets.keys(), key) for key in spec.in_paper}
-            yield Line(section, title, first, row.method, row.label, whole, cells, printed)
-            first = False
+            met, done = whole.records, ran(whole.records)
+            about = [block.model, block.data, section, row.method, row.label, len(whole.there), whole.members]
+            about += [len(met), len(met) - len(done), len(met) - len(undisturbed(met))]
+            line = dict(zip(_ABOUT, about, strict=True))
+            for spec in specs:
+                for of in spec.measures:
+                    line |= _columns(of, Cell(None, reason=whole.reason) if whole.reason else measured(done, of))
+                line |= {f"{key}_paper": paper.value(row, section, whole.there, key) for key in spec.in_paper}
+            line["title"] = f"Mean of the {len(averaged)} tasks" if section == MEAN else task_title(section)
+            if whole.there and at_floor.issuperset(whole.there):
+                line["score_note"] = "floor"
+            lines.append(line)
+    keys = [f"{of.key}{end}" for spec in specs for of in spec.measures for end in ("", "_low", "_high")]
+    return pd.DataFrame(lines).astype(dict.fromkeys(keys, float))
 
 
-def _averaged(tasks: dict[str, list[str]]) -> list[str]:
-    """The tasks that the mean is over: none that is a dataset by itself, nor the Chinese part of the others."""
-    return [task for task, members in tasks.items() if members != [task] and task != CHINESE]
+def select(spec: Spec, lines: pd.DataFrame) -> pd.DataFrame:
+    """What a table has of a block's `numbers`. A mean that lacks tasks tells no more than their own lines do."""
+    if spec.measures[0].key not in lines:
+        return lines.head(0)
+    columns = [*_ABOUT, "title"]
+    for of in spec.measures:
+        ends = ["", "_low", "_high", "_records", "_missing", "_note", "_seed_deviation", "_paper"]
+        columns += [f"{of.key}{end}" for end in ends if f"{of.key}{end}" in lines]
+    bare = (lines["task"] == MEAN) & lines[[of.key for of in spec.measures]].isna().all(axis=1)
+    return lines.loc[~lines["method"].isin(spec.skip) & ~bare, columns]
 
 
-def _tasks(block: Block) -> list[str]:
-    """Which datasets each task that was run is the mean over, and what scores them."""
-    facts = {name: fact for run in block.runs for name, fact in run.facts.items()}
-    tasks, said = block.tasks_run(), []
-    for task, members in tasks.items():
-        of_metric: dict[str, list[str]] = {}
-        for name in members:
-            of_metric.setdefault(facts[name].metric, []).append(name)
-        text = ", ".join(f"{', '.join(names)} ({metric})" for metric, names in of_metric.items())
-        said.append(text if members == [task] else f"{task_title(task)}: {text}")
-    averaged = ", ".join(map(task_title, _averaged(tasks)))
-    mean = [f"the mean of the tasks is over {averaged}"] if len(_averaged(tasks)) > 1 else []
-    return [f"tasks, their datasets and, in brackets, the metric of the score: {'; '.join(said)}", *mean]
+def _columns(of: Measure, found: Cell) -> dict[str, Any]:
+    values = [None] * 3 if found.estimate is None else [found.estimate.value, found.estimate.low, found.estimate.high]
+    columns = dict(zip((of.key, f"{of.key}_low", f"{of.key}_high"), values, strict=True))
+    columns |= {f"{of.key}_records": found.records, f"{of.key}_missing": found.reason, f"{of.key}_note": found.note}
+    return columns | ({f"{of.key}_seed_deviation": found.seed_deviation} if of.by_seed else {})
 
 
-def _missing(spec: Spec, lines: Sequence[Line], not_run: dict[str, list[str]]) -> str:
+def taken(of: Measure, lines: pd.DataFrame) -> bool:
+    """Whether a measure was taken in any run that could give a number, so that it needs a column."""
+    return bool(lines[of.key].notna().any() or not (lines[f"{of.key}_missing"] == of.absent).any())
+
+
+def shown(spec: Spec, block: Block, lines: pd.DataFrame) -> pd.DataFrame:
+    """The frame for people: `Task`, `Method`, and a column a measure that was taken; its cells are texts in parts.
+
+    Parts are a number, its deviation over seeds, its interval and its note; or a dash and why there is no number.
+    """
+    columns: dict[str, Any] = {"Task": lines["title"], "Method": lines["label"]}
+    for of in spec.measures:
+        if taken(of, lines):
+            columns[of.title] = lines.apply(_parts, axis=1, of=of)
+        if of.key in spec.in_paper and lines[f"{of.key}_paper"].any():
+            columns[f"{of.title.removesuffix(' (×)')}, {paper.heading(block)}"] = lines[f"{of.key}_paper"]
+    columns["Records"] = lines.apply(_records, axis=1)
+    return pd.DataFrame(columns)
+
+
+def _parts(line: pd.Series, of: Measure) -> list[str]:
+    value, form = line[of.key], f"{{:.{of.digits}f}}".format
+    if pd.isna(value):
+        return [NONE, f"({line[f'{of.key}_missing']})"]
+    deviation, low, high, note = (line.get(f"{of.key}_{what}") for what in ("seed_deviation", "low", "high", "note"))
+    said = [f"± {form(deviation)}"] if pd.notna(deviation) else []
+    said += [f"[{form(low)}, {form(high)}]"] if pd.notna(low) else []
+    return [form(value), *said, *([f"({note})"] if note else [])]
+
+
+def _records(line: pd.Series) -> list[str]:
+    whole = line["datasets"] == line["datasets_of_task"]
+    said = [] if whole else [f"{line['datasets']} of {line['datasets_of_task']} datasets"]
+    said += [f"{line[what]} {what}" for what in ("failed", "disturbed") if line[what]]
+    return [str(line["records"]), *([f"({', '.join(said)})"] if said else [])]
+
+
+def lacking(spec: Spec, block: Block, lines: pd.DataFrame) -> str:
+    """What was not measured, and which of the paper's methods and tasks have no run, in one line; empty for none."""
     said: dict[str, list[str]] = {}
-    for method, tasks in sorted(not_run.items(), key=lambda found: bool(found[1])):
-        if method not in spec.skip:
-            where = " on " + ", ".join(map(task_title, tasks)) if tasks else ""
-            said.setdefault(f"not run{where}", []).append(title_of(method))
-    for of in spec.measures if lines else ():
-        if absent(lines, of):
+    for of in spec.measures:
+        if not taken(of, lines):
             said.setdefault(of.absent, []).append(of.title)
-    text = "; ".join(f"{reason}: {', '.join(names)}" for reason, names in said.items())
+    if any(run.settings["data"].get("source") == "longbench" for run in block.runs) and block.of_longbench:
+        run = {row.method for row in block.rows} | set(spec.skip)
+        said["no runs"] = [title_of(method) for method in METHODS if method not in run]
+        said["no runs"] += [task_title(task) for task in tasks() if task not in block.tasks_run()]
+    text = "; ".join(f"{reason}: {', '.join(names)}" for reason, names in said.items() if names)
     return text[:1].upper() + text[1:]
 
 
-def _explained(spec: Spec, bodies: Sequence[Body]) -> Iterator[str]:
-    """What the numbers are made of, and the marks that there are in these tables."""
-    lines = [line for body in bodies for line in body.lines]
-    cells = [cell for line in lines for cell in line.cells.values()]
-    if any(line.cells[of.key].estimate for line in lines for of in spec.measures if of in OVER_KEEP_1):
-        yield _KEEP_1
-    yield _MEAN
-    if any(cell.estimate and cell.estimate.low is not None for cell in cells):
-        yield NOTE
-    if any(cell.seed_deviation is not None for cell in cells):
-        yield _SEEDS
-    if any(line.part.disturbed for line in lines):
-        yield _DISTURBED
-    if any(cell.note == "floor" for cell in cells):
-        yield _FLOOR
-    if any(body.block.compared != list(body.block.rows) for body in bodies):
-        yield _ONE_STAGE
-    if any(value for line in lines for value in line.paper.values()):
-        yield _PAPER
+_PAIRED = (
+    ("TTFT speedup, first (×)", "first_ttft_speedup", "{:.2f}"),
+    ("TTFT speedup, second (×)", "second_ttft_speedup", "{:.2f}"),
+    ("Records", "records", "{}"),
+    ("Mean KL, first (nats)", "first_kl", "{:.4f}"),
+    ("Mean KL, second (nats)", "second_kl", "{:.4f}"),
+    ("KL ratio", "kl_ratio", "{:.2f}"),
+    ("Records with KL", "kl_records", "{}"),
+    ("Lower KL under first", "records_first_lower_kl", "{}"),
+    ("Equal KL", "records_equal_kl", "{}"),
+    ("p of KL (Holm)", "kl_p_holm", "{:.2g}"),
+    ("Score difference", "score_difference", "{:+.2f}"),
+)
+
+
+def pairs_shown(pairs: pd.DataFrame) -> pd.DataFrame:
+    """The paired tests for people: `First`, `Second` and their numbers as texts, without what was not measured."""
+    there = [(title, key, form) for title, key, form in _PAIRED if (pairs[key].fillna(0) != 0).any()]
+    cells = {title: [text.replace("-", "−") for text in texts(pairs, key, form, NONE)] for title, key, form in there}
+    return pd.DataFrame({"First": pairs["first"], "Second": pairs["second"], **cells})

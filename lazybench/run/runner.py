@@ -19,7 +19,7 @@ from lazybench.model import environment
 from lazybench.model.loading import load_model
 from lazybench.run.bench import Bench
 from lazybench.run.job import Job, check_job, prepare
-from lazybench.run.origin import command_of
+from lazybench.run.origin import command
 from lazybench.run.sources import Sources
 from lazybench.run.summary import disturbances, failures, kind, scores_table, summarise
 from lazybench.run.tracing import trace
@@ -53,12 +53,12 @@ def _run(job: Job, sources: Sources, state: StateFile) -> Path:
     if scores is None or (config.retry_failed and folder.failed(config.trace)):
         folder.check()
         check_job(job, sources)
-        # When it ran, and how tables and figures show the method, decide nothing: they are no part of `where`.
-        shown = {"date": f"{datetime.now(UTC):%Y-%m-%d}"}
+        # When and how it was asked for, and how tables and figures show the method, decide nothing.
+        shown = {"date": f"{datetime.now(UTC):%Y-%m-%d}", "command": command()}
         shown |= {"appearance": job.method.appearance} if job.method.appearance else {}
         model = load_model(config.model)
         job.method.prepare(model)
-        about = {"records_of": dict(Counter(record.dataset for record in job.records)), "command": command_of(config)}
+        about = {"records_of": dict(Counter(record.dataset for record in job.records))}
         with folder.opened({**job.settings, **about}, {**where, **shown}):
             state.running(folder.path, len(job.own))
             scores = _complete(folder, Bench(job, model), job)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from statistics import fmean
+from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
 from lazybench import metrics
 from lazybench.data import DatasetFacts
-from lazybench.data.longbench_e import LENGTHS
 
 T = TypeVar("T")
 # Metrics that are reported beside another under their own names: the two disagree, and both are in use.
@@ -39,21 +37,6 @@ def beside(
     """The further scores of one prediction by metric, 0 to 1; empty for most datasets."""
     further = _BESIDE.get(facts.metric, ())
     return {metric: score(facts, prediction, answers, all_classes, metric) for metric in further}
-
-
-def dataset_score(scores: Sequence[float]) -> float:
-    """Score of a dataset, 0 to 100: the mean of its records' scores (0 to 1). Needs one at least."""
-    return 100 * fmean(scores)
-
-
-def by_length(scores: Collection[tuple[int, float]]) -> dict[str, float | None]:
-    """Scores of a dataset, 0 to 100, by the length of its records (`LENGTHS`); None where none is so long.
-
-    Args:
-        scores: length in words, and score (0 to 1), of each record.
-    """
-    parts = {name: [score for length, score in scores if low <= length < high] for name, (low, high) in LENGTHS.items()}
-    return {name: dataset_score(part) if part else None for name, part in parts.items()}
 
 
 def by_task(datasets: Mapping[str, T], facts: Mapping[str, DatasetFacts]) -> dict[str, list[T]]:

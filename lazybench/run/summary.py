@@ -57,7 +57,7 @@ def summarise(rows: Iterable[Mapping[str, Any]], facts: Mapping[str, DatasetFact
         records; None without such times. A task's values are the mean over its datasets, and `mean_of_tasks` is the
         mean over the tasks.
     """
-    records = records_table(row_of(row, f"{row['dataset']}/{row['_id']}") for row in rows)
+    records = records_table(map(row_of, rows))
     by_dataset = dict(iter(records.groupby("dataset")))
     by_dataset = {name: by_dataset[name] for name in facts if name in by_dataset}
     by_task = scoring.by_task(by_dataset, facts)

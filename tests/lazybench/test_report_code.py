@@ -32,8 +32,7 @@ def add(tmp_path):
 @pytest.fixture
 def block(tmp_path):
     def read() -> Block:
-        found, _ = find([str(tmp_path / "runs")])
-        (only,) = blocks(found)
+        (only,) = blocks(find([str(tmp_path / "runs")])[0])
         return only
 
     return read
@@ -44,19 +43,10 @@ def test_rows_of_other_engines_or_weights_are_kept_apart(add, block, key, values
     add("baseline", **{key: values[1]})
     for value in values:
         add("lazyllm", **{key: value})
-    rows = [row.label for row in block().rows]
-    assert rows == [
-        f"baseline [{key}={values[1]}]",
-        *(f"{LAZY} [{key}={value}]" for value in values),
-    ]
+    labels = [row.label for row in block().rows]
+    assert labels == [f"baseline [{key}={values[1]}]", *(f"{LAZY} [{key}={value}]" for value in values)]
     said = f"the runs differ in {key} ({', '.join(sorted(map(str, values)))}): kept as separate rows"
     assert any(said in text for text in warnings(block()))
-
-
-def test_runs_that_came_before_versions_were_noted_are_kept_apart_from_later_ones(add, block):
-    add("baseline")
-    add("lazyllm", results_version=3)
-    assert "results_version (3, None)" in warnings(block())[0]
 
 
 def test_different_commits_are_told_with_their_rows(add, block):
@@ -64,33 +54,24 @@ def test_different_commits_are_told_with_their_rows(add, block):
     add("lazyllm", commit="195e72d1f9dd+")
     add("static_pruning", commit="08229ba4e09e")
     assert warnings(block()) == [
-        "llama2_7b on longbench: rows from different commits, whose code may differ: 08229ba4e09e (baseline, "
+        "Llama 2 7B Chat on LongBench: rows from different commits, whose code may differ: 08229ba4e09e (baseline, "
         f"static pruning layer=4 keep=0.5); 195e72d1f9dd with uncommitted changes ({LAZY})"
     ]
-    assert [row.label for row in block().rows] == ["baseline", "static pruning layer=4 keep=0.5", LAZY]
 
 
-@pytest.mark.parametrize(("commit", "told"), [("08229ba4e09e", False), (None, False), ("08229ba4e09e+", True)])
+@pytest.mark.parametrize(("commit", "told"), [("08229ba4e09e", 0), (None, 0), ("08229ba4e09e+", 1)])
 def test_one_commit_is_told_only_if_there_were_changes_beyond_it(add, block, commit, told):
     add("baseline", commit=commit)
     add("lazyllm", commit=commit)
-    assert bool(warnings(block())) == told
-    if told:
-        assert "commit 08229ba4e09e with uncommitted changes (baseline, " in warnings(block())[0]
+    assert len(warnings(block())) == told
 
 
-def test_a_method_that_was_edited_is_two_rows(add, block):
+def test_a_method_that_was_edited_is_two_rows_and_code_of_others_is_no_difference(add, block):
     metric = {"lazybench.metrics.qa_f1": "1"}
     add("baseline", code=metric)
     add("ends", code={"ends": "a", **metric}, tasks=["hotpotqa"])
+    assert warnings(block()) == []
     add("ends", code={"ends": "b", **metric}, tasks=["musique"])
     assert [row.label for row in block().rows] == ["baseline", "ends [code.ends=a]", "ends [code.ends=b]"]
     (said,) = warnings(block())
     assert "the runs differ in code.ends (a, b): kept as separate rows" in said
-
-
-def test_code_that_only_some_rows_use_is_no_difference(add, block):
-    add("baseline", code={"lazybench.metrics.qa_f1": "1"})
-    add("ends", code={"ends": "a", "lazybench.metrics.qa_f1": "1"})
-    assert [row.label for row in block().rows] == ["baseline", "ends"]
-    assert warnings(block()) == []

@@ -14,9 +14,8 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg, RendererAgg
 from matplotlib.colors import to_hex
 from report_runs import attention_traces, row, rows_of, stage_traces, write_everything, write_run
 
-from lazybench.analysis.averages import SCORE, TTFT
+from lazybench.analysis.averages import SCORE, TTFT, cell, part_of
 from lazybench.analysis.blocks import blocks
-from lazybench.analysis.cells import cell, part_of
 from lazybench.analysis.reading import find
 from lazybench.calibration.frontier import CALIBRATED, KEEPS
 from lazybench.config import CONF

@@ -53,14 +53,6 @@ def test_several_files_are_scored_as_one(tmp_path, capsys):
     assert "2/3" in capsys.readouterr().out
 
 
-def test_a_file_may_be_called_like_a_flag(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "dataset=hotpotqa").mkdir()
-    name = write(tmp_path / "dataset=hotpotqa" / "p.jsonl", ROW).removeprefix(f"{tmp_path}/")
-    assert main([name, "--output", "out=2.jsonl"]) == 0
-    assert len(read(tmp_path / "out=2.jsonl")) == 1
-
-
 def test_official_prediction_files_take_the_dataset_from_their_name(tmp_path, capsys):
     row = {"pred": "\nDate\nmore", "answers": ["Date"], "all_classes": ["Date", "City"], "length": 9}
     assert main([write(tmp_path / "trec.jsonl", row)]) == 0
@@ -98,8 +90,6 @@ def test_out_may_be_the_file_itself_or_a_link_to_it(tmp_path):
     main([str(file), "--output", str(link)])
     assert link.is_symlink()
     assert read(file) == [ROW | {"score": 1.0}]
-    assert main([str(file), "--output", "/dev/null"]) == 0
-    assert Path("/dev/null").is_char_device()
 
 
 @pytest.mark.parametrize(
@@ -108,15 +98,9 @@ def test_out_may_be_the_file_itself_or_a_link_to_it(tmp_path):
         ("", "the file is empty"),
         (json.dumps(ROW) + "\n{", "p.jsonl:2: not JSON"),
         (json.dumps(ROW | {"dataset": "hotpot"}), ":1: unknown dataset 'hotpot': did you mean 'hotpotqa'?"),
-        (json.dumps(ROW | {"dataset": ["lcc"]}), ":1: unknown dataset"),
         (json.dumps(ROW | {"prediction": None}), ":1: 'prediction' (or 'pred') must be a string, not null"),
         (json.dumps(ROW | {"answers": "Paris"}), ":1: 'answers' must be a list"),
-        (json.dumps(ROW | {"all_classes": [1]}), ":1: 'all_classes' must be null or a list"),
         (json.dumps(ROW | {"dataset": "trec"}), ":1: classification needs the class names"),
-        (
-            json.dumps(ROW | {"dataset": "passage_retrieval_en"}),
-            ":1: the reference must read 'Paragraph <number>'",
-        ),
     ],
 )
 def test_a_bad_line_is_one_line_and_leaves_the_output_alone(tmp_path, content, message):
@@ -131,15 +115,9 @@ def test_a_bad_line_is_one_line_and_leaves_the_output_alone(tmp_path, content, m
     assert out.read_text() == "before"
 
 
-def test_unusable_paths(tmp_path):
-    file = write(tmp_path / "p.jsonl", ROW)
+def test_a_file_that_is_not_there_is_one_line(tmp_path):
     with pytest.raises(LazyBenchError, match="cannot be read: No such file"):
         main([str(tmp_path / "nowhere")])
-    with pytest.raises(LazyBenchError, match="cannot be written: No such file"):
-        main([file, "--output", str(tmp_path / "no/where.jsonl")])
-    with pytest.raises(LazyBenchError, match="cannot be written: Is a directory"):
-        main([file, "--output", str(tmp_path)])
-    assert [path.name for path in tmp_path.iterdir()] == ["p.jsonl"]
 
 
 def test_import_is_light():

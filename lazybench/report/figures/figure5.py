@@ -8,9 +8,8 @@ import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullLocator
 
-from lazybench.analysis.averages import SCORE, TTFT
+from lazybench.analysis.averages import SCORE, TTFT, cell, part_of
 from lazybench.analysis.blocks import Block, Row
-from lazybench.analysis.cells import cell, part_of
 from lazybench.analysis.labels import colour, is_calibrated, method_title, task_title
 from lazybench.report.figures.style import (
     PALE,

@@ -7,9 +7,8 @@ from collections.abc import Mapping
 import pandas as pd
 from matplotlib.figure import Figure
 
-from lazybench.analysis.averages import SCORE
+from lazybench.analysis.averages import SCORE, cell, part_of
 from lazybench.analysis.blocks import Block, Row
-from lazybench.analysis.cells import cell, part_of
 from lazybench.analysis.intervals import Estimate
 from lazybench.analysis.labels import method_title, stages, task_title
 from lazybench.data.facts import CHINESE
