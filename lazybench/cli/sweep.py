@@ -42,7 +42,7 @@ class SweepCheck(Callback):
         self._jobs: list[Job] = []
 
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
-        """Check all jobs, then note them as planned.
+        """Check all jobs.
 
         Raises:
             SystemExit: a job cannot work (2), or only a plan was asked for (0). Hydra lets no other exception through.
