@@ -175,8 +175,7 @@ class RunConfig:
         shard: `i/n`, the i-th of n parts of the records, for a run too long for one job; None for all of them.
         trace: also look inside, in untimed passes: first-token divergence, tokens computed by step, attention.
         retry_failed: run again the records that ended in an error, such as out of memory.
-        rerun: run the records again, finished or not. Those there stay until all are done again; a rerun that was
-            stopped goes on where it is set again.
+        rerun: set a finished run aside and run it anew; a rerun that was stopped goes on where it is set again.
         calibrated: `refuse` or `mark` a run on records that its schedule was calibrated on.
         output: folder that holds all run folders.
     """

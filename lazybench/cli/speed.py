@@ -12,7 +12,7 @@ from lazybench.errors import LazyBenchError
 from lazybench.report.figures import speed
 from lazybench.speed import host
 from lazybench.speed.measures import STEPS, by_layer, measure, steps_column, subjects_of
-from lazybench.speed.profiling import write_profile
+from lazybench.speed.memory import write_profile
 from lazybench.speed.subjects import MEMORY_TOKENS, METHOD, WHOLE, Subjects
 from lazybench.store.writing import writing
 

@@ -39,10 +39,10 @@ class SweepCheck(Callback):
 
     def __init__(self, plan: bool = False) -> None:
         self.plan = plan
-        self._jobs: list[RunConfig] = []
+        self._jobs: list[Job] = []
 
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
-        """Check all jobs, then note them as planned.
+        """Check all jobs.
 
         Raises:
             SystemExit: a job cannot work (2), or only a plan was asked for (0). Hydra lets no other exception through.
@@ -77,29 +77,27 @@ class SweepCheck(Callback):
                 print(f"\n{shown}")
 
     def _start(self, config: DictConfig) -> None:
-        self._jobs = list(settings_of_jobs(config, RunConfig))
+        configs = list(settings_of_jobs(config, RunConfig))
         # The imports below take seconds.
-        count = "1 job" if len(self._jobs) == 1 else f"{len(self._jobs)} jobs"
+        count = "1 job" if len(configs) == 1 else f"{len(configs)} jobs"
         print(f"checking {count} before any starts", flush=True)
         from lazybench.jobs import cluster, plan
         from lazybench.model.device import device_of
         from lazybench.run.sources import Sources
-        from lazybench.store.states import StateFile
 
         quiet()
         sources = Sources(plan=self.plan)
-        jobs = _checked(self._jobs, sources)
+        jobs = _checked(configs, sources)
+        if self.plan:
+            plan.show(jobs, sources, config.hydra.launcher)
+            return
         launcher = config.hydra.launcher._target_.rpartition(".")[2]
         for text in cluster.check(launcher, jobs):
             print(f"warning: {text}", file=sys.stderr)
-        if self.plan:
-            plan.show(jobs, sources)
-            return
         if launcher == IN_TURN:  # else the jobs' machines may have what this one lacks
             for job in jobs:
                 device_of(job.config.model)
-        for job in jobs:
-            StateFile(job.config).plan()
+        self._jobs = jobs
         if launcher != IN_TURN:
             folder = config.hydra.launcher.get("submitit_folder")
             said = f"; what they say is in {Path(folder).parent}" if folder else ""

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from lazybench.data.hub import unreachable
+from lazybench.data.hub import OutOfReach, unreachable
 from lazybench.data.record import Record, parse, to_records
 from lazybench.errors import LazyBenchError, first_line
 
@@ -84,7 +84,7 @@ def _from_hub() -> Path:
     try:
         return Path(hf_hub_download(_HUB, _ARCHIVE, repo_type="dataset", local_files_only=offline is not None))
     except Exception as error:  # by the hub library's version: OSError, ValueError or its HTTP client's own
-        raise LazyBenchError(
+        raise OutOfReach(
             f"{_ARCHIVE} of {_HUB} is neither in the local cache nor to be had from the hub: download it and name it "
             f"with data.root=<path to {_ARCHIVE}> ({offline or first_line(error)})"
         ) from error

@@ -25,14 +25,11 @@ def no_weights(monkeypatch):
         (["method=static_pruning", "method.layer=7"], "the model has 4 layers"),
         ([*LAZY, "model.limit=4090"], "are more than the 4096 positions of tiny: set model.limit=4064 or less"),
         ([*LAZY, "output=taken/runs"], "cannot be written: Not a directory"),
-        ([*LAZY, "output=half"], "half/.jobs cannot be written: Not a directory"),
     ],
 )
 def test_what_cannot_work_is_told_at_once(run, tmp_path, monkeypatch, no_weights, words, says):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "taken").write_text("a file")
-    (tmp_path / "half").mkdir()
-    (tmp_path / "half" / ".jobs").write_text("a file")
     for mode in ([], ["-m"]):
         code, _, err = run(*mode, *words)
         assert says in one_line(code, err)
