@@ -216,8 +216,8 @@ class ModelCalls:
             return generation
         begun = cache.generation
         refuse_if(begun.setup.kernel is not setup.kernel, "earlier_cache")
-        changed = setup.schedule != self._setup.schedule and setup.schedule != begun.setup.schedule
-        refuse_if(changed, "other_schedule", begun=begun.setup.schedule.spec)
+        asked = None if call is None or call.generation is begun else call.schedule
+        refuse_if(asked not in (None, begun.setup.schedule), "other_schedule", begun=begun.setup.schedule.spec)
         refuse_if(len(begun.sequences) != count, "other_count", count=count, cache=len(begun.sequences))
         return begun
 
