@@ -39,8 +39,12 @@ def answers(output: torch.Tensor, start: int, end: int | None = None) -> list[li
 
 def alone(model: PreTrainedModel, texts: list[list[int]], **generation: object) -> list[list[int]]:
     """What the model answers to each text alone."""
-    asked = {"do_sample": False, **generation}
-    return [answers(model.generate(torch.tensor([text]), **asked), len(text))[0] for text in texts]
+    found = []
+    for text in texts:
+        ids = torch.tensor([text])
+        output = model.generate(ids, attention_mask=torch.ones_like(ids), do_sample=False, **generation)
+        found += answers(output, len(text))
+    return found
 
 
 def recorded(model: PreTrainedModel, stages: object, ids: torch.Tensor, new_tokens: int, **how: object) -> tuple:
