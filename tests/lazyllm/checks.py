@@ -124,9 +124,7 @@ class Replay:
     attention probabilities must rank the tokens as the recorded active sets say.
     """
 
-    def __init__(
-        self, model: PreTrainedModel, sequence: torch.Tensor, stats: lazyllm.Stats, **inputs: object
-    ) -> None:
+    def __init__(self, model: PreTrainedModel, sequence: torch.Tensor, stats: lazyllm.Stats, **inputs: object) -> None:
         depth = len(stats.positions[0])
         layers = next(m for m in model.modules() if isinstance(m, torch.nn.ModuleList) and len(m) == depth)
         self.dtype = model.dtype

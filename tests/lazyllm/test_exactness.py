@@ -76,7 +76,9 @@ def test_active_windows_are_masked_by_true_positions(family):
     ids = families.prompt(50)
     if family in ("mistral", "starcoder2"):  # in all layers, so that nothing may be pruned
         check_kept(families.build(family, dtype=torch.float64, sliding_window=16), ids, 8, [(1, 1.0)])
-        check_kept(families.build(family, dtype=torch.float64, sliding_window=56), ids, 12, [(1, 1.0)])  # crossed while decoding
+        check_kept(
+            families.build(family, dtype=torch.float64, sliding_window=56), ids, 12, [(1, 1.0)]
+        )  # crossed while decoding
     else:
         kinds = ["sliding_attention", "full_attention"] * 2 + ["full_attention"]
         model = families.build(family, dtype=torch.float64, sliding_window=16, layer_types=kinds)

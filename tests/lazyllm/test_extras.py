@@ -194,7 +194,6 @@ def test_ids_come_in_several_forms_and_others_are_refused(model, ids, call):
     refuse("vocabulary, 0 to 96", lambda: call(model, [5, 97]))
 
 
-
 def test_what_they_cannot_do_they_refuse_in_one_line(model, ids):
     for says, continuation in (
         ("a continuation must be", "a b"),

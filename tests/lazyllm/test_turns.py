@@ -9,7 +9,7 @@ import families
 import naive_importance
 import pytest
 import torch
-from checks import PAD, STAGES, alone, answers, close, lists, padded, refuse, same, text, traced
+from checks import PAD, STAGES, alone, answers, close, padded, refuse, same, text, traced
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import DynamicCache
