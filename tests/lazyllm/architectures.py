@@ -136,7 +136,6 @@ _EXCEPTIONS: dict[str, dict] = {
 }
 # Types whose model is made from a part of their config that no automatic class knows.
 _PARTS = {"musicgen": "decoder", "musicgen_melody": "decoder"}
-_GENERATION = {kind: {"decoder_start_token_id": 0, "num_return_sequences": 1} for kind in _PARTS}
 
 # Positions after which scaled rotary tables scale, less than the prompt.
 _LONG = 16
@@ -154,7 +153,6 @@ _VARIANTS: dict[str, dict] = {
     "gpt_bigcode/heads": {"multi_query": False},
     "granitemoehybrid/attention": {"layer_types": ["full_attention"] * LAYERS},
     "llama/eager": {"attn_implementation": "eager"},
-    "llama/huge": {"vocab_size": 1 << 26},
     "mpt/learned": {"attn_config": {"alibi": False}},
 }
 # Rotary tables of their own, which know no dynamic scaling.
@@ -162,44 +160,30 @@ _NO_DYNAMIC = "deepseek_v4 dots3_note dots3_note_text phi3 phi4_multimodal phimo
 # Half the rotary dimensions: LongRoPE has a factor for each.
 _LONGROPE = {"llama": 8, "minicpm3": 4, "phi3": 8, "phi4_multimodal": 8, "phimoe": 8}
 
-# Every other case that can generate is refused.
 _RIGHT = """
-afmoe afmoe/dynamic afmoe/narrow apertus apertus/dynamic arcee arcee/dynamic aria_text aria_text/dynamic axk1
-axk1/dynamic beam/dynamic bitnet bitnet/dynamic cohere cohere/dynamic cohere2 cohere2/dynamic cohere2/narrow cohere2_moe
-cohere2_moe/narrow cohere_compass_text cohere_compass_text/dynamic cohere_compass_text/narrow ctrl cwm cwm/dynamic
-cwm/narrow dbrx dbrx/dynamic deepseek_v2 deepseek_v2/dynamic deepseek_v3 deepseek_v3/dynamic dots1 dots1/dynamic
-dots1/narrow emu3 emu3/dynamic ernie4_5 ernie4_5/dynamic ernie4_5_moe ernie4_5_moe/dynamic exaone4 exaone4/dynamic
-exaone4/narrow exaone_moe exaone_moe/dynamic exaone_moe/narrow flex_olmo flex_olmo/dynamic flint flint/dynamic
-flint/narrow fuyu fuyu/dynamic gemma gemma/dynamic gemma2 gemma2/dynamic gemma2/narrow gemma3 gemma3/dynamic
-gemma3/narrow gemma3_text gemma3_text/dynamic gemma3_text/narrow gemma4 gemma4/dense gemma4/dynamic gemma4/narrow
-gemma4_text gemma4_text/dense gemma4_text/dynamic gemma4_text/experts gemma4_text/narrow gemma4_unified
-gemma4_unified/dynamic gemma4_unified/narrow gemma4_unified_text gemma4_unified_text/dynamic gemma4_unified_text/narrow
-gemma4_unified_text/one glm glm/dynamic glm4 glm4/dynamic glm4_moe glm4_moe/dynamic glm4_moe_lite glm4_moe_lite/dynamic
-got_ocr2 got_ocr2/dynamic got_ocr2/narrow gpt-sw3 gpt2 gpt2/scaled gpt_bigcode gpt_bigcode/heads gpt_neox
-gpt_neox/dynamic gpt_oss gpt_oss/dynamic gpt_oss/narrow granite granite/dynamic granite_swa granite_swa/dynamic
-granite_swa/narrow granitemoe granitemoe/dynamic granitemoe_swa granitemoe_swa/dynamic granitemoe_swa/narrow
-granitemoehybrid/attention granitemoeshared granitemoeshared/dynamic helium helium/dynamic hunyuan_v1_dense
-hunyuan_v1_dense/dynamic hunyuan_v1_moe hunyuan_v1_moe/dynamic hy_v3 hy_v3/dynamic hyperclovax hyperclovax/dynamic
-internlm3 internlm3/dynamic iquestcoder iquestcoder/dynamic jais2 jais2/dynamic jetmoe jetmoe/dynamic kolibri1
-kolibri1/dynamic kolibri1/narrow laguna laguna/dynamic laguna/narrow llama llama/dynamic llama/eager llama/longrope
-llama4 llama4/dynamic llama4/narrow llama4_text llama4_text/dynamic llama4_text/narrow mellum mellum/dynamic
-mellum/narrow mimo_v2_flash mimo_v2_flash/dynamic mimo_v2_flash/narrow minicpm3 minicpm3/dynamic minicpm3/longrope
-minimax_m2 minimax_m2/dynamic ministral ministral/dynamic ministral/narrow ministral3 ministral3/dynamic mistral
-mistral/dynamic mixtral mixtral/dynamic modernbert-decoder modernbert-decoder/dynamic modernbert-decoder/narrow moshi
-moss_transcribe_diarize moss_transcribe_diarize/dynamic moss_transcribe_diarize/narrow nanochat nanochat/dynamic
-nemotron nemotron/dynamic olmo olmo/dynamic olmo2 olmo2/dynamic olmo3 olmo3/dynamic olmo3/narrow olmoe olmoe/dynamic opt
-persimmon persimmon/dynamic phi phi/dynamic phi3 phi3/longrope phi4_multimodal phi4_multimodal/longrope phimoe
-phimoe/longrope qwen2 qwen2/dynamic qwen2/narrow qwen2_moe qwen2_moe/dynamic qwen2_moe/narrow qwen3 qwen3/dynamic
-qwen3/narrow qwen3_moe qwen3_moe/dynamic seed_oss seed_oss/dynamic smollm3 smollm3/dynamic smollm3/narrow solar_open
-solar_open/dynamic starcoder2 starcoder2/dynamic vaultgemma vaultgemma/dynamic vaultgemma/narrow youtu youtu/dynamic
+afmoe apertus arcee aria_text axk1 bitnet cohere cohere2 cohere2_moe cohere_compass_text ctrl cwm dbrx deepseek_v2
+deepseek_v3 dots1 emu3 ernie4_5 ernie4_5_moe exaone4 exaone_moe flex_olmo flint fuyu gemma gemma2 gemma3 gemma3_text
+gemma4 gemma4_text gemma4_unified gemma4_unified_text glm glm4 glm4_moe glm4_moe_lite got_ocr2 gpt-sw3 gpt2
+gpt_bigcode gpt_neox gpt_oss granite granite_swa granitemoe granitemoe_swa granitemoeshared helium hunyuan_v1_dense
+hunyuan_v1_moe hy_v3 hyperclovax internlm3 iquestcoder jais2 jetmoe kolibri1 laguna llama llama4 llama4_text mellum
+mimo_v2_flash minicpm3 minimax_m2 ministral ministral3 mistral mixtral modernbert-decoder moshi
+moss_transcribe_diarize nanochat nemotron olmo olmo2 olmo3 olmoe opt persimmon phi phi3 phi4_multimodal phimoe qwen2
+qwen2_moe qwen3 qwen3_moe seed_oss smollm3 solar_open starcoder2 vaultgemma youtu
 """
-RIGHT = _RIGHT.split()
-# Types that transformers itself cannot generate with here: the package they need, and why else.
-UNUSABLE: dict[str, tuple[str | None, str]] = {
-    "gemma3n": ("timm", "its image encoder is a model of that package"),
-    "gemma4_assistant": (None, "its config refuses itself; it drafts from another model's keys, never alone"),
-    "gemma4_unified_assistant": (None, "its config refuses itself; it drafts from another model's keys, never alone"),
-}
+RIGHT = frozenset(_RIGHT.split())
+# Variants that are right though their type is not, and the other way round.
+_OTHERWISE = """
+beam/dynamic gemma3_text/bidirectional gemma4_text/shared gemma4_unified_text/shared granitemoehybrid/attention
+ministral3/narrow mistral/narrow mixtral/narrow moshi/dynamic moshi/narrow phi3/narrow phi4_multimodal/narrow
+phimoe/narrow qwen3_moe/narrow starcoder2/narrow
+"""
+# Types that transformers itself cannot build here, and the package that they need; None: they never stand alone.
+UNUSABLE = {"gemma3n": "timm", "gemma4_assistant": None, "gemma4_unified_assistant": None}
+
+
+def is_right(case: str) -> bool:
+    """Whether a case must be right; every other one is refused."""
+    return (case.partition("/")[0] in RIGHT) != (case in _OTHERWISE.split())
 
 
 def _fields(cls: type[PreTrainedConfig]) -> set[str]:
@@ -294,8 +278,8 @@ def _changes(kind: str, variant: str) -> dict:
 
 @functools.cache
 def cases() -> list[str]:
-    """Every type, and every variant of one; not `llama/huge`, which is there to fail."""
-    found = [*TYPES, *(f"{kind}/longrope" for kind in _LONGROPE), *(_VARIANTS.keys() - {"llama/huge"})]
+    """Every type, and every variant of one."""
+    found = [*TYPES, *(f"{kind}/longrope" for kind in _LONGROPE), *_VARIANTS]
     for kind in TYPES:
         for variant in ("narrow", "dynamic"):
             known = kind not in UNUSABLE and not (variant == "dynamic" and kind in _NO_DYNAMIC.split())
@@ -327,11 +311,7 @@ def prompt() -> torch.Tensor:
 
 def generate(case: str, model: PreTrainedModel, ids: torch.Tensor, new_tokens: int, **kwargs: object) -> object:
     """Greedy generation that never stops early; returns tokens and each step's logits."""
-    return families.generate(model, ids, new_tokens, **_GENERATION.get(case.partition("/")[0], {}), **kwargs)
-
-
-def forget(case: str, model: PreTrainedModel) -> None:
-    """Take a model back to where it was before its last generation."""
-    if case.endswith("/dynamic"):
+    if case.endswith("/dynamic") and "past_key_values" not in kwargs:
         # Rotary tables that grow with the tokens stay grown until a short prompt comes.
-        generate(case, model, prompt()[:, : _LONG // 2], 1)
+        families.generate(model, prompt()[:, : _LONG // 2], 1)
+    return families.generate(model, ids, new_tokens, **kwargs)

@@ -121,21 +121,21 @@ def test_embeddings_and_a_loop_of_ones_own_are_pruned_alike(model):
 
 
 def test_streams_and_ends(model):
-    class Collect(BaseStreamer):
-        pieces: list = []
+    pieces = []
 
+    class Collect(BaseStreamer):
         def put(self, value):
-            self.pieces.append(value.tolist())
+            pieces.append(value.tolist())
 
         def end(self):
-            self.pieces.append(None)
+            pieces.append(None)
 
     with lazyllm.enable(model, STAGES) as lazy:
         free = families.generate(model, IDS, 8).sequences[0, 40:].tolist()
         stopped = model.generate(IDS, max_new_tokens=8, do_sample=False, eos_token_id=free[3], streamer=Collect())
         assert lazy.stats.rows.shape == (4, 5)
     assert stopped[0, 40:].tolist() == free[:4]
-    assert Collect.pieces == [IDS.tolist(), *([token] for token in free[:4]), None]
+    assert pieces == [IDS.tolist(), *([token] for token in free[:4]), None]
 
 
 def filled(model):

@@ -170,11 +170,12 @@ def split_over(**sizes):
 
 
 SHARED = {"num_kv_shared_layers": 2, "layer_types": ["full_attention"] * 5, "hidden_size_per_layer_input": 0}
+SPARSE = ["minimax_m3_sparse"] * 5
 SPLIT = "split over several processes in a way that LazyLLM does not know"
 MODELS = {
     "not a model": ("not a Hugging Face model", lambda: torch.nn.Linear(2, 2)),
     "state": ("linear_attention layers, which carry a state", lambda: tiny("MambaConfig")),
-    "merging": ("choose or merge tokens themselves", lambda: tiny("MiniMaxM3VLTextConfig", layer_types=["minimax_m3_sparse"] * 5)),
+    "merging": ("choose or merge tokens themselves", lambda: tiny("MiniMaxM3VLTextConfig", layer_types=SPARSE)),
     "shared": ("share keys and values", lambda: tiny("Gemma4TextConfig", head_dim=12, **SHARED)),
     "no interface": ("attention interface", lambda: tiny("FalconConfig")),
     "not softmax": ("not plain softmax", lambda: altered(lambda model: setattr(model.model, "_supports_sdpa", False))),
