@@ -90,13 +90,6 @@ def _alternating(kind: str) -> list[str]:
 
 # Settings of a type beyond the small values, also where it is part of another.
 _EXCEPTIONS: dict[str, dict] = {
-    "bamba": {"attn_layer_indices": [1, 3, 4]},
-    "blt": {
-        "num_hidden_layers": LAYERS,
-        "encoder_config": {"hidden_size_global": 64},
-        "decoder_config": {"hidden_size_global": 64},
-        "encoder_hash_byte_group_vocab": 97,
-    },
     "cohere_compass_text": {
         "rope_parameters": {
             kind: {**_ROPE, "mrope_section": [2, 3, 3]} for kind in ("full_attention", "sliding_attention")
@@ -112,11 +105,9 @@ _EXCEPTIONS: dict[str, dict] = {
         "vision_config": {"adapter_in_dim": 64, "adapter_out_dim": 64},
         "audio_config": {"adapter_input_size": 64, "adapter_out_dim": 64},
     },
-    "dots3_note_text": _TWO_RANKS,
     "falcon_h1": {"mamba_d_ssm": 128},
     "gemma3n_text": {"num_kv_shared_layers": 2},
     "gpt_neo": {"attention_types": [[["local", "global"], 2], [["global"], 1]]},
-    "granitemoehybrid": {"layer_types": _alternating("linear_attention")},
     "lfm2": {"layer_types": _alternating("conv")},
     "lfm2_moe": {"layer_types": _alternating("conv")},
     "longcat_flash": {"head_dim": 8},
@@ -125,13 +116,8 @@ _EXCEPTIONS: dict[str, dict] = {
     "ministral3": {
         "rope_parameters": {**_ROPE, "llama_4_scaling_beta": 1.0, "original_max_position_embeddings": 8},
     },
-    "musicgen": {"decoder": {"num_codebooks": 1}},
-    "musicgen_melody": {"decoder": {"num_codebooks": 1}},
-    "qwen4_exp": {"text_config": _INDEXER},
     "qwen4_exp_text": _INDEXER,
     "reformer": {"attn_layers": ["local", "lsh"] * 2 + ["local"], "axial_pos_embds": False, "num_buckets": 4},
-    "xlstm": {"hidden_size": 128},
-    "xmod": {"default_language": "en_XX"},
     "zaya": {"num_experts_per_tok": 1},
 }
 # Types whose model is made from a part of their config that no automatic class knows.
