@@ -90,6 +90,7 @@ def _alternating(kind: str) -> list[str]:
 
 # Settings of a type beyond the small values, also where it is part of another.
 _EXCEPTIONS: dict[str, dict] = {
+    "blt": {f"{part}_config": {"hidden_size_global": 64} for part in ("encoder", "decoder")},
     "cohere_compass_text": {
         "rope_parameters": {
             kind: {**_ROPE, "mrope_section": [2, 3, 3]} for kind in ("full_attention", "sliding_attention")
