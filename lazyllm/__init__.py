@@ -10,8 +10,7 @@ if TYPE_CHECKING:
     from lazyllm.core.importance import attention_on, most_important, newest_row
     from lazyllm.core.ranking import Selection
     from lazyllm.core.stats import Stats
-    from lazyllm.extras.likelihood import LogLikelihood, log_likelihood, log_likelihoods
-    from lazyllm.extras.select import Selected, select
+    from lazyllm.extras.texts import LogLikelihood, Selected, log_likelihood, log_likelihoods, select
     from lazyllm.hf.session import Session, enable
     from lazyllm.rankings.plus import Importance, plus
     from lazyllm.rankings.static import FrozenSelection, StaticSelection
@@ -43,8 +42,7 @@ _HEAVY = {
     "lazyllm.core.importance": ("attention_on", "most_important", "newest_row"),
     "lazyllm.core.ranking": ("Selection",),
     "lazyllm.core.stats": ("Stats",),
-    "lazyllm.extras.likelihood": ("LogLikelihood", "log_likelihood", "log_likelihoods"),
-    "lazyllm.extras.select": ("Selected", "select"),
+    "lazyllm.extras.texts": ("LogLikelihood", "Selected", "log_likelihood", "log_likelihoods", "select"),
     "lazyllm.hf.session": ("Session", "enable"),
     "lazyllm.rankings.plus": ("Importance", "plus"),
     "lazyllm.rankings.static": ("FrozenSelection", "StaticSelection"),

@@ -31,7 +31,7 @@ from transformers.cli.serving.completion import CompletionHandler
 from transformers.cli.serving.model_manager import ModelManager, TimedModel
 from transformers.cli.serving.response import ResponseHandler
 from transformers.cli.serving.server import build_server
-from transformers.cli.serving.utils import GenerationState
+from transformers.cli.serving.utils import BaseHandler, GenerationState
 
 _SHARED = {"model", "stream", "generation_config", "temperature", "top_p", "seed"}
 # What changes no answer, and what asks for no more than is done anyway.
@@ -39,7 +39,7 @@ _HARMLESS = {"metadata", "prompt_cache_key", "safety_identifier", "service_tier"
 _NEUTRAL = {"n": 1, "presence_penalty": 0, "tool_choice": "auto", "parallel_tool_calls": True, "echo": False}
 
 
-class _Strict:
+class _Strict(BaseHandler):
     """A handler of transformers' server, which refuses what that one would leave out of account."""
 
     prompt: str  # the field that has it
@@ -57,7 +57,7 @@ class _Strict:
         if ignored:
             raise lazyllm.LazyLLMError(f"this server does not support {', '.join(ignored)}: leave that out")
         # Unless told otherwise, transformers' server streams responses, and OpenAI's does not.
-        return await super().handle_request({"stream": False, **body}, request_id)
+        return await super().handle_request({"stream": False, **body}, request_id)  # type: ignore[misc]
 
     def _build_generation_config(self, body: dict[str, Any], *args: Any, **kwargs: Any) -> GenerationConfig:
         config = super()._build_generation_config(body, *args, **kwargs)
@@ -87,7 +87,8 @@ def application(name: str, model: Any, tokenizer: Any) -> FastAPI:
 
     What LazyLLM or `generate` refuses (a `ValueError`), and what it would ignore, is an HTTP error 400 with its reason.
     """
-    models, state = ModelManager(), GenerationState()
+    models: Any = ModelManager()
+    state = GenerationState()
     models.loaded_models[models.process_model_name(name)] = TimedModel(model, -1, tokenizer)
     models.force_model = name
     models.get_gen_models = lambda: [{"id": name, "object": "model", "created": 0, "owned_by": "local"}]
@@ -98,7 +99,7 @@ def application(name: str, model: Any, tokenizer: Any) -> FastAPI:
     app = build_server(models, generation_state=state, **handlers)
     # The others load models, unload this one, or do what it is not made for.
     kept = ("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/models", "/health")
-    app.router.routes = [route for route in app.router.routes if route.path in kept]
+    app.router.routes = [route for route in app.router.routes if getattr(route, "path", None) in kept]
 
     @app.exception_handler(ValueError)
     async def refused(request: Any, error: ValueError) -> JSONResponse:

@@ -13,17 +13,16 @@ import torch
 from torch import nn
 from transformers import DynamicCache, StoppingCriteriaList
 
-from lazyllm.core.sequence import Setup
+from lazyllm.core.state import Setup
 from lazyllm.core.stats import Stats
 from lazyllm.hf.attention_interface import CURRENT, NAME
 from lazyllm.hf.cache import LazyCache
 from lazyllm.hf.generation import Generation
 from lazyllm.hf.images import WITHIN, RopeDeltas, padding_of
-from lazyllm.hf.patching import by_name
+from lazyllm.hf.patching import Calls, by_name
 from lazyllm.hf.refusals import refuse_if
 from lazyllm.hf.requests import check_arguments, check_flags, check_logits, check_ways, size
 from lazyllm.hf.support import Anatomy, rope_limits
-from lazyllm.hf.threads import Calls
 
 
 @dataclass
@@ -79,7 +78,7 @@ class _Thread(threading.local):
 class ModelCalls:
     """Stands between the callers of one model and its own methods; see `Patch` for what each is called with."""
 
-    def __init__(self, model: nn.Module, anatomy: Anatomy, setup: Setup, newest_only: bool) -> None:
+    def __init__(self, model: Any, anatomy: Anatomy, setup: Setup, newest_only: bool) -> None:
         self.under_way = Calls()
         self.sequences: list[Stats] = []  # of the generation that began last
         self.rope_deltas = RopeDeltas(anatomy.with_rope_deltas)
@@ -148,7 +147,8 @@ class ModelCalls:
             finally:
                 WITHIN.reset(within)
                 CURRENT.reset(outer)
-            refuse_if(not thread.decoded, "decoder_not_run", model=self._model, decoder=self._decoder)
+            what = f"{type(self._model).__name__} did not run the decoder that was found in it"
+            refuse_if(not thread.decoded, "architecture", what=what)
             return output
 
     def decode(self, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -181,7 +181,6 @@ class ModelCalls:
                     self.sequences = cache.sequences
                 if width > 1:
                     generation.rope_deltas = self.rope_deltas.get()
-                self.rope_deltas.let_go()
                 output = forward(**{**packed, "past_key_values": cache, "use_cache": True})
             if isinstance(output, tuple):
                 return (generation.newest(output[0]), *output[1:])

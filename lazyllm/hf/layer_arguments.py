@@ -71,7 +71,7 @@ class LayerArguments:
                     self._taken[key] = table.at(places)
                 changed[name] = self._taken[key]
             elif isinstance(value, torch.Tensor) and name not in ("hidden_states", "attention_mask"):
-                raise refusal("unknown_argument", name=name)
+                raise refusal("architecture", what=f"the decoder layers take a tensor {name!r}, of no known meaning")
         return {**kwargs, **changed} if changed else kwargs
 
     def _are_input(self, group: LayerGroup) -> bool:
@@ -110,7 +110,7 @@ class _Table:
         parts = list(value) if self._is_tuple else [value]
         for part in parts:
             fits = isinstance(part, torch.Tensor) and part.shape[self._dim] == arrived - length
-            refuse_if(not fits, "table_entries", name=self._name)
+            refuse_if(not fits, "architecture", what=f"the model's {self._name} are not one entry a token")
         if length == 0:
             self._given = parts
             return

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from inspect import isabstract
 from typing import Any, NoReturn
 
 import torch
@@ -13,9 +12,9 @@ from transformers import PreTrainedModel
 from lazyllm.core.errors import LazyLLMError
 from lazyllm.core.ranking import Selection
 from lazyllm.core.schedule import PruningSchedule
-from lazyllm.core.sequence import Setup
+from lazyllm.core.state import Setup
 from lazyllm.core.stats import Stats, only
-from lazyllm.hf.attention_interface import EnabledName, FusedAttention
+from lazyllm.hf.attention_interface import NAME, FusedAttention
 from lazyllm.hf.calls import ModelCalls, run_layer
 from lazyllm.hf.patching import Patch
 from lazyllm.hf.refusals import refusal, refuse_if
@@ -40,13 +39,17 @@ class Session:
         record_positions: bool,
         record_importance: bool,
     ) -> None:
-        _check_selection(selection)
+        refuse_if(not isinstance(selection, Selection), "selection_kind", selection=selection)
+        selection.check()
         # PEFT's wrapper has a `generate` that calls that of the model inside.
         inner = None if isinstance(model, PreTrainedModel) else getattr(model, "get_base_model", None)
-        self._given, self._model = model, model if inner is None else inner()
+        self._given: Any = model
+        self._model: Any = model if inner is None else inner()
         self._anatomy = anatomy = dissect(self._model, newest_only)
         self.layers = anatomy.layers
-        self.schedule = PruningSchedule.of(schedule, len(anatomy.layers))
+        self._windows = windows(anatomy.decoder.config, len(anatomy.layers))
+        full = [layer for layer, window in enumerate(self._windows[:-1]) if window is None]
+        self.schedule = PruningSchedule.of(schedule, len(anatomy.layers), full)
         self.schedule.check(len(anatomy.layers))
         name, stages, spec = type(selection).__name__, len(self.schedule.stages), self.schedule.spec
         refuse_if(anatomy.processes is not None and not selection.parallel, "heads_split", name=name)
@@ -74,7 +77,7 @@ class Session:
     @property
     def sequences(self) -> list[Stats]:
         """Counts of each sequence of the generation that began last; an output's `past_key_values` have their own."""
-        refuse_if(self._calls is None, "no_stats_session")
+        refuse_if(self._calls is None, "never_entered")
         refuse_if(not self._calls.sequences, "no_stats")
         return self._calls.sequences
 
@@ -91,11 +94,11 @@ class Session:
         whole = whole and any(child is anatomy.layers for child in anatomy.decoder.children())
         refuse_if(not whole, "taken_apart", model=self._model)
         check_parts(modules)
-        common = self.schedule, FusedAttention(config), windows(config, len(anatomy.layers)), anatomy.processes
+        common = self.schedule, FusedAttention(config), self._windows, anatomy.processes
         setup = Setup(*common, *self._wanted)
         self._calls = ModelCalls(self._model, anatomy, setup, self._newest_only)
         self._before = setup.kernel.name, self._calls.rope_deltas.get()
-        _set_attention(config, EnabledName(config._attn_implementation))
+        _set_attention(config, NAME)
         try:
             self._patch(self._calls)
         except BaseException:
@@ -131,7 +134,9 @@ class Session:
     def _patch(self, calls: ModelCalls) -> None:
         model, decoder = self._model, self._anatomy.decoder
         # A model that is compiled meanwhile runs as it is: what LazyLLM does is no graph.
-        through = [(decoder, "forward", torch.compiler.disable(calls.decode))]
+        through: list[tuple[Any, str, Callable[..., Any]]] = [
+            (decoder, "forward", torch.compiler.disable(calls.decode))
+        ]
         through += [(layer, "forward", run_layer(index, layer)) for index, layer in enumerate(self.layers)]
         if model is not decoder:
             through.append((model, "forward", torch.compiler.disable(calls.forward)))
@@ -153,16 +158,6 @@ class Session:
         attention, deltas = self._before
         _set_attention(self._anatomy.decoder.config, attention)
         self._calls.rope_deltas.set(deltas)
-
-
-def _check_selection(selection: object) -> None:
-    if isinstance(selection, Selection):
-        selection.check()
-        return
-    of_selection = isinstance(selection, type) and issubclass(selection, Selection)
-    refuse_if(not of_selection, "selection_kind", selection=selection)
-    name = f"lazyllm.{selection.__name__}" if selection.__module__.startswith("lazyllm.") else selection.__name__
-    raise refusal("selection_abstract" if isabstract(selection) else "selection_class", name=name)
 
 
 def _refuse_batches(*args: Any, **kwargs: Any) -> NoReturn:

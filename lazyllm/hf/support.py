@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 from torch import nn
 from torch.distributed import ProcessGroup
@@ -43,7 +44,7 @@ class Anatomy:
     with_rope_deltas: list[nn.Module]  # what keeps where text goes on after images
 
 
-def dissect(model: nn.Module, newest_only: bool = False) -> Anatomy:
+def dissect(model: Any, newest_only: bool = False) -> Anatomy:
     """Find the decoder of a Hugging Face model, with `newest_only` also of one without a language-modelling head."""
     compiled = getattr(model, "_orig_mod", None)
     refuse_if(isinstance(compiled, PreTrainedModel), "compiled", name=compiled)
@@ -77,7 +78,7 @@ def dissect(model: nn.Module, newest_only: bool = False) -> Anatomy:
     return Anatomy(decoder, layers, _tensor_parallel(model, modules), with_rope_deltas)
 
 
-def check_attention(decoder: PreTrainedModel) -> None:
+def check_attention(decoder: Any) -> None:
     """Raise `LazyLLMError` if LazyLLM is enabled on a decoder, or cannot be."""
     implementation = decoder.config._attn_implementation
     known = "'sdpa' or 'flash_attention_2'" if decoder._supports_sdpa else "'eager'"
@@ -96,7 +97,7 @@ def _layer_parts(stack: nn.ModuleList) -> list[nn.Module]:
     return parts
 
 
-def _refuse_layers(model: PreTrainedModel, decoder: PreTrainedModel, parts: list[nn.Module]) -> None:
+def _refuse_layers(model: Any, decoder: Any, parts: list[nn.Module]) -> None:
     config = decoder.config
     kinds = set(getattr(config, "layer_types", None) or ()) - _LAYER_TYPES
     stateful = sorted(kinds & _STATEFUL)
@@ -114,7 +115,7 @@ def _refuse_layers(model: PreTrainedModel, decoder: PreTrainedModel, parts: list
         refuse_if(getattr(config, setting, None), "besides", name=model, what=what, setting=setting)
 
 
-def _tensor_parallel(model: PreTrainedModel, modules: list[nn.Module]) -> ProcessGroup | None:
+def _tensor_parallel(model: Any, modules: list[nn.Module]) -> ProcessGroup | None:
     """The processes among which a model's heads are split; every other way of splitting a model is refused."""
     config = getattr(model.config, "distributed_config", None)
     sizes = {kind: getattr(config, f"{kind}_size", None) or 1 for kind in ("pp", "dp", "fsdp", "ep")}
