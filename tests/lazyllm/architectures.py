@@ -6,9 +6,7 @@ A case is a type, or a type and a variant of its settings: `qwen2`, `qwen2/narro
 from __future__ import annotations
 
 import dataclasses
-import functools
 
-import families
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
@@ -21,9 +19,8 @@ PROMPT = 40
 WIDE, NARROW = 256, 16
 
 _VALUES: list[tuple[object, str]] = [
-    (97, "vocab_size vocab_size_per_layer_input decoder_vocab_size"),
-    (LAYERS, "num_hidden_layers n_layer n_layers num_layers decoder_layers num_decoder_layers"),
-    (LAYERS, "encoder_layers num_encoder_layers"),
+    (97, "vocab_size"),
+    (LAYERS, "num_hidden_layers n_layer n_layers num_layers"),
     (64, "hidden_size n_embd d_model emb_dim embedding_size input_embedding_size output_embedding_size"),
     (64, "word_embed_proj_dim lru_width"),
     (96, "intermediate_size n_inner ffn_dim decoder_ffn_dim encoder_ffn_dim dff dim_ff d_inner ffn_hidden_size"),
@@ -124,8 +121,6 @@ _EXCEPTIONS: dict[str, dict] = {
 # Types whose model is made from a part of their config that no automatic class knows.
 _PARTS = {"musicgen": "decoder", "musicgen_melody": "decoder"}
 
-# Positions after which scaled rotary tables scale, less than the prompt.
-_LONG = 16
 # case: settings that a type may have, beyond those that every type with such settings is tried with.
 _VARIANTS: dict[str, dict] = {
     "falcon/alibi": {"alibi": True},
@@ -140,13 +135,9 @@ _VARIANTS: dict[str, dict] = {
     "gpt_bigcode/heads": {"multi_query": False},
     "granitemoehybrid/attention": {"layer_types": ["full_attention"] * LAYERS},
     "llama/eager": {"attn_implementation": "eager"},
+    "moshi/dynamic": {"rope_parameters": {**_ROPE, "rope_type": "dynamic", "factor": 4.0}},
     "mpt/learned": {"attn_config": {"alibi": False}},
 }
-# Rotary tables of their own, which know no dynamic scaling.
-_NO_DYNAMIC = "deepseek_v4 dots3_note dots3_note_text phi3 phi4_multimodal phimoe recurrent_gemma zaya"
-# Half the rotary dimensions: LongRoPE has a factor for each.
-_LONGROPE = {"llama": 8, "minicpm3": 4, "phi3": 8, "phi4_multimodal": 8, "phimoe": 8}
-
 _RIGHT = """
 afmoe apertus arcee aria_text axk1 bitnet cohere cohere2 cohere2_moe cohere_compass_text ctrl cwm dbrx deepseek_v2
 deepseek_v3 dots1 emu3 ernie4_5 ernie4_5_moe exaone4 exaone_moe flex_olmo flint fuyu gemma gemma2 gemma3 gemma3_text
@@ -160,8 +151,8 @@ qwen2_moe qwen3 qwen3_moe seed_oss smollm3 solar_open starcoder2 vaultgemma yout
 RIGHT = frozenset(_RIGHT.split())
 # Variants that are right though their type is not, and the other way round.
 _OTHERWISE = """
-beam/dynamic gemma3_text/bidirectional gemma4_text/shared gemma4_unified_text/shared granitemoehybrid/attention
-ministral3/narrow mistral/narrow mixtral/narrow moshi/dynamic moshi/narrow phi3/narrow phi4_multimodal/narrow
+gemma3_text/bidirectional gemma4_text/shared gemma4_unified_text/shared granitemoehybrid/attention
+moshi/dynamic ministral3/narrow mistral/narrow mixtral/narrow moshi/narrow phi3/narrow phi4_multimodal/narrow
 phimoe/narrow qwen3_moe/narrow starcoder2/narrow
 """
 # Types that transformers itself cannot build here, and the package that they need; None: they never stand alone.
@@ -231,48 +222,10 @@ def _narrowed(cls: type[PreTrainedConfig]) -> dict:
     return changes
 
 
-def _roped(cls: type[PreTrainedConfig], rope: dict) -> dict:
-    """The rotary scaling `rope` for a config class that has rotary tables, else nothing."""
-    changes = {}
-    if "rope_parameters" in _fields(cls):
-        kinds = set(getattr(cls(), "rope_parameters", None) or ()) & _PLAIN
-        changes["rope_parameters"] = dict.fromkeys(kinds, rope) if kinds else rope
-        changes["max_position_embeddings"] = _LONG
-    for name, (_, part) in _parts(cls).items():
-        if "text" in name and (inside := _roped(part, rope)):
-            changes[name] = inside
-    return changes
-
-
-def _changes(kind: str, variant: str) -> dict:
-    cls = CONFIG_MAPPING[kind]
-    if variant == "narrow":
-        return _narrowed(cls)
-    if variant == "dynamic":
-        return _roped(cls, {**_ROPE, "rope_type": "dynamic", "factor": 4.0})
-    if variant == "longrope":
-        half = _LONGROPE[kind]
-        factors = {"short_factor": [1.0] * half, "long_factor": [1.0 + index for index in range(half)]}
-        if kind == "phimoe":
-            factors |= {"short_mscale": 1.0, "long_mscale": 1.25}
-        rope = {**_ROPE, **factors, "rope_type": "longrope", "original_max_position_embeddings": _LONG}
-        changes = _roped(cls, rope)
-        if "original_max_position_embeddings" in _fields(cls):
-            changes["original_max_position_embeddings"] = _LONG
-        return {**changes, "max_position_embeddings": 4 * PROMPT}
-    return _VARIANTS[f"{kind}/{variant}"]
-
-
-@functools.cache
 def cases() -> list[str]:
     """Every type, and every variant of one."""
-    found = [*TYPES, *(f"{kind}/longrope" for kind in _LONGROPE), *_VARIANTS]
-    for kind in TYPES:
-        for variant in ("narrow", "dynamic"):
-            known = kind not in UNUSABLE and not (variant == "dynamic" and kind in _NO_DYNAMIC.split())
-            if known and _changes(kind, variant):
-                found.append(f"{kind}/{variant}")
-    return sorted(found)
+    narrow = [f"{kind}/narrow" for kind in TYPES if kind not in UNUSABLE and _narrowed(CONFIG_MAPPING[kind])]
+    return sorted([*TYPES, *narrow, *_VARIANTS])
 
 
 def build(case: str) -> PreTrainedModel:
@@ -280,7 +233,7 @@ def build(case: str) -> PreTrainedModel:
     kind, _, variant = case.partition("/")
     cls = CONFIG_MAPPING[kind]
     values = _merged(_shrunk(cls), _EXCEPTIONS.get(kind, {}))
-    values = _merged(values, _changes(kind, variant) if variant else {})
+    values = _merged(values, _narrowed(cls) if variant == "narrow" else _VARIANTS.get(case, {}))
     attention = values.pop("attn_implementation", None)
     made = cls(**values)
     torch.manual_seed(0)
@@ -294,11 +247,3 @@ def build(case: str) -> PreTrainedModel:
 def prompt() -> torch.Tensor:
     """Token ids, int64 (1, PROMPT), without special tokens."""
     return torch.randint(10, 80, (1, PROMPT), generator=torch.Generator().manual_seed(0))
-
-
-def generate(case: str, model: PreTrainedModel, ids: torch.Tensor, new_tokens: int, **kwargs: object) -> object:
-    """Greedy generation that never stops early; returns tokens and each step's logits."""
-    if case.endswith("/dynamic") and "past_key_values" not in kwargs:
-        # Rotary tables that grow with the tokens stay grown until a short prompt comes.
-        families.generate(model, prompt()[:, : _LONG // 2], 1)
-    return families.generate(model, ids, new_tokens, **kwargs)

@@ -171,13 +171,11 @@ class Replay:
 
 
 class Watch(TorchDispatchMode):
-    """Largest tensor seen, largest tensor newly made, and how often the device was asked for a value."""
-
-    SYNCHRONISING = ("_local_scalar_dense", "nonzero", "masked_select", "is_nonzero", "equal")
+    """Largest tensor seen, and largest tensor newly made."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.largest = self.largest_made = self.synchronisations = 0
+        self.largest = self.largest_made = 0
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         result = function(*args, **(kwargs or {}))
@@ -187,10 +185,6 @@ class Watch(TorchDispatchMode):
             self.largest = max(self.largest, elements)
             if tensor.untyped_storage().data_ptr() not in given:
                 self.largest_made = max(self.largest_made, elements)
-        name = function.overloadpacket.__name__
-        indexes = args[1] if name == "index" else ()
-        masks = any(index is not None and index.dtype == torch.bool for index in indexes)
-        self.synchronisations += name in self.SYNCHRONISING or masks
         return result
 
 

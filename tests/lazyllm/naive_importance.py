@@ -16,9 +16,6 @@ from transformers import PreTrainedModel
 import lazyllm
 from lazyllm import reference
 
-# attention(layer, head, query, token): probability of a query's position on a token's, among the active ones
-Attention = Callable[[int, int, int, int], float]
-
 # Each part of `lazyllm.Importance` by itself, and all of them.
 ALONE = {
     "queries": {"queries": 4},
@@ -109,25 +106,17 @@ def run(
 
 
 def weigh(
-    attention: Attention,
+    attention: Callable[[int, int, int, int], float],
     queries: dict[int, list[int]],
     heads: int,
     active: list[int],
     importance: lazyllm.Importance,
     norm: Callable[[int, int, int], float],
 ) -> dict[int, float]:
-    """The formula.
+    """The formula: importance by position.
 
-    Args:
-        attention: probability by layer, head, query's position, token's position; 0 where the query does not see it.
-        queries: positions of the queries, by layer; the layers are those that have a say.
-        heads: number of query heads.
-        active: positions that take part.
-        importance: the parts.
-        norm: length of a value by layer, head and token's position.
-
-    Returns:
-        importance by position.
+    `attention` is the probability by layer, head, query's position and token's position; `norm` the length of a value
+    by layer, head and token's position; `queries` are positions by each layer that has a say.
     """
     reduce = max if importance.heads == "max" else lambda values: sum(values) / len(values)
     largest = {}
@@ -162,8 +151,7 @@ def survivors(
 ) -> list[int]:
     """Positions that go on: the newest, then other protected ones from new to old, then by importance.
 
-    `uncomputed` are those without key and value in the next layer, of which those before `first_new` are revived if
-    they go on; in prefilling there are none before it.
+    `uncomputed` have no key and value in the next layer; those before `first_new` are revived if they go on.
     """
     count = max(1, math.ceil(keep * len(by_token) - 1e-9))
     recent = max(importance.last, importance.queries)

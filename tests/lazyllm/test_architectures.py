@@ -13,6 +13,7 @@ from contextlib import suppress
 from importlib.util import find_spec
 
 import architectures
+import families
 import pytest
 import torch
 from checks import STAGES, Replay, recorded
@@ -37,7 +38,7 @@ def judge(case):
         return "unusable", repr(error)
     try:
         lazyllm.enable(model, STAGES)
-        compare(case, model, architectures.prompt())
+        compare(model, architectures.prompt())
     except lazyllm.LazyLLMError as error:
         says = str(error)
         return "refused" if "\n" not in says and len(says) <= 300 else "wrong", says
@@ -46,26 +47,23 @@ def judge(case):
     return "right", ""
 
 
-def compare(case, model, ids):
-    before, tables = with_rotary_tables(model, lambda: architectures.generate(case, model, ids, STEPS))
-    with lazyllm.enable(model, [(1, 1.0)]) as lazy:
-        kept = architectures.generate(case, model, ids, STEPS)
+def compare(model, ids):
+    before = families.generate(model, ids, STEPS)
+    kept, stats = recorded(model, [(1, 1.0)], ids, STEPS)
     expect_close(kept.logits, before.logits, 1e-4, "keeping all")
-    if not torch.equal(kept.sequences, before.sequences) or lazy.stats.prompt_computed != 1.0:
+    if not torch.equal(kept.sequences, before.sequences) or stats.prompt_computed != 1.0:
         raise Wrong("keeping all gives other tokens")
-    with lazyllm.enable(model, STAGES, record_positions=True) as lazy:
-        pruned = architectures.generate(case, model, ids, STEPS)
-    stats = lazy.stats
+    pruned, stats = recorded(model, STAGES, ids, STEPS)
     if stats.rows[0].tolist() != ROWS:
         raise Wrong(f"prefilling computes {stats.rows[0].tolist()} tokens")
     if max(map(_distance, pruned.logits, before.logits)) < 0.05:
         raise Wrong("pruning changes nothing, so nothing is tested")
     with suppress(lazyllm.LazyLLMError):
-        go_on(case, model, ids)
+        go_on(model, ids)
     with suppress(lazyllm.LazyLLMError):
-        together(case, model, ids)
+        together(model, ids)
     model.set_attn_implementation("eager")
-    oracle = MaskedPass(model, tables, pruned.sequences[:, :-1], stats)
+    oracle = Replay(model, pruned.sequences[:, :-1], stats)
     for step, logits in enumerate(pruned.logits):
         newest = architectures.PROMPT - 1 + step
         expect_close([logits], [oracle.logits[None, newest]], 1e-3, f"pruning in step {step}")
@@ -76,13 +74,13 @@ def compare(case, model, ids):
                 raise Wrong(f"step {step} ranks the tokens otherwise than the attention of layer {layer}")
 
 
-def go_on(case, model, ids):
+def go_on(model, ids):
     """A second turn of one, and of two, with everything kept."""
 
     def turns(ids):
-        first = architectures.generate(case, model, ids, 2)
+        first = families.generate(model, ids, 2)
         whole = torch.cat([first.sequences, ids[:, :5]], dim=1)
-        return architectures.generate(case, model, whole, 2, past_key_values=first.past_key_values).logits
+        return families.generate(model, whole, 2, past_key_values=first.past_key_values).logits
 
     for asked in (ids, torch.cat([ids, ids.flip(1)])):
         expected = turns(asked)
@@ -90,14 +88,14 @@ def go_on(case, model, ids):
             expect_close(turns(asked), expected, 1e-4, f"a second turn of {len(asked)}")
 
 
-def together(case, model, ids):
+def together(model, ids):
     """A batch of two lengths, pruned."""
     mask = torch.ones(2, architectures.PROMPT, dtype=torch.int64)
     mask[1, :13] = 0
     with lazyllm.enable(model, STAGES):
-        found = architectures.generate(case, model, ids.expand(2, -1), STEPS, mask=mask)
+        found = families.generate(model, ids.expand(2, -1), STEPS, mask)
         for row, given in enumerate((ids, ids[:, 13:])):
-            alone = architectures.generate(case, model, given, STEPS)
+            alone = families.generate(model, given, STEPS)
             expect_close([step[row, None] for step in found.logits], alone.logits, 1e-3, f"sequence {row} of a batch")
 
 
@@ -109,48 +107,6 @@ def expect_close(logits, expected, tolerance, what):
 
 def _distance(one, other):
     return (one.float() - other.float()).abs().max().item()
-
-
-def _on_rotary(model, hook):
-    rotary = [part for part in model.modules() if type(part).__name__.endswith("RotaryEmbedding")]
-    return [part.register_forward_hook(hook, with_kwargs=True) for part in rotary]
-
-
-def _asked(module, args, kwargs):
-    return module, *(value for value in (*args, *kwargs.values()) if isinstance(value, str))
-
-
-def with_rotary_tables(model, generate):
-    """What `generate` returns, and what the rotary modules give for all its tokens, by module and arguments.
-
-    One pass over all of them at once gives others where the tables depend on how many tokens there are so far.
-    """
-    tables = {}
-
-    def after(module, args, kwargs, output):
-        found = output if isinstance(output, tuple) else (output,)
-        tables.setdefault(_asked(module, args, kwargs), []).append(found)
-
-    hooks = _on_rotary(model, after)
-    done = generate()
-    for hook in hooks:
-        hook.remove()
-    together = {key: zip(*steps[-STEPS:], strict=True) for key, steps in tables.items()}
-    return done, {key: tuple(torch.cat(parts, 1) for parts in steps) for key, steps in together.items()}
-
-
-class MaskedPass(Replay):
-    """The replay with given rotary tables."""
-
-    def __init__(self, model, tables, *args):
-        def after(module, args, kwargs, output):
-            found = tables[_asked(module, args, kwargs)]
-            return found if isinstance(output, tuple) else found[0]
-
-        hooks = _on_rotary(model, after)
-        super().__init__(model, *args)
-        for hook in hooks:
-            hook.remove()
 
 
 @pytest.fixture

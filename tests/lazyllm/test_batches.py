@@ -121,14 +121,6 @@ def test_several_answers_to_one_prompt(model):
     assert len({tuple(row) for row in found.tolist()}) > 1
 
 
-def test_embeddings_in_place_of_ids(model):
-    ids, mask = padded(texts(9, 14))
-    asked = {"attention_mask": mask, "max_new_tokens": 5, "do_sample": False, "eos_token_id": None}
-    with lazyllm.enable(model, STAGES):
-        expected = model.generate(ids, **asked)[:, ids.shape[1] :]
-        assert torch.equal(model.generate(inputs_embeds=model.get_input_embeddings()(ids), **asked), expected)
-
-
 def test_token_types_are_each_tokens_own():
     model = families.build("gpt2", dtype=torch.float64)
     ids, mask = padded(texts(9, 14))
@@ -156,18 +148,6 @@ def test_a_loop_of_ones_own(model):
             mask = torch.cat([mask, torch.ones_like(found[-1])], dim=1)
             output = model(found[-1], attention_mask=mask, past_key_values=output.past_key_values, logits_to_keep=1)
     assert torch.cat(found, dim=1).tolist() == expected
-
-
-def test_hooks_in_the_last_layer(model):
-    """They see every row, and the newest token of each sequence is still its own."""
-    prompts, widths = texts(*LENGTHS), []
-    expected = each_alone(model, prompts, {}, max_new_tokens=6, eos_token_id=None)
-    hook = model.model.layers[-1].register_forward_hook(lambda *passed: widths.append(passed[2].shape[1]))
-    try:
-        assert check(model, prompts, {}) == [answer for answer, _ in expected]
-    finally:
-        hook.remove()
-    assert widths[-6] == sum(int(stats.rows[0, -1]) for _, stats in expected)
 
 
 def test_the_stats_of_several_are_each_ones_own(model):

@@ -6,7 +6,6 @@ Where a generation waits for the device, and how much it launches there, is coun
 from __future__ import annotations
 
 import sys
-import threading
 from collections import Counter
 from contextlib import nullcontext
 from copy import deepcopy
@@ -151,25 +150,6 @@ def test_a_stage_asks_the_device_once_whatever_the_number_of_sequences(device):
     assert read <= reads + len(STAGES)
 
 
-def test_two_devices_at_once(device, other):
-    models = [families.build("llama", seed=seed) for seed in range(2)]
-    prompts = [families.prompt(40, seed) for seed in range(2)]
-    expected = [recorded(model, STAGES, ids, NEW_TOKENS) for model, ids in zip(models, prompts, strict=True)]
-    models = [model.to(place.name) for model, place in zip(models, (device, other), strict=True)]
-    prompts, found = [ids.to(model.device) for ids, model in zip(prompts, models, strict=True)], [None, None]
-
-    def work(index):
-        found[index] = recorded(models[index], STAGES, prompts[index], NEW_TOKENS)
-
-    threads = [threading.Thread(target=work, args=(index,)) for index in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    for one, wanted in zip(found, expected, strict=True):
-        check_answer(one, wanted)
-
-
 # A model over several devices, or offloaded to the CPU or to disk. Where each of the five layers is, by number of the
 # device or c for the CPU: the stages after layers 1 and 3 end within a device, or at its border.
 PLACES = {"one": "00000", "halves": "00011", "at a stage": "00111", "in turn": "01010", "offloaded": "0c0c1"}
@@ -254,7 +234,9 @@ def test_offload(device, ids, where, tmp_path):
         model, ids = cpu_offload(model, torch.device(device.name)), ids.to(device.name)
     else:
         model.save_pretrained(tmp_path / "model")
-        places = dict.fromkeys([f"model.{name}" for name in ("embed_tokens", "norm", "rotary_emb")] + ["lm_head"], "cpu")
+        places = dict.fromkeys(
+            [f"model.{name}" for name in ("embed_tokens", "norm", "rotary_emb")] + ["lm_head"], "cpu"
+        )
         places |= {f"model.layers.{index}": "disk" if index in (1, 4) else "cpu" for index in range(5)}
         asked = {"device_map": places, "offload_folder": tmp_path / "offload"}
         model = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "model", **asked)

@@ -81,18 +81,6 @@ def test_one_prompt_serves_several_continuations(model, ids):
         assert torch.equal(one.tokens, other.tokens)
 
 
-def test_likelihoods_on_a_device(device, ids):
-    model = families.build("llama")
-
-    def found():
-        with lazyllm.enable(model, STAGES):
-            return lazyllm.log_likelihoods(model, ids, ANSWERS)
-
-    expected = found()
-    model.to(device.name)
-    close([one.tokens for one in found()], [one.tokens for one in expected], 1e-5)
-
-
 # lazyllm.select
 
 

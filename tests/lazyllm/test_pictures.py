@@ -66,7 +66,9 @@ def seen(before=9, after=12, size=(4, 6)):
     """What a Qwen's processor makes of text with a picture of so many patches in it: inputs of `generate`."""
     patches, text = size[0] * size[1], words(before + after, seed=before + 1)[0].tolist()
     ids = torch.tensor([text[:before] + [_START] + [_IMAGE] * (patches // 4) + [_END] + text[before:]])
-    pixels = torch.randn(patches, 3 * 2 * 4 * 4, generator=torch.Generator().manual_seed(before + 1), dtype=torch.float64)
+    pixels = torch.randn(
+        patches, 3 * 2 * 4 * 4, generator=torch.Generator().manual_seed(before + 1), dtype=torch.float64
+    )
     given = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "mm_token_type_ids": (ids == _IMAGE).int()}
     return {**given, "pixel_values": pixels, "image_grid_thw": torch.tensor([[1, *size]])}
 
@@ -196,20 +198,6 @@ def test_conversations_with_pictures_in_threads():
         sys.setswitchinterval(interval)
 
 
-def test_a_text_is_scored_while_a_picture_is_generated_for():
-    model, found = build("qwen2_vl"), []
-
-    def scoring(ids, scores):
-        found.append(lazyllm.log_likelihood(model, words(20), [5, 6, 7]).tokens)
-        return scores
-
-    with lazyllm.enable(model, STAGES):
-        expected = generate(model, seen(), 3).logits
-        score = lazyllm.log_likelihood(model, words(20), [5, 6, 7]).tokens
-        close(generate(model, seen(), 3, logits_processor=[scoring]).logits, expected)
-    close(found, [score] * 3, 1e-5)
-
-
 @pytest.mark.parametrize("kind", ["gemma3", "qwen2_vl"])
 def test_a_batch_of_text_of_which_one_has_ended_goes_on(kind):
     """The decoder of a model of text and pictures is given embeddings, those of the token that ended it too."""
@@ -244,14 +232,6 @@ def test_what_is_added_at_the_first_layers_needs_all_their_tokens():
     check_pruned(model, seen(), [(1, 0.3)])
 
 
-def test_positions_of_ones_own_are_refused(qwen):
-    given = {name: seen()[name] for name in ("input_ids", "attention_mask")}
-    own = torch.arange(29).clamp(max=20)
-    four = torch.stack([own, *[torch.arange(29)] * 3])[:, None]
-    with lazyllm.enable(qwen, ""):
-        refuse("position_ids", lambda: qwen(**given, position_ids=four, logits_to_keep=1))
-
-
 @pytest.mark.parametrize("kinds", [True, False])
 def test_text_in_a_model_that_makes_its_decoders_masks(gemma, kinds):
     """One text and a batch, with token types as its processor gives, and without."""
@@ -278,12 +258,3 @@ def test_a_picture_whose_tokens_see_each_other_is_refused(gemma):
     model, types = build("paligemma"), torch.zeros(1, 20, dtype=torch.int64)
     with lazyllm.enable(model, "1:0.5"):
         refuse("see each other|position_ids", lambda: generate(model, plain(), token_type_ids=types))
-
-
-def test_a_picture_in_place_of_embeddings():
-    model, given = build("llava"), looked_at(tokens=16)
-    del given["token_type_ids"]
-    before = check_kept(model, given)
-    other = {**given, "pixel_values": -given["pixel_values"]}
-    assert (generate(model, other).logits[0] - before.logits[0]).abs().max() > 0.1
-    check_pruned(model, given, STAGES)

@@ -204,17 +204,6 @@ def test_a_cache_of_ones_own_becomes_the_generations(model, ids):
     refuse("belongs to a generation", lambda: model.generate(ids, past_key_values=cache, max_new_tokens=2))
 
 
-def test_a_token_by_token_loop_is_right(model, ids):
-    with torch.no_grad():
-        expected, found, cache = model(ids).logits[0], [], None
-        with lazyllm.enable(model, [(1, 1.0)]):
-            for token in ids[0].tolist():
-                output = step(model, cache, token)
-                cache = output.past_key_values
-                found.append(output.logits[0, 0])
-    close(found, expected, 1e-4)
-
-
 def test_a_copy_goes_on_by_itself(model, ids):
     """Transformers' own way to use a prefix again: the cache of the prefix is copied for each text that begins so."""
     questions = [torch.cat([ids, families.prompt(length)], dim=1) for length in (7, 1, 12)]
@@ -235,19 +224,6 @@ def test_a_copy_goes_on_by_itself(model, ids):
             assert found[0] == tokens
             same(found[1], stats)
         assert begun.stats.steps == 1
-
-
-@pytest.mark.parametrize("ranking", [lazyllm.Importance(**naive_importance.ALL), lazyllm.StaticSelection()], ids=str)
-def test_a_copy_ranks_by_itself(model, ids, ranking):
-    with lazyllm.enable(model, [(2, 0.5)], selection=ranking), torch.no_grad():
-        caches = [model(ids, logits_to_keep=1).past_key_values for _ in range(2)]
-        for cache in caches:
-            step(model, cache, 9)
-        caches.append(copy.deepcopy(caches[0]))
-        for token in (5, 6, 7):
-            one, other, apart = (step(model, cache, token + (cache is caches[2])).logits for cache in caches)
-            assert torch.equal(one, other)
-            assert not torch.equal(one, apart)
 
 
 def test_inference_mode_may_end_between_steps(model, ids):
