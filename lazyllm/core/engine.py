@@ -225,14 +225,14 @@ class Engine:
                 ranking = sequence.ranking
                 if record:
                     sequence.stats.importance.append(ranking.over_processes(newest_row(newest, keys, None, *scores)))
-                if ranking.wants(layer):
+                if sequence.wants(layer):
                     sequence.values, sequence.sinks = values, scores.sinks
                     ranking.observe(layer, newest, keys, scores.scaling, scores.softcap)
                     sequence.values = sequence.sinks = None
 
     def _is_wanted(self, layer: int) -> bool:
         """Whether the ranking of any live sequence wants to observe a layer."""
-        return any(self.sequences[index].ranking.wants(layer) for index in self.live)
+        return any(self.sequences[index].wants(layer) for index in self.live)
 
     def _parts(
         self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor

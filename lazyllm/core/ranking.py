@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
@@ -25,20 +26,26 @@ class Selection(ABC):
     Attributes:
         single_stage: whether it works with one stage only.
         revives: whether a token that was left behind may go on in a later step.
+        for_good: whether it ranks in prefilling alone: what it leaves behind never returns, and all later tokens go on.
+            Then layers that carry a state from token to token can follow, as in hybrid models.
         checked: whether what `survivors` returns is checked at every stage, which takes a read of the device each time.
             A subclass is, unless it says `class Mine(Selection, checked=False)`.
         parallel: whether it ranks alike in all processes of a tensor-parallel model, by `over_processes`. A subclass
             says so with `class Mine(Selection, parallel=True)`.
         processes: those among which the model's heads are split; None means one process.
+        protects: set by `most_important`: whether the protected tokens are among those that it gives. Else what
+            `survivors` gives goes on besides them.
         importance: set by `observe`: the importance of each position, (positions,), negative where it takes no part.
         cache: the state of the sequence, prompt length and positions so far among it.
     """
 
     single_stage = False
     revives = True
+    for_good = False
     checked = True
     parallel = False
     processes: ProcessGroup | None = None
+    protects = False
     importance: torch.Tensor
     cache: Sequence
 
@@ -88,10 +95,14 @@ class Selection(ABC):
         return self.most_important(count)
 
     def most_important(self, count: int) -> torch.Tensor:
-        """The `count` positions with the largest `importance`, see `lazyllm.most_important`."""
+        """The `count` positions with the largest `importance`, the protected before all others."""
         if self.checked:
             check_importance(self)
-        return most_important(self.importance, count)
+        importance, protected = self.importance, self.cache.protected
+        if protected is not None:
+            importance = importance.index_fill(0, protected.to(importance.device), math.inf)
+            self.protects = True
+        return most_important(importance, count)
 
     def active(self, layer: int) -> torch.Tensor:
         """Positions that take part in `layer` at this step, sorted, int64 (n_active,), on the layer's device."""

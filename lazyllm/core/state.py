@@ -137,6 +137,7 @@ class Setup:
     windows: list[int | None]  # how many positions each layer's cache holds in the unmodified model; None means all
     processes: ProcessGroup | None  # those among which the model's heads are split; None means one process
     selection: Selection
+    min_tokens: int  # prompts of fewer tokens are not pruned
     record_positions: bool
     record_importance: bool
 
@@ -150,6 +151,8 @@ class Sequence:
         prompt_length: tokens of the first pass, which is the prompt, or its first chunk.
         opening: tokens of all passes before the first one of a single token: what was given before any was generated.
         group_of: the layer group of each layer.
+        short: whether its prompt is too short to be pruned.
+        protected: the positions that always go on, sorted, int64 (n,); None where there are none.
         values, sinks: while a ranking observes a layer, see `Selection`.
     """
 
@@ -161,6 +164,10 @@ class Sequence:
         self._index = index
         self.group_of = engine.group_of
         self.seen = self.new = self.prompt_length = self.opening = 0
+        self.short = False
+        self._gone_on: dict[int, torch.Tensor] = {}  # by stage, where that is for good: what goes on of the prompt
+        self.protected: torch.Tensor | None = None
+        self._last_protected = -1
         self.ranking = engine.setup.selection.copy_for(self)
         self.ranking.processes = engine.setup.processes
         self.stats = Stats(engine.groups, index, engine.setup.record_positions)
@@ -173,6 +180,17 @@ class Sequence:
     @property
     def prefilling(self) -> bool:
         return self.seen == 0
+
+    def protect(self, positions: torch.Tensor) -> None:
+        """Have these positions, sorted, int64 (n,) on the CPU, go on at every stage."""
+        self.protected = positions if len(positions) else None
+        self._last_protected = int(positions[-1]) if len(positions) else -1
+        self.stats.protected = len(positions)
+
+    @property
+    def must_stay(self) -> int:
+        """How many tokens go on whatever their importance: the protected ones, and the newest."""
+        return self.stats.protected + (self._last_protected < self.total - 1)
 
     def begin_step(self, new: int) -> None:
         if self.prefilling:
@@ -217,11 +235,25 @@ class Sequence:
         following.to(self._engine.device)
         return following.slots.extend(self._engine.longest, following.slots.data)[self._index, : self.total] < 0
 
+    def wants(self, layer: int) -> bool:
+        """Whether the ranking needs the queries and keys of a layer in the step under way."""
+        return (self.prefilling or not self.ranking.for_good) and self.ranking.wants(layer)
+
     def survivors(self, group: LayerGroup) -> torch.Tensor:
         """The positions that go on behind the stage that ends a group, sorted, int64 (k,)."""
-        layer, count = group.layers[-1], group.stage.kept(group.n_active[self._index])
+        layer, active = group.layers[-1], group.n_active[self._index]
+        if self.ranking.for_good and not self.prefilling:
+            return torch.cat([self._gone_on[layer], self.positions(self.prompt_length).to(self._gone_on[layer].device)])
+        count = active if self.short else group.stage.kept(active)
+        if count < self.must_stay:
+            self.stats.exceeded.add(layer)
+            count = self.must_stay
         survivors = self.ranking.survivors(layer, count)
         if self.ranking.checked:
             check_survivors(self.ranking, survivors, layer)
             survivors = survivors.clone()  # whatever becomes of the ranking's own tensor
+        if self.protected is not None and not self.ranking.protects:
+            survivors = torch.cat([survivors, self.protected.to(survivors.device)]).unique()
+        if self.ranking.for_good:
+            self._gone_on[layer] = survivors
         return survivors

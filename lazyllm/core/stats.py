@@ -23,6 +23,8 @@ class Stats:
         positions: with `record_positions=True`, `positions[step][layer]` is the sorted active set, int64 (n,).
         computed: with `record_positions=True`, `computed[step][layer]` are the sorted positions whose keys and
             values were computed in that layer at that step, int64 (n,).
+        protected: how many of its tokens always go on.
+        exceeded: the layers after which those were more than the stage keeps, and so all that went on.
         importance: with `record_importance=True`, `importance[layer]` is the newest token's mean attention
             probability on each active token in prefilling, (n,).
     """
@@ -39,6 +41,8 @@ class Stats:
         self.prompt_length = 0
         self.schedule = PruningSchedule(group.stage for group in groups[:-1])
         self.stages = [stage.layer for stage in self.schedule.stages]
+        self.protected = 0
+        self.exceeded: set[int] = set()
         self.positions: list[list[torch.Tensor]] = []
         self.computed: list[list[torch.Tensor]] = []
         self.importance: list[torch.Tensor] = []

@@ -162,6 +162,36 @@ def _follow(model: PreTrainedModel, logits: torch.Tensor, text: torch.Tensor, ca
     return LogLikelihood(torch.stack(tokens).cpu(), bool(torch.stack(greedy).all()))
 
 
+def template_tokens(tokenizer: Any, messages: Sequence[dict[str, Any]], **template: Any) -> torch.Tensor:
+    """Which tokens of a templated conversation are not what users, assistants and tools said, bool (tokens,).
+
+    These are the system prompt, the definitions and calls of tools, and the chat template's own tokens: what `protect`
+    is to be given where pruning must leave instructions whole.
+
+    Args:
+        tokenizer: the model's, one that gives offsets into the text, with a chat template.
+        messages: the conversation, `role` and `content` of each message, as `apply_chat_template` takes it.
+        template: what else `apply_chat_template` is given, such as `tools`; the answer's beginning is asked for.
+    """
+    template = {"add_generation_prompt": True, **template, "tokenize": False}
+    text = tokenizer.apply_chat_template(list(messages), **template)
+    said = [message["role"] not in ("system", "developer") and message.get("content") for message in messages]
+    said = [content if isinstance(content, str) and content.strip() else None for content in said]
+    # In place of what was said, marks that cut the template's own text into pieces.
+    mark = "\x02said\x03"
+    marked = [{**one, "content": mark} if content else one for one, content in zip(messages, said, strict=True)]
+    pieces = tokenizer.apply_chat_template(marked, **template).split(mark)
+    told = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
+    starts, ends = torch.tensor(told["offset_mapping"]).unbind(dim=1)
+    own, end = torch.ones(len(starts), dtype=torch.bool), 0
+    for piece, content in zip(pieces, filter(None, said), strict=False):
+        start = text.find(content.strip(), end + len(piece))
+        if start >= 0:  # else the template leaves it out, or changes it
+            end = start + len(content.strip())
+            own &= ~((starts >= start) & (ends <= end))
+    return own
+
+
 def _text_ids(model: PreTrainedModel, name: str, given: Any) -> torch.Tensor:
     """Token ids, int64 (1, n), where the model takes them; `LazyLLMError` where `given` are not those of one text."""
     refuse_if(model.training, "text_training")

@@ -27,6 +27,13 @@ def _refused(why: str) -> Callable[..., NoReturn]:
     return refuse
 
 
+def _of_states(name: str) -> Callable[..., Any]:
+    def ask(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return getattr(self.generation.states, name)(*args, **kwargs)
+
+    return ask
+
+
 class LazyCache(Cache):
     """Stands where transformers expects a `Cache`, of which it has little: a generation belongs to whoever holds it."""
 
@@ -82,5 +89,14 @@ class LazyCache(Cache):
     )
     max_batch_size = property(_refused("grows with its sequences, and has no largest batch"))
     offload = prefetch = _refused("stays where the layers are: load the model with a device_map to offload both")
-    activate_past_recording = has_previous_state = update_conv_state = update_recurrent_state = _refused("has no state")
-    get_recurrent_state = update_indexer = early_initialization = _refused("has no state")
+    activate_past_recording = update_indexer = early_initialization = _refused("keeps no past states")
+
+    def is_recording_past(self, layer_idx: int) -> bool:
+        return False
+
+    get_conv_state, update_conv_state = _of_states("get_conv_state"), _of_states("update_conv_state")
+    get_recurrent_state, update_recurrent_state = (
+        _of_states("get_recurrent_state"),
+        _of_states("update_recurrent_state"),
+    )
+    has_previous_state = _of_states("has_previous_state")

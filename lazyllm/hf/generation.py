@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 
 import torch
 from torch import nn
+from transformers import Cache
 
 from lazyllm.core.attention import WindowMask
 from lazyllm.core.engine import Engine
@@ -24,11 +25,17 @@ from lazyllm.hf.requests import check_rotary
 
 
 class Generation(Engine):
-    """The engine between the decoder layers of a model; with its `rope_limits`."""
+    """The engine between the decoder layers of a model; with its `rope_limits`.
 
-    def __init__(self, setup: Setup, count: int, rope_limits: tuple[int | None, int | None]) -> None:
+    `protected` says of the tokens so far, padding included, which always go on, bool (count, columns) on the CPU; None
+    means none. `chunked` is how many tokens of the prompts come in chunks.
+    """
+
+    def __init__(self, setup: Setup, count: int, rope_limits: tuple[int | None, int | None], chunked: int = 0) -> None:
         super().__init__(setup, count)
-        self._rope_limits = rope_limits
+        self.protected: torch.Tensor | None = None
+        self.states: Cache | None = None  # of layers that carry a state from token to token
+        self._rope_limits, self._chunked = rope_limits, chunked
         self.batch = Batch(count)
         self.rope_deltas: list[Any] | None = None  # see `RopeDeltas`
         self.layer = -1  # the one under way, or that ran last
@@ -49,7 +56,11 @@ class Generation(Engine):
             seen = [sequence.seen for sequence in self.sequences]
             kwargs, new, rows = self.batch.pack(kwargs, seen, **known)
             check_rotary(seen, new, self._rope_limits)
+            for sequence, count in zip(self.sequences, new, strict=True):
+                if sequence.prefilling:
+                    sequence.short = max(count, self._chunked) < self.setup.min_tokens
             self.begin_step(new, rows)
+            self._protect()
             self._arguments.begin_step(new, self.group, prunes=len(self.groups) > 1)
             self.layer, self._new, self._newest_alone = -1, sum(new), False
             outer = CURRENT.set(self)
@@ -103,7 +114,7 @@ class Generation(Engine):
             kwargs = self._arguments.for_rows(layer, self.group, kwargs)
         output = forward(*args, **kwargs)
         self._running = None
-        if not self._attended:
+        if not self._attended and self.setup.windows[layer] != 0:
             what = f"decoder layer {layer} did not attend through transformers' attention interface and cache"
             raise refusal("architecture", what=what)
         if layer == self._last and "position_embeddings" not in kwargs:
@@ -111,6 +122,13 @@ class Generation(Engine):
             self._newest_alone = True
             return self._widened(output)
         return output
+
+    def _protect(self) -> None:
+        """Tell the sequences which of their tokens always go on, as far as the pass under way brings them."""
+        if self.protected is None or self.batch.columns >= self.protected.shape[1]:
+            return
+        for sequence, row, real in zip(self.sequences, self.protected, self.batch.coming(), strict=True):
+            sequence.protect(row[: len(real)][real[: len(row)]].nonzero()[:, 0])
 
     def offset(self) -> int | torch.Tensor:
         """By how much positions exceed indexes: of the next pass's tokens, padding included, or in a layer of its rows.

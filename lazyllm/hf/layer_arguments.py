@@ -11,6 +11,7 @@ from lazyllm.hf.refusals import refusal, refuse_if
 
 # The dimension that counts tokens: rotary tables are (batch, tokens, head_dim), position ids (batch, tokens).
 _TOKEN_DIM = {"position_embeddings": -2, "position_ids": -1, "cache_position": -1, "per_layer_input": -2}
+_TOKEN_DIM["original_hidden_states"] = -2  # Zamba's embeddings, which each of its shared blocks sees again
 # What each layer is given of its own, (1, tokens, features), made for it alone.
 _OWN = "per_layer_input"
 

@@ -18,6 +18,7 @@ from lazyllm.hf.attention_interface import NAME, FusedAttention
 from lazyllm.hf.calls import ModelCalls, run_layer
 from lazyllm.hf.patching import Patch
 from lazyllm.hf.refusals import refusal, refuse_if
+from lazyllm.hf.requests import read_schedule
 from lazyllm.hf.support import check_attention, check_parts, dissect, windows
 from lazyllm.rankings.plus import Importance
 
@@ -35,6 +36,8 @@ class Session:
         model: nn.Module,
         schedule: PruningSchedule | str | Iterable[tuple[int, float]],
         selection: Selection,
+        min_tokens: int,
+        protect: Any,
         newest_only: bool,
         record_positions: bool,
         record_importance: bool,
@@ -45,17 +48,14 @@ class Session:
         inner = None if isinstance(model, PreTrainedModel) else getattr(model, "get_base_model", None)
         self._given: Any = model
         self._model: Any = model if inner is None else inner()
-        self._anatomy = anatomy = dissect(self._model, newest_only)
+        self._anatomy = anatomy = dissect(self._model, newest_only, selection.for_good)
         self.layers = anatomy.layers
         self._windows = windows(anatomy.decoder.config, len(anatomy.layers))
-        full = [layer for layer, window in enumerate(self._windows[:-1]) if window is None]
-        self.schedule = PruningSchedule.of(schedule, len(anatomy.layers), full)
-        self.schedule.check(len(anatomy.layers))
-        name, stages, spec = type(selection).__name__, len(self.schedule.stages), self.schedule.spec
-        refuse_if(anatomy.processes is not None and not selection.parallel, "heads_split", name=name)
-        refuse_if(selection.single_stage and stages != 1, "single_stage", name=name, stages=stages, schedule=spec)
-        self._newest_only = newest_only
-        self._wanted = selection, record_positions, record_importance
+        self.schedule = read_schedule(schedule, self._windows, selection)
+        lacks = anatomy.processes is not None and not selection.parallel
+        refuse_if(lacks, "heads_split", name=type(selection).__name__)
+        self._protect, self._newest_only = protect, newest_only
+        self._wanted = selection, min_tokens, record_positions, record_importance
         self._patches: list[Patch] = []
         self._calls: ModelCalls | None = None
 
@@ -96,7 +96,7 @@ class Session:
         check_parts(modules)
         common = self.schedule, FusedAttention(config), self._windows, anatomy.processes
         setup = Setup(*common, *self._wanted)
-        self._calls = ModelCalls(self._model, anatomy, setup, self._newest_only)
+        self._calls = ModelCalls(self._model, anatomy, setup, self._protect, self._newest_only)
         self._before = setup.kernel.name, self._calls.rope_deltas.get()
         _set_attention(config, NAME)
         try:
@@ -179,6 +179,8 @@ def enable(
     schedule: PruningSchedule | str | Iterable[tuple[int, float]],
     *,
     selection: Selection | None = None,
+    min_tokens: int = 0,
+    protect: Callable[[torch.Tensor], Any] | None = None,
     newest_only: bool = False,
     record_positions: bool = False,
     record_importance: bool = False,
@@ -187,7 +189,10 @@ def enable(
 
     The weights are untouched; after the `with`, also after an exception, the model is what it was. Inside,
     `model.generate` works as ever, with one prompt or a left-padded batch of them, in any number of threads: a
-    generation belongs to its cache, and goes on with it when it is given again (`past_key_values`). A forward pass
+    generation belongs to its cache, and goes on with it when it is given again (`past_key_values`). A call of
+    `generate` may bring a schedule and a protection of its own, `generate(ids, schedule="50%:0.5", protect=[(0, 40)])`,
+    a mask of all prompts, bool (sequences, tokens), among them, also as attributes of its `generation_config`; the
+    empty schedule "" prunes nothing. A forward pass
     with `logits_to_keep=1` yields the logits of the newest tokens, (sequences, 1, vocabulary). A service without a
     `with` calls `start()` and `stop()`. In eager mode attention runs through SDPA, which never allocates the attention
     matrix.
@@ -199,6 +204,11 @@ def enable(
         selection: what ranks the tokens: `lazyllm.Importance()` by default, the paper's Eq. 1; with parts, such as
             `lazyllm.Importance(queries=8)`, another; `lazyllm.plus()` for `lazyllm+`; `lazyllm.StaticSelection()` for
             the paper's static token pruning; or an instance of a subclass of `lazyllm.Selection`.
+        min_tokens: a prompt of fewer tokens is not pruned, and neither is a conversation that begins with it; where
+            prompts come in chunks, the longest of them counts, padding included.
+        protect: which tokens of each prompt always go on: a function of its ids, int64 (tokens,), padding included,
+            which gives a mask, bool (tokens,), or spans such as [(0, 40)]. They count toward what a stage keeps; where
+            they are more, they all go on, which `stats.exceeded` tells. See `lazyllm.template_tokens`.
         newest_only: accept outputs of the newest token alone where the unmodified model gives those of every token:
             logits of a forward pass without `logits_to_keep=1`, (sequences, 1, vocabulary), and hidden states of a
             decoder without a language-modelling head, (sequences, 1, hidden).
@@ -214,4 +224,5 @@ def enable(
             that are not.
     """
     selection = Importance() if selection is None else selection
-    return Session(model, schedule, selection, newest_only, record_positions, record_importance)
+    wanted = min_tokens, protect, newest_only, record_positions, record_importance
+    return Session(model, schedule, selection, *wanted)

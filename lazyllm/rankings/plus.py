@@ -53,6 +53,9 @@ class Importance(Selection, checked=False, parallel=True):
         cap: at most so many tokens that were left behind are revived at a stage in a step, the most important. Computed
             ones take the places of the others, as far as there are any. Tokens that always go on, and once found no
             room, count as well. None means any number.
+        for_good: rank in prefilling alone, at any number of stages: what is left behind never returns, and all later
+            tokens go on. It is the cheapest to decode with, and the only way on models whose layers carry a state from
+            token to token (hybrids with linear attention, Mamba or convolution).
 
     Raises:
         LazyLLMError: a value out of range.
@@ -68,6 +71,7 @@ class Importance(Selection, checked=False, parallel=True):
     last: int = field(default=1, metadata={"search": (1, 8, 32)})
     bonus: float = field(default=1.0, metadata={"search": (1.0, 1.5, 2.0, 4.0), "revival": True})
     cap: int | None = field(default=None, metadata={"search": (None, 16, 4), "revival": True})
+    for_good: bool = field(default=False, metadata={"search": (False,), "revival": True})
 
     def __post_init__(self) -> None:
         self.check()
@@ -83,6 +87,7 @@ class Importance(Selection, checked=False, parallel=True):
             "first": (_is_whole(self.first, 0), "a whole number, at least 0"),
             "last": (_is_whole(self.last, 1), "a whole number, at least 1"),
             "bonus": (_is_number(self.bonus) and self.bonus >= 1, "a number, at least 1"),
+            "for_good": (isinstance(self.for_good, bool), "true or false"),
             "cap": (self.cap is None or _is_whole(self.cap, 0), "a whole number, at least 0, or None (null)"),
         }
         for name, (right, must) in rules.items():
@@ -94,7 +99,7 @@ class Importance(Selection, checked=False, parallel=True):
     @property
     def revives(self) -> bool:  # type: ignore[override]
         """Whether a token that was left behind may go on in a later step."""
-        return self.cap != 0
+        return self.cap != 0 and not self.for_good
 
     def copy_for(self, cache: Sequence) -> Selection:
         self.check()  # a part may have been set since

@@ -13,20 +13,14 @@ class FrozenSelection(Selection, checked=False, parallel=True):
 
     single_stage = True
     revives = False
-
-    def wants(self, layer: int) -> bool:
-        return self.cache.prefilling and super().wants(layer)
+    for_good = True
 
     def choose(self, count: int) -> torch.Tensor:
         """The `count` prompt positions that go on, sorted, int64 (count,)."""
         return self.most_important(count)
 
     def survivors(self, layer: int, count: int) -> torch.Tensor:
-        if self.cache.prefilling:
-            self._frozen = self.choose(count)
-            return self._frozen
-        generated = torch.arange(self.cache.prompt_length, self.cache.total, device=self._frozen.device)
-        return torch.cat([self._frozen, generated])
+        return self.choose(count)
 
 
 class StaticSelection(FrozenSelection, checked=False, parallel=True):
@@ -37,7 +31,7 @@ class StaticSelection(FrozenSelection, checked=False, parallel=True):
 
     def wants(self, layer: int) -> bool:
         group = self.cache.group_of[layer]
-        return self.cache.prefilling and group.stage is not None and layer in group.ranking
+        return group.stage is not None and layer in group.ranking
 
     def observe(
         self, layer: int, query: torch.Tensor, key: torch.Tensor, scaling: float, softcap: float | None

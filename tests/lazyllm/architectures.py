@@ -87,7 +87,11 @@ def _alternating(kind: str) -> list[str]:
 
 # Settings of a type beyond the small values, also where it is part of another.
 _EXCEPTIONS: dict[str, dict] = {
-    "blt": {f"{part}_config": {"hidden_size_global": 64} for part in ("encoder", "decoder")},
+    "bamba": {"attn_layer_indices": [1, 3, 4]},
+    "blt": {
+        "encoder_hash_byte_group_vocab": 97,
+        **{f"{part}_config": {"hidden_size_global": 64} for part in ("encoder", "decoder")},
+    },
     "cohere_compass_text": {
         "rope_parameters": {
             kind: {**_ROPE, "mrope_section": [2, 3, 3]} for kind in ("full_attention", "sliding_attention")
@@ -106,6 +110,8 @@ _EXCEPTIONS: dict[str, dict] = {
     "falcon_h1": {"mamba_d_ssm": 128},
     "gemma3n_text": {"num_kv_shared_layers": 2},
     "gpt_neo": {"attention_types": [[["local", "global"], 2], [["global"], 1]]},
+    "granitemoehybrid": {"layer_types": _alternating("linear_attention")},
+    "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1},
     "lfm2": {"layer_types": _alternating("conv")},
     "lfm2_moe": {"layer_types": _alternating("conv")},
     "longcat_flash": {"head_dim": 8},
