@@ -50,18 +50,12 @@ def test_survivors_that_break_the_contract_are_named(model, ids, spoil, at):
     refuse("Own.survivors after layer 1", lambda: recorded(model, STAGES, ids, 4, selection=ranking))
 
 
-def test_survivors_must_be_active_and_frozen_ones_stay(model, ids):
+def test_survivors_must_be_active(model, ids):
     class Deep(Own):
         def survivors(self, layer, count):  # all positions, though the first stage left some behind
             return super().survivors(layer, count) if layer == 1 else torch.arange(self.cache.total)
 
-    class Thawing(lazyllm.StaticSelection):
-        def survivors(self, layer, count):
-            frozen = super().survivors(layer, count)
-            return frozen if self.cache.prefilling else torch.arange(self.cache.total)
-
     refuse("Deep.survivors after layer 3", lambda: recorded(model, STAGES, ids, 2, selection=Deep()))
-    refuse("revives", lambda: recorded(model, "1:0.6", ids, 3, selection=Thawing()))
 
 
 @pytest.mark.parametrize("base", [Own, lazyllm.StaticSelection])

@@ -155,7 +155,7 @@ def test_a_ranking_of_ones_own_selects(model, ids):
     found = lazyllm.select(model, ids, "1:0.5,3:0.5", selection=EverySecond(sorted=True))
     assert found.positions.tolist() == list(range(3, 40, 4))
     wrong = EverySecond(sorted=False)
-    refuse("survivors after layer 1 is not sorted", lambda: lazyllm.select(model, ids, STAGES, selection=wrong))
+    refuse("survivors after layer 1", lambda: lazyllm.select(model, ids, STAGES, selection=wrong))
     assert len(lazyllm.select(model, ids, "1:0.5").positions) == 20  # the model is free again
 
 
@@ -195,7 +195,7 @@ def test_what_they_cannot_do_they_refuse_in_one_line(model, ids):
     mamba = MambaForCausalLM(MambaConfig(vocab_size=97, hidden_size=16, num_hidden_layers=1, state_size=4)).eval()
     refuse("no cache", lambda: lazyllm.log_likelihood(mamba, ids, [5, 6]))
     for wrong in (0, 1.5, True, float("nan")):
-        refuse("keep|layer:keep", lambda wrong=wrong: lazyllm.select(model, ids, wrong))
+        refuse("keep|stage", lambda wrong=wrong: lazyllm.select(model, ids, wrong))
     refuse("the last useful place is after layer 3", lambda: lazyllm.select(model, ids, "4:0.5"))
     static = lazyllm.StaticSelection()
     refuse("StaticSelection prunes at one stage", lambda: lazyllm.select(model, ids, STAGES, selection=static))

@@ -138,7 +138,7 @@ def test_parts_given_as_in_eq1_are_eq1(model, ids):
 @pytest.mark.parametrize("family", ["gpt2", "gemma2", "mistral"])
 def test_other_families_rank_by_their_own_attention(family):
     model, ids = families.build(family, dtype=torch.float64), families.prompt(30)
-    stages = [(0, 0.7), (3, 0.4)]
+    stages, kinds = [(0, 0.7), (3, 0.4)], getattr(model.config, "layer_types", None) or ["full_attention"] * 5
     model.set_attn_implementation("eager")
     for parts in PARTS.values():
         output, stats = ranked(model, stages, ids, 4, **parts)
@@ -152,6 +152,7 @@ def test_other_families_rank_by_their_own_attention(family):
         for (layer, keep), before in zip(stages, (-1, 0), strict=True):
             active = stats.positions[0][layer].tolist()
             span = range(max(before + 1, layer - importance.layers + 1), layer + 1)
+            span = [other for other in span if other == layer or kinds[other] == "full_attention"]
             norms = [cache[0].layers[index].values[0].norm(dim=-1) for index in range(layer + 1)]
             by_token = naive.weigh(
                 lambda index, head, query, token, seen=oracle.probabilities: float(seen[index][head, query, token]),
@@ -170,7 +171,8 @@ def test_layers_that_see_a_window_have_no_say():
     model, ids = families.build("gemma2", **kinds), families.prompt(30)
     _, stats = ranked(model, [(1, 0.6)], ids, 2, queries=2)
     assert stats.active.tolist() == [[30, 30, 18, 18, 18], [31, 31, 19, 19, 19]]
-    refuse("layer 0 sees only a window", lambda: ranked(model, [(1, 0.6)], ids, 2, queries=2, layers=2))
+    _, both = ranked(model, [(1, 0.6)], ids, 2, queries=2, layers=2)
+    assert lists(both.positions) == lists(stats.positions)
 
 
 @pytest.mark.parametrize("parts", [{}, {"queries": 4, "value_norm": True}], ids=str)
@@ -232,7 +234,7 @@ def test_a_subclass_adds_a_part(model, ids):
     assert Aged(skip=8, queries=4).changed == {"_target_": f"{__name__}.Aged", "queries": 4, "skip": 8}
     assert str(Aged(skip=8)) == "Aged,skip:8"
     assert not Aged().is_eq1
-    assert {part.name: part.metadata["search"] for part in fields(Aged)}.keys() == {*naive.ALONE, "skip"}
+    assert {part.name: part.metadata["search"] for part in fields(Aged)}.keys() >= {*naive.ALONE, "skip"}
     rankings = (lazyllm.Importance(), Aged(), Aged(skip=8))
     found = [lists(recorded(model, THREE, ids, 3, selection=ranking)[1].positions) for ranking in rankings]
     assert found[0] == found[1] != found[2]

@@ -124,17 +124,12 @@ def test_what_was_put_on_top_meanwhile_stays(model, ids):
     del layer.forward
 
 
-def test_copies_are_of_the_model_as_it_was(model, ids):
+def test_a_model_is_copied_before_or_after(model, ids):
     expected = families.generate(model, ids, 4).sequences
     with lazyllm.enable(model, STAGES):
-        config, attention = copy.deepcopy(model.config), copy.deepcopy(model.model.layers[0].self_attn)
-        assert pickle.loads(pickle.dumps(model.config))._attn_implementation == "sdpa"
-        shallow = copy.copy(model)
         refuse("copied or pickled", lambda: copy.deepcopy(model))
         refuse("copied or pickled", lambda: pickle.dumps(model))
-    assert config._attn_implementation == attention.config._attn_implementation == "sdpa"
-    for copied in (shallow, copy.deepcopy(shallow), copy.deepcopy(model)):
-        assert torch.equal(families.generate(copied, ids, 4).sequences, expected)
+    assert torch.equal(families.generate(copy.deepcopy(model), ids, 4).sequences, expected)
 
 
 # What is refused of models.
@@ -192,7 +187,7 @@ NARROW = {"family": "gemma3", "sliding_window": 16}
 # Of models that are taken, and cannot generate with what they are given.
 GENERATIONS = {
     "decoder passed by": (
-        "did not run its LlamaModel",
+        "did not run the decoder",
         lambda: altered(lambda model: setattr(model, "forward", families.build("llama").forward)),
         {},
     ),
@@ -203,7 +198,7 @@ GENERATIONS = {
         {},
     ),
     "window": (
-        "after a layer with full attention, such as 2",
+        "put the stage after",
         lambda: families.build(**NARROW, layer_types=ALTERNATING),
         {},
     ),
@@ -213,14 +208,6 @@ GENERATIONS = {
         {},
     ),
     "windows alone": ("must fit into 16 tokens", lambda: families.build("mistral", sliding_window=16), {}),
-    **{
-        f"window of {ranking}": (
-            "such as 3, and rank by that layer alone",
-            lambda: families.build(**NARROW, layer_types=ALTERNATING[1:] + ALTERNATING[-1:]),
-            {"schedule": "1:0.5", "selection": ranking},
-        )
-        for ranking in (lazyllm.StaticSelection(), lazyllm.Importance(layers=2))
-    },
 }
 
 
@@ -275,7 +262,9 @@ def test_nothing_is_prompt_by_prompt_in_size(family):
         assert watch.largest < (length * length if family == "llama" else 1 << 25)
 
 
-@pytest.mark.parametrize(("schedule", "ranking"), [("", None), ("1:0.6", lazyllm.StaticSelection())], ids=str)
+@pytest.mark.parametrize(
+    ("schedule", "ranking"), [("", None), ("1:0.6", lazyllm.StaticSelection())], ids=["whole", "static"]
+)
 def test_a_step_that_revives_nothing_copies_no_cache(model, schedule, ranking):
     ids = families.prompt(400)
     with lazyllm.enable(model, schedule, selection=ranking), torch.no_grad():
