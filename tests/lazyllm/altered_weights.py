@@ -104,30 +104,6 @@ def test_in_place_wrapped_and_merged_are_the_same_and_the_reference(settings, id
     check_by_reference(merged, merged, STAGES, ids, 6)
 
 
-def test_adapters_may_come_change_and_go_in_between(ids):
-    model = families.build("llama", dtype=torch.float64)
-
-    def pruned():
-        with lazyllm.enable(model, STAGES):
-            return torch.stack(families.generate(model, ids, 3).logits)
-
-    bare, session = pruned(), lazyllm.enable(model, STAGES)
-    model.add_adapter(lora(), "one")
-    trained(model).double()
-    with session:
-        one = torch.stack(families.generate(model, ids, 3).logits)
-        model.disable_adapters()
-        assert torch.equal(torch.stack(families.generate(model, ids, 3).logits), bare)
-        model.enable_adapters()
-        model.add_adapter(lora(r=2), "two")
-        trained(model).double()
-        model.set_adapter("two")
-        two = torch.stack(families.generate(model, ids, 3).logits)
-    assert torch.equal(pruned(), two)
-    assert not torch.allclose(one, bare, atol=1e-3)
-    assert not torch.allclose(two, one, atol=1e-3)
-
-
 @pytest.mark.parametrize("kind", ["prompt_tuning", "p_tuning", "prefix_tuning"])
 def test_prompt_learning_is_refused(kind, ids):
     wrapper = adapted(config(kind, target_modules=None, num_virtual_tokens=5)).float()

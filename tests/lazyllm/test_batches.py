@@ -109,18 +109,6 @@ def test_nothing_pruned_is_the_unmodified_model(model):
     close(found.logits, expected.logits)  # transformers counts the padding in no position, either
 
 
-def test_several_answers_to_one_prompt(model):
-    (prompt,) = texts(25)
-    asked = {"do_sample": True, "max_new_tokens": 6, "eos_token_id": None}
-    with lazyllm.enable(model, STAGES) as lazy:
-        torch.manual_seed(0)
-        found = model.generate(torch.tensor([prompt]), num_return_sequences=3, **asked)
-        torch.manual_seed(0)
-        assert torch.equal(found, model.generate(torch.tensor([prompt] * 3), **asked))
-        assert len(lazy.sequences) == 3
-    assert len({tuple(row) for row in found.tolist()}) > 1
-
-
 def test_token_types_are_each_tokens_own():
     model = families.build("gpt2", dtype=torch.float64)
     ids, mask = padded(texts(9, 14))

@@ -49,20 +49,6 @@ def test_likelihoods_are_the_unmodified_models_where_nothing_is_pruned(family):
         assert other.greedy == one.greedy
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("stages", [None, STAGES], ids=str)
-def test_it_is_what_generate_says_of_its_own_answer(ids, dtype, stages):
-    model = families.build("llama", dtype=dtype)
-    with lazyllm.enable(model, stages or ""):
-        output = families.generate(model, ids, 6)
-        pruned = lazyllm.log_likelihood(model, ids, output.sequences[0, 40:])
-    found = pruned if stages else lazyllm.log_likelihood(model, ids, output.sequences[0, 40:])
-    rows = torch.cat(output.logits).float().log_softmax(-1)
-    assert found.tokens.dtype == torch.float32
-    close([found.tokens], [rows.gather(1, output.sequences[0, 40:, None])[:, 0]], 1e-5)
-    assert found.greedy
-
-
 def test_one_prompt_serves_several_continuations(model, ids):
     with lazyllm.enable(model, STAGES, record_positions=True) as lazy:
         lazyllm.log_likelihood(model, ids, ANSWERS[-1])

@@ -13,13 +13,11 @@ from checks import STAGES, close, refuse
 from transformers import (
     CompileConfig,
     DynamicCache,
-    EncoderDecoderCache,
     GenerationConfig,
     PreTrainedTokenizerFast,
     StaticCache,
     WatermarkingConfig,
 )
-from transformers.generation.streamers import BaseStreamer
 
 import lazyllm
 
@@ -120,24 +118,6 @@ def test_embeddings_and_a_loop_of_ones_own_are_pruned_alike(model):
         assert torch.equal(model.generate(**embedded(model), **asked), expected[:, 40:])
 
 
-def test_streams_and_ends(model):
-    pieces = []
-
-    class Collect(BaseStreamer):
-        def put(self, value):
-            pieces.append(value.tolist())
-
-        def end(self):
-            pieces.append(None)
-
-    with lazyllm.enable(model, STAGES) as lazy:
-        free = families.generate(model, IDS, 8).sequences[0, 40:].tolist()
-        stopped = model.generate(IDS, max_new_tokens=8, do_sample=False, eos_token_id=free[3], streamer=Collect())
-        assert lazy.stats.rows.shape == (4, 5)
-    assert stopped[0, 40:].tolist() == free[:4]
-    assert pieces == [IDS.tolist(), *([token] for token in free[:4]), None]
-
-
 def filled(model):
     cache = DynamicCache()
     with torch.no_grad():
@@ -174,17 +154,10 @@ REFUSED = {
         f"{name} cache": (CACHE.format(name), asking(cache_implementation=name))
         for name in ("static", "sliding_window", "offloaded", "offloaded_static", "quantized", "paged")
     },
-    "static cache given": (
-        OUTSIDE.format("StaticCache"),
-        cache(lambda model: StaticCache(config=model.config, max_cache_len=64)),
-    ),
+    "static cache given": (OUTSIDE.format("StaticCache"), cache(lambda model: StaticCache(model.config, 64))),
     "own cache given": (OUTSIDE.format("OwnCache"), cache(lambda model: type("OwnCache", (DynamicCache,), {})())),
     "offloaded cache given": (OUTSIDE.format("DynamicCache"), cache(lambda model: DynamicCache(offloading=True))),
     "filled cache given": (OUTSIDE.format("DynamicCache"), cache(filled)),
-    "two caches given": (
-        OUTSIDE.format("EncoderDecoderCache"),
-        cache(lambda model: EncoderDecoderCache(DynamicCache(), DynamicCache())),
-    ),
     "no cache": ("LazyLLM needs use_cache=True", asking(use_cache=False)),
     **{
         what: (EVERY_LAYER.format(what), asking(**{f"output_{what}": True}, return_dict_in_generate=True))
@@ -213,68 +186,54 @@ def test_refused(model, name):
     assert state(model) == before
 
 
-# What is refused of passes, and of other calls; what is asked of `enable`, and of the model's config.
+def scoring(model):
+    return lambda ids, scores: scores + model(ids).logits[:, -1]
+
+
+BATCH, EVERY, NEWEST = "call generate with a batch", "logits of every token", "of more than the newest token"
+# What is refused of passes, and of other calls; with `newest_only` where it is named first.
 PASSES = {
-    "batching": ("call generate with a batch", lambda model: model.generate_batch([[5, 6]]), {}),
-    "batching within": (
-        "call generate with a batch",
-        lambda model: model.continuous_batching_context_manager().__enter__(),
-        {},
-    ),
-    "loss": ("ask lazyllm.log_likelihood", lambda model: model(IDS, labels=IDS), {}),
-    "loss of the newest": ("a loss was asked for", lambda model: model(IDS, labels=IDS), {"newest_only": True}),
-    "every logit": ("pass logits_to_keep=1", lambda model: model(IDS, None, None), {}),
-    "every logit by 0": ("pass logits_to_keep=1", lambda model: model(input_ids=IDS, logits_to_keep=0), {}),
-    "every logit of embeddings": ("logits of every token", lambda model: model(**embedded(model)), {}),
-    "compiled": ("pass logits_to_keep=1", lambda model: torch.compile(model, backend="eager")(IDS), {}),
+    "batching": (BATCH, lambda model: model.generate_batch([[5, 6]])),
+    "batching within": (BATCH, lambda model: model.continuous_batching_context_manager().__enter__()),
+    "loss": ("ask lazyllm.log_likelihood", lambda model: model(IDS, labels=IDS)),
+    "newest, loss": ("a loss was asked for", lambda model: model(IDS, labels=IDS)),
+    "every logit": (EVERY, lambda model: model(IDS, None, None)),
+    "every logit by 0": (EVERY, lambda model: model(input_ids=IDS, logits_to_keep=0)),
+    "every logit of embeddings": (EVERY, lambda model: model(**embedded(model))),
+    "every logit, compiled": (EVERY, lambda model: torch.compile(model, backend="eager")(IDS)),
+    "a processor's": (EVERY, lambda model: families.generate(model, IDS, 2, logits_processor=[scoring(model)])),
     **{
-        f"logits {wanted}": (
-            "of more than the newest token",
-            lambda model, wanted=wanted: model(IDS, logits_to_keep=wanted),
-            {},
-        )
+        f"logits {wanted}": (NEWEST, lambda model, wanted=wanted: model(IDS, logits_to_keep=wanted))
         for wanted in (2, -5, None, slice(-1, None), torch.tensor([0, 39]))
     },
-    "no cache": ("use_cache=True", lambda model: model(IDS, use_cache=False, logits_to_keep=1), {}),
-    "no input": ("without input_ids", lambda model: model(logits_to_keep=1), {}),
-    "decoder": ("the decoder was called by itself", lambda model: model.model(IDS), {}),
-    "own mask": (
-        "mask of its own per query",
-        lambda model: model(IDS, attention_mask=torch.ones(1, 1, 40, 40), logits_to_keep=1),
-        {},
-    ),
+    "no cache": ("use_cache=True", lambda model: model(IDS, use_cache=False, logits_to_keep=1)),
+    "no input": ("without input_ids", lambda model: model(logits_to_keep=1)),
+    "decoder": ("the decoder was called by itself", lambda model: model.model(IDS)),
+    "own mask": ("per query", lambda model: model(IDS, attention_mask=torch.ones(1, 1, 40, 40), logits_to_keep=1)),
     **{
-        what: (what, lambda model, what=what: model.model(IDS, **{what: True}), {"newest_only": True})
+        f"newest, {what}": (what, lambda model, what=what: model.model(IDS, **{what: True}))
         for what in ("output_hidden_states", "output_attentions")
     },
-    "a processor's": (
-        "logits of every token",
-        lambda model: families.generate(
-            model, IDS, 2, logits_processor=[lambda ids, scores: scores + model(ids).logits[:, -1]]
-        ),
-        {},
-    ),
-    "attention within": (
-        "set it before the `with`",
-        lambda model: model.set_attn_implementation("sdpa") or families.generate(model, IDS, 2),
-        {},
-    ),
     "assisting": (
-        "takes no token back",
+        "no token back",
         lambda model: families.generate(families.build("llama"), IDS, 8, assistant_model=model),
-        {},
     ),
 }
 
 
 @pytest.mark.parametrize("name", PASSES)
 def test_refused_beside_generate(model, name):
-    says, call, how = PASSES[name]
-    with lazyllm.enable(model, STAGES, **how), torch.no_grad():
+    says, call = PASSES[name]
+    with lazyllm.enable(model, STAGES, newest_only=name.startswith("newest")), torch.no_grad():
         expected = families.generate(model, IDS, 4).sequences
         refuse(says, lambda: call(model))
-        if name != "attention within":
-            assert torch.equal(families.generate(model, IDS, 4).sequences, expected)
+        assert torch.equal(families.generate(model, IDS, 4).sequences, expected)
+
+
+def test_attention_is_not_switched_within(model):
+    with lazyllm.enable(model, STAGES):
+        model.set_attn_implementation("sdpa")
+        refuse("set it before the `with`", lambda: families.generate(model, IDS, 2))
 
 
 def test_a_models_own_settings_are_seen(model):

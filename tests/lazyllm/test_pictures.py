@@ -9,7 +9,7 @@ import families
 import pytest
 import torch
 import transformers
-from checks import STAGES, TOLERANCE, Replay, alone, answers, close, padded, refuse
+from checks import STAGES, TOLERANCE, Replay, close, padded, refuse
 
 import lazyllm
 
@@ -196,32 +196,6 @@ def test_conversations_with_pictures_in_threads():
             close(list(pool.map(talk, asked)), [talk(given) for given in asked[:3]] * 4, 1e-5)
     finally:
         sys.setswitchinterval(interval)
-
-
-@pytest.mark.parametrize("kind", ["gemma3", "qwen2_vl"])
-def test_a_batch_of_text_of_which_one_has_ended_goes_on(kind):
-    """The decoder of a model of text and pictures is given embeddings, those of the token that ended it too."""
-    model, prompts = build(kind), [words(length, seed=length)[0].tolist() for length in (9, 14)]
-    asked = {"max_new_tokens": 6, "do_sample": False, "eos_token_id": None, "return_dict_in_generate": True}
-
-    def answer(ids, mask):
-        first = model.generate(ids, attention_mask=mask, **asked)
-        begun = answers(first.sequences, ids.shape[1], asked["eos_token_id"])
-        width = first.sequences.shape[1] - ids.shape[1]
-        shown = torch.tensor([[1] * len(row) + [0] * (width - len(row)) for row in begun])
-        new = words(4).expand(len(ids), -1)
-        whole, mask = torch.cat([first.sequences, new], dim=1), torch.cat([mask, shown, torch.ones_like(new)], dim=1)
-        more = model.generate(whole, attention_mask=mask, past_key_values=first.past_key_values, **asked)
-        return begun, torch.stack(more.logits[:2], dim=1)
-
-    with lazyllm.enable(model, "1:0.5"):
-        end = alone(model, prompts[:1], max_new_tokens=6, eos_token_id=None)[0][2]
-        asked |= {"eos_token_id": end, "pad_token_id": 0, "output_logits": True}
-        begun, found = answer(*padded(prompts))
-        assert len(begun[0]) == 3
-        for row, prompt in enumerate(prompts):
-            _, expected = answer(*padded([prompt]))
-            close([found[row]], [expected[0]], 1e-4)
 
 
 def test_what_is_added_at_the_first_layers_needs_all_their_tokens():

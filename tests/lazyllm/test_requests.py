@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import _thread
-import asyncio
 import contextvars
 import sys
 import threading
@@ -86,16 +84,6 @@ def test_requests_in_threads(model, lazy, alone, switching):
         names = [*REQUESTS] * 3
         for name, found in zip(names, pool.map(lambda name: answer(model, name), names), strict=True):
             check(found, alone[name])
-
-
-def test_requests_of_an_event_loop(model, lazy, alone):
-    """Its threads run in copies of the context."""
-
-    async def serve():
-        return await asyncio.gather(*(asyncio.to_thread(answer, model, name) for name in REQUESTS))
-
-    for name, found in zip(REQUESTS, asyncio.run(serve()), strict=True):
-        check(found, alone[name])
 
 
 def test_models_in_other_threads_do_not_meet(ids, switching):
@@ -269,26 +257,6 @@ def test_leaving_waits_for_the_last_generations_and_lets_no_new_one_begin(model,
     assert not failed
     assert streamer.tokens == expected
     assert "has ended" in refused[0]
-
-
-def test_an_impatient_leaver_gets_the_model_back_and_the_generation_an_error(model, ids):
-    plain, leaving, streamer = families.generate(model, ids, 4).sequences, threading.Event(), Pausing()
-    streamer.go_on.set()
-
-    def interrupt(input_ids, scores, **_):
-        if leaving.is_set():
-            _thread.interrupt_main()
-        return torch.tensor([False])
-
-    with pytest.raises(KeyboardInterrupt), lazyllm.enable(model, STAGES):  # noqa: PT012
-        asked = {"streamer": streamer, "stopping_criteria": [interrupt]}
-        thread, failed = in_thread(lambda: families.generate(model, ids, 200, **asked))
-        assert streamer.begun.wait(60)
-        leaving.set()
-    leaving.clear()
-    thread.join()
-    assert not failed or isinstance(failed[0], lazyllm.LazyLLMError)  # it may have been quicker
-    assert torch.equal(families.generate(model, ids, 4).sequences, plain)
 
 
 def test_leaving_from_within_a_generation_ends_it(model, ids):

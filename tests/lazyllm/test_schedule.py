@@ -76,13 +76,6 @@ def test_what_is_no_schedule_is_refused(model, wrong):
     refuse("stage|schedule|layer", lambda: lazyllm.enable(model, wrong))
 
 
-def test_ties_go_to_the_earliest_and_the_newest_always_stays():
-    importance = torch.tensor([0.1, 0.3, 0.1, 0.3, 0.1, 0.1])
-    assert most_important(importance, 4).tolist() == [0, 1, 3, 5]
-    assert most_important(importance, 1).tolist() == [5]
-    assert most_important(torch.full((4,), float("nan")), 2).tolist() == [0, 3]
-
-
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=30), st.data())
 def test_the_most_important_go_on(values, data):
     count = data.draw(st.integers(1, len(values)))

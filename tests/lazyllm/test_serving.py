@@ -21,7 +21,7 @@ import torch
 import uvicorn
 from checks import STAGES
 from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import PreTrainedTokenizerFast, pipeline
+from transformers import PreTrainedTokenizerFast
 from transformers.cli.serve import Serve
 
 import lazyllm
@@ -64,23 +64,6 @@ def expected(model, tokenizer, text, schedule=STAGES):
     with lazyllm.enable(model, schedule) as lazy:
         output = model.generate(ids, attention_mask=torch.ones_like(ids), **GREEDY)
     return tokenizer.decode(output[0, ids.shape[1] :]), lazy.stats.rows
-
-
-def test_a_pipeline_is_generate(model, tokenizer):
-    answer, rows = expected(model, tokenizer, TEXTS[0])
-    generate = pipeline("text-generation", model=model, tokenizer=tokenizer, **GREEDY)
-    plain = generate(TEXTS, batch_size=2, return_full_text=False)
-    with lazyllm.enable(model, "1:1.0"):
-        assert generate(TEXTS, batch_size=2, return_full_text=False) == plain
-    with lazyllm.enable(model, STAGES) as lazy:
-        (chatted,) = generate(chat(TEXTS[0]), return_full_text=False)
-        assert torch.equal(lazy.stats.rows, rows)
-        alone = [generate(text, return_full_text=False) for text in TEXTS]
-        assert generate(TEXTS, batch_size=2, return_full_text=False) == alone
-        within = pipeline("text-generation", model=model, tokenizer=tokenizer, **GREEDY)
-        assert within(TEXTS[0], return_full_text=False) == alone[0]
-    assert chatted["generated_text"] == answer
-    assert alone != plain
 
 
 def free_port():
