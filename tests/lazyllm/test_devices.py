@@ -39,21 +39,6 @@ def counted(device, work):
     return work(), Counter(device.reads), Counter(device.writes)
 
 
-def check_answer(found, expected, exact=True):
-    """Each step's rows and token are the same: if not `exact`, up to where rounding may decide on either."""
-    (output, stats), (wanted, wanted_stats) = found, expected
-    assert stats.active.tolist() == wanted_stats.active.tolist()
-    assert stats.rows[0].tolist() == wanted_stats.rows[0].tolist()
-    new = output.sequences[0, -NEW_TOKENS:].tolist()
-    for step, (token, logits) in enumerate(zip(new, wanted.logits, strict=True)):
-        best, second = logits[0].float().topk(2).values
-        near = best - second < 0.1 * logits.float().std()
-        if not exact and (near or not torch.equal(stats.rows[step], wanted_stats.rows[step])):
-            return
-        assert stats.rows[step].tolist() == wanted_stats.rows[step].tolist()
-        assert token == logits.argmax()
-
-
 def check(device, model, ids, way="dynamic"):
     """The device gives what the CPU gives, and the host waits no more than it must."""
     stages, ranking = WAYS[way]
@@ -76,8 +61,10 @@ def check(device, model, ids, way="dynamic"):
         _, reads, writes = counted(device, lambda n=new_tokens: families.generate(there, placed, n))
         found, lazy_reads, lazy_writes = counted(device, lambda n=new_tokens: pruned(n))
         if new_tokens == NEW_TOKENS:
-            check_answer(found, expected, exact=model.dtype != torch.bfloat16)
-            stats = found[1]
+            (output, stats), (wanted, wanted_stats) = found, expected
+            assert output.sequences.tolist() == wanted.sequences.tolist()
+            assert stats.rows.tolist() == wanted_stats.rows.tolist()
+            assert stats.active.tolist() == wanted_stats.active.tolist()
             assert (stats.rows[1:].max() > 1) == revives
         assert lazy_reads.total() <= reads.total() + asked, f"not {asked} reads more, but {lazy_reads - reads}"
         assert not lazy_writes - writes, "copies to the device that the unmodified model does without"
@@ -99,17 +86,15 @@ def test_every_ranking(device, ids, way):
 def test_every_family_by_every_ranking(device, ids, family):
     for way in WAYS:
         check(device, families.build(family), ids, way)
-    check(device, families.build(family, dtype=torch.bfloat16), ids)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize(("family", "way"), [("gemma2", "dynamic"), ("gemma3", "queries"), ("llama", "dynamic")])
-def test_attention_in_several_blocks(device, monkeypatch, family, way, dtype):
+def test_attention_in_several_blocks(device, monkeypatch, family, way):
     """Over windows and with capped scores, or where many rows are revived."""
     ours = [module for name, module in sys.modules.items() if name.startswith("lazyllm.core.")]
     monkeypatch.setattr(next(module for module in ours if hasattr(module, "_BLOCK_ELEMENTS")), "_BLOCK_ELEMENTS", 512)
     windowed = family != "llama"
-    model = families.build(family, dtype=dtype, **WINDOWED if windowed else {})
+    model = families.build(family, **WINDOWED if windowed else {})
     stats = check(device, model, families.prompt(50 if windowed else 120), way)
     assert windowed or (4 * stats.rows[1:, 4] * stats.active[1:, 4] > 512).any(), "never more than a block"
 

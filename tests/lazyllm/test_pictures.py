@@ -32,12 +32,6 @@ KINDS = {
     # It adds to the outputs of its first two layers at the picture's tokens.
     "qwen3_vl": ("Qwen3VL", {**_EYES, **_OUT, **_DEEP}, _ROPE, _TOKENS),
     "gemma3": ("Gemma3", _PICTURE, _KINDS, {"mm_tokens_per_image": 4, "image_token_id": _IMAGE}),
-    "llava": (
-        "Llava",
-        {"model_type": "clip_vision_model", **_PICTURE},
-        {"model_type": "llama"},
-        {"image_token_id": _IMAGE, "vision_feature_layer": -1},
-    ),
     "paligemma": ("PaliGemma", _PICTURE, {"model_type": "gemma"}, {"image_token_id": _IMAGE}),
 }
 
@@ -73,10 +67,10 @@ def seen(before=9, after=12, size=(4, 6)):
     return {**given, "pixel_values": pixels, "image_grid_thw": torch.tensor([[1, *size]])}
 
 
-def looked_at(tokens=4):
-    """What Gemma 3's processor makes of text with a picture in it, of so many tokens."""
+def looked_at():
+    """What Gemma 3's processor makes of text with a picture in it."""
     text = words(33)[0].tolist()
-    ids = torch.tensor([text[:9] + [_IMAGE] * tokens + text[9:]])
+    ids = torch.tensor([text[:9] + [_IMAGE] * 4 + text[9:]])
     pixels = torch.randn(1, 3, 8, 8, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     given = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "token_type_ids": (ids == _IMAGE).int()}
     return {**given, "pixel_values": pixels}
