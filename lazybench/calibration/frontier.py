@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 
 import pandas as pd
-from matplotlib.ticker import LogLocator
 
 from lazybench.analysis.averages import Measure, average
 from lazybench.calibration.folder import Folder
-from lazybench.report.figures import style
-from lazybench.report.figures.footer import span
 
 # How a schedule was made: found by a search, or the reference scaled in one of two ways; or another method's.
 CALIBRATED, KEEPS, DEPTH = "calibrated", "reference, keeps scaled", "reference, depth scaled"
@@ -23,21 +19,13 @@ _MEASURES += [
     Measure(name, f"less harm than {kind} (x)", name, "kl", long_tailed=True) for name, kind in _REDUCTIONS.items()
 ]
 _PAIR = ["half", "speedup", "dataset", "_id"]
-# The kinds that come first in the plot; others follow in the table's order.
-_ORDER = (CALIBRATED, KEEPS, DEPTH, STATIC)
-# By how much of the axis kinds stand apart in the plot.
-_BESIDE = 0.012
 
 
-def write(folder: Folder, about: str, rows: pd.DataFrame, tried: pd.DataFrame) -> pd.DataFrame:
-    """Write what `Study` gives as `held_out` and `tried`, their frontier and its plot; returns the frontier.
-
-    `about` is what `plot` says of the model, data, prompts and device.
-    """
+def write(folder: Folder, rows: pd.DataFrame, tried: pd.DataFrame) -> pd.DataFrame:
+    """Write what `Study` gives as `held_out` and `tried`, and their frontier; returns the frontier."""
     frontier = table(folder.write_records("kl", rows))
     folder.write_table("frontier", frontier)
     folder.write_table("tried", tried)
-    plot(frontier, tried, about, folder.found / "frontier")
     return frontier
 
 
@@ -88,42 +76,3 @@ def _row(half: str, part: pd.DataFrame) -> dict[str, object]:
         values = (None, None, None) if of is None else (of.value, of.low, of.high)
         row |= zip((measure.key, f"{measure.key}_low", f"{measure.key}_high"), values, strict=True)
     return row
-
-
-def plot(frontier: pd.DataFrame, tried: pd.DataFrame, about: str, stem: Path) -> None:
-    """Draw the frontier and the candidates that were measured in full, as PNG and PDF.
-
-    Args:
-        frontier: what `table` gives; each kind in it is a line.
-        tried: what `Study.tried` gives.
-        about: model, data, prompts and device, as `figures.footer` gives them.
-        stem: the files without their suffix.
-    """
-    together = frontier[frontier["half"] == "cross"]
-    shown = frontier if together.empty else together
-    tried = tried[tried["complete"]]
-    with style.styled():
-        figure = style.canvas(style.COLUMN, 2.3)
-        axes = figure.subplots()
-        tried_at = tried["speedup"], tried["kl"]
-        axes.plot(*tried_at, ".", markersize=3, color="#aaaaaa", label="tried, on the records searched on")
-        kinds = dict.fromkeys([kind for kind in _ORDER if kind in set(shown["kind"])] + [*shown["kind"]])
-        reach = shown["speedup"].max() - shown["speedup"].min() or 1.0
-        for place, kind in enumerate(kinds):
-            rows = shown[shown["kind"] == kind].sort_values("speedup")
-            low, high = (rows[end].astype(float) for end in ("kl_low", "kl_high"))  # empty where there is none
-            around = (rows["kl"] - low, high - rows["kl"])
-            beside = _BESIDE * reach * (place - (len(kinds) - 1) / 2)  # or one kind's interval hides another's
-            axes.errorbar(
-                rows["speedup"] + beside, rows["kl"], yerr=around, elinewidth=0.6, label=kind, **style.line(place)
-            )
-        axes.set(xlabel="ideal speedup of whole answers (×)", ylabel="KL of the next token (nats)", yscale="log")
-        low, high = axes.get_ylim()
-        axes.yaxis.set_minor_locator(LogLocator(subs=(2, 3, 5) if high < 100 * low else ()))  # as many as have room
-        for show in (axes.yaxis.set_major_formatter, axes.yaxis.set_minor_formatter):
-            show("{x:g}")
-        style.ticks_at(axes, shown["speedup"])
-        bars = ", 95% intervals" if shown["kl_low"].notna().any() else ""
-        records = f"lines: n={span(shown['records'])} records held out{bars}"
-        style.below(figure, f"{about}; {records}")
-        style.save(figure, stem)

@@ -24,10 +24,11 @@ from lazybench.config import CalibrateConfig
 from lazybench.data import data_label
 from lazybench.errors import LazyBenchError
 from lazybench.model import environment
+from lazybench.model.decoding import check_limit
+from lazybench.model.device import ran_out
 from lazybench.model.loading import load_model, load_skeleton
-from lazybench.model.out_of_memory import ran_out
-from lazybench.model.positions import check_limit
-from lazybench.report.figures.footer import about, prompts
+from lazybench.report.figures.frontier import write as draw
+from lazybench.report.figures.style import about, prompts
 from lazybench.run.origin import config_dirs, typed
 
 # Columns of the tables people see: title, name and form.
@@ -88,8 +89,10 @@ def _calibrate(setup: Setup, study: Study, folder: Folder, where: Mapping[str, A
         study.search(half)
     task = "" if setup.config.task == "all" else task_title(setup.config.task)
     said = [data_title(data_label(setup.config.data)), task, prompts(study.prompt_tokens)]
-    of = about(setup.config.model.name, *([where[key]] for key in ("weights_format", "dtype", "device")), said)
-    table = frontier.write(folder, of, study.held_out(), study.tried())
+    of = about(setup.config.model.name, [where], said)
+    tried = study.tried()
+    table = frontier.write(folder, study.held_out(), tried)
+    draw(table, tried, of, folder.found / "frontier")
     print(f"\n{frame_table(table, _FRONTIER, left=5)}\n")
     for budget in setup.budgets:
         found = {half: study.choose(budget, half) for half in setup.halves}

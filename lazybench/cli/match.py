@@ -19,9 +19,8 @@ from lazybench.config import MatchConfig
 from lazybench.data import choose, data_label, load_facts
 from lazybench.methods import Method, build_method
 from lazybench.model import environment
-from lazybench.model.decoding import Decoder
+from lazybench.model.decoding import Decoder, check_limit
 from lazybench.model.loading import load_model, load_skeleton
-from lazybench.model.positions import check_limit
 from lazybench.model.prompts import Prompt, PromptBuilder
 from lazybench.run.origin import chosen, typed
 from lazybench.run.sources import Sources

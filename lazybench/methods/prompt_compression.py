@@ -11,9 +11,8 @@ from lazybench.methods.base import Method, Output
 from lazybench.methods.second_model import load_second
 from lazybench.methods.selective_context import UNITS, Compressor, Scorer
 from lazybench.methods.selective_context.phrases import phrase_parser
-from lazybench.model.context import before_continued, shortenable
 from lazybench.model.decoding import Decoder
-from lazybench.model.prompts import Prompt
+from lazybench.model.prompts import Prompt, before_continued, shortenable
 
 _WINDOWS = ("sentence", "long")
 # Sentence by sentence on a GPU, where each takes about a decoding step: some 140 sentences in 3,500 tokens, and nearly

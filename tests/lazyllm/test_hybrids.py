@@ -11,10 +11,23 @@ from checks import refuse
 
 import lazyllm
 
-HYBRIDS = (
-    "qwen3_next qwen3_5_text qwen3_5_moe_text granitemoehybrid bamba falcon_h1 jamba nemotron_h zamba zamba2 lfm2 "
-    "lfm2_moe olmo_hybrid kimi_linear bailing_hybrid"
-).split()
+HYBRIDS = [
+    "qwen3_next",
+    "qwen3_5_text",
+    "qwen3_5_moe_text",
+    "granitemoehybrid",
+    "bamba",
+    "falcon_h1",
+    "jamba",
+    "nemotron_h",
+    "zamba",
+    "zamba2",
+    "lfm2",
+    "lfm2_moe",
+    "olmo_hybrid",
+    "kimi_linear",
+    "bailing_hybrid",
+]
 SCHEDULE = "40%:0.6,80%:0.5"
 NEW = 5
 

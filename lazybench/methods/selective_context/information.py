@@ -11,7 +11,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from lazybench.errors import LazyBenchError, RecordFailure
 from lazybench.methods.selective_context.tokens import encode
-from lazybench.model.positions import positions
+from lazybench.model.decoding import positions_of
 
 # Tokens whose logits exist at once. The rest of a window waits, and reads the cache: long windows times large
 # vocabularies would fill any memory.
@@ -87,7 +87,7 @@ class Scorer:
         return torch.cat(losses)
 
     def _window(self) -> int:
-        holds = positions(self.model) or _ANY_WINDOW
+        holds = positions_of(self.model) or _ANY_WINDOW
         return min(holds, self.longest or holds)
 
     def _beginning(self) -> int:
