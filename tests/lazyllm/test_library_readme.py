@@ -24,15 +24,15 @@ def given():
     alphabet = {sign: index for index, sign in enumerate(sorted(ByteLevel.alphabet()))}
     core = Tokenizer(BPE(vocab=alphabet, merges=[]))
     core.pre_tokenizer, core.decoder = ByteLevel(add_prefix_space=False), decoders.ByteLevel()
-    ids, model = families.prompt(40), families.build("llama", num_hidden_layers=22)
-    given = {"model": model, "ids": ids, "inputs": {"input_ids": ids}, "choices": [[5], [6, 7]]}
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=core)
+    tokenizer.chat_template = "{{ tools }}{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"
+    messages, tools = [{"role": "user", "content": "What is the name of the tower?"}], [{"name": "maps"}]
+    chat = tokenizer.apply_chat_template(messages, tools=tools, return_tensors="pt", return_dict=True)
+    ids, model = families.prompt(40), families.build("llama", vocab_size=256, num_hidden_layers=22)
+    given = {"model": model, "ids": ids, "inputs": {"input_ids": ids}, "choices": [[5], [6, 7]], "tokenizer": tokenizer}
+    given |= {"messages": messages, "tools": tools, "chat": chat}
     # In a module of its own: a dataclass looks for the one that it is defined in.
-    return {
-        **given,
-        "lazyllm": lazyllm,
-        "tokenizer": PreTrainedTokenizerFast(tokenizer_object=core),
-        "__name__": __name__,
-    }
+    return {**given, "lazyllm": lazyllm, "__name__": __name__}
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda text: text.splitlines()[0])

@@ -121,6 +121,15 @@ def test_a_model_is_copied_before_or_after(model, ids):
     assert torch.equal(families.generate(copy.deepcopy(model), ids, 4).sequences, expected)
 
 
+def test_another_model_with_the_same_config_object_is_refused(ids):
+    model, other = families.build("llama"), families.build("llama", seed=1)
+    other.config = other.model.config = model.config
+    for layer in other.model.layers:
+        layer.self_attn.config = model.config
+    with lazyllm.enable(model, STAGES):
+        refuse("same config object", lambda: families.generate(other, ids, 2))
+
+
 # What is refused of models.
 
 
@@ -164,6 +173,7 @@ MODELS = {
     "no interface": ("attention interface", lambda: tiny("FalconConfig")),
     "not softmax": ("not plain softmax", lambda: altered(lambda model: setattr(model.model, "_supports_sdpa", False))),
     "encoder": ("encoder-decoder", bart),
+    "stacks": ("no stack of decoder layers", lambda: tiny("BertConfig", is_decoder=True)),
     "bidirectional": ("bidirectional", lambda: tiny("LlamaConfig", is_causal=False)),
     "flex": ("flex_attention", lambda: families.build("llama", attention="flex_attention")),
     "flex sinks": ("attn_implementation='eager'", lambda: families.build("gpt_oss", attention="flex_attention")),
