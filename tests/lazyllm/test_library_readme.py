@@ -28,7 +28,8 @@ def given():
     tokenizer.chat_template = "{{ tools }}{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"
     messages, tools = [{"role": "user", "content": "What is the name of the tower?"}], [{"name": "maps"}]
     chat = tokenizer.apply_chat_template(messages, tools=tools, return_tensors="pt", return_dict=True)
-    ids, model = families.prompt(40), families.build("llama", vocab_size=256, num_hidden_layers=22)
+    shape = {"vocab_size": 256, "num_hidden_layers": 22, "max_position_embeddings": 1024}
+    ids, model = families.prompt(510), families.build("llama", **shape)  # more tokens than an example's min_tokens
     given = {"model": model, "ids": ids, "inputs": {"input_ids": ids}, "choices": [[5], [6, 7]], "tokenizer": tokenizer}
     given |= {"messages": messages, "tools": tools, "chat": chat}
     # In a module of its own: a dataclass looks for the one that it is defined in.
