@@ -18,13 +18,12 @@ from __future__ import annotations
 import sys
 import threading
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
-from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
 KIND = "pretend"
@@ -163,10 +162,10 @@ def _run(operator: Any, *args: Any, **kwargs: Any) -> Any:
             shell.data = PretendTensor(value, target.index)
         return shell
 
-    computed = _computed(operator, name, *tree_map(_taken_out, (args, kwargs)))
+    computed = _computed(operator, name, *_mapped(_taken_out, (args, kwargs)))
     if target is not None and _launches(operator, name, given, computed):
         target.launches += 1
-    return tree_map(put_in, computed)
+    return _mapped(put_in, computed)
 
 
 def _launches(operator: Any, name: str, given: list[torch.Tensor], computed: Any) -> bool:
@@ -179,7 +178,18 @@ def _launches(operator: Any, name: str, given: list[torch.Tensor], computed: Any
 
 
 def _tensors(value: Any) -> list[torch.Tensor]:
-    return [leaf for leaf in tree_leaves(value) if isinstance(leaf, torch.Tensor)]
+    found: list[torch.Tensor] = []
+    _mapped(lambda part: found.append(part) if isinstance(part, torch.Tensor) else None, value)
+    return found
+
+
+def _mapped(function: Callable[[Any], Any], value: Any) -> Any:
+    """`value` with `function` of each thing in it; PyTorch's own `tree_map` takes twice as long."""
+    if isinstance(value, list | tuple):
+        return type(value)([_mapped(function, part) for part in value])
+    if isinstance(value, dict):
+        return {key: _mapped(function, part) for key, part in value.items()}
+    return function(value)
 
 
 def _taken_out(value: Any) -> Any:
