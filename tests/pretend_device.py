@@ -257,7 +257,7 @@ def _line() -> str:
     frame, torchs = sys._getframe(2), str(Path(torch.__file__).parent)
     while frame.f_code.co_filename == __file__ or frame.f_code.co_filename.startswith(torchs):
         frame = frame.f_back
-    return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
+    return f"{'/'.join(Path(frame.f_code.co_filename).parts[-3:])}:{frame.f_lineno}"
 
 
 class _Module:

@@ -38,7 +38,7 @@ def test_each_wait_for_values_is_one_read(device, count, work):
     x = ramp(device)
     work(x)
     assert device.reads.total() == count
-    assert set(device.reads) <= {f"test_pretend_device.py:{work.__code__.co_firstlineno}"}
+    assert set(device.reads) <= {f"tests/lazyllm/test_pretend_device.py:{work.__code__.co_firstlineno}"}
     assert not device.writes
 
 
