@@ -6,9 +6,7 @@ A case is a type, or a type and a variant of its settings: `qwen2`, `qwen2/narro
 from __future__ import annotations
 
 import dataclasses
-import functools
 
-import families
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
@@ -21,9 +19,8 @@ PROMPT = 40
 WIDE, NARROW = 256, 16
 
 _VALUES: list[tuple[object, str]] = [
-    (97, "vocab_size vocab_size_per_layer_input decoder_vocab_size"),
-    (LAYERS, "num_hidden_layers n_layer n_layers num_layers decoder_layers num_decoder_layers"),
-    (LAYERS, "encoder_layers num_encoder_layers"),
+    (97, "vocab_size"),
+    (LAYERS, "num_hidden_layers n_layer n_layers num_layers"),
     (64, "hidden_size n_embd d_model emb_dim embedding_size input_embedding_size output_embedding_size"),
     (64, "word_embed_proj_dim lru_width"),
     (96, "intermediate_size n_inner ffn_dim decoder_ffn_dim encoder_ffn_dim dff dim_ff d_inner ffn_hidden_size"),
@@ -92,10 +89,8 @@ def _alternating(kind: str) -> list[str]:
 _EXCEPTIONS: dict[str, dict] = {
     "bamba": {"attn_layer_indices": [1, 3, 4]},
     "blt": {
-        "num_hidden_layers": LAYERS,
-        "encoder_config": {"hidden_size_global": 64},
-        "decoder_config": {"hidden_size_global": 64},
         "encoder_hash_byte_group_vocab": 97,
+        **{f"{part}_config": {"hidden_size_global": 64} for part in ("encoder", "decoder")},
     },
     "cohere_compass_text": {
         "rope_parameters": {
@@ -112,7 +107,6 @@ _EXCEPTIONS: dict[str, dict] = {
         "vision_config": {"adapter_in_dim": 64, "adapter_out_dim": 64},
         "audio_config": {"adapter_input_size": 64, "adapter_out_dim": 64},
     },
-    "dots3_note_text": _TWO_RANKS,
     "falcon_h1": {"mamba_d_ssm": 128},
     "gemma3n_text": {"num_kv_shared_layers": 2},
     "gpt_neo": {"attention_types": [[["local", "global"], 2], [["global"], 1]]},
@@ -126,21 +120,13 @@ _EXCEPTIONS: dict[str, dict] = {
     "ministral3": {
         "rope_parameters": {**_ROPE, "llama_4_scaling_beta": 1.0, "original_max_position_embeddings": 8},
     },
-    "musicgen": {"decoder": {"num_codebooks": 1}},
-    "musicgen_melody": {"decoder": {"num_codebooks": 1}},
-    "qwen4_exp": {"text_config": _INDEXER},
     "qwen4_exp_text": _INDEXER,
     "reformer": {"attn_layers": ["local", "lsh"] * 2 + ["local"], "axial_pos_embds": False, "num_buckets": 4},
-    "xlstm": {"hidden_size": 128},
-    "xmod": {"default_language": "en_XX"},
     "zaya": {"num_experts_per_tok": 1},
 }
 # Types whose model is made from a part of their config that no automatic class knows.
 _PARTS = {"musicgen": "decoder", "musicgen_melody": "decoder"}
-_GENERATION = {kind: {"decoder_start_token_id": 0, "num_return_sequences": 1} for kind in _PARTS}
 
-# Positions after which scaled rotary tables scale, less than the prompt.
-_LONG = 16
 # case: settings that a type may have, beyond those that every type with such settings is tried with.
 _VARIANTS: dict[str, dict] = {
     "falcon/alibi": {"alibi": True},
@@ -155,52 +141,33 @@ _VARIANTS: dict[str, dict] = {
     "gpt_bigcode/heads": {"multi_query": False},
     "granitemoehybrid/attention": {"layer_types": ["full_attention"] * LAYERS},
     "llama/eager": {"attn_implementation": "eager"},
-    "llama/huge": {"vocab_size": 1 << 26},
+    "moshi/dynamic": {"rope_parameters": {**_ROPE, "rope_type": "dynamic", "factor": 4.0}},
     "mpt/learned": {"attn_config": {"alibi": False}},
 }
-# Rotary tables of their own, which know no dynamic scaling.
-_NO_DYNAMIC = "deepseek_v4 dots3_note dots3_note_text phi3 phi4_multimodal phimoe recurrent_gemma zaya"
-# Half the rotary dimensions: LongRoPE has a factor for each.
-_LONGROPE = {"llama": 8, "minicpm3": 4, "phi3": 8, "phi4_multimodal": 8, "phimoe": 8}
-
-# Every other case that can generate is refused.
 _RIGHT = """
-afmoe afmoe/dynamic afmoe/narrow apertus apertus/dynamic arcee arcee/dynamic aria_text aria_text/dynamic axk1
-axk1/dynamic beam/dynamic bitnet bitnet/dynamic cohere cohere/dynamic cohere2 cohere2/dynamic cohere2/narrow cohere2_moe
-cohere2_moe/narrow cohere_compass_text cohere_compass_text/dynamic cohere_compass_text/narrow ctrl cwm cwm/dynamic
-cwm/narrow dbrx dbrx/dynamic deepseek_v2 deepseek_v2/dynamic deepseek_v3 deepseek_v3/dynamic dots1 dots1/dynamic
-dots1/narrow emu3 emu3/dynamic ernie4_5 ernie4_5/dynamic ernie4_5_moe ernie4_5_moe/dynamic exaone4 exaone4/dynamic
-exaone4/narrow exaone_moe exaone_moe/dynamic exaone_moe/narrow flex_olmo flex_olmo/dynamic flint flint/dynamic
-flint/narrow fuyu fuyu/dynamic gemma gemma/dynamic gemma2 gemma2/dynamic gemma2/narrow gemma3 gemma3/dynamic
-gemma3/narrow gemma3_text gemma3_text/dynamic gemma3_text/narrow gemma4 gemma4/dense gemma4/dynamic gemma4/narrow
-gemma4_text gemma4_text/dense gemma4_text/dynamic gemma4_text/experts gemma4_text/narrow gemma4_unified
-gemma4_unified/dynamic gemma4_unified/narrow gemma4_unified_text gemma4_unified_text/dynamic gemma4_unified_text/narrow
-gemma4_unified_text/one glm glm/dynamic glm4 glm4/dynamic glm4_moe glm4_moe/dynamic glm4_moe_lite glm4_moe_lite/dynamic
-got_ocr2 got_ocr2/dynamic got_ocr2/narrow gpt-sw3 gpt2 gpt2/scaled gpt_bigcode gpt_bigcode/heads gpt_neox
-gpt_neox/dynamic gpt_oss gpt_oss/dynamic gpt_oss/narrow granite granite/dynamic granite_swa granite_swa/dynamic
-granite_swa/narrow granitemoe granitemoe/dynamic granitemoe_swa granitemoe_swa/dynamic granitemoe_swa/narrow
-granitemoehybrid/attention granitemoeshared granitemoeshared/dynamic helium helium/dynamic hunyuan_v1_dense
-hunyuan_v1_dense/dynamic hunyuan_v1_moe hunyuan_v1_moe/dynamic hy_v3 hy_v3/dynamic hyperclovax hyperclovax/dynamic
-internlm3 internlm3/dynamic iquestcoder iquestcoder/dynamic jais2 jais2/dynamic jetmoe jetmoe/dynamic kolibri1
-kolibri1/dynamic kolibri1/narrow laguna laguna/dynamic laguna/narrow llama llama/dynamic llama/eager llama/longrope
-llama4 llama4/dynamic llama4/narrow llama4_text llama4_text/dynamic llama4_text/narrow mellum mellum/dynamic
-mellum/narrow mimo_v2_flash mimo_v2_flash/dynamic mimo_v2_flash/narrow minicpm3 minicpm3/dynamic minicpm3/longrope
-minimax_m2 minimax_m2/dynamic ministral ministral/dynamic ministral/narrow ministral3 ministral3/dynamic mistral
-mistral/dynamic mixtral mixtral/dynamic modernbert-decoder modernbert-decoder/dynamic modernbert-decoder/narrow moshi
-moss_transcribe_diarize moss_transcribe_diarize/dynamic moss_transcribe_diarize/narrow nanochat nanochat/dynamic
-nemotron nemotron/dynamic olmo olmo/dynamic olmo2 olmo2/dynamic olmo3 olmo3/dynamic olmo3/narrow olmoe olmoe/dynamic opt
-persimmon persimmon/dynamic phi phi/dynamic phi3 phi3/longrope phi4_multimodal phi4_multimodal/longrope phimoe
-phimoe/longrope qwen2 qwen2/dynamic qwen2/narrow qwen2_moe qwen2_moe/dynamic qwen2_moe/narrow qwen3 qwen3/dynamic
-qwen3/narrow qwen3_moe qwen3_moe/dynamic seed_oss seed_oss/dynamic smollm3 smollm3/dynamic smollm3/narrow solar_open
-solar_open/dynamic starcoder2 starcoder2/dynamic vaultgemma vaultgemma/dynamic vaultgemma/narrow youtu youtu/dynamic
+afmoe apertus arcee aria_text axk1 bitnet cohere cohere2 cohere2_moe cohere_compass_text ctrl cwm dbrx deepseek_v2
+deepseek_v3 dots1 emu3 ernie4_5 ernie4_5_moe exaone4 exaone_moe flex_olmo flint fuyu gemma gemma2 gemma3 gemma3_text
+gemma4 gemma4_text gemma4_unified gemma4_unified_text glm glm4 glm4_moe glm4_moe_lite got_ocr2 gpt-sw3 gpt2
+gpt_bigcode gpt_neox gpt_oss granite granite_swa granitemoe granitemoe_swa granitemoeshared helium hunyuan_v1_dense
+hunyuan_v1_moe hy_v3 hyperclovax internlm3 iquestcoder jais2 jetmoe kolibri1 laguna llama llama4 llama4_text mellum
+mimo_v2_flash minicpm3 minimax_m2 ministral ministral3 mistral mixtral modernbert-decoder moshi
+moss_transcribe_diarize nanochat nemotron olmo olmo2 olmo3 olmoe opt persimmon phi phi3 phi4_multimodal phimoe qwen2
+qwen2_moe qwen3 qwen3_moe seed_oss smollm3 solar_open starcoder2 vaultgemma youtu
 """
-RIGHT = _RIGHT.split()
-# Types that transformers itself cannot generate with here: the package they need, and why else.
-UNUSABLE: dict[str, tuple[str | None, str]] = {
-    "gemma3n": ("timm", "its image encoder is a model of that package"),
-    "gemma4_assistant": (None, "its config refuses itself; it drafts from another model's keys, never alone"),
-    "gemma4_unified_assistant": (None, "its config refuses itself; it drafts from another model's keys, never alone"),
-}
+RIGHT = frozenset(_RIGHT.split())
+# Variants that are right though their type is not, and the other way round.
+_OTHERWISE = """
+gemma3_text/bidirectional gemma4_text/shared gemma4_unified_text/shared granitemoehybrid/attention
+moshi/dynamic ministral3/narrow mistral/narrow mixtral/narrow moshi/narrow phi3/narrow phi4_multimodal/narrow
+phimoe/narrow qwen3_moe/narrow starcoder2/narrow
+"""
+# Types that transformers itself cannot build here, and the package that they need; None: they never stand alone.
+UNUSABLE = {"gemma3n": "timm", "gemma4_assistant": None, "gemma4_unified_assistant": None}
+
+
+def is_right(case: str) -> bool:
+    """Whether a case must be right; every other one is refused."""
+    return (case.partition("/")[0] in RIGHT) != (case in _OTHERWISE.split())
 
 
 def _fields(cls: type[PreTrainedConfig]) -> set[str]:
@@ -261,48 +228,10 @@ def _narrowed(cls: type[PreTrainedConfig]) -> dict:
     return changes
 
 
-def _roped(cls: type[PreTrainedConfig], rope: dict) -> dict:
-    """The rotary scaling `rope` for a config class that has rotary tables, else nothing."""
-    changes = {}
-    if "rope_parameters" in _fields(cls):
-        kinds = set(getattr(cls(), "rope_parameters", None) or ()) & _PLAIN
-        changes["rope_parameters"] = dict.fromkeys(kinds, rope) if kinds else rope
-        changes["max_position_embeddings"] = _LONG
-    for name, (_, part) in _parts(cls).items():
-        if "text" in name and (inside := _roped(part, rope)):
-            changes[name] = inside
-    return changes
-
-
-def _changes(kind: str, variant: str) -> dict:
-    cls = CONFIG_MAPPING[kind]
-    if variant == "narrow":
-        return _narrowed(cls)
-    if variant == "dynamic":
-        return _roped(cls, {**_ROPE, "rope_type": "dynamic", "factor": 4.0})
-    if variant == "longrope":
-        half = _LONGROPE[kind]
-        factors = {"short_factor": [1.0] * half, "long_factor": [1.0 + index for index in range(half)]}
-        if kind == "phimoe":
-            factors |= {"short_mscale": 1.0, "long_mscale": 1.25}
-        rope = {**_ROPE, **factors, "rope_type": "longrope", "original_max_position_embeddings": _LONG}
-        changes = _roped(cls, rope)
-        if "original_max_position_embeddings" in _fields(cls):
-            changes["original_max_position_embeddings"] = _LONG
-        return {**changes, "max_position_embeddings": 4 * PROMPT}
-    return _VARIANTS[f"{kind}/{variant}"]
-
-
-@functools.cache
 def cases() -> list[str]:
-    """Every type, and every variant of one; not `llama/huge`, which is there to fail."""
-    found = [*TYPES, *(f"{kind}/longrope" for kind in _LONGROPE), *(_VARIANTS.keys() - {"llama/huge"})]
-    for kind in TYPES:
-        for variant in ("narrow", "dynamic"):
-            known = kind not in UNUSABLE and not (variant == "dynamic" and kind in _NO_DYNAMIC.split())
-            if known and _changes(kind, variant):
-                found.append(f"{kind}/{variant}")
-    return sorted(found)
+    """Every type, and every variant of one."""
+    narrow = [f"{kind}/narrow" for kind in TYPES if kind not in UNUSABLE and _narrowed(CONFIG_MAPPING[kind])]
+    return sorted([*TYPES, *narrow, *_VARIANTS])
 
 
 def build(case: str) -> PreTrainedModel:
@@ -310,7 +239,7 @@ def build(case: str) -> PreTrainedModel:
     kind, _, variant = case.partition("/")
     cls = CONFIG_MAPPING[kind]
     values = _merged(_shrunk(cls), _EXCEPTIONS.get(kind, {}))
-    values = _merged(values, _changes(kind, variant) if variant else {})
+    values = _merged(values, _narrowed(cls) if variant == "narrow" else _VARIANTS.get(case, {}))
     attention = values.pop("attn_implementation", None)
     made = cls(**values)
     torch.manual_seed(0)
@@ -324,15 +253,3 @@ def build(case: str) -> PreTrainedModel:
 def prompt() -> torch.Tensor:
     """Token ids, int64 (1, PROMPT), without special tokens."""
     return torch.randint(10, 80, (1, PROMPT), generator=torch.Generator().manual_seed(0))
-
-
-def generate(case: str, model: PreTrainedModel, ids: torch.Tensor, new_tokens: int, **kwargs: object) -> object:
-    """Greedy generation that never stops early; returns tokens and each step's logits."""
-    return families.generate(model, ids, new_tokens, **_GENERATION.get(case.partition("/")[0], {}), **kwargs)
-
-
-def forget(case: str, model: PreTrainedModel) -> None:
-    """Take a model back to where it was before its last generation."""
-    if case.endswith("/dynamic"):
-        # Rotary tables that grow with the tokens stay grown until a short prompt comes.
-        generate(case, model, prompt()[:, : _LONG // 2], 1)

@@ -2,11 +2,18 @@ from __future__ import annotations
 
 import families
 import pytest
+import torch
 
 
 @pytest.fixture(scope="module")
 def model():
     return families.build("llama")
+
+
+@pytest.fixture(scope="module")
+def exact():
+    """The same in float64, in which rankings have no ties by rounding."""
+    return families.build("llama", dtype=torch.float64)
 
 
 @pytest.fixture(scope="module")

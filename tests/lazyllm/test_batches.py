@@ -6,14 +6,12 @@ import families
 import naive_importance
 import pytest
 import torch
-from batching import PAD, alone, answers, padded, same
+from checks import PAD, STAGES, alone, answers, close, padded, refuse, same, text
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from refusals import refuse
 
 import lazyllm
 
-STAGES = "1:0.6,3:0.5"
 RANKINGS = {
     "eq1": {},
     "static": {"schedule": "2:0.4", "selection": lazyllm.StaticSelection()},
@@ -24,12 +22,12 @@ LENGTHS = (7, 30, 19, 1)
 
 
 def texts(*lengths, seed=3):
-    return [families.prompt(length, seed=seed + length)[0].tolist() for length in lengths]
+    return [text(length, seed + length) for length in lengths]
 
 
 @pytest.fixture(scope="module")
-def model():
-    return families.build("llama", dtype=torch.float64)
+def model(exact):
+    return exact
 
 
 def enabled(model, schedule=STAGES, **asked):
@@ -47,13 +45,13 @@ def each_alone(model, prompts, asked, **generation):
 
 
 def check(model, prompts, asked, **generation):
+    generation = {"max_new_tokens": 6, "eos_token_id": None} | generation
     expected = each_alone(model, prompts, asked, **generation)
     ids, mask = padded(prompts)
     with enabled(model, **asked) as lazy:
         output = model.generate(ids, attention_mask=mask, do_sample=False, pad_token_id=PAD, **generation)
-    found = answers(output, ids.shape[1], generation.get("eos_token_id"))
+    found = answers(output, ids.shape[1], generation["eos_token_id"])
     assert found == [answer for answer, _ in expected]
-    assert len(lazy.sequences) == len(prompts)
     for stats, (_, wanted) in zip(lazy.sequences, expected, strict=True):
         same(stats, wanted)
     return found
@@ -61,12 +59,12 @@ def check(model, prompts, asked, **generation):
 
 @pytest.mark.parametrize("family", families.FAMILIES)
 def test_every_family(family):
-    check(families.build(family, dtype=torch.float64), texts(*LENGTHS), {}, max_new_tokens=12, eos_token_id=None)
+    check(families.build(family, dtype=torch.float64), texts(*LENGTHS), {})
 
 
 @pytest.mark.parametrize("ranking", RANKINGS)
 def test_every_ranking(model, ranking):
-    check(model, texts(*LENGTHS), RANKINGS[ranking], max_new_tokens=12, eos_token_id=None)
+    check(model, texts(*LENGTHS), RANKINGS[ranking])
 
 
 @given(
@@ -79,67 +77,41 @@ def test_every_ranking(model, ranking):
 def test_any_batch(lengths, keeps, ranking, seed):
     model = families.build("llama", seed=seed % 3, dtype=torch.float64)
     asked = {"schedule": [(1, keeps[0]), (3, keeps[1])]} | RANKINGS[ranking]
-    check(model, texts(*lengths, seed=seed), asked, max_new_tokens=6, eos_token_id=None)
+    check(model, texts(*lengths, seed=seed), asked)
 
 
 @pytest.mark.parametrize("ranking", ["eq1", "static", "all"])
 def test_sequences_end_at_their_own_time(model, ranking):
     """What comes after its end is not computed: its stats are those of the shorter generation."""
     prompts = texts(*LENGTHS)
-    (free, *_) = each_alone(model, prompts[1:2], RANKINGS[ranking], max_new_tokens=12, eos_token_id=None)
-    end = free[0][5]
-    found = check(model, prompts, RANKINGS[ranking], max_new_tokens=12, eos_token_id=end)
+    ((free, _),) = each_alone(model, prompts[1:2], RANKINGS[ranking], max_new_tokens=12, eos_token_id=None)
+    found = check(model, prompts, RANKINGS[ranking], max_new_tokens=12, eos_token_id=free[5])
     assert len(found[1]) <= 6
     assert max(map(len, found)) == 12
 
 
 def test_one_prompt_with_padding_is_the_prompt_without(model):
     (prompt,) = texts(20)
-    expected = each_alone(model, [prompt], {}, max_new_tokens=8, eos_token_id=None)
+    ((answer, wanted),) = each_alone(model, [prompt], {}, max_new_tokens=8, eos_token_id=None)
     ids, mask = torch.tensor([[PAD] * 5 + prompt]), torch.tensor([[0] * 5 + [1] * 20])
     with enabled(model) as lazy:
         output = model.generate(ids, attention_mask=mask, max_new_tokens=8, do_sample=False, eos_token_id=None)
-    assert output[0, 25:].tolist() == expected[0][0]
-    same(lazy.stats, expected[0][1])
+    assert answers(output, 25) == [answer]
+    same(lazy.stats, wanted)
 
 
 def test_nothing_pruned_is_the_unmodified_model(model):
     ids, mask = padded(texts(*LENGTHS))
-    asked = {"attention_mask": mask, "max_new_tokens": 8, "do_sample": False, "eos_token_id": None}
-    asked |= {"output_logits": True, "return_dict_in_generate": True, "pad_token_id": PAD}
-    expected = model.generate(ids, **asked)
+    expected = families.generate(model, ids, 8, mask)
     with lazyllm.enable(model, ""):
-        found = model.generate(ids, **asked)
+        found = families.generate(model, ids, 8, mask)
     assert torch.equal(found.sequences, expected.sequences)
-    # transformers counts the padding in no position, either.
-    torch.testing.assert_close(torch.stack(found.logits), torch.stack(expected.logits), rtol=1e-6, atol=1e-6)
-
-
-def test_several_answers_to_one_prompt(model):
-    (prompt,) = texts(25)
-    asked = {"do_sample": True, "max_new_tokens": 6, "eos_token_id": None}
-    with lazyllm.enable(model, STAGES) as lazy:
-        torch.manual_seed(0)
-        found = model.generate(torch.tensor([prompt]), num_return_sequences=3, **asked)
-        torch.manual_seed(0)
-        expected = model.generate(torch.tensor([prompt] * 3), **asked)
-        assert torch.equal(found, expected)
-        assert len(lazy.sequences) == 3
-    assert len({tuple(row) for row in found.tolist()}) > 1
-
-
-def test_embeddings_in_place_of_ids(model):
-    ids, mask = padded(texts(9, 14))
-    asked = {"attention_mask": mask, "max_new_tokens": 5, "do_sample": False, "eos_token_id": None}
-    with lazyllm.enable(model, STAGES):
-        expected = model.generate(ids, **asked)[:, ids.shape[1] :]
-        found = model.generate(inputs_embeds=model.get_input_embeddings()(ids), **asked)
-    assert torch.equal(found, expected)
+    close(found.logits, expected.logits)  # transformers counts the padding in no position, either
 
 
 def test_token_types_are_each_tokens_own():
-    model, prompts = families.build("gpt2", dtype=torch.float64), texts(9, 14)
-    ids, mask = padded(prompts)
+    model = families.build("gpt2", dtype=torch.float64)
+    ids, mask = padded(texts(9, 14))
     kinds = ids % 3
     with lazyllm.enable(model, STAGES), torch.no_grad():
         expected = [
@@ -147,7 +119,7 @@ def test_token_types_are_each_tokens_own():
             for row, kind, length in zip(ids, kinds, (9, 14), strict=True)
         ]
         found = model(ids, attention_mask=mask, token_type_ids=kinds, logits_to_keep=1).logits
-        torch.testing.assert_close(found, torch.cat(expected))
+        close([found], [torch.cat(expected)])
         wide = torch.cat([kinds, kinds], dim=1)
         refuse("not one for each token", lambda: model(ids, attention_mask=mask, token_type_ids=wide, logits_to_keep=1))
 
@@ -160,42 +132,16 @@ def test_a_loop_of_ones_own(model):
         output, found = model(ids, attention_mask=mask, logits_to_keep=1), []
         for _ in range(5):
             assert output.logits.shape[:2] == (2, 1)
-            token = output.logits[:, -1].argmax(dim=-1, keepdim=True)
-            found.append(token)
-            mask = torch.cat([mask, torch.ones_like(token)], dim=1)
-            output = model(token, attention_mask=mask, past_key_values=output.past_key_values, logits_to_keep=1)
+            found.append(output.logits[:, -1].argmax(dim=-1, keepdim=True))
+            mask = torch.cat([mask, torch.ones_like(found[-1])], dim=1)
+            output = model(found[-1], attention_mask=mask, past_key_values=output.past_key_values, logits_to_keep=1)
     assert torch.cat(found, dim=1).tolist() == expected
-
-
-def test_hooks_in_the_last_layer(model):
-    """They see every row, and the newest token of each sequence is still its own."""
-    prompts = texts(*LENGTHS)
-    expected = each_alone(model, prompts, {}, max_new_tokens=6, eos_token_id=None)
-    widths = []
-    hook = model.model.layers[-1].register_forward_hook(lambda *passed: widths.append(passed[2].shape[1]))
-    try:
-        found = check(model, prompts, {}, max_new_tokens=6, eos_token_id=None)
-    finally:
-        hook.remove()
-    assert found == [answer for answer, _ in expected]
-    assert widths[-6] == sum(int(stats.rows[0, -1]) for _, stats in expected)
-
-
-def test_guidance_of_a_batch(model):
-    prompts = texts(9, 14)
-    ids, mask = padded(prompts)
-    asked = {"guidance_scale": 1.5, "max_new_tokens": 5, "eos_token_id": None}
-    with lazyllm.enable(model, STAGES):
-        expected = alone(model, prompts, **asked)
-        found = model.generate(ids, attention_mask=mask, do_sample=False, **asked)
-    assert found[:, ids.shape[1] :].tolist() == expected
 
 
 def test_the_stats_of_several_are_each_ones_own(model):
     ids, mask = padded(texts(9, 14))
     with lazyllm.enable(model, STAGES) as lazy:
-        asked = {"max_new_tokens": 3, "do_sample": False, "return_dict_in_generate": True}
-        cache = model.generate(ids, attention_mask=mask, **asked).past_key_values
+        cache = families.generate(model, ids, 3, mask).past_key_values
     refuse(r"2 sequences were generated at once: lazy.sequences\[i\]", lambda: lazy.stats)
     refuse(r"2 sequences were generated at once: lazy.sequences\[i\]", lambda: cache.stats)
     assert [stats.prompt_length for stats in cache.sequences] == [9, 14]
@@ -207,11 +153,8 @@ def test_batches_that_cannot_be_right_are_refused(model):
     def call(**changed):
         def run():
             with lazyllm.enable(model, STAGES), torch.no_grad():
-                output = model(ids, attention_mask=mask, logits_to_keep=1)
-                model(
-                    **{"input_ids": ids[:, :1], "past_key_values": output.past_key_values, "logits_to_keep": 1}
-                    | changed
-                )
+                cache = model(ids, attention_mask=mask, logits_to_keep=1).past_key_values
+                model(**{"input_ids": ids[:, :1], "past_key_values": cache, "logits_to_keep": 1} | changed)
 
         return run
 
@@ -225,27 +168,28 @@ def test_batches_that_cannot_be_right_are_refused(model):
     refuse("pass the attention mask", call())
     call(attention_mask=longer, position_ids=torch.tensor([[9], [14]]))()
 
-    def padded_right():
+
+ROPES = {
+    "dynamic": ("llama", {"factor": 2.0}, {"max_position_embeddings": 32}, "depend on the longest sequence", (9, 14)),
+    "longrope": (
+        "phi3",
+        {"short_factor": [1.0] * 6, "long_factor": [4.0] * 6, "original_max_position_embeddings": 32},
+        {"original_max_position_embeddings": 32},
+        "some sequences are longer than 32",
+        (34, 40),
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", ROPES)
+def test_rotary_tables_that_change_with_length(kind):
+    family, rope, changes, says, works = ROPES[kind]
+    rope = {"rope_type": kind, "rope_theta": 10000.0, **rope}
+    model = families.build(family, rope_parameters=rope, dtype=torch.float64, **changes)
+    ids, mask = padded(texts(9, 40))
+    with lazyllm.enable(model, STAGES):
+        refuse(says, lambda: families.generate(model, ids, 2, mask))
+    check(model, texts(*works), {})
+    if kind == "longrope":
         with lazyllm.enable(model, STAGES):
-            model.generate(ids.flip(1), attention_mask=mask.flip(1), max_new_tokens=2)
-
-    refuse("pad prompts at their left", padded_right)
-
-
-def test_rotary_tables_of_the_longest_sequence_are_refused():
-    rope = {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 2.0}
-    model = families.build("llama", rope_parameters=rope, max_position_embeddings=32, dtype=torch.float64)
-    ids, mask = padded(texts(9, 40))
-    with lazyllm.enable(model, STAGES):
-        refuse("depend on the longest sequence", lambda: model.generate(ids, attention_mask=mask, max_new_tokens=2))
-    check(model, texts(9, 14), {}, max_new_tokens=4, eos_token_id=None)
-
-
-def test_rotary_tables_that_differ_between_sequences_are_refused():
-    rope = {"rope_type": "longrope", "rope_theta": 10000.0, "short_factor": [1.0] * 6, "long_factor": [4.0] * 6}
-    rope["original_max_position_embeddings"] = 32
-    model = families.build("phi3", original_max_position_embeddings=32, rope_parameters=rope, dtype=torch.float64)
-    ids, mask = padded(texts(9, 40))
-    with lazyllm.enable(model, STAGES):
-        refuse("some sequences are longer than 32", lambda: model.generate(ids, attention_mask=mask, max_new_tokens=2))
-    check(model, texts(34, 40), {}, max_new_tokens=4, eos_token_id=None)
+            refuse("crosses 32 positions", lambda: families.generate(model, families.prompt(28), 10))

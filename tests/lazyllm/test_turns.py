@@ -1,55 +1,64 @@
-"""A generation goes on: second turns, and prompts in chunks."""
+"""A generation goes on with its cache: second turns, chunks, steps of one's own, copies, and what is refused of it."""
 
 from __future__ import annotations
+
+import copy
+import pickle
 
 import families
 import naive_importance
 import pytest
 import torch
-from batching import PAD, answers, padded, same
+from checks import PAD, STAGES, alone, answers, close, padded, refuse, same, text, traced
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from refusals import refuse
+from transformers import DynamicCache
 
 import lazyllm
 from lazyllm import reference
 
-STAGES = [(1, 0.6), (3, 0.5)]
+ASKED = {"do_sample": False, "eos_token_id": None, "pad_token_id": PAD, "return_dict_in_generate": True}
 
 
-def text(length, seed):
-    return families.prompt(length, seed=seed)[0].tolist()
+@pytest.fixture(scope="module")
+def model(exact):
+    return exact
 
 
 def conversation(model, turns, new_tokens, selection=None, stages=STAGES, **generation):
     """Greedy answers to one turn after the other; the tokens of all answers, and the stats."""
-    ids, cache, found = torch.zeros(1, 0, dtype=torch.int64), None, []
-    asked = {"max_new_tokens": new_tokens, "do_sample": False, "eos_token_id": None, "return_dict_in_generate": True}
+    ids, more, found = torch.zeros(1, 0, dtype=torch.int64), {}, []
     with lazyllm.enable(model, stages, selection=selection, record_positions=True) as lazy:
         for turn in turns:
             ids = torch.cat([ids, torch.tensor([turn])], dim=1)
-            going_on = {} if cache is None else {"past_key_values": cache}
-            output = model.generate(ids, attention_mask=torch.ones_like(ids), **going_on, **asked, **generation)
+            more |= {"attention_mask": torch.ones_like(ids)}
+            output = model.generate(ids, max_new_tokens=new_tokens, **more, **ASKED, **generation)
             found += output.sequences[0, ids.shape[1] :].tolist()
-            ids, cache = output.sequences, output.past_key_values
-        assert cache.stats is lazy.stats  # of one generation
+            ids, more = output.sequences, {"past_key_values": output.past_key_values}
+        assert output.past_key_values.stats is lazy.stats  # of one generation
     return found, lazy.stats
 
 
 def check(model, turns, new_tokens, stages=STAGES, chunk=None):
     found, stats = conversation(model, turns, new_tokens, stages=stages, prefill_chunk_size=chunk)
-    expected = reference.run(model, turns[0], stages, new_tokens, turns[1:], chunk)
-    assert found == expected.tokens
-    assert [[layer.tolist() for layer in step] for step in stats.computed] == expected.rows
-    assert [[layer.tolist() for layer in step] for step in stats.positions] == expected.active
+    traced(stats, found, reference.run(model, turns[0], stages, new_tokens, turns[1:], chunk))
     return stats
+
+
+def step(model, cache, token=5):
+    """A decoding step of one's own."""
+    with torch.no_grad():
+        return model(torch.tensor([[token]]), past_key_values=cache, logits_to_keep=1)
 
 
 @pytest.mark.parametrize("chunk", [None, 7])
 @pytest.mark.parametrize("family", ["llama", "mistral", "qwen2", "qwen3"])
 def test_turns_are_the_references(family, chunk):
     model = families.build(family, dtype=torch.float64)
-    check(model, [text(33, 1), text(9, 2), text(1, 3), text(4, 4)], 5, chunk=chunk)
+    stats = check(model, [text(33), text(9), text(1), text(4)], 5, chunk=chunk)
+    if chunk is None:
+        back = set(stats.computed[5][4].tolist()) - set(stats.computed[0][4].tolist()) - set(range(33, 47))
+        assert back, "nothing that the first question pruned came back for the second"
 
 
 @given(
@@ -66,157 +75,259 @@ def test_any_conversation(lengths, keeps, new_tokens, chunk, seed):
     check(model, turns, new_tokens, [(1, keeps[0]), (3, keeps[1])], chunk)
 
 
-def test_what_the_first_question_pruned_comes_back_for_the_second():
-    stats = check(families.build("llama", dtype=torch.float64), [text(40, 1), text(12, 2)], 3)
-    first, second = stats.computed[0][4], stats.computed[3][4]
-    back = set(second.tolist()) - set(range(42, 55))
-    assert back
-    assert not back & set(first.tolist())
-
-
 @pytest.mark.parametrize("family", families.FAMILIES)
-@pytest.mark.parametrize("chunk", [None, 6])
-def test_nothing_pruned_is_the_unmodified_model(family, chunk):
-    """In every family, and over windows that the conversation outgrows."""
+def test_nothing_pruned_is_the_unmodified_model(family):
+    """In every family, in chunks or not, and over windows that the conversation outgrows."""
     changes = {"sliding_window": 16} if family == "gemma3" else {}
     model = families.build(family, dtype=torch.float64, **changes)
-    turns = [text(20, 1), text(7, 2)]
-    ids, expected = torch.zeros(1, 0, dtype=torch.int64), []
+    turns, ids, expected = [text(20), text(7)], torch.zeros(1, 0, dtype=torch.int64), []
     for turn in turns:
         ids = torch.cat([ids, torch.tensor([turn])], dim=1)
         whole = families.generate(model, ids, 5).sequences
         expected += whole[0, ids.shape[1] :].tolist()
         ids = whole
-    found, stats = conversation(model, turns, 5, stages=[], prefill_chunk_size=chunk)
-    assert found == expected
-    assert stats.rows.sum(dim=0).tolist() == [36] * len(stats.rows[0])  # each token once, but for the last
+    for chunk in (None, 6):
+        found, stats = conversation(model, turns, 5, stages=[], prefill_chunk_size=chunk)
+        assert found == expected
+        assert stats.rows.sum(dim=0).tolist() == [36] * len(stats.rows[0])  # each token once, but for the last
 
 
 @pytest.mark.parametrize("parts", [*naive_importance.ALONE.values(), naive_importance.ALL], ids=str)
-def test_every_part_of_the_importance_goes_on(parts):
-    model, importance = families.build("llama", dtype=torch.float64), lazyllm.Importance(**parts)
-    turns = [text(30, 1), text(8, 2), text(1, 3), text(3, 4)]
+def test_every_part_of_the_importance_goes_on(model, parts):
+    importance, turns = lazyllm.Importance(**parts), [text(30), text(8), text(1), text(3)]
     found, stats = conversation(model, turns, 4, importance)
-    expected = naive_importance.run(model, turns[0], STAGES, importance, 4, turns[1:])
-    assert found == expected.tokens
-    assert [[layer.tolist() for layer in step] for step in stats.computed] == expected.rows
-    assert [[layer.tolist() for layer in step] for step in stats.positions] == expected.active
+    traced(stats, found, naive_importance.run(model, turns[0], STAGES, importance, 4, turns[1:]))
 
 
-@pytest.mark.parametrize(
-    "selection",
-    [
-        lazyllm.Importance(queries=4),
-        lazyllm.Importance(queries=3, pooling=3, heads="max", layers=2, value_norm=True, first=2, last=2),
-        lazyllm.StaticSelection(),
-    ],
-    ids=["queries", "all", "static"],
-)
-def test_other_rankings_go_on(selection):
-    """A turn of one new token beside the last answer's is a step like any other, and each token is computed once."""
-    model = families.build("llama", dtype=torch.float64)
-    stages = [(2, 0.5)] if isinstance(selection, lazyllm.StaticSelection) else STAGES
-    turns = [text(30, 1), text(8, 2), text(5, 3)]
-    _, stats = conversation(model, turns, 4, selection, stages)
-    for layer in range(5):
-        computed = torch.cat([step[layer] for step in stats.computed]).tolist()
-        assert len(computed) == len(set(computed))
-    protected = getattr(selection, "queries", 1)
-    for step, active in enumerate(stats.positions):
-        total = int(active[0][-1]) + 1
-        for layer in range(5):
-            assert set(range(total - min(protected, len(active[layer])), total)) <= set(active[layer].tolist()), step
-
-
-def test_a_static_selection_prunes_no_later_turn():
-    model = families.build("llama", dtype=torch.float64)
-    _, stats = conversation(model, [text(30, 1), text(8, 2)], 4, lazyllm.StaticSelection(), [(2, 0.5)])
+def test_a_static_selection_prunes_no_later_turn(model):
+    _, stats = conversation(model, [text(30), text(8)], 4, lazyllm.StaticSelection(), [(2, 0.5)])
     frozen = stats.positions[0][4].tolist()
     assert len(frozen) == 15
     assert stats.positions[-1][4].tolist() == frozen + list(range(30, 45))
 
 
 @pytest.mark.parametrize("ends", [False, True])
-def test_a_batch_of_conversations(ends):
-    """Sequences that end at different times, and go on together: what came after their ends stays padding."""
-    model = families.build("llama", dtype=torch.float64)
-    prompts, seconds = [text(9, 1), text(21, 2), text(14, 3)], [text(5, 4), text(1, 5), text(8, 6)]
-    end = None
-    if ends:
-        free, _ = conversation(model, prompts[:1], 8)
-        end = free[3]
-    asked = {"max_new_tokens": 8, "do_sample": False, "eos_token_id": end, "return_dict_in_generate": True}
-    asked["pad_token_id"] = PAD
+def test_a_batch_of_conversations(model, ends):
+    """Sequences that end at different times, and go on together: what came after their ends stays padding.
+
+    Its cache is copied with its padding, and each copy goes on alike.
+    """
+    prompts, seconds = [text(9), text(21), text(14)], [text(5), text(1), text(8)]
+    end = conversation(model, prompts[:1], 8)[0][3] if ends else None
+    asked = {**ASKED, "max_new_tokens": 8, "eos_token_id": end}
     expected, stats = [], []
-    for prompt, second in zip(prompts, seconds, strict=True):
-        with lazyllm.enable(model, STAGES, record_positions=True) as lazy:
+    with lazyllm.enable(model, STAGES, record_positions=True) as lazy:
+        for prompt, second in zip(prompts, seconds, strict=True):
             first = model.generate(torch.tensor([prompt]), **asked)
             ids = torch.cat([first.sequences, torch.tensor([second])], dim=1)
             whole = model.generate(ids, past_key_values=first.past_key_values, **asked).sequences
-        expected.append((first.sequences[0, len(prompt) :].tolist(), whole[0, ids.shape[1] :].tolist()))
-        stats.append(lazy.stats)
-    ids, mask = padded(prompts)
-    with lazyllm.enable(model, STAGES, record_positions=True) as lazy:
+            expected.append((first.sequences[0, len(prompt) :].tolist(), whole[0, ids.shape[1] :].tolist()))
+            stats.append(lazy.stats)
+        ids, mask = padded(prompts)
         first = model.generate(ids, attention_mask=mask, **asked)
         begun = answers(first.sequences, ids.shape[1], end)
         width = first.sequences.shape[1] - ids.shape[1]
         of_answers = torch.tensor([[1] * len(row) + [0] * (width - len(row)) for row in begun])
         ids, more = padded(seconds)
-        mask = torch.cat([mask, of_answers, more], dim=1)
-        ids = torch.cat([first.sequences, ids], dim=1)
-        whole = model.generate(ids, attention_mask=mask, past_key_values=first.past_key_values, **asked).sequences
-    assert list(zip(begun, answers(whole, ids.shape[1], end), strict=True)) == expected
-    for found, wanted in zip(lazy.sequences, stats, strict=True):
-        same(found, wanted)
+        mask, ids = torch.cat([mask, of_answers, more], dim=1), torch.cat([first.sequences, ids], dim=1)
+        caches = [first.past_key_values, copy.deepcopy(first.past_key_values)]
+        for cache in (*caches, copy.deepcopy(caches[1])):
+            whole = model.generate(ids, attention_mask=mask, past_key_values=cache, **asked).sequences
+            assert list(zip(begun, answers(whole, ids.shape[1], end), strict=True)) == expected
+            for found, wanted in zip(cache.sequences, stats, strict=True):
+                same(found, wanted)
 
 
-def test_chunks_of_a_batch():
-    model = families.build("llama", dtype=torch.float64)
-    ids = torch.tensor([text(24, 1), text(24, 2)])
-    asked = {"max_new_tokens": 4, "do_sample": False, "eos_token_id": None, "prefill_chunk_size": 10}
+def test_chunks_of_a_batch(model):
+    """A prompt may begin in a later chunk."""
+    prompts, asked = [text(3), text(24)], {"max_new_tokens": 4, "eos_token_id": None}
+    ids, mask = padded(prompts)
     with lazyllm.enable(model, STAGES) as lazy:
         expected, stats = [], []
-        for row in ids:
-            expected.append(model.generate(row[None], **asked)[0].tolist())
+        for prompt, chunk in zip(prompts, (None, 10), strict=True):
+            expected += alone(model, [prompt], prefill_chunk_size=chunk, **asked)
             stats.append(lazy.stats)
-        assert model.generate(ids, **asked).tolist() == expected
-        for found, wanted in zip(lazy.sequences, stats, strict=True):
-            same(found, wanted)
-
-
-def test_a_prompt_may_begin_in_a_later_chunk():
-    model = families.build("llama", dtype=torch.float64)
-    ids, mask = padded([text(3, 1), text(24, 2)])
-    asked = {"max_new_tokens": 4, "do_sample": False, "eos_token_id": None}
-    with lazyllm.enable(model, STAGES) as lazy:
-        expected, stats = [], []
-        for prompt, chunk in ((text(3, 1), None), (text(24, 2), 10)):
-            expected.append(model.generate(torch.tensor([prompt]), prefill_chunk_size=chunk, **asked)[0, -4:].tolist())
-            stats.append(lazy.stats)
-        found = model.generate(ids, attention_mask=mask, prefill_chunk_size=10, **asked)
-        assert found[:, -4:].tolist() == expected
+        asked |= {"prefill_chunk_size": 10, "do_sample": False}
+        assert answers(model.generate(ids, attention_mask=mask, **asked), 24) == expected
         for one, wanted in zip(lazy.sequences, stats, strict=True):
             same(one, wanted)
-        refuse(
-            "hides all tokens of sequence 0",
-            lambda: model.generate(ids, attention_mask=mask * torch.tensor([[0], [1]]), prefill_chunk_size=10, **asked),
-        )
+        hidden = mask * torch.tensor([[0], [1]])
+        refuse("hides all tokens of sequence 0", lambda: model.generate(ids, attention_mask=hidden, **asked))
+        refuse("chunk holds padding alone", lambda: model.generate(ids[:1], attention_mask=mask[:1], **asked))
 
 
-def test_a_chunk_of_padding_alone_is_refused():
-    model, ids, mask = families.build("llama"), families.prompt(24), torch.ones(1, 24, dtype=torch.int64)
-    mask[:, :12] = 0
-    with lazyllm.enable(model, STAGES):
-        refuse("a chunk holds padding alone", lambda: families.generate(model, ids, 2, mask, prefill_chunk_size=12))
-
-
-def test_what_a_mask_hides_stays_hidden_in_chunks():
+def test_what_a_mask_hides_stays_hidden_in_chunks(model):
     """A history sent anew, with nothing behind an answer that ended early."""
-    model = families.build("llama", dtype=torch.float64)
-    ids, mask = padded([text(14, 1), text(20, 2)])
+    ids, mask = padded([text(14), text(20)])
     mask[0, 12:15] = 0
     expected = families.generate(model, ids, 4, mask).logits
     with lazyllm.enable(model, ""):
         for chunk in (None, 6, 7, 19):
-            found = families.generate(model, ids, 4, mask, prefill_chunk_size=chunk).logits
-            torch.testing.assert_close(torch.stack(found), torch.stack(expected), rtol=0, atol=1e-9)
+            close(families.generate(model, ids, 4, mask, prefill_chunk_size=chunk).logits, expected, 1e-9)
+
+
+# Passes of one's own, and caches that several go on with.
+
+
+def test_generations_alternate_step_by_step(model, ids):
+    prompts = [ids[0].tolist(), text(31)]
+    with lazyllm.enable(model, STAGES), torch.no_grad():
+        expected = alone(model, prompts, max_new_tokens=6, eos_token_id=None)
+        outputs, found = [model(torch.tensor([prompt]), logits_to_keep=1) for prompt in prompts], [[], []]
+        for _ in range(6):
+            for which in range(2):
+                found[which].append(int(outputs[which].logits[0, -1].argmax()))
+                outputs[which] = step(model, outputs[which].past_key_values, found[which][-1])
+    assert found == expected
+
+
+def test_a_cache_of_ones_own_becomes_the_generations(model, ids):
+    """Whoever made it goes on with it, as with the unmodified model."""
+
+    def passes(cache, start):
+        with torch.no_grad():
+            return model(ids[:, start : start + 10], past_key_values=cache, logits_to_keep=1).logits
+
+    with lazyllm.enable(model, STAGES) as lazy:
+        cache = DynamicCache()
+        found = [passes(cache, start) for start in range(0, 40, 10)]
+        rows = lazy.stats.rows
+        assert (cache.get_seq_length(), rows[:, 0].tolist()) == (40, [10] * 4)
+        with torch.no_grad():
+            begun = model(ids[:, :10], logits_to_keep=1)
+        expected = [begun.logits, *(passes(begun.past_key_values, start) for start in (10, 20, 30))]
+        assert torch.equal(torch.cat(found), torch.cat(expected))
+        assert torch.equal(lazy.stats.rows, rows)
+        refused = DynamicCache()
+        refuse("mask is of", lambda: model(ids, past_key_values=refused, attention_mask=ids[:, :9], logits_to_keep=1))
+        assert torch.equal(passes(refused, 0), begun.logits)  # a pass that was refused has not taken it
+    refuse("belongs to a generation", lambda: model.generate(ids, past_key_values=cache, max_new_tokens=2))
+
+
+def test_a_copy_goes_on_by_itself(model, ids):
+    """Transformers' own way to use a prefix again: the cache of the prefix is copied for each text that begins so."""
+    questions = [torch.cat([ids, families.prompt(length)], dim=1) for length in (7, 1, 12)]
+
+    def prefix():
+        with torch.no_grad():
+            return model(ids, past_key_values=DynamicCache(), logits_to_keep=1).past_key_values
+
+    def answer(question, cache):
+        output = families.generate(model, question, 6, past_key_values=cache)
+        return output.sequences.tolist(), output.past_key_values.stats
+
+    with lazyllm.enable(model, STAGES, record_positions=True):
+        expected = [answer(question, prefix()) for question in questions]
+        begun = prefix()
+        for question, (tokens, stats) in [*zip(questions, expected, strict=True)] * 2:
+            found = answer(question, copy.deepcopy(begun))
+            assert found[0] == tokens
+            same(found[1], stats)
+        assert begun.stats.steps == 1
+
+
+def test_inference_mode_may_end_between_steps(model, ids):
+    with lazyllm.enable(model, STAGES):
+        expected = families.generate(model, ids, 3).logits
+        with torch.inference_mode():
+            output = model(ids, logits_to_keep=1)
+            inside = copy.deepcopy(output.past_key_values)
+        for logits in expected:
+            assert torch.equal(output.logits[:, 0].float(), logits)
+            token = int(logits.argmax())
+            output, inside = step(model, output.past_key_values, token), step(model, inside, token).past_key_values
+
+
+# What is refused.
+
+
+def test_a_cache_ends_with_its_with_and_is_no_other_models(model, ids):
+    other = families.build("llama", seed=1)
+    with lazyllm.enable(model, STAGES), lazyllm.enable(other, STAGES):
+        cache = families.generate(model, ids, 3).past_key_values
+        refuse("another model", lambda: step(other, cache))
+        step(model, cache)
+        refuse("pickled", lambda: copy.copy(cache))
+        refuse("pickled", lambda: pickle.dumps(cache))
+        copied, tokens = copy.deepcopy(cache), torch.cat([ids, ids[:, :5]], dim=1)
+    for ended in (cache, copied):
+        for place in (model, other):
+            refuse("belongs to a generation", lambda place=place, ended=ended: step(place, ended))
+        with lazyllm.enable(model, STAGES):
+            refuse("earlier generation", lambda ended=ended: step(model, ended))
+            refuse("earlier generation", lambda ended=ended: model.generate(tokens, past_key_values=ended))
+
+
+def test_one_cache_takes_one_pass_at_a_time_and_none_that_broke_off(model, ids):
+    with lazyllm.enable(model, STAGES):
+        cache = families.generate(model, ids, 2).past_key_values
+
+        def within(*_):
+            refuse("under way", lambda: step(model, cache))
+            refuse("under way", lambda: copy.deepcopy(cache))
+            raise ZeroDivisionError
+
+        hook = model.model.layers[2].register_forward_pre_hook(within)
+        with pytest.raises(ZeroDivisionError):
+            step(model, cache)
+        hook.remove()
+        refuse("broke off", lambda: step(model, cache))
+        refuse("broke off", lambda: step(model, copy.deepcopy(cache)))
+
+
+def test_nobody_else_looks_into_the_cache(model, ids):
+    """Methods that compress the cache, such as kvpress's, do so in hooks on the attention."""
+
+    def compress(module, args, kwargs, output):
+        layer = kwargs["past_key_values"].layers[module.layer_idx]
+        layer.keys = layer.keys[:, :, ::2]
+
+    hook = model.model.layers[0].self_attn.register_forward_hook(compress, with_kwargs=True)
+    with lazyllm.enable(model, STAGES):
+        refuse("compress the cache", lambda: families.generate(model, ids, 2))
+        hook.remove()
+        cache = families.generate(model, ids, 2).past_key_values
+    refuse("LazyLLM's cache", lambda: cache.max_batch_size)
+    refuse("LazyLLM's cache", lambda: cache.offload(0))
+
+
+def ones(width):
+    return torch.ones(1, width, dtype=torch.int64)
+
+
+@pytest.mark.parametrize(
+    ("says", "given"),
+    [
+        (r"mask is of shape \(1, 50\)", {"attention_mask": ones(50)}),
+        ("position_ids are not 0 to 39", {"position_ids": torch.arange(10, 50)[None]}),
+        ("position_ids are not 0 to 39", {"position_ids": torch.arange(20).repeat(2)[None]}),
+        ("position_ids, or the attention mask .* for 20", {"position_ids": torch.arange(20)[None]}),
+    ],
+)
+def test_a_prompt_that_begins_elsewhere_is_refused(model, ids, says, given):
+    with lazyllm.enable(model, STAGES), torch.no_grad():
+        refuse(says, lambda: model(ids, logits_to_keep=1, **given))
+        model(ids, logits_to_keep=1, attention_mask=ones(40), position_ids=torch.arange(40)[None])
+
+
+def test_what_does_not_follow_on_a_cache_is_refused(model, ids):
+    def loop(model, input_ids, **_):
+        begun = model(input_ids, attention_mask=torch.ones_like(input_ids), logits_to_keep=1)
+        model(ids[:, :1], attention_mask=hiding[:, :41], past_key_values=begun.past_key_values)
+
+    with lazyllm.enable(model, STAGES), torch.no_grad():
+        begun = families.generate(model, ids, 4)
+        more, hiding = {"past_key_values": begun.past_key_values, "max_new_tokens": 2}, ones(44)
+        hiding[0, :10] = 0
+        for call in (
+            lambda: model.generate(begun.sequences, attention_mask=hiding, **more),
+            lambda: model.generate(ids, attention_mask=torch.ones_like(ids), custom_generate=loop),
+        ):
+            refuse("hides tokens that an earlier pass has computed", call)
+        refuse("goes on with all its tokens so far", lambda: model.generate(ids[:, :5], **more))
+        refuse("mask is of shape|for 35 tokens", lambda: model.generate(ids, attention_mask=ones(35)))
+    single = families.build("llama")
+    with lazyllm.enable(single, STAGES), torch.no_grad():
+        with torch.autocast("cpu", torch.bfloat16):
+            cache = single(ids, logits_to_keep=1).past_key_values
+        refuse("computed in torch.bfloat16 before and in torch.float32 now", lambda: step(single, cache))

@@ -1,0 +1,229 @@
+"""On devices that are not the CPU, one or several: the same tokens and rows, and no more waits than one a stage a step.
+
+Where a generation waits for the device, and how much it launches there, is counted; see `pretend_device`.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from contextlib import nullcontext
+from copy import deepcopy
+
+import families
+import naive_importance
+import pytest
+import torch
+import transformers
+from accelerate import cpu_offload, dispatch_model
+from checks import STAGES, close, recorded, same
+
+import lazyllm
+
+# So small a bonus that tokens come back in GPT-2, too, whose attention is even here.
+PARTS = {**naive_importance.ALONE, "all": naive_importance.ALL, "bonus": {"bonus": 1.02}}
+# What ranks the tokens, by name: the stages, and the ranking.
+WAYS = {
+    "dynamic": (STAGES, lazyllm.Importance()),
+    "static": ([(1, 0.6)], lazyllm.StaticSelection()),
+    **{name: (STAGES, lazyllm.Importance(**parts)) for name, parts in PARTS.items()},
+}
+WINDOWED = {"layer_types": ["sliding_attention", "full_attention"] * 2 + ["full_attention"], "sliding_window": 16}
+NEW_TOKENS = 6
+
+
+def counted(device, work):
+    """What `work` returns, and how often each line waits for the device, reading and writing."""
+    device.reads.clear()
+    device.writes.clear()
+    return work(), Counter(device.reads), Counter(device.writes)
+
+
+def check(device, model, ids, way="dynamic"):
+    """The device gives what the CPU gives, and the host waits no more than it must."""
+    stages, ranking = WAYS[way]
+    expected = recorded(model, stages, ids, NEW_TOKENS, selection=ranking)
+    revives = way != "static"
+    there, placed = deepcopy(model).to(device.name), ids.to(device.name)
+
+    def pruned(new_tokens):
+        with lazyllm.enable(there, stages, selection=ranking) as lazy:
+            output = families.generate(there, placed, new_tokens)
+        return output, lazy.stats
+
+    for new_tokens in (NEW_TOKENS, 1):
+        # A stage asks how many tokens are revived, which in prefilling and for good selections is known, and under a
+        # cap also how many computed ones take the places of others.
+        capped = getattr(ranking, "cap", None) is not None
+        asked = len(stages) * (new_tokens - 1) * (revives + capped)
+        # Of a mask that transformers passes on, an eager model makes a matrix without looking at it.
+        asked += model.config._attn_implementation == "eager"
+        _, reads, writes = counted(device, lambda n=new_tokens: families.generate(there, placed, n))
+        found, lazy_reads, lazy_writes = counted(device, lambda n=new_tokens: pruned(n))
+        if new_tokens == NEW_TOKENS:
+            (output, stats), (wanted, wanted_stats) = found, expected
+            assert output.sequences.tolist() == wanted.sequences.tolist()
+            assert stats.rows.tolist() == wanted_stats.rows.tolist()
+            assert stats.active.tolist() == wanted_stats.active.tolist()
+            assert (stats.rows[1:].max() > 1) == revives
+        assert lazy_reads.total() <= reads.total() + asked, f"not {asked} reads more, but {lazy_reads - reads}"
+        assert not lazy_writes - writes, "copies to the device that the unmodified model does without"
+    return stats
+
+
+@pytest.mark.parametrize("family", families.FAMILIES)
+def test_every_family(device, ids, family):
+    check(device, families.build(family), ids)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_every_ranking(device, ids, way):
+    check(device, families.build("llama"), ids, way)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", families.FAMILIES)
+def test_every_family_by_every_ranking(device, ids, family):
+    for way in WAYS:
+        check(device, families.build(family), ids, way)
+
+
+@pytest.mark.parametrize(("family", "way"), [("gemma2", "dynamic"), ("gemma3", "queries"), ("llama", "dynamic")])
+def test_attention_in_several_blocks(device, monkeypatch, family, way):
+    """Over windows and with capped scores, or where many rows are revived."""
+    ours = [module for name, module in sys.modules.items() if name.startswith("lazyllm.core.")]
+    monkeypatch.setattr(next(module for module in ours if hasattr(module, "_BLOCK_ELEMENTS")), "_BLOCK_ELEMENTS", 512)
+    windowed = family != "llama"
+    model = families.build(family, **WINDOWED if windowed else {})
+    stats = check(device, model, families.prompt(50 if windowed else 120), way)
+    assert windowed or (4 * stats.rows[1:, 4] * stats.active[1:, 4] > 512).any(), "never more than a block"
+
+
+def decoding(device, model, ids, steps, schedule=None):
+    """Launches and reads of the last of some decoding steps, and whether anything was revived in it."""
+    cache = None
+    with torch.no_grad(), nullcontext() if schedule is None else lazyllm.enable(model, schedule) as lazy:
+        for step in range(steps):
+            new = ids if not step else ids[:, step : step + 1]
+            device.launches = 0
+            device.reads.clear()
+            cache = model(input_ids=new, past_key_values=cache, logits_to_keep=1, use_cache=True).past_key_values
+        revived = [int(stats.rows[-1].max()) > 1 for stats in lazy.sequences] if schedule else []
+    return device.launches, device.reads.total(), revived
+
+
+def test_a_decoding_step_launches_little_more_than_the_unmodified_models(device):
+    shape = {"num_hidden_layers": 30, "max_position_embeddings": 2048}
+    model, ids = families.build("llama", **shape).to(device.name), families.prompt(1000).to(device.name)
+    unmodified, reads, _ = decoding(device, model, ids, 4)
+    whole = decoding(device, model, ids, 4, [])
+    assert whole[0] <= unmodified + 5
+    assert whole[1] <= reads
+    launches, read, revived = decoding(device, model, ids, 4, "23%:0.6,50%:0.6")
+    assert revived == [True]
+    assert launches <= unmodified + 60
+    assert read <= reads + 2
+
+
+def test_a_stage_asks_the_device_once_whatever_the_number_of_sequences(device):
+    model = families.build("llama").to(device.name)
+    ids = torch.cat([families.prompt(40, seed) for seed in range(5)]).to(device.name)
+    _, reads, _ = decoding(device, model, ids, 4)
+    _, read, revived = decoding(device, model, ids, 4, STAGES)
+    assert all(revived)
+    assert read <= reads + len(STAGES)
+
+
+# A model over several devices, or offloaded to the CPU or to disk. Where each of the five layers is, by number of the
+# device or c for the CPU: the stages after layers 1 and 3 end within a device, or at its border.
+PLACES = {"one": "00000", "halves": "00011", "at a stage": "00111", "in turn": "01010", "offloaded": "0c0c1"}
+
+
+def spread(model, places, *devices):
+    """The model with its layers at `places`, and all else on the first device."""
+    decoder = next(name for name, part in model.named_children() if name != "lm_head" and name != "embed_out")
+    (stack,) = (name for name, part in getattr(model, decoder).named_children() if len(list(part.children())) == 5)
+    names = {name: devices[0].name for name, _ in model.named_children() if name != decoder}
+    names |= {f"{decoder}.{name}": devices[0].name for name, _ in getattr(model, decoder).named_children()}
+    del names[f"{decoder}.{stack}"]
+    for index, place in enumerate(places):
+        names[f"{decoder}.{stack}.{index}"] = "cpu" if place == "c" else devices[int(place)].name
+    skipped = model._skip_keys_device_placement
+    return dispatch_model(model, names, main_device=devices[0].name, skip_keys=skipped)
+
+
+def answer(model, ids, stages=STAGES, mask=None, **how):
+    """Two turns: what is generated, and what was computed for it, by sequence."""
+    mask = torch.ones_like(ids) if mask is None else mask
+    with lazyllm.enable(model, stages, record_positions=True, record_importance=True, **how) as lazy:
+        first = families.generate(model, ids, 5, mask)
+        more = torch.cat([first.sequences, ids[:, -9:]], dim=1)
+        mask = torch.nn.functional.pad(mask, (0, more.shape[1] - mask.shape[1]), value=1)
+        second = families.generate(model, more, 5, mask, past_key_values=first.past_key_values)
+    return second.sequences.tolist(), lazy.sequences
+
+
+def check_same(found, expected):
+    assert found[0] == expected[0]
+    for stats, wanted in zip(found[1], expected[1], strict=True):
+        assert stats.rows[1:].max() > 1
+        same(stats, wanted)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", families.FAMILIES)
+def test_every_family_over_two_devices(device, other, ids, family):
+    model = families.build(family)
+    expected = answer(model, ids)
+    check_same(answer(spread(model, PLACES["in turn"], device, other), ids.to(device.name)), expected)
+
+
+@pytest.mark.parametrize("places", PLACES)
+def test_a_batch_over_devices(device, other, places):
+    model, ids = families.build("llama4"), torch.cat([families.prompt(40, seed) for seed in range(3)])
+    mask = torch.ones_like(ids)
+    mask[0, :3], mask[2, :30] = 0, 0
+    expected = answer(model, ids, mask=mask)
+    model = spread(model, PLACES[places], device, other)
+    before = [module.forward for module in model.modules()]
+    check_same(answer(model, ids.to(device.name), mask=mask.to(device.name)), expected)
+    assert [module.forward for module in model.modules()] == before
+    assert (model.model.layers[1].self_attn.q_proj.weight.device.type == "meta") == (places == "offloaded")
+
+
+class Recent(lazyllm.Selection):
+    """A checked ranking that keeps the newest tokens."""
+
+    def observe(self, layer, query, key, scaling, softcap):
+        self.importance = self.by_position(layer, self.key_positions(layer).float())
+
+
+@pytest.mark.parametrize("way", [*PARTS, "static", "own"])
+def test_every_ranking_over_two_devices(device, other, ids, way):
+    model = families.build("llama")
+    stages, ranking = {**WAYS, "static": ([(3, 0.6)], lazyllm.StaticSelection()), "own": (STAGES, Recent())}[way]
+    output, stats = recorded(model, stages, ids, NEW_TOKENS, selection=ranking)
+    model = spread(model, PLACES["in turn"], device, other)
+    found, found_stats = recorded(model, stages, ids.to(device.name), NEW_TOKENS, selection=ranking)
+    assert found.sequences.tolist() == output.sequences.tolist()
+    same(found_stats, stats)
+
+
+@pytest.mark.filterwarnings("ignore:You are calling .generate")
+@pytest.mark.parametrize("where", ["disk", "cpu"])
+def test_offload(device, ids, where, tmp_path):
+    model = families.build("llama")
+    expected, score = answer(model, ids), lazyllm.log_likelihood(model, ids, [5, 6]).tokens
+    if where == "cpu":
+        model, ids = cpu_offload(model, torch.device(device.name)), ids.to(device.name)
+    else:
+        model.save_pretrained(tmp_path / "model")
+        places = dict.fromkeys(
+            [f"model.{name}" for name in ("embed_tokens", "norm", "rotary_emb")] + ["lm_head"], "cpu"
+        )
+        places |= {f"model.layers.{index}": "disk" if index in (1, 4) else "cpu" for index in range(5)}
+        asked = {"device_map": places, "offload_folder": tmp_path / "offload"}
+        model = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "model", **asked)
+    assert model.model.layers[4].mlp.up_proj.weight.device.type == "meta"
+    close([lazyllm.log_likelihood(model, ids, [5, 6]).tokens], [score])
+    check_same(answer(model, ids), expected)

@@ -1,0 +1,192 @@
+"""What is built on generations: log-likelihoods of given texts, and `lazyllm.select`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import families
+import naive_importance as naive
+import pytest
+import torch
+from checks import STAGES, close, recorded, refuse, same, text
+from transformers import MambaConfig, MambaForCausalLM
+
+import lazyllm
+from lazyllm import reference
+
+ANSWERS = [[5], [7, 80, 3, 44, 9], [7, 81], [20, 20, 20, 20]]
+
+
+@pytest.mark.parametrize("length", [1, 2, 33])
+@pytest.mark.parametrize("family", ["llama", "mistral", "qwen2", "qwen3"])
+def test_likelihoods_are_the_references(family, length):
+    model, prompt = families.build(family, dtype=torch.float64), text(length, 1)
+    chosen = reference.run(model, prompt, STAGES, 5).tokens
+    continuations = [*ANSWERS, chosen, [*chosen[:-1], 3 if chosen[-1] != 3 else 4]]
+    with lazyllm.enable(model, STAGES):
+        found = lazyllm.log_likelihoods(model, prompt, continuations)
+        assert torch.equal(lazyllm.log_likelihood(model, prompt, continuations[1]).tokens, found[1].tokens)
+    for likelihood, answer in zip(found, continuations, strict=True):
+        logits = torch.stack(reference.run(model, prompt, STAGES, len(answer), answer=answer).logits)
+        expected = logits.log_softmax(-1).gather(1, torch.tensor(answer)[:, None])[:, 0]
+        close([likelihood.tokens], [expected])
+        assert likelihood.total == pytest.approx(float(expected.sum()), abs=1e-4)
+        assert likelihood.greedy == (logits.argmax(-1).tolist() == answer)
+    assert [likelihood.greedy for likelihood in found[-2:]] == [True, False]
+
+
+@pytest.mark.parametrize("family", families.FAMILIES)
+def test_likelihoods_are_the_unmodified_models_where_nothing_is_pruned(family):
+    model, prompt = families.build(family, dtype=torch.float64), text(20, 1)
+    plain = lazyllm.log_likelihoods(model, prompt, ANSWERS)
+    with lazyllm.enable(model, [(1, 1.0)]):
+        kept = lazyllm.log_likelihoods(model, prompt, ANSWERS)
+    for one, other, answer in zip(plain, kept, ANSWERS, strict=True):
+        with torch.no_grad():
+            logits = model(torch.tensor([prompt + answer])).logits[0, len(prompt) - 1 : -1]
+        close([one.tokens], [logits.log_softmax(-1).gather(1, torch.tensor(answer)[:, None])[:, 0]], 1e-5)
+        close([other.tokens], [one.tokens], 1e-5)
+        assert other.greedy == one.greedy
+
+
+def test_one_prompt_serves_several_continuations(model, ids):
+    with lazyllm.enable(model, STAGES, record_positions=True) as lazy:
+        lazyllm.log_likelihood(model, ids, ANSWERS[-1])
+        expected = lazy.stats
+        calls = []
+        hook = model.model.layers[0].register_forward_hook(lambda *_: calls.append(1))
+        found = lazyllm.log_likelihoods(model, ids, ANSWERS)
+        hook.remove()
+        same(lazy.stats, expected)
+        with torch.inference_mode():
+            within = lazyllm.log_likelihoods(model, ids, ANSWERS)
+    assert len(calls) == 1 + sum(len(answer) - 1 for answer in ANSWERS)
+    for one, other in zip(found, within, strict=True):
+        assert not one.tokens.requires_grad
+        assert not one.tokens.is_inference()
+        assert torch.equal(one.tokens, other.tokens)
+
+
+# lazyllm.select
+
+
+@pytest.mark.parametrize("length", [1, 2, 33])
+@pytest.mark.parametrize("parts", [{}, {"queries": 4, "pooling": 3}, {"layers": 2, "heads": "max"}, naive.ALL], ids=str)
+@pytest.mark.parametrize("stages", [[(2, 0.3)], [(1, 0.6), (3, 0.5)], [(0, 0.7), (3, 1.0)]], ids=str)
+def test_select_keeps_what_the_formula_says(exact, stages, parts, length):
+    ids, importance = families.prompt(length, seed=3), lazyllm.Importance(**parts)
+    expected = naive.run(exact, ids[0].tolist(), stages, importance, 1)
+    found = lazyllm.select(exact, ids, stages, selection=importance)
+    assert found.positions.tolist() == expected.active[0][-1]
+    assert found.ids.tolist() == [int(ids[0, position]) for position in found.positions]
+    assert found.ids.dtype == found.positions.dtype == torch.int64
+    last = max(layer for layer, keep in stages if keep < 1)
+    rows = [len(rows) for rows in expected.rows[0][: last + 1]]
+    assert found.prompt_computed == pytest.approx(sum(rows) / length / 5)
+
+
+@pytest.mark.parametrize("family", families.FAMILIES)
+def test_select_keeps_what_a_generation_lets_go_on(ids, family):
+    model = families.build(family)
+    for selection in (None, lazyllm.Importance(queries=4, pooling=3), lazyllm.StaticSelection()):
+        stages = [(3, 0.4)] if selection and selection.single_stage else STAGES
+        _, stats = recorded(model, stages, ids, 1, selection=selection)
+        assert torch.equal(lazyllm.select(model, ids, stages, selection=selection).positions, stats.positions[0][4])
+
+
+def test_a_fraction_is_ranked_half_way(model, ids):
+    found, expected = lazyllm.select(model, ids, 0.3), lazyllm.select(model, ids, "50%:0.3")
+    assert torch.equal(found.positions, expected.positions)
+    assert len(found.ids) == 12
+    assert torch.equal(lazyllm.select(model, ids, keep=1).ids, ids[0])
+    assert torch.equal(lazyllm.select(model.model, ids, 0.3).positions, found.positions)  # without a head
+
+
+def test_no_layer_behind_the_last_stage_runs_and_the_model_is_as_before(model, ids):
+    ran = []
+    hooks = [
+        layer.register_forward_hook(lambda *_, index=index: ran.append(index))
+        for index, layer in enumerate(model.model.layers)
+    ]
+    before = model(ids).logits
+    ran.clear()
+    lazyllm.select(model, ids, "1:0.5,2:0.5")
+    assert ran == [0, 1, 2]
+    ran.clear()
+    for schedule in ("", "2:1", [(1, 1.0), (2, 1.0)]):  # nothing is pruned
+        found = lazyllm.select(model, ids, schedule)
+        assert torch.equal(found.ids, ids[0])
+        assert found.prompt_computed == 0
+    assert ran == []
+    for hook in hooks:
+        hook.remove()
+    assert torch.equal(model(ids).logits, before)
+
+
+@dataclass
+class EverySecond(lazyllm.Selection):
+    """Keeps every second token; unless `sorted`, it breaks the contract of `survivors`."""
+
+    sorted: bool
+
+    def observe(self, layer, query, key, scaling, softcap):
+        self.importance = torch.arange(float(self.cache.total))
+
+    def survivors(self, layer, count):
+        chosen = self.active(layer).flip(0)[::2]
+        return chosen.sort().values if self.sorted else chosen
+
+
+def test_a_ranking_of_ones_own_selects(model, ids):
+    found = lazyllm.select(model, ids, "1:0.5,3:0.5", selection=EverySecond(sorted=True))
+    assert found.positions.tolist() == list(range(3, 40, 4))
+    wrong = EverySecond(sorted=False)
+    refuse("survivors after layer 1", lambda: lazyllm.select(model, ids, STAGES, selection=wrong))
+    assert len(lazyllm.select(model, ids, "1:0.5").positions) == 20  # the model is free again
+
+
+# What both take, and refuse.
+
+
+def scored(model, ids):
+    return lazyllm.log_likelihood(model, ids, [5, 6]).total
+
+
+def selected(model, ids):
+    return lazyllm.select(model, ids, "1:0.5").positions.tolist()
+
+
+@pytest.mark.parametrize("call", [scored, selected])
+def test_ids_come_in_several_forms_and_others_are_refused(model, ids, call):
+    expected = call(model, ids)
+    for form in (ids[0], ids.tolist(), ids[0].tolist(), tuple(ids[0].tolist())):
+        assert call(model, form) == expected
+    for wrong in (ids.expand(2, -1), ids.int(), "a b", ["a"], [1.0], 5, None, [[1], [1, 2]], ids[None]):
+        refuse("ids must be token ids of one text", lambda wrong=wrong: call(model, wrong))
+    for empty in ([], [[]], ids[:, :0]):
+        refuse("begins with BOS|must hold a token", lambda empty=empty: call(model, empty))
+    refuse("vocabulary, 0 to 96", lambda: call(model, [5, 97]))
+
+
+def test_what_they_cannot_do_they_refuse_in_one_line(model, ids):
+    for says, continuation in (
+        ("a continuation must be", "a b"),
+        ("a continuation must be", ids.float()),
+        ("must hold a token", []),
+        ("vocabulary, 0 to 96", [5, -1]),
+    ):
+        refuse(says, lambda wrong=continuation: lazyllm.log_likelihood(model, ids, wrong))
+    refuse("a list of texts", lambda: lazyllm.log_likelihoods(model, ids, None))
+    refuse("a list such as", lambda: lazyllm.log_likelihoods(model, ids, [5, 6]))
+    mamba = MambaForCausalLM(MambaConfig(vocab_size=97, hidden_size=16, num_hidden_layers=1, state_size=4)).eval()
+    refuse("no cache", lambda: lazyllm.log_likelihood(mamba, ids, [5, 6]))
+    for wrong in (0, 1.5, True, float("nan")):
+        refuse("keep|stage", lambda wrong=wrong: lazyllm.select(model, ids, wrong))
+    refuse("the last useful place is after layer 3", lambda: lazyllm.select(model, ids, "4:0.5"))
+    static = lazyllm.StaticSelection()
+    refuse("StaticSelection prunes at one stage", lambda: lazyllm.select(model, ids, STAGES, selection=static))
+    with lazyllm.enable(model, "1:0.5"):
+        refuse("already enabled on this model", lambda: lazyllm.select(model, ids, "1:0.5"))
+    training = families.build("llama").train()
+    for call in (scored, selected):
+        refuse("model.eval", lambda call=call: call(training, ids))

@@ -1,0 +1,290 @@
+"""A model before, during and after a `with`: given back as it was, refused in one line, and no needless work."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import os
+import pickle
+import re
+import subprocess
+import sys
+import weakref
+from pathlib import Path
+from types import SimpleNamespace
+
+import families
+import pytest
+import split
+import torch
+import transformers
+from checks import STAGES, Watch, refuse
+
+import lazyllm
+
+NEVER = "never (entered|started)"
+
+
+def snapshot(model):
+    hooks = [
+        (len(m._forward_hooks), len(m._forward_pre_hooks), len(m._forward_hooks_always_called)) for m in model.modules()
+    ]
+    weights = {name: tensor.tolist() for name, tensor in model.state_dict().items()}
+    return copy.deepcopy(vars(model.config)), hooks, [sorted(vars(m)) for m in model.modules()], weights
+
+
+@pytest.mark.parametrize("error", [None, KeyboardInterrupt, RuntimeError])
+def test_the_model_is_given_back_as_it_was(model, ids, error):
+    """Also after an error, within a layer."""
+
+    def broken(*_):
+        raise error
+
+    before, output = snapshot(model), families.generate(model, ids, 6)
+    hook = model.model.layers[2].mlp.register_forward_hook(broken) if error else None
+    lazy = lazyllm.enable(model, STAGES)
+    try:
+        with lazy:
+            families.generate(model, ids, 6)
+    except (KeyboardInterrupt, RuntimeError):
+        hook.remove()
+        assert lazy.stats.rows.shape == (0, 5)
+        refuse("no step", lambda: lazy.stats.prompt_computed)
+    assert snapshot(model) == before
+    after = families.generate(model, ids, 6)
+    assert torch.equal(output.sequences, after.sequences)
+    assert all(map(torch.equal, output.logits, after.logits))
+
+
+def test_generations_follow_each_other_in_one_session(model, ids):
+    with lazyllm.enable(model, STAGES) as lazy:
+        first = families.generate(model, ids, 6)
+        rows = lazy.stats.rows
+        cache = weakref.ref(families.generate(model, ids[:, :20], 4).past_key_values)
+        stats = lazy.stats
+        again = families.generate(model, ids, 6)
+        assert torch.equal(rows, lazy.stats.rows)
+    assert torch.equal(first.sequences, again.sequences)
+    gc.collect()
+    assert cache() is None, "stats keep the cache alive"
+    assert stats.rows.shape == (4, 5)
+    assert 0 < stats.prompt_computed <= 1
+
+
+def test_sessions_are_entered_before_they_are_left(model, ids):
+    session = lazyllm.enable(model, STAGES)
+    families.generate(model, ids, 2)  # by the unmodified model
+    refuse(NEVER, session.stop)
+    refuse(NEVER, lambda: session.stats)
+    refuse(NEVER, lambda: session.sequences)
+    assert re.search(NEVER, repr(session))
+    with session:
+        assert not re.search(NEVER, repr(session))
+        refuse("nothing has been generated", lambda: session.stats)
+    with lazyllm.enable(model, STAGES):
+        session.__exit__(None, None, None)  # once more, which leaves the other one alone
+        assert model.config._attn_implementation == "lazyllm"
+        refuse("already enabled", lambda: lazyllm.enable(model, STAGES))
+    assert model.config._attn_implementation == "sdpa"
+
+
+def test_start_and_stop_are_the_with(model, ids):
+    plain = families.generate(model, ids, 6).sequences
+    with lazyllm.enable(model, STAGES) as within:
+        expected = families.generate(model, ids, 6).sequences
+    lazy = lazyllm.enable(model, STAGES).start()
+    try:
+        refuse("already enabled", lazy.start)
+        assert torch.equal(families.generate(model, ids, 6).sequences, expected)
+    finally:
+        lazy.stop()
+    assert torch.equal(lazy.stats.rows, within.stats.rows)
+    lazy.stop()  # once more, which changes nothing
+    assert torch.equal(families.generate(model, ids, 6).sequences, plain)
+
+
+def test_what_changed_between_enable_and_with_is_seen():
+    model = families.build("llama")
+    session = lazyllm.enable(model, STAGES)
+    model.set_attn_implementation("flex_attention")
+    refuse("flex_attention", session.__enter__)
+    model.set_attn_implementation("sdpa")
+    model.model = families.build("llama", seed=1).model
+    refuse("taken apart", session.__enter__)
+
+
+def test_a_model_is_copied_before_or_after(model, ids):
+    expected = families.generate(model, ids, 4).sequences
+    with lazyllm.enable(model, STAGES):
+        refuse("copied or pickled", lambda: copy.deepcopy(model))
+        refuse("copied or pickled", lambda: pickle.dumps(model))
+    assert torch.equal(families.generate(copy.deepcopy(model), ids, 4).sequences, expected)
+
+
+def test_another_model_with_the_same_config_object_is_refused(ids):
+    model, other = families.build("llama"), families.build("llama", seed=1)
+    other.config = other.model.config = model.config
+    for layer in other.model.layers:
+        layer.self_attn.config = model.config
+    with lazyllm.enable(model, STAGES):
+        refuse("same config object", lambda: families.generate(other, ids, 2))
+
+
+# What is refused of models.
+
+
+def tiny(name, **kwargs):
+    config = getattr(transformers, name)(**{**families.SHAPE, **kwargs})
+    return transformers.AutoModelForCausalLM.from_config(config).eval()
+
+
+def altered(change, family="llama", **changes):
+    model = families.build(family, **changes)
+    change(model)
+    return model
+
+
+def bart():
+    heads = {"encoder_attention_heads": 2, "decoder_attention_heads": 2}
+    size = {"vocab_size": 97, "d_model": 16, "encoder_layers": 1, "decoder_layers": 2}
+    config = transformers.BartConfig(**size, **heads, encoder_ffn_dim=16, decoder_ffn_dim=16)
+    return transformers.BartForConditionalGeneration(config)
+
+
+def split_over(**sizes):
+    """A model that says it is split over processes."""
+
+    def change(model):
+        model._tp_size, model._device_mesh = 2, SimpleNamespace(ndim=1, get_group=lambda: None)
+        lazyllm.enable(model, STAGES)
+        model.config.distributed_config = SimpleNamespace(tp_size=2, **sizes)
+
+    return altered(change)
+
+
+SHARED = {"num_kv_shared_layers": 2, "layer_types": ["full_attention"] * 5, "hidden_size_per_layer_input": 0}
+SPARSE = ["minimax_m3_sparse"] * 5
+SPLIT = "split over several processes in a way that LazyLLM does not know"
+MODELS = {
+    "not a model": ("not a Hugging Face model", lambda: torch.nn.Linear(2, 2)),
+    "state": ("linear_attention layers, which carry a state", lambda: tiny("MambaConfig")),
+    "merging": ("choose or merge tokens themselves", lambda: tiny("MiniMaxM3VLTextConfig", layer_types=SPARSE)),
+    "shared": ("share keys and values", lambda: tiny("Gemma4TextConfig", head_dim=12, **SHARED)),
+    "no interface": ("attention interface", lambda: tiny("FalconConfig")),
+    "not softmax": ("not plain softmax", lambda: altered(lambda model: setattr(model.model, "_supports_sdpa", False))),
+    "encoder": ("encoder-decoder", bart),
+    "stacks": ("no stack of decoder layers", lambda: tiny("BertConfig", is_decoder=True)),
+    "bidirectional": ("bidirectional", lambda: tiny("LlamaConfig", is_causal=False)),
+    "flex": ("flex_attention", lambda: families.build("llama", attention="flex_attention")),
+    "flex sinks": ("attn_implementation='eager'", lambda: families.build("gpt_oss", attention="flex_attention")),
+    "split": (SPLIT, lambda: altered(lambda model: setattr(model, "_tp_size", 2))),
+    "sharded": (SPLIT, lambda: altered(lambda model: setattr(model, "_fsdp_size", 2))),
+    **{f"split by {kind}": (SPLIT, lambda kind=kind: split_over(**{f"{kind}_size": 2})) for kind in ("pp", "dp", "ep")},
+}  # fmt: skip
+ALTERNATING = ["full_attention", "sliding_attention"] * 2 + ["full_attention"]
+NARROW = {"family": "gemma3", "sliding_window": 16}
+# Of models that are taken, and cannot generate with what they are given.
+GENERATIONS = {
+    "decoder passed by": (
+        "did not run the decoder",
+        lambda: altered(lambda model: setattr(model, "forward", families.build("llama").forward)),
+        {},
+    ),
+    "own mask": ("mask", lambda: tiny("DogeConfig"), {}),
+    "both ways": (
+        "not plainly causal",
+        lambda: altered(lambda model: setattr(model.config, "use_bidirectional_attention", True), "gemma3"),
+        {},
+    ),
+    "window": (
+        "put the stage after",
+        lambda: families.build(**NARROW, layer_types=ALTERNATING),
+        {},
+    ),
+    "windows before the last": (
+        "must fit into 16 tokens",
+        lambda: families.build(**NARROW, layer_types=[*["sliding_attention"] * 4, "full_attention"]),
+        {},
+    ),
+    "windows alone": ("must fit into 16 tokens", lambda: families.build("mistral", sliding_window=16), {}),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_unsupported_models_say_why(name):
+    says, make = MODELS[name]
+    model = make()
+    refuse(says, lambda: lazyllm.enable(model, STAGES))
+
+
+@pytest.mark.parametrize("name", GENERATIONS)
+def test_unsupported_generations_say_why(ids, name):
+    says, make, how = GENERATIONS[name]
+    model = make()
+    with lazyllm.enable(model, **{"schedule": STAGES} | how):
+        refuse(says, lambda: families.generate(model, ids, 2))
+        if "fit into" in says:
+            families.generate(model, ids[:, :12], 4)
+
+
+@pytest.mark.slow
+def test_tensor_parallel_is_what_one_process_gives(tmp_path):
+    folders = [tmp_path / family for family in ("llama", "phi3", "gemma2")]
+    for folder in folders:
+        families.build(folder.name).save_pretrained(folder)
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    paths = [str(Path(lazyllm.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(paths)}
+    asked = {"capture_output": True, "text": True, "timeout": 600, "env": environment}
+    done = subprocess.run([*launch, split.__file__, *folders], check=False, **asked)
+    assert done.returncode == 0, done.stderr
+    for folder in folders:
+        for way in split.WAYS:
+            assert done.stdout.count(f"same: {folder.name} {way};") == 2, way
+    assert done.stdout.count("refused: the model's heads are split over processes, and Own does not say") == 2 * 3
+
+
+# No work that is not needed: memory, copies, and questions to the device.
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt_oss", "gemma2"])
+def test_nothing_is_prompt_by_prompt_in_size(family):
+    length = 3000
+    changes = {"max_position_embeddings": 8192, "sliding_window": 8192, "hidden_size": 16, "head_dim": 4}
+    model, rankings = families.build(family, **changes), [lazyllm.Importance()]
+    rankings += [lazyllm.Importance(queries=8, pooling=7, layers=2, value_norm=True)] if family == "llama" else []
+    for ranking in rankings:
+        with Watch() as watch, lazyllm.enable(model, STAGES, selection=ranking) as lazy:
+            families.generate(model, families.prompt(length), 3)
+        assert lazy.stats.rows[1:].max() > 1, "nothing was revived"
+        # Where PyTorch has no kernel, a block of rows at a time sees all keys, in each of four heads.
+        assert watch.largest < (length * length if family == "llama" else 1 << 25)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "ranking"), [("", None), ("1:0.6", lazyllm.StaticSelection())], ids=["whole", "static"]
+)
+def test_a_step_that_revives_nothing_copies_no_cache(model, schedule, ranking):
+    ids = families.prompt(400)
+    with lazyllm.enable(model, schedule, selection=ranking), torch.no_grad():
+        cache = model(ids, logits_to_keep=1).past_key_values
+        model(ids[:, :1], past_key_values=cache)
+        with Watch() as watch:
+            model(ids[:, :1], past_key_values=cache)
+    assert 0 < watch.largest_made < 0.3 * (402 * 2 * 12)  # keys of a layer
+
+
+def test_pruned_tokens_take_no_memory_where_they_are_not_computed(exact):
+    with lazyllm.enable(exact, STAGES) as lazy:
+        families.generate(exact, families.prompt(400), 3)
+    stats = lazy.stats
+    held = stats.kv_bytes / (2 * 2 * 12 * 8)  # key and value of two heads of 12 in float64
+    for done in range(3):
+        computed = stats.rows[: done + 1].sum(0)
+        assert (held[done] >= computed).all()
+        assert (held[done] <= computed + 128 + 512 * (done > 0)).all()  # with room for tokens to come
+    assert held[0, -1] < 0.7 * held[0, 0]
+    assert (stats.aux_bytes / (48 * 8)).tolist() == [528, 528, 528]
+    with lazyllm.enable(exact, "0:1.0") as lazy:
+        families.generate(exact, families.prompt(40), 1)
+    assert lazy.stats.aux_bytes.tolist() == [0]
