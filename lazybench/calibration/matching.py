@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
 from statistics import fmean
 
+import pandas as pd
+
+from lazybench.calibration.folder import csv
 from lazybench.errors import LazyBenchError
 from lazybench.methods import Method
 from lazybench.model.decoding import Decoder
 from lazybench.model.prompts import Prompt
 from lazybench.run.timing import UNMODIFIED, Pass, timed, undisturbed
+from lazybench.store import writing
 
 # Of the prompt's tokens; what prunes more leaves nothing.
 _MOST = 0.98
@@ -40,13 +45,14 @@ class OutOfReach(LazyBenchError):
 
 
 class Speedups:
-    """Measures a method at any strength; each strength once.
+    """Measures a method at any strength; each strength once, kept in a file.
 
     Args:
         method: the method.
         prompts: what to time it on.
         decode: greedy generation of a single token.
         cpu_share: a pass on a CPU that got less of wall time times threads is taken again.
+        kept: the file: a CSV, a row a strength.
         tick: called with each trial.
     """
 
@@ -56,14 +62,15 @@ class Speedups:
         prompts: Sequence[Prompt],
         decode: Decoder,
         cpu_share: float,
+        kept: Path,
         tick: Callable[[Trial], None] = lambda _: None,
     ) -> None:
-        self._method = method
-        self._prompts = prompts
+        self._method, self._prompts, self._kept, self._tick = method, prompts, kept, tick
         self._decode = replace(decode, max_new_tokens=1)
         self._cpu_share = cpu_share
-        self._tick = tick
         self.trials: dict[float, Trial] = {}
+        for row in pd.read_csv(kept).itertuples() if kept.exists() else ():
+            self.trials[row.pruned] = Trial(row.pruned, method.pruning(row.pruned), row.ttft_speedup, row.prompts)
 
     def at(self, share: float) -> Trial:
         """The method where it prunes such a share of the prompt, timed.
@@ -83,6 +90,16 @@ class Speedups:
             before, after = (fmean(done.ttft_s for done in of) for of in zip(*pairs, strict=True))
             self.trials[share] = Trial(share, method, before / after, len(pairs))
             self._tick(self.trials[share])
+            rows = [
+                {
+                    "pruned": trial.share,
+                    "settings": differing(trial.method, self._method),
+                    "ttft_speedup": trial.speedup,
+                    "prompts": trial.prompts,
+                }
+                for _, trial in sorted(self.trials.items())
+            ]
+            writing.replace(self._kept, csv(pd.DataFrame(rows)))
         return self.trials[share]
 
     def _pair(self, method: Method, prompt: Prompt, backwards: bool, least: float | None = None) -> tuple[Pass, Pass]:
@@ -96,6 +113,13 @@ class Speedups:
         return (second, first) if backwards else (first, second)
 
 
+def differing(method: Method, given: Method) -> str:
+    """What differs from the method that was given, of what its repr shows."""
+    shown = [of.name for of in fields(method) if of.repr]
+    differs = [f"{key}={getattr(method, key)}" for key in shown if getattr(method, key) != getattr(given, key)]
+    return ", ".join(differs) or "the settings as they were given"
+
+
 def match(speedups: Speedups, wanted: float, tolerance: float) -> Trial:
     """The trial whose speedup is as wanted, or the nearest after a number of them.
 
@@ -107,23 +131,25 @@ def match(speedups: Speedups, wanted: float, tolerance: float) -> Trial:
     Raises:
         OutOfReach: the method is slower than that however much it prunes.
     """
+
+    def nearest() -> Trial | None:
+        return min(speedups.trials.values(), key=lambda trial: abs(trial.speedup / wanted - 1), default=None)
+
     for turn in range(_MOST_TRIALS):
-        known = sorted(speedups.trials.values(), key=lambda trial: trial.share)
-        near = min(known, key=lambda trial: abs(trial.speedup / wanted - 1), default=None)
+        near = nearest()
         if near is not None and abs(near.speedup / wanted - 1) <= tolerance:
             return near
-        share = _next(known, wanted, halving=turn % 3 == 2)
+        share = _next(sorted(speedups.trials.values(), key=lambda trial: trial.share), wanted, halving=turn % 3 == 2)
         if round(share, _DIGITS) in speedups.trials:
             break
         speedups.at(share)
-    known = list(speedups.trials.values())
-    strongest = max(known, key=lambda trial: trial.share)
-    if strongest.share == _MOST and max(trial.speedup for trial in known) < (1 - tolerance) * wanted:
+    strongest = speedups.trials[max(speedups.trials)]
+    if strongest.share == _MOST and max(of.speedup for of in speedups.trials.values()) < (1 - tolerance) * wanted:
         raise OutOfReach(
             f"method {strongest.method.name}: with {_MOST:.0%} of the prompt pruned its TTFT speedup is "
             f"{strongest.speedup:.2f}, so {wanted:g} is out of reach: prune at an earlier layer, or ask for less"
         )
-    return min(known, key=lambda trial: abs(trial.speedup / wanted - 1))
+    return nearest()
 
 
 def _next(known: Sequence[Trial], wanted: float, halving: bool) -> float:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -14,7 +13,7 @@ from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 from optuna.trial import FrozenTrial, TrialState
 
-from lazybench.calibration.harm import Candidate, CandidateFailure, Harmed
+from lazybench.calibration.harm import Candidate, Harmed
 from lazybench.calibration.space import Space
 from lazybench.data import Record
 from lazybench.errors import LazyBenchError
@@ -24,27 +23,19 @@ from lazyllm import LazyLLMError
 _SIGNIFICANCE = 0.1
 _LEAST_RECORDS = 8
 _RANDOM_TRIALS = 8
-# So many candidates are measured beyond the time, where none before has been fast enough with what it revived.
-_MOST_LATE = 24
-# Schedules are fitted to the speedup, and revivals to the schedule: nobody sees a difference this small.
-_ENOUGH = 0.995
-# One that falls so far short of the speedup is not measured to the end.
-_HOPELESS = 0.1
+# So many are measured beyond the time where none has been fast enough with what it revived, and so many proposals in a
+# row may bring nothing new: the search has then seen all there is.
+_MOST_LATE, _MOST_MISSES = 24, 200
+# Schedules are fitted to the speedup, and revivals to the schedule: nobody sees a difference as small as the first.
+# What falls as short of the speedup as the second is not measured to the end.
+_ENOUGH, _HOPELESS = 0.995, 0.1
 # A candidate that was too slow is tried again with its decode steps thought to be so much slower than they were.
 _SLACK = 1.02
 _SLOWNESS = "decode step over one without revivals"
 # Added to the harm, in nats, for not being fast enough; as much again for falling short of the speedup as a whole.
 _TOO_SLOW = 100.0
-# So many proposals in a row without a new one: the search has seen all there is.
-_MOST_MISSES = 200
 
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Without the optimiser's notes that some of its parts may still change."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-        yield
+warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)
 
 
 @dataclass(frozen=True)
@@ -65,9 +56,11 @@ class Trial:
     records: int
     complete: bool
 
-
-class OutOfReach(LazyBenchError):
-    """No candidate of a search is fast enough."""
+    @property
+    def columns(self) -> dict[str, float]:
+        """All but the candidate as columns of a table."""
+        of = {"kl": self.kl, "speedup_with_revivals": self.speedup}
+        return of | {"records": self.records, "complete": self.complete}
 
 
 class Search:
@@ -82,12 +75,10 @@ class Search:
         records: what to measure on; any first part of them should be like the whole.
     """
 
-    @_quiet()
     def __init__(self, path: Path, name: str, space: Space, records: Sequence[Record]) -> None:
         self._space = space
         self._records = records
         self._read: dict[int, Trial] = {}
-        self._failure = "none is fast enough"
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         self._study = optuna.create_study(
             study_name=name,
@@ -112,8 +103,8 @@ class Search:
         for trial in self._finished():
             if trial.number not in self._read:
                 candidate, values = self._space.replay(trial.params), list(trial.intermediate_values.values())
-                complete = trial.state == TrialState.COMPLETE
                 speedup = self._space.speedup_of(candidate.schedule, trial.user_attrs[_SLOWNESS])
+                complete = trial.state == TrialState.COMPLETE
                 self._read[trial.number] = Trial(candidate, fmean(values), speedup, len(values), complete)
         return list(self._read.values())
 
@@ -129,10 +120,9 @@ class Search:
             if (parameters := self._space.parameters(candidate, slowness)) is not None:
                 self._study.enqueue_trial(parameters, skip_if_exists=True)
 
-    @_quiet()
     def run(
         self, seconds: float, harm: Callable[[Candidate, Record], Harmed], tick: Callable[[Trial | None], None]
-    ) -> None:
+    ) -> str | None:
         """Try candidates for so many seconds, earlier starts included; at least one that is fast enough is completed.
 
         Args:
@@ -140,62 +130,56 @@ class Search:
             harm: measures a candidate on a record.
             tick: called after each record, and with a trial after its last.
 
-        Raises:
-            LazyBenchError: no candidate works on this model and these records.
-            OutOfReach: none is fast enough.
+        Returns:
+            why nothing was found; None where something was.
         """
-        misses = late = 0
+        misses, late, failure = 0, 0, "none is fast enough"
         while misses < _MOST_MISSES and late < _MOST_LATE and (self.spent < seconds or self.best is None):
             trial = self._study.ask()
             candidate = self._space.suggest(trial)
-            known = candidate is None or any(other.candidate == candidate for other in self.trials)
-            if known or not self._measure(trial, candidate, harm, tick):
-                self._study.tell(trial, state=TrialState.FAIL)
-                misses += 1
-            else:
-                misses, late = 0, late + (self.spent >= seconds)
-        if self.best is None and self.trials:
-            fastest = max(trial.speedup for trial in self.trials)
-            raise OutOfReach(
-                f"none of {len(self.trials)} candidates gains {self._space.speedup:g} with what it revives, the "
-                f"fastest {fastest:.2f}: ask for less, search longer (minutes), or search revival, too "
-                "(importance=search)"
-            )
-        if self.best is None:
-            raise LazyBenchError(f"of {misses} candidates none works: {self._failure}")
-
-    def _measure(self, trial: optuna.Trial, candidate: Candidate, harm: Callable, tick: Callable) -> bool:
-        """Measure a candidate; False where the model does not work with it."""
-        values: list[float] = []
-        slownesses: list[float] = []
-        may_end = self.best is not None  # else there is nothing to compare with that is fast enough
-        for place, record in enumerate(self._records):
             try:
-                harmed = harm(candidate, record)
-            except (CandidateFailure, LazyLLMError) as error:
-                self._failure = str(error)
-                return False
+                if candidate is None or any(other.candidate == candidate for other in self.trials):
+                    raise LazyBenchError(failure)
+                self._measure(trial, candidate, harm, tick)
+            except (LazyBenchError, LazyLLMError) as error:
+                self._study.tell(trial, state=TrialState.FAIL)
+                misses, failure = misses + 1, str(error)
+            else:
+                tick(self.trials[-1])
+                misses, late = 0, late + (self.spent >= seconds)
+        if self.best is not None:
+            return None
+        if not self.trials:
+            return f"of {misses} candidates none works: {failure}"
+        fastest = max(trial.speedup for trial in self.trials)
+        return (
+            f"none of {len(self.trials)} candidates gains {self._space.speedup:g} with what it revives, the fastest "
+            f"{fastest:.2f}: ask for less, or search longer (minutes)"
+        )
+
+    def _measure(self, trial: optuna.Trial, candidate: Candidate, harm: Callable, tick: Callable) -> None:
+        """Measure a candidate, to the end or until it is given up."""
+        values, steps = [], []
+        space, may_end = self._space, self.best is not None  # else nothing to compare with is fast enough
+        for place, record in enumerate(self._records):
+            harmed = harm(candidate, record)
             values.append(harmed.kl)
-            if (step_s := self._space.times.step_of(harmed.rows)) is not None:
-                slownesses.append(step_s / self._space.times.step[1])
+            steps.append(space.times.step_of(harmed.rows))
             trial.report(harmed.kl, place)
             tick(None)
-            slowness = fmean(slownesses) if slownesses else 1.0
-            short = _ENOUGH * self._space.speedup / self._space.speedup_of(candidate.schedule, slowness) - 1
+            slowness = fmean(steps) / space.times.step[1]
+            short = _ENOUGH * space.speedup / space.speedup_of(candidate.schedule, slowness) - 1
             hopeless = len(values) >= _LEAST_RECORDS and short > _HOPELESS
             if len(values) < len(self._records) and (hopeless or (may_end and trial.should_prune())):
                 break
         trial.set_user_attr(_SLOWNESS, slowness)
-        complete = len(values) == len(self._records)
-        if complete:
+        if complete := len(values) == len(self._records):
             # Whatever is fast enough is better than anything that is not.
             self._study.tell(trial, fmean(values) + (_TOO_SLOW * (1 + short) if short > 0 else 0))
         else:
             self._study.tell(trial, state=TrialState.PRUNED)
         if short > 0 and (complete or hopeless):
             self.start_from([candidate], slowness * _SLACK)
-        tick(self.trials[-1])
-        return True
 
     def _finished(self) -> list[FrozenTrial]:
         return self._study.get_trials(deepcopy=False, states=(TrialState.COMPLETE, TrialState.PRUNED))

@@ -66,15 +66,10 @@ class Space:
     def _is_fast(self, schedule: PruningSchedule, slowness: float = 1.0) -> bool:
         return self.speedup_of(schedule, slowness) >= self.speedup
 
-    @property
-    def _last(self) -> int:
-        """The last layer that a stage can stand at."""
-        return self.times.layers - 2
-
     @cached_property
     def deepest(self) -> int | None:
         """The last layer that a first stage can stand at; None where no schedule is fast enough."""
-        layers = range(self._last, -1, -1)
+        layers = range(self.times.layers - 2, -1, -1)
         return next((layer for layer in layers if self._is_fast(PruningSchedule([(layer, _LEAST_KEEP)]))), None)
 
     def suggest(self, trial: optuna.trial.BaseTrial) -> Candidate | None:
@@ -84,7 +79,7 @@ class Space:
         for place in range(2, count + 1):
             # As a part of the layers behind the stage before, so that any values make a schedule.
             part = trial.suggest_float(f"depth {place}", 0.0, 1.0)
-            room = self._last - layers[-1]
+            room = self.times.layers - 2 - layers[-1]
             if room > 0:
                 layers.append(layers[-1] + 1 + min(room - 1, int(part * room)))
         strengths = [trial.suggest_float(f"strength {place}", _WEAKEST, _STRONGEST) for place in range(1, count + 1)]
@@ -103,7 +98,7 @@ class Space:
             return None
         found: dict[str, Any] = {"stages": len(stages), "layer 1": stages[0].layer}
         for place, (before, stage) in enumerate(pairwise(stages), start=2):
-            found[f"depth {place}"] = (stage.layer - before.layer - 0.5) / (self._last - before.layer)
+            found[f"depth {place}"] = (stage.layer - before.layer - 0.5) / (self.times.layers - 2 - before.layer)
         strengths = _strengths(candidate.schedule)
         for place, strength in enumerate(strengths, start=1):
             found[f"strength {place}"] = max(_WEAKEST, strength / max(strengths))
@@ -137,25 +132,9 @@ class Space:
             low, high = (low, middle) if self._is_fast(at(middle), slowness) else (middle, high)
         return at(high)
 
-    def scaled_keeps(self, schedule: PruningSchedule) -> PruningSchedule | None:
+    def scaled(self, schedule: PruningSchedule) -> PruningSchedule | None:
         """A schedule with each keep to the same power; None where that is not fast enough."""
-        return self.schedule([stage.layer for stage in schedule.stages], _strengths(schedule))
-
-    def scaled_depth(self, schedule: PruningSchedule) -> PruningSchedule | None:
-        """A schedule with its stages nearer to the first layer, or the last; None where none is fast enough.
-
-        A stage after `n` layers moves to `x * n` of them and keeps `keep ** (1 / x)`. Layers are whole, so the keeps
-        are then adjusted to the speedup.
-        """
-        strengths = _strengths(schedule)
-        for factor in (percent * 0.01 for percent in range(200, 0, -1)):
-            layers = [max(0, round(factor * (stage.layer + 1)) - 1) for stage in schedule.stages]
-            if layers[-1] > self._last or any(after <= before for before, after in pairwise(layers)):
-                continue
-            keeps = [max(_LEAST_KEEP, math.exp(-strength / factor)) for strength in strengths]
-            if self._is_fast(PruningSchedule(zip(layers, keeps, strict=True))):
-                return self.schedule(layers, strengths)
-        return None
+        return self.schedule([stage.layer for stage in schedule.pruning], _strengths(schedule))
 
 
 def _strengths(schedule: PruningSchedule) -> list[float]:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import torch
 
 import lazyllm
-from lazybench.methods.checks import check_count
 from lazybench.methods.fastkv import FastKV, WindowSelection
+from lazybench.methods.shared import COUNT, setting
 
 _TINY = 1e-8  # of the authors' code: keeps scores finite that are all the same
 
@@ -31,11 +31,7 @@ class CLAA(FastKV):
 
     label, colour = "CLAA", "tab:olive"
 
-    layers: int = 4
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_count("layers", self.layers)
+    layers: int = setting(4, COUNT)
 
     @property
     def selection(self) -> lazyllm.FrozenSelection:

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 import torch
 
 import lazyllm
-from lazybench.methods.checks import check_count
-from lazybench.methods.one_stage import OneStage
-from lazybench.methods.pooling import check_pooling, pooled
+from lazybench.methods.engine import OneStage
+from lazybench.methods.shared import COUNT, LAYER, ODD, SHARE, pooled, setting
 
 
 @dataclass
@@ -26,15 +25,10 @@ class FastKV(OneStage):
         pooling: neighbours in an average, an odd number.
     """
 
-    layer: int = 15
-    keep: float = 0.2
-    window: int = 8
-    pooling: int = 7
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_count("window", self.window)
-        check_pooling(self.pooling)
+    layer: int = setting(15, LAYER)
+    keep: float = setting(0.2, SHARE)
+    window: int = setting(8, COUNT)
+    pooling: int = setting(7, ODD)
 
     @property
     def selection(self) -> lazyllm.FrozenSelection:

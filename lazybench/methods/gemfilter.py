@@ -10,8 +10,8 @@ from transformers import PreTrainedModel
 
 import lazyllm
 from lazybench.methods.base import Method, Output
-from lazybench.methods.checks import check_depth, one_stage
-from lazybench.methods.pooling import check_pooling, pooled
+from lazybench.methods.engine import layers_of
+from lazybench.methods.shared import LAYER, ODD, SHARE, naming, pooled, setting
 from lazybench.model.decoding import Decoder
 from lazybench.model.prompts import Prompt
 
@@ -32,16 +32,17 @@ class GemFilter(Method):
         pooling: neighbours in an average, an odd number.
     """
 
-    layer: int = 13
-    keep: float = 0.5
-    pooling: int = 5
+    layer: int = setting(13, LAYER)
+    keep: float = setting(0.5, SHARE)
+    pooling: int = setting(5, ODD)
 
     def __post_init__(self) -> None:
-        self._schedule = one_stage(self.layer, self.keep)
-        check_pooling(self.pooling)
+        super().__post_init__()
+        self._schedule = lazyllm.PruningSchedule([(self.layer, self.keep)])
 
     def check(self, model: PreTrainedModel) -> None:
-        check_depth("method.layer", self._schedule, model)
+        with naming("method.layer"):
+            self._schedule.check(layers_of(model))
         lazyllm.enable(model, self._schedule, selection=FilterSelection())  # refuses what it could not prune
 
     def session(self, prompt: Prompt, decode: Decoder) -> AbstractContextManager[lazyllm.Session]:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import torch
 
 import lazyllm
-from lazybench.methods.checks import check_count
-from lazybench.methods.staged import Staged
+from lazybench.methods.engine import Staged
+from lazybench.methods.shared import COUNT, setting
 
 
 @dataclass
@@ -31,13 +31,8 @@ class SlimInferLike(Staged):
 
     label, colour = "SlimInfer-like", "tab:pink"
 
-    block: int = 32
-    window: int = 8
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_count("block", self.block)
-        check_count("window", self.window)
+    block: int = setting(32, COUNT)
+    window: int = setting(8, COUNT)
 
     @property
     def selection(self) -> lazyllm.Selection:

@@ -14,9 +14,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 import lazyllm
 from lazybench.errors import LazyBenchError, RecordFailure
 from lazybench.methods.base import Method, Output
-from lazybench.methods.checks import check_count, check_keep
-from lazybench.methods.pooling import check_pooling, pooled
-from lazybench.methods.second_model import load_second
+from lazybench.methods.shared import COUNT, MODEL, ODD, SHARE, load_second, pooled, setting
 from lazybench.model.decoding import Decoder, check_takes_positions, stop_ids
 from lazybench.model.positions import positions
 from lazybench.model.prompts import Prompt
@@ -51,19 +49,14 @@ class SpecPrefill(Method):
     prefills = 2.0
     label, colour = "SpecPrefill", "tab:brown"
 
-    draft: str | None = None
-    keep: float = 0.5
-    look_ahead: int = 8
-    pooling: int = 13
-    chunk: int = 32
+    draft: str | None = setting(None, MODEL)
+    keep: float = setting(0.5, SHARE)
+    look_ahead: int = setting(8, COUNT)
+    pooling: int = setting(13, ODD)
+    chunk: int = setting(32, COUNT)
 
     def __post_init__(self) -> None:
-        if self.draft is not None and (not isinstance(self.draft, str) or not self.draft):
-            raise LazyBenchError(f"method.draft={self.draft} must be a hub id, a folder, a .gguf file or null")
-        check_keep(self.keep)
-        check_count("look_ahead", self.look_ahead)
-        check_pooling(self.pooling)
-        check_count("chunk", self.chunk)
+        super().__post_init__()
         self._draft: tuple[PreTrainedModel, PreTrainedTokenizerBase] | None = None
         self._same: PreTrainedTokenizerBase | None = None
 

@@ -13,8 +13,7 @@ from support import one_line
 BROKEN = """
 from dataclasses import dataclass
 
-from lazybench.methods import Output
-from lazybench.methods.on_engine import OnEngine
+from lazybench.methods import OnEngine, Output
 
 
 @dataclass

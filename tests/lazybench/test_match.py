@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+import re
+import shlex
 from types import SimpleNamespace
 
 import pandas as pd
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 
 from lazybench.calibration.matching import Trial, match
 from lazybench.errors import LazyBenchError
-from lazybench.methods import Method, Output, build_method
+from lazybench.methods import build_method
 from lazyllm import PruningSchedule
 
 METHODS = "lazybench.methods"
@@ -72,7 +73,6 @@ SETTINGS = {
     "prompt_compression.PromptCompression": {"ratio": 0.75},
     "specprefill.SpecPrefill": {"keep": 0.25},
     "claa.CLAA": {"keep": 0.25, "layers": 4},
-    "snapkv.SnapKV": {"keep": 0.25},
 }
 
 
@@ -117,14 +117,6 @@ def test_all_folds_of_a_calibrated_method_prune_more_by_one_power(share):
     assert changed.budget.startswith("speedup >= 2, keeps^")
 
 
-@dataclass
-class Fixed(Method):
-    """A method without a strength."""
-
-    def generate(self, prompt, decode, seed):
-        return Output(decode(prompt.ids), 1.0)
-
-
 @pytest.fixture
 def call(lazybench, tiny_model, tmp_path):
     """Call `lazybench match` on the tiny model; returns (exit code, what it printed, stderr)."""
@@ -137,8 +129,9 @@ def call(lazybench, tiny_model, tmp_path):
     return call
 
 
-def test_a_matched_method_runs(call, lazybench, tiny_model, tmp_path):
-    code, out, err = call("method.layer=0", "speedups=[1.1]", "tolerance=0.5")
+def test_a_matched_method_runs_and_the_same_command_goes_on(call, lazybench, monkeypatch, tmp_path):
+    asked = ("method.layer=0", "speedups=[1.1]", "tolerance=0.5")
+    code, out, err = call(*asked)
     assert code == 0, err
     matched = tmp_path / "matches" / "method" / "static_pruning_1.1x.yaml"
     text = matched.read_text()
@@ -147,14 +140,28 @@ def test_a_matched_method_runs(call, lazybench, tiny_model, tmp_path):
     written = yaml.safe_load(text)
     assert written["_target_"] == "lazybench.methods.static_pruning.StaticPruning"
     assert written["layer"] == 0
-    table = pd.read_csv(tmp_path / "matches" / "static_pruning.csv")
+    (kept,) = (tmp_path / "matches" / "measured").iterdir()
+    table = pd.read_csv(kept)
     (row,) = table[table["settings"] == f"keep={written['keep']}"].to_dict("records")
     assert f"{row['ttft_speedup']:.2f}x with keep={written['keep']}" in out
-    model = (f"model.path={tiny_model}", "model.name=tiny", "model.chat=null", "model.limit=300", "data.tokens=512")
-    words = ("--config-dir", str(tmp_path / "matches"), "method=static_pruning_1.1x", "task=code", "data.limit=1")
-    code, out, err = lazybench("run", *words, *model, "timing.warmup=0", f"output={tmp_path / 'runs'}")
+    # The command that it ends with is whole: model, data and limits are those that were given.
+    words = shlex.split(out.strip().splitlines()[-1])[3:]
+    assert set(words) >= {"model.limit=300", "data.limit=1", "data.tokens=512", "model.name=tiny"}
+    code, out, err = lazybench(*words, "timing.warmup=0", f"output={tmp_path / 'runs'}")
     assert code == 0, err
     assert "method static_pruning" in out
+    monkeypatch.setattr("lazybench.calibration.matching.timed", None)  # nothing is timed again
+    code, _, err = call(*asked)
+    assert code == 0, err
+    assert matched.read_text() == text
+
+
+def test_a_method_stands_beside_static_pruning_at_its_speed(call):
+    code, out, err = call("method=random_drop", "speedups=[1.1]", "tolerance=0.9")
+    assert code == 0, err
+    assert re.search(
+        r"(loses to|beats) static pruning at [\d.]+x \(keep=0\.\d+\): KL [\d.]+ against [\d.]+ on these", out
+    )
 
 
 def test_what_is_matched_is_called_as_its_config_is(call, tmp_path):
@@ -166,7 +173,6 @@ def test_what_is_matched_is_called_as_its_config_is(call, tmp_path):
     assert "method=early_1.1x" in out
     written = tmp_path / "matches" / "method" / "early_1.1x.yaml"
     assert yaml.safe_load(written.read_text())["name"] == "static_pruning"
-    assert (tmp_path / "matches" / "early.csv").exists()
 
 
 def test_a_speedup_out_of_reach_leaves_the_others(call, monkeypatch, tmp_path):
@@ -193,6 +199,7 @@ def test_a_speedup_out_of_reach_leaves_the_others(call, monkeypatch, tmp_path):
         (("tolerance=0",), "tolerance=0 is out of range"),
         (("records=0",), "records=0 is out of range: at least 1"),
         (("method=baseline",), "method baseline cannot be matched: it has no `keep`"),
+        (("method=snapkv",), "method snapkv cannot be matched: whatever it keeps, TTFT is the unmodified model's"),
         (("method=lazyllm", "method.schedule=[1:1.0]"), "prunes nothing"),
         (("method.layer=9",), "method.layer"),
     ],

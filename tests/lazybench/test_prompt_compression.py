@@ -22,10 +22,7 @@ from lazybench.data.facts import load_facts
 from lazybench.data.record import Record
 from lazybench.errors import LazyBenchError, RecordFailure
 from lazybench.methods.prompt_compression import PromptCompression
-from lazybench.methods.selective_context import Compressor, Scorer
-from lazybench.methods.selective_context.information import ScoredTokens
-from lazybench.methods.selective_context.phrases import phrase_parser
-from lazybench.methods.selective_context.units import unit_values
+from lazybench.methods.selective_context import Compressor, ScoredTokens, Scorer, phrase_parser
 from lazybench.model.prompts import PromptBuilder
 
 STORY = (
@@ -186,7 +183,7 @@ def test_the_originals_way_gives_the_originals_text_on_odd_texts(text, unit):
 
 def test_a_token_across_borders_is_shared_by_the_units_it_completes():
     tokens = ScoredTokens(ends=np.array([3, 10, 11, 12]), information=np.array([1.0, 6.0, 2.0, 4.0]))
-    assert unit_values(np.array([2, 4, 8, 12]), tokens).tolist() == [1, 3, 3, 3]
+    assert tokens.means(np.array([2, 4, 8, 12])).tolist() == [1, 3, 3, 3]
 
 
 @needs_spacy
