@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
+from typing import NamedTuple
 
 import optuna
 from optuna.storages import JournalStorage
@@ -38,29 +38,22 @@ _TOO_SLOW = 100.0
 warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)
 
 
-@dataclass(frozen=True)
-class Trial:
+class Trial(NamedTuple):
     """A candidate that was measured.
 
     Attributes:
         candidate: the schedule and its importance.
         kl: mean KL over the records that it was measured on, in nats.
-        speedup: ideal speedup of whole generations with what was revived on those records.
+        speedup_with_revivals: ideal speedup of whole generations with what was revived on those records.
         records: how many those are.
         complete: whether they are all; else it was given up.
     """
 
     candidate: Candidate
     kl: float
-    speedup: float
+    speedup_with_revivals: float
     records: int
     complete: bool
-
-    @property
-    def columns(self) -> dict[str, float]:
-        """All but the candidate as columns of a table."""
-        of = {"kl": self.kl, "speedup_with_revivals": self.speedup}
-        return of | {"records": self.records, "complete": self.complete}
 
 
 class Search:
@@ -111,7 +104,11 @@ class Search:
     @property
     def best(self) -> Trial | None:
         """The complete trial of least harm among those that are fast enough."""
-        fast = (trial for trial in self.trials if trial.complete and trial.speedup >= _ENOUGH * self._space.speedup)
+        fast = (
+            trial
+            for trial in self.trials
+            if trial.complete and trial.speedup_with_revivals >= _ENOUGH * self._space.speedup
+        )
         return min(fast, key=lambda trial: trial.kl, default=None)
 
     def start_from(self, candidates: Sequence[Candidate], slowness: float = 1.0) -> None:
@@ -125,10 +122,7 @@ class Search:
     ) -> str | None:
         """Try candidates for so many seconds, earlier starts included; at least one that is fast enough is completed.
 
-        Args:
-            seconds: how long to search.
-            harm: measures a candidate on a record.
-            tick: called after each record, and with a trial after its last.
+        `harm` measures a candidate on a record; `tick` is called after each record, and with a trial after its last.
 
         Returns:
             why nothing was found; None where something was.
@@ -151,7 +145,7 @@ class Search:
             return None
         if not self.trials:
             return f"of {misses} candidates none works: {failure}"
-        fastest = max(trial.speedup for trial in self.trials)
+        fastest = max(trial.speedup_with_revivals for trial in self.trials)
         return (
             f"none of {len(self.trials)} candidates gains {self._space.speedup:g} with what it revives, the fastest "
             f"{fastest:.2f}: ask for less, or search longer (minutes)"

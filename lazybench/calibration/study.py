@@ -126,32 +126,25 @@ class Study:
         found = {speedup: self._searches[half, speedup].best for speedup in self._setup.speedups}
         return {speedup: trial for speedup, trial in found.items() if trial is not None}
 
-    def choose(self, budget: Budget) -> dict[str, Trial | None]:
-        """By half, the fastest of what was found that keeps to a budget, or the least harmful of a speedup."""
-        return {half: self._choose(budget, half) for half in self._setup.halves}
-
-    def _choose(self, budget: Budget, half: str) -> Trial | None:
-        winners = self._winners(half)
+    def choose(self, budget: Budget, half: str) -> Trial | None:
+        """The fastest of what was found on one half that keeps to a budget, or the least harmful of a speedup."""
+        winners, records = self._winners(half), self._setup.of_half(half)
         if budget.what == SPEEDUP:
             return winners.get(budget.limit)
-        for speedup in sorted(winners, reverse=True):
-            trial = winners[speedup]
-            if budget.what == SCORE_LOSS:
-                harm = loss(self.answers(trial.candidate, self._setup.of_half(half)))  # slow to measure
-            else:
-                harm = trial.kl
-            if harm <= budget.limit:
+        for _, trial in sorted(winners.items(), reverse=True):
+            slow = budget.what == SCORE_LOSS  # to measure
+            if (loss(self.answers(trial.candidate, records)) if slow else trial.kl) <= budget.limit:
                 return trial
         return None
 
     def tried(self) -> pd.DataFrame:
         """Every candidate that a search has measured, a row each; see `Trial`."""
         rows = [
-            {"half": half, "speedup": speedup, **trial.candidate.columns} | trial.columns
+            {"half": half, "speedup": speedup, **trial.candidate.columns, **trial._asdict()}
             for (half, speedup), search in self._searches.items()
             for trial in search.trials
         ]
-        return pd.DataFrame(rows)
+        return pd.DataFrame(rows).drop(columns="candidate")
 
     def held_out(self) -> pd.DataFrame:
         """What was found on each half, the scaled reference and static pruning, on the records of the other half.
@@ -195,9 +188,9 @@ class Study:
         """LongBench's scores of whole answers, 0 to 1: `dataset`, `_id`, `unmodified` and `calibrated`."""
         rows = []
         for record in tqdm(records, unit="record", desc=f"scores of {candidate.name}"):
-            kinds = {"unmodified": None, "calibrated": candidate}
-            scores = {kind: self._folder.measured("score", of, record, self._score) for kind, of in kinds.items()}
-            rows.append({"dataset": record.dataset, "_id": record.id} | {k: of["score"] for k, of in scores.items()})
+            before, after = (self._folder.measured("score", of, record, self._score) for of in (None, candidate))
+            scores = {"unmodified": before["score"], "calibrated": after["score"]}
+            rows.append({"dataset": record.dataset, "_id": record.id, **scores})
         return pd.DataFrame(rows)
 
     def _score(self, candidate: Candidate | None, record: Record) -> dict[str, float]:
@@ -221,7 +214,7 @@ class Study:
         about = {"model": config.model.name, "layers": self._layers, "weights": self._setup.weights}
         about |= {"data": data_label(config.data), "task": config.task, "limit": config.model.limit}
         about |= {"half": config.half, "answer_tokens": config.answer_tokens}
-        about["ideal_speedup"] = [round(trial.speedup, 3) for trial in trials]
+        about["ideal_speedup"] = [round(trial.speedup_with_revivals, 3) for trial in trials]
         about["kl"] = [round(trial.kl, 4) for trial in trials]
         about["kl_on_the_other_half"] = round(self.kl_elsewhere(found), 4)
         method = {"_target_": "lazybench.methods.calibrated.Calibrated", "name": name, "budget": str(budget)}

@@ -104,7 +104,6 @@ class Times:
         return whole / sum(self.pruned(schedule, tokens, answer_tokens, step_s) for tokens in lengths)
 
 
-@torch.no_grad()
 def measure(model: PreTrainedModel, ids: torch.Tensor) -> dict[str, dict[int, float]]:
     """Medians of three, after an untimed round, in seconds.
 
@@ -118,35 +117,31 @@ def measure(model: PreTrainedModel, ids: torch.Tensor) -> dict[str, dict[int, fl
         tokens being kept; `unmodified step`: what the unmodified model takes for one there, of one row.
     """
     longest = ids.shape[1]
-    ids = ids.to(model.device)
     counts = sorted({min(longest, max(_LEAST, int(part * longest))) for part in _PARTS})
     rows = [n for n, used in zip(_ROWS, accumulate(_ROWS), strict=True) if used <= longest // 2] or [1]
-    kinds = {PROMPT: counts, STEP: rows, UNMODIFIED_STEP: [1]}
-    taken: dict[str, dict[int, list[float]]] = {what: {n: [] for n in of} for what, of in kinds.items()}
-    for round_ in range(_ROUNDS + 1):
-        for count in counts:
-            seconds, _ = _timed(model, ids[:, :count], None)
-            if round_:
-                taken[PROMPT][count].append(seconds)
-        # The prompt's last tokens come in steps of so many rows, so that no more positions are needed than it has.
-        start, *pieces = ids.split([longest - sum(rows), *rows], dim=1)
-        _, cache = _timed(model, start, None)
-        seconds, _ = _timed(model, pieces[0], cache)
-        if round_:
-            taken[UNMODIFIED_STEP][1].append(seconds)
-        with lazyllm.enable(model, ()):
-            _, cache = _timed(model, start, None)
-            for count, piece in zip(rows, pieces, strict=True):
-                seconds, cache = _timed(model, piece, cache)
-                if round_:
-                    taken[STEP][count].append(seconds)
-    return {what: {n: median(of) for n, of in by.items()} for what, by in taken.items()}
+    first, *rounds = [_round(model, ids.to(model.device), counts, rows) for _ in range(1 + _ROUNDS)]
+    return {what: {n: median(of[what][n] for of in rounds) for n in by} for what, by in first.items()}
 
 
-def _timed(model: PreTrainedModel, ids: torch.Tensor, cache: Any) -> tuple[float, Any]:
-    """Seconds of a pass, and the cache to go on with."""
-    synchronize(model.device)
-    start = time.perf_counter()
-    output = model(ids, past_key_values=cache, use_cache=True, logits_to_keep=1)
-    synchronize(model.device)
-    return time.perf_counter() - start, output.past_key_values
+@torch.no_grad()
+def _round(
+    model: PreTrainedModel, ids: torch.Tensor, counts: Sequence[int], rows: Sequence[int]
+) -> dict[str, dict[int, float]]:
+    """Each time once."""
+
+    def take(tokens: torch.Tensor, cache: Any = None) -> tuple[float, Any]:
+        synchronize(model.device)
+        start = time.perf_counter()
+        output = model(tokens, past_key_values=cache, use_cache=True, logits_to_keep=1)
+        synchronize(model.device)
+        return time.perf_counter() - start, output.past_key_values
+
+    taken: dict[str, dict[int, float]] = {PROMPT: {count: take(ids[:, :count])[0] for count in counts}, STEP: {}}
+    # The prompt's last tokens come in steps of so many rows, so that no more positions are needed than it has.
+    start, *pieces = ids.split([ids.shape[1] - sum(rows), *rows], dim=1)
+    taken[UNMODIFIED_STEP] = {1: take(pieces[0], take(start)[1])[0]}
+    with lazyllm.enable(model, ()):
+        _, cache = take(start)
+        for count, piece in zip(rows, pieces, strict=True):
+            taken[STEP][count], cache = take(piece, cache)
+    return taken

@@ -5,11 +5,9 @@ from __future__ import annotations
 import re
 import shlex
 import sys
-from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 from statistics import fmean
-from typing import Any
 
 import yaml
 from hydra.core.hydra_config import HydraConfig
@@ -17,7 +15,7 @@ from tqdm import tqdm
 from transformers import PreTrainedModel
 
 from lazybench.calibration.harm import static_pruning
-from lazybench.calibration.matching import OutOfReach, Speedups, Trial, differing, match
+from lazybench.calibration.matching import OutOfReach, Speedups, Trial, match
 from lazybench.calibration.setup import in_turns
 from lazybench.config import MatchConfig
 from lazybench.data import choose, data_label, fingerprint, load_facts
@@ -25,7 +23,7 @@ from lazybench.methods import Method, build_method
 from lazybench.methods.engine import layers_of
 from lazybench.methods.static_pruning import StaticPruning
 from lazybench.model import environment
-from lazybench.model.decoding import Decoder, decoder_for
+from lazybench.model.decoding import decoder_for
 from lazybench.model.loading import load_model, load_skeleton
 from lazybench.model.positions import check_limit
 from lazybench.model.prompts import Prompt, PromptBuilder
@@ -69,36 +67,38 @@ def main(config: MatchConfig) -> Path:
     decides |= {"where": {key: value for key, value in where.items() if key != "commit"}, "cpu": config.cpu_share}
     with tqdm(desc="strengths", unit="strength") as bar:
 
-        def speedups(of: Method, name: str) -> Speedups:
-            kept = folder / "measured" / f"{name}_{digest({'method': repr(of), 'folds': asdict(of), **decides})}.csv"
-            return Speedups(of, prompts, Decoder(model, 1), config.cpu_share, kept, tick)
-
-        def tick(trial: Trial) -> None:
+        def tick(of: Method, speedup: float) -> None:
             bar.update()
-            bar.set_postfix_str(f"{trial.method.name}, {trial.share:.1%} pruned: {trial.speedup:.2f}x")
+            bar.set_postfix_str(f"{of.name}: {speedup:.2f}x")
 
-        own, others = speedups(method, called), speedups(static, static.name)
-        found, missed = _found(own, sorted(set(config.speedups)), config.tolerance)
-        beside = {}
-        if not isinstance(method, StaticPruning):
-            beside, _ = _found(others, [trial.speedup for trial in found.values()], config.tolerance)
+        def speedups(of: Method, name: str) -> Speedups:
+            kept = folder / "measured" / f"{name}_{digest(decides | {'kind': str(type(of)), 'method': asdict(of)})}.csv"
+            return Speedups(of, prompts, model, config.cpu_share, kept, tick)
+
+        found, missed = _found(speedups(method, called), sorted(set(config.speedups)), config.tolerance)
+        wanted = [
+            trial.speedup for trial in found.values() if trial.speedup > 1 and not isinstance(method, StaticPruning)
+        ]
+        beside, _ = _found(speedups(static, static.name), wanted, config.tolerance)
     if missed is not None:
         if not found:
             raise missed
         print(f"warning: {missed}", file=sys.stderr)
     for wanted, trial in found.items():
-        name = f"{called}_{wanted:g}x"
+        name, strong = f"{called}_{wanted:g}x", method.pruning(trial.share)
         about = f"# TTFT speedup {trial.speedup:.3f}: {on}, {config.model.name}, {where['dtype']}, {where['device']}"
-        replace(folder / "method" / f"{name}.yaml", f"{about}\n# {typed('match')}\n{_yaml(trial.method)}")
-        print(f"{wanted:g}x: {trial.speedup:.2f}x with {differing(trial.method, method)}")
+        settings = {"_target_": f"{type(method).__module__}.{type(method).__qualname__}", **asdict(strong)}
+        text = yaml.safe_dump(settings, sort_keys=False, allow_unicode=True, width=120)
+        replace(folder / "method" / f"{name}.yaml", f"{about}\n# {typed('match')}\n{text}")
+        print(f"{wanted:g}x: {trial.speedup:.2f}x with {_differing(strong, method)}")
         if abs(trial.speedup / wanted - 1) > config.tolerance:
             print("  no strength was nearer to what is wanted: times vary, or it goes in steps")
         if (other := beside.get(trial.speedup)) is not None:
-            kl, others_kl = _kls(model, prompts, trial.method, other.method)
-            verdict = "loses to" if others_kl < kl else "beats"
+            as_fast = static.pruning(other.share)
+            kl, others_kl = _kls(model, prompts, strong, as_fast)
             print(
-                f"  {verdict} static pruning at {other.speedup:.2f}x ({differing(other.method, static)}): KL {kl:.3f} "
-                f"against {others_kl:.3f} on these prompts"
+                f"  {'loses to' if others_kl < kl else 'beats'} static pruning at {other.speedup:.2f}x "
+                f"({_differing(as_fast, static)}): KL {kl:.3f} against {others_kl:.3f} on these prompts"
             )
         print(f"  {run_command(folder, name, config.task)}")
     return folder
@@ -127,6 +127,12 @@ def _kls(model: PreTrainedModel, prompts: list[Prompt], *methods: Method) -> lis
     return [fmean(of) for of in kls]
 
 
+def _differing(method: Method, given: Method) -> str:
+    """What differs from the method that was given, of what its repr shows."""
+    shown = [of.name for of in fields(method) if of.repr and getattr(method, of.name) != getattr(given, of.name)]
+    return ", ".join(f"{key}={getattr(method, key)}" for key in shown) or "the settings as they were given"
+
+
 def _prompts(config: MatchConfig, sources: Sources) -> list[Prompt]:
     """Prompts to time, spread evenly over the datasets."""
     facts = load_facts(config.data.datasets)
@@ -135,11 +141,6 @@ def _prompts(config: MatchConfig, sources: Sources) -> list[Prompt]:
     count, tokenizer = min(config.records, len(records)), sources.tokenizer(config.model)
     picked = [records[place * len(records) // count] for place in range(count)]
     return [PromptBuilder(tokenizer, config.model, facts[record.dataset]).build(record) for record in picked]
-
-
-def _yaml(method: Method) -> str:
-    settings: Mapping[str, Any] = {"_target_": f"{type(method).__module__}.{type(method).__qualname__}"}
-    return yaml.safe_dump({**settings, **asdict(method)}, sort_keys=False, allow_unicode=True, width=120)
 
 
 def run_command(folder: Path, name: str, task: str, *more: str) -> str:

@@ -21,7 +21,7 @@ def line(command: str, model: Path, output: Path, *words: str) -> tuple[str, ...
         usual |= {"minutes": 0.01, "budget": "speedup >= 1.3"}
         usual |= {"reference": '"36%:0.7,70%:0.5"', "confirm": "true"}
     else:
-        usual |= {"timing.warmup": 0}
+        usual |= {"timing.warmup": 0, "timing.paired": "false"}
     given = {word.partition("=")[0] for word in words}
     return command, *(f"{key}={value}" for key, value in usual.items() if key not in given), *words
 

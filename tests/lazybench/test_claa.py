@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import statistics
 
-import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from peers import answer, build, pooled
 
-from lazybench.errors import LazyBenchError
 from lazybench.methods.claa import CLAA
 from lazybench.methods.fastkv import FastKV
 
@@ -62,18 +60,6 @@ def test_it_ranks_otherwise_than_fastkv():
         output, *_ = answer(method, 8, 40)
         found.append(output.stats.positions[0][LAYER + 1].tolist())
     assert found[0] != found[1] != found[2]
-
-
-@pytest.mark.parametrize("settings", [{"layers": 0}, {"layers": 1.5}, {"window": 0}, {"pooling": 2}, {"keep": 2}])
-def test_settings_out_of_range_are_refused(settings):
-    with pytest.raises(LazyBenchError, match=rf"method\.{next(iter(settings))}="):
-        CLAA("claa", **settings)
-
-
-def test_it_runs_from_the_command_line(run):
-    code, out, err = run("method=claa", "method.layer=1", "trace=true", "data.limit=1")
-    assert code == 0, err
-    assert "% prompt computed" in out
 
 
 def test_a_layer_that_the_model_lacks_is_refused(run):

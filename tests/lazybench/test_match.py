@@ -25,11 +25,11 @@ class Curve:
     """A method whose speedup is a function of the share that it prunes."""
 
     def __init__(self, speedup):
-        self.speedup, self.trials = speedup, {}
+        self.speedup, self.trials, self.method = speedup, {}, SimpleNamespace(name="made up")
 
     def at(self, share):
         share = round(share, 4)
-        self.trials[share] = Trial(share, SimpleNamespace(name="made up"), self.speedup(share), 6)
+        self.trials[share] = Trial(share, self.speedup(share), 6)
         return self.trials[share]
 
 
@@ -130,7 +130,7 @@ def call(lazybench, tiny_model, tmp_path):
 
 
 def test_a_matched_method_runs_and_the_same_command_goes_on(call, lazybench, monkeypatch, tmp_path):
-    asked = ("method.layer=0", "speedups=[1.1]", "tolerance=0.5")
+    asked = ("method.layer=0", "speedups=[1.1]", "tolerance=0.5", "task=lcc")
     code, out, err = call(*asked)
     assert code == 0, err
     matched = tmp_path / "matches" / "method" / "static_pruning_1.1x.yaml"
@@ -142,12 +142,12 @@ def test_a_matched_method_runs_and_the_same_command_goes_on(call, lazybench, mon
     assert written["layer"] == 0
     (kept,) = (tmp_path / "matches" / "measured").iterdir()
     table = pd.read_csv(kept)
-    (row,) = table[table["settings"] == f"keep={written['keep']}"].to_dict("records")
-    assert f"{row['ttft_speedup']:.2f}x with keep={written['keep']}" in out
+    (row,) = table[(1 - table["share"] - written["keep"]).abs() < 1e-6].to_dict("records")
+    assert f"{row['speedup']:.2f}x with keep={written['keep']}" in out
     # The command that it ends with is whole: model, data and limits are those that were given.
     words = shlex.split(out.strip().splitlines()[-1])[3:]
     assert set(words) >= {"model.limit=300", "data.limit=1", "data.tokens=512", "model.name=tiny"}
-    code, out, err = lazybench(*words, "timing.warmup=0", f"output={tmp_path / 'runs'}")
+    code, out, err = lazybench(*words, "timing.warmup=0", "timing.paired=false", f"output={tmp_path / 'runs'}")
     assert code == 0, err
     assert "method static_pruning" in out
     monkeypatch.setattr("lazybench.calibration.matching.timed", None)  # nothing is timed again
@@ -156,11 +156,21 @@ def test_a_matched_method_runs_and_the_same_command_goes_on(call, lazybench, mon
     assert matched.read_text() == text
 
 
-def test_a_method_stands_beside_static_pruning_at_its_speed(call):
-    code, out, err = call("method=random_drop", "speedups=[1.1]", "tolerance=0.9")
+@pytest.fixture
+def half_as_fast(monkeypatch):
+    """Any method's speedup is computed: it halves the time at most."""
+
+    def at(self, share):
+        return self.trials.setdefault(round(share, 4), Trial(round(share, 4), 1 / (1 - share / 2), 2))
+
+    monkeypatch.setattr("lazybench.calibration.matching.Speedups.at", at)
+
+
+def test_a_method_stands_beside_static_pruning_at_its_speed(call, half_as_fast):
+    code, out, err = call("method=random_drop", "speedups=[1.5]")
     assert code == 0, err
     assert re.search(
-        r"(loses to|beats) static pruning at [\d.]+x \(keep=0\.\d+\): KL [\d.]+ against [\d.]+ on these", out
+        r"(loses to|beats) static pruning at 1.5\dx \(keep=0\.\d+\): KL [\d.]+ against [\d.]+ on these", out
     )
 
 
@@ -175,13 +185,7 @@ def test_what_is_matched_is_called_as_its_config_is(call, tmp_path):
     assert yaml.safe_load(written.read_text())["name"] == "static_pruning"
 
 
-def test_a_speedup_out_of_reach_leaves_the_others(call, monkeypatch, tmp_path):
-    monkeypatch.setattr(
-        "lazybench.calibration.matching.Speedups.at",
-        lambda self, share: self.trials.setdefault(
-            round(share, 4), Trial(round(share, 4), self._method.pruning(share), 1 / (1 - share / 2), 2)
-        ),
-    )
+def test_a_speedup_out_of_reach_leaves_the_others(call, half_as_fast, tmp_path):
     code, _, err = call("method.layer=0", "speedups=[3,1.5]")
     assert code == 0, err
     assert "warning: method static_pruning: with 98% of the prompt pruned" in err

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import math
 
-import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from peers import answer, build
 
-from lazybench.errors import LazyBenchError
 from lazybench.methods.sliminfer_like import SlimInferLike
 
 BLOCK, WINDOW = 4, 3
@@ -69,15 +67,3 @@ def test_the_second_stage_ranks_among_what_is_left():
         attention = model(ids[:, kept], position_ids=kept[None], output_attentions=True).attentions[-2][0]
     importance = dict(zip(first, attention[:, -WINDOW:].mean(dim=(0, 1)).tolist(), strict=True))
     assert last == best_blocks(importance, first, math.ceil(0.5 * len(first)))
-
-
-@pytest.mark.parametrize("settings", [{"block": 0}, {"block": 1.5}, {"window": 0}])
-def test_settings_out_of_range_are_refused(settings):
-    with pytest.raises(LazyBenchError, match=rf"method\.{next(iter(settings))}="):
-        SlimInferLike("s", schedule="1:0.5", **settings)
-
-
-def test_it_runs_from_the_command_line(run):
-    code, out, err = run("method=sliminfer_like", "method.schedule=[1:0.5]", "trace=true", "data.limit=1")
-    assert code == 0, err
-    assert "% prompt computed" in out
