@@ -10,7 +10,7 @@ from typing import Any
 
 from lazybench.calibration import budgets
 from lazybench.calibration.budgets import SPEEDUP, Budget
-from lazybench.calibration.space import searchable
+from lazybench.calibration.search import searchable
 from lazybench.config import HALVES, CalibrateConfig
 from lazybench.data import Record, choose, fingerprint, half_of, load_facts
 from lazybench.errors import LazyBenchError

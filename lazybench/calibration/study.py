@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import sys
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from itertools import product
 from statistics import fmean
 
@@ -20,9 +20,8 @@ from lazybench.calibration.budgets import SCORE_LOSS, SPEEDUP, Budget
 from lazybench.calibration.folder import Folder
 from lazybench.calibration.frontier import CALIBRATED, KEEPS, STATIC, loss
 from lazybench.calibration.harm import Candidate, Harm, static_pruning
-from lazybench.calibration.search import Search, Trial
+from lazybench.calibration.search import Search, Space, Trial
 from lazybench.calibration.setup import Setup
-from lazybench.calibration.space import Space
 from lazybench.data import Record, data_label
 from lazybench.errors import LazyBenchError
 from lazybench.methods.base import answer
@@ -37,7 +36,6 @@ from lazyllm import Importance, LazyLLMError, PruningSchedule, plus
 
 # Where searches start besides the reference: early and even stages did well wherever they were tried.
 _STARTS = ("7%:0.65,27%:0.6,50%:0.6", "13%:0.6,27%:0.6,50%:0.6", "23%:0.6,50%:0.6", "20%:0.3,50%:0.55")
-_BAR = "{desc} {percentage:3.0f}%|{bar}| {elapsed}<{remaining}{postfix}"
 
 
 class Study:
@@ -88,19 +86,16 @@ class Study:
         Raises:
             LazyBenchError: at none of the speedups something was found; if it is one of several, a warning says so.
         """
-        setup, missed = self._setup, None
-        seconds = 60 * setup.config.minutes / len(self._searches)
-        searches = {speedup: self._searches[half, speedup] for speedup in setup.speedups}
-        left = sum(max(0.0, seconds - search.spent) for search in searches.values())
-        # Before the clock starts: all searches need it.
-        records = tqdm(setup.of_half(half), unit="record", desc=f"the unmodified model on the {half} half")
-        for record in records if left else ():
-            self._harm.learn(record)
-        with tqdm(total=round(left), bar_format=_BAR, disable=not left) as bar:
-            for speedup, search in searches.items():
-                bar.set_description(f"{half} half, {speedup:g}x")
-                search.start_from(self._starts(half, speedup))
-                if failure := search.run(seconds, self._harm.of, _ticks(bar, search)):
+        seconds, missed = 60 * self._setup.config.minutes / len(self._searches), None
+        searches = {speedup: self._searches[half, speedup] for speedup in self._setup.speedups}
+        if any(search.spent < seconds for search in searches.values()):
+            # Before the clock starts: all searches need it.
+            for record in tqdm(self._setup.of_half(half), unit="record", desc="the unmodified model"):
+                self._harm.learn(record)
+        for speedup, search in searches.items():
+            search.start_from(self._starts(half, speedup))
+            with tqdm(unit="record", desc=f"{half} half, {speedup:g}x, {seconds / 60:.3g} minutes") as bar:
+                if failure := search.run(seconds, self._harm.of, partial(_tick, bar, search)):
                     missed = f"{half} half: {failure}"
                     print(f"warning: {missed}", file=sys.stderr)
         if missed is not None and not self._winners(half):
@@ -234,13 +229,8 @@ yaml.SafeDumper.add_representer(
 )
 
 
-def _ticks(bar: tqdm, search: Search) -> Callable[[Trial | None], None]:
-    """Shows on a bar of seconds how far a search is, and the best it has found."""
-    began = time.monotonic() - bar.n
-
-    def tick(trial: Trial | None) -> None:
-        bar.update(min(bar.total, time.monotonic() - began) - bar.n)
-        if trial is not None and (best := search.best) is not None:
-            bar.set_postfix_str(f" {len(search.trials)} tried, best KL {best.kl:.3f}: {best.candidate.name}")
-
-    return tick
+def _tick(bar: tqdm, search: Search, trial: Trial | None) -> None:
+    """Shows how far a search is, and the best it has found."""
+    bar.update(trial is None)
+    if trial is not None and (best := search.best) is not None:
+        bar.set_postfix_str(f" {len(search.trials)} tried, best KL {best.kl:.3f}: {best.candidate.name}")

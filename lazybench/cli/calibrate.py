@@ -8,7 +8,6 @@ from typing import Any
 
 import pandas as pd
 
-from lazybench.analysis.console import frame_table
 from lazybench.analysis.labels import data_title, task_title
 from lazybench.calibration import frontier
 from lazybench.calibration.budgets import KL, Budget
@@ -25,18 +24,6 @@ from lazybench.model.out_of_memory import ran_out
 from lazybench.model.positions import check_limit
 from lazybench.report.figures.footer import about, prompts
 from lazybench.run.origin import typed
-
-# Columns of the table people see: title, name and form.
-_FRONTIER = (
-    ("found on", "half", "{}"),
-    ("speedup", "speedup", "{:g}x"),
-    ("kind", "kind", "{}"),
-    ("schedule", "schedule", "{}"),
-    ("importance", "importance", "{}"),
-    ("with revivals", "speedup_with_revivals", "{:.2f}x"),
-    ("KL on the other half", "kl", "{:.3f}"),
-    ("less harm than keeps scaled (x)", "harm_reduction_to_keeps", "{:.2f}"),
-)
 
 
 def main(config: CalibrateConfig) -> Path:
@@ -85,7 +72,8 @@ def _calibrate(setup: Setup, study: Study, folder: Folder, where: Mapping[str, A
     said = [data_title(data_label(setup.config.data)), task, prompts(lengths)]
     of = about(setup.config.model.name, *([where[key]] for key in ("weights_format", "dtype", "device")), said)
     frontier.plot(table, tried, of, folder.found / "frontier")
-    print(f"\n{frame_table(table, _FRONTIER, left=5)}\n")
+    shown = table.dropna(axis="columns", how="all")
+    print(f"\n{shown.to_string(index=False, float_format='{:.4g}'.format)}\n")
     for line in frontier.beaten(table):
         print(f"warning: {line}")
     for budget in setup.budgets:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 import lazyllm
 from lazybench.methods.fastkv import FastKV, WindowSelection
@@ -48,9 +49,7 @@ class LayersSelection(WindowSelection, checked=False):
     def wants(self, layer: int) -> bool:
         return self.last - self.layers < layer <= self.last and super().wants(self.last)
 
-    def observe(
-        self, layer: int, query: torch.Tensor, key: torch.Tensor, scaling: float, softcap: float | None
-    ) -> None:
+    def observe(self, layer: int, query: Tensor, key: Tensor, scaling: float, softcap: float | None) -> None:
         scores = self.seen(layer, query, key, scaling, softcap).sum(dim=1)
         centred = scores - scores.mean(dim=-1, keepdim=True)
         deviation = centred.square().mean(dim=-1, keepdim=True).sqrt()

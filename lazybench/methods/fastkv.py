@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 import lazyllm
 from lazybench.methods.engine import OneStage
@@ -42,14 +43,10 @@ class WindowSelection(lazyllm.FrozenSelection, checked=False):
     window: int
     pooling: int
 
-    def observe(
-        self, layer: int, query: torch.Tensor, key: torch.Tensor, scaling: float, softcap: float | None
-    ) -> None:
+    def observe(self, layer: int, query: Tensor, key: Tensor, scaling: float, softcap: float | None) -> None:
         self.importance = self.seen(layer, query, key, scaling, softcap).sum(dim=(0, 1))
 
-    def seen(
-        self, layer: int, query: torch.Tensor, key: torch.Tensor, scaling: float, softcap: float | None
-    ) -> torch.Tensor:
+    def seen(self, layer: int, query: Tensor, key: Tensor, scaling: float, softcap: float | None) -> Tensor:
         """The window's pooled attention on the tokens before it, (kv_heads, heads of a group, tokens)."""
         self.tokens = tokens = key.shape[2]
         groups = query.shape[1] // key.shape[1]
@@ -61,7 +58,7 @@ class WindowSelection(lazyllm.FrozenSelection, checked=False):
         by_head = attention[0, ..., : tokens - window].sum(dim=2)
         return pooled(by_head.flatten(0, 1), self.pooling).unflatten(0, (-1, groups))
 
-    def choose(self, count: int) -> torch.Tensor:
+    def choose(self, count: int) -> Tensor:
         earlier = self.importance.shape[0]
         recent = torch.arange(earlier, self.tokens, device=self.importance.device)[-count:]
         chosen = self.importance.sort(descending=True, stable=True).indices[: count - recent.shape[0]]

@@ -6,6 +6,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 from transformers import PreTrainedModel
 
 import lazyllm
@@ -59,7 +60,7 @@ class GemFilter(Method):
         return Output(decode(prompt.ids[:, kept.to(prompt.ids.device)]), prompt_computed=computed)
 
     @torch.no_grad()
-    def _scores(self, decode: Decoder, ids: torch.Tensor) -> torch.Tensor:
+    def _scores(self, decode: Decoder, ids: Tensor) -> Tensor:
         try:
             with decode.session:
                 decode.model(ids.to(decode.model.device), logits_to_keep=1)
@@ -75,9 +76,7 @@ class Scored(Exception):
 class FilterSelection(lazyllm.FrozenSelection, checked=False):
     """Ends the pass at the filter layer, with the last token's scores there."""
 
-    def observe(
-        self, layer: int, query: torch.Tensor, key: torch.Tensor, scaling: float, softcap: float | None
-    ) -> None:
+    def observe(self, layer: int, query: Tensor, key: Tensor, scaling: float, softcap: float | None) -> None:
         batch, kv_heads, _, width = key.shape
         last = query[:, :, -1].reshape(batch, kv_heads, -1, width).float()
         raise Scored(torch.matmul(last, key.float().transpose(-1, -2)).sum(dim=(1, 2))[0])

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 import lazyllm
@@ -89,7 +90,7 @@ class SpecPrefill(Method):
     def _drafting(self, decode: Decoder) -> PreTrainedModel:
         return decode.model if self._draft is None else self._draft[0]
 
-    def _importance(self, prompt: Prompt, decode: Decoder) -> torch.Tensor:
+    def _importance(self, prompt: Prompt, decode: Decoder) -> Tensor:
         """Importance of each token of the prompt, (tokens,), on the CPU."""
         if self._draft is not None:
             self._check_vocabulary(prompt.builder.tokenizer)
@@ -107,7 +108,7 @@ class SpecPrefill(Method):
                     break
         return torch.stack(watch.largest).mean(dim=0).cpu()
 
-    def _best(self, importance: torch.Tensor, count: int) -> torch.Tensor:
+    def _best(self, importance: Tensor, count: int) -> Tensor:
         """Positions of the tokens in the `count` best chunks, sorted, int64 (kept,)."""
         by_chunk = torch.stack([of.mean() for of in importance.split(self.chunk)])
         by_chunk[-1] = math.inf
@@ -136,7 +137,7 @@ class LookAhead(lazyllm.Selection, checked=False):
 
     def __init__(self, pooling: int, tokens: int) -> None:
         self.pooling, self.tokens = pooling, tokens
-        self.largest: list[torch.Tensor] = []
+        self.largest: list[Tensor] = []
 
     def __deepcopy__(self, memo: dict[int, Any]) -> LookAhead:
         return copy.copy(self)  # a generation works on a deep copy, and what it saw is asked of the original
@@ -144,9 +145,7 @@ class LookAhead(lazyllm.Selection, checked=False):
     def wants(self, layer: int) -> bool:
         return True
 
-    def observe(
-        self, layer: int, query: torch.Tensor, key: torch.Tensor, scaling: float, softcap: float | None
-    ) -> None:
+    def observe(self, layer: int, query: Tensor, key: Tensor, scaling: float, softcap: float | None) -> None:
         prompt = key[:, :, : self.tokens]
         attention = lazyllm.attention_on(prompt, query[:, :, -1:], None, scaling, softcap, self.sinks)
         largest = pooled(attention.flatten(0, 3), self.pooling).amax(dim=0)

@@ -129,20 +129,6 @@ def test_another_importance_than_the_papers_has_another_name(run, tmp_path, word
     assert folder.parts[-2] == name
 
 
-@pytest.mark.parametrize(
-    ("importance", "says"),
-    [
-        ("{zzz:7}", "queries, half_life, pooling, heads, layers, value_norm, first, last"),
-        ("{pooling:8}", "odd"),
-        ("snapkv", "eq1"),
-    ],
-)
-def test_a_bad_importance_costs_one_line(run, tmp_path, importance, says):
-    code, _, err = run("method=lazyllm", "method.schedule=[1:0.6]", f"method.importance={importance}")
-    assert says in one_line(code, err)
-    assert not (tmp_path / "runs").exists()
-
-
 def test_lazyllm_plus_is_the_librarys():
     settings = yaml.safe_load((CONF / "method/lazyllm+.yaml").read_text("utf-8"))
     assert lazyllm.Importance(**settings["importance"]) == lazyllm.plus()

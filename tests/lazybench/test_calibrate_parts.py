@@ -17,7 +17,7 @@ from transformers import AutoModelForCausalLM
 
 from lazybench.calibration import budgets, frontier, study
 from lazybench.calibration.harm import Candidate
-from lazybench.calibration.space import MOST_STAGES, Space, searchable
+from lazybench.calibration.search import MOST_STAGES, Space, searchable
 from lazybench.calibration.times import Times, measure
 from lazybench.config import HALVES, DataConfig
 from lazybench.data import half_of, load_records

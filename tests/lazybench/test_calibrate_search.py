@@ -13,8 +13,7 @@ from transformers import AutoModelForCausalLM
 
 import lazyllm
 from lazybench.calibration.harm import Candidate, Harm, Harmed
-from lazybench.calibration.search import Search
-from lazybench.calibration.space import Space
+from lazybench.calibration.search import Search, Space
 from lazybench.calibration.times import Times
 from lazybench.errors import LazyBenchError
 from lazybench.model.decoding import Decoder

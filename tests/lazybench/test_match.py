@@ -48,14 +48,6 @@ def test_any_speedup_within_reach_is_found(wanted, fixed, power):
     assert len(curve.trials) <= 12
 
 
-def test_what_was_measured_for_one_speedup_serves_the_next():
-    curve = Curve(lambda share: 1 / (1 - 0.9 * share))
-    match(curve, 2, 0.02)
-    before = len(curve.trials)
-    match(curve, 2, 0.02)
-    assert len(curve.trials) == before
-
-
 def test_a_speedup_out_of_reach_is_named():
     with pytest.raises(LazyBenchError, match=r"98% of the prompt pruned .* 1\.96, so 3 is out of reach"):
         match(Curve(lambda share: 1 / (1 - share / 2)), 3, 0.02)
@@ -66,41 +58,24 @@ def test_a_speedup_that_goes_in_steps_gives_the_nearest():
     assert found.speedup == 1.5
 
 
-SETTINGS = {
-    "random_drop.RandomDrop": {"keep": 0.25},
-    "static_pruning.StaticPruning": {"keep": 0.25, "layer": 3},
-    "gemfilter.GemFilter": {"keep": 0.25},
-    "prompt_compression.PromptCompression": {"ratio": 0.75},
-    "specprefill.SpecPrefill": {"keep": 0.25},
-    "claa.CLAA": {"keep": 0.25, "layers": 4},
-}
-
-
-@pytest.mark.parametrize("target", SETTINGS)
-def test_a_method_prunes_as_much_as_asked(target):
-    given = {"static_pruning.StaticPruning": {"layer": 3}}.get(target, {})
-    method = build_method({"_target_": f"{METHODS}.{target}", "name": "mine", **given})
-    changed = method.pruning(0.75)
-    assert {key: getattr(changed, key) for key in SETTINGS[target]} == SETTINGS[target]
+@pytest.mark.parametrize(
+    ("target", "expected"),
+    [
+        ("random_drop.RandomDrop", {"keep": 0.25}),
+        ("static_pruning.StaticPruning", {"keep": 0.25, "layer": 4}),
+        ("prompt_compression.PromptCompression", {"ratio": 0.75}),
+    ],
+)
+def test_a_method_prunes_as_much_as_asked(target, expected):
+    changed = build_method({"_target_": f"{METHODS}.{target}", "name": "mine"}).pruning(0.75)
+    assert {key: getattr(changed, key) for key in expected} == expected
     assert changed.name == "mine"
 
 
-@given(share=st.floats(0.05, 0.95))
-@pytest.mark.parametrize("schedule", ["23%:0.6,50%:0.6", "3:0.6,7:0.6,14:0.9"])
-def test_a_schedule_leaves_as_much_as_asked_at_the_same_layers(schedule, share):
-    method = build_method({"_target_": f"{METHODS}.lazyllm.LazyLLM", "name": "lazyllm", "schedule": schedule})
-    before, after = (PruningSchedule.parse(of.schedule, 30) for of in (method, method.pruning(share)))
-    assert [stage.layer for stage in after.stages] == [stage.layer for stage in before.stages]
-    assert after.fractions[-1] == pytest.approx(1 - share, abs=2e-3)
-
-
 @given(share=st.floats(0.3, 0.95))
-def test_all_folds_of_a_calibrated_method_prune_more_by_one_power(share):
-    keeps = [[0.6, 0.7], [0.4]]
-    folds = [
-        {"schedule": schedule, "importance": "eq1", "records": [record]}
-        for schedule, record in (("3:0.6,7:0.7", "1f"), ("5:0.4", "2e"))
-    ]
+def test_all_stages_and_folds_prune_more_by_one_power(share):
+    keeps = {"3:0.6,7:0.7": [0.6, 0.7], "5:0.4": [0.4]}
+    folds = [{"schedule": of, "importance": "eq1", "records": [str(place)]} for place, of in enumerate(keeps)]
     given = {"budget": "speedup >= 2", "folds": folds}
     method = build_method({"_target_": f"{METHODS}.calibrated.Calibrated", "name": "lazyllm", **given})
     changed = method.pruning(share)
@@ -108,12 +83,12 @@ def test_all_folds_of_a_calibrated_method_prune_more_by_one_power(share):
     assert [[stage.layer for stage in of.stages] for of in after] == [[3, 7], [5]]
     powers = [
         math.log(stage.keep) / math.log(keep)
-        for of, before in zip(after, keeps, strict=True)
+        for of, before in zip(after, keeps.values(), strict=True)
         for stage, keep in zip(of.stages, before, strict=True)
     ]
     assert powers == pytest.approx([powers[0]] * 3, rel=0.02)
     assert math.prod(of.fractions[-1] for of in after) == pytest.approx((1 - share) ** 2, rel=0.02)
-    assert [fold["records"] for fold in changed.folds] == [["1f"], ["2e"]]
+    assert [fold["records"] for fold in changed.folds] == [["0"], ["1"]]
     assert changed.budget.startswith("speedup >= 2, keeps^")
 
 

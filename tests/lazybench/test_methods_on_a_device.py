@@ -16,13 +16,11 @@ from lazybench.config import DataConfig, ModelConfig, RunConfig, TimingConfig
 from lazybench.data import load_records
 from lazybench.data.facts import load_facts
 from lazybench.methods import build_method
-from lazybench.model.decoding import Decoder, decoder_for
+from lazybench.model.decoding import decoder_for
 from lazybench.model.loading import load_model
 from lazybench.run.bench import Bench
 from lazybench.run.job import Job
 from lazybench.run.timing import timed
-from lazybench.run.tracing import trace
-from lazybench.speed.subjects import EAGER, KEEP_1, METHOD, WHOLE, Subjects
 from lazyllm import Importance, PruningSchedule
 
 FILES = Path(__file__).parents[2] / "conf" / "method"
@@ -111,24 +109,6 @@ def test_a_method_waits_no_more_than_it_must(bench, device, name):
     assert pruned.total() - afterwards <= unmodified.total() + asked, f"{more.total()} reads more: {more}"
 
 
-@pytest.mark.parametrize("name", SETTINGS)
-@pytest.mark.slow
-def test_traces_are_the_cpus(bench, device, name):
-    expected, records = bench(name)
-    found, _ = bench(name, device.name)
-    traced, wanted = trace(found, records[0]), trace(expected, records[0])
-    assert traced.keys() == wanted.keys()
-    assert "error" not in traced
-    for kl in ("kl", "first_token_kl"):
-        assert traced[kl] == pytest.approx(wanted[kl], rel=1e-3, abs=1e-5)
-    assert traced.get("computed") == wanted.get("computed")
-    if name == "baseline":
-        torch.testing.assert_close(
-            *(torch.tensor(one["attention"]["map"]) for one in (traced, wanted)), rtol=0.02, atol=1e-6
-        )
-        assert traced["attention"]["sorted_mass"] == pytest.approx(wanted["attention"]["sorted_mass"], abs=1e-4)
-
-
 @pytest.mark.parametrize("importance", [Importance(), Importance(queries=4, pooling=3, layers=2, first=2)], ids=str)
 def test_harm_is_the_cpus(bench, device, importance):
     def harm(place):
@@ -141,19 +121,6 @@ def test_harm_is_the_cpus(bench, device, importance):
         ]
 
     assert harm(device.name) == pytest.approx(harm("cpu"), rel=1e-3, abs=1e-5)
-
-
-def test_all_that_speed_times(bench, device):
-    found, records = bench("lazyllm", device.name)
-    prompt = found.job.prompt(records[0])
-    subjects = Subjects(found.job.method, Decoder(found.model, 3), replace(prompt, ids=prompt.ids[:, :100]), True, 0)
-    runs = subjects.runs()
-    assert set(runs) == {WHOLE, METHOD, KEEP_1, EAGER, 60, 30}
-    done = {name: run(0) for name, run in runs.items()}
-    whole = done[WHOLE].output.tokens
-    assert done[KEEP_1].output.tokens == done[EAGER].output.tokens == whole
-    assert done[30].output.tokens == Decoder(found.model, 1)(subjects.prompt.ids[:, :30])
-    assert subjects.memory[METHOD].peak > 0
 
 
 def test_the_command_line(run, device, tmp_path):

@@ -13,7 +13,6 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support import folders
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
@@ -191,18 +190,6 @@ def test_a_higher_ratio_keeps_a_part_of_what_a_lower_one_keeps(unit, text, two, 
     assert less == compress(text, unit=unit, ratio=max(two), by_sentence=by_sentence)  # the same once more
 
 
-@quick
-@given(st.text(st.sampled_from("aB1 .?\n\t("), max_size=60).filter(str.strip), ratios)
-def test_exactly_the_tokens_below_the_percentile_go(text, ratio):
-    ids = SCORER.tokenizer(text, add_special_tokens=False).input_ids
-    values = SCORER.score(text, [(0, len(text))]).information
-    threshold = np.percentile(values, ratio * 100)
-    expected = [
-        SCORER.tokenizer.decode([token]) for token, value in zip(ids, values, strict=True) if value >= threshold
-    ]
-    assert compress(text, ratio=ratio, by_sentence=False) == "".join(expected)
-
-
 def test_information_of_a_long_text_is_that_of_one_forward_pass(tiny_model, tokenizer):
     model = AutoModelForCausalLM.from_pretrained(tiny_model, dtype=torch.float64).eval()
     text = (STORY * 9)[:2500]
@@ -212,16 +199,6 @@ def test_information_of_a_long_text_is_that_of_one_forward_pass(tiny_model, toke
         expected = -model(ids).logits[0, :-1].log_softmax(-1).gather(1, ids[0, 1:, None])[:, 0]
     assert scored.ends.tolist() == list(range(1, 2501))
     np.testing.assert_allclose(scored.information, expected, atol=1e-4)
-
-
-def test_windows_are_scored_by_themselves():
-    text = "x" * 130 + "y" * 70
-    count = len(SCORER.tokenizer(text).input_ids)
-    short = Scorer(SCORER.model, SCORER.tokenizer, longest=50).score(text, [(0, len(text))])
-    assert len(short.information) == count
-    pieces = [short.ends[last - 1] for last in [*range(50, count, 50), count]]
-    parts = list(zip([0, *pieces[:-1]], pieces, strict=True))
-    np.testing.assert_allclose(short.information, SCORER.score(text, parts).information, atol=1e-5)
 
 
 def test_eos_stands_in_for_a_missing_bos_and_one_of_them_is_needed():
@@ -320,16 +297,3 @@ def test_phrases_without_spacy_say_what_to_install(monkeypatch, model):
     monkeypatch.setitem(sys.modules, "spacy", None)
     with pytest.raises(LazyBenchError, match=r'needs spaCy: pip install "lazybench\[phrase\]"'):
         PromptCompression("prompt_compression", unit="phrase").prepare(model)
-
-
-def test_the_scopes_are_two_rows(run, lazybench, tmp_path):
-    runs = tmp_path / "runs"
-    for words in (("method=prompt_compression",), ("method=prompt_compression", "method.scope=record")):
-        code, _, err = run(*words, "data.limit=1", "timing.warmup=0")
-        assert code == 0, err
-    assert [folder.parts[-2] for folder in folders(runs)] == ["prompt_compression", "prompt_compression_record"]
-    code, _, err = lazybench("report", f"runs={runs}", f"output={tmp_path / 'report'}")
-    assert code == 0, err
-    page = (tmp_path / "report" / "report.html").read_text()
-    for label in ("Selective Context scope=prompt ratio=0.5", "Selective Context, whole record scope=record ratio=0.5"):
-        assert label in page
