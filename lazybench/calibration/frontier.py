@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 
 import pandas as pd
-from matplotlib.ticker import LogLocator
 
 from lazybench.analysis.averages import Measure, average
-from lazybench.report.figures import style
-from lazybench.report.figures.footer import span
 
 # How a schedule was made: found by a search, or the reference scaled; or another method's. Of old tables DEPTH, too.
 CALIBRATED, KEEPS, DEPTH = "calibrated", "reference, keeps scaled", "reference, depth scaled"
@@ -22,10 +18,6 @@ _MEASURES += [
     Measure(name, f"less harm than {kind} (x)", name, "kl", long_tailed=True) for name, kind in _REDUCTIONS.items()
 ]
 _PAIR = ["half", "speedup", "dataset", "_id"]
-# The kinds that come first in the plot; others follow in the table's order.
-_ORDER = (CALIBRATED, KEEPS, DEPTH, STATIC)
-# By how much of the axis kinds stand apart in the plot.
-_BESIDE = 0.012
 
 
 def table(rows: pd.DataFrame) -> pd.DataFrame:
@@ -92,42 +84,3 @@ def loss(rows: pd.DataFrame) -> float:
     """How much lower the mean over datasets of `Study.answers` is, in percent of the unmodified model's."""
     means = rows.groupby("dataset")[["unmodified", "calibrated"]].mean().mean()
     return 0.0 if means["unmodified"] == 0 else float(100 * (1 - means["calibrated"] / means["unmodified"]))
-
-
-def plot(frontier: pd.DataFrame, tried: pd.DataFrame, about: str, stem: Path) -> None:
-    """Draw the frontier and the candidates that were measured in full, as PNG and PDF.
-
-    Args:
-        frontier: what `table` gives; each kind in it is a line.
-        tried: what `Study.tried` gives.
-        about: model, data, prompts and device, as `figures.footer` gives them.
-        stem: the files without their suffix.
-    """
-    together = frontier[frontier["half"] == "cross"]
-    shown = frontier if together.empty else together
-    tried = tried[tried["complete"]]
-    with style.styled():
-        figure = style.canvas(style.COLUMN, 2.3)
-        axes = figure.subplots()
-        tried_at = tried["speedup"], tried["kl"]
-        axes.plot(*tried_at, ".", markersize=3, color="#aaaaaa", label="tried, on the records searched on")
-        kinds = dict.fromkeys([kind for kind in _ORDER if kind in set(shown["kind"])] + [*shown["kind"]])
-        reach = shown["speedup"].max() - shown["speedup"].min() or 1.0
-        for place, kind in enumerate(kinds):
-            rows = shown[shown["kind"] == kind].sort_values("speedup")
-            low, high = (rows[end].astype(float) for end in ("kl_low", "kl_high"))  # empty where there is none
-            around = (rows["kl"] - low, high - rows["kl"])
-            beside = _BESIDE * reach * (place - (len(kinds) - 1) / 2)  # or one kind's interval hides another's
-            axes.errorbar(
-                rows["speedup"] + beside, rows["kl"], yerr=around, elinewidth=0.6, label=kind, **style.line(place)
-            )
-        axes.set(xlabel="ideal speedup of whole answers (×)", ylabel="KL of the next token (nats)", yscale="log")
-        low, high = axes.get_ylim()
-        axes.yaxis.set_minor_locator(LogLocator(subs=(2, 3, 5) if high < 100 * low else ()))  # as many as have room
-        for show in (axes.yaxis.set_major_formatter, axes.yaxis.set_minor_formatter):
-            show("{x:g}")
-        style.ticks_at(axes, shown["speedup"])
-        bars = ", 95% intervals" if shown["kl_low"].notna().any() else ""
-        records = f"lines: n={span(shown['records'])} records held out{bars}"
-        style.below(figure, f"{about}; {records}")
-        style.save(figure, stem)

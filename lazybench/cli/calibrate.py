@@ -22,7 +22,8 @@ from lazybench.model import environment
 from lazybench.model.loading import load_model, load_skeleton
 from lazybench.model.out_of_memory import ran_out
 from lazybench.model.positions import check_limit
-from lazybench.report.figures.footer import about, prompts
+from lazybench.report.figures.frontier import write as draw
+from lazybench.report.figures.style import about, prompts
 from lazybench.run.origin import typed
 
 
@@ -70,8 +71,7 @@ def _calibrate(setup: Setup, study: Study, folder: Folder, where: Mapping[str, A
     task = "" if setup.config.task == "all" else task_title(setup.config.task)
     lengths = [prompt.ids.shape[1] for prompt in setup.prompts.values()]
     said = [data_title(data_label(setup.config.data)), task, prompts(lengths)]
-    of = about(setup.config.model.name, *([where[key]] for key in ("weights_format", "dtype", "device")), said)
-    frontier.plot(table, tried, of, folder.found / "frontier")
+    draw(table, tried, about(setup.config.model.name, [where], said), folder.found / "frontier")
     shown = table.dropna(axis="columns", how="all")
     print(f"\n{shown.to_string(index=False, float_format='{:.4g}'.format)}\n")
     for line in frontier.beaten(table):
