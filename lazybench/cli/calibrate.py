@@ -19,9 +19,9 @@ from lazybench.config import CalibrateConfig
 from lazybench.data import data_label
 from lazybench.errors import LazyBenchError
 from lazybench.model import environment
+from lazybench.model.decoding import check_limit
+from lazybench.model.device import ran_out
 from lazybench.model.loading import load_model, load_skeleton
-from lazybench.model.out_of_memory import ran_out
-from lazybench.model.positions import check_limit
 from lazybench.report.figures.frontier import write as draw
 from lazybench.report.figures.style import about, prompts
 from lazybench.run.origin import typed

@@ -15,9 +15,8 @@ from lazybench.errors import LazyBenchError, RecordFailure
 from lazybench.methods import Method, build_method
 from lazybench.methods.base import answer
 from lazybench.model import environment
-from lazybench.model.decoding import decoder_for
+from lazybench.model.decoding import check_limit, decoder_for
 from lazybench.model.loading import load_model
-from lazybench.model.positions import check_limit
 from lazybench.model.prompts import Prompt, PromptBuilder
 from lazybench.run.sources import Sources
 from lazybench.store.writing import check_writable, replace, writing

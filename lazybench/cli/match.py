@@ -23,9 +23,8 @@ from lazybench.methods import Method, build_method
 from lazybench.methods.engine import layers_of
 from lazybench.methods.static_pruning import StaticPruning
 from lazybench.model import environment
-from lazybench.model.decoding import decoder_for
+from lazybench.model.decoding import check_limit, decoder_for
 from lazybench.model.loading import load_model, load_skeleton
-from lazybench.model.positions import check_limit
 from lazybench.model.prompts import Prompt, PromptBuilder
 from lazybench.run.divergence import divergence, expected
 from lazybench.run.job import PLACES

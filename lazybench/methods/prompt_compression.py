@@ -10,9 +10,8 @@ from lazybench.errors import RecordFailure
 from lazybench.methods.base import Method, Output
 from lazybench.methods.selective_context import UNITS, Compressor, Scorer, phrase_parser
 from lazybench.methods.shared import COUNT_OR_NULL, FLAG, MODEL, RATIO, load_second, one_of, setting
-from lazybench.model.context import before_continued, shortenable
 from lazybench.model.decoding import Decoder
-from lazybench.model.prompts import Prompt
+from lazybench.model.prompts import Prompt, before_continued, shortenable
 
 # Sentence by sentence on a GPU, where each takes about a decoding step: some 140 sentences in 3,500 tokens, and nearly
 # three times as many in LongBench's whole contexts. On a CPU 1.4 to 2 and 4 to 25 times were measured.

@@ -19,7 +19,7 @@ from torch.nn import functional
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from lazybench.errors import LazyBenchError, RecordFailure
-from lazybench.model.positions import positions
+from lazybench.model.decoding import positions_of
 
 UNITS = ("phrase", "sentence", "token")
 Spans = list[tuple[int, int]]
@@ -126,7 +126,7 @@ class Scorer:
 
     @property
     def _window(self) -> int:
-        holds = positions(self.model) or _ANY_WINDOW
+        holds = positions_of(self.model) or _ANY_WINDOW
         return min(holds, self.longest or holds)
 
     @property

@@ -16,8 +16,7 @@ import lazyllm
 from lazybench.errors import LazyBenchError, RecordFailure
 from lazybench.methods.base import Method, Output
 from lazybench.methods.shared import COUNT, MODEL, ODD, SHARE, load_second, pooled, setting
-from lazybench.model.decoding import Decoder, check_takes_positions, stop_ids
-from lazybench.model.positions import positions
+from lazybench.model.decoding import Decoder, check_takes_positions, positions_of, stop_ids
 from lazybench.model.prompts import Prompt
 
 
@@ -95,7 +94,7 @@ class SpecPrefill(Method):
         if self._draft is not None:
             self._check_vocabulary(prompt.builder.tokenizer)
         model = self._drafting(decode)
-        holds, needed = positions(model), prompt.ids.shape[1] + self.look_ahead
+        holds, needed = positions_of(model), prompt.ids.shape[1] + self.look_ahead
         if holds is not None and needed > holds:
             raise RecordFailure(f"{needed} tokens of prompt and look-ahead are more than the draft's {holds}")
         stops, (watch, watching) = stop_ids(model.generation_config.eos_token_id), decode.session

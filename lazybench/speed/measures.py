@@ -15,10 +15,9 @@ from lazybench.config import SpeedConfig
 from lazybench.errors import LazyBenchError, RecordFailure
 from lazybench.methods import build_method
 from lazybench.model import environment
-from lazybench.model.decoding import Decoder
+from lazybench.model.decoding import Decoder, positions_of
+from lazybench.model.device import ran_out
 from lazybench.model.loading import load_model, load_skeleton, load_tokenizer
-from lazybench.model.out_of_memory import ran_out
-from lazybench.model.positions import positions
 from lazybench.run.timing import Pass
 from lazybench.speed.prompts import prompt_of
 from lazybench.speed.rate import matrix_rate, matrix_shares
@@ -38,7 +37,7 @@ def subjects_of(config: SpeedConfig) -> list[Subjects]:
     """
     method = build_method(config.method)
     skeleton = load_skeleton(config.model)
-    holds, needed = positions(skeleton), max(config.lengths) + config.new_tokens
+    holds, needed = positions_of(skeleton), max(config.lengths) + config.new_tokens
     if holds is not None and needed > holds:
         raise LazyBenchError(
             f"lengths={config.lengths} and new_tokens={config.new_tokens} need {needed} positions, and "

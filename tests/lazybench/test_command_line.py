@@ -28,7 +28,7 @@ from support import LAZY, one_line
         (["model.chat=hello"], "{prompt}"),
         (["model.chat=template"], "no chat template"),
         (["model.device=cuda:7"], "; use model.device=cpu or auto"),
-        (["model.device=xpu"], "model.device=xpu is not available here: this PyTorch does not run on xpu"),
+        (["model.device=xpu"], "model.device=xpu is not available here: "),
         (["data.limit=0"], "at least 1"),
         (["data.limit=null"], "give a number"),
         (["data.tokens=12"], "512"),
