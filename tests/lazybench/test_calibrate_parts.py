@@ -6,6 +6,7 @@ import math
 from itertools import pairwise
 from types import SimpleNamespace
 
+import optuna
 import pandas as pd
 import pytest
 import torch
@@ -113,32 +114,11 @@ def test_bad_budgets(text):
         budgets.parse(text)
 
 
-class Drawn:
-    """An optimiser's trial whose values Hypothesis chooses."""
-
-    def __init__(self, data):
-        self.params = {}
-        self._data = data
-
-    def _suggest(self, name, strategy):
-        self.params[name] = self._data.draw(strategy, label=name)
-        return self.params[name]
-
-    def suggest_int(self, name, low, high):
-        return self._suggest(name, st.integers(low, high))
-
-    def suggest_float(self, name, low, high):
-        return self._suggest(name, st.floats(low, high))
-
-    def suggest_categorical(self, name, values):
-        return self._suggest(name, st.sampled_from(values))
-
-
 @settings(max_examples=60, deadline=None)
-@given(speedup=speedups, searched=st.booleans(), data=st.data())
-def test_candidates_of_a_space(speedup, searched, data):
+@given(speedup=speedups, searched=st.booleans(), seed=st.integers(0, 2**31))
+def test_candidates_of_a_space(speedup, searched, seed):
     space = _space(speedup, searched=searched)
-    trial = Drawn(data)
+    trial = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=seed)).ask()
     candidate = space.suggest(trial)
     assume(candidate is not None)
     stages = candidate.schedule.stages

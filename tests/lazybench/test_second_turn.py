@@ -55,13 +55,6 @@ def test_only_what_prunes_does_harm(second_turn):
     assert "strong" in printed
 
 
-def test_what_the_file_holds_is_not_measured_again(second_turn):
-    before, _ = second_turn("baseline", records=1)
-    after, _ = second_turn("baseline", "strong")
-    pd.testing.assert_frame_equal(after.iloc[:1], before, check_dtype=False)
-    assert after[["method", "_id"]].drop_duplicates().shape[0] == len(after) == 4
-
-
 def test_the_second_answer_is_the_whole_conversations(tiny_model):
     model = AutoModelForCausalLM.from_pretrained(tiny_model)
     SecondTurn = runpy.run_path(str(SCRIPT))["SecondTurn"]

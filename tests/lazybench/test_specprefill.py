@@ -125,17 +125,9 @@ def test_a_prompt_that_the_draft_cannot_hold_fails_the_record():
         answer(method, prompt_of(random_ids(1, 36)), Decoder(model, max_new_tokens=1), 0)
 
 
-@pytest.mark.parametrize(
-    ("places", "says"),
-    [
-        ([[0, 1]], r"a tensor of torch.int64 and shape \(1, 2\) as positions: it takes one a token, int64 \(1, 3\)"),
-        ([[0.0, 1.0, 2.0]], "a tensor of torch.float32"),
-        ([[0, 2, 2]], "do not rise"),
-        ([[-1, 0, 1]], "do not rise from 0"),
-    ],
-)
-def test_positions_of_another_form_are_refused(places, says):
-    with pytest.raises(LazyBenchError, match=says):
+@pytest.mark.parametrize("places", [[[0, 1]], [[0.0, 1.0, 2.0]], [[0, 2, 2]], [[-1, 0, 1]]])
+def test_positions_of_another_form_are_refused(places):
+    with pytest.raises(LazyBenchError, match="positions"):
         Decoder(build(0), max_new_tokens=1)(random_ids(0, 3), positions=torch.tensor(places))
 
 
