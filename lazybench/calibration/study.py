@@ -68,7 +68,9 @@ class Study:
         for speedup in setup.speedups:
             space = Space(self._times, lengths, self._answer_tokens, speedup, setup.importance, setup.searched)
             if space.deepest is None:
-                raise LazyBenchError(f"speedup {speedup:g} is out of reach of every schedule on these prompts")
+                raise LazyBenchError(
+                    f"speedup {speedup:g} is out of reach of every schedule on these prompts: ask for less"
+                )
             instead = {KEEPS: (reference, Importance()), STATIC: (static_pruning(self._layers).schedule, None)}
             scaled = {kind: (space.scaled(schedule), ranking) for kind, (schedule, ranking) in instead.items()}
             self._instead[speedup] = {kind: Candidate(*of) for kind, of in scaled.items() if of[0] is not None}

@@ -72,8 +72,8 @@ def _calibrate(setup: Setup, study: Study, folder: Folder, where: Mapping[str, A
     lengths = [prompt.ids.shape[1] for prompt in setup.prompts.values()]
     said = [data_title(data_label(setup.config.data)), task, prompts(lengths)]
     draw(table, tried, about(setup.config.model.name, [where], said), folder.found / "frontier")
-    shown = table.dropna(axis="columns", how="all")
-    print(f"\n{shown.to_string(index=False, float_format='{:.4g}'.format)}\n")
+    shown = frontier.of_all(table).dropna(axis="columns", how="all")
+    print(f"\n{shown.to_string(index=False, na_rep='', float_format='{:.4g}'.format)}\n")
     for line in frontier.beaten(table):
         print(f"warning: {line}")
     for budget in setup.budgets:
@@ -98,7 +98,7 @@ def _answer(setup: Setup, study: Study, folder: Folder, budget: Budget) -> None:
         rows = pd.concat(study.answers(trial.candidate, setup.other(half)) for half, trial in found.items())
         means = 100 * rows.groupby("dataset")[["unmodified", "calibrated"]].mean().mean()
         folder.write(f"records_scores_{name}", rows, digits=6)
-        loss = f"a loss of {frontier.loss(rows):.2f}%"
-        print(f"  score {means['calibrated']:.2f} there, {means['unmodified']:.2f} of the unmodified model: {loss}")
+        score, before = means["calibrated"], means["unmodified"]
+        print(f"  score {score:.2f} there, {before:.2f} of the unmodified model ({-frontier.loss(rows):+.1f}%)")
     half = () if len(setup.halves) > 1 else (f"data.half={'second' if setup.config.half == 'first' else 'first'}",)
     print(f"  {run_command(folder.found, name, setup.config.task, *half)}")

@@ -176,10 +176,8 @@ def test_less_harm_than_the_reference_is_a_ratio_above_one():
         rows += _kl(half, frontier.KEEPS, [kl * (1.5 if place % 2 else 2.5) for place, kl in enumerate(harm)])
         rows += _kl(half, frontier.STATIC, [kl / 2 for kl in harm])
     made = frontier.table(pd.DataFrame(rows))
-    assert [line.partition(":")[0] for line in frontier.beaten(made)] == [
-        f"static pruning did less harm at 2x {where}"
-        for where in ("for the first half", "for the second half", "on both halves")
-    ]
+    (line,) = frontier.beaten(made)
+    assert line.startswith("static pruning did less harm at 2x: KL ")
     assert frontier.beaten(made[made["kind"] != frontier.STATIC]) == []
     made = made.set_index(["half", "kind"])
     assert list(made.index.unique("half")) == [*HALVES, "cross"]
