@@ -156,7 +156,7 @@ def test_one_schedule_a_task_on_a_model_of_few_layers(calibrate, tiny_model, tmp
         (["budget=nonsense"], "'nonsense' is no budget"),
         (["half=third"], "half=third"),
         (["minutes=0"], "minutes=0"),
-        (["speedups=[0.5]"], "speedups=[0.5]"),
+        (["speedups=[0.5]"], "speedups="),
         (["budget=speedup >= 9"], "speedup 9 is out of reach"),
         (["data.half=first"], "data.half=first"),
         (["data.limit=1", "task=lcc"], "raise data.limit"),
