@@ -27,13 +27,7 @@ _NEW_TOKENS = 64
 
 
 def main(jobs: Sequence[MapConfig]) -> Path:
-    """Generate with each job's method, and write the page.
-
-    Args:
-        jobs: what differs among them is the method alone.
-
-    Returns:
-        the page's file.
+    """Generate with each job's method, in which alone they differ, and write the page; returns its file.
 
     Raises:
         LazyBenchError: anything about the settings, the data, the model or the file that cannot work.
@@ -62,10 +56,8 @@ def main(jobs: Sequence[MapConfig]) -> Path:
         method.check(skeleton)
     where = environment.describe(config.model)
     about = {"Model": f"{model_title(config.model.name)} ({where['weights_format']}, {where['dtype']})"}
-    if config.text is None:
-        about |= {"Data": data_label(config.data), "Record": f"{record.dataset} {record.id}"}
-    else:
-        about |= {"Text": record.id}
+    chosen = {"Data": data_label(config.data), "Record": f"{record.dataset} {record.id}"}
+    about |= chosen if config.text is None else {"Text": record.id}
     print(", ".join(f"{name.lower()} {text}" for name, text in about.items()))
     model = load_model(config.model)
     text = page([_reach(method, prompt, model) for method in methods], prompt.builder.tokenizer, about)

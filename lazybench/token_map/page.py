@@ -47,28 +47,22 @@ def page(reaches: Sequence[Reach], tokenizer: Any, about: Mapping[str, str] | No
     if any(reach.ids[: reach.prompt] != prompt for reach in reaches):
         raise LazyLLMError("the generations are of different prompts: a page shows one prompt")
     split = [list(texts(tokenizer, reach.ids)) for reach in reaches]
+    end = len(prompt)
     maps = [
-        {
-            "answer": found[len(prompt) :],
-            "totals": reach.totals,
-            "depths": reach.depths[: len(prompt)],
-            "revived": reach.revived,
-        }
-        for reach, found in zip(reaches, split, strict=True)
+        {"answer": of[end:], "totals": reach.totals, "depths": reach.depths[:end], "revived": reach.revived}
+        for reach, of in zip(reaches, split, strict=True)
     ]
     came = [0] * max(len(reach.totals) for reach in reaches)
     for reach in reaches:
         for step, stages in enumerate(reach.revived):
             came[step] += sum(map(len, stages))
-    environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent), autoescape=True, trim_blocks=True, lstrip_blocks=True
-    )
+    environment = Environment(loader=FileSystemLoader(Path(__file__).parent), autoescape=True, trim_blocks=True)
     text = environment.get_template("page.html").render(
-        about={**(about or {}), "Prompt": f"{len(prompt):,} tokens"},
+        about={**(about or {}), "Prompt": f"{end:,} tokens"},
         steps=len(came),
         opens=came.index(max(came)),
         maps=[_head(reach) for reach in reaches],
-        data={"prompt": split[0][: len(prompt)], "maps": maps},
+        data={"prompt": split[0][:end], "maps": maps},
     )
     return Page(text.encode("ascii", "xmlcharrefreplace").decode("ascii"))
 

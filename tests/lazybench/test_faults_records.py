@@ -80,8 +80,8 @@ def failing(monkeypatch):
         (LAZY, out_of_memory),
         (LAZY, exhausted),
         (("method=baseline",), out_of_memory),
-        (("method=static_pruning", "method.layer=1"), out_of_memory),
-        (("method=gemfilter", "method.layer=1"), out_of_memory),
+        pytest.param(("method=static_pruning", "method.layer=1"), out_of_memory, marks=pytest.mark.slow),
+        pytest.param(("method=gemfilter", "method.layer=1"), out_of_memory, marks=pytest.mark.slow),
     ],
 )
 def test_out_of_memory_marks_the_row_and_frees_the_pass(run_records, failing, words, fault):

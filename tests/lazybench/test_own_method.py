@@ -42,7 +42,7 @@ def settings_of(folder):
 
 
 def test_a_ranking_of_ones_own_takes_fifteen_lines(run, tmp_path, outside):
-    assert set(FILES) == {"loudest.py", "method/loudest.yaml", "fading.py"}
+    assert {"loudest.py", "method/loudest.yaml", "fading.py"} <= set(FILES)
     lines = FILES["loudest.py"].splitlines()[1:]
     assert len([line for line in lines if line.strip()]) <= 15
     code, _, err = run("--config-dir", str(outside), "method=loudest")

@@ -16,6 +16,7 @@ from tokenizers.models import WordLevel
 from transformers import PreTrainedTokenizerFast
 
 import lazyllm
+from lazybench import token_map
 from lazybench.token_map.page import page, palette
 from lazybench.token_map.reach import Reach, texts
 
@@ -62,7 +63,7 @@ def came_back(stats, step, layer):
 def test_the_page_holds_what_was_recorded_of_a_prompt_whole_or_in_chunks(chunks, model, tokenizer):
     size = {"prefill_chunk_size": 16} if len(chunks) > 1 else {}
     stats, ids = generate(model, random_ids(0, 40) + 1, 24, **size)
-    data = data_of(stats.html(tokenizer, ids))
+    data = data_of(token_map.html(stats, tokenizer, ids))
     (of,) = data["maps"]
     assert (len(data["prompt"]), len(of["answer"])) == (len(of["depths"]), 24) == (40, 24)
     assert of["totals"] == chunks + [40 + step for step in range(1, 24)]
@@ -76,7 +77,7 @@ def test_the_page_holds_what_was_recorded_of_a_prompt_whole_or_in_chunks(chunks,
 
 def test_the_page_counts_tokens_names_the_stages_and_opens_where_most_is_revived(generation, tokenizer):
     stats, ids = generation
-    text = stats.html(tokenizer, ids, "Tiny <Llama>, LazyLLM")
+    text = token_map.html(stats, tokenizer, ids, "Tiny <Llama>, LazyLLM")
     (of,) = data_of(text)["maps"]
     rows = [re.sub(r"<[^>]*>", " ", row).split() for row in re.findall(r"<tr>(<th scope=row>.*)", text)]
     in_all = [sum(len(stages[stage]) for stages in of["revived"]) for stage in range(3)]
@@ -92,15 +93,18 @@ def test_the_page_counts_tokens_names_the_stages_and_opens_where_most_is_revived
 def test_ids_come_as_they_are_at_hand_and_what_cannot_be_shown_is_refused(model, generation, tokenizer):
     stats, tokens = generation
     for form in (tokens[None], tokens.tolist()):
-        assert stats.html(tokenizer, form) == stats.html(tokenizer, tokens)
-    assert len(data_of(stats.html(tokenizer, tokens[:-1]))["maps"][0]["answer"]) == 23
+        assert token_map.html(stats, tokenizer, form) == token_map.html(stats, tokenizer, tokens)
+    assert len(data_of(token_map.html(stats, tokenizer, tokens[:-1]))["maps"][0]["answer"]) == 23
     unknown, whole = (generate(model, tokens[None, :9], 2, *of)[0] for of in (("1:0.5", False), ("", True)))
     reaches = [Reach.of(stats, tokens, "one"), Reach.of(stats, tokens.flip(0), "another")]
     for says, call in (
-        ("ids do not fit the generation, which computed 63 tokens", lambda: stats.html(tokenizer, tokens[:-2])),
-        ("ids do not fit", lambda: stats.html(tokenizer, tokens.repeat(2, 1))),
-        ("record_positions=True", lambda: unknown.html(tokenizer, tokens)),
-        ("nothing was pruned", lambda: whole.html(tokenizer, tokens)),
+        (
+            "ids do not fit the generation, which computed 63 tokens",
+            lambda: token_map.html(stats, tokenizer, tokens[:-2]),
+        ),
+        ("ids do not fit", lambda: token_map.html(stats, tokenizer, tokens.repeat(2, 1))),
+        ("record_positions=True", lambda: token_map.html(unknown, tokenizer, tokens)),
+        ("nothing was pruned", lambda: token_map.html(whole, tokenizer, tokens)),
         ("different prompts", lambda: page(reaches, tokenizer)),
     ):
         with pytest.raises(lazyllm.LazyLLMError, match=says):
@@ -112,7 +116,7 @@ def test_generations_of_one_prompt_stand_side_by_side(model, tokenizer, generati
     other = generate(model, ids[None, :40], 3, [(2, 0.3)], selection=lazyllm.StaticSelection())
     text = page([Reach.of(stats, ids, "first"), Reach.of(*other, "second")], tokenizer, {"Model": "tiny & random"})
     first, second = data_of(text)["maps"]
-    assert first == data_of(stats.html(tokenizer, ids))["maps"][0]
+    assert first == data_of(token_map.html(stats, tokenizer, ids))["maps"][0]
     assert (len(second["answer"]), set(second["depths"])) == (3, {0, 1})
     assert second["revived"] == [[[]]] * 3
     assert headings(text) == ["first", "second"]
@@ -121,7 +125,7 @@ def test_generations_of_one_prompt_stand_side_by_side(model, tokenizer, generati
 
 def test_no_text_can_break_out_of_the_page_which_loads_nothing_and_a_notebook_shows(model, tokenizer):
     stats, ids = generate(model, torch.tensor([tokenizer(NASTY, add_special_tokens=False).input_ids]), 4)
-    text = stats.html(tokenizer, ids, NASTY)
+    text = token_map.html(stats, tokenizer, ids, NASTY)
     assert text.isascii()  # whatever a file's encoding is
     assert "default-src 'none'" in text
     assert not re.search(r"https?:|url\(|@import|\bfetch\(|XMLHttp|<link|<img", text)
