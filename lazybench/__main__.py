@@ -10,7 +10,7 @@ from lazybench.cli import signals as stopping
 
 def script() -> int:
     """The whole life of a process: `main`, and one line or none where a signal or the system ends it."""
-    onward = "goes on where it stopped" if sys.argv[1:2] in (["run"], ["calibrate"]) else "starts anew"
+    onward = "goes on where it stopped" if sys.argv[1:2] in (["run"], ["calibrate"], ["match"]) else "starts anew"
     stopping.watch(f"stopped; the same command {onward}")
     _open_closed_streams()
     try:

@@ -326,7 +326,7 @@ class CalibrateConfig:
         importance: `eq1`, parts of `lazyllm.Importance`, or of a subclass that `_target_` names; `search` searches all
             parts with the schedule, `search: true` among parts those that are not given.
         speedups: ideal speedups of whole generations to search at, besides those of the budgets; a budget of harm picks
-            among what is found.
+            among what is found, without any at 1.5, 2 and 3.
         half: the half of the records to calibrate on, `first` or `second`; `cross` calibrates on each of them and
             measures on the other.
         records: records of each half at most, the datasets in turn; None means all of them.
