@@ -18,7 +18,8 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -
 
 
 def frame_table(frame: pd.DataFrame, columns: Sequence[tuple[str, str, str]], left: int = 1) -> str:
-    """Columns of a frame, each given by its title, name and form; behind a number its `_low` and `_high`, if any."""
+    """Columns of a frame, those it has of what is given by title, name and form; with `_low` and `_high`, if any."""
+    columns = [column for column in columns if column[1] in frame]
     cells = [texts(frame, name, form) for _, name, form in columns]
     return table([title for title, _, _ in columns], list(zip(*cells, strict=True)), left)
 
