@@ -124,6 +124,5 @@ def _write_method(setup: Setup, study: Study, folder: Folder, budget: Budget, fo
     words += [word for word in sys.argv[1:] if re.match(r"(model|data)[.=]", word)]
     if len(setup.halves) == 1:
         words.append(f"data.half={'second' if setup.config.half == 'first' else 'first'}")
-    if places := config_dirs():  # `--config-dir` is for the method that was found
-        words.append("hydra.searchpath=[" + ",".join(f'"file://{place}"' for place in places) + "]")
+    words += [f"--config-dir={place}" for place in config_dirs()]
     print(f"  python -m lazybench run --config-dir {shlex.join([str(folder.found), *words])}")

@@ -126,16 +126,14 @@ def check_job(job: Job, sources: Sources) -> None:
     """Refuse a job that cannot work, before the model's weights are loaded.
 
     Raises:
-        LazyBenchError: the model has too few positions, the method does not work on it, a prompt cannot be built, a
-            metric cannot be imported, or the output folder cannot be written.
+        LazyBenchError: the model has too few positions, the method does not work on it, a prompt cannot be built, or the
+            output folder cannot be written.
     """
     config = job.config
     skeleton = sources.skeleton(config.model)
     if skeleton is not None:
         check_limit(config.model, job.new_tokens, skeleton)
         job.method.check(skeleton)
-    for name in job.datasets:
-        metrics.get(job.facts[name].metric)
     if job.tokenizer is not None:
         job.prompt(job.own[0])
     check_writable(job.place)
@@ -163,8 +161,11 @@ def prepare(config: RunConfig, sources: Sources) -> Job:
         settings["data"]["has"] = choice.has  # what `all` stands for, should data be added later
     settings["method"] = {"_target_": config.method["_target_"], **asdict(method)}
     settings |= {"weights": sources.weights(config.model), "records": fingerprint(records)}
+    measured = {facts[name].metric for name in choice.datasets}
+    for metric in measured:
+        metrics.get(metric)
     made_of = {"method": config.method, "tokenizer": config.model.tokenizer}
-    settings["code"] = own_code.digests(method, made_of, {facts[name].metric for name in choice.datasets})
+    settings["code"] = own_code.digests(method, made_of, measured)
     job = Job(config, facts, choice.datasets, method, tokenizer, records, settings, choice.left_out)
     if not job.own:
         raise LazyBenchError(f"shard={config.shard}: the run has {len(records)} records: set fewer parts")

@@ -29,8 +29,12 @@ from lazybench.store.states import StateFile
 from lazybench.store.survey import survey
 
 
-def run(config: RunConfig) -> Path:
+def run(config: RunConfig, sources: Sources | None = None) -> Path:
     """Run what `config` says, or go on where an earlier start of the same run stopped.
+
+    Args:
+        config: the settings.
+        sources: what the other jobs of a sweep have loaded.
 
     Returns:
         the run's folder.
@@ -39,7 +43,7 @@ def run(config: RunConfig) -> Path:
         LazyBenchError: anything about the settings, the data, the model or the folder that cannot work.
     """
     with StateFile(config).following() as state:
-        sources = Sources()
+        sources = sources or Sources()
         return _run(prepare(config, sources), sources, state)
 
 
@@ -56,7 +60,7 @@ def _run(job: Job, sources: Sources, state: StateFile) -> Path:
         # When it ran, and how tables and figures show the method, decide nothing: they are no part of `where`.
         shown = {"date": f"{datetime.now(UTC):%Y-%m-%d}"}
         shown |= {"appearance": job.method.appearance} if job.method.appearance else {}
-        model = load_model(config.model)
+        model = sources.model(config.model, load_model)
         job.method.prepare(model)
         about = {"records_of": dict(Counter(record.dataset for record in job.records)), "command": command_of(config)}
         with folder.opened({**job.settings, **about}, {**where, **shown}):
