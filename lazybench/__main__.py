@@ -38,7 +38,9 @@ def main() -> int:
         from lazybench.errors import LazyBenchError
         from lazyllm import LazyLLMError
     except ModuleNotFoundError as error:
-        return _fail(f"the package {error.name!r} is missing: scripts/quickstart sets LazyBench up, or pip install -e .")
+        return _fail(
+            f"the package {error.name!r} is missing: scripts/quickstart sets LazyBench up, or pip install -e ."
+        )
     try:
         return commands.start(sys.argv[1:])
     except (LazyBenchError, LazyLLMError) as error:

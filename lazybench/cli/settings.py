@@ -52,18 +52,18 @@ def compose_jobs(name: str, words: Sequence[str], multirun: bool) -> tuple[list[
     Raises:
         LazyBenchError: a word is not what Hydra takes, or there are several jobs.
     """
-    GlobalHydra.instance().clear()
-    initialize_config_dir(str(CONF), version_base="1.3")
     jobs: list[DictConfig] = []
+    GlobalHydra.instance().clear()
     try:
-        for given in _each(words, multirun):
-            config = compose(name, given, return_hydra_config=True)
-            swept = _swept(config, words)
-            if swept and not multirun:
-                keys = " and ".join(word.partition("=")[0] for word in swept)
-                raise LazyBenchError(f"the experiment sweeps over {keys}: add -m, or set a value of each")
-            each = _each([*swept, *given], multirun)
-            jobs += [compose(name, one, return_hydra_config=True) for one in each] if swept else [config]
+        with initialize_config_dir(str(CONF), version_base="1.3"):
+            for given in _each(words, multirun):
+                config = compose(name, given, return_hydra_config=True)
+                swept = _swept(config, words)
+                if swept and not multirun:
+                    keys = " and ".join(word.partition("=")[0] for word in swept)
+                    raise LazyBenchError(f"the experiment sweeps over {keys}: add -m, or set a value of each")
+                each = _each([*swept, *given], multirun)
+                jobs += [compose(name, one, return_hydra_config=True) for one in each] if swept else [config]
     except Exception as error:  # Hydra meets bad words with any
         raise LazyBenchError(explain(error)) from error
     return jobs, [*swept, *words, *(["hydra.sweeper.params=null"] if swept else [])]
@@ -176,6 +176,10 @@ def _no_choice(group: str, name: str, options: Sequence[str]) -> str:
 def _no_setting(cause: OmegaConfBaseException) -> str:
     """Which setting was meant by one that is not there."""
     place, (prefix, _, leaf) = cause.parent_node, str(cause.full_key).rpartition(".")
-    names = [str(name) for name in place if name not in ("hydra", "_target_", leaf)] if isinstance(place, DictConfig) else []
+    names = (
+        [str(name) for name in place if name not in ("hydra", "_target_", leaf)]
+        if isinstance(place, DictConfig)
+        else []
+    )
     hint = suggest(leaf, names, f"{prefix}." if prefix else "") if names else "it has none"
     return f"there is no setting {cause.full_key!r}: {hint}"

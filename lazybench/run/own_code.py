@@ -67,7 +67,9 @@ def _digest(module: ModuleType) -> str:
     while waiting:
         reached |= waiting
         words = set(re.findall(r"\w+", "\n".join(path.read_text("utf-8", errors="replace") for path in waiting)))
-        waiting = {path for path in beside - reached if (path.parent if path.stem == "__init__" else path).stem in words}
+        waiting = {
+            path for path in beside - reached if (path.parent if path.stem == "__init__" else path).stem in words
+        }
     found = hashlib.sha256()
     for path in sorted(reached):
         found.update(f"{path.relative_to(root)}\n".encode() + path.read_bytes())

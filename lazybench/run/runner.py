@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -127,4 +128,4 @@ def _report(job: Job, scores: Mapping[str, Any] | None, folder: RunFolder) -> No
     if job.config.data.source == "sample":
         print("next, on LongBench itself: add data=longbench, and data.root=FOLDER if it is on this machine")
     else:
-        print("next, tables and figures of all runs: python -m lazybench report")
+        print(f"next, tables and figures of all runs: python -m lazybench report runs={shlex.quote(job.config.output)}")
