@@ -27,13 +27,13 @@ from lazybench.store.locks import Busy
 from lazyllm import LazyLLMError
 
 if TYPE_CHECKING:
+    from lazybench.run.job import Job as RunJob
     from lazybench.run.sources import Sources
 
 # What bad input raises; anything else is a fault of ours, or of a method of the user's, and shows its traceback.
 _KNOWN = (LazyBenchError, LazyLLMError, OSError)
 # Launchers of jobs that share this machine, with nothing that shares out its GPUs.
 _NEIGHBOURS = ("LocalLauncher", "JoblibLauncher")
-_ONWARD = "the same command runs what is missing"
 
 
 class _Job(NamedTuple):
@@ -72,9 +72,13 @@ def start(command: str, words: Sequence[str]) -> int:
     elif not several:
         _carry_out(name, jobs[0])
     else:
-        sources = _check(jobs, in_turn, plan=command == "plan") if name == "run" else None
-        if command != "plan":
-            _in_turn(name, jobs, sources) if in_turn else _launch(name, sweep)
+        checked, sources = _check(jobs, in_turn, plan=command == "plan") if name == "run" else ([], None)
+        if command == "plan":
+            return 0
+        said = _in_turn(name, jobs, sources) if in_turn else _launch(name, sweep)
+        _compare(checked)
+        if said:
+            raise LazyBenchError(f"{said}; the same command runs what is missing")
     return 0
 
 
@@ -91,8 +95,8 @@ def _config_name(command: str) -> str:
     return "config" if command == "run" else command
 
 
-def _check(jobs: Sequence[_Job], in_turn: bool, plan: bool) -> Sources:
-    """Check every job of a sweep before the first one starts, and show what they would do or note them as planned."""
+def _check(jobs: Sequence[_Job], in_turn: bool, plan: bool) -> tuple[list[RunJob], Sources]:
+    """Check every job of a sweep before the first one starts, and where only a plan is asked for, show it."""
     # The imports below take seconds.
     print(f"checking {len(jobs)} job{'s' * (len(jobs) > 1)} before any starts", flush=True)
     _quiet()
@@ -101,37 +105,30 @@ def _check(jobs: Sequence[_Job], in_turn: bool, plan: bool) -> Sources:
     from lazybench.model.device import device_of
     from lazybench.run.job import check_job, prepare
     from lazybench.run.sources import Sources
-    from lazybench.store.states import StateFile
 
     sources = Sources(plan=plan)
     checked = []
     for job in jobs:
         checked.append(prepare(job.settings, sources))
         check_job(checked[-1], sources)
-    if plan:
-        planning.show(checked, sources)
-        return sources
     launcher = jobs[0].config.hydra.launcher
-    for text in cluster.check(launcher._target_.rpartition(".")[2], checked):
+    if plan:
+        planning.show(checked, sources, launcher)
+        return checked, sources
+    for text in cluster.check(launcher, checked):
         print(f"warning: {text}", file=sys.stderr)
     if in_turn:  # else the jobs' machines may have what this one lacks
         for job in jobs:
             device_of(job.settings.model)
-    for job in jobs:
-        StateFile(job.settings).plan()
     if not in_turn:
         said = f"; what they say is in {Path(launcher.submitit_folder).parent}" if "submitit_folder" in launcher else ""
         runs = jobs[0].settings.output
         print(f"{len(jobs)} jobs{said}; follow them with: python -m lazybench status runs={runs}", flush=True)
-    return sources
+    return checked, sources
 
 
-def _in_turn(name: str, jobs: Sequence[_Job], sources: Sources | None) -> None:
-    """Run the jobs here, those of a model one after the other; one that fails does not stop the others.
-
-    Raises:
-        LazyBenchError: some failed.
-    """
+def _in_turn(name: str, jobs: Sequence[_Job], sources: Sources | None) -> str | None:
+    """Run the jobs here, those of a model one after the other; returns what to say where some failed."""
     models = [job.settings.model for job in jobs]
     failed = 0
     for job in sorted(jobs, key=lambda job: models.index(job.settings.model)):
@@ -145,17 +142,11 @@ def _in_turn(name: str, jobs: Sequence[_Job], sources: Sources | None) -> None:
         except Exception:
             failed += 1
             traceback.print_exc()
-    _compare(name, jobs)
-    if failed:
-        raise LazyBenchError(f"{failed} of {len(jobs)} jobs failed, as said above; {_ONWARD}")
+    return f"{failed} of {len(jobs)} jobs of the sweep failed, as said above" if failed else None
 
 
-def _launch(name: str, words: Sequence[str]) -> None:
-    """Have Hydra run the jobs through its launcher.
-
-    Raises:
-        LazyBenchError: jobs failed or were lost.
-    """
+def _launch(name: str, words: Sequence[str]) -> str | None:
+    """Have Hydra run the jobs through its launcher; returns what to say where some failed or were lost."""
     GlobalHydra.instance().clear()
     os.environ["HYDRA_FULL_ERROR"] = "1"  # else it prints a traceback of its own and leaves
     sys.argv = [f"lazybench {name}", "--multirun", *words]
@@ -164,8 +155,8 @@ def _launch(name: str, words: Sequence[str]) -> None:
         main(_launched)()
     except Exception as error:
         said = one_line(str(error))[:300] or type(error).__name__
-        onward = f"lazybench status tells of every job; {_ONWARD}"
-        raise LazyBenchError(f"jobs of the sweep failed or were lost: {said}; {onward}") from error
+        return f"jobs of the sweep failed or were lost: {said}; lazybench status tells of every job"
+    return None
 
 
 def _launched(config: DictConfig) -> str:
@@ -199,12 +190,11 @@ def _begin(name: str, job: _Job, methods: str | None = None) -> None:
     HydraConfig.instance().set_config(job.config)
     folders = [f"--config-dir={folder}" for folder in settings.own_folders(about)]
     sys.argv = [f"lazybench {name}", *folders, *about.overrides.task]
-    named = {"model": of.model.name}
-    for key in ("data", "method"):
-        if (part := getattr(of, key, None)) is not None:
-            named[key] = part["name"] if isinstance(part, dict) else part.name
+    named = {}
+    for key in ("model", "data", "method", "task", "shard"):
+        part = getattr(of, key, None)
+        named[key] = part["name"] if isinstance(part, dict) else getattr(part, "name", part)
     named |= {"method": methods} if methods else {}
-    named |= {key: getattr(of, key, None) for key in ("task", "shard")}
     # The imports below take seconds.
     print(", ".join(f"{key} {value}" for key, value in named.items() if value is not None), flush=True)
     _quiet()
@@ -219,10 +209,9 @@ def _quiet() -> None:
     transformers.utils.logging.disable_progress_bar()
 
 
-def _compare(name: str, jobs: Sequence[_Job]) -> None:
+def _compare(jobs: Sequence[RunJob]) -> None:
     """Show the runs of a sweep side by side."""
-    if name == "run":
-        from lazybench.cli.comparison import comparison
+    from lazybench.cli.comparison import comparison
 
-        if (shown := comparison([job.settings for job in jobs])) is not None:
-            print(f"\n{shown}")
+    if (shown := comparison(jobs)) is not None:
+        print(f"\n{shown}")

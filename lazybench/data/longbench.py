@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from lazybench.data.facts import is_name
-from lazybench.data.hub import unreachable
+from lazybench.data.hub import OutOfReach, unreachable
 from lazybench.data.jsonl import parse
 from lazybench.data.record import Record, checked, to_records
 from lazybench.errors import LazyBenchError, first_line
@@ -86,7 +86,7 @@ def _from_hub() -> Path:
             raise OSError(offline)
         return Path(hf_hub_download(_HUB, _ARCHIVE, repo_type="dataset"))
     except Exception as error:  # by the hub library's version: OSError, ValueError or its HTTP client's own
-        raise LazyBenchError(
+        raise OutOfReach(
             f"{_ARCHIVE} of {_HUB} is neither in the local cache nor to be had from the hub: "
             f"download it and name it with data.root=<path to {_ARCHIVE}> ({first_line(error)})"
         ) from error

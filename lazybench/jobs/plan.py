@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
-import json
+from collections import defaultdict
 from collections.abc import Sequence
-from pathlib import Path
+from copy import deepcopy
+from statistics import fmean
+from timeit import repeat
 from typing import Any, NamedTuple
 
-import yaml
-from transformers import PreTrainedModel
+import torch
+from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from lazybench.analysis.console import table
+from lazybench.config import ModelConfig
 from lazybench.data import Record
-from lazybench.model.environment import RESULTS_VERSION
+from lazybench.jobs import cluster
+from lazybench.model import environment
+from lazybench.model.device import device_of, dtype_of
+from lazybench.model.loading import cached
 from lazybench.run.job import Job
 from lazybench.run.sources import Sources
 from lazybench.store import RunFolder
-from lazybench.store.run_folder import CONFIG, ENVIRONMENT
-from lazybench.store.states import StateFile, read
+from lazybench.store.journal import PREDICTIONS, read_rows
+from lazybench.store.run_folder import SCORES
+from lazybench.store.survey import about, in_few_words, run_folders, runs_of
 
 # One A100 in bfloat16: what prefilling reaches of its 312e12 operations a second, and Python's time between kernels.
 _OPERATIONS_PER_S = 140e12
@@ -26,121 +33,166 @@ _BYTES_PER_S = 1.5e12
 # English text: tokens of a word, by the tokenizers of Llama 2 and SmolLM2.
 _TOKENS_PER_WORD = 1.4
 _CONTEXT_BYTES = 1e9  # what CUDA and its libraries take for themselves
+# Tokens of a trace's answer, and of the prompt that this machine is measured with.
+_TRACED, _MEASURED = 16, 1024
+# What of its environment.json makes a time of a run one of this machine.
+_MACHINE = ("results_version", "device", "dtype", "attention", "threads")
 
 
-class Estimate(NamedTuple):
-    """What a job takes at most on one A100.
+class Pace(NamedTuple):
+    """Seconds to prefill a token and of a decode step, and whether each prompt's shape is warmed up first."""
 
-    Attributes:
-        hours: for the records that are left.
-        memory_gb: of the GPU, at the longest prompt.
-    """
-
-    hours: float
-    memory_gb: float
+    token_s: float
+    step_s: float
+    warms: bool
 
 
-def show(jobs: Sequence[Job], sources: Sources) -> None:
+def show(jobs: Sequence[Job], sources: Sources, launcher: Any) -> None:
     """Print the plan.
 
     Args:
         jobs: the checked jobs.
         sources: what they were loaded from.
+        launcher: Hydra's settings of what starts the jobs.
     """
-    rows, hours, unfinished, unknown = [], 0.0, 0, 0
+    rows, here, there, unfinished, paces = [], [], [], 0, {}
     for job in jobs:
-        done = done_records(job)
-        guess = estimate(job, sources.skeleton(job.config.model), len(job.own) - done)
-        hours += 0 if guess is None else guess.hours
-        unknown += guess is None
-        unfinished += done < len(job.own)
-        config = job.config
-        settings = StateFile(config).summary.settings
-        rows.append(
-            [
-                f"{job.method.name} {settings}".strip(),
-                config.model.name,
-                config.data.name,
-                config.task + (f" {config.shard}" if config.shard else ""),
-                f"{done}/{len(job.own)}",
-                "?" if guess is None else _hours(guess.hours),
-                "?" if guess is None else f"{guess.memory_gb:.0f}",
-            ]
-        )
-    header = ["method", "model", "data", "task", "records done", "A100 hours", "GPU GB"]
-    print(table(header, rows, left=4))
-    for said in dict.fromkeys(job.left_out for job in jobs):
-        if said:
-            print(said)
+        config, model = job.config, sources.skeleton(job.config.model)
+        if (name := repr(config.model)) not in paces:
+            paces[name] = None if model is None or cluster.is_slurm(launcher) else measure(model, config.model)
+        done, own = done_records(job), len(job.own)
+        unfinished += done < own
+        share = (own - done) / own / 3600
+        here.append(None if paces[name] is None else (seen(job) or estimate(job, paces[name])) * share)
+        there.append(None if model is None else estimate(job, on_a100(model, config.model)) * share)
+        task = config.task + (f" {config.shard}" if config.shard else "")
+        memory = "?" if model is None else f"{memory_gb(job, model):.0f}"
+        about_job = [f"{job.method.name} {in_few_words(config.method)}", config.model.name, config.data.name, task]
+        rows.append([*about_job, f"{done}/{own}", _hours(here[-1]), _hours(there[-1]), memory])
+    print(
+        table(["method", "model", "data", "task", "records done", "hours here", "A100 hours", "GPU GB"], rows, left=4)
+    )
+    for said in filter(None, dict.fromkeys(job.left_out for job in jobs)):
+        print(said)
     print(f"\n{len(jobs)} job{'s' * (len(jobs) > 1)}, {unfinished} of them with records to run")
-    if unknown:
+    for hours, said in (
+        (here, "on this machine, by its earlier runs or by layers measured just now, answers at their longest"),
+        (there, "of one A100 at most: every answer as long as its dataset allows"),
+    ):
+        if known := [of for of in hours if of is not None]:
+            print(f"about {_hours(sum(known))} hours {said}")
+    if unknown := there.count(None):
         print(f"{unknown} of a model whose size cannot be had here, marked ? and not counted in hours")
-    if unknown < len(jobs):
-        print(f"about {_hours(hours)} hours of one A100 at most: every answer as long as its dataset allows")
+    if cluster.is_slurm(launcher):
+        print(cluster.submission(launcher, len(jobs)))
     for why in sources.missing.values():
         print(f"run here, it would end with: {why}")
 
 
-def _hours(hours: float) -> str:
-    return f"{hours:.1f}" if hours >= 0.05 or hours == 0 else "<0.1"
+def _hours(hours: float | None) -> str:
+    return "?" if hours is None else f"{hours:.1f}" if hours >= 0.05 or hours == 0 else "<0.1"
 
 
 def done_records(job: Job) -> int:
     """How many of a job's records are done."""
-    state = read(StateFile(job.config).path)
-    if state is None or state.folder is None:
-        return 0
-    folder = Path(job.config.output) / state.folder
+    for folder in runs_of(job.place, job.settings):
+        if about(folder)[1].get("results_version") != environment.RESULTS_VERSION:
+            continue
+        if job.config.rerun and (folder / SCORES).exists():
+            return 0
+        retry = job.config.retry_failed
+        done = {key for key, row in RunFolder(folder).done().items() if not (retry and row.get("error"))}
+        return len(done & {record.key for record in job.own})
+    return 0
+
+
+def seen(job: Job) -> float | None:
+    """Seconds of all of a job's records, by those that its method has run here; None where there are none like them."""
+    where, took = environment.describe(job.config.model), defaultdict(list)
+    beside = [f"{name}_generation_s" for name in job.compared]
+    for folder in run_folders(job.place):
+        settings, place = about(folder)
+        if any(place.get(key) != where[key] for key in _MACHINE) or any(
+            (settings.get(section) or {}).get(key) != getattr(getattr(job.config, section), key)
+            for section, key in (("data", "tokens"), ("model", "limit"))
+        ):
+            continue
+        for row in read_rows(folder, PREDICTIONS).values():
+            times = [row.get(key) for key in ("generation_s", *beside)]
+            if None not in times:
+                took[row["dataset"]].append(job.method.repeats * times[0] + sum(times[1:]))
+    every = [seconds for of in took.values() for seconds in of]
+    return sum(fmean(took.get(record.dataset, every)) for record in job.own) if every else None
+
+
+def on_a100(model: PreTrainedModel, config: ModelConfig) -> Pace:
+    """By the model's size: two operations a weight and token, and steps that read all weights and wait for Python."""
+    weights = _weights(model)
+    layers = model.config.get_text_config().num_hidden_layers
+    step = layers * _LAYER_STEP_S + weights * _size(config) / _BYTES_PER_S
+    return Pace(2 * weights / _OPERATIONS_PER_S, step, warms=True)
+
+
+def measure(model: PreTrainedModel, config: ModelConfig) -> Pace | None:
+    """How fast a model would run here, by random weights of one layer and of two, in seconds.
+
+    None where its weights or its device are not here, or its layers cannot be counted out.
+    """
+    tokens, times = min(_MEASURED, config.limit), []
     try:
-        settings = yaml.safe_load((folder / CONFIG).read_text("utf-8"))
-        version = json.loads((folder / ENVIRONMENT).read_text("utf-8")).get("results_version")
-    except (OSError, ValueError, AttributeError, yaml.YAMLError):
-        return 0
-    if version != RESULTS_VERSION:
-        return 0
-    if not isinstance(settings, dict) or not _decided_by(settings, json.loads(json.dumps(job.settings))):
-        return 0
-    retry = job.config.retry_failed
-    rows = RunFolder(folder, job.shard, job.config.rerun).done()
-    done = {key for key, row in rows.items() if not (retry and row.get("error"))}
-    return len(done & {record.key for record in job.own})
-
-
-def _decided_by(settings: dict[str, Any], asked: dict[str, Any]) -> bool:
-    """Whether a run's results are those of the settings that are asked for, whatever else its settings tell of it.
-
-    Where its data lies does not matter: the records' own hash says which they are. Weights that are out of reach here
-    are taken to be those of the run so far.
-    """
-    given = {key: value for key, value in asked.items() if key != "data" and (key, value) != ("weights", None)}
-    return given == {key: settings.get(key) for key in given}
-
-
-def estimate(job: Job, model: PreTrainedModel | None, left: int) -> Estimate | None:
-    """The time of the records left and the memory of the longest one, from the model's size; None where it is unknown.
-
-    Prefilling takes two operations a weight and token; a decoding step reads all weights once, and waits for Python.
-    """
-    if model is None:
+        if not cached(config):
+            return None
+        device, kind = device_of(config), {"dtype": dtype_of(config), "attn_implementation": config.attention}
+        for layers in (1, 2):
+            small = deepcopy(model.config)
+            small.get_text_config().num_hidden_layers = layers
+            with device:
+                times.append(_times(AutoModelForCausalLM.from_config(small, **kind).eval(), tokens))
+    except Exception:  # a model's own code may raise anything, and memory may run out
         return None
-    config = model.config.get_text_config()
-    weights = sum(weight.numel() for weight in model.parameters())
-    size = 4 if job.config.model.dtype == "float32" else 2
-    step = config.num_hidden_layers * _LAYER_STEP_S + weights * size / _BYTES_PER_S
+    more = model.config.get_text_config().num_hidden_layers - 1
+    prefill, step = (one + more * max(two - one, 0) for one, two in zip(*times, strict=True))
+    return Pace(prefill / tokens, step, warms=device.type != "cpu")
+
+
+@torch.no_grad()
+def _times(model: PreTrainedModel, tokens: int) -> list[float]:
+    """Seconds to prefill so many tokens, and of a decode step: the best of three."""
+    ids = torch.ones(1, tokens, dtype=torch.long, device=model.device)
+    cache = model(ids, use_cache=True, logits_to_keep=1).past_key_values
+    runs = (lambda: model(ids, logits_to_keep=1), lambda: model(ids[:, :1], past_key_values=cache))
+    return [min(repeat(lambda run=run: run().logits.argmax().item(), number=1, repeat=3)) for run in runs]
+
+
+def estimate(job: Job, pace: Pace) -> float:
+    """Seconds of all of a job's records at most."""
 
     def seconds(record: Record) -> float:
-        words = min(record.length * _TOKENS_PER_WORD, job.config.model.limit)
-        prefill = 2 * weights * words / _OPERATIONS_PER_S
-        answer = prefill + job.facts[record.dataset].max_new_tokens * step
-        method = answer + (job.method.prefills - 1) * prefill
-        # One untimed pass of two tokens goes before the timed one of each.
-        return (job.method.repeats * (method + prefill + step)) + len(job.compared) * (answer + prefill + step)
+        prefill = min(record.length * _TOKENS_PER_WORD, job.config.model.limit) * pace.token_s
+        answer = prefill + job.facts[record.dataset].max_new_tokens * pace.step_s
+        first = pace.warms * (prefill + pace.step_s)  # an untimed pass of two tokens
+        method = job.method.repeats * (answer + (job.method.prefills - 1) * prefill + first)
+        beside = len(job.compared) * (answer + first) / job.config.timing.every
+        return method + beside + job.config.trace * 2 * (prefill + _TRACED * pace.step_s)
 
-    mean = sum(map(seconds, job.own)) / len(job.own)
+    return sum(map(seconds, job.own))
+
+
+def memory_gb(job: Job, model: PreTrainedModel) -> float:
+    """What a job takes of a GPU's memory at the longest prompt."""
+    config, size = model.config.get_text_config(), _size(job.config.model)
     tokens = job.config.model.limit + job.new_tokens
     heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
     width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     kept = 2 * config.num_hidden_layers * heads * width * tokens * size
     inner = getattr(config, "intermediate_size", 4 * config.hidden_size)
     working = tokens * (8 * config.hidden_size + 3 * inner) * size
-    return Estimate(mean * left / 3600, (weights * size + kept + working + _CONTEXT_BYTES) / 1e9)
+    return (_weights(model) * size + kept + working + _CONTEXT_BYTES) / 1e9
+
+
+def _weights(model: PreTrainedModel) -> int:
+    return sum(weight.numel() for weight in model.parameters())
+
+
+def _size(config: ModelConfig) -> int:
+    return 4 if config.dtype == "float32" else 2

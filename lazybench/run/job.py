@@ -23,7 +23,6 @@ from lazybench.model.prompts import Prompt, PromptBuilder
 from lazybench.run import own_code
 from lazybench.run.sources import Sources
 from lazybench.run.timing import UNMODIFIED
-from lazybench.store import states
 from lazybench.store.journal import Key
 from lazybench.store.run_folder import digest
 from lazybench.store.writing import check_writable
@@ -137,7 +136,6 @@ def check_job(job: Job, sources: Sources) -> None:
     if job.tokenizer is not None:
         job.prompt(job.own[0])
     check_writable(job.place)
-    check_writable(Path(config.output) / states.FOLDER)
 
 
 def prepare(config: RunConfig, sources: Sources) -> Job:

@@ -26,8 +26,7 @@ from lazybench.run.summary import disturbances, failures, kind, scores_table, su
 from lazybench.run.tracing import trace
 from lazybench.store import RunFolder
 from lazybench.store.journal import PREDICTIONS, TRACES, read_rows
-from lazybench.store.states import StateFile
-from lazybench.store.survey import survey
+from lazybench.store.survey import begins_anew
 
 
 def run(config: RunConfig, sources: Sources | None = None) -> Path:
@@ -43,17 +42,13 @@ def run(config: RunConfig, sources: Sources | None = None) -> Path:
     Raises:
         LazyBenchError: anything about the settings, the data, the model or the folder that cannot work.
     """
-    with StateFile(config).following() as state:
-        sources = sources or Sources()
-        return _run(prepare(config, sources), sources, state)
-
-
-def _run(job: Job, sources: Sources, state: StateFile) -> Path:
-    config = job.config
+    sources = sources or Sources()
+    job = prepare(config, sources)
     where = environment.describe(config.model)
-    folder = RunFolder(job.folder(where), job.shard, config.rerun)
+    folder = RunFolder(job.folder(where), job.shard)
     _announce(job, where)
-    state.found(folder.path, len(job.own), job.settings, where)
+    if said := begins_anew(folder.path, job.settings, where):
+        print(said)
     scores = None if config.rerun else folder.finished(job.keys, config.trace)
     if scores is None or (config.retry_failed and folder.failed(config.trace)):
         folder.check()
@@ -62,10 +57,9 @@ def _run(job: Job, sources: Sources, state: StateFile) -> Path:
         shown = {"date": f"{datetime.now(UTC):%Y-%m-%d}"}
         shown |= {"appearance": job.method.appearance} if job.method.appearance else {}
         model = sources.model(config.model, load_model)
-        job.method.prepare(model)
         about = {"records_of": dict(Counter(record.dataset for record in job.records)), "command": command_of(config)}
-        with folder.opened({**job.settings, **about}, {**where, **shown}):
-            state.running(folder.path, len(job.own))
+        with folder.opened({**job.settings, **about}, {**where, **shown}, anew=config.rerun):
+            job.method.prepare(model)
             scores = _complete(folder, Bench(job, model), job)
     else:
         print("finished earlier: nothing to do")
@@ -80,8 +74,8 @@ def _complete(folder: RunFolder, bench: Bench, job: Job) -> Mapping[str, Any] | 
     folder.traces.drop(failed)
     done, traced = (folder.done(name).keys() - failed for name in (PREDICTIONS, TRACES))
     missing = [record for record in job.own if record.key not in done]
-    if job.config.rerun and (kept := survey(folder.path)[0]):
-        print(f"running anew: the {kept} records in {folder.path} stay until {len(job.own)} are done again")
+    if folder.earlier:
+        print(f"running anew; the finished run is kept in {folder.earlier}")
     if len(missing) < len(job.own):
         print(f"going on in {folder.path}: {len(job.own) - len(missing)} of {len(job.own)} records are done")
     if missing:

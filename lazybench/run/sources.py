@@ -25,7 +25,7 @@ class Sources:
             None.
 
     Attributes:
-        missing: for each model that lacks something, by its path, why a run of it could not start here.
+        missing: for each model or data that lacks something, by path or name, why a run of it could not start here.
     """
 
     def __init__(self, plan: bool = False) -> None:
@@ -60,8 +60,17 @@ class Sources:
 
         def load() -> list[Record]:
             tokenizer = self.tokenizer(model)
-            builder = PromptBuilder(tokenizer, model, load_facts(data.datasets)[dataset])
-            return load_records(dataset, data, tokenizer, None if tokenizer is None else builder.tokens)
+            facts = load_facts(data.datasets)[dataset]
+            tokens = None if tokenizer is None else PromptBuilder(tokenizer, model, facts).tokens
+            try:
+                return load_records(dataset, data, tokenizer, tokens)
+            except OutOfReach as error:
+                if not self._plan or not facts.records:
+                    raise
+                self.missing.setdefault(data.name, str(error))
+                count = min(facts.records, data.limit or facts.records) // (1 if data.half is None else 2)
+                # As many as are known to be there, each as long as a prompt may be.
+                return [Record(f"{number}", dataset, "", "", (), None, model.limit) for number in range(count)]
 
         return self._once("records", {"dataset": dataset, "data": asdict(data), "model": own}, load)
 

@@ -22,10 +22,8 @@ Rows = dict[Key, dict[str, Any]]
 class Journal:
     """A JSON Lines file that grows by one record at a time, each record once.
 
-    Args:
-        path: the file.
-
     Attributes:
+        path: the file.
         rows: the records by dataset and id.
     """
 
@@ -64,11 +62,7 @@ class Journal:
         return whole
 
     def add(self, row: dict[str, Any]) -> None:
-        """Append one record and make sure that it is on disk.
-
-        Raises:
-            LazyBenchError: it cannot be written.
-        """
+        """Append one record and make sure that it is on disk; raises `LazyBenchError` where it cannot be written."""
         with writing(self.path), open(self.path, "a", encoding="utf-8") as file:
             file.write(lines([row]))
             file.flush()
@@ -99,27 +93,21 @@ def journals(folder: Path, name: str) -> list[Path]:
 
 
 def read_rows(folder: Path, name: str) -> Rows:
-    """The rows of `name` in all of a folder's files.
+    """The rows of `name` in all of a folder's files. An error never replaces an answer; else a record's last row wins.
 
     Raises:
         LazyBenchError: a line before the last one of a file is damaged.
     """
-    rows: list[dict[str, Any]] = []
+    found: Rows = {}
     for path in journals(folder, name):
         journal = Journal(path)
         with suppress(FileNotFoundError):
             journal.read()
-        rows += journal.rows.values()
-    return settled(rows)
-
-
-def settled(rows: Iterable[dict[str, Any]]) -> Rows:
-    """Rows by dataset and id. The last row of a record wins, except that an error never replaces an answer."""
-    found: Rows = {}
-    for row in rows:
-        key = row["dataset"], row["_id"]
-        if key not in found or not row.get("error") or found[key].get("error"):
-            found[key] = row
+        found |= {
+            key: row
+            for key, row in journal.rows.items()
+            if key not in found or not row.get("error") or found[key].get("error")
+        }
     return found
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import os
 import time
@@ -20,15 +19,14 @@ class Busy(LazyBenchError):
 
 
 class Lock:
-    """A lock on a file, shared or exclusive, held until it is released.
+    """A lock on a file, which is made where it is missing, shared or exclusive, held until it is released.
 
     Args:
-        path: the file; made where it is missing.
+        path: the file.
         patience_s: seconds to try for; None means long enough for those who only look at it.
     """
 
     def __init__(self, path: Path, patience_s: float | None = None) -> None:
-        self._path = path
         usual = _RESTARTED_PATIENCE_S if is_restarted() else _PATIENCE_S
         self._patience_s = usual if patience_s is None else patience_s
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
@@ -54,19 +52,11 @@ class Lock:
         while True:
             try:
                 fcntl.flock(self._file, kind | fcntl.LOCK_NB)
+                return True
             except BlockingIOError:
                 if time.monotonic() > end:
                     return False
                 time.sleep(0.05)
-            except OSError as error:
-                if error.errno not in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP):
-                    raise
-                raise LazyBenchError(
-                    f"{self._path}: this file system has no locks, which keep two jobs apart: set output= to another, "
-                    "or have it mounted with flock"
-                ) from None
-            else:
-                return True
 
 
 def is_restarted() -> bool:
@@ -79,8 +69,6 @@ def is_held(path: Path) -> bool:
     try:
         with open(path, "rb") as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:
-        return False
+    except OSError as error:
+        return isinstance(error, BlockingIOError)
     return False

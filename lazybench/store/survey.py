@@ -1,16 +1,54 @@
-"""What can be told of runs on disk without taking part in them: for `status`, plans and reports."""
+"""What can be told of runs on disk without taking part in them: for `status`, plans, sweeps and reports."""
 
 from __future__ import annotations
 
 import json
 import os
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any, NamedTuple
 
-from lazybench.config import Shard
+import yaml
+
 from lazybench.errors import LazyBenchError
-from lazybench.store.journal import PREDICTIONS, Journal, journals, read_rows, settled
-from lazybench.store.run_folder import CONFIG, ENVIRONMENT, RERUN, SCORES, shard_of
+from lazybench.store.journal import PREDICTIONS, journals, read_rows
+from lazybench.store.run_folder import CONFIG, ENVIRONMENT, FAILURE, SCORES, RunFolder
+
+# What becomes of a run.
+RUNNING, FAILED, STOPPED, DONE = "running", "failed", "stopped", "done"
+# Settings of a calibrated method that say more than its budget does in a few words.
+_LONG = ("folds", "found")
+
+
+class State(NamedTuple):
+    """What has become of a run; `done` and `records`, how many there are to do, are None where they are not known."""
+
+    settings: Mapping[str, Any]
+    state: str
+    done: int | None
+    records: int | None
+    note: str
+
+
+def state_of(folder: Path) -> State:
+    """What has become of the run in a folder. One that was killed is stopped: it could not say so."""
+    settings, environment = about(folder)
+    notes = [path.read_text("utf-8") for path in sorted(folder.glob(f"{Path(FAILURE).stem}*.txt"))]
+    state, done, scored = FAILED if notes else STOPPED, None, scored_records(folder)
+    records = sum((settings.get("records_of") or {}).values()) or scored
+    try:
+        done = len(read_rows(folder, PREDICTIONS))
+    except LazyBenchError as error:
+        notes.append(str(error))
+    if done is not None and scored is not None and done < scored:
+        notes.append(f"{scored - done} of the {scored} records that its scores are about are gone")
+    if missing := " and ".join(name for name, said in ((CONFIG, settings), (ENVIRONMENT, environment)) if not said):
+        notes.append(f"{missing} missing: a report leaves it out")
+    if RunFolder(folder).is_busy:
+        state = RUNNING
+    elif scored is not None and not notes:
+        state = DONE
+    return State(settings, state, done, records, "; ".join(notes))
 
 
 def run_folders(root: Path) -> list[Path]:
@@ -28,42 +66,55 @@ def run_folders(root: Path) -> list[Path]:
     return sorted(found)
 
 
-def survey(folder: Path, shard: Shard | None = None, records: int | None = None) -> tuple[int, str | None]:
-    """How many records of a run, or of a shard, are done, and what is wrong with the files they are in.
-
-    Args:
-        folder: the run's folder.
-        shard: the shard; None for the whole run.
-        records: how many there are to do; None where that is not known.
-    """
-    rows, damage = [], None
-    for path in journals(folder, PREDICTIONS):
-        other = shard_of(path)
-        if other is not None and shard not in (None, other) and other.count == shard.count:
-            continue  # other records than these
-        journal = Journal(path)
+def about(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What a run was set to and what it ran on; empty where a file cannot be read."""
+    found = []
+    for name, parse in ((CONFIG, yaml.safe_load), (ENVIRONMENT, json.loads)):
         try:
-            journal.read()
-        except FileNotFoundError:
-            continue
-        except (OSError, LazyBenchError) as error:
-            damage = str(error)
-        rows += journal.rows.values()
-    done, scored = len(settled(rows)), scored_records(folder)
-    lost = max(0, (scored or 0) - done)
-    if shard is not None and records is not None:
-        done = max(0, min(done, records - lost))  # the others are of other shards
-    if lost and damage is None:
-        damage = f"{lost} of the {scored} records that its scores are about are gone"
-    return done, damage
+            said = parse((folder / name).read_text("utf-8"))
+        except (OSError, ValueError, yaml.YAMLError):
+            said = None
+        found.append(said if isinstance(said, dict) else {})
+    return found[0], found[1]
 
 
-def rerun_records(folder: Path) -> int | None:
-    """How many records a rerun that has not come to its end has run again; None where there is none."""
-    with suppress(LazyBenchError):
-        if any(path.exists() for path in journals(folder, RERUN + PREDICTIONS)):
-            return len(read_rows(folder, RERUN + PREDICTIONS))
-    return None
+def runs_of(place: Path, settings: Mapping[str, Any], but: tuple[str, ...] = ()) -> Iterator[Path]:
+    """The run folders in `place` whose results are those of `settings`, on whatever machine, the latest first.
+
+    Settings named in `but` may differ, and those that are None are out of reach here and taken to be the run's. Which
+    records they are on says their hash, or where that may differ the data's settings without its place.
+    """
+    keys = {key for key, value in settings.items() if value is not None and key not in but}
+    if "records" in keys:
+        keys.remove("data")
+
+    def compared(said: Mapping[str, Any]) -> dict[str, Any]:
+        return {key: {**said[key], "root": None} if key == "data" else said[key] for key in keys if key in said}
+
+    asked = compared(json.loads(json.dumps(settings, default=str)))
+    for folder in sorted(run_folders(place), key=lambda path: path.stat().st_mtime, reverse=True):
+        if asked == compared(about(folder)[0]):
+            yield folder
+
+
+def begins_anew(folder: Path, settings: Mapping[str, Any], where: Mapping[str, Any]) -> str | None:
+    """What to say where a run was begun in another folder than its own, since what decides its results changed."""
+    before = next(runs_of(folder.parent, settings, but=("code", "weights", "records")), None)
+    if folder.exists() or before is None:
+        return None
+    said, place = about(before)
+    was, now = said | place | place.get("versions", {}), settings | where | where["versions"]
+    changed = [key for key in now if key not in ("data", "commit", "versions") and was.get(key) != now[key]]
+    return f"begun in {before}; since then {', '.join(changed)} changed: results would not compare, so it begins anew"
+
+
+def in_few_words(method: Mapping[str, Any]) -> str:
+    """A method's settings, which tell apart the runs of one method."""
+    return " ".join(
+        f"{key}={','.join(map(str, value)) if isinstance(value, list) else value}"
+        for key, value in method.items()
+        if key not in ("_target_", "name", *_LONG) and value is not None and value is not False
+    )
 
 
 def scored_records(folder: Path) -> int | None:

@@ -2,30 +2,24 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import platform
 import re
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from lazybench.errors import LazyBenchError
 
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Say in one line that `path` cannot be written.
-
-    Raises:
-        LazyBenchError: writing it failed.
-    """
+    """Turn an `OSError` into a `LazyBenchError` which says that `path` cannot be written."""
     try:
         yield
     except OSError as error:
-        kept = "; the records already there stay valid" if _holds_records(path) else ""
-        raise LazyBenchError(f"{path} cannot be written: {error.strerror or error}{kept}") from error
+        raise LazyBenchError(f"{path} cannot be written: {error.strerror or error}") from error
 
 
 def replace(path: Path, text: str) -> None:
@@ -66,50 +60,23 @@ def replacing(out: Path, ours: re.Pattern[str]) -> Iterator[Path]:
         LazyBenchError: `out` holds other files, or cannot be written.
     """
     out = Path(os.path.realpath(out))
-    if out.exists() and not out.is_dir():
-        raise LazyBenchError(f"output={out} is not a folder")
-    for path in sorted(out.iterdir()) if out.exists() else ():
-        if not ours.fullmatch(path.name):
-            raise LazyBenchError(f"output={out} holds {path.name}, which no report wrote: choose another folder")
-    new, old = (out.with_name(f".{out.name}.{os.getpid()}.{state}") for state in ("new", "old"))
-    try:
-        new.mkdir(parents=True)
-        yield new
-        if out.exists():
-            out.rename(old)
-        new.rename(out)
-    except OSError as error:
-        raise LazyBenchError(f"output={out} cannot be written: {error.strerror or error}") from error
-    finally:
-        # A half-made swap leaves no folder: the earlier one goes back.
-        if old.exists() and not out.exists():
-            old.rename(out)
-        for folder in (new, old):
-            shutil.rmtree(folder, ignore_errors=True)
+    with writing(out):
+        for path in sorted(out.iterdir()) if out.exists() else ():
+            if not ours.fullmatch(path.name):
+                raise LazyBenchError(f"output={out} holds {path.name}, which no report wrote: choose another folder")
+        out.parent.mkdir(parents=True, exist_ok=True)
+        with TemporaryDirectory(prefix=f".{out.name}.", dir=out.parent) as place:
+            new, old = Path(place, "new"), Path(place, "old")
+            new.mkdir()
+            yield new
+            if out.exists():
+                out.rename(old)
+            new.rename(out)
 
 
 def check_writable(path: Path) -> None:
-    """Look whether a folder can be written or made, without doing it.
-
-    Raises:
-        LazyBenchError: it cannot.
-    """
+    """Look whether a folder can be written or made, without doing it; raises `LazyBenchError` where it cannot."""
     place = next(place for place in (path, *path.parents) if place.exists())
-    with writing(path):
-        system = os.statvfs(place)
-        for wrong, number in (
-            (not place.is_dir(), errno.ENOTDIR),
-            (system.f_flag & os.ST_RDONLY, errno.EROFS),
-            (not os.access(place, os.W_OK | os.X_OK), errno.EACCES),
-            (system.f_blocks and not system.f_bavail, errno.ENOSPC),
-        ):
-            if wrong:
-                raise OSError(number, os.strerror(number))
-
-
-def _holds_records(path: Path) -> bool:
-    """Whether a run's folder, or that of one of its files, has records in it."""
-    folder = path if path.is_dir() else path.parent
-    with suppress(OSError):
-        return any(b"\n" in file.read_bytes() for file in folder.glob("predictions*.jsonl"))
-    return False
+    if not place.is_dir() or not os.access(place, os.W_OK | os.X_OK):
+        reason = "permission denied, or a read-only file system" if place.is_dir() else "Not a directory"
+        raise LazyBenchError(f"{path} cannot be written: {reason}")
