@@ -5,19 +5,11 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from types import FrameType
 
 
 def script() -> int:
     """`main`, for a process: SIGTERM, as schedulers send it, stops it as Ctrl-C does."""
-    number = signal.SIGINT
-
-    def stop(received: int, frame: FrameType | None) -> None:
-        nonlocal number
-        number = signal.Signals(received)
-        raise KeyboardInterrupt
-
-    signal.signal(signal.SIGTERM, stop)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         code = main()
         sys.stdout.flush()
@@ -25,7 +17,7 @@ def script() -> int:
     except KeyboardInterrupt:
         onward = "goes on where it stopped" if sys.argv[1:2] in (["run"], ["calibrate"]) else "starts anew"
         print(f"\nlazybench: stopped; the same command {onward}", file=sys.stderr)
-        return 128 + number
+        return 128 + signal.SIGINT
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # who read the output has gone
         return 1

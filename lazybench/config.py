@@ -243,7 +243,7 @@ class SpeedConfig(_Checked):
 
 @dataclass
 class MatchConfig(_Checked):
-    """The strengths at which a method's measured speedups are as asked; `conf/match.yaml` says what each setting means."""
+    """The strengths at which a method's measured speedups are as asked; `conf/match.yaml` explains the settings."""
 
     model: ModelConfig = MISSING
     method: dict[str, Any] = field(default_factory=dict)

@@ -125,8 +125,8 @@ def check_job(job: Job, sources: Sources) -> None:
     """Refuse a job that cannot work, before the model's weights are loaded.
 
     Raises:
-        LazyBenchError: the model has too few positions, the method does not work on it, a prompt cannot be built, or the
-            output folder cannot be written.
+        LazyBenchError: the model has too few positions, the method does not work on it, a prompt cannot be built, or
+            the output folder cannot be written.
     """
     config = job.config
     skeleton = sources.skeleton(config.model)
