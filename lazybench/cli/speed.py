@@ -11,7 +11,7 @@ from lazybench.config import SpeedConfig
 from lazybench.errors import LazyBenchError
 from lazybench.speed import host, plot
 from lazybench.speed.measures import STEPS, by_layer, measure, steps_column, subjects_of
-from lazybench.speed.profiling import write_profile
+from lazybench.speed.memory import write_profile
 from lazybench.speed.subjects import MEMORY_TOKENS, METHOD, WHOLE, Subjects
 from lazybench.store.writing import writing
 

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from argparse import ArgumentParser
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from lazybench.analysis.console import table
 from lazybench.cli.arguments import BOTH_FORMS, add_runs, read
 from lazybench.errors import LazyBenchError
-from lazybench.store.survey import DONE, FAILED, RUNNING, STOPPED, in_few_words, run_folders, state_of
+from lazybench.store.journal import PREDICTIONS, read_rows
+from lazybench.store.run_folder import CONFIG, ENVIRONMENT, FAILURE, RunFolder
+from lazybench.store.survey import about, in_few_words, run_folders, scored_records
+
+RUNNING, FAILED, STOPPED, DONE = "running", "failed", "stopped", "done"
 
 
 def main(argv: Sequence[str]) -> int:
@@ -39,8 +44,28 @@ def _rows(output: Path) -> Iterator[list[str]]:
     if not folders:
         raise LazyBenchError(f"runs={output}: no runs there; make one: lazybench run method=lazyllm task=code")
     for folder in folders:
-        of = state_of(folder)
+        settings, environment = about(folder)
         model, data, method, digest = folder.relative_to(output).parts
-        settings = in_few_words(of.settings.get("method") or {}) or digest
-        records = "/".join("?" if count is None else str(count) for count in (of.done, of.records))
-        yield [of.state, str(of.settings.get("task", "")), model, data, f"{method} {settings}", of.note, records]
+        method = f"{method} {in_few_words(settings.get('method') or {}) or digest}"
+        state, note, records = _state(folder, settings, environment)
+        yield [state, str(settings.get("task", "")), model, data, method, note, records]
+
+
+def _state(folder: Path, settings: Mapping[str, Any], environment: Mapping[str, Any]) -> tuple[str, str, str]:
+    """State, note and records of a run. One that was killed is stopped: it could not say so."""
+    notes = [path.read_text("utf-8") for path in sorted(folder.glob(f"{Path(FAILURE).stem}*.txt"))]
+    state, done, scored = FAILED if notes else STOPPED, None, scored_records(folder)
+    try:
+        done = len(read_rows(folder, PREDICTIONS))
+        if lost := max(0, (scored or 0) - done):
+            notes.append(f"{lost} of the {scored} records that its scores are about are gone")
+    except LazyBenchError as error:
+        notes.append(str(error))
+    if missing := " and ".join(name for name, said in ((CONFIG, settings), (ENVIRONMENT, environment)) if not said):
+        notes.append(f"{missing} missing: a report leaves it out")
+    if RunFolder(folder).is_busy:
+        state = RUNNING
+    elif scored is not None and not notes:
+        state = DONE
+    counts = done, sum((settings.get("records_of") or {}).values()) or scored
+    return state, "; ".join(notes), "/".join("?" if count is None else str(count) for count in counts)

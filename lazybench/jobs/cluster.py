@@ -11,6 +11,7 @@ from lazybench.errors import LazyBenchError
 from lazybench.model.loading import cached
 from lazybench.run.job import Job
 
+SLURM = "SlurmLauncher"
 _ASKED = (
     "partition",
     "account",
@@ -27,7 +28,7 @@ _PATIENCE_S = 60
 
 def is_slurm(launcher: Any) -> bool:
     """Whether Hydra's settings of a launcher are those of Slurm's."""
-    return launcher._target_.endswith(".SlurmLauncher")
+    return launcher._target_.rpartition(".")[2] == SLURM
 
 
 def submission(launcher: Any, jobs: int) -> str:
@@ -39,9 +40,13 @@ def submission(launcher: Any, jobs: int) -> str:
     )
 
 
-def check(launcher: Any, jobs: Sequence[Job]) -> list[str]:
-    """Warn of what every job would fetch; raise `LazyBenchError` where Slurm is not there or keeps no accounts."""
-    if not is_slurm(launcher):
+def check(launcher: str, jobs: Sequence[Job]) -> list[str]:
+    """Warn of what every job of a launcher, a class's name, would fetch.
+
+    Raises:
+        LazyBenchError: Slurm is not there, or keeps no accounts.
+    """
+    if launcher != SLURM:
         return []
     if shutil.which("sbatch") is None:
         raise LazyBenchError(

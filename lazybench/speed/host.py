@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
-from statistics import median
 
 import pandas as pd
 import torch
@@ -30,27 +29,21 @@ def measure() -> pd.DataFrame:
         `sequences` of the batch, `engine`, `step_ms`, the median of `STEPS` steps on one thread, and `ratio`, the
         median of what a step takes over the unmodified model's step of the same round.
     """
-    threads = torch.get_num_threads()
+    threads, found = torch.get_num_threads(), []
     torch.set_num_threads(1)
-    try:
-        return pd.DataFrame([row for sequences in SEQUENCES for row in _rows(sequences)])
-    finally:
-        torch.set_num_threads(threads)
-
-
-def _rows(sequences: int) -> Iterator[dict[str, object]]:
-    # A model for each, since a cache belongs to one `with` and the steps are taken in turn.
-    models = {name: _model() for name in (UNMODIFIED, *SCHEDULES)}
-    with ExitStack() as entered:
-        for name, schedule in SCHEDULES.items():
-            entered.enter_context(lazyllm.enable(models[name], schedule))
-        steps = {name: _steps(model, sequences) for name, model in models.items()}
-        rounds = trange(WARMUP + STEPS, unit="round", desc=f"batch of {sequences}")
-        taken = [{name: next(of) for name, of in steps.items()} for _ in rounds][WARMUP:]
-    for name in models:
-        ratio = median(seconds[name] / seconds[UNMODIFIED] for seconds in taken)
-        step_ms = 1e3 * median(seconds[name] for seconds in taken)
-        yield {"sequences": sequences, "engine": name, "step_ms": step_ms, "ratio": ratio}
+    for sequences in SEQUENCES:
+        # A model for each, since a cache belongs to one `with` and the steps are taken in turn.
+        models = {name: _model() for name in (UNMODIFIED, *SCHEDULES)}
+        with ExitStack() as entered:
+            for name, schedule in SCHEDULES.items():
+                entered.enter_context(lazyllm.enable(models[name], schedule))
+            steps = {name: _steps(model, sequences) for name, model in models.items()}
+            rounds = trange(WARMUP + STEPS, unit="round", desc=f"batch of {sequences}")
+            taken = pd.DataFrame([{name: next(of) for name, of in steps.items()} for _ in rounds][WARMUP:])
+        about = {"sequences": sequences, "engine": taken.columns, "step_ms": 1e3 * taken.median()}
+        found.append(pd.DataFrame(about | {"ratio": taken.div(taken[UNMODIFIED], axis=0).median()}))
+    torch.set_num_threads(threads)
+    return pd.concat(found, ignore_index=True)
 
 
 def _model() -> PreTrainedModel:

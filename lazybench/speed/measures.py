@@ -5,29 +5,31 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from statistics import median
+from timeit import repeat
 
 import pandas as pd
+import torch
 from tqdm import tqdm
+from transformers import PreTrainedModel
 
 from lazybench.analysis.labels import setting_of
 from lazybench.config import SpeedConfig
 from lazybench.errors import LazyBenchError, RecordFailure
 from lazybench.methods import build_method
 from lazybench.model import environment
-from lazybench.model.decoding import Decoder
+from lazybench.model.decoding import Decoder, synchronize
 from lazybench.model.loading import load_model, load_skeleton, load_tokenizer
 from lazybench.model.out_of_memory import ran_out
 from lazybench.model.positions import positions
 from lazybench.run.timing import Pass
-from lazybench.speed.prompts import prompt_of
-from lazybench.speed.rate import matrix_rate, matrix_shares
-from lazybench.speed.subjects import EAGER, FLASH, KEEP_1, METHOD, WHOLE, Subjects
+from lazybench.speed.subjects import EAGER, FLASH, KEEP_1, METHOD, WHOLE, Subjects, prompt_of
 
 Times = Mapping[str | int, Pass]
 
 # Decode steps get cheaper as fewer tokens are revived: from which step to which they are shown.
 STEPS = ((1, 8), (9, 32), (33, None))
+# Rows of the matrices whose product shows a device's rate.
+_SIZE, _SIZE_ON_A_GPU = 1024, 8192
 
 
 def subjects_of(config: SpeedConfig) -> list[Subjects]:
@@ -57,12 +59,11 @@ def measure(config: SpeedConfig, subjects: Sequence[Subjects]) -> pd.DataFrame:
     """Time a method at every prompt length in this process, interleaved with the unmodified model.
 
     Returns:
-        one row a length: `setting`, how strongly the method prunes; the columns of `_summary` and of
-        `rate.matrix_shares`; `retaken` and `disturbed`, how many passes were taken again and how many repeats left out
-        since other work on the machine disturbed them; `memory_mb` and `method_memory_mb`, the most that a pass
-        allocates in prefilling and its first steps; `prompt_kv_mb` and `method_prompt_kv_mb`, what keys and values take
-        after prefilling, where that is known; `matrix_rate`, operations a second of a large matrix product; and what
-        they were measured on. Where memory runs out, the shorter lengths alone.
+        one row a length: `setting`, how strongly the method prunes; the columns of `_summary` and `matrix_shares`, and
+        `matrix_rate`; `retaken` and `disturbed`, how many passes were taken again and how many repeats left out since
+        other work on the machine disturbed them; `memory_mb` and `method_memory_mb`, the most that a pass allocates in
+        prefilling and its first steps; `prompt_kv_mb` and `method_prompt_kv_mb`, what keys and values take after
+        prefilling, where that is known; and what they were measured on. Where memory runs out, the shorter lengths.
 
     Raises:
         LazyBenchError: the method cannot run on a prompt, or memory is too small for the shortest.
@@ -92,23 +93,26 @@ def measure(config: SpeedConfig, subjects: Sequence[Subjects]) -> pd.DataFrame:
 
 
 def _row(subjects: Subjects, repeats: int) -> dict[str, float]:
-    rounds = _interleaved(subjects, repeats)
+    runs, rounds = subjects.runs(), []
+    for number in tqdm(range(repeats + 1), unit="round", desc=f"{subjects.prompt.ids.shape[1]} tokens"):
+        # Forth and back, so that nothing always comes first.
+        rounds.append({name: runs[name](number) for name in (runs if number % 2 else reversed(runs))})
+    del rounds[0]  # it warms up
     times = [passes for passes in rounds if not any(done.disturbed for done in passes.values())]
     if not times:
         raise LazyBenchError(
             f"other work on this machine disturbed each of the {len(rounds)} repeats: end it and measure again, or set "
             "cpu_share=0 to take the times as they are"
         )
-    memory = subjects.memory
-    prompt_kv = [sum(of.kv[0]) / 1e6 if of.kv else None for of in memory.values()]
+    whole, method = subjects.memory[WHOLE], subjects.memory[METHOD]
     return {
         **_summary(times, subjects.counts),
         "retaken": sum(done.retaken for passes in rounds for done in passes.values()),
         "disturbed": len(rounds) - len(times),
-        "memory_mb": memory[WHOLE].peak / 1e6,
-        "method_memory_mb": memory[METHOD].peak / 1e6,
-        "prompt_kv_mb": prompt_kv[0],
-        "method_prompt_kv_mb": prompt_kv[1],
+        "memory_mb": whole.peak / 1e6,
+        "method_memory_mb": method.peak / 1e6,
+        "prompt_kv_mb": sum(whole.kv[0]) / 1e6 if whole.kv else None,
+        "method_prompt_kv_mb": sum(method.kv[0]) / 1e6 if method.kv else None,
     }
 
 
@@ -129,15 +133,6 @@ def by_layer(subjects: Subjects) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def _interleaved(subjects: Subjects, repeats: int) -> list[Times]:
-    """The passes of every subject, by name, one dictionary a repeat; a first round is not counted."""
-    runs, rounds = subjects.runs(), []
-    for repeat in tqdm(range(repeats + 1), unit="round", desc=f"{subjects.prompt.ids.shape[1]} tokens"):
-        # Forth and back, so that nothing always comes first.
-        rounds.append({name: runs[name](repeat) for name in (runs if repeat % 2 else reversed(runs))})
-    return rounds[1:]
-
-
 def _summary(rounds: Sequence[Times], counts: list[int] | None) -> dict[str, float]:
     """Medians over the rounds, and of each measure the smallest and largest as `_low` and `_high`.
 
@@ -154,11 +149,10 @@ def _summary(rounds: Sequence[Times], counts: list[int] | None) -> dict[str, flo
         per layer at that layer's token count, which the engine may beat, since its last layer does less; the TTFT
         speedup of other attention implementations, where they were timed. A ratio above 1 is faster.
     """
-    found = [_of_round(times, counts) for times in rounds]
+    found = pd.DataFrame([_of_round(times, counts) for times in rounds])
     columns = {}
-    for name in found[0]:
-        values = [measures[name] for measures in found]
-        columns |= {name: median(values), f"{name}_low": min(values), f"{name}_high": max(values)}
+    for name, values in found.items():
+        columns |= {name: values.median(), f"{name}_low": values.min(), f"{name}_high": values.max()}
     return columns
 
 
@@ -175,10 +169,8 @@ def _of_round(times: Times, counts: list[int] | None) -> dict[str, float]:
         found |= {f"{what}_s": unmodified_s, f"method_{what}_s": method_s, f"{what}_speedup": unmodified_s / method_s}
         if keep_1 is not None:
             keep_1_s = getattr(keep_1, f"{what}_s")
-            found |= {
-                f"{what}_speedup_over_keep_1": keep_1_s / method_s,
-                f"keep_1_{what}_speedup": unmodified_s / keep_1_s,
-            }
+            found[f"{what}_speedup_over_keep_1"] = keep_1_s / method_s
+            found[f"keep_1_{what}_speedup"] = unmodified_s / keep_1_s
     for first, last in STEPS:
         steps = [done.mean_step_s(first, last) for done in (whole, method)]
         if None not in steps:
@@ -187,5 +179,45 @@ def _of_round(times: Times, counts: list[int] | None) -> dict[str, float]:
         # A count that is not timed by itself is the whole prompt's.
         ideal = sum(times.get(count, whole).ttft_s for count in counts) / len(counts)
         found |= {"ideal_speedup": whole.ttft_s / ideal, "efficiency": ideal / method.ttft_s}
-    others = {name: times[name] for name in (EAGER, FLASH) if name in times}
-    return found | {f"{name}_ttft_speedup": whole.ttft_s / done.ttft_s for name, done in others.items()}
+    return found | {f"{of}_ttft_speedup": whole.ttft_s / times[of].ttft_s for of in (EAGER, FLASH) if of in times}
+
+
+def matrix_rate(model: PreTrainedModel) -> float:
+    """Operations a second of a large square matrix product in the model's dtype, on its device: the best of ten."""
+    size = _SIZE_ON_A_GPU if model.device.type == "cuda" else _SIZE
+    one, other = torch.randn(2, size, size, device=model.device, dtype=model.dtype)
+
+    def product() -> None:
+        torch.matmul(one, other)
+        synchronize(model.device)
+
+    product()
+    return 2 * size**3 / min(repeat(product, number=1, repeat=10))
+
+
+def matrix_shares(subjects: Subjects, row: Mapping[str, float], rate: float) -> dict[str, float]:
+    """The share of a matrix rate that prefilling reaches, by the times `ttft_s` and `method_ttft_s` of a row.
+
+    Its work is two operations for each matrix weight and token, and four for each head dimension and attending pair,
+    with each layer counted at its own number of tokens.
+
+    Returns:
+        `unmodified_matrix_share` and, for a method with a schedule, `method_matrix_share`; neither for a mixture of
+        experts, of which a token meets a few, or a model whose layers are not known.
+    """
+    layers = subjects.layers
+    if not layers or any(weight.ndim > 2 for layer in layers for weight in layer.parameters()):
+        return {}
+    config = subjects.decode.model.config.get_text_config()
+    heads = config.num_attention_heads
+    width = heads * (getattr(config, "head_dim", None) or config.hidden_size // heads)
+    weights = [sum(weight.numel() for weight in layer.parameters() if weight.ndim == 2) for layer in layers]
+
+    def share(counts: Sequence[int], seconds: float) -> float:
+        work = (2 * of * count + 2 * width * count * (count + 1) for of, count in zip(weights, counts, strict=True))
+        return sum(work) / seconds / rate
+
+    found = {"unmodified_matrix_share": share([subjects.prompt.ids.shape[1]] * len(layers), row["ttft_s"])}
+    if subjects.counts is not None:
+        found["method_matrix_share"] = share(subjects.counts, row["method_ttft_s"])
+    return found

@@ -1,13 +1,15 @@
-"""The memory that a pass takes: in all, and by step and layer."""
+"""What a pass takes: memory, in all and by step and layer, and the time of each operation."""
 
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 from torch.autograd.profiler import record_function
@@ -15,6 +17,7 @@ from torch.profiler import ProfilerActivity, profile
 from transformers import DynamicCache
 
 _MARK = "decoder layer "
+_ROWS = 25
 
 
 @dataclass(frozen=True)
@@ -23,7 +26,7 @@ class Memory:
 
     Attributes:
         peak: the most at once.
-        peaks: by step and layer, the most while the layer ran.
+        peaks: by step and layer, the most while the layer ran; empty where the layers do not run once a step each.
         kv: by step and layer, those of its keys and values after it ran, where transformers' own cache holds them.
     """
 
@@ -48,38 +51,19 @@ def measure(device: torch.device, layers: Sequence[nn.Module], run: Callable[[],
         run()
     events = profiler.profiler.kineto_results.events()
     allocations = sorted((event.start_ns(), event.nbytes()) for event in events if event.name() == "[memory]")
-    marks = [(event.start_ns(), event.end_ns()) for event in events if event.name().startswith(_MARK)]
-    held = most = 0
-    curve = []
-    for at, size in allocations:
-        held += size
-        most = max(most, held)
-        curve.append((at, held))
-    return Memory(most, spans.by_step(_peaks(curve, sorted(marks))), spans.kv_by_step())
-
-
-def _peaks(curve: Sequence[tuple[int, int]], marks: Sequence[tuple[int, int]]) -> list[int]:
-    """The most of a curve, times and values, in each of several spans of time that do not overlap, in order."""
-    found, place, held = [], 0, 0
-    for start, end in marks:
-        while place < len(curve) and curve[place][0] < start:
-            held = curve[place][1]
-            place += 1
-        most = held
-        while place < len(curve) and curve[place][0] <= end:
-            held = curve[place][1]
-            most = max(most, held)
-            place += 1
-        found.append(most)
-    return found
+    times, sizes = np.array(allocations, dtype=np.int64).reshape(-1, 2).T
+    held = np.concatenate([[0], sizes.cumsum()])  # before the first allocation, and after each
+    marks = sorted((event.start_ns(), event.end_ns()) for event in events if event.name().startswith(_MARK))
+    within = [(np.searchsorted(times, start), np.searchsorted(times, end, "right")) for start, end in marks]
+    peaks = [int(held[first : last + 1].max()) for first, last in within]
+    return Memory(int(held.max()), spans.by_step(peaks), spans.kv_by_step())
 
 
 class _Spans:
     """Marks when each decoder layer runs. A layer that runs in two parts, one after the other, is one span."""
 
     def __init__(self, device: torch.device, layers: int) -> None:
-        self._device = device
-        self._layers = layers
+        self._device, self._layers = device, layers
         self._order: list[int] = []  # the layer of each span
         self.peaks: list[int] = []
         self.between = 0  # the most that was allocated before, or between, layers
@@ -91,12 +75,12 @@ class _Spans:
         for layer, value in zip(self._order, values, strict=False):
             if steps and len(steps[-1]) == layer + 1:
                 steps[-1][-1] = max(steps[-1][-1], value)
-            elif layer == 0:
-                steps.append([value])
-            elif steps and len(steps[-1]) == layer:
-                steps[-1].append(value)
-            else:
+                continue
+            if layer == 0:
+                steps.append([])
+            if not steps or len(steps[-1]) != layer:
                 return []
+            steps[-1].append(value)
         return steps if all(len(step) == self._layers for step in steps) else []
 
     def kv_by_step(self) -> list[list[int]]:
@@ -106,17 +90,16 @@ class _Spans:
     @contextmanager
     def on(self, layers: Sequence[nn.Module]) -> Iterator[None]:
         """Mark these layers. Hooks would make LazyLLM's engine go another way, so their `forward` is put aside."""
-        originals = [(layer, vars(layer).get("forward"), layer.forward) for layer in layers]
-        for index, (layer, _, forward) in enumerate(originals):
-            layer.forward = self._marked(index, forward)
+        own = [vars(layer).get("forward") for layer in layers]
+        for index, layer in enumerate(layers):
+            layer.forward = self._marked(index, layer.forward)
         try:
             yield
         finally:
-            for layer, own, _ in originals:
-                if own is None:
-                    del layer.forward
-                else:
-                    layer.forward = own
+            for layer, forward in zip(layers, own, strict=True):
+                del layer.forward
+                if forward is not None:
+                    layer.forward = forward
 
     def _marked(self, index: int, forward: Callable[..., Any]) -> Callable[..., Any]:
         def run(*args: Any, **kwargs: Any) -> Any:
@@ -142,3 +125,16 @@ def _kv_bytes(given: Sequence[object], layer: int) -> int | None:
     if cache is None or layer >= len(cache.layers) or not cache.layers[layer].is_initialized:
         return None
     return cache.layers[layer].keys.nbytes + cache.layers[layer].values.nbytes
+
+
+def write_profile(device: torch.device, passes: Mapping[str, Callable[[], object]], path: Path) -> None:
+    """Profile each pass, given by title, on `device`, and write a table of its operations by their own time."""
+    activities, key = [ProfilerActivity.CPU], "self_cpu_time_total"
+    if device.type == "cuda":
+        activities, key = [*activities, ProfilerActivity.CUDA], "self_cuda_time_total"
+    parts = []
+    for title, run in passes.items():
+        with profile(activities=activities) as profiler:
+            run()
+        parts.append(f"{title}\n{profiler.key_averages().table(sort_by=key, row_limit=_ROWS)}\n")
+    path.write_text("\n".join(parts))

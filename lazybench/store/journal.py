@@ -6,7 +6,6 @@ import json
 import os
 import re
 from collections.abc import Collection, Iterable, Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,46 +19,36 @@ Rows = dict[Key, dict[str, Any]]
 
 
 class Journal:
-    """A JSON Lines file that grows by one record at a time, each record once.
-
-    Attributes:
-        path: the file.
-        rows: the records by dataset and id.
-    """
+    """A JSON Lines file that grows by one record at a time, each record once; `rows` are by dataset and id."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.rows: Rows = {}
 
-    def load(self) -> None:
-        """Read what is on disk; a last line that was cut short is dropped, and its record runs again.
+    def load(self, mend: bool = True) -> None:
+        """Read what is on disk, if anything. A last line that was cut short is passed over, and its record runs again.
+
+        Args:
+            mend: also cut that line off the file, to go on behind it.
 
         Raises:
             LazyBenchError: a line before the last one is damaged.
         """
-        if self.path.exists():
-            os.truncate(self.path, self.read())
-
-    def read(self) -> int:
-        """Read what is on disk into `rows` and leave the file alone; returns the bytes of its whole lines.
-
-        Raises:
-            LazyBenchError: a line before the last one is damaged; `rows` then holds those that are not.
-        """
-        self.rows, whole, damaged, number = {}, 0, None, 0
-        with open(self.path, "rb") as file:
-            for number, line in enumerate(file, start=1):
-                row = _parse(line)
-                if row is None:
-                    damaged = damaged or number
-                    continue
+        try:
+            found = self.path.read_bytes().splitlines(keepends=True)
+        except FileNotFoundError:
+            found = []
+        self.rows, whole = {}, 0
+        for number, line in enumerate(found, start=1):
+            if (row := _parse(line)) is not None:
                 self.rows[row["dataset"], row["_id"]] = row
                 whole += len(line)
-        if damaged is not None and damaged < number:
-            raise LazyBenchError(
-                f"{self.path}:{damaged} is not a record, with more lines behind it: move the file away to start anew"
-            )
-        return whole
+            elif number < len(found):
+                raise LazyBenchError(
+                    f"{self.path}:{number} is not a record, with more lines behind it: move the file away to start anew"
+                )
+        if mend and found:
+            os.truncate(self.path, whole)
 
     def add(self, row: dict[str, Any]) -> None:
         """Append one record and make sure that it is on disk; raises `LazyBenchError` where it cannot be written."""
@@ -93,7 +82,7 @@ def journals(folder: Path, name: str) -> list[Path]:
 
 
 def read_rows(folder: Path, name: str) -> Rows:
-    """The rows of `name` in all of a folder's files. An error never replaces an answer; else a record's last row wins.
+    """The rows of `name` in all of a folder's files. The last row of a record wins, but an error replaces no answer.
 
     Raises:
         LazyBenchError: a line before the last one of a file is damaged.
@@ -101,13 +90,10 @@ def read_rows(folder: Path, name: str) -> Rows:
     found: Rows = {}
     for path in journals(folder, name):
         journal = Journal(path)
-        with suppress(FileNotFoundError):
-            journal.read()
-        found |= {
-            key: row
-            for key, row in journal.rows.items()
-            if key not in found or not row.get("error") or found[key].get("error")
-        }
+        journal.load(mend=False)
+        for key, row in journal.rows.items():
+            if key not in found or not row.get("error") or found[key].get("error"):
+                found[key] = row
     return found
 
 

@@ -67,7 +67,7 @@ class RunFolder:
         """Raise `LazyBenchError` where the folder cannot be written, `Busy` where a process is at work in it."""
         check_writable(self.path)
         if self.is_busy and not is_restarted():
-            raise self._busy()
+            raise Busy(f"another process is at work in {self.path}")
 
     @contextmanager
     def opened(
@@ -75,14 +75,11 @@ class RunFolder:
     ) -> Iterator[RunFolder]:
         """Make or reopen the folder for this process alone, and read the records already done.
 
-        Args:
-            config: what `config.yaml` is to say.
-            environment: what `environment.json` is to say.
-            anew: put a finished run aside, where nothing that reads runs looks, and begin once more.
+        Its `config.yaml` and `environment.json` are to say what is given. With `anew` a finished run is put aside,
+        where nothing that reads runs looks.
 
         Raises:
-            LazyBenchError: the folder cannot be written.
-            Busy: another process is at work in it.
+            LazyBenchError: the folder cannot be written; `Busy` where another process is at work in it.
         """
         with writing(self.path):
             self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -96,7 +93,7 @@ class RunFolder:
             # Shards share the folder with each other, but with no process that takes it for itself.
             taken = self._whole.exclusive() if self._shard is None else self._whole.shared() and locks[1].exclusive()
             if not taken:
-                raise self._busy()
+                raise Busy(f"another process is at work in {self.path}")
             self._read.clear()
             with writing(self.path):
                 self.path.mkdir(exist_ok=True)
@@ -121,11 +118,7 @@ class RunFolder:
                 lock.close()
 
     def done(self, name: str = PREDICTIONS) -> Rows:
-        """The rows of all shards as they were when this process opened the folder.
-
-        Raises:
-            LazyBenchError: a line before the last one of a file is damaged.
-        """
+        """The rows of all shards as they were when this process opened the folder."""
         if name not in self._read:
             self._read[name] = read_rows(self.path, name)
         return self._read[name]
@@ -146,15 +139,11 @@ class RunFolder:
     def finish(
         self, records: Sequence[Key], traced: bool, summarise: Callable[[Rows], Mapping[str, Any]]
     ) -> Mapping[str, Any] | None:
-        """Where all records are there, make one file of the shards' and write the scores; call it while `opened`.
-
-        Args:
-            records: dataset and id of all the run's records, in their order.
-            traced: whether all of them must have been traced too.
-            summarise: makes the scores of the rows.
+        """Where all `records` are there, make one file of the shards' and write the scores; call it while `opened`.
 
         Returns:
-            the scores; None while records are missing, or where another shard is about to do this.
+            the scores that `summarise` makes of the rows; None while records, or traces where they are to be `traced`,
+            are missing, or where another shard is about to do this.
         """
         if self._shard is not None:
             self._whole.release()
@@ -167,13 +156,11 @@ class RunFolder:
             self._merge(name, records)
         scores = summarise(self.done(PREDICTIONS))
         replace(self.path / SCORES, json.dumps(scores, indent=2) + "\n")
+        _remove(self.path.glob(f"{Path(FAILURE).stem}*.txt"))  # of shards that others have stood in for
         return scores
 
     def _lock(self, shard: Shard | None) -> Path:
         return self.path.parent / _part(f".{self.path.name}.lock", shard)
-
-    def _busy(self) -> Busy:
-        return Busy(f"another process is at work in {self.path}")
 
     def _has(self, records: Collection[Key], traced: bool) -> bool:
         return all(set(records) <= self.done(name).keys() for name in journal_names(traced))

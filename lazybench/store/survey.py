@@ -6,49 +6,15 @@ import json
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import yaml
 
-from lazybench.errors import LazyBenchError
-from lazybench.store.journal import PREDICTIONS, journals, read_rows
-from lazybench.store.run_folder import CONFIG, ENVIRONMENT, FAILURE, SCORES, RunFolder
+from lazybench.store.journal import PREDICTIONS, journals
+from lazybench.store.run_folder import CONFIG, ENVIRONMENT, SCORES
 
-# What becomes of a run.
-RUNNING, FAILED, STOPPED, DONE = "running", "failed", "stopped", "done"
 # Settings of a calibrated method that say more than its budget does in a few words.
 _LONG = ("folds", "found")
-
-
-class State(NamedTuple):
-    """What has become of a run; `done` and `records`, how many there are to do, are None where they are not known."""
-
-    settings: Mapping[str, Any]
-    state: str
-    done: int | None
-    records: int | None
-    note: str
-
-
-def state_of(folder: Path) -> State:
-    """What has become of the run in a folder. One that was killed is stopped: it could not say so."""
-    settings, environment = about(folder)
-    notes = [path.read_text("utf-8") for path in sorted(folder.glob(f"{Path(FAILURE).stem}*.txt"))]
-    state, done, scored = FAILED if notes else STOPPED, None, scored_records(folder)
-    records = sum((settings.get("records_of") or {}).values()) or scored
-    try:
-        done = len(read_rows(folder, PREDICTIONS))
-    except LazyBenchError as error:
-        notes.append(str(error))
-    if done is not None and scored is not None and done < scored:
-        notes.append(f"{scored - done} of the {scored} records that its scores are about are gone")
-    if missing := " and ".join(name for name, said in ((CONFIG, settings), (ENVIRONMENT, environment)) if not said):
-        notes.append(f"{missing} missing: a report leaves it out")
-    if RunFolder(folder).is_busy:
-        state = RUNNING
-    elif scored is not None and not notes:
-        state = DONE
-    return State(settings, state, done, records, "; ".join(notes))
 
 
 def run_folders(root: Path) -> list[Path]:
@@ -113,7 +79,10 @@ def in_few_words(method: Mapping[str, Any]) -> str:
     return " ".join(
         f"{key}={','.join(map(str, value)) if isinstance(value, list) else value}"
         for key, value in method.items()
-        if key not in ("_target_", "name", *_LONG) and value is not None and value is not False
+        if key not in ("_target_", "name", *_LONG)
+        and value is not None
+        and value is not False
+        and (key, value) != ("repeats", 1)
     )
 
 

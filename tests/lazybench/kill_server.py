@@ -47,7 +47,7 @@ def kill_at_write(number: int) -> None:
 
         return call
 
-    for name in ("fsync", "replace", "truncate", "unlink"):
+    for name in ("fsync", "rename", "replace", "truncate", "unlink"):
         setattr(os, name, dying(getattr(os, name)))
 
     class Torn(io.TextIOWrapper):

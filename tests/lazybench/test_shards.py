@@ -12,13 +12,19 @@ from support import LAZY, folders, rows
 
 from lazybench.config import Shard
 from lazybench.errors import LazyBenchError
+from lazybench.run.bench import Bench
 from lazybench.store import RunFolder
 
-TASK = ("task=multidoc_qa", "data.limit=2")
+TASK = ("task=multidoc_qa", "data.limit=2", "timing.warmup=0", "timing.paired=false")
+FILES = ["config.yaml", "environment.json", "predictions.jsonl", "scores.json"]
 
 
 def answers(folder: Path) -> list[tuple[str, str, str]]:
     return [(row["dataset"], row["_id"], row["prediction"]) for row in rows(folder)]
+
+
+def files(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
 
 
 @given(st.integers(1, 40), st.integers(0, 100))
@@ -28,50 +34,44 @@ def test_shards_hold_every_record_once_and_are_about_as_large(count, records):
     assert max(map(len, parts)) - min(map(len, parts)) <= 1
 
 
-@pytest.mark.parametrize("text", ["0/2", "3/2", "1", "1/0", "a/b", "-1/2", "1/2/3", "", "1 / 2", "٣/٤"])
-def test_what_is_no_shard_is_refused(run, tmp_path, text):
+@pytest.mark.parametrize("text", ["0/2", "3/2", "1", "a/b", "-1/2", "1/2/3", "", "1 / 2", "٣/٤"])
+def test_what_is_no_shard_is_refused(text):
     with pytest.raises(LazyBenchError, match="write i/n"):
         Shard.parse(text)
-    code, _, err = run(*LAZY, f"shard='{text}'")
+
+
+def test_more_shards_than_records_are_refused(run, tmp_path):
+    code, _, err = run(*LAZY, *TASK, "shard=7/7")
     assert code == 2
-    assert "write i/n" in err
+    assert "the run has 6 records" in err
     assert not (tmp_path / "runs").exists()
 
 
-def test_shards_give_the_run_that_one_job_gives(run, lazybench, tmp_path):
+def test_shards_give_the_run_that_one_job_gives(run, tmp_path):
     run(*LAZY, *TASK)
     (whole,) = folders(tmp_path / "runs")
     for shard in ("2/3", "3/3", "1/3"):
         code, out, _ = run(*LAZY, *TASK, f"shard={shard}", output="shared")
         assert code == 0
         assert ("2wikimqa" in out) == (shard == "1/3")  # scores come when all records are there
-        code, out, _ = lazybench("report", f"runs={tmp_path / 'shared'}", f"output={tmp_path / 'report'}")
-        assert code == 0
-        assert "\n1 runs" in f"\n{out}"
     (shared,) = folders(tmp_path / "shared")
     assert shared.name == whole.name
     assert answers(shared) == answers(whole)
-    assert sorted(path.name for path in shared.glob("*.jsonl")) == ["predictions.jsonl"]
+    assert files(shared) == FILES
     known = {"records", "failed", "score"}
-    score, other = (json.loads((folder / "scores.json").read_text())["datasets"] for folder in (shared, whole))
-    assert {name: {key: of[key] for key in known} for name, of in score.items()} == {
-        name: {key: of[key] for key in known} for name, of in other.items()
-    }
-    code, out, _ = run(*LAZY, *TASK, "shard=2/3", output="shared")
-    assert code == 0
-    assert "nothing to do" in out
+    scores, others = (json.loads((folder / "scores.json").read_text())["datasets"] for folder in (shared, whole))
+    assert all(scores[name][key] == of[key] for name, of in others.items() for key in known)
+    assert "nothing to do" in run(*LAZY, *TASK, "shard=2/3", output="shared")[1]
 
 
 def test_a_whole_run_takes_up_what_shards_have_left(run, tmp_path):
     run(*LAZY, *TASK, "shard=2/3", "trace=true")
     (folder,) = folders(tmp_path / "runs")
-    before = rows(folder / ".." / folder.name) if (folder / "predictions.jsonl").exists() else []
-    assert before == []
     code, out, _ = run(*LAZY, *TASK, "trace=true")
     assert code == 0
     assert "2 of 6 records are done" in out
     assert len(answers(folder)) == len(set(answers(folder))) == 6
-    assert not list(folder.glob("*-2of3.jsonl"))
+    assert files(folder) == sorted([*FILES, "traces.jsonl"])
     assert len((folder / "traces.jsonl").read_text().splitlines()) == 6
 
 
@@ -83,73 +83,92 @@ def test_one_process_to_a_run_and_one_to_a_shard(run, tmp_path):
             code, _, err = run(*LAZY, *TASK, taken)
             assert code == 2
             assert "another process is at work" in err
-    code, out, _ = run(*LAZY, *TASK, "shard=2/2")
-    assert code == 0
-    assert "2wikimqa" in out
-
-
-def test_shards_cut_otherwise_do_not_share_records(run, tmp_path):
-    run(*LAZY, *TASK, "shard=1/2")
-    (path,) = folders(tmp_path / "runs")
-    with RunFolder(path, Shard(1, 4)).opened({}, {}):
-        code, _, err = run(*LAZY, *TASK, "shard=2/2")
-        assert code == 2
-        assert "another process is at work" in err
+    with RunFolder(path).opened({}, {}):
+        assert run(*LAZY, *TASK, "shard=2/2")[0] == 2
     assert run(*LAZY, *TASK, "shard=2/2")[0] == 0
 
 
-@pytest.mark.parametrize("lost", ["scores.json", "merge"])
-@pytest.mark.slow
-def test_what_a_kill_leaves_at_the_end_is_mended(run, tmp_path, lost):
+def test_what_a_kill_leaves_at_the_end_is_mended(run, tmp_path):
     for shard in ("1/2", "2/2"):
         run(*LAZY, *TASK, f"shard={shard}")
     (folder,) = folders(tmp_path / "runs")
     whole = (folder / "predictions.jsonl").read_text()
-    if lost == "merge":  # killed between the merge and the end of the parts
-        (folder / "predictions-1of2.jsonl").write_text(whole.splitlines(keepends=True)[0])
-    else:
-        (folder / "scores.json").unlink()
-    code, out, _ = run(*LAZY, *TASK, "shard=1/2")
-    assert code == 0
-    assert "nothing to do" not in out
-    assert (folder / "scores.json").is_file()
-    assert not list(folder.glob("predictions-*"))
-    assert (folder / "predictions.jsonl").read_text() == whole
+    part = folder / "predictions-1of2.jsonl"
+    # Killed between the merge and the end of the parts, or before the scores.
+    for kill in (lambda: part.write_text(whole.splitlines(keepends=True)[0]), (folder / "scores.json").unlink):
+        kill()
+        code, out, _ = run(*LAZY, *TASK, "shard=1/2")
+        assert code == 0
+        assert "nothing to do" not in out
+        assert files(folder) == FILES
+        assert (folder / "predictions.jsonl").read_text() == whole
 
 
-@pytest.mark.slow
-def test_a_retry_that_was_stopped_leaves_nothing_that_looks_finished(run, tmp_path, monkeypatch):
-    words = flaky_words(tmp_path)
-    monkeypatch.setenv("FLAKY", "1")
-    run(*words)
+@pytest.fixture
+def passes(monkeypatch):
+    """Counts the rows that are made, and marks each with its number; `stop_at` ends the run before that one."""
+
+    class Passes:
+        made = 0
+        stop_at: int | None = None
+
+    row, counted = Bench.row, Passes()
+
+    def marked(self, *args, **kwargs):
+        if counted.made == counted.stop_at:
+            raise LazyBenchError("stopped")
+        counted.made += 1
+        return row(self, *args, **kwargs) | {"length": counted.made}
+
+    monkeypatch.setattr(Bench, "row", marked)
+    return counted
+
+
+def marks(folder: Path) -> list[int]:
+    return [row["length"] for row in rows(folder)]
+
+
+def test_a_rerun_is_a_new_folder_and_keeps_the_finished_run(run, lazybench, tmp_path, passes):
+    run(*LAZY, *TASK)
     (folder,) = folders(tmp_path / "runs")
-    monkeypatch.delenv("FLAKY")
-    monkeypatch.setattr(RunFolder, "finish", lambda *_: (_ for _ in ()).throw(LazyBenchError("stopped")))
-    assert run(*words, "retry_failed=true")[0] == 2
-    assert not (folder / "scores.json").exists()
-    monkeypatch.undo()
-    code, _, _ = run(*words)
-    assert code == 0
-    assert json.loads((folder / "scores.json").read_text())["tasks"]["multidoc_qa"]["failed"] == 0
+    passes.stop_at = 8
+    assert run(*LAZY, *TASK, "rerun=true")[0] == 2
+    kept = folder.with_name(f".{folder.name}-1")
+    assert marks(kept) == [1, 2, 3, 4, 5, 6]
+    assert files(kept) == FILES
+    assert marks(folder) == [7, 8]
+    passes.stop_at = None
+    _, out, _ = run(*LAZY, *TASK, "rerun=true")  # it goes on
+    assert "2 of 6 records are done" in out
+    assert marks(folder) == [7, 8, 9, 10, 11, 12]
+    assert "finished earlier" in run(*LAZY, *TASK)[1]
+    predictions = folder / "predictions.jsonl"
+    predictions.write_text("garbage\n" + predictions.read_text())  # damaged, it runs anew
+    assert run(*LAZY, *TASK, "rerun=true")[0] == 0
+    assert marks(folder) == [13, 14, 15, 16, 17, 18]
+    assert folder.with_name(f".{folder.name}-2").exists()
+    _, out, _ = lazybench("report", f"runs={tmp_path / 'runs'}", f"output={tmp_path / 'report'}")
+    assert "\n1 runs, 6 records" in out
 
 
-def test_more_shards_than_records_are_refused(run, tmp_path):
-    code, _, err = run(*LAZY, *TASK, "shard=7/7")
-    assert code == 2
-    assert "the run has 6 records" in err
-    assert not (tmp_path / "runs").exists()
+def test_shards_run_anew_together(run, tmp_path, passes):
+    run(*LAZY, *TASK)
+    (folder,) = folders(tmp_path / "runs")
+    for shard in ("1/2", "2/2"):
+        code, _, err = run(*LAZY, *TASK, f"shard={shard}", "rerun=true")
+        assert code == 0, err
+    assert marks(folder) == [7, 10, 8, 11, 9, 12]
+    assert files(folder) == FILES
+    assert not folder.with_name(f".{folder.name}-2").exists()
 
 
 FLAKY = """
 import os
-from dataclasses import dataclass
 
 import torch
-
 from lazybench.methods import Method, Output
 
 
-@dataclass
 class Flaky(Method):
     def generate(self, prompt, decode, seed):
         if prompt.record.dataset == "musique" and "FLAKY" in os.environ:
@@ -158,39 +177,25 @@ class Flaky(Method):
 """
 
 
-def flaky_words(folder: Path) -> list[str]:
-    """Words that choose a method which fails on some records while FLAKY is set."""
-    (folder / "flaky.py").write_text(FLAKY)
-    (folder / "method").mkdir()
-    (folder / "method" / "flaky.yaml").write_text("_target_: flaky.Flaky\nname: flaky\n")
-    return ["--config-dir", str(folder), "method=flaky", *TASK]
-
-
-@pytest.mark.parametrize(
-    ("first", "shards"),
-    [
-        (["1/2", "2/2"], ["1/2", "2/2"]),
-        pytest.param(["null"], ["null"], marks=pytest.mark.slow),
-        pytest.param(["1/4", "2/4", "3/4"], ["1/2", "2/2"], marks=pytest.mark.slow),
-    ],
-)
-def test_failed_records_are_run_again_where_asked_for(run, tmp_path, monkeypatch, first, shards):
-    words = flaky_words(tmp_path)
+@pytest.mark.parametrize(("first", "then"), [(["1/2", "2/2"], ["1/2", "2/2"]), (["1/4", "2/4", "3/4"], ["null"])])
+def test_failed_records_are_run_again_where_asked_for(run, tmp_path, monkeypatch, first, then):
+    (tmp_path / "flaky.py").write_text(FLAKY)
+    (tmp_path / "method").mkdir()
+    (tmp_path / "method" / "flaky.yaml").write_text("_target_: flaky.Flaky\nname: flaky\n")
+    words = ["--config-dir", str(tmp_path), "method=flaky", *TASK]
     monkeypatch.setenv("FLAKY", "1")
     for shard in first:
         assert run(*words, f"shard={shard}")[0] == 0
     (folder,) = folders(tmp_path / "runs")
-    failed = [row for row in RunFolder(folder).done().values() if row.get("error")]
-    assert failed
+    assert any(row.get("error") for row in RunFolder(folder).done().values())
     monkeypatch.delenv("FLAKY")
-    if (folder / "scores.json").exists():
-        code, out, _ = run(*words)
-        assert "nothing to do" in out
-    for shard in shards:
-        code, out, _ = run(*words, f"shard={shard}", "retry_failed=true")
-        assert code == 0
+    with monkeypatch.context() as patch:  # stopped right before its end
+        patch.setattr(RunFolder, "finish", lambda *_: (_ for _ in ()).throw(LazyBenchError("stopped")))
+        assert run(*words, f"shard={then[0]}", "retry_failed=true")[0] == 2
+    assert not (folder / "scores.json").exists()
+    for shard in then:
+        assert run(*words, f"shard={shard}", "retry_failed=true")[0] == 0
     assert len(rows(folder)) == 6
     assert not any(row.get("error") for row in rows(folder))
     assert json.loads((folder / "scores.json").read_text())["tasks"]["multidoc_qa"]["failed"] == 0
-    code, out, _ = run(*words, "retry_failed=true")
-    assert "nothing to do" in out
+    assert "nothing to do" in run(*words, "retry_failed=true")[1]

@@ -1,4 +1,4 @@
-"""`lazybench status` says what there is, not what there was."""
+"""`lazybench status` says what there is, not what there was; old run folders are read as they are."""
 
 from __future__ import annotations
 
@@ -6,98 +6,100 @@ import json
 import shutil
 
 import pytest
-from support import LAZY, folders
+from support import LAZY, folders, rows, stubborn_method
 
-from lazybench.store import states
+from lazybench.config import Shard
+from lazybench.store import RunFolder
 
-TASK = ("task=multidoc_qa", "data.limit=2")
+QUICK = (*LAZY, "timing.paired=false", "timing.warmup=0")
 
 
 @pytest.fixture
 def shown(lazybench, tmp_path):
-    """The status of the one job there is: its state, its records and the whole line."""
+    """The status of the runs there are: of each its state, its records and the whole line."""
 
-    def show() -> tuple[str, str, str]:
+    def show() -> list[tuple[str, str, str]]:
         code, out, err = lazybench("status", f"runs={tmp_path / 'runs'}")
         assert code == 0, err
         lines = out[out.index("state ") :].splitlines()
-        (line,) = lines[2 : lines.index("")]
-        return line.split()[0], line.split()[-1], line
+        return [(line.split()[0], line.split()[-1], line) for line in lines[2 : lines.index("")]]
 
     return show
 
 
-@pytest.mark.parametrize("noted", [True, False])
-def test_records_that_have_gone_are_not_done(run, shown, tmp_path, noted):
-    run(*LAZY, *TASK)
+def test_records_that_have_gone_are_not_done(run, shown, tmp_path):
+    run(*QUICK, "data.limit=4")
     (folder,) = folders(tmp_path / "runs")
-    if not noted:  # as after a copy of the runs alone
-        shutil.rmtree(tmp_path / "runs" / states.FOLDER)
-    assert shown()[:2] == ("done", "6/6")
     predictions = folder / "predictions.jsonl"
     lines = predictions.read_text().splitlines(keepends=True)
+    assert [of[:2] for of in shown()] == [("done", "4/4")]
 
-    predictions.write_text("".join(lines[:5]))
-    assert shown()[:2] == ("stopped", "5/6" if noted else "5/?")
-    assert "1 of the 6 records that its scores are about are gone" in shown()[2]
-
-    predictions.write_text("".join([*lines[:2], "garbage\n", *lines[3:]]))
-    assert shown()[:2] == ("stopped", "5/6" if noted else "5/?")
-    assert "predictions.jsonl:3 is not a record" in shown()[2]
-
-    predictions.unlink()
-    assert shown()[:2] == (("missing", "0/6") if noted else ("stopped", "0/?"))
-
+    for left, said in (
+        (lines[:3], "1 of the 4 records that its scores are about are gone"),
+        ([*lines[:1], "garbage\n", *lines[2:]], "predictions.jsonl:2 is not a record"),
+    ):
+        predictions.write_text("".join(left))
+        ((state, _, line),) = shown()
+        assert state == "stopped"
+        assert said in line
     predictions.write_text("".join(lines))
-    assert shown()[:2] == ("done", "6/6")
-    if noted:
-        shutil.rmtree(folder)
-        assert shown()[:2] == ("missing", "0/6")
+    (folder / "environment.json").unlink()
+    assert "environment.json missing: a report leaves it out" in shown()[0][2]
 
 
-def test_shards_whose_records_have_gone(run, lazybench, tmp_path):
-    def states_of() -> list[str]:
-        _, out, _ = lazybench("status", f"runs={tmp_path / 'runs'}")
-        lines = out[out.index("state ") :].splitlines()
-        return sorted(f"{line.split()[0]} {line.split()[-1]}" for line in lines[2 : lines.index("")])
-
-    run(*LAZY, *TASK, "shard=1/2")
-    (folder,) = folders(tmp_path / "runs")
-    part = folder / "predictions-1of2.jsonl"
-    whole = part.read_text()
-    part.unlink()
-    assert states_of() == ["missing 0/3"]
-    part.write_text(whole)
-    run(*LAZY, *TASK, "shard=2/2")
-    assert states_of() == ["done 3/3"] * 2
-    (folder / "predictions.jsonl").unlink()
-    assert states_of() == ["missing 0/3"] * 2
+def test_status_tells_failed_stopped_running_and_done_runs_apart(run, shown, tmp_path):
+    stubborn = [*stubborn_method(tmp_path), "timing.paired=false", "timing.warmup=0"]
+    with pytest.raises(KeyboardInterrupt):
+        run("-m", *stubborn, "method.mood=good,bad,stopped,fine")
+    found = shown()
+    assert [of[:2] for of in found] == [("failed", "0/2"), ("stopped", "0/2"), ("done", "2/2")]
+    assert "the mood is bad" in found[0][2]
+    run(*QUICK)
+    (folder,) = (path for path in folders(tmp_path / "runs") if path.parent.name == "lazyllm")
+    with RunFolder(folder, Shard(1, 2)).opened({"task": "code"}, {}):
+        assert shown()[0][:2] == ("running", "2/?")
+    (folder / "scores.json").unlink(missing_ok=True)
+    assert shown()[1][0] == "stopped"
 
 
-@pytest.mark.parametrize("gone", ["config.yaml", "environment.json"])
-def test_a_run_that_lacks_its_settings_is_named(run, shown, tmp_path, gone):
-    run(*LAZY)
-    (folder,) = folders(tmp_path / "runs")
-    shutil.rmtree(tmp_path / "runs" / states.FOLDER)
-    (folder / gone).unlink()
-    state, records, line = shown()
-    assert (state, records) == ("stopped", "2/?")
-    assert f"{gone} missing: a report leaves it out" in line
+@pytest.mark.parametrize("words", [["runs=/no/such/folder"], ["folder=x"], ["x"], ["runs="], ["--foo"]])
+def test_status_of_nothing(lazybench, words):
+    code, _, err = lazybench("status", *words)
+    assert code == 2
+    assert len(err.strip().splitlines()) == 1
 
 
-def test_what_a_run_does_is_said_where_it_begins_anew(run, tmp_path):
-    run(*LAZY)
+def test_what_changed_is_said_where_a_run_begins_anew(run, tmp_path):
+    run(*QUICK)
     (folder,) = folders(tmp_path / "runs")
     environment = json.loads((folder / "environment.json").read_text())
-    older = folder.with_name("0" * 12)
-    folder.rename(older)
+    older = folder.rename(folder.with_name("0" * 12))
     environment |= {"threads": 99, "versions": environment["versions"] | {"torch": "0.1"}, "commit": "other"}
     (older / "environment.json").write_text(json.dumps(environment))
-    (state,) = (tmp_path / "runs" / states.FOLDER).glob("*.json")
-    state.write_text(state.read_text().replace(folder.name, older.name))
-    code, out, _ = run(*LAZY)
+    code, out, _ = run(*QUICK)
     assert code == 0
-    assert "; since then threads, torch changed: results would not compare, so it begins anew in" in out
-    shutil.rmtree(older)
-    state.write_text(state.read_text().replace(folder.name, older.name))
-    assert "what decides its results changed" in run(*LAZY)[1]
+    assert "; since then threads, torch changed: results would not compare, so it begins anew" in out
+    assert "begins anew" not in run(*QUICK)[1]
+    assert "begins anew" not in run(*QUICK, "data.limit=1")[1]  # another run
+
+
+def test_a_folder_of_earlier_versions_with_a_rerun_half_done_is_read_and_goes_on(run, lazybench, shown, tmp_path):
+    run(*QUICK, "data.limit=4")
+    (folder,) = folders(tmp_path / "runs")
+    lines = (folder / "predictions.jsonl").read_text().splitlines(keepends=True)
+    (folder / "rerun-predictions.jsonl").write_text(lines[0])
+    (folder / "predictions.jsonl").write_text("".join(lines[:3]))
+    (folder / "scores.json").unlink()
+    (folder / ".lock").touch()
+    (tmp_path / "runs" / ".jobs").mkdir()
+    (tmp_path / "runs" / ".jobs" / "0.json").write_text('{"state": "running"}')
+    assert [of[:2] for of in shown()] == [("stopped", "3/4")]
+    code, out, _ = run(*QUICK, "data.limit=4")
+    assert code == 0
+    assert "3 of 4 records are done" in out
+    assert [json.dumps(row) + "\n" for row in rows(folder)][:3] == lines[:3]
+    code, out, _ = lazybench("report", f"runs={tmp_path / 'runs'}", f"output={tmp_path / 'report'}")
+    assert code == 0
+    assert "1 runs, 4 records" in out
+    shutil.rmtree(folder)
+    assert lazybench("status", f"runs={tmp_path / 'runs'}")[0] == 2

@@ -1,19 +1,15 @@
-"""Sweeps: checked before they start, planned, and followed."""
+"""Sweeps: checked before they start, and followed."""
 
 from __future__ import annotations
 
-import json
-import os
 import re
 import sys
-from pathlib import Path
 
 import pytest
 import yaml
 from support import LAZY, folders, one_line, stubborn_method
 
 from lazybench.data import hub
-from lazybench.store import states
 
 SCHEDULES = "method.schedule=[1:0.6],[1:0.4],[2:0.5]"
 
@@ -22,14 +18,6 @@ SCHEDULES = "method.schedule=[1:0.6],[1:0.4],[2:0.5]"
 def stubborn(tmp_path):
     """Words that choose a method which may fail once its job runs."""
     return stubborn_method(tmp_path)
-
-
-def shown(lazybench, output: Path) -> list[list[str]]:
-    """The rows of the status table, their first and last words."""
-    code, out, _ = lazybench("status", f"runs={output}")
-    assert code == 0
-    lines = out[out.index("state ") :].splitlines()
-    return [[line.split()[0], line.split()[-1]] for line in lines[2 : lines.index("")]]
 
 
 def test_a_sweep_runs_every_combination(run, tmp_path):
@@ -70,94 +58,9 @@ def test_a_job_that_fails_does_not_stop_the_others_and_status_says_why(run, lazy
     assert code == 2
     assert "the mood is bad" in err
     assert "the same command runs what is missing" in err
-    assert len(folders(tmp_path / "runs")) == 2
-    assert shown(lazybench, tmp_path / "runs") == [["failed", "0/2"], ["done", "2/2"], ["done", "2/2"]]
     _, out, _ = lazybench("status", f"runs={tmp_path / 'runs'}")
     assert "the mood is bad" in out
     assert out.splitlines()[-1] == "1 failed, 2 done"
-
-
-def test_status_tells_the_stopped_from_what_never_began(run, lazybench, tmp_path, stubborn):
-    with pytest.raises(KeyboardInterrupt):
-        run("-m", *stubborn, "method.mood=good,stopped,fine")
-    assert shown(lazybench, tmp_path / "runs") == [["stopped", "0/2"], ["missing", "0/?"], ["done", "2/2"]]
-
-
-def test_status_tells_the_running_from_the_killed(run, lazybench, tmp_path):
-    run(*LAZY)
-    (state,) = (tmp_path / "runs" / states.FOLDER).glob("*.json")
-    state.write_text(json.dumps({**json.loads(state.read_text()), "state": "running"}))
-    (folder,) = folders(tmp_path / "runs")
-    assert shown(lazybench, tmp_path / "runs") == [["failed", "2/2"]]
-    assert "killed" in lazybench("status", f"runs={tmp_path / 'runs'}")[1]
-    held = os.open(folder / ".lock", os.O_RDWR)
-    try:
-        import fcntl
-
-        fcntl.flock(held, fcntl.LOCK_EX)
-        assert shown(lazybench, tmp_path / "runs") == [["running", "2/2"]]
-    finally:
-        os.close(held)
-
-
-def test_status_knows_runs_without_a_state(run, lazybench, tmp_path):
-    run(*LAZY)
-    (state,) = (tmp_path / "runs" / states.FOLDER).glob("*.json")
-    state.unlink()
-    assert shown(lazybench, tmp_path / "runs") == [["done", "2/2"]]
-    (folder,) = folders(tmp_path / "runs")
-    (folder / "scores.json").unlink()
-    assert shown(lazybench, tmp_path / "runs") == [["stopped", "2/?"]]
-
-
-@pytest.mark.parametrize("words", [["runs=/no/such/folder"], ["folder=x"], ["x"], ["runs="], ["--foo"]])
-def test_status_of_nothing(lazybench, words):
-    code, _, err = lazybench("status", *words)
-    assert code == 2
-    assert len(err.strip().splitlines()) == 1
-
-
-def plan(lazybench, run, *words: str) -> str:
-    """What `plan` prints for the words that `run` would take."""
-    code, out, err = run(*words, command="plan")
-    assert code == 0, err
-    return out
-
-
-def test_a_plan_runs_nothing_and_knows_what_is_done(run, lazybench, tmp_path):
-    words = ("method=lazyllm", SCHEDULES, "task=2wikimqa,hotpotqa")
-    out = plan(lazybench, run, *words)
-    assert "6 jobs, 6 of them with records to run" in out
-    assert not (tmp_path / "runs").exists()
-    run(*LAZY)
-    run(*LAZY, "task=hotpotqa", "shard=1/2")
-    out = plan(lazybench, run, *words)
-    assert "6 jobs, 5 of them with records to run" in out
-    assert out.count("2/2") == 1
-    assert "1/2" in plan(lazybench, run, *LAZY, "task=hotpotqa", "shard=1/2,2/2")
-    assert out.count("0/4") == 0
-    assert "0/4" in plan(lazybench, run, *LAZY, "data.limit=4")  # other records are another run
-
-
-def test_a_plan_of_one_job_estimates_a_7b_model(run, lazybench, tmp_path):
-    shape = (
-        "{model_type:llama,vocab_size:32000,hidden_size:4096,intermediate_size:11008,num_hidden_layers:32,"
-        "num_attention_heads:32,num_key_value_heads:32}"
-    )
-    words = (
-        *LAZY,
-        f"+model.shape={shape}",
-        "model.limit=1500",
-        "model.dtype=bfloat16",
-        "task=gov_report",
-        "data.limit=50",
-    )
-    line = next(line for line in plan(lazybench, run, *words).splitlines() if "gov_report" in line)
-    hours, memory = map(float, line.split()[-2:])
-    # 50 answers of 512 tokens, of the method, of the unmodified model and with nothing pruned, at some 40 ms a token;
-    # 13.5 GB of weights and half a megabyte a token of cache.
-    assert 0.6 < hours < 1.2
-    assert 15 < memory < 18
 
 
 FAULTY = """
@@ -269,35 +172,6 @@ def offline(monkeypatch, tmp_path):
     hub.unreachable.cache_clear()
 
 
-def test_a_plan_needs_nothing_of_the_hub(lazybench, offline, tmp_path):
-    words = ["data.limit=2", "task=multidoc_qa", f"output={tmp_path / 'runs'}"]
-    code, out, err = lazybench("plan", "+experiment=table1", "data=sample", *words)
-    assert (code, err) == (0, "")
-    lines = [line.split() for line in out.splitlines() if " sample " in line]
-    assert {(line[-6], line[-3]) for line in lines} == {("llama2_7b", "0/6"), ("xgen_7b", "0/6")}
-    assert len(lines) == 10
-    assert all(float(line[-2].lstrip("<")) < 1 and 15 < float(line[-1]) < 22 for line in lines)
-    for missing in ("model.path=meta-llama/Llama-2-7b-chat-hf", "model.tokenizer.vocabulary=openai-community/gpt2"):
-        assert f"run here, it would end with: {missing}" in out
-    assert not (tmp_path / "runs").exists()
-
-
-def test_a_plan_of_a_model_whose_size_is_out_of_reach(run, offline):
-    code, out, err = run(*LAZY, "model.path=some/tiny", command="plan")
-    assert (code, err) == (0, "")
-    assert next(line for line in out.splitlines() if " 2wikimqa " in line).split()[-3:] == ["0/2", "?", "?"]
-    assert "marked ?" in out
-    (why,) = [line for line in out.splitlines() if line.startswith("run here")]
-    assert "model.path=some/tiny cannot be loaded: HF_HUB_OFFLINE=1 is set, and the local cache lacks it" in why
-
-
-def test_a_plan_still_refuses_what_the_outline_shows(lazybench, offline):
-    code, _, err = lazybench("plan", "model=llama2_7b", "task=gov_report", "model.limit=4000")
-    assert "4096 positions" in one_line(code, err)
-    code, _, err = lazybench("plan", "model=xgen_7b", "task=lcc", "method.schedule=[40:0.5]")
-    assert "the model has 32 layers" in one_line(code, err)
-
-
 def test_a_sweep_does_not_start_without_what_its_models_need(lazybench, offline, tmp_path):
     output = tmp_path / "runs"
     code, out, err = lazybench("run", "-m", "model=llama2_7b,xgen_7b", "task=lcc", "data.limit=1", f"output={output}")
@@ -312,34 +186,9 @@ def test_a_sweep_on_a_device_that_is_not_there_does_not_start(run, tmp_path):
     assert not (tmp_path / "runs").exists()
 
 
-def test_what_is_no_model_ends_a_plan_in_one_line(run):
-    code, _, err = run(*LAZY, "+model.shape={model_type:nonsense}", command="plan")
-    assert code == 2
-    assert err.startswith("lazybench: model.shape: ")
-    assert err.count("\n") == 1
-
-
-def test_a_stopped_second_start_says_nothing_of_the_first(run, lazybench, tmp_path, monkeypatch):
-    run(*LAZY)
-    (state,) = (tmp_path / "runs" / states.FOLDER).glob("*.json")
-    at_work = {**json.loads(state.read_text()), "state": "running", "where": "another machine"}
-    state.write_text(json.dumps(at_work))
-    monkeypatch.setattr("lazybench.run.runner.prepare", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
-    with pytest.raises(KeyboardInterrupt):
-        run(*LAZY)
-    assert json.loads(state.read_text()) == at_work
-
-
 def test_a_cluster_without_a_sweep_is_asked_about(run, tmp_path):
     for words, says in ((["+cluster=local"], "add -m"), (["-m", "cluster=local"], "+cluster=local")):
         code, _, err = run(*LAZY, *words)
         assert code == 2
         assert says in err
     assert not (tmp_path / "runs").exists()
-
-
-def test_a_plan_refuses_what_the_sweep_would(run, tmp_path):
-    code, _, err = run("task=hotpot", command="plan")
-    assert code == 2
-    assert err.count("\n") == 1
-    assert "hotpotqa" in err

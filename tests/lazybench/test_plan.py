@@ -1,0 +1,109 @@
+"""`lazybench plan`: what is done, and about how long the rest takes, here and on an A100."""
+
+from __future__ import annotations
+
+import pytest
+from support import LAZY, one_line
+
+from lazybench.data import hub
+from lazybench.jobs import plan as planning
+
+QUICK = ("timing.paired=false", "timing.warmup=0")
+
+
+def cells(out: str) -> list[list[str]]:
+    """The words of each row of the table."""
+    lines = out[out.index("method ") :].splitlines()
+    return [line.split() for line in lines[2 : lines.index("")]]
+
+
+@pytest.fixture
+def plan(run):
+    def call(*words: str) -> str:
+        code, out, err = run(*words, command="plan")
+        assert code == 0, err
+        return out
+
+    return call
+
+
+def test_a_plan_runs_nothing_and_knows_what_is_done(run, plan, tmp_path):
+    words = (*QUICK, "method=lazyllm", "method.schedule=[1:0.6],[1:0.4],[2:0.5]", "task=2wikimqa,hotpotqa")
+    assert [row[-4] for row in cells(plan(*words))] == ["0/2"] * 6
+    assert not (tmp_path / "runs").exists()
+    run(*LAZY, *QUICK)
+    run(*LAZY, *QUICK, "task=hotpotqa", "shard=1/2")
+    out = plan(*words)
+    assert "6 jobs, 5 of them with records to run" in out
+    assert sorted(row[-4] for row in cells(out)) == ["0/2"] * 4 + ["1/2", "2/2"]
+    assert [row[-4] for row in cells(plan(*LAZY, *QUICK, "task=hotpotqa", "shard=1/2,2/2"))] == ["1/1", "0/1"]
+    assert cells(plan(*LAZY, *QUICK, "data.limit=4"))[0][-4] == "0/4"  # other records are another run
+    assert cells(plan(*LAZY, *QUICK, "rerun=true"))[0][-4] == "0/2"
+
+
+def test_the_time_here_is_that_of_earlier_runs_or_measured(run, plan, monkeypatch):
+    words = (*LAZY, *QUICK, "data.limit=4")
+    monkeypatch.setattr(planning, "measure", lambda *_: planning.Pace(0, 36, False))
+    assert cells(plan(*words))[0][-3] == f"{4 * 32 * 36 / 3600:.1f}"  # 32 new tokens a record
+    run(*words, "data.limit=1")
+    monkeypatch.setattr(planning, "read_rows", lambda *_: {0: {"dataset": "2wikimqa", "generation_s": 1800.0}})
+    assert cells(plan(*words))[0][-3] == "2.0"
+    assert cells(plan(*words, "data.tokens=600"))[0][-3] != "2.0"  # longer records
+
+
+def test_a_plan_of_a_7b_model(plan, monkeypatch):
+    shape = (
+        "{model_type:llama,vocab_size:32000,hidden_size:4096,intermediate_size:11008,num_hidden_layers:32,"
+        "num_attention_heads:32,num_key_value_heads:32}"
+    )
+    monkeypatch.setattr(planning, "measure", lambda *_: None)
+    words = (f"+model.shape={shape}", "model.limit=1500", "model.dtype=bfloat16", "task=gov_report", "data.limit=50")
+    (row,) = cells(plan(*LAZY, *words))
+    # 50 answers of 512 tokens, of the method, of the unmodified model and with nothing pruned, at some 40 ms a token;
+    # 13.5 GB of weights and half a megabyte a token of cache.
+    assert 0.6 < float(row[-2]) < 1.2
+    assert 15 < float(row[-1]) < 18
+
+
+@pytest.fixture
+def offline(monkeypatch, tmp_path):
+    """No hub, and nothing of it in the cache."""
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+    hub.unreachable.cache_clear()
+    yield
+    hub.unreachable.cache_clear()
+
+
+def test_a_plan_needs_nothing_of_the_hub_and_no_slurm(lazybench, offline, monkeypatch, tmp_path):
+    pytest.importorskip("hydra_plugins.hydra_submitit_launcher")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    words = ["+experiment=table1", "+cluster=slurm_a100", f"output={tmp_path / 'runs'}"]
+    code, out, err = lazybench("plan", *words)
+    assert (code, err) == (0, "")
+    lines = [(row[-7], *row[-4:-2]) for row in cells(out)]
+    assert lines == [("llama2_7b", "0/3750", "?")] * 5 + [("xgen_7b", "0/3750", "?")] * 5
+    assert all(5 < float(row[-2]) < 60 and 15 < float(row[-1]) < 22 for row in cells(out))
+    assert "an array of 10 to Slurm, 10 at a time, each with gres=gpu:a100:1 cpus_per_task=8 mem_gb=48" in out
+    for missing in ("model.path=meta-llama/Llama-2-7b-chat-hf", "data.zip of THUDM/LongBench", "no sbatch here"):
+        assert missing in out
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_plan_of_a_model_whose_size_is_out_of_reach(run, offline):
+    code, out, err = run(*LAZY, "model.path=some/tiny", command="plan")
+    assert (code, err) == (0, "")
+    assert cells(out)[0][-4:] == ["0/2", "?", "?", "?"]
+    assert "run here, it would end with: model.path=some/tiny cannot be loaded: HF_HUB_OFFLINE=1 is set" in out
+
+
+def test_a_plan_refuses_what_the_sweep_would(run, lazybench, offline):
+    for words, said in (
+        (("task=hotpot",), "hotpotqa"),
+        (("model=llama2_7b", "task=gov_report", "model.limit=4000"), "4096 positions"),
+        (("model=xgen_7b", "task=lcc", "method.schedule=[40:0.5]"), "the model has 32 layers"),
+    ):
+        code, _, err = lazybench("plan", *words)
+        assert said in one_line(code, err)
+    code, _, err = run(*LAZY, "+model.shape={model_type:nonsense}", command="plan")
+    assert "model.shape: " in one_line(code, err)
