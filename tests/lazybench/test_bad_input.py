@@ -81,7 +81,7 @@ def check(code, out, err, cwd):
     return said
 
 
-@pytest.mark.parametrize("count", [60, pytest.param(400, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [40, pytest.param(150, marks=pytest.mark.slow)])
 def test_a_bad_word_costs_one_line(run, cwd, count):
     @settings(max_examples=count, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
     @given(bad_words(), st.sampled_from([(), ("-m",)]))
