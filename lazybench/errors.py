@@ -37,7 +37,7 @@ def first_line(error: BaseException) -> str:
         return type(error).__name__
     # A line that ends in a colon is a heading.
     said = " ".join(lines[:2]) if lines[0].endswith(":") else lines[0]
-    plain = isinstance(error, OSError | ValueError | ImportError | RuntimeError)
+    plain = isinstance(error, LazyBenchError | OSError | ValueError | ImportError | RuntimeError)
     return said if plain else f"{type(error).__name__}: {said}"
 
 
