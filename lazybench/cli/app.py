@@ -49,15 +49,19 @@ def start(command: str, words: Sequence[str]) -> int:
     Raises:
         LazyBenchError: the words are not what the command takes, or jobs failed.
     """
-    given = read(_parser(command), words)
-    name = "run" if command == "plan" else command
+    parser = ArgumentParser(f"lazybench {command}", add_help=False)
+    parser.add_argument("settings", nargs="*")
+    parser.add_argument("-m", "--multirun", action="store_true")
+    parser.add_argument("--cfg", choices=("job", "hydra"))
+    add_config_dir(parser, "also choose from the configs in FOLDER")
+    given, name = read(parser, words), "run" if command == "plan" else command
     typed = [re.sub(r"^(lengths|speedups)=([\d.]+)$", r"\1=[\2]", word) for word in given.settings]
     if command == "calibrate":  # these hold signs that mean something to Hydra
         typed = [re.sub(r"^(budget|reference)=([^'\"].*)$", r'\1="\2"', word) for word in typed]
     if given.config_dir:
         typed.insert(0, settings.search_path(given.config_dir))
     several = given.multirun or command in ("plan", "map")
-    configs, sweep = settings.compose_jobs(_config_name(name), typed, several or given.cfg is not None)
+    configs, sweep = settings.compose_jobs(name, typed, several or given.cfg is not None)
     if given.cfg is not None:
         keys = [key for key in configs[0] if (key == "hydra") == (given.cfg == "hydra")]
         print(OmegaConf.to_yaml(OmegaConf.masked_copy(configs[0], keys)), end="")
@@ -76,23 +80,13 @@ def start(command: str, words: Sequence[str]) -> int:
         if command == "plan":
             return 0
         said = _in_turn(name, jobs, sources) if in_turn else _launch(name, sweep)
-        _compare(checked)
+        from lazybench.cli.comparison import comparison
+
+        if (shown := comparison(checked)) is not None:
+            print(f"\n{shown}")
         if said:
             raise LazyBenchError(f"{said}; the same command runs what is missing")
     return 0
-
-
-def _parser(command: str) -> ArgumentParser:
-    parser = ArgumentParser(f"lazybench {command}", add_help=False)
-    parser.add_argument("settings", nargs="*")
-    parser.add_argument("-m", "--multirun", action="store_true")
-    parser.add_argument("--cfg", choices=("job", "hydra"))
-    add_config_dir(parser, "also choose from the configs in FOLDER")
-    return parser
-
-
-def _config_name(command: str) -> str:
-    return "config" if command == "run" else command
 
 
 def _check(jobs: Sequence[_Job], in_turn: bool, plan: bool) -> tuple[list[RunJob], Sources]:
@@ -117,10 +111,10 @@ def _check(jobs: Sequence[_Job], in_turn: bool, plan: bool) -> tuple[list[RunJob
         return checked, sources
     for text in cluster.check(launcher, checked):
         print(f"warning: {text}", file=sys.stderr)
-    if in_turn:  # else the jobs' machines may have what this one lacks
+    if in_turn:
         for job in jobs:
             device_of(job.settings.model)
-    if not in_turn:
+    else:  # the jobs' machines may have what this one lacks
         said = f"; what they say is in {Path(launcher.submitit_folder).parent}" if "submitit_folder" in launcher else ""
         runs = jobs[0].settings.output
         print(f"{len(jobs)} jobs{said}; follow them with: python -m lazybench status runs={runs}", flush=True)
@@ -150,7 +144,7 @@ def _launch(name: str, words: Sequence[str]) -> str | None:
     GlobalHydra.instance().clear()
     os.environ["HYDRA_FULL_ERROR"] = "1"  # else it prints a traceback of its own and leaves
     sys.argv = [f"lazybench {name}", "--multirun", *words]
-    main = hydra.main(version_base="1.3", config_path=str(CONF), config_name=_config_name(name))
+    main = hydra.main(version_base="1.3", config_path=str(CONF), config_name=settings.file_of(name))
     try:
         main(_launched)()
     except Exception as error:
@@ -207,11 +201,3 @@ def _quiet() -> None:
 
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
-
-
-def _compare(jobs: Sequence[RunJob]) -> None:
-    """Show the runs of a sweep side by side."""
-    from lazybench.cli.comparison import comparison
-
-    if (shown := comparison(jobs)) is not None:
-        print(f"\n{shown}")

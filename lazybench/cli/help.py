@@ -25,11 +25,10 @@ def text(command: str, words: Sequence[str]) -> str:
         command: one that Hydra configures.
         words: the words after it.
     """
-    path = CONF / f"{'config' if command in ('run', 'plan') else command}.yaml"
-    content = path.read_text("utf-8")
+    content = (CONF / f"{'config' if command in ('run', 'plan') else command}.yaml").read_text("utf-8")
     config = yaml.safe_load(content)
     chosen = {key: of[key] for of in config["defaults"] if isinstance(of, dict) for key in of if " " not in key}
-    groups = [*chosen, *(("experiment", "cluster") if path.stem == "config" else ())]
+    groups = [*chosen, *(("experiment", "cluster") if command in ("run", "plan") else ())]
     choices = [textwrap.fill(f"{group}: {', '.join(names_in(group))}", 110, subsequent_indent="  ") for group in groups]
     parts = [config["hydra"]["help"]["template"].rstrip(), _indented("Choices", "\n".join(choices))]
     parts.append(_indented("Settings", content.partition("_self_\n")[2].partition("\nhydra:\n")[0]))

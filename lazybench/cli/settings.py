@@ -38,11 +38,16 @@ def search_path(folders: Iterable[Path]) -> str:
     return f"hydra.searchpath=[{places}]"
 
 
-def compose_jobs(name: str, words: Sequence[str], multirun: bool) -> tuple[list[DictConfig], list[str]]:
+def file_of(command: str) -> str:
+    """The name of a command's own config in `conf/`."""
+    return "config" if command in ("run", "plan") else command
+
+
+def compose_jobs(command: str, words: Sequence[str], multirun: bool) -> tuple[list[DictConfig], list[str]]:
     """What Hydra makes of a command's words, one config a job.
 
     Args:
-        name: of the config in `conf/`.
+        command: the command.
         words: settings and choices, `key=value`; of one that an experiment sweeps over, the given value counts.
         multirun: whether there may be several jobs.
 
@@ -53,6 +58,7 @@ def compose_jobs(name: str, words: Sequence[str], multirun: bool) -> tuple[list[
         LazyBenchError: a word is not what Hydra takes, or there are several jobs.
     """
     jobs: list[DictConfig] = []
+    name = file_of(command)
     GlobalHydra.instance().clear()
     try:
         with initialize_config_dir(str(CONF), version_base="1.3"):
@@ -125,7 +131,7 @@ def own_folders(about: DictConfig) -> list[str]:
 
 def _check_names(settings: Any) -> None:
     """Refuse, before the imports that take seconds, a task or file that is not there."""
-    if (text := getattr(settings, "text", None)) is not None and not os.path.isfile(text):
+    if (text := getattr(settings, "text", None)) is not None and (not os.path.exists(text) or os.path.isdir(text)):
         raise LazyBenchError(f"text={text} cannot be read: there is no such file")
     if getattr(settings, "task", None) is not None:
         choose(settings.task, settings.data, load_facts(settings.data.datasets))
@@ -181,5 +187,9 @@ def _no_setting(cause: OmegaConfBaseException) -> str:
         if isinstance(place, DictConfig)
         else []
     )
-    hint = suggest(leaf, names, f"{prefix}." if prefix else "") if names else "it has none"
+    hint = (
+        suggest(leaf, names, f"{prefix}." if prefix else "")
+        if names
+        else f"it has none; add one of your own with a plus, +{prefix}={{{leaf}: VALUE}}"
+    )
     return f"there is no setting {cause.full_key!r}: {hint}"

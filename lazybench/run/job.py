@@ -149,7 +149,12 @@ def prepare(config: RunConfig, sources: Sources) -> Job:
     method = build_method(config.method)
     tokenizer = sources.tokenizer(config.model)
     records = [record for name in choice.datasets for record in sources.records(name, config.data, config.model)]
-    seen = _calibrated_on(method, records, config)
+    seen = method.calibrated_on(records) if isinstance(method, Calibrated) else 0
+    if seen and config.calibrated == "refuse":
+        raise LazyBenchError(
+            f"method {method.name} was calibrated on {seen} of these {len(records)} records: run it on the other half, "
+            "data.half=second or first, or set calibrated=mark to run it all the same, marked in every report"
+        )
     settings = plain(config)
     for free in ("output", "trace", "shard", "retry_failed", "rerun", "calibrated"):
         del settings[free]
@@ -168,18 +173,3 @@ def prepare(config: RunConfig, sources: Sources) -> Job:
     if not job.own:
         raise LazyBenchError(f"shard={config.shard}: the run has {len(records)} records: set fewer parts")
     return job
-
-
-def _calibrated_on(method: Method, records: list[Record], config: RunConfig) -> int:
-    """How many records the method's schedule was calibrated on.
-
-    Raises:
-        LazyBenchError: there are some, and the run was not told to go on.
-    """
-    seen = method.calibrated_on(records) if isinstance(method, Calibrated) else 0
-    if seen and config.calibrated == "refuse":
-        raise LazyBenchError(
-            f"method {method.name} was calibrated on {seen} of these {len(records)} records: run it on the other half, "
-            "data.half=second or first, or set calibrated=mark to run it all the same, marked in every report"
-        )
-    return seen

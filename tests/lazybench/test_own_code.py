@@ -87,7 +87,7 @@ def test_what_a_method_names_counts_and_what_lies_apart_does_not(place, sources,
     for name, text in sources.items():
         write(place, {name: text + "z = 1\n"})
         assert (digest(target) != before) == ("apart" not in name), name
-        write(place, {name: text})
+        write(place, {name: "# a remark\n\n" + text})
     assert digest(target) == before
 
 
