@@ -10,8 +10,7 @@ if TYPE_CHECKING:
     from lazyllm.core.importance import attention_on, most_important, newest_row
     from lazyllm.core.ranking import Selection
     from lazyllm.core.stats import Stats
-    from lazyllm.extras.likelihood import LogLikelihood, log_likelihood, log_likelihoods
-    from lazyllm.extras.select import Selected, select
+    from lazyllm.extras.texts import LogLikelihood, Selected, log_likelihood, log_likelihoods, select, template_tokens
     from lazyllm.hf.session import Session, enable
     from lazyllm.rankings.plus import Importance, plus
     from lazyllm.rankings.static import FrozenSelection, StaticSelection
@@ -36,6 +35,7 @@ __all__ = [
     "newest_row",
     "plus",
     "select",
+    "template_tokens",
 ]
 
 # These need torch and transformers, which take seconds to import: a schedule can be read and checked without.
@@ -43,8 +43,14 @@ _HEAVY = {
     "lazyllm.core.importance": ("attention_on", "most_important", "newest_row"),
     "lazyllm.core.ranking": ("Selection",),
     "lazyllm.core.stats": ("Stats",),
-    "lazyllm.extras.likelihood": ("LogLikelihood", "log_likelihood", "log_likelihoods"),
-    "lazyllm.extras.select": ("Selected", "select"),
+    "lazyllm.extras.texts": (
+        "LogLikelihood",
+        "Selected",
+        "log_likelihood",
+        "log_likelihoods",
+        "select",
+        "template_tokens",
+    ),
     "lazyllm.hf.session": ("Session", "enable"),
     "lazyllm.rankings.plus": ("Importance", "plus"),
     "lazyllm.rankings.static": ("FrozenSelection", "StaticSelection"),

@@ -25,9 +25,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import PreTrainedModel
 
 
@@ -116,7 +117,7 @@ def run(
     return trace
 
 
-def project(model: PreTrainedModel, layer: nn.Module, hidden: Tensor, position: int) -> tuple[Tensor, Tensor, Tensor]:
+def project(model: PreTrainedModel, layer: Any, hidden: Tensor, position: int) -> tuple[Tensor, Tensor, Tensor]:
     """A token's query, (heads, head_dim), its key and its value, (kv_heads, head_dim), from its hidden state."""
     attention = layer.self_attn
     normed = layer.input_layernorm(hidden)[None]  # quantised layers take rows
@@ -127,7 +128,7 @@ def project(model: PreTrainedModel, layer: nn.Module, hidden: Tensor, position: 
     return rotate(model, query, position), rotate(model, key, position), value
 
 
-def rotate(model: PreTrainedModel, vectors: Tensor, position: int) -> Tensor:
+def rotate(model: Any, vectors: Tensor, position: int) -> Tensor:
     """Rotary embedding of one position for vectors (heads, head_dim)."""
     rotary = model.model.rotary_emb
     # transformers computes the angles in float32, whatever the dtype of the model.
@@ -137,7 +138,7 @@ def rotate(model: PreTrainedModel, vectors: Tensor, position: int) -> Tensor:
     return vectors * cosine + torch.cat([-second, first], dim=-1) * sine
 
 
-def attend(layer: nn.Module, query: Tensor, cached: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+def attend(layer: Any, query: Tensor, cached: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
     """One token's attention to the listed keys and values: its output, (hidden,), and (heads, keys), probabilities."""
     attention = layer.self_attn
     keys, values = (torch.stack(part, dim=1) for part in zip(*cached, strict=True))  # (kv_heads, keys, head_dim)
@@ -150,7 +151,7 @@ def attend(layer: nn.Module, query: Tensor, cached: list[tuple[Tensor, Tensor]])
     return attention.o_proj(mixed.flatten()[None])[0], probabilities
 
 
-def mlp(layer: nn.Module, hidden: Tensor) -> Tensor:
+def mlp(layer: Any, hidden: Tensor) -> Tensor:
     """What a layer's feed-forward part adds to a hidden state, (hidden,)."""
     output = layer.mlp(layer.post_attention_layernorm(hidden)[None, None])
     return (output[0] if isinstance(output, tuple) else output).flatten()  # a mixture of experts gives scores, too

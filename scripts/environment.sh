@@ -5,7 +5,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 find_python() {
     local name
-    for name in python3.11 python3.12 python3.13 python3; do
+    for name in ${PYTHON:-python3.11 python3.12 python3.13 python3}; do
         if "$name" -c 'import sys, venv, ensurepip; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' 2>/dev/null; then
             echo "$name"
             return

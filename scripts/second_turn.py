@@ -1,8 +1,8 @@
 """The second question about a document: what each method's answer to it loses, and how long it takes.
 
 The first question is another record's, so what a method prunes for it is chosen without the second, the record's own.
-All methods get the same first answer, the unmodified model's. Writes a line a record and method, and prints averages
-with their 95% intervals over records; what the file holds already is not measured again.
+All methods get the same first answer, the unmodified model's. Writes a line a record and method, and prints means; what
+the file holds already is not measured again.
 """
 
 import argparse
@@ -20,8 +20,6 @@ from transformers import Cache, PreTrainedModel
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from lazybench import config as schema
-from lazybench.analysis.averages import Measure, average
-from lazybench.analysis.intervals import Estimate
 from lazybench.calibration.setup import in_turns
 from lazybench.config import RunConfig
 from lazybench.data import Record, choose, load_facts
@@ -30,6 +28,7 @@ from lazybench.methods import Method, build_method
 from lazybench.methods.base import answer
 from lazybench.model.decoding import Decoder, decoder_for, read, synchronize
 from lazybench.model.device import dtype_of
+from lazybench.model.environment import describe
 from lazybench.model.loading import load_model
 from lazybench.model.prompts import Prompt, PromptBuilder
 from lazybench.run import scoring
@@ -37,12 +36,6 @@ from lazybench.run.divergence import divergence, expected
 from lazybench.run.sources import Sources
 from lazyllm import LazyLLMError
 
-MEASURES = (
-    Measure("kl", "KL", "kl", digits=4, long_tailed=True),
-    Measure("score", "score", "score", scale=100, most=100),
-    Measure("ttft_s", "seconds to the second answer's first token", "ttft_s", digits=3),
-    Measure("prompt_computed", "% of prompt tokens computed", "prompt_computed", scale=100, digits=1),
-)
 NO_ANSWER = "\N{REPLACEMENT CHARACTER}"  # stands in a chat for the first answer, whose tokens are known
 
 
@@ -112,6 +105,7 @@ def main() -> None:
         method.prepare(model)
     measured = pd.read_csv(asked.output) if asked.output.exists() else pd.DataFrame()
     known = set(measured[["settings", "dataset", "_id"]].itertuples(index=False, name=None)) if len(measured) else set()
+    here = describe(config.model)
     under = {"limit": config.model.limit, "dtype": dtype_of(config.model)}
     for prompt, question in questions[: asked.records]:
         missing = {}
@@ -121,9 +115,11 @@ def main() -> None:
                 missing[name] = method, settings
         if missing:
             found = measure(model, missing, prompt, question)
-            measured = pd.concat([measured, pd.DataFrame(found)], ignore_index=True)
+            found = pd.DataFrame(found).assign(commit=here["commit"], device=here["device"])
+            measured = pd.concat([measured, found], ignore_index=True)
             measured.to_csv(asked.output, index=False, float_format="%.6g", lineterminator="\n")
-    print(table(measured).to_string(index=False))
+    means = measured.groupby(["method", "settings"], sort=False)[["kl", "score", "ttft_s", "prompt_computed"]].mean()
+    print(means.droplevel("settings").to_string(float_format="%.4f"))
 
 
 def ask(config: RunConfig) -> list[tuple[Prompt, torch.Tensor]]:
@@ -189,23 +185,6 @@ def measure(
                 }
             )
     return rows
-
-
-def table(measured: pd.DataFrame) -> pd.DataFrame:
-    """A row a method: averages over records, of seeds first, with their intervals."""
-    keys = ["method", "settings"]
-    measured = measured.groupby([*keys, "dataset", "_id"], sort=False, as_index=False).mean(numeric_only=True)
-    rows = []
-    for (method, _), of in measured.groupby(keys, sort=False):
-        found = {each: average([[of]], each) for each in MEASURES}
-        rows.append({"method": method, "n": len(of)} | {each.title: shown(each, of) for each, of in found.items()})
-    return pd.DataFrame(rows)
-
-
-def shown(measure: Measure, of: Estimate) -> str:
-    """An average as text, with its interval where there is one."""
-    text = f"{of.value:.{measure.digits}f}"
-    return text if of.low is None else f"{text} ({of.low:.{measure.digits}f} to {of.high:.{measure.digits}f})"
 
 
 if __name__ == "__main__":

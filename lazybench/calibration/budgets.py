@@ -1,22 +1,19 @@
-"""What is asked of a schedule, and which of those that were found answers it best."""
+"""What is asked of a schedule."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from lazybench.calibration.search import Trial
 from lazybench.errors import LazyBenchError
 
 SPEEDUP, KL, SCORE_LOSS = "speedup", "kl", "score loss"
 _NUMBER = r"\s*(\d*\.?\d+)\s*"
 _FORMS = {
-    SPEEDUP: rf"speedup\s*>={_NUMBER}x?",
-    KL: rf"kl\s*<={_NUMBER}(?:nats?)?",
-    SCORE_LOSS: rf"score[ _]loss\s*<={_NUMBER}%",
+    SPEEDUP: (rf"speedup\s*>={_NUMBER}x?", "speedup >= {:g}"),
+    KL: (rf"kl\s*<={_NUMBER}(?:nats?)?", "KL <= {:g}"),
+    SCORE_LOSS: (rf"score[ _]loss\s*<={_NUMBER}%", "score loss <= {:g}%"),
 }
-_SHOWN = {SPEEDUP: "speedup >= {:g}", KL: "KL <= {:g}", SCORE_LOSS: "score loss <= {:g}%"}
 
 
 @dataclass(frozen=True)
@@ -33,7 +30,7 @@ class Budget:
     limit: float
 
     def __str__(self) -> str:
-        return _SHOWN[self.what].format(self.limit)
+        return _FORMS[self.what][1].format(self.limit)
 
     @property
     def slug(self) -> str:
@@ -42,36 +39,15 @@ class Budget:
 
 
 def parse(text: str) -> list[Budget]:
-    """Budgets with commas between.
-
-    Raises:
-        LazyBenchError: a budget is of another form.
-    """
+    """Budgets with commas between; `LazyBenchError` where one is of another form."""
     found = []
     for part in map(str.strip, text.split(",")):
-        read = {what: re.fullmatch(form, part, re.IGNORECASE) for what, form in _FORMS.items()}
+        read = {what: re.fullmatch(form, part, re.IGNORECASE) for what, (form, _) in _FORMS.items()}
         budget = next((Budget(what, float(of[1])) for what, of in read.items() if of), None)
-        if budget is None:
+        if budget is None or (budget.what == SPEEDUP and budget.limit <= 1):
             raise LazyBenchError(
-                f"budget={part!r} is no budget, or bounds nothing: give 'speedup >= 2', 'KL <= 0.1' or "
+                f"budget={part!r} is no budget, or bounds nothing: give 'speedup >= 2' (above 1), 'KL <= 0.1' or "
                 "'score loss <= 1%'"
             )
-        if budget.what == SPEEDUP and budget.limit <= 1:
-            raise LazyBenchError(f"budget={part!r}: a speedup is above 1")
         found.append(budget)
     return list(dict.fromkeys(found))
-
-
-def choose(budget: Budget, winners: Mapping[float, Trial], loss: Callable[[Trial], float]) -> Trial | None:
-    """The fastest schedule that keeps to a budget, or the least harmful of a speedup; None where none does.
-
-    Args:
-        budget: what is asked.
-        winners: the best schedule of each speedup.
-        loss: a schedule's score loss in percent, on the records that it was found on; slow to measure.
-    """
-    if budget.what == SPEEDUP:
-        return winners.get(budget.limit)
-    fastest_first = (winners[speedup] for speedup in sorted(winners, reverse=True))
-    harm = loss if budget.what == SCORE_LOSS else lambda trial: trial.kl
-    return next((trial for trial in fastest_first if harm(trial) <= budget.limit), None)

@@ -1,19 +1,14 @@
-"""The frontier: the harm of what was found, and of the scaled reference, against speed."""
+"""The frontier: the harm of what was found, and of what one would pick instead, against speed."""
 
 from __future__ import annotations
 
 import math
-from pathlib import Path
 
 import pandas as pd
-from matplotlib.ticker import LogLocator
 
 from lazybench.analysis.averages import Measure, average
-from lazybench.calibration.folder import Folder
-from lazybench.report.figures import style
-from lazybench.report.figures.footer import span
 
-# How a schedule was made: found by a search, or the reference scaled in one of two ways; or another method's.
+# How a schedule was made: found by a search, or the reference scaled; or another method's. Of old tables DEPTH, too.
 CALIBRATED, KEEPS, DEPTH = "calibrated", "reference, keeps scaled", "reference, depth scaled"
 STATIC = "static pruning, keep scaled"
 # Columns that say how many times less harm than the reference a found schedule does.
@@ -23,22 +18,6 @@ _MEASURES += [
     Measure(name, f"less harm than {kind} (x)", name, "kl", long_tailed=True) for name, kind in _REDUCTIONS.items()
 ]
 _PAIR = ["half", "speedup", "dataset", "_id"]
-# The kinds that come first in the plot; others follow in the table's order.
-_ORDER = (CALIBRATED, KEEPS, DEPTH, STATIC)
-# By how much of the axis kinds stand apart in the plot.
-_BESIDE = 0.012
-
-
-def write(folder: Folder, about: str, rows: pd.DataFrame, tried: pd.DataFrame) -> pd.DataFrame:
-    """Write what `Study` gives as `held_out` and `tried`, their frontier and its plot; returns the frontier.
-
-    `about` is what `plot` says of the model, data, prompts and device.
-    """
-    frontier = table(folder.write_records("kl", rows))
-    folder.write_table("frontier", frontier)
-    folder.write_table("tried", tried)
-    plot(frontier, tried, about, folder.found / "frontier")
-    return frontier
 
 
 def table(rows: pd.DataFrame) -> pd.DataFrame:
@@ -50,29 +29,26 @@ def table(rows: pd.DataFrame) -> pd.DataFrame:
     Returns:
         `half`, `speedup`, `kind`, `schedule`, `importance`, `found_kl`; `speedup_with_revivals`, the ideal one of whole
         generations on the other half's records with what is revived there; `kl`, the mean over these `records`, in
-        nats; `harm_reduction_to_keeps` and `harm_reduction_to_depth`, how many times as large the scaled reference's
-        mean is on the same records: above 1 the found schedule does less harm. These three each with `_low` and
-        `_high`, their 95% interval over records, empty where there are too few.
+        nats; `harm_reduction_to_keeps`, how many times as large the scaled reference's mean is on the same records:
+        above 1 the found schedule does less harm. The last two with `_low` and `_high`, their 95% interval over
+        records, empty where there are too few.
     """
+    measures = [of for of in _MEASURES if of.key == "kl" or (rows["kind"] == _REDUCTIONS[of.key]).any()]
     for name, kind in _REDUCTIONS.items():
         rows = rows.join(rows[rows["kind"] == kind].set_index(_PAIR)["kl"].rename(name), on=_PAIR)
     rows.loc[rows["kind"] != CALIBRATED, list(_REDUCTIONS)] = math.nan
-    halves = list(rows["half"].unique())
-    parts = [(half, part) for half in halves for part in _parts(rows[rows["half"] == half])]
+    halves, by = list(rows["half"].unique()), ["speedup", "kind"]
+    parts = [(half, part) for half in halves for _, part in rows[rows["half"] == half].groupby(by, sort=False)]
     if len(halves) > 1:
-        parts += [("cross", part) for part in _parts(rows) if part["half"].nunique() == len(halves)]
-    return pd.DataFrame([_row(half, part) for half, part in parts])
+        both = [part for _, part in rows.groupby(by, sort=False) if part["half"].nunique() == len(halves)]
+        parts += [("cross", part) for part in both]
+    return pd.DataFrame([_row(half, part, measures) for half, part in parts])
 
 
-def _parts(rows: pd.DataFrame) -> list[pd.DataFrame]:
-    """The rows of each speedup and kind, in the order in which they come."""
-    return [part for _, part in rows.groupby(["speedup", "kind"], sort=False)]
-
-
-def _row(half: str, part: pd.DataFrame) -> dict[str, object]:
+def _row(half: str, part: pd.DataFrame, measures: list[Measure]) -> dict[str, object]:
     schedules = part.drop_duplicates("half")
     found = schedules["found_kl"]
-    row = {
+    row: dict[str, object] = {
         "half": half,
         "speedup": part["speedup"].iloc[0],
         "kind": part["kind"].iloc[0],
@@ -83,47 +59,33 @@ def _row(half: str, part: pd.DataFrame) -> dict[str, object]:
         "speedup_with_revivals": part["unmodified_s"].sum(min_count=1) / part["pruned_s"].sum(min_count=1),
         "records": len(part),
     }
-    for measure in _MEASURES:
+    for measure in measures:
         of = average([[part]], measure)
         values = (None, None, None) if of is None else (of.value, of.low, of.high)
         row |= zip((measure.key, f"{measure.key}_low", f"{measure.key}_high"), values, strict=True)
     return row
 
 
-def plot(frontier: pd.DataFrame, tried: pd.DataFrame, about: str, stem: Path) -> None:
-    """Draw the frontier and the candidates that were measured in full, as PNG and PDF.
+def of_all(table: pd.DataFrame) -> pd.DataFrame:
+    """The rows of a table for both halves together, where there are such."""
+    together = table[table["half"] == "cross"]
+    return table if together.empty else together
 
-    Args:
-        frontier: what `table` gives; each kind in it is a line.
-        tried: what `Study.tried` gives.
-        about: model, data, prompts and device, as `figures.footer` gives them.
-        stem: the files without their suffix.
-    """
-    together = frontier[frontier["half"] == "cross"]
-    shown = frontier if together.empty else together
-    tried = tried[tried["complete"]]
-    with style.styled():
-        figure = style.canvas(style.COLUMN, 2.3)
-        axes = figure.subplots()
-        tried_at = tried["speedup"], tried["kl"]
-        axes.plot(*tried_at, ".", markersize=3, color="#aaaaaa", label="tried, on the records searched on")
-        kinds = dict.fromkeys([kind for kind in _ORDER if kind in set(shown["kind"])] + [*shown["kind"]])
-        reach = shown["speedup"].max() - shown["speedup"].min() or 1.0
-        for place, kind in enumerate(kinds):
-            rows = shown[shown["kind"] == kind].sort_values("speedup")
-            low, high = (rows[end].astype(float) for end in ("kl_low", "kl_high"))  # empty where there is none
-            around = (rows["kl"] - low, high - rows["kl"])
-            beside = _BESIDE * reach * (place - (len(kinds) - 1) / 2)  # or one kind's interval hides another's
-            axes.errorbar(
-                rows["speedup"] + beside, rows["kl"], yerr=around, elinewidth=0.6, label=kind, **style.line(place)
+
+def beaten(table: pd.DataFrame) -> list[str]:
+    """A line for each speedup at which static pruning did less harm than what was found."""
+    lines = []
+    for speedup, part in of_all(table).groupby("speedup"):
+        kl = part.set_index("kind")["kl"]
+        if STATIC in kl and kl[STATIC] < kl[CALIBRATED]:
+            lines.append(
+                f"static pruning did less harm at {speedup:g}x: KL {kl[STATIC]:.3f} against {kl[CALIBRATED]:.3f} of "
+                "what was found; search longer, or take it (method=static_pruning)"
             )
-        axes.set(xlabel="ideal speedup of whole answers (×)", ylabel="KL of the next token (nats)", yscale="log")
-        low, high = axes.get_ylim()
-        axes.yaxis.set_minor_locator(LogLocator(subs=(2, 3, 5) if high < 100 * low else ()))  # as many as have room
-        for show in (axes.yaxis.set_major_formatter, axes.yaxis.set_minor_formatter):
-            show("{x:g}")
-        style.ticks_at(axes, shown["speedup"])
-        bars = ", 95% intervals" if shown["kl_low"].notna().any() else ""
-        records = f"lines: n={span(shown['records'])} records held out{bars}"
-        style.below(figure, f"{about}; {records}")
-        style.save(figure, stem)
+    return lines
+
+
+def loss(rows: pd.DataFrame) -> float:
+    """How much lower the mean over datasets of `Study.answers` is, in percent of the unmodified model's."""
+    means = rows.groupby("dataset")[["unmodified", "calibrated"]].mean().mean()
+    return 0.0 if means["unmodified"] == 0 else float(100 * (1 - means["calibrated"] / means["unmodified"]))

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
 from statistics import fmean
+from typing import NamedTuple
 
+import pandas as pd
+from transformers import PreTrainedModel
+
+from lazybench.calibration.folder import csv
 from lazybench.errors import LazyBenchError
 from lazybench.methods import Method
 from lazybench.model.decoding import Decoder
 from lazybench.model.prompts import Prompt
 from lazybench.run.timing import UNMODIFIED, Pass, timed, undisturbed
+from lazybench.store.writing import replace
 
 # Of the prompt's tokens; what prunes more leaves nothing.
 _MOST = 0.98
@@ -18,19 +25,16 @@ _MOST_TRIALS = 12
 _DIGITS = 4
 
 
-@dataclass(frozen=True)
-class Trial:
+class Trial(NamedTuple):
     """A method at one strength, timed.
 
     Attributes:
         share: of the prompt's tokens that is pruned in the end.
-        method: the method that prunes so much.
         speedup: mean TTFT of the unmodified model over the method's, on the same prompts, each pair side by side.
         prompts: how many prompts those are; pairs that other work disturbed are left out.
     """
 
     share: float
-    method: Method
     speedup: float
     prompts: int
 
@@ -40,30 +44,31 @@ class OutOfReach(LazyBenchError):
 
 
 class Speedups:
-    """Measures a method at any strength; each strength once.
+    """Measures a method at any strength; each strength once, kept in a file.
 
     Args:
         method: the method.
         prompts: what to time it on.
-        decode: greedy generation of a single token.
+        model: the model.
         cpu_share: a pass on a CPU that got less of wall time times threads is taken again.
-        tick: called with each trial.
+        kept: the file: a CSV, a row a strength.
+        tick: called with what was timed and the speedup.
     """
 
     def __init__(
         self,
         method: Method,
         prompts: Sequence[Prompt],
-        decode: Decoder,
+        model: PreTrainedModel,
         cpu_share: float,
-        tick: Callable[[Trial], None] = lambda _: None,
+        kept: Path,
+        tick: Callable[[Method, float], None],
     ) -> None:
-        self._method = method
-        self._prompts = prompts
-        self._decode = replace(decode, max_new_tokens=1)
-        self._cpu_share = cpu_share
-        self._tick = tick
-        self.trials: dict[float, Trial] = {}
+        self.method = method
+        self._prompts, self._cpu_share, self._kept, self._tick = prompts, cpu_share, kept, tick
+        self._decode = Decoder(model, max_new_tokens=1)
+        rows = pd.read_csv(kept).itertuples(index=False) if kept.exists() else ()
+        self.trials = {row.share: Trial(*row) for row in rows}
 
     def at(self, share: float) -> Trial:
         """The method where it prunes such a share of the prompt, timed.
@@ -73,27 +78,27 @@ class Speedups:
         """
         share = round(share, _DIGITS)
         if share not in self.trials:
-            method = self._method.pruning(share)
+            method = self.method.pruning(share)
             method.prepare(self._decode.model)
-            self._pair(method, self._prompts[0], False, least=0)  # untimed
-            pairs = [self._pair(method, prompt, turn % 2 == 1) for turn, prompt in enumerate(self._prompts)]
+            self._pair(method, self._prompts[0], least=0)  # untimed
+            pairs = [self._pair(method, prompt, self._cpu_share, turn % 2) for turn, prompt in enumerate(self._prompts)]
             pairs = [pair for pair in pairs if not any(done.disturbed for done in pair)]
             if not pairs:
                 raise LazyBenchError("other work on this machine disturbed every pass: stop it, or set cpu_share=0")
             before, after = (fmean(done.ttft_s for done in of) for of in zip(*pairs, strict=True))
-            self.trials[share] = Trial(share, method, before / after, len(pairs))
-            self._tick(self.trials[share])
+            self.trials[share] = Trial(share, before / after, len(pairs))
+            self._tick(method, before / after)
+            replace(self._kept, csv(pd.DataFrame(sorted(self.trials.values()))))
         return self.trials[share]
 
-    def _pair(self, method: Method, prompt: Prompt, backwards: bool, least: float | None = None) -> tuple[Pass, Pass]:
+    def _pair(self, method: Method, prompt: Prompt, least: float, backwards: int = 0) -> list[Pass]:
         """A pass of the unmodified model and one of the method on a prompt; `backwards` takes the method's first."""
-
-        def take(of: Method) -> Pass:
-            share = self._cpu_share if least is None else least
-            return undisturbed(lambda: timed(of, prompt, self._decode, 0), self._decode.model.device, share)
-
-        first, second = (take(of) for of in ((method, UNMODIFIED) if backwards else (UNMODIFIED, method)))
-        return (second, first) if backwards else (first, second)
+        order, device = (-1 if backwards else 1), self._decode.model.device
+        passes = [
+            undisturbed(partial(timed, of, prompt, self._decode, 0), device, least)
+            for of in (UNMODIFIED, method)[::order]
+        ]
+        return passes[::order]
 
 
 def match(speedups: Speedups, wanted: float, tolerance: float) -> Trial:
@@ -107,23 +112,24 @@ def match(speedups: Speedups, wanted: float, tolerance: float) -> Trial:
     Raises:
         OutOfReach: the method is slower than that however much it prunes.
     """
+
+    trials = speedups.trials  # to which `at` adds
+
+    def nearest() -> Trial:
+        return min(trials.values(), key=lambda trial: abs(trial.speedup / wanted - 1))
+
     for turn in range(_MOST_TRIALS):
-        known = sorted(speedups.trials.values(), key=lambda trial: trial.share)
-        near = min(known, key=lambda trial: abs(trial.speedup / wanted - 1), default=None)
-        if near is not None and abs(near.speedup / wanted - 1) <= tolerance:
-            return near
-        share = _next(known, wanted, halving=turn % 3 == 2)
-        if round(share, _DIGITS) in speedups.trials:
+        share = _next(sorted(trials.values()), wanted, halving=turn % 3 == 2)
+        if (trials and abs(nearest().speedup / wanted - 1) <= tolerance) or round(share, _DIGITS) in trials:
             break
         speedups.at(share)
-    known = list(speedups.trials.values())
-    strongest = max(known, key=lambda trial: trial.share)
-    if strongest.share == _MOST and max(trial.speedup for trial in known) < (1 - tolerance) * wanted:
+    strongest = max(trials.values())
+    if strongest.share == _MOST and max(of.speedup for of in trials.values()) < (1 - tolerance) * wanted:
         raise OutOfReach(
-            f"method {strongest.method.name}: with {_MOST:.0%} of the prompt pruned its TTFT speedup is "
+            f"method {speedups.method.name}: with {_MOST:.0%} of the prompt pruned its TTFT speedup is "
             f"{strongest.speedup:.2f}, so {wanted:g} is out of reach: prune at an earlier layer, or ask for less"
         )
-    return min(known, key=lambda trial: abs(trial.speedup / wanted - 1))
+    return nearest()
 
 
 def _next(known: Sequence[Trial], wanted: float, halving: bool) -> float:

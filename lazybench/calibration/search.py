@@ -1,73 +1,186 @@
-"""The search: an optimiser proposes candidates, records are measured one by one, and bad candidates end early."""
+"""The search: an optimiser proposes schedules of one ideal speedup and importances, records are measured one by one."""
 
 from __future__ import annotations
 
+import math
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from statistics import fmean
+from typing import Any, NamedTuple
 
 import optuna
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 from optuna.trial import FrozenTrial, TrialState
 
-from lazybench.calibration.harm import Candidate, CandidateFailure, Harmed
-from lazybench.calibration.space import Space
+from lazybench.calibration.harm import Candidate, Harmed
+from lazybench.calibration.times import Times
 from lazybench.data import Record
 from lazybench.errors import LazyBenchError
-from lazyllm import LazyLLMError
+from lazyllm import Importance, LazyLLMError, PruningSchedule
 
+MOST_STAGES = 4
+# A stage that keeps less keeps nothing.
+_LEAST_KEEP = 0.01
+_WEAKEST, _STRONGEST = 0.1, 1.0
+# A decode step's time, with what it revives, over that of one that revives nothing.
+_SLOWEST = 4.0
+_HALVINGS = 40
+_DIGITS = 4
 # A candidate is given up where it is worse than the best so far, record by record, at this level of significance.
 _SIGNIFICANCE = 0.1
 _LEAST_RECORDS = 8
 _RANDOM_TRIALS = 8
-# So many candidates are measured beyond the time, where none before has been fast enough with what it revived.
-_MOST_LATE = 24
-# Schedules are fitted to the speedup, and revivals to the schedule: nobody sees a difference this small.
-_ENOUGH = 0.995
-# One that falls so far short of the speedup is not measured to the end.
-_HOPELESS = 0.1
+# So many are measured beyond the time where none has been fast enough with what it revived, and so many proposals in a
+# row may bring nothing new: the search has then seen all there is.
+_MOST_LATE, _MOST_MISSES = 24, 200
+# Schedules are fitted to the speedup, and revivals to the schedule: nobody sees a difference as small as the first.
+# What falls as short of the speedup as the second is not measured to the end.
+_ENOUGH, _HOPELESS = 0.995, 0.1
 # A candidate that was too slow is tried again with its decode steps thought to be so much slower than they were.
 _SLACK = 1.02
 _SLOWNESS = "decode step over one without revivals"
 # Added to the harm, in nats, for not being fast enough; as much again for falling short of the speedup as a whole.
 _TOO_SLOW = 100.0
-# So many proposals in a row without a new one: the search has seen all there is.
-_MOST_MISSES = 200
+
+warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)
 
 
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Without the optimiser's notes that some of its parts may still change."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-        yield
+def searchable(importance: Importance, decoding: bool) -> dict[str, Sequence[Any]]:
+    """The values to try for parts of an importance, by name: its fields say them as `search` in their metadata.
+
+    Without `decoding`, where answers are of one token, only for those that matter in prefilling.
+    """
+    searched = [part for part in fields(importance) if "search" in part.metadata]
+    return {part.name: part.metadata["search"] for part in searched if decoding or not part.metadata.get("revival")}
 
 
 @dataclass(frozen=True)
-class Trial:
+class Space:
+    """Candidates of one ideal speedup.
+
+    The number of stages, their layers, their strengths relative to each other, and how slow a decode step is for what
+    it revives are free; the speedup then decides how strongly all stages prune: the keeps are `exp(-strength * x)`, for
+    one `x`. Whether decode steps are as fast as that shows when the candidate is measured.
+
+    Attributes:
+        times: the model's times.
+        lengths: prompt lengths in tokens.
+        answer_tokens: tokens of a whole generation.
+        speedup: the ideal speedup of every candidate's whole generations.
+        importance: what ranks the tokens.
+        searched: the values to try for parts of the importance, by name.
+    """
+
+    times: Times
+    lengths: Sequence[int]
+    answer_tokens: int
+    speedup: float
+    importance: Importance
+    searched: Mapping[str, Sequence[Any]]
+
+    def speedup_of(self, schedule: PruningSchedule, slowness: float) -> float:
+        """Ideal speedup of whole generations whose decode steps take `slowness` times as long as without revivals."""
+        return self.times.speedup(schedule, self.lengths, self.answer_tokens, slowness * self.times.step[1])
+
+    def _is_fast(self, schedule: PruningSchedule, slowness: float = 1.0) -> bool:
+        return self.speedup_of(schedule, slowness) >= self.speedup
+
+    @cached_property
+    def deepest(self) -> int | None:
+        """The last layer that a first stage can stand at; None where no schedule is fast enough."""
+        layers = range(self.times.layers - 2, -1, -1)
+        return next((layer for layer in layers if self._is_fast(PruningSchedule([(layer, _LEAST_KEEP)]))), None)
+
+    def suggest(self, trial: optuna.trial.BaseTrial) -> Candidate | None:
+        """The candidate that an optimiser tries; None where it cannot be fast enough."""
+        count = trial.suggest_int("stages", 1, MOST_STAGES)
+        layers = [trial.suggest_int("layer 1", 0, self.deepest)]
+        for place in range(2, count + 1):
+            # As a part of the layers behind the stage before, so that any values make a schedule.
+            part = trial.suggest_float(f"depth {place}", 0.0, 1.0)
+            room = self.times.layers - 2 - layers[-1]
+            if room > 0:
+                layers.append(layers[-1] + 1 + min(room - 1, int(part * room)))
+        strengths = [trial.suggest_float(f"strength {place}", _WEAKEST, _STRONGEST) for place in range(1, count + 1)]
+        slowness = trial.suggest_float("step", 1.0, _SLOWEST) if self.answer_tokens > 1 else 1.0
+        schedule = self.schedule(layers, strengths[: len(layers)], slowness)
+        parts = {part: trial.suggest_categorical(part, values) for part, values in self.searched.items()}
+        return None if schedule is None else Candidate(schedule, replace(self.importance, **parts))
+
+    def parameters(self, candidate: Candidate, slowness: float) -> dict[str, Any] | None:
+        """What an optimiser must suggest for a candidate like this one; None for one that is not in the space.
+
+        `slowness` is what its decode steps are thought to have, see `speedup_of`.
+        """
+        stages = candidate.schedule.pruning
+        if not 1 <= len(stages) <= MOST_STAGES or self.deepest is None or stages[0].layer > self.deepest:
+            return None
+        found: dict[str, Any] = {"stages": len(stages), "layer 1": stages[0].layer}
+        for place, (before, stage) in enumerate(pairwise(stages), start=2):
+            found[f"depth {place}"] = (stage.layer - before.layer - 0.5) / (self.times.layers - 2 - before.layer)
+        strengths = _strengths(candidate.schedule)
+        for place, strength in enumerate(strengths, start=1):
+            found[f"strength {place}"] = max(_WEAKEST, strength / max(strengths))
+        if self.answer_tokens > 1:
+            found["step"] = min(_SLOWEST, max(1.0, slowness))
+        parts = {part: getattr(candidate.importance, part, None) for part in self.searched}
+        fits = all(parts[part] in values for part, values in self.searched.items())
+        return found | parts if fits else None
+
+    def replay(self, parameters: Mapping[str, Any]) -> Candidate | None:
+        """The candidate of parameters that were suggested earlier."""
+        return self.suggest(optuna.trial.FixedTrial(dict(parameters)))
+
+    def schedule(
+        self, layers: Sequence[int], strengths: Sequence[float], slowness: float = 1.0
+    ) -> PruningSchedule | None:
+        """The schedule that prunes after `layers`, increasing, with these relative strengths; None if too slow.
+
+        `slowness` is what decode steps are thought to have, see `speedup_of`.
+        """
+
+        def at(power: float) -> PruningSchedule:
+            keeps = (max(_LEAST_KEEP, math.exp(-strength * power)) for strength in strengths)
+            return PruningSchedule((layer, round(keep, _DIGITS)) for layer, keep in zip(layers, keeps, strict=True))
+
+        low, high = 0.0, -math.log(_LEAST_KEEP) / min(strengths)
+        if not self._is_fast(at(high), slowness):
+            return None
+        for _ in range(_HALVINGS):
+            middle = (low + high) / 2
+            low, high = (low, middle) if self._is_fast(at(middle), slowness) else (middle, high)
+        return at(high)
+
+    def scaled(self, schedule: PruningSchedule) -> PruningSchedule | None:
+        """A schedule with each keep to the same power; None where that is not fast enough."""
+        return self.schedule([stage.layer for stage in schedule.pruning], _strengths(schedule))
+
+
+def _strengths(schedule: PruningSchedule) -> list[float]:
+    return [-math.log(max(_LEAST_KEEP, stage.keep)) for stage in schedule.pruning]
+
+
+class Trial(NamedTuple):
     """A candidate that was measured.
 
     Attributes:
         candidate: the schedule and its importance.
         kl: mean KL over the records that it was measured on, in nats.
-        speedup: ideal speedup of whole generations with what was revived on those records.
+        speedup_with_revivals: ideal speedup of whole generations with what was revived on those records.
         records: how many those are.
         complete: whether they are all; else it was given up.
     """
 
     candidate: Candidate
     kl: float
-    speedup: float
+    speedup_with_revivals: float
     records: int
     complete: bool
-
-
-class OutOfReach(LazyBenchError):
-    """No candidate of a search is fast enough."""
 
 
 class Search:
@@ -82,12 +195,10 @@ class Search:
         records: what to measure on; any first part of them should be like the whole.
     """
 
-    @_quiet()
     def __init__(self, path: Path, name: str, space: Space, records: Sequence[Record]) -> None:
         self._space = space
         self._records = records
         self._read: dict[int, Trial] = {}
-        self._failure = "none is fast enough"
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         self._study = optuna.create_study(
             study_name=name,
@@ -112,15 +223,19 @@ class Search:
         for trial in self._finished():
             if trial.number not in self._read:
                 candidate, values = self._space.replay(trial.params), list(trial.intermediate_values.values())
-                complete = trial.state == TrialState.COMPLETE
                 speedup = self._space.speedup_of(candidate.schedule, trial.user_attrs[_SLOWNESS])
+                complete = trial.state == TrialState.COMPLETE
                 self._read[trial.number] = Trial(candidate, fmean(values), speedup, len(values), complete)
         return list(self._read.values())
 
     @property
     def best(self) -> Trial | None:
         """The complete trial of least harm among those that are fast enough."""
-        fast = (trial for trial in self.trials if trial.complete and trial.speedup >= _ENOUGH * self._space.speedup)
+        fast = (
+            trial
+            for trial in self.trials
+            if trial.complete and trial.speedup_with_revivals >= _ENOUGH * self._space.speedup
+        )
         return min(fast, key=lambda trial: trial.kl, default=None)
 
     def start_from(self, candidates: Sequence[Candidate], slowness: float = 1.0) -> None:
@@ -129,73 +244,63 @@ class Search:
             if (parameters := self._space.parameters(candidate, slowness)) is not None:
                 self._study.enqueue_trial(parameters, skip_if_exists=True)
 
-    @_quiet()
     def run(
         self, seconds: float, harm: Callable[[Candidate, Record], Harmed], tick: Callable[[Trial | None], None]
-    ) -> None:
+    ) -> str | None:
         """Try candidates for so many seconds, earlier starts included; at least one that is fast enough is completed.
 
-        Args:
-            seconds: how long to search.
-            harm: measures a candidate on a record.
-            tick: called after each record, and with a trial after its last.
+        `harm` measures a candidate on a record; `tick` is called after each record, and with a trial after its last.
 
-        Raises:
-            LazyBenchError: no candidate works on this model and these records.
-            OutOfReach: none is fast enough.
+        Returns:
+            why nothing was found; None where something was.
         """
-        misses = late = 0
+        misses, late, failure = 0, 0, "none is fast enough"
         while misses < _MOST_MISSES and late < _MOST_LATE and (self.spent < seconds or self.best is None):
             trial = self._study.ask()
             candidate = self._space.suggest(trial)
-            known = candidate is None or any(other.candidate == candidate for other in self.trials)
-            if known or not self._measure(trial, candidate, harm, tick):
-                self._study.tell(trial, state=TrialState.FAIL)
-                misses += 1
-            else:
-                misses, late = 0, late + (self.spent >= seconds)
-        if self.best is None and self.trials:
-            fastest = max(trial.speedup for trial in self.trials)
-            raise OutOfReach(
-                f"none of {len(self.trials)} candidates gains {self._space.speedup:g} with what it revives, the "
-                f"fastest {fastest:.2f}: ask for less, search longer (minutes), or search revival, too "
-                "(importance=search)"
-            )
-        if self.best is None:
-            raise LazyBenchError(f"of {misses} candidates none works: {self._failure}")
-
-    def _measure(self, trial: optuna.Trial, candidate: Candidate, harm: Callable, tick: Callable) -> bool:
-        """Measure a candidate; False where the model does not work with it."""
-        values: list[float] = []
-        slownesses: list[float] = []
-        may_end = self.best is not None  # else there is nothing to compare with that is fast enough
-        for place, record in enumerate(self._records):
             try:
-                harmed = harm(candidate, record)
-            except (CandidateFailure, LazyLLMError) as error:
-                self._failure = str(error)
-                return False
+                if candidate is None or any(other.candidate == candidate for other in self.trials):
+                    raise LazyBenchError(failure)
+                self._measure(trial, candidate, harm, tick)
+            except (LazyBenchError, LazyLLMError) as error:
+                self._study.tell(trial, state=TrialState.FAIL)
+                misses, failure = misses + 1, str(error)
+            else:
+                tick(self.trials[-1])
+                misses, late = 0, late + (self.spent >= seconds)
+        if self.best is not None:
+            return None
+        if not self.trials:
+            return f"of {misses} candidates none works: {failure}"
+        fastest = max(trial.speedup_with_revivals for trial in self.trials)
+        return (
+            f"none of {len(self.trials)} candidates gains {self._space.speedup:g} with what it revives, the fastest "
+            f"{fastest:.2f}: ask for less, or search longer (minutes)"
+        )
+
+    def _measure(self, trial: optuna.Trial, candidate: Candidate, harm: Callable, tick: Callable) -> None:
+        """Measure a candidate, to the end or until it is given up."""
+        values, steps = [], []
+        space, may_end = self._space, self.best is not None  # else nothing to compare with is fast enough
+        for place, record in enumerate(self._records):
+            harmed = harm(candidate, record)
             values.append(harmed.kl)
-            if (step_s := self._space.times.step_of(harmed.rows)) is not None:
-                slownesses.append(step_s / self._space.times.step[1])
+            steps.append(space.times.step_of(harmed.rows))
             trial.report(harmed.kl, place)
             tick(None)
-            slowness = fmean(slownesses) if slownesses else 1.0
-            short = _ENOUGH * self._space.speedup / self._space.speedup_of(candidate.schedule, slowness) - 1
+            slowness = fmean(steps) / space.times.step[1]
+            short = _ENOUGH * space.speedup / space.speedup_of(candidate.schedule, slowness) - 1
             hopeless = len(values) >= _LEAST_RECORDS and short > _HOPELESS
             if len(values) < len(self._records) and (hopeless or (may_end and trial.should_prune())):
                 break
         trial.set_user_attr(_SLOWNESS, slowness)
-        complete = len(values) == len(self._records)
-        if complete:
+        if complete := len(values) == len(self._records):
             # Whatever is fast enough is better than anything that is not.
             self._study.tell(trial, fmean(values) + (_TOO_SLOW * (1 + short) if short > 0 else 0))
         else:
             self._study.tell(trial, state=TrialState.PRUNED)
         if short > 0 and (complete or hopeless):
             self.start_from([candidate], slowness * _SLACK)
-        tick(self.trials[-1])
-        return True
 
     def _finished(self) -> list[FrozenTrial]:
         return self._study.get_trials(deepcopy=False, states=(TrialState.COMPLETE, TrialState.PRUNED))

@@ -8,25 +8,28 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-from transformers import PreTrainedTokenizerBase
-
 from lazybench.calibration import budgets
-from lazybench.calibration.budgets import SCORE_LOSS, SPEEDUP, Budget
-from lazybench.calibration.space import searchable
+from lazybench.calibration.budgets import SPEEDUP, Budget
+from lazybench.calibration.search import searchable
 from lazybench.config import HALVES, CalibrateConfig
-from lazybench.data import DatasetFacts, Record, choose, fingerprint, half_of, load_facts
+from lazybench.data import Record, choose, fingerprint, half_of, load_facts
 from lazybench.errors import LazyBenchError
 from lazybench.methods.lazyllm import EQ1, NAMED, parse_importance
 from lazybench.model.prompts import Prompt, PromptBuilder
 from lazybench.run import own_code
 from lazybench.run.job import PLACES, RESULTS_VERSION
 from lazybench.run.sources import Sources
+from lazybench.store.journal import Key
 from lazybench.store.run_folder import digest
 from lazyllm import Importance
 
 _SEARCH = "search"
+# Where a budget of harm picks among speedups, and none are given.
+_SPEEDUPS = (1.5, 2.0, 3.0)
 # What a folder keeps of each record and of the model's times: another number where that changes.
 _MEASURES = 2
+# Settings that decide neither speed nor harm: how long to search, and among what.
+_FREE = ("output", "minutes", "budget", "speedups", "confirm", "half", "data", "importance")
 
 
 @dataclass(frozen=True)
@@ -36,10 +39,9 @@ class Setup:
     Attributes:
         config: the settings.
         budgets: what is asked of the schedules.
-        facts: facts by dataset.
-        tokenizer: the model's tokenizer.
         records: the records of both halves, in each a record of each dataset in turn: any first part of a half is
             like the whole.
+        prompts: their prompts, without the texts, which nothing here needs.
         importance: what ranks the tokens.
         searched: the values to try for parts of the importance, by name; empty where it is not searched.
         weights: what tells the model's weights from others.
@@ -48,9 +50,8 @@ class Setup:
 
     config: CalibrateConfig
     budgets: list[Budget]
-    facts: Mapping[str, DatasetFacts]
-    tokenizer: PreTrainedTokenizerBase
     records: list[Record]
+    prompts: Mapping[Key, Prompt]
     importance: Importance
     searched: Mapping[str, Sequence[Any]]
     weights: str
@@ -67,8 +68,6 @@ class Setup:
         importance, searched = _importance(config.importance, config.answer_tokens > 1)
         if config.data.half is not None:
             raise LazyBenchError(f"data.half={config.data.half}: calibrate splits the records itself: set half=")
-        if any(budget.what == SCORE_LOSS for budget in asked) and not config.confirm:
-            raise LazyBenchError("budget: a score loss needs scores, which confirm=false leaves out")
         facts, sources = load_facts(config.data.datasets), Sources()
         choice = choose(config.task, config.data, facts)
         met = [sources.records(name, config.data, config.model) for name in choice.datasets]
@@ -79,7 +78,9 @@ class Setup:
                 raise LazyBenchError(f"the {half} half of the {sum(map(len, met))} records is empty: raise data.limit")
             records += found[: config.records]
         tokenizer, weights = sources.tokenizer(config.model), sources.weights(config.model)
-        return cls(config, asked, facts, tokenizer, records, importance, searched, weights, choice.left_out)
+        builders = {name: PromptBuilder(tokenizer, config.model, facts[name]) for name in choice.datasets}
+        prompts = {record.key: replace(builders[record.dataset].build(record), text="") for record in records}
+        return cls(config, asked, records, prompts, importance, searched, weights, choice.left_out)
 
     @property
     def halves(self) -> list[str]:
@@ -89,15 +90,16 @@ class Setup:
     @property
     def speedups(self) -> list[float]:
         """The ideal speedups to search at, increasing."""
-        asked = [budget.limit for budget in self.budgets if budget.what == SPEEDUP]
-        return sorted({*asked, *self.config.speedups})
+        asked = {budget.limit for budget in self.budgets if budget.what == SPEEDUP}
+        picked = _SPEEDUPS if any(budget.what != SPEEDUP for budget in self.budgets) else ()
+        return sorted({*asked, *(self.config.speedups or picked)})
 
     @property
     def settings(self) -> dict[str, Any]:
         """Everything set, and the hashes of the weights and records met, and of code that is not LazyBench's."""
         settings = asdict(self.config) | {"weights": self.weights, "records": fingerprint(self.records)}
         made_of = {"importance": self.config.importance, "tokenizer": self.config.model.tokenizer}
-        metrics = {self.facts[record.dataset].metric for record in self.records}
+        metrics = {prompt.builder.facts.metric for prompt in self.prompts.values()}
         code = own_code.digests(self.importance, made_of, [metric for metric in metrics if "." in metric])
         return settings | ({"code": code} if code else {})
 
@@ -110,18 +112,12 @@ class Setup:
         return _SEARCH if self.importance.is_eq1 else f"{_SEARCH}_{ranking}"
 
     def folder(self, where: Mapping[str, Any]) -> Path:
-        """The folder on a machine that `environment.describe` gave, named by all that decides speed and harm.
-
-        How long to search, and among what, does not.
-        """
-        config = self.config
-        free = {"output", "minutes", "budget", "speedups", "confirm", "half", "data", "importance"}
-        decisive = {key: value for key, value in self.settings.items() if key not in free}
+        """The folder on a machine that `environment.describe` gave, named by all that decides speed and harm."""
+        config, decisive = self.config, {key: value for key, value in self.settings.items() if key not in _FREE}
         decisive["model"] = {key: value for key, value in decisive["model"].items() if key not in PLACES}
         decisive["where"] = {key: value for key, value in where.items() if key != "commit"}
-        decisive["facts"] = {record.dataset: asdict(self.facts[record.dataset]) for record in self.records}
-        decisive["results_version"] = RESULTS_VERSION
-        decisive["measures"] = _MEASURES
+        decisive["facts"] = {of.record.dataset: asdict(of.builder.facts) for of in self.prompts.values()}
+        decisive |= {"results_version": RESULTS_VERSION, "measures": _MEASURES}
         return Path(config.output, config.model.name, config.data.name, config.task, digest(decisive))
 
     def of_half(self, half: str) -> list[Record]:
@@ -131,16 +127,6 @@ class Setup:
     def other(self, half: str) -> list[Record]:
         """The records of the other half."""
         return [record for record in self.records if half_of(record) != half]
-
-    def prompt(self, record: Record) -> Prompt:
-        """The record's prompt, without its text, which nothing here needs."""
-        builder = PromptBuilder(self.tokenizer, self.config.model, self.facts[record.dataset])
-        return replace(builder.build(record), text="")
-
-    @property
-    def new_tokens(self) -> int:
-        """Most tokens that are generated on a prompt."""
-        return max(self.facts[record.dataset].max_new_tokens for record in self.records)
 
 
 def _importance(value: Any, decoding: bool) -> tuple[Importance, dict[str, Sequence[Any]]]:

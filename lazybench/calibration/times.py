@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -51,12 +50,7 @@ class Times:
 
     @classmethod
     def fit(cls, measured: Mapping[str, Mapping[int, float]], layers: int) -> Times:
-        """The curve with non-negative parts that is nearest to measured times of prompts, each by its relative error.
-
-        Args:
-            measured: what `measure` gives.
-            layers: number of decoder layers.
-        """
+        """The curve with non-negative parts that is nearest to what `measure` gave, each by its relative error."""
         step, prompt = dict(sorted(measured[STEP].items())), measured[PROMPT]
         counts, seconds = np.asarray(list(prompt), dtype=float), np.asarray(list(prompt.values()))
         terms = np.stack([np.ones_like(counts), counts, counts**2], axis=1) / seconds[:, None]
@@ -69,14 +63,15 @@ class Times:
         """Time to prefill `tokens` tokens with every layer."""
         return self.fixed + self.linear * tokens + self.quadratic * tokens**2
 
-    def step_of(self, rows: torch.Tensor) -> float | None:
-        """Ideal mean time of decode steps that compute so many rows in each layer, (steps, layers); None without any.
+    def step_of(self, rows: torch.Tensor) -> float:
+        """Ideal mean time of decode steps that compute so many rows in each layer, (steps, layers).
 
         Each layer takes its share of the time of a step with that many rows in every layer. Beyond the most rows that
-        were measured, a row takes what it takes on average up to there.
+        were measured, a row takes what it takes on average up to there. Without a step, that of one which revives
+        nothing.
         """
         if not len(rows):
-            return None
+            return self.step[1]
         most, counts = max(self.step), rows.numpy()
         beyond = (self.step[most] - self.step[1]) / max(1, most - 1)
         found = np.interp(counts, list(self.step), list(self.step.values()))
@@ -88,7 +83,12 @@ class Times:
 
     def pruned(self, schedule: PruningSchedule, tokens: int, answer_tokens: int, step_s: float) -> float:
         """Ideal time of a whole generation whose mean decode step takes `step_s` seconds."""
-        return self._prefilled(schedule, tokens) + (answer_tokens - 1) * step_s
+        total, start, left = 0.0, 0, tokens
+        for stage in schedule.stages:
+            total += (stage.layer + 1 - start) * self.seconds(left)
+            start, left = stage.layer + 1, stage.kept(left)
+        prefilled = (total + (self.layers - start) * self.seconds(left)) / self.layers
+        return prefilled + (answer_tokens - 1) * step_s
 
     def speedup(
         self, schedule: PruningSchedule, lengths: Sequence[int], answer_tokens: int = 1, step_s: float | None = None
@@ -96,29 +96,14 @@ class Times:
         """Ideal speedup of whole generations, of the first token where `answer_tokens` is 1.
 
         In prefilling, each layer takes its share of the unmodified model's time at the layer's token count, as in
-        `lazybench speed`. The speedup is the sum over prompts of the unmodified model's time over that of what is left.
-
-        Args:
-            schedule: the schedule.
-            lengths: the prompts' lengths in tokens.
-            answer_tokens: tokens of every answer.
-            step_s: seconds of its mean decode step; None where nothing is revived.
+        `lazybench speed`. The speedup is the sum over prompts, of `lengths` tokens, of the unmodified model's time over
+        that of what is left; `step_s` is the schedule's mean decode step, None where nothing is revived.
         """
-        counts, step_s = Counter(lengths), self.step[1] if step_s is None else step_s
-        whole = sum(count * self.whole(tokens, answer_tokens) for tokens, count in counts.items())
-        return whole / sum(
-            count * self.pruned(schedule, tokens, answer_tokens, step_s) for tokens, count in counts.items()
-        )
-
-    def _prefilled(self, schedule: PruningSchedule, tokens: int) -> float:
-        total, start, left = 0.0, 0, tokens
-        for stage in schedule.stages:
-            total += (stage.layer + 1 - start) * self.seconds(left)
-            start, left = stage.layer + 1, stage.kept(left)
-        return (total + (self.layers - start) * self.seconds(left)) / self.layers
+        step_s = self.step[1] if step_s is None else step_s
+        whole = sum(self.whole(tokens, answer_tokens) for tokens in lengths)
+        return whole / sum(self.pruned(schedule, tokens, answer_tokens, step_s) for tokens in lengths)
 
 
-@torch.no_grad()
 def measure(model: PreTrainedModel, ids: torch.Tensor) -> dict[str, dict[int, float]]:
     """Medians of three, after an untimed round, in seconds.
 
@@ -132,35 +117,31 @@ def measure(model: PreTrainedModel, ids: torch.Tensor) -> dict[str, dict[int, fl
         tokens being kept; `unmodified step`: what the unmodified model takes for one there, of one row.
     """
     longest = ids.shape[1]
-    ids = ids.to(model.device)
     counts = sorted({min(longest, max(_LEAST, int(part * longest))) for part in _PARTS})
     rows = [n for n, used in zip(_ROWS, accumulate(_ROWS), strict=True) if used <= longest // 2] or [1]
-    kinds = {PROMPT: counts, STEP: rows, UNMODIFIED_STEP: [1]}
-    taken: dict[str, dict[int, list[float]]] = {what: {n: [] for n in of} for what, of in kinds.items()}
-    for round_ in range(_ROUNDS + 1):
-        for count in counts:
-            seconds, _ = _timed(model, ids[:, :count], None)
-            if round_:
-                taken[PROMPT][count].append(seconds)
-        # The prompt's last tokens come in steps of so many rows, so that no more positions are needed than it has.
-        start, *pieces = ids.split([longest - sum(rows), *rows], dim=1)
-        _, cache = _timed(model, start, None)
-        seconds, _ = _timed(model, pieces[0], cache)
-        if round_:
-            taken[UNMODIFIED_STEP][1].append(seconds)
-        with lazyllm.enable(model, ()):
-            _, cache = _timed(model, start, None)
-            for count, piece in zip(rows, pieces, strict=True):
-                seconds, cache = _timed(model, piece, cache)
-                if round_:
-                    taken[STEP][count].append(seconds)
-    return {what: {n: median(of) for n, of in by.items()} for what, by in taken.items()}
+    first, *rounds = [_round(model, ids.to(model.device), counts, rows) for _ in range(1 + _ROUNDS)]
+    return {what: {n: median(of[what][n] for of in rounds) for n in by} for what, by in first.items()}
 
 
-def _timed(model: PreTrainedModel, ids: torch.Tensor, cache: Any) -> tuple[float, Any]:
-    """Seconds of a pass, and the cache to go on with."""
-    synchronize(model.device)
-    start = time.perf_counter()
-    output = model(ids, past_key_values=cache, use_cache=True, logits_to_keep=1)
-    synchronize(model.device)
-    return time.perf_counter() - start, output.past_key_values
+@torch.no_grad()
+def _round(
+    model: PreTrainedModel, ids: torch.Tensor, counts: Sequence[int], rows: Sequence[int]
+) -> dict[str, dict[int, float]]:
+    """Each time once."""
+
+    def take(tokens: torch.Tensor, cache: Any = None) -> tuple[float, Any]:
+        synchronize(model.device)
+        start = time.perf_counter()
+        output = model(tokens, past_key_values=cache, use_cache=True, logits_to_keep=1)
+        synchronize(model.device)
+        return time.perf_counter() - start, output.past_key_values
+
+    taken: dict[str, dict[int, float]] = {PROMPT: {count: take(ids[:, :count])[0] for count in counts}, STEP: {}}
+    # The prompt's last tokens come in steps of so many rows, so that no more positions are needed than it has.
+    start, *pieces = ids.split([ids.shape[1] - sum(rows), *rows], dim=1)
+    taken[UNMODIFIED_STEP] = {1: take(pieces[0], take(start)[1])[0]}
+    with lazyllm.enable(model, ()):
+        _, cache = take(start)
+        for count, piece in zip(rows, pieces, strict=True):
+            taken[STEP][count], cache = take(piece, cache)
+    return taken

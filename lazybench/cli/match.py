@@ -2,36 +2,40 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import sys
-from collections.abc import Iterable
 from dataclasses import asdict, fields
 from pathlib import Path
+from statistics import fmean
 
-import pandas as pd
 import yaml
+from hydra.core.hydra_config import HydraConfig
 from tqdm import tqdm
+from transformers import PreTrainedModel
 
-from lazybench.calibration.folder import csv
+from lazybench.calibration.harm import static_pruning
 from lazybench.calibration.matching import OutOfReach, Speedups, Trial, match
 from lazybench.calibration.setup import in_turns
 from lazybench.config import MatchConfig
-from lazybench.data import choose, data_label, load_facts
+from lazybench.data import choose, data_label, fingerprint, load_facts
 from lazybench.methods import Method, build_method
+from lazybench.methods.engine import layers_of
+from lazybench.methods.static_pruning import StaticPruning
 from lazybench.model import environment
-from lazybench.model.decoding import Decoder
+from lazybench.model.decoding import check_limit, decoder_for
 from lazybench.model.loading import load_model, load_skeleton
-from lazybench.model.positions import check_limit
 from lazybench.model.prompts import Prompt, PromptBuilder
-from lazybench.run.origin import chosen, typed
+from lazybench.run.divergence import divergence, expected
+from lazybench.run.job import PLACES
+from lazybench.run.origin import chosen, config_dirs, typed
 from lazybench.run.sources import Sources
+from lazybench.store.run_folder import digest
 from lazybench.store.writing import replace, writing
-
-_METHODS = "method"
 
 
 def main(config: MatchConfig) -> Path:
-    """Find a strength for each speedup, and write a method for each.
+    """Find a strength for each speedup, or go on where an earlier start of the same command stopped.
 
     Returns:
         the folder of what was found, for `--config-dir`.
@@ -48,42 +52,84 @@ def main(config: MatchConfig) -> Path:
     method.check(skeleton)
     folder = Path(config.output)
     with writing(folder):
-        (folder / _METHODS).mkdir(parents=True, exist_ok=True)
+        for inner in ("method", "measured"):
+            (folder / inner).mkdir(parents=True, exist_ok=True)
     where = environment.describe(config.model)
     tokens = sorted(prompt.ids.shape[1] for prompt in prompts)
-    print(f"weights: {where['weights_format']}")
-    print(f"records: {data_label(config.data)}; {len(prompts)} prompts of {tokens[0]} to {tokens[-1]} tokens")
-    model = load_model(config.model)
+    on = f"{len(prompts)} prompts of {tokens[0]} to {tokens[-1]} tokens"
+    print(f"weights: {where['weights_format']}\nrecords: {data_label(config.data)}; {on}")
+    # Methods of one name differ in their configs' names: those that `calibrate` found, and others of the user's.
+    called = chosen("method") or method.name
+    model, static = load_model(config.model), static_pruning(layers_of(skeleton))
+    decides = {key: value for key, value in asdict(config.model).items() if key not in PLACES}
+    decides |= {"weights": sources.weights(config.model), "records": fingerprint(of.record for of in prompts)}
+    decides |= {"where": {key: value for key, value in where.items() if key != "commit"}, "cpu": config.cpu_share}
     with tqdm(desc="strengths", unit="strength") as bar:
 
-        def tick(trial: Trial) -> None:
+        def tick(of: Method, speedup: float) -> None:
             bar.update()
-            bar.set_postfix_str(f"{trial.share:.1%} pruned: {trial.speedup:.2f}x")
+            bar.set_postfix_str(f"{of.name}: {speedup:.2f}x")
 
-        speedups = Speedups(method, prompts, Decoder(model, 1), config.cpu_share, tick)
-        found, missed = {}, None
-        for wanted in sorted(set(config.speedups)):
-            try:
-                found[wanted] = match(speedups, wanted, config.tolerance)
-            except OutOfReach as error:
-                missed = error
-                break  # what is faster still is out of reach, too
+        def speedups(of: Method, name: str) -> Speedups:
+            kept = folder / "measured" / f"{name}_{digest(decides | {'kind': str(type(of)), 'method': asdict(of)})}.csv"
+            return Speedups(of, prompts, model, config.cpu_share, kept, tick)
+
+        found, missed = _found(speedups(method, called), sorted(set(config.speedups)), config.tolerance)
+        wanted = [
+            trial.speedup for trial in found.values() if trial.speedup > 1 and not isinstance(method, StaticPruning)
+        ]
+        beside, _ = _found(speedups(static, static.name), wanted, config.tolerance)
     if missed is not None:
         if not found:
             raise missed
         print(f"warning: {missed}", file=sys.stderr)
-    # Methods of one name differ in their configs' names: those that `calibrate` found, and others of the user's.
-    called = chosen("method") or method.name
     for wanted, trial in found.items():
-        name = f"{called}_{wanted:g}x"
-        about = f"{trial.prompts} prompts of {tokens[0]} to {tokens[-1]} tokens, {config.model.name}"
-        replace(folder / _METHODS / f"{name}.yaml", _text(trial, f"{about}, {where['dtype']}, {where['device']}"))
-        print(f"{wanted:g}x: {trial.speedup:.2f}x with {_settings(trial.method, method)}")
+        name, strong = f"{called}_{wanted:g}x", method.pruning(trial.share)
+        about = f"# TTFT speedup {trial.speedup:.3f}: {on}, {config.model.name}, {where['dtype']}, {where['device']}"
+        settings = {"_target_": f"{type(method).__module__}.{type(method).__qualname__}", **asdict(strong)}
+        text = yaml.safe_dump(settings, sort_keys=False, allow_unicode=True, width=120)
+        replace(folder / "method" / f"{name}.yaml", f"{about}\n# {typed('match')}\n{text}")
+        print(f"{wanted:g}x: {trial.speedup:.2f}x with {_differing(strong, method)}")
         if abs(trial.speedup / wanted - 1) > config.tolerance:
             print("  no strength was nearer to what is wanted: times vary, or it goes in steps")
-        print(f"  python -m lazybench run --config-dir {shlex.quote(str(folder))} method={name} task={config.task}")
-    replace(folder / f"{called}.csv", csv(_table(speedups.trials.values(), method)))
+        if (other := beside.get(trial.speedup)) is not None:
+            as_fast = static.pruning(other.share)
+            kl, others_kl = _kls(model, prompts, strong, as_fast)
+            print(
+                f"  {'loses to' if others_kl < kl else 'beats'} static pruning at {other.speedup:.2f}x "
+                f"({_differing(as_fast, static)}): KL {kl:.3f} against {others_kl:.3f} on these prompts"
+            )
+        print(f"  {run_command(folder, name, config.task)}")
     return folder
+
+
+def _found(speedups: Speedups, wanted: list[float], tolerance: float) -> tuple[dict[float, Trial], OutOfReach | None]:
+    """The trial for each speedup within reach, and why the next one is not."""
+    found = {}
+    for speedup in wanted:
+        try:
+            found[speedup] = match(speedups, speedup, tolerance)
+        except OutOfReach as error:
+            return found, error  # what is faster still is out of reach, too
+    return found, None
+
+
+def _kls(model: PreTrainedModel, prompts: list[Prompt], *methods: Method) -> list[float]:
+    """What each method does to the next tokens: its mean KL over the prompts, in nats."""
+    kls: list[list[float]] = [[] for _ in methods]
+    for prompt in prompts:
+        decode = decoder_for(model, prompt)
+        wanted = expected(prompt, decode)
+        for method, of in zip(methods, kls, strict=True):
+            method.prepare(model)
+            of.append(float(divergence(method, prompt, decode, wanted)[0].mean()))
+    return [fmean(of) for of in kls]
+
+
+def _differing(method: Method, given: Method) -> str:
+    """What differs from the method that was given, of what its repr shows."""
+    shown = [of.name for of in fields(method) if of.repr and getattr(method, of.name) != getattr(given, of.name)]
+    return ", ".join(f"{key}={getattr(method, key)}" for key in shown) or "the settings as they were given"
 
 
 def _prompts(config: MatchConfig, sources: Sources) -> list[Prompt]:
@@ -96,29 +142,10 @@ def _prompts(config: MatchConfig, sources: Sources) -> list[Prompt]:
     return [PromptBuilder(tokenizer, config.model, facts[record.dataset]).build(record) for record in picked]
 
 
-def _settings(method: Method, given: Method) -> str:
-    """What differs from the method that was given, of what its repr shows."""
-    shown = [of.name for of in fields(method) if of.repr]
-    differs = [f"{key}={getattr(method, key)}" for key in shown if getattr(method, key) != getattr(given, key)]
-    return ", ".join(differs) or "the settings as they were given"
-
-
-def _table(trials: Iterable[Trial], given: Method) -> pd.DataFrame:
-    rows = sorted(trials, key=lambda trial: trial.share)
-    return pd.DataFrame(
-        {
-            "pruned": trial.share,
-            "settings": _settings(trial.method, given),
-            "ttft_speedup": trial.speedup,
-            "prompts": trial.prompts,
-        }
-        for trial in rows
-    )
-
-
-def _text(trial: Trial, about: str) -> str:
-    """The YAML of a method that was matched."""
-    kind = type(trial.method)
-    settings = {"_target_": f"{kind.__module__}.{kind.__qualname__}", **asdict(trial.method)}
-    head = f"# TTFT speedup {trial.speedup:.3f}: {about}\n# {typed('match')}\n"
-    return head + yaml.safe_dump(settings, sort_keys=False, allow_unicode=True, width=120)
+def run_command(folder: Path, name: str, task: str, *more: str) -> str:
+    """What runs a method that was found in `folder` on the model and data of this command, in the words given."""
+    given = HydraConfig.get().overrides.task if HydraConfig.initialized() else []
+    words = [f"method={name}", f"task={task}", *(word for word in given if re.match(r"\+*(model|data)[.=]", word))]
+    if places := config_dirs():  # `--config-dir` is for the method that was found
+        more += ("hydra.searchpath=[" + ",".join(f'"file://{place}"' for place in places) + "]",)
+    return f"python -m lazybench run --config-dir {shlex.join([str(folder), *words, *more])}"

@@ -27,7 +27,7 @@ def main(argv: Sequence[str]) -> int:
     grouped = blocks(runs)
     warned = met + [text for block in grouped for text in warnings(block)]
     noted = [f"{block.title}: {text}" for block in grouped for text in notes(block)]
-    written, missing = write(given.output, grouped, warned)
+    written, missing = write(given.output, grouped, warned, given.heading == "true")
     for kind, texts in (("warning", warned), ("note", noted)):
         for text in texts:
             print(f"{kind}: {text}")
@@ -43,7 +43,7 @@ def main(argv: Sequence[str]) -> int:
 def _parser() -> ArgumentParser:
     parser = ArgumentParser(
         "lazybench report",
-        usage="%(prog)s [runs=FOLDER,...] [output=FOLDER] [calibrated=refuse|mark]",
+        usage="%(prog)s [runs=FOLDER,...] [output=FOLDER] [calibrated=refuse|mark] [heading=true|false]",
         description="Tables, figures and one HTML page from run folders.",
         epilog=BOTH_FORMS,
     )
@@ -52,6 +52,8 @@ def _parser() -> ArgumentParser:
     parser.add_argument("--output", metavar="FOLDER", type=folder, default="results/report", help=out)
     seen = "refuse runs on records that their schedule was calibrated on, or mark them (default: %(default)s)"
     parser.add_argument("--calibrated", choices=("refuse", "mark"), default="refuse", help=seen)
+    said = "whether figures as PNG say above them what they rest on; those as PDF, for papers, never do (default: true)"
+    parser.add_argument("--heading", choices=("true", "false"), default="true", help=said)
     return parser
 
 

@@ -17,8 +17,8 @@ from lazybench.cli.arguments import read
 from lazybench.cli.configs import add_config_dir, own_datasets
 from lazybench.config import CONF
 from lazybench.data.facts import DatasetFacts, datasets_of, load_facts
-from lazybench.data.jsonl import kind, parse, wrong_length, wrong_references
 from lazybench.data.longbench_e import LENGTHS
+from lazybench.data.record import kind, parse, wrong_length, wrong_references
 from lazybench.errors import LazyBenchError, suggest
 from lazybench.run import scoring
 from lazybench.store.writing import replace

@@ -4,9 +4,8 @@
 task stands for. Names of tasks and datasets are in `lazybench.data.facts`.
 """
 
-from lazybench.data.choice import choose
 from lazybench.data.facts import DatasetFacts, load_facts
-from lazybench.data.load import data_label, half_of, load_records
+from lazybench.data.load import choose, data_label, half_of, load_records
 from lazybench.data.record import Record, fingerprint
 
 __all__ = ["DatasetFacts", "Record", "choose", "data_label", "fingerprint", "half_of", "load_facts", "load_records"]

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import MISSING, asdict, dataclass, fields
 from functools import cache
 from importlib.resources import files
 from string import Formatter
 from typing import Any
-
-from omegaconf import OmegaConf
-from omegaconf.errors import MissingMandatoryValue, ValidationError
 
 from lazybench import metrics
 from lazybench.errors import LazyBenchError, suggest
@@ -44,7 +41,7 @@ class DatasetFacts:
         stop_at_newline: whether generation also ends at a newline.
         continues: what the answer goes on with, as a completion of code does, so that a method leaves it whole:
             `context`, all of it; or `last_file`, the input or, where that is empty, the last of the files in the
-            context (`lazybench.model.context` says where it begins). None for answers to a question.
+            context (`lazybench.model.prompts` says where it begins). None for answers to a question.
         answer_prefix: template with `{input}` that the answer begins with: it ends the prompt, behind a chat model's
             wrapper, and belongs to no prediction.
         truncate: whether a prompt that is longer than the model's limit loses its middle.
@@ -67,7 +64,7 @@ class DatasetFacts:
     by_length: bool = False
 
     def __post_init__(self) -> None:
-        if wrong := _wrong_templates(self) or _wrong_value(self) or _wrong_task(self.task):
+        for wrong in _wrong(self):
             raise LazyBenchError(f"dataset {self.name!r}: {wrong}")
 
 
@@ -103,11 +100,10 @@ def load_facts(extra: Mapping[str, Mapping[str, Any]] | None = None) -> dict[str
     Raises:
         LazyBenchError: a fact of `extra` is unknown, missing or wrong.
     """
-    table = _longbench()["tasks"] | {CHINESE: _longbench()[CHINESE]}
-    task_of = {name: task for task, names in table.items() for name in names}
-    facts = {
-        name: DatasetFacts(name=name, task=task_of[name], **values) for name, values in _longbench()["datasets"].items()
-    }
+    table = _longbench()
+    groups = table["tasks"] | {CHINESE: table[CHINESE]}
+    task_of = {name: task for task, names in groups.items() for name in names}
+    facts = {name: DatasetFacts(name=name, task=task_of[name], **of) for name, of in table["datasets"].items()}
     longbench = dict(facts)
     for name, values in (extra or {}).items():
         if not is_name(name):
@@ -156,84 +152,49 @@ def is_name(name: object) -> bool:
     return isinstance(name, str) and bool(re.fullmatch(r"[A-Za-z0-9][\w.-]*", name, re.ASCII))
 
 
-def _user_facts(name: str, values: object, longbench: Mapping[str, DatasetFacts]) -> DatasetFacts:
-    """Facts as a config gives them, checked by OmegaConf against `DatasetFacts` like the other settings."""
-    if not isinstance(values, Mapping):
-        raise LazyBenchError(f"dataset {name!r}: its facts must be a mapping, not {type(values).__name__}")
-    if "like" in values:
-        values = _as_there(name, values["like"], longbench) | {key: values[key] for key in values if key != "like"}
-    types = {of.name: str(of.type).split()[0] for of in fields(DatasetFacts) if of.name != "name"}
-    facts = OmegaConf.structured(DatasetFacts)
-    OmegaConf.set_readonly(facts, False)
-    facts.name = name
-    for key in values:
-        if key not in types:
-            raise LazyBenchError(f"dataset {name!r}: unknown fact {key!r}: {suggest(str(key), [*types, 'like'])}")
-    try:
-        for key, value in values.items():
-            if _converted(types[key], value):
-                raise LazyBenchError(f"dataset {name!r}: {key} must be {_TYPES[types[key]]}, not {value!r}")
-            # The settings are resolved already: a `${` that is left is meant as it stands.
-            facts[key] = re.sub(r"(\\*)\$\{", r"\1\1\\${", value) if isinstance(value, str) else value
-        return OmegaConf.to_object(facts)
-    except MissingMandatoryValue as error:
-        raise LazyBenchError(f"dataset {name!r}: the fact {error.key!r} is missing") from error
-    except ValidationError as error:
-        must = f"{error.key} must be {_TYPES[types[error.key]]}"
-        raise LazyBenchError(f"dataset {name!r}: {must}, not {values[error.key]!r}") from error
+def _user_facts(name: str, given: object, longbench: Mapping[str, DatasetFacts]) -> DatasetFacts:
+    """Facts as a config gives them, of the right names and types."""
+    if not isinstance(given, Mapping):
+        raise LazyBenchError(f"dataset {name!r}: its facts must be a mapping, not {type(given).__name__}")
+    values = dict(given)
+    if (like := values.pop("like", None)) is not None:
+        if not isinstance(like, str) or like not in longbench:
+            hint = suggest(str(like), longbench)
+            raise LazyBenchError(f"dataset {name!r}: like {like!r} is none of LongBench's: {hint}")
+        values = {key: of for key, of in asdict(longbench[like]).items() if key not in ("name", "records")} | values
+    known = {of.name: of for of in fields(DatasetFacts) if of.name != "name"}
+    for key, value in values.items():
+        if key not in known:
+            raise LazyBenchError(f"dataset {name!r}: unknown fact {key!r}: {suggest(str(key), [*known, 'like'])}")
+        kind, _, optional = str(known[key].type).partition(" | ")
+        if type(value).__name__ != kind and not (value is None and optional):
+            raise LazyBenchError(f"dataset {name!r}: {key} must be {_TYPES[kind]}, not {value!r}")
+    for key, of in known.items():
+        if of.default is MISSING and key not in values:
+            raise LazyBenchError(f"dataset {name!r}: the fact {key!r} is missing")
+    return DatasetFacts(name, **values)
 
 
-def _as_there(name: str, like: object, longbench: Mapping[str, DatasetFacts]) -> dict[str, Any]:
-    """The facts of one of LongBench's datasets that hold for another one, too."""
-    if not isinstance(like, str) or like not in longbench:
-        raise LazyBenchError(f"dataset {name!r}: like {like!r} is none of LongBench's: {suggest(str(like), longbench)}")
-    return {key: value for key, value in asdict(longbench[like]).items() if key not in ("name", "records")}
-
-
-def _converted(kind: str, value: object) -> bool:
-    """Whether OmegaConf would make a fact of another type of `value`, as it does of 7, no and '8'."""
-    made_of = {"str": str, "bool": bool, "int": int}[kind]
-    return value is not None and (not isinstance(value, made_of) or (kind == "int" and isinstance(value, bool)))
-
-
-def _wrong_templates(facts: DatasetFacts) -> str | None:
+def _wrong(facts: DatasetFacts) -> Iterator[str]:
+    """What keeps these from being facts of a dataset."""
     for key, allowed in (("prompt", ("context", "input")), ("answer_prefix", ("input",))):
+        names = " and ".join(f"{{{name}}}" for name in allowed)
         try:
             parts = [part[1:] for part in Formatter().parse(getattr(facts, key)) if part[1] is not None]
         except ValueError as error:
-            return f"{key} is no template ({error}): write a literal brace twice"
+            yield f"{key} is no template ({error}): write a literal brace twice"
+            continue
         if any(field not in allowed or spec or conversion for field, spec, conversion in parts):
-            names = " and ".join(f"{{{name}}}" for name in allowed)
-            return f"{key} may hold no fields but {names}: write a literal brace twice"
+            yield f"{key} may hold no fields but {names}: write a literal brace twice"
         if key == "prompt" and not parts:
-            return "prompt must hold {context} or {input}"
-    return None
-
-
-def _wrong_value(facts: DatasetFacts) -> str | None:
+            yield "prompt must hold {context} or {input}"
     for key in ("max_new_tokens", "records"):
         if (count := getattr(facts, key)) is not None and count < 1:
-            return f"{key} must be {_TYPES['int']}, not {count}"
-    if not facts.language:
-        return "language must be text such as 'en', not ''"
+            yield f"{key} must be {_TYPES['int']}, not {count}"
     # Whether a function of the user's can be imported is seen where it is needed: a report does without.
     if "." not in facts.metric and facts.metric not in metrics.names():
-        return f"metric {facts.metric!r} is unknown: {suggest(facts.metric, metrics.names())}"
+        yield f"metric {facts.metric!r} is unknown: {suggest(facts.metric, metrics.names())}"
     if facts.continues is not None and facts.continues not in CONTINUED:
-        return f"continues {facts.continues!r} is unknown: {suggest(facts.continues, CONTINUED)}"
-    return None
-
-
-def _wrong_task(task: str | None) -> str | None:
-    if task is None or task in (*tasks(), CHINESE):
-        return None
-    if not is_name(task):
-        return f"task {task!r}: {_NAME}"
-    if task == ALL:
-        return f"task {task!r} stands for all datasets: choose another name for a group of yours"
-    meant = [name for name in (*tasks(), CHINESE, ALL) if _letters(name) == _letters(task)]
-    return f"task {task!r} is LongBench's own but for its spelling: did you mean {meant[0]!r}?" if meant else None
-
-
-def _letters(name: str) -> str:
-    return re.sub(r"[_.-]", "", name).lower()
+        yield f"continues {facts.continues!r} is unknown: {suggest(facts.continues, CONTINUED)}"
+    if facts.task is not None and (facts.task == ALL or not is_name(facts.task)):
+        yield f"task {facts.task!r}: {_NAME}; {ALL!r} stands for all datasets"

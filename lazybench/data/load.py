@@ -1,21 +1,69 @@
-"""Records as the data config says: generated, LongBench's, or read by a function of the user's."""
+"""Which datasets a task stands for, and their records: generated, LongBench's, or read by a function of the user's."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import asdict
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass
 from inspect import Parameter, signature
 from itertools import islice
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
 
-from lazybench.config import HALVES, DataConfig
+from lazybench.config import HALVES, SOURCES, DataConfig
 from lazybench.data import longbench, sample
-from lazybench.data.record import Record, checked, to_records
+from lazybench.data.facts import ALL, DatasetFacts, datasets_of, english
+from lazybench.data.record import Record, to_records
 from lazybench.errors import LazyBenchError, first_line, raised_by
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The datasets of a task.
+
+    Attributes:
+        datasets: names of the datasets to run.
+        has: the datasets that `all` stands for on this data, whatever the task.
+        left_out: one line about the datasets that `all` skips because their files are missing, or None.
+    """
+
+    datasets: list[str]
+    has: list[str]
+    left_out: str | None = None
+
+
+def choose(task: str, config: DataConfig, facts: Mapping[str, DatasetFacts]) -> Choice:
+    """The datasets that `task` stands for on this data.
+
+    A task or dataset that is asked for by name is taken whole, whether its files are there or not; `all` is what there
+    is: of a folder or archive LongBench's 16 English datasets and the user's, as far as there is a file; of the user's
+    own source, the user's, as are the six tasks where it has datasets of them; of generated records and the hub's
+    archive, the 16.
+
+    Raises:
+        LazyBenchError: no such task or dataset, no such data, or nothing of `all` there.
+    """
+    if config.source not in SOURCES:
+        has = list(config.datasets)
+        if task == ALL and not has:
+            raise LazyBenchError(f"task=all: data.datasets is empty: give the facts of what {config.source} reads")
+        return Choice(datasets_of(task, facts, has), has)
+    if config.source == "sample" or config.root is None:
+        return Choice(datasets_of(task, facts), english())
+    files = longbench.names(config.root)
+    has = [name for name in (*english(), *config.datasets) if name in files]
+    if task != ALL:
+        return Choice(datasets_of(task, facts), has)
+    if not has:
+        found = ", ".join(files) or "no .jsonl file"
+        raise LazyBenchError(
+            f"{config.root}: task=all: none of LongBench's 16 English datasets or of data.datasets there: found {found}"
+        )
+    expected = [*(english() if {*has} & {*english()} else []), *config.datasets]
+    missing = ", ".join(name for name in expected if name not in has)
+    return Choice(has, has, f"task=all: {', '.join(has)}; {config.root} lacks {missing}" if missing else None)
 
 
 def load_records(
@@ -37,21 +85,16 @@ def load_records(
         LazyBenchError: no such data, or data that is not in LongBench's format.
     """
     if config.source == "sample":
-        count = None
-        if tokenizer is not None:
-
-            def count(text: str) -> int:
-                return len(tokenizer(text, add_special_tokens=False, verbose=False).input_ids)
-
+        of = {"add_special_tokens": False, "verbose": False}
+        count = None if tokenizer is None else lambda text: len(tokenizer(text, **of).input_ids)
         records = sample.load(dataset, limit=config.limit, seed=config.seed, tokens=config.tokens, count_tokens=count)
     elif config.source == "longbench":
         records = longbench.load(dataset, config.root, config.limit)
     else:
-        own = islice(_own_rows(dataset, config, prompt_tokens), config.limit)
-        rows = list(checked(own, dataset, "the name asked for"))
-        if not rows:
+        rows = islice(_own_rows(dataset, config, prompt_tokens), config.limit)
+        records = list(to_records(rows, dataset, "the name asked for"))
+        if not records:
             raise LazyBenchError(f"data.source={config.source}: no records of {dataset}")
-        records = to_records(rows)
     return records if config.half is None else [record for record in records if half_of(record) == config.half]
 
 

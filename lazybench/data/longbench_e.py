@@ -18,16 +18,9 @@ LENGTHS = {"0-4k": (0, 4000), "4-8k": (4000, 8000), "8k+": (8000, math.inf)}
 
 
 def read(dataset: str, root: str | None, *, datasets: Mapping[str, Mapping[str, Any]]) -> list[Record]:
-    """The records of `dataset`, in the order of its file.
+    """The records of `dataset`, one of `datasets` (facts as a config gives them); see `longbench.load`.
 
-    Args:
-        dataset: one of `datasets`.
-        root: as for `longbench.load`.
-        datasets: facts by dataset, as a config gives them; `like` is the dataset of LongBench whose name its records
-            may bear, too.
-
-    Raises:
-        LazyBenchError: unknown dataset, no such file, or a record that is not in LongBench's format.
+    `like` is the dataset of LongBench whose name its records may bear, too.
     """
     if dataset not in datasets:
         raise LazyBenchError(f"LongBench-E has no dataset {dataset!r}: {suggest(dataset, datasets)}")

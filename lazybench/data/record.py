@@ -1,22 +1,18 @@
-"""One LongBench item."""
+"""One LongBench item, and how it is read from JSON Lines."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from lazybench.data.jsonl import kind, wrong_length, wrong_references
 from lazybench.errors import LazyBenchError
 
-_TEXTS = ("input", "context", "dataset", "language", "_id")
-_LISTS = ("answers", "all_classes")
-_FIELDS = (*_TEXTS, *_LISTS, "length")
-# JSON can write half of a surrogate pair, but neither UTF-8 nor a tokenizer can hold one.
-_HALF_PAIR = re.compile("[\ud800-\udfff]")
+_TEXTS = ("_id", "dataset", "input", "context", "language")
+_FIELDS = (*_TEXTS, "answers", "all_classes", "length")
+_BOM = b"\xef\xbb\xbf"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,11 +58,11 @@ def fingerprint(records: Iterable[Record]) -> str:
     return digest.hexdigest()
 
 
-def checked(rows: Iterable[tuple[str, Any]], dataset: str, like: str) -> Iterator[dict[str, Any]]:
-    """Check the rows of a dataset; yields each with LongBench's fields alone.
+def to_records(rows: Iterable[tuple[str, Any]], dataset: str, like: str) -> Iterator[Record]:
+    """The records of a dataset's rows, checked.
 
     Args:
-        rows: where each row stands, for messages, and the row.
+        rows: where each row stands, for messages, and the row: a mapping with LongBench's fields, and maybe others.
         dataset: the dataset's name.
         like: where that name comes from, for messages.
 
@@ -79,21 +75,9 @@ def checked(rows: Iterable[tuple[str, Any]], dataset: str, like: str) -> Iterato
             raise LazyBenchError(f"{where}: {wrong}")
         if (first := places.setdefault(row["_id"], where)) != where:
             raise LazyBenchError(f"{where}: '_id' {row['_id']!r} stands already at {first}")
-        yield {field: row[field] for field in _FIELDS}
-
-
-def to_records(rows: list[dict[str, Any]]) -> list[Record]:
-    """Records of checked rows, through a typed `datasets.Dataset` in memory.
-
-    `load_dataset("json", features=...)` of `datasets` 5.2 would not do: it guesses types before it looks at the
-    features, so that "2020-01-01" becomes "2020-01-01 00:00:00"; it crashes the process where a file begins with `null`
-    (pyarrow 26.0); it refuses further fields; and it leaves a copy in the user's cache.
-    """
-    from datasets import Dataset, Features, List, Value
-
-    types = dict.fromkeys(_TEXTS, Value("string")) | dict.fromkeys(_LISTS, List(Value("string")))
-    typed = Dataset.from_list(rows, features=Features(types | {"length": Value("int64")})).rename_column("_id", "id")
-    return [Record(**row | {name: row[name] and tuple(row[name]) for name in _LISTS}) for row in typed]
+        classes = row["all_classes"] and tuple(row["all_classes"])
+        texts = {name.removeprefix("_"): row[name] for name in _TEXTS}
+        yield Record(**texts, answers=tuple(row["answers"]), all_classes=classes, length=row["length"])
 
 
 def _wrong(row: object, dataset: str, like: str) -> str | None:
@@ -106,13 +90,59 @@ def _wrong(row: object, dataset: str, like: str) -> str | None:
     for field in _TEXTS:
         if not isinstance(row[field], str):
             return f"{field!r} must be a string, not {kind(row[field])}"
-    if wrong := wrong_references(row["answers"], row["all_classes"]) or wrong_length(row["length"]):
-        return wrong
     if row["dataset"] != dataset:
         return f"'dataset' must be {dataset!r}, like {like}, not {row['dataset']!r}"
-    if not row["_id"]:
-        return "'_id' must not be empty"
-    for field in (*_TEXTS, *_LISTS):
-        if _HALF_PAIR.search("".join(row[field] or ())):
-            return f"{field!r} holds half of a surrogate pair (\\ud800 to \\udfff)"
+    return wrong_references(row["answers"], row["all_classes"]) or wrong_length(row["length"])
+
+
+def wrong_references(answers: object, all_classes: object) -> str | None:
+    """Why a prediction cannot be scored against these answers and classes; None where it can."""
+    if not _is_texts(answers):
+        return "'answers' must be a list of one string or more"
+    if all_classes is not None and not _is_texts(all_classes):
+        return "'all_classes' must be null or a list of one string or more"
     return None
+
+
+def wrong_length(length: object) -> str | None:
+    """Why this cannot be the length of a record; None where it can."""
+    if not isinstance(length, int) or isinstance(length, bool) or length < 0:
+        return "'length' must be a whole number of words"
+    return None
+
+
+def _is_texts(value: object) -> bool:
+    return isinstance(value, list | tuple) and bool(value) and all(isinstance(item, str) for item in value)
+
+
+def parse(lines: Iterable[bytes], source: object) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Parse one JSON object a line, skipping blank lines.
+
+    Args:
+        lines: the file's lines, as an open binary file gives them.
+        source: what to call the file in messages.
+
+    Yields:
+        where the object stands (`<source>:<line number>`), and the object.
+
+    Raises:
+        LazyBenchError: a line is not UTF-8, not JSON, or no object.
+    """
+    for number, line in enumerate(lines, start=1):
+        where = f"{source}:{number}"
+        text = line.removeprefix(_BOM)
+        if not text.strip():
+            continue
+        try:
+            value = json.loads(text.decode("utf-8"))
+        except (ValueError, RecursionError) as error:
+            raise LazyBenchError(f"{where}: not JSON: {str(error).replace('line 1 ', '')}") from error
+        if not isinstance(value, dict):
+            raise LazyBenchError(f"{where}: a JSON object must stand on each line, not {kind(value)}")
+        yield where, value
+
+
+def kind(value: object) -> str:
+    """What JSON calls the type of a parsed value, for messages."""
+    names = {type(None): "null", bool: "a boolean", int: "a number", float: "a number", str: "a string"}
+    return names.get(type(value)) or ("a list" if isinstance(value, list | tuple) else "an object")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, fields, replace
@@ -10,8 +11,11 @@ from typing import Any, ClassVar
 import torch
 from transformers import PreTrainedModel
 
+from lazybench.config import check_name
 from lazybench.errors import LazyBenchError
+from lazybench.methods.shared import COUNT, check_settings, number, setting
 from lazybench.model.decoding import Decoder
+from lazybench.model.instance import make
 from lazybench.model.prompts import Prompt
 from lazyllm import Stats
 
@@ -52,15 +56,11 @@ def answer(method: Method, prompt: Prompt, decode: Decoder, seed: int) -> Output
         wrong = "did not call decode, which generates the answer and takes its times"
     elif output.tokens != decode.answer:
         wrong = "returned other tokens than decode did: Output.tokens are what decode returned"
-    elif not _is_amount(output.prompt_computed):
+    elif not 0 < number(output.prompt_computed) < math.inf:
         wrong = f"returned prompt_computed={output.prompt_computed!r}: it is a number above 0, 1 for the whole prompt"
     else:
         return output
     raise LazyBenchError(f"method {method.name}: generate {wrong}")
-
-
-def _is_amount(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < float("inf")
 
 
 @dataclass
@@ -84,22 +84,15 @@ class Method(ABC):
     colour: ClassVar[str | None] = None
 
     name: str
-    repeats: int = 1
+    repeats: int = setting(1, COUNT)
+
+    def __post_init__(self) -> None:
+        """Refuse settings that break their rule by a `LazyBenchError`; see `lazybench.methods.shared.setting`."""
+        check_settings(self)
 
     @property
     def appearance(self) -> dict[str, str]:
-        """How reports show it: `label` and `colour`, as far as its class sets them.
-
-        Raises:
-            LazyBenchError: a label that is no text, or a colour that Matplotlib does not know.
-        """
-        if self.label is not None and (not isinstance(self.label, str) or not self.label.strip()):
-            raise LazyBenchError(f"method {self.name}: label={self.label!r} must be text")
-        if self.colour is not None:
-            from matplotlib.colors import is_color_like  # takes half a second to import
-
-            if not is_color_like(self.colour):
-                raise LazyBenchError(f"method {self.name}: colour={self.colour!r} is no colour that Matplotlib knows")
+        """How reports show it: `label` and `colour`, as far as its class sets them."""
         shown = {"label": self.label, "colour": self.colour}
         return {key: value for key, value in shown.items() if value is not None}
 
@@ -138,3 +131,17 @@ class Method(ABC):
             decode: greedy generation; `decode.model` is the model under test.
             seed: 0 to `repeats - 1`; the same seed must give the same tokens.
         """
+
+
+def build_method(settings: dict[str, Any]) -> Method:
+    """The method that a config's `method` describes.
+
+    Raises:
+        LazyBenchError: `_target_` does not name a `Method`, or it refuses its settings.
+    """
+    method = make("method", settings, "a class such as lazybench.methods.lazyllm.LazyLLM")
+    if not isinstance(method, Method):
+        raise LazyBenchError(f"method._target_={settings['_target_']} is not a lazybench.methods.Method")
+    check_name("method.name", method.name)
+    check_settings(method)  # a class with a `__post_init__` of its own may not have
+    return method

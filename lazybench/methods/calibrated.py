@@ -37,6 +37,7 @@ class Calibrated(Method):
     found: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not self.folds or not all(isinstance(fold, dict) and fold.keys() == _FOLD for fold in self.folds):
             raise LazyBenchError(f"method.folds must be a list of {', '.join(sorted(_FOLD))}, as calibrate writes it")
         self._methods = [LazyLLM(self.name, 1, fold["schedule"], fold["importance"]) for fold in self.folds]

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 import lazyllm
-from lazybench.methods.checks import check_count
 from lazybench.methods.fastkv import FastKV, WindowSelection
+from lazybench.methods.shared import COUNT, setting
 
 _TINY = 1e-8  # of the authors' code: keeps scores finite that are all the same
 
@@ -31,11 +32,7 @@ class CLAA(FastKV):
 
     label, colour = "CLAA", "tab:olive"
 
-    layers: int = 4
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_count("layers", self.layers)
+    layers: int = setting(4, COUNT)
 
     @property
     def selection(self) -> lazyllm.FrozenSelection:
@@ -52,9 +49,7 @@ class LayersSelection(WindowSelection, checked=False):
     def wants(self, layer: int) -> bool:
         return self.last - self.layers < layer <= self.last and super().wants(self.last)
 
-    def observe(
-        self, layer: int, query: torch.Tensor, key: torch.Tensor, scaling: float, softcap: float | None
-    ) -> None:
+    def observe(self, layer: int, query: Tensor, key: Tensor, scaling: float, softcap: float | None) -> None:
         scores = self.seen(layer, query, key, scaling, softcap).sum(dim=1)
         centred = scores - scores.mean(dim=-1, keepdim=True)
         deviation = centred.square().mean(dim=-1, keepdim=True).sqrt()

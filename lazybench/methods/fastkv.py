@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 import lazyllm
-from lazybench.methods.checks import check_count
-from lazybench.methods.one_stage import OneStage
-from lazybench.methods.pooling import check_pooling, pooled
+from lazybench.methods.engine import OneStage
+from lazybench.methods.shared import COUNT, LAYER, ODD, SHARE, pooled, setting
 
 
 @dataclass
@@ -26,15 +26,10 @@ class FastKV(OneStage):
         pooling: neighbours in an average, an odd number.
     """
 
-    layer: int = 15
-    keep: float = 0.2
-    window: int = 8
-    pooling: int = 7
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_count("window", self.window)
-        check_pooling(self.pooling)
+    layer: int = setting(15, LAYER)
+    keep: float = setting(0.2, SHARE)
+    window: int = setting(8, COUNT)
+    pooling: int = setting(7, ODD)
 
     @property
     def selection(self) -> lazyllm.FrozenSelection:
@@ -48,14 +43,10 @@ class WindowSelection(lazyllm.FrozenSelection, checked=False):
     window: int
     pooling: int
 
-    def observe(
-        self, layer: int, query: torch.Tensor, key: torch.Tensor, scaling: float, softcap: float | None
-    ) -> None:
+    def observe(self, layer: int, query: Tensor, key: Tensor, scaling: float, softcap: float | None) -> None:
         self.importance = self.seen(layer, query, key, scaling, softcap).sum(dim=(0, 1))
 
-    def seen(
-        self, layer: int, query: torch.Tensor, key: torch.Tensor, scaling: float, softcap: float | None
-    ) -> torch.Tensor:
+    def seen(self, layer: int, query: Tensor, key: Tensor, scaling: float, softcap: float | None) -> Tensor:
         """The window's pooled attention on the tokens before it, (kv_heads, heads of a group, tokens)."""
         self.tokens = tokens = key.shape[2]
         groups = query.shape[1] // key.shape[1]
@@ -67,7 +58,7 @@ class WindowSelection(lazyllm.FrozenSelection, checked=False):
         by_head = attention[0, ..., : tokens - window].sum(dim=2)
         return pooled(by_head.flatten(0, 1), self.pooling).unflatten(0, (-1, groups))
 
-    def choose(self, count: int) -> torch.Tensor:
+    def choose(self, count: int) -> Tensor:
         earlier = self.importance.shape[0]
         recent = torch.arange(earlier, self.tokens, device=self.importance.device)[-count:]
         chosen = self.importance.sort(descending=True, stable=True).indices[: count - recent.shape[0]]

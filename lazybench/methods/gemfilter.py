@@ -6,12 +6,13 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 from transformers import PreTrainedModel
 
 import lazyllm
 from lazybench.methods.base import Method, Output
-from lazybench.methods.checks import check_depth, one_stage
-from lazybench.methods.pooling import check_pooling, pooled
+from lazybench.methods.engine import layers_of
+from lazybench.methods.shared import LAYER, ODD, SHARE, naming, pooled, setting
 from lazybench.model.decoding import Decoder
 from lazybench.model.prompts import Prompt
 
@@ -32,16 +33,17 @@ class GemFilter(Method):
         pooling: neighbours in an average, an odd number.
     """
 
-    layer: int = 13
-    keep: float = 0.5
-    pooling: int = 5
+    layer: int = setting(13, LAYER)
+    keep: float = setting(0.5, SHARE)
+    pooling: int = setting(5, ODD)
 
     def __post_init__(self) -> None:
-        self._schedule = one_stage(self.layer, self.keep)
-        check_pooling(self.pooling)
+        super().__post_init__()
+        self._schedule = lazyllm.PruningSchedule([(self.layer, self.keep)])
 
     def check(self, model: PreTrainedModel) -> None:
-        check_depth("method.layer", self._schedule, model)
+        with naming("method.layer"):
+            self._schedule.check(layers_of(model))
         lazyllm.enable(model, self._schedule, selection=FilterSelection())  # refuses what it could not prune
 
     def session(self, prompt: Prompt, decode: Decoder) -> AbstractContextManager[lazyllm.Session]:
@@ -58,7 +60,7 @@ class GemFilter(Method):
         return Output(decode(prompt.ids[:, kept.to(prompt.ids.device)]), prompt_computed=computed)
 
     @torch.no_grad()
-    def _scores(self, decode: Decoder, ids: torch.Tensor) -> torch.Tensor:
+    def _scores(self, decode: Decoder, ids: Tensor) -> Tensor:
         try:
             with decode.session:
                 decode.model(ids.to(decode.model.device), logits_to_keep=1)
@@ -74,9 +76,7 @@ class Scored(Exception):
 class FilterSelection(lazyllm.FrozenSelection, checked=False):
     """Ends the pass at the filter layer, with the last token's scores there."""
 
-    def observe(
-        self, layer: int, query: torch.Tensor, key: torch.Tensor, scaling: float, softcap: float | None
-    ) -> None:
+    def observe(self, layer: int, query: Tensor, key: Tensor, scaling: float, softcap: float | None) -> None:
         batch, kv_heads, _, width = key.shape
         last = query[:, :, -1].reshape(batch, kv_heads, -1, width).float()
         raise Scored(torch.matmul(last, key.float().transpose(-1, -2)).sum(dim=(1, 2))[0])

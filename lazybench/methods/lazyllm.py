@@ -8,8 +8,8 @@ from typing import Any
 
 import lazyllm
 from lazybench.errors import LazyBenchError, suggest
-from lazybench.methods.checks import naming
-from lazybench.methods.staged import Staged
+from lazybench.methods.engine import Staged
+from lazybench.methods.shared import naming
 from lazybench.model.instance import make
 
 EQ1 = "eq1"

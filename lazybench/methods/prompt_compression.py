@@ -6,16 +6,13 @@ from dataclasses import dataclass, replace
 
 from transformers import PreTrainedModel
 
-from lazybench.errors import LazyBenchError, RecordFailure, suggest
+from lazybench.errors import RecordFailure
 from lazybench.methods.base import Method, Output
-from lazybench.methods.second_model import load_second
-from lazybench.methods.selective_context import UNITS, Compressor, Scorer
-from lazybench.methods.selective_context.phrases import phrase_parser
-from lazybench.model.context import before_continued, shortenable
+from lazybench.methods.selective_context import UNITS, Compressor, Scorer, phrase_parser
+from lazybench.methods.shared import COUNT_OR_NULL, FLAG, MODEL, RATIO, load_second, one_of, setting
 from lazybench.model.decoding import Decoder
-from lazybench.model.prompts import Prompt
+from lazybench.model.prompts import Prompt, before_continued, shortenable
 
-_WINDOWS = ("sentence", "long")
 # Sentence by sentence on a GPU, where each takes about a decoding step: some 140 sentences in 3,500 tokens, and nearly
 # three times as many in LongBench's whole contexts. On a CPU 1.4 to 2 and 4 to 25 times were measured.
 _PREFILLS = {"prompt": 15.0, "record": 40.0}
@@ -31,10 +28,8 @@ class PromptCompression(Method):
     context, however long it is, and the prompt is then built and truncated anew: more of a long context reaches the
     model, at several times the price. The two have different names.
 
-    What a completion of code continues stays whole in both. In `lcc` that is the context, one file cut off at a line:
-    its prompts stay as they are, nothing is scored, and what is measured is the unmodified model. In `repobench-p` it
-    is the last file: `input`, or the end of the context where `input` is empty; the other files are compressed. A
-    dataset of one's own states it as the fact `continues`.
+    What a completion of code continues stays whole in both: in `lcc` all of the context, in `repobench-p` the last
+    file, `input` or the end of the context. A dataset of one's own states it as the fact `continues`.
 
     All of it is timed: finding the context, scoring, building and tokenising the new prompt. `prompt_computed` is the
     tokens of the new prompt over those of the original one, at most 1. What the scorer computes counts in the times
@@ -56,25 +51,16 @@ class PromptCompression(Method):
             indents stay with what is kept.
     """
 
-    scope: str = "prompt"
-    unit: str = "sentence"
-    ratio: float = 0.5
-    scorer: str | None = None
-    windows: str = "sentence"
-    window_tokens: int | None = None
-    faithful_whitespace: bool = False
+    scope: str = setting("prompt", one_of(list(_NAMES)))
+    unit: str = setting("sentence", one_of(UNITS))
+    ratio: float = setting(0.5, RATIO)
+    scorer: str | None = setting(None, MODEL)
+    windows: str = setting("sentence", one_of(("sentence", "long")))
+    window_tokens: int | None = setting(None, COUNT_OR_NULL)
+    faithful_whitespace: bool = setting(False, FLAG)
 
     def __post_init__(self) -> None:
-        for key, choices in (("scope", tuple(_NAMES)), ("unit", UNITS), ("windows", _WINDOWS)):
-            value = getattr(self, key)
-            if value not in choices:
-                raise LazyBenchError(f"method.{key}={value}: {suggest(str(value), choices)}")
-        if not isinstance(self.ratio, int | float) or isinstance(self.ratio, bool) or not 0 <= self.ratio < 1:
-            raise LazyBenchError(f"method.ratio={self.ratio} must be a number, at least 0 and below 1")
-        if self.window_tokens is not None and (not isinstance(self.window_tokens, int) or self.window_tokens < 1):
-            raise LazyBenchError(f"method.window_tokens={self.window_tokens} must be null or a whole number above 0")
-        if not isinstance(self.faithful_whitespace, bool):
-            raise LazyBenchError(f"method.faithful_whitespace={self.faithful_whitespace} must be true or false")
+        super().__post_init__()
         self._compressor = Compressor(self.unit, self.ratio, self.windows == "sentence", self.faithful_whitespace)
         self._scorer: Scorer | None = None
         if self.name in _NAMES.values():

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 
 from lazybench.methods.base import Method, Output
-from lazybench.methods.checks import check_count, check_keep
+from lazybench.methods.shared import COUNT, SHARE, setting
 from lazybench.model.decoding import Decoder
 from lazybench.model.prompts import Prompt
 
@@ -26,12 +26,8 @@ class RandomDrop(Method):
         repeats: seeds; what is dropped depends on the seed and the record's id alone.
     """
 
-    repeats: int = 5
-    keep: float = 0.5
-
-    def __post_init__(self) -> None:
-        check_keep(self.keep)
-        check_count("repeats", self.repeats)
+    repeats: int = setting(5, COUNT)
+    keep: float = setting(0.5, SHARE)
 
     def generate(self, prompt: Prompt, decode: Decoder, seed: int) -> Output:
         ids = prompt.ids[0].tolist()

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 import lazyllm
-from lazybench.methods.checks import check_count
-from lazybench.methods.staged import Staged
+from lazybench.methods.engine import Staged
+from lazybench.methods.shared import COUNT, setting
 
 
 @dataclass
@@ -31,13 +32,8 @@ class SlimInferLike(Staged):
 
     label, colour = "SlimInfer-like", "tab:pink"
 
-    block: int = 32
-    window: int = 8
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_count("block", self.block)
-        check_count("window", self.window)
+    block: int = setting(32, COUNT)
+    window: int = setting(8, COUNT)
 
     @property
     def selection(self) -> lazyllm.Selection:
@@ -54,27 +50,25 @@ class BlockSelection(lazyllm.Selection, checked=False):
 
     def __post_init__(self) -> None:
         # By layer: how many tokens of the prompt were active in it, and the positions of those that go on behind it.
-        self._kept: dict[int, tuple[int, torch.Tensor]] = {}
+        self._kept: dict[int, tuple[int, Tensor]] = {}
 
     def wants(self, layer: int) -> bool:
         return layer not in self._kept and super().wants(layer)
 
-    def observe(
-        self, layer: int, query: torch.Tensor, key: torch.Tensor, scaling: float, softcap: float | None
-    ) -> None:
+    def observe(self, layer: int, query: Tensor, key: Tensor, scaling: float, softcap: float | None) -> None:
         positions = self.active(layer)
         seen = positions <= positions[-self.window :, None]
         attention = lazyllm.attention_on(key, query[:, :, -self.window :], seen, scaling, softcap, self.sinks)
         self.importance = attention.mean(dim=(1, 2, 3))[0]
 
-    def survivors(self, layer: int, count: int) -> torch.Tensor:
+    def survivors(self, layer: int, count: int) -> Tensor:
         active = self.active(layer)
         if layer not in self._kept:
             self._kept[layer] = active.shape[0], self._choose(active, count)
         prompt, kept = self._kept[layer]
         return torch.cat([kept, active[prompt:]])
 
-    def _choose(self, active: torch.Tensor, count: int) -> torch.Tensor:
+    def _choose(self, active: Tensor, count: int) -> Tensor:
         """The active positions, sorted, of the blocks that go on."""
         of, blocks = active // self.block, int(active[-1]) // self.block + 1
         sizes = torch.bincount(of, minlength=blocks)

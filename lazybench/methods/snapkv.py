@@ -16,15 +16,13 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
 import lazyllm
-from lazybench.errors import LazyBenchError, suggest
+from lazybench.errors import LazyBenchError
 from lazybench.methods.base import Method, Output
-from lazybench.methods.checks import check_count, check_keep
-from lazybench.methods.pooling import check_pooling, pooled
+from lazybench.methods.shared import COUNT, ODD, SHARE, one_of, pooled, setting
 from lazybench.model.decoding import Decoder
 from lazybench.model.prompts import Prompt
 
 _NAME = "lazybench_snapkv"  # among transformers' attention functions
-_KERNELS = ("max", "average")
 _filling: ContextVar[SnapCache] = ContextVar("filling")
 
 
@@ -53,18 +51,13 @@ class SnapKV(Method):
 
     label, colour = "SnapKV", "tab:cyan"
 
-    keep: float = 0.3
-    window: int = 32
-    pooling: int = 7
-    kernel: str = "max"
+    keep: float = setting(0.3, SHARE)
+    window: int = setting(32, COUNT)
+    pooling: int = setting(7, ODD)
+    kernel: str = setting("max", one_of(("max", "average")))
 
-    def __post_init__(self) -> None:
-        check_keep(self.keep)
-        check_count("window", self.window)
-        check_pooling(self.pooling)
-        if self.kernel not in _KERNELS:
-            raise LazyBenchError(f"method.kernel={self.kernel}: {suggest(str(self.kernel), _KERNELS)}")
-        self._stage = lazyllm.Stage(0, self.keep)
+    def pruning(self, share: float) -> Method:
+        raise LazyBenchError(f"method {self.name} cannot be matched: whatever it keeps, TTFT is the unmodified model's")
 
     def check(self, model: PreTrainedModel) -> None:
         lazyllm.enable(model, ())  # refuses what does not attend by softmax over a cache of its own
@@ -80,7 +73,8 @@ class SnapKV(Method):
             raise LazyBenchError(f"method {self.name} runs on SDPA alone: set model.attention=sdpa")
 
     def generate(self, prompt: Prompt, decode: Decoder, seed: int) -> Output:
-        cache = SnapCache(self, self._stage.kept(prompt.ids.shape[1]), config=decode.model.config)
+        count = lazyllm.Stage(0, self.keep).kept(prompt.ids.shape[1])
+        cache = SnapCache(self, count, config=decode.model.config)
         with cache.filling(decode.model):
             return Output(decode(prompt.ids, cache=cache), prompt_computed=1.0)
 

@@ -9,16 +9,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 import lazyllm
 from lazybench.errors import LazyBenchError, RecordFailure
 from lazybench.methods.base import Method, Output
-from lazybench.methods.checks import check_count, check_keep
-from lazybench.methods.pooling import check_pooling, pooled
-from lazybench.methods.second_model import load_second
-from lazybench.model.decoding import Decoder, check_takes_positions, stop_ids
-from lazybench.model.positions import positions
+from lazybench.methods.shared import COUNT, MODEL, ODD, SHARE, load_second, pooled, setting
+from lazybench.model.decoding import Decoder, check_takes_positions, positions_of, stop_ids
 from lazybench.model.prompts import Prompt
 
 
@@ -51,19 +49,14 @@ class SpecPrefill(Method):
     prefills = 2.0
     label, colour = "SpecPrefill", "tab:brown"
 
-    draft: str | None = None
-    keep: float = 0.5
-    look_ahead: int = 8
-    pooling: int = 13
-    chunk: int = 32
+    draft: str | None = setting(None, MODEL)
+    keep: float = setting(0.5, SHARE)
+    look_ahead: int = setting(8, COUNT)
+    pooling: int = setting(13, ODD)
+    chunk: int = setting(32, COUNT)
 
     def __post_init__(self) -> None:
-        if self.draft is not None and (not isinstance(self.draft, str) or not self.draft):
-            raise LazyBenchError(f"method.draft={self.draft} must be a hub id, a folder, a .gguf file or null")
-        check_keep(self.keep)
-        check_count("look_ahead", self.look_ahead)
-        check_pooling(self.pooling)
-        check_count("chunk", self.chunk)
+        super().__post_init__()
         self._draft: tuple[PreTrainedModel, PreTrainedTokenizerBase] | None = None
         self._same: PreTrainedTokenizerBase | None = None
 
@@ -96,12 +89,12 @@ class SpecPrefill(Method):
     def _drafting(self, decode: Decoder) -> PreTrainedModel:
         return decode.model if self._draft is None else self._draft[0]
 
-    def _importance(self, prompt: Prompt, decode: Decoder) -> torch.Tensor:
+    def _importance(self, prompt: Prompt, decode: Decoder) -> Tensor:
         """Importance of each token of the prompt, (tokens,), on the CPU."""
         if self._draft is not None:
             self._check_vocabulary(prompt.builder.tokenizer)
         model = self._drafting(decode)
-        holds, needed = positions(model), prompt.ids.shape[1] + self.look_ahead
+        holds, needed = positions_of(model), prompt.ids.shape[1] + self.look_ahead
         if holds is not None and needed > holds:
             raise RecordFailure(f"{needed} tokens of prompt and look-ahead are more than the draft's {holds}")
         stops, (watch, watching) = stop_ids(model.generation_config.eos_token_id), decode.session
@@ -114,7 +107,7 @@ class SpecPrefill(Method):
                     break
         return torch.stack(watch.largest).mean(dim=0).cpu()
 
-    def _best(self, importance: torch.Tensor, count: int) -> torch.Tensor:
+    def _best(self, importance: Tensor, count: int) -> Tensor:
         """Positions of the tokens in the `count` best chunks, sorted, int64 (kept,)."""
         by_chunk = torch.stack([of.mean() for of in importance.split(self.chunk)])
         by_chunk[-1] = math.inf
@@ -143,7 +136,7 @@ class LookAhead(lazyllm.Selection, checked=False):
 
     def __init__(self, pooling: int, tokens: int) -> None:
         self.pooling, self.tokens = pooling, tokens
-        self.largest: list[torch.Tensor] = []
+        self.largest: list[Tensor] = []
 
     def __deepcopy__(self, memo: dict[int, Any]) -> LookAhead:
         return copy.copy(self)  # a generation works on a deep copy, and what it saw is asked of the original
@@ -151,9 +144,7 @@ class LookAhead(lazyllm.Selection, checked=False):
     def wants(self, layer: int) -> bool:
         return True
 
-    def observe(
-        self, layer: int, query: torch.Tensor, key: torch.Tensor, scaling: float, softcap: float | None
-    ) -> None:
+    def observe(self, layer: int, query: Tensor, key: Tensor, scaling: float, softcap: float | None) -> None:
         prompt = key[:, :, : self.tokens]
         attention = lazyllm.attention_on(prompt, query[:, :, -1:], None, scaling, softcap, self.sinks)
         largest = pooled(attention.flatten(0, 3), self.pooling).amax(dim=0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import lazyllm
-from lazybench.methods.one_stage import OneStage
+from lazybench.methods.engine import OneStage
 
 
 @dataclass

@@ -13,7 +13,7 @@ _NUMBER = re.compile(r"\d+")
 _CONTROL = re.compile(r"[\x00-\x1f]")
 
 
-@metric()
+@metric
 def classification(prediction: str, reference: str, all_classes: Sequence[str] | None) -> float:
     """LongBench's `classification_score`: 1 / (classes that the prediction names) if the reference is one, else 0.
 
@@ -31,42 +31,34 @@ def classification(prediction: str, reference: str, all_classes: Sequence[str] |
     return 1 / len(named) if reference in named else 0.0
 
 
-@metric()
+@metric
 def count(prediction: str, reference: str, all_classes: Sequence[str] | None) -> float:
     """LongBench's `count_score`: share of the prediction's numbers that equal the reference digit by digit, or 0."""
     numbers = _NUMBER.findall(prediction)
     return numbers.count(reference) / len(numbers) if numbers else 0.0
 
 
-@metric()
+@metric
 def retrieval(prediction: str, reference: str, all_classes: Sequence[str] | None) -> float:
-    """LongBench's `retrieval_score`: `count` against the number in a reference such as `Paragraph 7`.
-
-    Raises:
-        LazyBenchError: the reference names no paragraph.
-    """
+    """LongBench's `retrieval_score`: `count` against the number in a reference such as `Paragraph 7`."""
     return _numbered(prediction, reference, "Paragraph ")
 
 
+@metric
+def retrieval_zh(prediction: str, reference: str, all_classes: Sequence[str] | None) -> float:
+    """LongBench's `retrieval_zh_score`: `count` against the number in a reference such as `段落7`."""
+    return _numbered(prediction, reference, "段落")
+
+
 def _numbered(prediction: str, reference: str, word: str) -> float:
-    """`count` against the number that follows `word` in the reference."""
+    """`count` against the number that follows `word` in the reference; a `LazyBenchError` where there is none."""
     found = re.search(rf"{word}(\d+)", reference)
     if found is None:
         raise LazyBenchError(f"the reference must read '{word}<number>', not {reference!r}")
     return count(prediction, found[1], None)
 
 
-@metric()
-def retrieval_zh(prediction: str, reference: str, all_classes: Sequence[str] | None) -> float:
-    """LongBench's `retrieval_zh_score`: `count` against the number in a reference such as `段落7`.
-
-    Raises:
-        LazyBenchError: the reference names no paragraph.
-    """
-    return _numbered(prediction, reference, "段落")
-
-
-@metric()
+@metric
 def code_sim(prediction: str, reference: str, all_classes: Sequence[str] | None) -> float:
     """LongBench's `code_sim_score`: `fuzz.ratio` of the first code line and the reference, 0 to 1 in steps of 0.01.
 
@@ -84,7 +76,7 @@ def first_code_line(prediction: str) -> str:
     return ""
 
 
-@metric(needs="rapidfuzz")
+@metric
 def code_sim_indel(prediction: str, reference: str, all_classes: Sequence[str] | None) -> float:
     """`code_sim` with the Indel ratio, which `fuzzywuzzy` gives where python-Levenshtein is installed.
 
@@ -95,7 +87,7 @@ def code_sim_indel(prediction: str, reference: str, all_classes: Sequence[str] |
     return round(ratio(first_code_line(prediction), reference)) / 100
 
 
-@metric()
+@metric
 def string_match_all(prediction: str, reference: str, all_classes: Sequence[str] | None) -> float:
     """RULER's `string_match_all`: share of the references, one a line of `reference`, that stand in the prediction.
 

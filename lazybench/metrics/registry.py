@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from importlib.util import find_spec
 from numbers import Real
 from pkgutil import resolve_name
 
@@ -13,17 +12,13 @@ from lazybench.errors import LazyBenchError, first_line, raised_by, suggest
 Metric = Callable[[str, str, Sequence[str] | None], float]
 """Score from 0 to 1 of a prediction against one reference, given the class names of a classification."""
 
-_OWN: dict[str, tuple[Metric, str | None]] = {}
+_OWN: dict[str, Metric] = {}
 
 
-def metric(needs: str | None = None) -> Callable[[Metric], Metric]:
-    """Decorator that makes a function a metric of its name; `needs` is a package that it imports when it is called."""
-
-    def register(function: Metric) -> Metric:
-        _OWN[function.__name__] = function, needs
-        return function
-
-    return register
+def metric(function: Metric) -> Metric:
+    """Decorator that makes a function a metric of its name."""
+    _OWN[function.__name__] = function
+    return function
 
 
 def names() -> list[str]:
@@ -32,25 +27,20 @@ def names() -> list[str]:
 
 
 def get(name: str) -> Metric:
-    """The metric called `name`.
+    """The metric called `name`: LazyBench's own, or `module.function` of the user's.
 
     Raises:
-        LazyBenchError: no such metric, or a package that it needs is not installed.
+        LazyBenchError: no such metric.
     """
-    if "." in name:
-        try:
-            function = resolve_name(name)
-        except Exception as error:  # the user's module, which may raise anything
-            raise LazyBenchError(f"metric {name!r} cannot be imported: {first_line(error)}") from error
-        if not callable(function):
-            raise LazyBenchError(f"metric {name!r} is no function")
-        return partial(_checked, name, function)
-    if name not in _OWN:
-        raise LazyBenchError(f"unknown metric {name!r}: {suggest(name, names())}")
-    function, needs = _OWN[name]
-    if needs is not None and find_spec(needs) is None:
-        raise LazyBenchError(f"metric {name!r} needs the package {needs!r}, which is not installed")
-    return function
+    if "." not in name:
+        if name not in _OWN:
+            raise LazyBenchError(f"unknown metric {name!r}: {suggest(name, names())}")
+        return _OWN[name]
+    try:
+        function = resolve_name(name)
+    except Exception as error:  # the user's module, which may raise anything
+        raise LazyBenchError(f"metric {name!r} cannot be imported: {first_line(error)}") from error
+    return partial(_checked, name, function)
 
 
 def _checked(name: str, metric: Metric, prediction: str, reference: str, all_classes: Sequence[str] | None) -> float:

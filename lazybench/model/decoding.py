@@ -12,8 +12,8 @@ import torch
 from transformers import Cache, LogitsProcessor, LogitsProcessorList, PreTrainedModel
 from transformers.generation.streamers import BaseStreamer
 
+from lazybench.config import ModelConfig
 from lazybench.errors import LazyBenchError, RecordFailure
-from lazybench.model.positions import positions as positions_of
 from lazybench.model.prompts import Prompt
 
 
@@ -76,18 +76,6 @@ class GreatestLogits(LogitsProcessor):
             )
 
 
-class Forced(LogitsProcessor):
-    """Has each new token be a given one, whatever the model would choose (teacher forcing)."""
-
-    def __init__(self, tokens: Sequence[int]) -> None:
-        self._left = iter(tokens)
-
-    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        forced = torch.full_like(scores, float("-inf"))
-        forced[:, next(self._left)] = 0
-        return forced
-
-
 @dataclass
 class Decoder:
     """Generates from token ids with the settings of one dataset; methods call it on what they make of a prompt.
@@ -97,7 +85,8 @@ class Decoder:
         max_new_tokens: tokens to generate at most.
         stop_ids: ids that end a generation; none means that it always runs to `max_new_tokens`.
         min_new_tokens: tokens before a stop counts.
-        forced: the new tokens, where they are not the model's to choose; the settings above then do not matter.
+        forced: the new tokens, where they are not the model's to choose (teacher forcing); the settings above then do
+            not matter.
         tracing: an untimed pass that looks inside; keeps the logits.
         clock: notes the time of each token.
         logits: in a tracing pass those of each new token, (new tokens, vocabulary), float32, on the CPU.
@@ -147,13 +136,15 @@ class Decoder:
         """
         if self.answer is not None:
             raise LazyBenchError("decode was called twice in one answer: the clock takes the time of one generation")
-        if not isinstance(ids, torch.Tensor) or ids.dtype != torch.int64 or ids.ndim != 2 or ids.shape[0] != 1:
-            raise LazyBenchError(f"decode was given {_described(ids)}: it takes token ids, int64 (1, tokens)")
+        if ids.dtype != torch.int64 or ids.ndim != 2 or ids.shape[0] != 1:
+            given = f"a tensor of {ids.dtype} and shape {tuple(ids.shape)}"
+            raise LazyBenchError(f"decode was given {given}: it takes token ids, int64 (1, tokens)")
         self.check(ids)
         given = {} if positions is None else {"position_ids": self._checked(positions, ids).to(self.model.device)}
         given |= {} if cache is None else {"past_key_values": cache}
         ids, greatest = ids.to(self.model.device), GreatestLogits()
-        forced = [] if self.forced is None else [Forced(self.forced)]
+        if self.forced is not None:
+            given["prefix_allowed_tokens_fn"] = lambda _, seen: [self.forced[len(seen) - ids.shape[1]]]
         output = self.model.generate(
             ids,
             attention_mask=torch.ones_like(ids),
@@ -164,7 +155,7 @@ class Decoder:
             eos_token_id=self.stop_ids or None,
             pad_token_id=self.stop_ids[0] if self.stop_ids else None,
             streamer=self.clock,
-            logits_processor=LogitsProcessorList([greatest, *forced]),
+            logits_processor=LogitsProcessorList([greatest]),
             return_dict_in_generate=self.tracing,
             output_logits=self.tracing,
             **given,
@@ -190,21 +181,14 @@ class Decoder:
             )
 
     def _checked(self, positions: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
-        if not isinstance(positions, torch.Tensor) or positions.dtype != torch.int64 or positions.shape != ids.shape:
-            raise LazyBenchError(
-                f"decode was given {_described(positions)} as positions: it takes one a token, int64 {tuple(ids.shape)}"
-            )
+        if positions.dtype != torch.int64 or positions.shape != ids.shape:
+            given = f"a tensor of {positions.dtype} and shape {tuple(positions.shape)}"
+            raise LazyBenchError(f"decode was given {given} as positions: it takes one a token, int64 {(*ids.shape,)}")
         if int(positions[0, 0]) < 0 or not bool((positions.diff() > 0).all()):
             raise LazyBenchError("decode was given positions that do not rise from 0 or more")
         check_takes_positions(self.model)
         self._check_room(int(positions[0, -1]) + 1)
         return positions
-
-
-def _described(value: object) -> str:
-    if not isinstance(value, torch.Tensor):
-        return f"a {type(value).__name__}"
-    return f"a tensor of {value.dtype} and shape {tuple(value.shape)}"
 
 
 def check_takes_positions(model: PreTrainedModel) -> None:
@@ -213,6 +197,21 @@ def check_takes_positions(model: PreTrainedModel) -> None:
         raise LazyBenchError(f"{type(model).__name__} takes no positions: a token's is its place in the prompt it gets")
     if "flash" in str(model.config._attn_implementation):  # transformers takes gaps there for ends of packed texts
         raise LazyBenchError("positions with gaps are not possible on FlashAttention: set model.attention=sdpa")
+
+
+def positions_of(model: PreTrainedModel) -> int | None:
+    """Most tokens of prompt and answer together, maybe of a model without weights; None where no config says it."""
+    return getattr(model.config.get_text_config(), "max_position_embeddings", None)
+
+
+def check_limit(config: ModelConfig, new_tokens: int, model: PreTrainedModel) -> None:
+    """Raise `LazyBenchError` if `model.limit` and the new tokens are more than the model, maybe a skeleton, holds."""
+    holds = positions_of(model)
+    if holds is not None and config.limit + new_tokens > holds:
+        raise LazyBenchError(
+            f"model.limit={config.limit} and {new_tokens} new tokens are more than the {holds} positions of "
+            f"{config.name}: set model.limit={holds - new_tokens} or less"
+        )
 
 
 def decoder_for(model: PreTrainedModel, prompt: Prompt) -> Decoder:
@@ -228,9 +227,7 @@ def decoder_for(model: PreTrainedModel, prompt: Prompt) -> Decoder:
 
 def stop_ids(stops: int | list[int] | None) -> list[int]:
     """The ids that a config or a tokenizer names as an end, none or one or several, as a list."""
-    if stops is None:
-        return []
-    return list(stops) if isinstance(stops, list | tuple) else [stops]
+    return [] if stops is None else list(stops) if isinstance(stops, list | tuple) else [stops]
 
 
 def read(tokens: list[int], prompt: Prompt) -> str:

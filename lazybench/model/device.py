@@ -1,11 +1,16 @@
-"""On what, and in which dtype, a model computes."""
+"""On what, and in which dtype, a model computes, and what it looks like when its memory runs out."""
 
 from __future__ import annotations
+
+import gc
 
 import torch
 
 from lazybench.config import ModelConfig
 from lazybench.errors import LazyBenchError, first_line
+
+# What a plain RuntimeError says where memory ran out: the CPU's allocator, the driver, cuBLAS.
+_RAN_OUT = ("DefaultCPUAllocator: can't allocate memory", "out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
 
 
 def device_of(config: ModelConfig) -> torch.device:
@@ -24,20 +29,9 @@ def device_of(config: ModelConfig) -> torch.device:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError, ImportError) as error:
         raise LazyBenchError(
-            f"model.device={config.device} is not available here: {_why(device, error)}; use model.device=cpu or auto"
+            f"model.device={config.device} is not available here: {first_line(error)}; use model.device=cpu or auto"
         ) from None
     return device
-
-
-def _why(device: torch.device, error: Exception) -> str:
-    """Why there is no such device."""
-    if device.type != "cuda":
-        return f"this PyTorch does not run on {device.type}"
-    if not torch.backends.cuda.is_built():
-        return "this PyTorch has no CUDA"
-    if not (count := torch.cuda.device_count()):
-        return "no NVIDIA driver, or no GPU, was found"
-    return f"the last GPU is cuda:{count - 1}" if (device.index or 0) >= count else first_line(error)
 
 
 def dtype_of(config: ModelConfig) -> torch.dtype:
@@ -45,3 +39,20 @@ def dtype_of(config: ModelConfig) -> torch.dtype:
     if config.dtype == "auto":
         return torch.bfloat16 if device_of(config).type == "cuda" else torch.float32
     return getattr(torch, config.dtype)
+
+
+def ran_out(error: BaseException) -> bool:
+    """Whether `error` means that memory ran out, on an accelerator or on the host."""
+    if isinstance(error, torch.OutOfMemoryError | MemoryError):
+        return True
+    return isinstance(error, RuntimeError) and any(text in str(error) for text in _RAN_OUT)
+
+
+def release() -> None:
+    """Give back what a failed pass held.
+
+    Call it once the exception is handled: its traceback keeps the pass's frames, and they its tensors.
+    """
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()

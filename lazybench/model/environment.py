@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import subprocess
+from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from lazybench.model.loading import weights_format
 
 # Raised when a change of code changes what runs give: a score, a time, a column. Older runs then run again.
 RESULTS_VERSION = 5
-_PACKAGES = ("lazybench", "torch", "transformers", "tokenizers", "datasets")
+_PACKAGES = ("lazybench", "torch", "transformers", "tokenizers")
 
 
 def describe(config: ModelConfig) -> dict[str, Any]:
@@ -52,25 +53,18 @@ def _commit() -> str | None:
     checkout = Path(__file__).resolve().parents[2]
     if not (checkout / ".git").exists():
         return None
-    try:
-        found = subprocess.run(
-            ["git", "-C", str(checkout), "describe", "--always", "--dirty=+", "--abbrev=12", "--exclude=*"],
-            capture_output=True,
-            text=True,
-            timeout=10,
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return found.stdout.strip() or None
+    command = ["git", "-C", str(checkout), "describe", "--always", "--dirty=+", "--abbrev=12", "--exclude=*"]
+    with suppress(OSError, subprocess.TimeoutExpired):
+        return subprocess.run(command, capture_output=True, text=True, timeout=10).stdout.strip() or None
+    return None
 
 
 def _device_name(device: torch.device) -> str:
     if device.type != "cpu":
         named = getattr(torch.get_device_module(device), "get_device_name", None)
         return device.type if named is None else named(device)
-    try:
+    models = []
+    with suppress(OSError):
         lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        lines = []
-    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+        models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     return f"{models[0] if models else platform.machine()}, {os.cpu_count()} cores"

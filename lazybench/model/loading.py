@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
-import pickle
+import json
 import re
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,21 +17,22 @@ from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
     AutoTokenizer,
-    PretrainedConfig,
+    GenerationConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
+    PreTrainedTokenizerFast,
 )
 from transformers.utils import logging
 
 from lazybench.config import ModelConfig
 from lazybench.data.hub import OutOfReach, unreachable
 from lazybench.errors import LazyBenchError, first_line
-from lazybench.model import gguf_types, model_folder, own_tokenizer
-from lazybench.model.device import device_of, dtype_of
-from lazybench.model.out_of_memory import ran_out
+from lazybench.model import instance
+from lazybench.model.device import device_of, dtype_of, ran_out
 
 _PACKAGE = "package:"
 _SAMPLE = 1 << 16  # bytes
+_GGUF_HEADER = 1 << 25  # bytes: the words of any vocabulary fit in
 
 
 @dataclass(frozen=True)
@@ -41,50 +40,33 @@ class Weights:
     """Where a model's files are: a folder or hub id, and the `.gguf` file in it if it is one."""
 
     place: str
-    gguf_file: str | None
+    gguf_file: str | None = None
 
     @property
     def is_local(self) -> bool:
         """Whether the files are on this machine rather than on the hub."""
         return Path(self.place).is_dir()
 
-    def arguments(self, config: ModelConfig) -> dict[str, Any]:
-        """Arguments that `from_pretrained` needs to find and read the files."""
-        chosen = {"gguf_file": self.gguf_file, "revision": config.revision}
-        return {
-            "pretrained_model_name_or_path": self.place,
-            "trust_remote_code": config.trust_remote_code,
-            **{name: value for name, value in chosen.items() if value is not None},
-        }
-
     def identity(self, config: ModelConfig) -> str:
         """What tells these weights from others: samples of local files, else the hub's commit."""
         folder = Path(self.place)
         if not self.is_local:
-            return f"{self.place}@{self._commit(config)}"
+            _load(AutoConfig, config)  # so that it is in the cache, whose folders have commits as their names
+            cached = try_to_load_from_cache(self.place, "config.json", revision=config.revision)
+            commit = Path(cached).parent.name if isinstance(cached, str) else config.revision
+            return f"{self.place}@{commit}"
         digest = hashlib.sha256()
         for path in [folder / self.gguf_file] if self.gguf_file else sorted(folder.iterdir()):
-            if path.is_file():
-                digest.update(f"{path.name} {path.stat().st_size}\n".encode())
-                digest.update(_samples(path))
+            if not path.is_file():
+                continue
+            size = path.stat().st_size
+            digest.update(f"{path.name} {size}\n".encode())
+            with open(path, "rb") as file:
+                # Other weights differ everywhere, and reading all of them takes minutes.
+                for start in (0, size // 2, max(0, size - _SAMPLE)):
+                    file.seek(start)
+                    digest.update(file.read(_SAMPLE))
         return digest.hexdigest()
-
-    def _commit(self, config: ModelConfig) -> str | None:
-        """The hub's commit, which the local cache names its folders after."""
-        _load(AutoConfig, config)  # so that it is in the cache
-        cached = try_to_load_from_cache(self.place, "config.json", revision=config.revision)
-        return Path(cached).parent.name if isinstance(cached, str) else config.revision
-
-
-def _samples(path: Path) -> bytes:
-    """The beginning, middle and end of a file: other weights differ everywhere, and reading all takes minutes."""
-    size = path.stat().st_size
-    with open(path, "rb") as file:
-        pieces = []
-        for start in (0, size // 2, max(0, size - _SAMPLE)):
-            file.seek(start)
-            pieces.append(file.read(_SAMPLE))
-    return b"".join(pieces)
 
 
 def locate(config: ModelConfig) -> Weights:
@@ -105,19 +87,16 @@ def locate(config: ModelConfig) -> Weights:
             )
         path = str(Path(next(iter(spec.submodule_search_locations))) / inside)
     local = Path(path).expanduser()
-    if path.endswith(".gguf"):
-        if not local.is_file():
-            raise LazyBenchError(f"model.path={config.path}: there is no such file")
+    if local.is_file() and path.endswith(".gguf"):
         return Weights(str(local.parent), local.name)
     if local.is_dir():
-        return Weights(str(local), None)
-    if local.is_file():
-        raise LazyBenchError(f"model.path={config.path} is a file: give the folder of a model, or a .gguf file")
-    if path.startswith(("/", ".", "~")) or path.count("/") != 1:
+        return Weights(str(local))
+    if path.startswith(("/", ".", "~")) or path.endswith(".gguf") or path.count("/") != 1:
         raise LazyBenchError(
-            f"model.path={config.path}: no such folder, and not a hub id such as meta-llama/Llama-2-7b-chat-hf"
+            f"model.path={config.path}: no such folder, no such file, and no hub id such as "
+            "meta-llama/Llama-2-7b-chat-hf"
         )
-    return Weights(path, None)
+    return Weights(path)
 
 
 def cached(config: ModelConfig) -> bool:
@@ -125,18 +104,23 @@ def cached(config: ModelConfig) -> bool:
     weights = locate(config)
     if config.shape or weights.is_local:
         return True
-    names = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
-    found = (try_to_load_from_cache(weights.place, name, revision=config.revision) for name in names)
-    return any(isinstance(path, str) for path in found)
+    names = (f"{name}{index}" for name in ("model.safetensors", "pytorch_model.bin") for index in ("", ".index.json"))
+    return any(isinstance(try_to_load_from_cache(weights.place, name, revision=config.revision), str) for name in names)
 
 
 def load_tokenizer(config: ModelConfig) -> PreTrainedTokenizerBase:
-    """Load the tokenizer of a model.
+    """Load the tokenizer of a model, or make the one that its config names.
 
     Raises:
         LazyBenchError: it cannot be had, or it lacks the chat template that the config asks for.
     """
-    tokenizer = own_tokenizer.make(config.tokenizer) if names_tokenizer(config) else _load(AutoTokenizer, config)
+    if names_tokenizer(config):
+        example = "a function such as lazybench.model.xgen_tokenizer.build"
+        tokenizer = instance.make("model.tokenizer", config.tokenizer, example)
+        if not isinstance(tokenizer, PreTrainedTokenizerBase):
+            raise LazyBenchError(f"model.tokenizer._target_={config.tokenizer['_target_']} makes no tokenizer")
+    else:
+        tokenizer = _load(AutoTokenizer, config)
     if config.chat == "template" and not tokenizer.chat_template:
         raise LazyBenchError(
             f"model.chat=template, but the tokenizer of {config.path} has no chat template: set model.chat to a "
@@ -150,6 +134,18 @@ def names_tokenizer(config: ModelConfig) -> bool:
     weights = locate(config)
     with_one = weights.gguf_file is not None or (Path(weights.place) / "tokenizer.json").is_file()
     return bool(config.tokenizer) and not with_one
+
+
+def tokenizer_fingerprint(tokenizer: PreTrainedTokenizerBase) -> str:
+    """16 hex digits that tell a tokenizer from others, wherever its files lie."""
+    if isinstance(tokenizer, PreTrainedTokenizerFast):
+        content = json.loads(tokenizer.backend_tokenizer.to_str())
+        for free in ("truncation", "padding"):  # of the last call, not of the tokenizer
+            content.pop(free, None)
+    else:
+        content = [type(tokenizer).__qualname__, sorted(map(str, tokenizer.get_vocab().items()))]
+    text = json.dumps([content, tokenizer.special_tokens_map], sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def load_model(config: ModelConfig) -> PreTrainedModel:
@@ -166,7 +162,7 @@ def load_model(config: ModelConfig) -> PreTrainedModel:
             return _whole_model(config, kind).to(device).eval()
         vocabulary = len(load_tokenizer(config))
         torch.manual_seed(0)
-        return _from_structure(config, device, vocabulary, **kind)
+        return load_skeleton(config, str(device), vocabulary, **kind)
     except Exception as error:
         if not ran_out(error):
             raise
@@ -176,24 +172,16 @@ def load_model(config: ModelConfig) -> PreTrainedModel:
         ) from None
 
 
-def load_skeleton(config: ModelConfig) -> PreTrainedModel:
-    """The model's structure on the meta device, without weights: what can be checked of a model in a second.
-
-    It is that of the checkpoint's config.json, or of `config.outline` where that is out of reach.
-
-    Raises:
-        LazyBenchError: its config cannot be had, or is no model's.
-    """
-    return _from_structure(config, torch.device("meta"))
-
-
 def _whole_model(config: ModelConfig, kind: dict[str, Any]) -> PreTrainedModel:
     """The model with each of its weights; transformers alone would fill in random ones for those that are missing."""
-    # Transformers goes on without this file if it is broken, and generations then end elsewhere.
-    if damage := model_folder.damage(Path(locate(config).place), "generation_config.json"):
-        raise LazyBenchError(f"model.path={config.path}: {damage} (get the file again, or remove it)")
-    with _bar(config):
-        model, info = _load(AutoModelForCausalLM, config, weights_only=True, output_loading_info=True, **kind)
+    weights = locate(config)
+    if (Path(weights.place) / "generation_config.json").is_file():
+        # Loading the model would go on without this file if it is broken, and generations then end elsewhere.
+        _load(GenerationConfig, config)
+    if sys.stderr.isatty() and weights.gguf_file is None:  # `.gguf` files have another bar anyway
+        logging.enable_progress_bar()
+    model, info = _load(AutoModelForCausalLM, config, weights_only=True, output_loading_info=True, **kind)
+    logging.disable_progress_bar()
     if missing := sorted(info["missing_keys"]):
         raise LazyBenchError(
             f"model.path={config.path}: its files lack {len(missing)} of the model's weights, such as {missing[0]} "
@@ -202,54 +190,39 @@ def _whole_model(config: ModelConfig, kind: dict[str, Any]) -> PreTrainedModel:
     return model
 
 
-@contextmanager
-def _bar(config: ModelConfig) -> Iterator[None]:
-    """On a terminal, transformers' bar while weights are read; `.gguf` files have another one anyway."""
-    if locate(config).gguf_file or not sys.stderr.isatty() or logging.is_progress_bar_enabled():
-        yield
-        return
-    logging.enable_progress_bar()
-    try:
-        yield
-    finally:
-        logging.disable_progress_bar()
+def load_skeleton(config: ModelConfig, device: str = "meta", vocabulary: int = 0, **kind: Any) -> PreTrainedModel:
+    """A model without a checkpoint's weights, by default without any: what can be checked of a model in a second.
 
+    Its structure is that of `config.shape`, else of the checkpoint's config.json, or of `config.outline` where that is
+    out of reach. Its vocabulary has `vocabulary` tokens at least.
 
-def _from_structure(config: ModelConfig, device: torch.device, vocabulary: int = 0, **kind: Any) -> PreTrainedModel:
-    """A model without a checkpoint's weights; its vocabulary has `vocabulary` tokens at least."""
+    Raises:
+        LazyBenchError: its config cannot be had, or is no model's.
+    """
     try:
-        structure = _structure(config)
+        try:
+            structure = AutoConfig.for_model(**config.shape) if config.shape else _load(AutoConfig, config)
+        except OutOfReach:
+            if not config.outline:
+                raise
+            structure = AutoConfig.for_model(**config.outline)
         if vocabulary:
             structure.vocab_size = max(structure.vocab_size, vocabulary)
-        with device:
+        with torch.device(device):
             model = AutoModelForCausalLM.from_config(structure, trust_remote_code=config.trust_remote_code, **kind)
-    except LazyBenchError:
-        raise
     except Exception as error:  # a model's own code may raise anything
-        if ran_out(error):
+        if ran_out(error) or isinstance(error, LazyBenchError):
             raise
         setting = "model.shape" if config.shape else f"model.path={config.path}"
         raise LazyBenchError(f"{setting}: no causal language model can be made of it: {first_line(error)}") from error
     return model.eval()
 
 
-def _structure(config: ModelConfig) -> PretrainedConfig:
-    """Transformers' config of a model."""
-    if config.shape:
-        return AutoConfig.for_model(**config.shape)
-    try:
-        return _load(AutoConfig, config)
-    except OutOfReach:
-        if not config.outline:
-            raise
-        return AutoConfig.for_model(**config.outline)
-
-
 def weights_format(config: ModelConfig) -> str:
     """How a model's files hold its weights, before they are loaded as `dtype_of` says.
 
     Returns:
-        for a `.gguf` file the type of most weights, e.g. `GGUF Q4_1, 4-bit, dequantised`; else the quantisation or the
+        for a `.gguf` file the type that it names, e.g. `GGUF Q4_1, 4-bit, dequantised`; else the quantisation or the
         dtype that config.json states, e.g. `gptq, 4-bit` or `bfloat16`; `random` for a `shape`.
 
     Raises:
@@ -259,60 +232,53 @@ def weights_format(config: ModelConfig) -> str:
         return "random"
     weights = locate(config)
     if weights.gguf_file is not None:
-        try:
-            kind = gguf_types.main_type(Path(weights.place) / weights.gguf_file)
-        except (OSError, ValueError) as error:
-            said, advice = _explain(config, error, None)
-            raise LazyBenchError(f"model.path={config.path} cannot be loaded: {said} ({advice})") from error
+        kind = _gguf_type(Path(weights.place) / weights.gguf_file)
         bits = re.match(r"I?Q(\d)", kind)
-        return f"GGUF {kind}, {bits[1]}-bit, dequantised" if bits else f"GGUF {kind}"
+        return f"GGUF {kind}, {bits[1]}-bit, dequantised" if bits else f"GGUF {kind}".strip()
     stated = _load(AutoConfig, config)
     quantised = getattr(stated, "quantization_config", None)
     if quantised is not None:
         settings = quantised if isinstance(quantised, dict) else quantised.to_dict()
         bits = settings.get("bits") or next((bits for bits in (4, 8) if settings.get(f"load_in_{bits}bit")), None)
-        return f"{settings.get('quant_method', 'quantised')}" + (f", {bits}-bit" if bits else "")
+        return f"{settings['quant_method']}, {bits}-bit" if bits else str(settings["quant_method"])
     return str(stated.dtype).removeprefix("torch.") if stated.dtype is not None else "dtype not stated"
+
+
+def _gguf_type(path: Path) -> str:
+    """What a file's header says of its weights, e.g. `Q4_1`; empty where it says nothing.
+
+    `gguf.GGUFReader` would take seconds, for the words of a vocabulary one by one.
+    """
+    from gguf import LlamaFileType
+
+    with open(path, "rb") as file:
+        # Behind the key stand the type of the value and the value.
+        found = re.search(rb"general\.file_type.{4}(.{4})", file.read(_GGUF_HEADER), re.DOTALL)
+    kinds = {int(kind): kind.name.partition("_")[2] for kind in LlamaFileType}
+    return kinds.get(int.from_bytes(found[1], "little"), "") if found else ""
 
 
 def _load(auto: Any, config: ModelConfig, **kwargs: Any) -> Any:
     weights = locate(config)
     if config.trust_remote_code:
         print(f"running Python code that comes with {config.path} (model.trust_remote_code=true)")
-    if weights.is_local:
-        offline = None
-    elif offline := unreachable():
+    if offline := None if weights.is_local else unreachable():
         kwargs["local_files_only"] = True
+    if weights.gguf_file is not None:
+        kwargs["gguf_file"] = weights.gguf_file
+    if config.revision is not None:
+        kwargs["revision"] = config.revision
     try:
-        return auto.from_pretrained(**weights.arguments(config), **kwargs)
+        return auto.from_pretrained(weights.place, trust_remote_code=config.trust_remote_code, **kwargs)
     except Exception as error:  # files can be broken in any way, and each library has its own exceptions
-        if auto is AutoModelForCausalLM and ran_out(error):
+        if ran_out(error):
             raise
-        said, advice = _explain(config, error, offline)
+        said, advice = first_line(error), "log in with `hf auth login` if the model is gated, or give a local folder"
+        if "trust_remote_code" in str(error):
+            said, advice = "it comes with Python code", "set model.trust_remote_code=true if you trust that code"
+        elif offline:
+            said, advice = f"{offline}, and the local cache lacks it", "connect to the hub, or give a local folder"
+        elif weights.is_local:
+            advice = "a model is a whole .gguf file, or a folder that save_pretrained wrote, its tokenizer in it"
         kind = OutOfReach if offline or (isinstance(error, OSError) and not weights.is_local) else LazyBenchError
         raise kind(f"model.path={config.path} cannot be loaded: {said} ({advice})") from error
-
-
-def _explain(config: ModelConfig, error: Exception, offline: str | None) -> tuple[str, str]:
-    """What was wrong with the files of a model, and what to do."""
-    weights, said = locate(config), first_line(error)
-    if "trust_remote_code" in str(error):
-        return "it comes with Python code of its own", "set model.trust_remote_code=true if you trust that code"
-    if isinstance(error, ImportError):
-        return said, "install it, or choose a model and settings that do without"
-    if "attn_implementation" in said:
-        return "it does not run on the attention that model.attention names", "set another, or take another model"
-    if isinstance(error, pickle.UnpicklingError | EOFError):
-        return "its pickled weights are damaged or hold more than tensors", "convert them to .safetensors"
-    if "ignore_mismatched_sizes" in said:
-        said = "its weights have other sizes than its configuration says"
-    if weights.gguf_file:
-        path = Path(weights.place) / weights.gguf_file
-        return said, f"a file of {path.stat().st_size:,} bytes; get it again if it is damaged or cut short"
-    if weights.is_local:
-        folder, advice = Path(weights.place), model_folder.WHOLE
-        lacking = model_folder.lacking(folder, weights=not config.shape, tokenizer=not names_tokenizer(config))
-        return lacking or (model_folder.damage(folder) or said, advice)
-    if offline:
-        return f"{offline}, and the local cache lacks it", "connect to the hub, or give a local folder or .gguf file"
-    return said, "log in with `hf auth login` if the model is gated, or give a local folder or .gguf file"

@@ -1,15 +1,22 @@
-"""Builds prompts as LongBench's official pipeline does, to the token."""
+"""Builds prompts as LongBench's official pipeline does, to the token, and says what of them a method may shorten."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
+from string import Formatter
 
 import torch
 from transformers import PreTrainedTokenizerBase
 
 from lazybench.config import ModelConfig
 from lazybench.data import DatasetFacts, Record
-from lazybench.errors import LazyBenchError, first_line
+
+# RepoBench's files are Python or Java, and each stands under its path. The one to complete is the last; in LongBench's
+# own records it has no path, and begins with its imports like any other.
+_PATH = r"^[\w./@+-]*\w\.(?:py|java)\r?$"
+_FILE = re.compile(_PATH, re.MULTILINE)
+_BEGINNING = re.compile(rf"(?:{_PATH}\n)?^(?:package|import|from)\b", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -54,11 +61,7 @@ class PromptBuilder:
     facts: DatasetFacts
 
     def build(self, record: Record) -> Prompt:
-        """The prompt of `record`.
-
-        Raises:
-            LazyBenchError: the chat template cannot be rendered.
-        """
+        """The prompt of `record`."""
         text = self.facts.prompt.format(context=record.context, input=record.input)
         return self.finish(record, *(self._truncate(text) if self.facts.truncate else (text,)))
 
@@ -68,15 +71,7 @@ class PromptBuilder:
 
     def finish(self, record: Record, text: str, cut: int | None = None) -> Prompt:
         """The prompt of a text that is filled in and short enough: wrapped as chat where that is due, with the
-        answer's prefix behind it, and tokenised.
-
-        Args:
-            record: what it asks about.
-            text: its words.
-            cut: where in `text` the middle was cut out.
-
-        Raises:
-            LazyBenchError: the chat template cannot be rendered.
+        answer's prefix behind it, and tokenised; see `Prompt`.
         """
         wrapped = self._wrap(text) if self.facts.chat else text
         wrapped += self.facts.answer_prefix.format(input=record.input)
@@ -87,11 +82,7 @@ class PromptBuilder:
         return self._decode(self._encode(text))
 
     def _truncate(self, text: str) -> tuple[str, int | None]:
-        """Cut out the middle: the first and the last half of the ids stay, decoded without special tokens.
-
-        Returns:
-            what is left, and where in it the middle was cut out.
-        """
+        """The first and the last half of the ids, decoded without special tokens, and where the middle was cut out."""
         ids = self._encode(text)
         if len(ids) <= self.model.limit:
             return text, None
@@ -104,12 +95,8 @@ class PromptBuilder:
             return text
         if self.model.chat != "template":
             return self.model.chat.replace("{prompt}", text)
-        try:
-            return self.tokenizer.apply_chat_template(
-                [{"role": "user", "content": text}], tokenize=False, add_generation_prompt=True
-            )
-        except Exception as error:  # a template is a program of the model's author: anything can go wrong in it
-            raise LazyBenchError(f"the chat template of {self.model.path} failed: {first_line(error)}") from error
+        said = [{"role": "user", "content": text}]
+        return self.tokenizer.apply_chat_template(said, tokenize=False, add_generation_prompt=True)
 
     def _decode(self, ids: list[int]) -> str:
         return self.tokenizer.decode(ids, skip_special_tokens=True)
@@ -121,3 +108,53 @@ class PromptBuilder:
         if beginning and text.startswith(beginning) and ids[:2] == [self.tokenizer.bos_token_id] * 2:
             return ids[1:]
         return ids
+
+
+def before_continued(record: Record, facts: DatasetFacts) -> int:
+    """Length of that part of the record's context which its answer does not continue, in characters.
+
+    The last file of a context begins with the first import behind the last path, and with the path itself where that
+    stands right above it. Without an import it is all from the last path on, and without a path all of the context.
+    When in doubt more is left whole. The line break before the part belongs to it.
+    """
+    if facts.continues is None or (facts.continues == "last_file" and record.input.strip()):
+        return len(record.context)
+    files = list(_FILE.finditer(record.context))
+    if facts.continues == "context" or not files:
+        return 0
+    beginning = _BEGINNING.search(record.context, files[-1].start())
+    return max(0, (beginning or files[-1]).start() - len("\n"))
+
+
+def shortenable(prompt: Prompt) -> list[tuple[int, int]]:
+    """Where in `prompt.text` the parts of the context lie that were not cut out and that the answer does not continue.
+
+    Returns:
+        starts and ends in order, one pair for each `{context}` of the dataset's prompt that something is left of.
+        Neither the question nor an instruction is ever within.
+    """
+    facts, record = prompt.builder.facts, prompt.record
+    filled, places = "", []
+    for words, field, _, _ in Formatter().parse(facts.prompt):
+        filled += words
+        if field == "context":
+            places.append((len(filled), len(filled) + before_continued(record, facts)))
+        filled += "" if field is None else getattr(record, field)
+    found = [(_after_cut(prompt, filled, start), _after_cut(prompt, filled, end)) for start, end in places]
+    return [(start, end) for start, end in found if start < end]
+
+
+def _after_cut(prompt: Prompt, filled: str, place: int) -> int:
+    """Where in the truncated prompt a place of the filled-in one is; the cut itself if it was cut out."""
+    if prompt.cut is None:
+        return place
+    # A character of several tokens may be cut in two, and take its neighbours with it.
+    front, back = prompt.text[: prompt.cut].rstrip("\ufffd"), prompt.text[prompt.cut :].lstrip("\ufffd")
+    cut_only = filled.startswith(front) and filled.endswith(back)
+    # Else the tokenizer does not give text back as it was: special tokens in a record, lower case, other spaces.
+    before, behind = (
+        len(part if cut_only else prompt.builder.round_trip(part)) for part in (filled[:place], filled[place:])
+    )
+    if before <= len(front):
+        return before
+    return len(prompt.text) - behind if behind <= len(back) else prompt.cut

@@ -16,8 +16,7 @@ from lazybench.errors import LazyBenchError, first_line
 
 GPT2 = "openai-community/gpt2"
 _END = "<|endoftext|>"
-# The hub's name of the vocabulary's file, OpenAI's, and what a saved GPT-2 tokenizer is in.
-_NAMES = ("vocab.json", "encoder.json", "tokenizer.json")
+_NAMES = ("vocab.json", "encoder.json")  # of the vocabulary's file: the hub's and OpenAI's
 # SHA-256 of the vocabulary as JSON with sorted keys: another one would give ids that mean something else to the model.
 _DIGEST = "855ec41a9d90094ebb1189ee8082e915505cf2dfe0691a4f39da9c020f9476b2"
 # How GPT-2's vocabulary writes the bytes of a space and of a tab.
@@ -36,8 +35,7 @@ def build(vocabulary: str = GPT2) -> PreTrainedTokenizerFast:
     """XGen's tokenizer, 51,200 tokens; it reads special tokens in a text as such and puts none around it.
 
     Args:
-        vocabulary: where GPT-2's vocabulary is: a hub id, or a folder that holds `vocab.json`, `encoder.json` or the
-            `tokenizer.json` of GPT-2's tokenizer.
+        vocabulary: where GPT-2's vocabulary is: a hub id, or a folder that holds `vocab.json` or `encoder.json`.
 
     Raises:
         LazyBenchError: there is no such file, or it holds another vocabulary.
@@ -74,41 +72,21 @@ def _merges(ids: Mapping[str, int]) -> Iterator[tuple[str, str]]:
 
 
 def _read(vocabulary: str) -> dict[str, int]:
-    """GPT-2's ids by token."""
-    path = _find(vocabulary)
+    """GPT-2's ids by token, fetched from the hub where they are not on this machine."""
+    folder, offline = Path(vocabulary).expanduser(), None
     try:
+        if folder.is_dir():
+            path = next((folder / name for name in _NAMES if (folder / name).is_file()), folder / _NAMES[0])
+        else:
+            offline = unreachable()
+            path = Path(hf_hub_download(vocabulary, _NAMES[0], local_files_only=offline is not None))
         ids = json.loads(path.read_bytes())
-        if path.name == _NAMES[2]:
-            ids = ids["model"]["vocab"]
-    except (OSError, ValueError, LookupError, TypeError) as error:
-        raise _refusal(vocabulary, f"{path} cannot be read: {first_line(error)}") from error
-    if hashlib.sha256(json.dumps(ids, sort_keys=True).encode()).hexdigest() != _DIGEST:
-        raise _refusal(vocabulary, f"{path} is not GPT-2's vocabulary, or not all of it")
-    return ids
-
-
-def _find(vocabulary: str) -> Path:
-    """The vocabulary's file, fetched from the hub where it is not on this machine."""
-    if not isinstance(vocabulary, str) or not vocabulary:
-        raise _refusal(vocabulary, "that is neither a folder nor a hub id")
-    folder = Path(vocabulary).expanduser()
-    if folder.is_dir():
-        found = next((folder / name for name in _NAMES if (folder / name).is_file()), None)
-        if found is None:
-            raise _refusal(vocabulary, f"the folder holds none of {', '.join(_NAMES)}")
-        return found
-    if vocabulary.startswith(("/", ".", "~")) or vocabulary.count("/") != 1:
-        raise _refusal(vocabulary, "there is no such folder, and it is no hub id")
-    offline = unreachable()
-    try:
-        return Path(hf_hub_download(vocabulary, _NAMES[0], local_files_only=offline is not None))
-    except Exception as error:  # by the library's version: its HTTP client's own
+    except Exception as error:  # by the hub library's version: its HTTP client's own
         said = f"{offline}, and the local cache lacks it" if offline else first_line(error)
-        raise _refusal(vocabulary, said, OutOfReach) from error
-
-
-def _refusal(vocabulary: str, said: str, kind: type[LazyBenchError] = LazyBenchError) -> LazyBenchError:
-    return kind(
-        f"model.tokenizer.vocabulary={vocabulary}: {said} (give the hub's {GPT2}, or a folder that holds its "
-        f"{_NAMES[0]}, which OpenAI calls {_NAMES[1]})"
-    )
+        raise (LazyBenchError if folder.is_dir() else OutOfReach)(
+            f"model.tokenizer.vocabulary={vocabulary}: {said} (give the hub's {GPT2}, or a folder that holds its "
+            f"{_NAMES[0]}, which OpenAI calls {_NAMES[1]})"
+        ) from error
+    if hashlib.sha256(json.dumps(ids, sort_keys=True).encode()).hexdigest() != _DIGEST:
+        raise LazyBenchError(f"model.tokenizer.vocabulary={vocabulary}: {path} is not GPT-2's vocabulary, or not all")
+    return ids

@@ -24,13 +24,16 @@ _FORMATS = {"md": markdown, "csv": csv_text, "tex": latex}
 _PAIRS = {"md": markdown_pairs, "csv": csv_pairs, "tex": latex_pairs}
 
 
-def write(out: Path, blocks: Sequence[Block], warnings: Sequence[str]) -> tuple[list[str], list[Gap]]:
+def write(
+    out: Path, blocks: Sequence[Block], warnings: Sequence[str], heading: bool = True
+) -> tuple[list[str], list[Gap]]:
     """Write everything into `out`, in place of an earlier report.
 
     Args:
         out: the folder.
         blocks: all runs.
         warnings: what to know before comparing numbers.
+        heading: whether figures as PNG say what they rest on.
 
     Returns:
         the names of what was written, and what is missing.
@@ -48,12 +51,12 @@ def write(out: Path, blocks: Sequence[Block], warnings: Sequence[str]) -> tuple[
         comparisons = paired.compare(blocks)
         for suffix, text in _PAIRS.items() if comparisons else ():
             (folder / f"{paired.NAME}.{suffix}").write_text(text(comparisons, warnings), "utf-8")
-        drawn, missing = _draw(folder, blocks)
+        drawn, missing = _draw(folder, blocks, heading)
         (folder / "report.html").write_text(page(blocks, filled, comparisons, drawn, warnings, missing), "utf-8")
         return sorted(path.name for path in folder.iterdir()), missing
 
 
-def _draw(folder: Path, blocks: Sequence[Block]) -> tuple[list[Drawing], list[Gap]]:
+def _draw(folder: Path, blocks: Sequence[Block], heading: bool) -> tuple[list[Drawing], list[Gap]]:
     """Draw every figure that there are runs for.
 
     Returns:
@@ -73,7 +76,7 @@ def _draw(folder: Path, blocks: Sequence[Block]) -> tuple[list[Drawing], list[Ga
                 if drawing is None:
                     undrawn += [(name, figure.NEEDS)] if figure.NEEDS else []
                 else:
-                    png, _ = save(drawing, folder / f"{name}_{block.model}_{block.data}")
+                    png, _ = save(drawing, folder / f"{name}_{block.model}_{block.data}", heading)
                     drawn.append(Drawing(block, name, figure.CAPTION, png))
             missing += gaps(block, undrawn)
     return drawn, missing

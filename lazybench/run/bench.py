@@ -14,7 +14,7 @@ from lazybench.data import Record, data_label
 from lazybench.errors import RecordFailure
 from lazybench.methods.base import Method
 from lazybench.model.decoding import Decoder, decoder_for, read
-from lazybench.model.out_of_memory import ran_out, release
+from lazybench.model.device import ran_out, release
 from lazybench.model.prompts import Prompt
 from lazybench.run import scoring
 from lazybench.run.job import Job

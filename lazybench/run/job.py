@@ -17,8 +17,8 @@ from lazybench.errors import LazyBenchError
 from lazybench.methods import Method, build_method
 from lazybench.methods.baseline import Baseline
 from lazybench.methods.calibrated import Calibrated
+from lazybench.model.decoding import check_limit
 from lazybench.model.environment import RESULTS_VERSION
-from lazybench.model.positions import check_limit
 from lazybench.model.prompts import Prompt, PromptBuilder
 from lazybench.run import own_code
 from lazybench.run.sources import Sources

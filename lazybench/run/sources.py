@@ -11,8 +11,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from lazybench.config import DataConfig, ModelConfig
 from lazybench.data import Record, load_facts, load_records
 from lazybench.data.hub import OutOfReach
-from lazybench.model import own_tokenizer
-from lazybench.model.loading import load_skeleton, load_tokenizer, locate, names_tokenizer
+from lazybench.model.loading import load_skeleton, load_tokenizer, locate, names_tokenizer, tokenizer_fingerprint
 from lazybench.model.prompts import PromptBuilder
 from lazybench.store.run_folder import digest
 
@@ -79,7 +78,7 @@ class Sources:
         if tokenizer is None:
             return None
         weights = locate(model).identity(model)
-        return f"{weights}+{own_tokenizer.fingerprint(tokenizer)}" if names_tokenizer(model) else weights
+        return f"{weights}+{tokenizer_fingerprint(tokenizer)}" if names_tokenizer(model) else weights
 
     def _of_model(self, kind: str, model: ModelConfig, load: Callable[[ModelConfig], Any]) -> Any:
         def load_if_there() -> Any:

@@ -17,10 +17,9 @@ from lazybench.config import SpeedConfig
 from lazybench.errors import LazyBenchError, RecordFailure
 from lazybench.methods import build_method
 from lazybench.model import environment
-from lazybench.model.decoding import Decoder, synchronize
+from lazybench.model.decoding import Decoder, positions_of, synchronize
+from lazybench.model.device import ran_out
 from lazybench.model.loading import load_model, load_skeleton, load_tokenizer
-from lazybench.model.out_of_memory import ran_out
-from lazybench.model.positions import positions
 from lazybench.run.timing import Pass
 from lazybench.speed.subjects import EAGER, FLASH, KEEP_1, METHOD, WHOLE, Subjects, prompt_of
 
@@ -40,7 +39,7 @@ def subjects_of(config: SpeedConfig) -> list[Subjects]:
     """
     method = build_method(config.method)
     skeleton = load_skeleton(config.model)
-    holds, needed = positions(skeleton), max(config.lengths) + config.new_tokens
+    holds, needed = positions_of(skeleton), max(config.lengths) + config.new_tokens
     if holds is not None and needed > holds:
         raise LazyBenchError(
             f"lengths={config.lengths} and new_tokens={config.new_tokens} need {needed} positions, and "

@@ -4,12 +4,6 @@
   const slider = document.getElementById("step"), label = document.getElementById("at");
   const tip = document.getElementById("tip");
 
-  // Lists of positions are written as their first position and the steps from one to the next.
-  function positions(gaps) {
-    let at = 0;
-    return gaps.map((gap) => (at += gap));
-  }
-
   function addTokens(place, texts, classOf) {
     const all = document.createDocumentFragment();
     const spans = texts.map((text, index) => {
@@ -35,7 +29,7 @@
     const spans = addTokens(text, data.prompt, (index) => "d" + of.depths[index]);
     spans.push(...addTokens(answer, of.answer, () => ""));
     const numbers = new Map(spans.map((span, index) => [span, index]));
-    const revived = of.revived.map((stages) => stages.map(positions));
+    const revived = of.revived;
     const comebacks = new Map();
     revived.forEach((stages, step) => stages.forEach((found, stage) => found.forEach((position) => {
       if (!comebacks.has(position)) comebacks.set(position, []);
@@ -85,7 +79,7 @@
       pixel = window.devicePixelRatio || 1;
       canvas.width = Math.round(canvas.clientWidth * pixel);
       canvas.height = Math.round(22 * pixel);
-      frame = getComputedStyle(canvas).getPropertyValue("--frame");
+      frame = getComputedStyle(canvas).color;
       const colours = depths.map((swatch) => getComputedStyle(swatch).backgroundColor.match(/\d+/g).map(Number));
       for (let x = 0; x < canvas.width; x++) {
         const from = Math.floor(x * prompt / canvas.width);
@@ -168,5 +162,5 @@
   document.addEventListener("pointerover", show);
   document.addEventListener("click", show);
   document.addEventListener("scroll", () => { tip.hidden = true; }, {passive: true});
-  go(0);
+  go(slider.value);
 })();

@@ -1,13 +1,17 @@
-"""How deep each token of a generation got, and where and when it came back."""
+"""How deep each token of a generation got, where and when it came back, and what its text is."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
 from lazyllm import LazyLLMError, PruningSchedule, Stats
+
+_UNKNOWN = "\ufffd"  # what a decoder writes for bytes that are no character, or not yet one
+_LONGEST = 8  # tokens without an end of their character, after which it is none: it has at most four bytes
 
 
 @dataclass(frozen=True)
@@ -37,7 +41,7 @@ class Reach:
     revived: list[list[list[int]]]
 
     @classmethod
-    def of(cls, stats: Stats, ids: torch.Tensor | Iterable[int], title: str) -> Reach:
+    def of(cls, stats: Stats | None, ids: torch.Tensor | Iterable[int], title: str) -> Reach:
         """What `stats` recorded of the generation of `ids`.
 
         Args:
@@ -48,39 +52,53 @@ class Reach:
         Raises:
             LazyLLMError: no positions were recorded, nothing was pruned, or `ids` are of another generation.
         """
-        if not stats.positions:
-            raise LazyLLMError(
-                "no positions were recorded, which the map shows: generate under "
-                "lazyllm.enable(..., record_positions=True)"
-            )
+        if stats is None or not stats.positions:
+            raise LazyLLMError("no positions were recorded: generate under lazyllm.enable(..., record_positions=True)")
         if not stats.stages:
             raise LazyLLMError("nothing was pruned, so there is no map of it: give a schedule with a keep below 1")
-        behind = [layer + 1 for layer in stats.stages]
         totals = [step[0].shape[0] for step in stats.positions]
-        tokens = _as_list(ids)
+        tokens = torch.as_tensor(ids if isinstance(ids, torch.Tensor) else list(ids)).flatten().tolist()
         # The last token that was generated has not come in any step.
         if len(tokens) not in (totals[-1], totals[-1] + 1):
             raise LazyLLMError(
                 f"{len(tokens)} ids do not fit the generation, which computed {totals[-1]} tokens: give the ids of its "
                 "prompt and answer, such as output[0], without padding"
             )
-        depths, revived, before = torch.zeros(totals[-1], dtype=torch.int64), [], 0
+        depths, revived, before, prompt = torch.zeros(totals[-1], dtype=torch.int64), [], 0, 0
         for step, total in zip(stats.computed, totals, strict=True):
-            came = [step[layer] for layer in behind]
+            came = [step[layer + 1] for layer in stats.stages]
             for positions in came:
                 depths[positions[positions >= before]] += 1
             revived.append([positions[positions < before].tolist() for positions in came])
+            prompt = total if total - before > 1 or not before else prompt
             before = total
-        steps = zip(totals, [0, *totals], strict=False)
-        prompt = max(total for total, earlier in steps if total - earlier > 1 or not earlier)
         layers = len(stats.positions[0])
         return cls(title, stats.schedule, layers, tokens, prompt, totals, depths.tolist(), revived)
 
 
-def _as_list(ids: torch.Tensor | Iterable[int]) -> list[int]:
-    tensor = torch.as_tensor(ids if isinstance(ids, torch.Tensor) else list(ids))
-    tensor = tensor[0] if tensor.ndim == 2 and tensor.shape[0] == 1 else tensor
-    if tensor.ndim != 1 or tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool:
-        shape = tuple(tensor.shape)
-        raise LazyLLMError(f"ids must be token ids of one sequence, int64 (tokens,), not {tensor.dtype} of {shape}")
-    return tensor.tolist()
+def texts(tokenizer: Any, ids: Sequence[int]) -> Iterator[str]:
+    """The text of each token; together they are the whole text.
+
+    A token alone is often no text: it may hold some bytes of a character, or a space that is one only within a text.
+    So tokens are decoded with those before them. A character whose bytes lie in several tokens belongs to the last of
+    these, and the others of them yield an empty text.
+
+    Args:
+        tokenizer: what `decode(ids)` makes text with.
+        ids: token ids.
+    """
+
+    def decode(of: Sequence[int]) -> str:
+        return tokenizer.decode(list(of), skip_special_tokens=False, clean_up_tokenization_spaces=False)
+
+    # The window begins with the last token or tokens that ended a character.
+    start, ended, shown = 0, 0, 0
+    for last in range(len(ids)):
+        text = decode(ids[start : last + 1])
+        ends = not text.endswith(_UNKNOWN) or last + 1 - ended >= _LONGEST or last + 1 == len(ids)
+        known = text if ends else text.rstrip(_UNKNOWN)
+        yield known[shown:]
+        shown = max(shown, len(known))
+        if ends:
+            start, ended = ended, last + 1
+            shown = len(decode(ids[start:ended]))

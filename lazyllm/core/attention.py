@@ -21,6 +21,7 @@ MaskFunction = Callable[[Any, Any, torch.Tensor, torch.Tensor], torch.Tensor]
 class Kernel(Protocol):
     """The model's own attention, causal by index."""
 
+    name: str
     is_sdpa: bool  # whether it is PyTorch's fused attention
     caps_scores: bool  # whether it can cap attention scores itself
     ignores_softcap: bool  # whether the unmodified model runs without its cap

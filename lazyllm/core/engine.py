@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from collections.abc import Sequence as Parts
 from contextlib import nullcontext
 
 import torch
@@ -13,12 +12,7 @@ from torch.nn.utils.rnn import pad_sequence
 from lazyllm.core.attention import WindowMask, additive, attend_in_blocks, attend_masked, causal, fits_one_block
 from lazyllm.core.errors import LazyLLMError
 from lazyllm.core.importance import Scores, newest_row
-from lazyllm.core.sequence import Sequence, Setup
-from lazyllm.core.state import GrowingTensor, LayerGroup, partition
-
-# On a CPU, keys and values of the active tokens are copied together where so many times as many keys would be attended
-# to in vain, by any row, as there are active ones.
-_GATHER = 4
+from lazyllm.core.state import GrowingTensor, LayerGroup, Sequence, Setup, partition
 
 
 class Engine:
@@ -38,7 +32,7 @@ class Engine:
     def __init__(self, setup: Setup, count: int) -> None:
         layers = len(setup.windows)
         self.setup = setup
-        self.groups = partition(setup.schedule, layers, count)
+        self.groups = partition(setup.schedule, setup.windows, count)
         self.group_of = [group for group in self.groups for _ in group.layers]  # of each layer
         self.group = self.groups[0]  # the one of the layer that runs, or ran last
         self.sequences = [Sequence(self, index) for index in range(count)]  # in the order of the batch
@@ -51,6 +45,9 @@ class Engine:
         self.keys = [GrowingTensor(-2, count, fill) for _ in range(layers)]
         self.values = [GrowingTensor(-2, count, fill) for _ in range(layers)]
         self.aux = GrowingTensor(1, count)
+        # What the layers of the group under way have in common: see `_padding` and `_mask`.
+        self._places: tuple[torch.Tensor, torch.Tensor] | None = None
+        self._masks: dict[WindowMask | None, torch.Tensor | None] = {}
 
     @property
     def longest(self) -> int:
@@ -103,18 +100,20 @@ class Engine:
         following.rows, following.n_cached = rows, ends
         _put(slots, following.owners, rows, following.row_slots)
         _put(following.positions.extend(max(ends), active[None]), following.owners, following.row_slots, rows)
-        following.gathered = following.present = None
+        following.present = None
         if following.n_cached != following.n_active or len(set(ends)) > 1:
-            self._show_active(following, _take(slots, owners, active), owners)
+            places, width = _take(slots, owners, active), max(ends)
+            following.present = torch.zeros(len(ends), width, dtype=torch.bool, device=slots.device)
+            following.present.view(-1).index_fill_(0, places if owners is None else places + owners * width, True)
         self._begin_group(following)
         return _take(self.aux.data, following.owners, rows).to(hidden.device)[None]
 
     def update(self, layer: int, key: torch.Tensor, value: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Store the rows' keys and values, (1, kv_heads, rows, ...), and return those to attend to.
 
-        In prefilling they are what was given, else the layer's, or its active tokens', (count, kv_heads, keys, ...).
+        In prefilling they are what was given, else the layer's, (count, kv_heads, slots, ...).
         """
-        group, keys, values = self.group, self.keys[layer], self.values[layer]
+        group, values = self.group, self.values[layer]
         if key.device != self.device:
             self.device = key.device
             group.to(key.device)
@@ -124,15 +123,13 @@ class Engine:
                 f"the model computed in {values.data.dtype} before and in {value.dtype} now: keep its dtype, "
                 "and autocast, the same from the prompt to the last token"
             )
-        stored = keys.extend(self._width, key), values.extend(self._width, value)
+        stored = self.keys[layer].extend(self._n_keys, key), values.extend(self._n_keys, value)
         for tensor, piece in zip(stored, (key, value), strict=True):
             if self._slots is not None:
                 tensor[:, :, self._slots].copy_(self._padded(piece))
             else:
                 tensor[group.owners, :, group.row_slots] = piece[0].transpose(0, 1)
-        if self.prefilling:
-            return key, value
-        return stored if group.gathered is None else (self._gather(keys.data), self._gather(values.data))
+        return (key, value) if self.prefilling else stored
 
     def attend(
         self,
@@ -170,28 +167,25 @@ class Engine:
                 return self._unpadded(kernel(module, query, key, value, None, **as_given))
             return self._unpadded(attend_masked(query, key, value, mask, scores).transpose(1, 2))
         attended = []
-        for sequence, *part in self._parts(query, key, value):
+        for sequence, own, keys, values in self._parts(query, key, value):
             seen = None if window is None or sequence.total <= window.window else window.visible
             if self.prefilling and seen is None and plain:
-                attended.append(kernel(module, *part, None, **as_given))
+                attended.append(kernel(module, own, keys, values, None, **as_given))
                 continue
-            positions = sequence.rows(group), sequence.key_positions(group)
-            attended.append(attend_in_blocks(*part, positions, sequence.present(group), seen or causal, scores))
+            positions, present = (sequence.rows(group), sequence.key_positions(group)), sequence.present(group)
+            attended.append(attend_in_blocks(own, keys, values, positions, present, seen or causal, scores))
         return attended[0] if len(attended) == 1 else torch.cat(attended, dim=1)
 
     def _begin_group(self, group: LayerGroup) -> None:
         """Go on with a group, of which `rows`, `n_cached` and what else a step sets is known."""
         self.group = group
         self._n_rows, self._longest_rows = sum(group.n_rows), max(group.n_rows)
-        self._width, self._n_keys = max(group.n_cached), max(group.n_keys)
+        self._n_keys = max(group.n_cached)
         self._equal = len(set(group.n_rows)) == 1
         # Where the rows' keys go, if that is the same in each sequence.
         together = self._equal and len(set(group.n_cached)) == 1
         self._slots = slice(group.n_cached[0] - group.n_rows[0], group.n_cached[0]) if together else None
-        self._places: tuple[torch.Tensor, torch.Tensor] | None = None
-        self._masks: dict[WindowMask | None, torch.Tensor | None] = {}
-        # Where gathered keys lie in a tensor of so many heads and so much room.
-        self._index: dict[tuple[int, int], torch.Tensor] = {}
+        self._places, self._masks = None, {}
 
     def _rows(self) -> torch.Tensor:
         """Positions of the rows of the group under way, int64 (rows,)."""
@@ -231,14 +225,14 @@ class Engine:
                 ranking = sequence.ranking
                 if record:
                     sequence.stats.importance.append(ranking.over_processes(newest_row(newest, keys, None, *scores)))
-                if ranking.wants(layer):
+                if sequence.wants(layer):
                     sequence.values, sequence.sinks = values, scores.sinks
                     ranking.observe(layer, newest, keys, scores.scaling, scores.softcap)
                     sequence.values = sequence.sinks = None
 
     def _is_wanted(self, layer: int) -> bool:
         """Whether the ranking of any live sequence wants to observe a layer."""
-        return any(self.sequences[index].ranking.wants(layer) for index in self.live)
+        return any(self.sequences[index].wants(layer) for index in self.live)
 
     def _parts(
         self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor
@@ -248,7 +242,7 @@ class Engine:
         for index in self.live:
             rows = slice(start, start + self.group.n_rows[index])
             start = rows.stop
-            own, keys = slice(index, index + 1), slice(self.group.n_keys[index])
+            own, keys = slice(index, index + 1), slice(self.group.n_cached[index])
             if self.prefilling:
                 own, keys = slice(None), rows
             yield self.sequences[index], query[:, :, rows], key[own, :, keys], value[own, :, keys]
@@ -277,7 +271,7 @@ class Engine:
     def _padding(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Which row each place of the sequences at equal length holds, and at which place each row is, int64."""
         if self._places is None:
-            rows = _side_by_side(torch.arange(self._n_rows).split(self.group.n_rows)).flatten()
+            rows = pad_sequence(torch.arange(self._n_rows).split(self.group.n_rows), batch_first=True).flatten()
             taken = torch.arange(self._longest_rows) < torch.tensor(self.group.n_rows)[:, None]
             self._places = rows.to(self.device), taken.flatten().nonzero()[:, 0].to(self.device)
         return self._places
@@ -290,35 +284,14 @@ class Engine:
             group = self.group
             visible = None if group.present is None else group.present[:, None]
             # The newest tokens alone see whatever is there.
-            if window is not None or self._longest_rows > 1 or (visible is None and len(set(group.n_keys)) > 1):
+            if window is not None or self._longest_rows > 1 or (visible is None and len(set(group.n_cached)) > 1):
                 rows = self._padded(self._rows()[None, None, :, None])[:, 0]
-                if group.index == 0:
-                    keys = torch.arange(self._n_keys, device=self.device)
-                else:
-                    keys = group.positions.view if group.gathered is None else _side_by_side(group.active)
+                first = group.index == 0
+                keys = torch.arange(self._n_keys, device=self.device) if first else group.positions.view
                 sees = (causal if window is None else window.visible)(0, 0, rows, keys[..., None, :])
                 visible = sees if visible is None else visible & sees
             self._masks[window] = None if visible is None else additive(visible, dtype)[:, None]
         return self._masks[window]
-
-    def _show_active(self, following: LayerGroup, slots: torch.Tensor, owners: torch.Tensor | None) -> None:
-        """Have attention see none but the active tokens, which lie in these slots, int64 (tokens,), of their owners."""
-        most, width = max(following.n_active), max(following.n_cached)
-        if slots.is_cpu and max(following.n_rows) * (width - most) > _GATHER * most:
-            following.gathered = _side_by_side(slots.split(following.n_active))
-            if len(set(following.n_active)) > 1:
-                following.present = torch.arange(most) < torch.tensor(following.n_active)[:, None]
-            return
-        following.present = torch.zeros(len(following.n_active), width, dtype=torch.bool, device=slots.device)
-        following.present.view(-1).index_fill_(0, slots if owners is None else slots + owners * width, True)
-
-    def _gather(self, stored: torch.Tensor) -> torch.Tensor:
-        """The active tokens' keys or values, (count, heads, most, width), of all, (count, heads, room, width)."""
-        count, heads, room, width = stored.shape
-        if (heads, room) not in self._index:
-            begins = torch.arange(0, count * heads * room, room).view(count, heads, 1)
-            self._index[heads, room] = (begins + self.group.gathered[:, None]).flatten()
-        return stored.view(-1, width).index_select(0, self._index[heads, room]).view(count, heads, -1, width)
 
     def _check_window(self, layer: int, window: WindowMask | None) -> None:
         """Refuse a layer that drops tokens without saying so, or that cannot see the tokens it is to rank."""
@@ -332,10 +305,9 @@ class Engine:
             return
         # No stage can follow the last layer.
         full = [other for other, reach in enumerate(self.setup.windows[:-1]) if reach is None]
-        instead = f"no layer that can rank sees more, so prompt and answer must fit into {window.window} tokens"
-        if full:
-            after = f"a layer with full attention, such as {full[len(full) // 2]}"
-            instead = f"put the stage after {after}, and rank by that layer alone, as lazyllm.Importance() does"
+        near = [max((f for f in full if f < layer), default=None), min((f for f in full if f > layer), default=None)]
+        instead = " or ".join(f"after layer {place}" for place in near if place is not None)
+        instead = f"put the stage {instead}" if instead else f"prompt and answer must fit into {window.window} tokens"
         seen = f"layer {layer} sees only a window of {window.window} of the {total} tokens, so it cannot rank them"
         raise LazyLLMError(f"{seen}: {instead}")
 
@@ -345,14 +317,6 @@ def _ranges(starts: list[int], ends: list[int], device: torch.device) -> torch.T
     if len(starts) == 1:
         return torch.arange(starts[0], ends[0], device=device)
     return torch.cat([torch.arange(*span) for span in zip(starts, ends, strict=True)]).to(device)
-
-
-def _side_by_side(parts: Parts[torch.Tensor | None]) -> torch.Tensor:
-    """Whole numbers, (n,) of each sequence, as (count, longest); what a sequence lacks is 0."""
-    if len(parts) == 1:
-        return parts[0][None]
-    none = torch.empty(0, dtype=torch.int64)
-    return pad_sequence([none if part is None else part for part in parts], batch_first=True)
 
 
 def _take(tensor: torch.Tensor, owners: torch.Tensor | None, places: torch.Tensor) -> torch.Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,7 @@ from lazyllm.core.errors import LazyLLMError
 from lazyllm.core.importance import most_important
 
 if TYPE_CHECKING:
-    from lazyllm.core.sequence import Sequence
+    from lazyllm.core.state import Sequence
 
 
 class Selection(ABC):
@@ -25,20 +26,26 @@ class Selection(ABC):
     Attributes:
         single_stage: whether it works with one stage only.
         revives: whether a token that was left behind may go on in a later step.
+        for_good: whether it ranks in prefilling alone: what it leaves behind never returns, and all later tokens go on.
+            Then layers that carry a state from token to token can follow, as in hybrid models.
         checked: whether what `survivors` returns is checked at every stage, which takes a read of the device each time.
             A subclass is, unless it says `class Mine(Selection, checked=False)`.
         parallel: whether it ranks alike in all processes of a tensor-parallel model, by `over_processes`. A subclass
             says so with `class Mine(Selection, parallel=True)`.
         processes: those among which the model's heads are split; None means one process.
+        protects: set by `most_important`: whether the protected tokens are among those that it gives. Else what
+            `survivors` gives goes on besides them.
         importance: set by `observe`: the importance of each position, (positions,), negative where it takes no part.
         cache: the state of the sequence, prompt length and positions so far among it.
     """
 
     single_stage = False
     revives = True
+    for_good = False
     checked = True
     parallel = False
     processes: ProcessGroup | None = None
+    protects = False
     importance: torch.Tensor
     cache: Sequence
 
@@ -88,10 +95,14 @@ class Selection(ABC):
         return self.most_important(count)
 
     def most_important(self, count: int) -> torch.Tensor:
-        """The `count` positions with the largest `importance`, see `lazyllm.most_important`."""
+        """The `count` positions with the largest `importance`, the protected before all others."""
         if self.checked:
             check_importance(self)
-        return most_important(self.importance, count)
+        importance, protected = self.importance, self.cache.protected
+        if protected is not None:
+            importance = importance.index_fill(0, protected.to(importance.device), math.inf)
+            self.protects = True
+        return most_important(importance, count)
 
     def active(self, layer: int) -> torch.Tensor:
         """Positions that take part in `layer` at this step, sorted, int64 (n_active,), on the layer's device."""
@@ -148,34 +159,20 @@ def check_importance(selection: Selection) -> None:
     found, positions = getattr(selection, "importance", None), selection.cache.total
     shaped = isinstance(found, torch.Tensor) and found.shape == (positions,) and not found.is_complex()
     if not shaped or bool(found.isnan().any()):
-        left = f"{type(selection).__name__}.observe left self.importance "
-        left += "with NaN" if shaped else f"as {described(found)}"
-        must = f"one number for each of {positions} positions, as self.by_position makes of one for each key"
-        raise LazyLLMError(f"{left}: it is {must}")
+        must = f"one number, not NaN, for each of {positions} positions, as self.by_position makes of one for each key"
+        raise LazyLLMError(f"{type(selection).__name__}.observe must leave in self.importance {must}")
 
 
 def check_survivors(selection: Selection, survivors: object, layer: int) -> None:
     """Raise `LazyLLMError` unless `survivors` are what `Selection.survivors` promises; reads the device once."""
-    name, newest, broken = type(selection).__name__, selection.cache.total - 1, f"returned {described(survivors)}"
+    right, newest = False, selection.cache.total - 1
     if isinstance(survivors, torch.Tensor) and survivors.dtype == torch.int64 and survivors.ndim == 1:
-        faults = {
-            "leaves out the newest token": (survivors != newest).all()[None],
-            "is not sorted, or has duplicates": survivors[1:] <= survivors[:-1],
-            "lets a position go on that is not active there": ~torch.isin(survivors, selection.active(layer)),
-        }
+        allowed = torch.isin(survivors, selection.active(layer))
         if not selection.revives:
             uncomputed = selection.uncomputed(layer).to(survivors.device)[survivors.clamp(0, newest)]
-            faults[f"revives a token, though {name}.revives is False"] = uncomputed & (survivors < selection.cache.seen)
-        found = torch.stack([fault.any() for fault in faults.values()]).tolist()
-        if not any(found):
-            return
-        broken = list(faults)[found.index(True)]
-    must = f"return positions of active tokens, sorted, each once, the newest ({newest}) last, as an int64 tensor"
-    raise LazyLLMError(f"{name}.survivors after layer {layer} {broken}: it must {must}")
-
-
-def described(value: object) -> str:
-    """A value as a message names it that refuses it."""
-    if not isinstance(value, torch.Tensor):
-        return f"a {type(value).__name__}"
-    return f"a tensor of {value.dtype} and shape {tuple(value.shape)}"
+            allowed &= ~(uncomputed & (survivors < selection.cache.seen))
+        right = bool(allowed.all() & (survivors[1:] > survivors[:-1]).all() & (survivors[-1:] == newest).any())
+    if not right:
+        must = f"return positions of active tokens, sorted, each once, the newest ({newest}) last, as an int64 tensor"
+        more = "" if selection.revives else ", and none that was left behind before, as revives is False"
+        raise LazyLLMError(f"{type(selection).__name__}.survivors after layer {layer} must {must}{more}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import operator
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import NamedTuple
@@ -50,34 +50,36 @@ class PruningSchedule:
         object.__setattr__(self, "stages", checked)
 
     @classmethod
-    def parse(cls, text: str, num_layers: int | None = None) -> PruningSchedule:
+    def parse(cls, text: str, num_layers: int | None = None, layers: Sequence[int] | None = None) -> PruningSchedule:
         """Read `layer:keep` pairs, e.g. `"10:0.7,20:0.5"` or with spaces between; an empty text prunes nothing.
 
-        A layer may be a part of the depth where `num_layers` is given. `p%` prunes when `p` percent of the layers have
-        run, rounded to whole layers, halves up: `33%:0.7,67%:0.5` is `9:0.7,19:0.5` on 30 layers, of which 10 and 20
-        have run by then, and `10:0.7,20:0.5` on 32.
+        A layer may be a part of the depth where `num_layers` is given: `p%` prunes after the one of `layers`, by
+        default all but the last, with which the layers that have run are nearest to `p` percent, the later one if two
+        are. `33%:0.7,67%:0.5` is `9:0.7,19:0.5` on 30 layers, of which 10 and 20 have run by then, and `10:0.7,20:0.5`
+        on 32. Parts of the depth that fall on one layer are one stage with the product of their keeps.
 
         Raises:
             LazyLLMError: the text is not of that form, or a value is out of range.
         """
-        if not isinstance(text, str):
-            raise LazyLLMError(f"PruningSchedule.parse reads a text such as '10:0.7,20:0.5', not {text!r}")
-        if num_layers is not None and (not isinstance(num_layers, int) or num_layers < 1):
-            raise LazyLLMError(f"num_layers={num_layers!r} must be the number of a model's layers, at least 1")
-        pairs = [_parse_pair(part, text, num_layers) for part in text.replace(",", " ").split()]
-        try:
-            return cls(pairs)
-        except LazyLLMError as error:
-            if "%" not in text:
-                raise
-            raise LazyLLMError(f"{text!r} on {num_layers} layers: {error}") from None
+        stages: list[Stage] = []
+        for part in text.replace(",", " ").split():
+            stage = _stage(_parse_pair(part, text, num_layers, layers))
+            if stages and "%" in part and stages[-1].layer == stage.layer:
+                stage = Stage(stage.layer, stages.pop().keep * stage.keep)
+            stages.append(stage)
+        return cls(stages)
 
     @classmethod
-    def of(cls, given: PruningSchedule | str | Iterable[tuple[int, float]], num_layers: int) -> PruningSchedule:
-        """A schedule given as such, as text or as pairs, on a model of `num_layers` decoder layers."""
-        if isinstance(given, cls):
-            return given
-        return cls.parse(given, num_layers) if isinstance(given, str) else cls(given)
+    def of(
+        cls,
+        given: PruningSchedule | str | Iterable[tuple[int, float]],
+        num_layers: int,
+        layers: Sequence[int] | None = None,
+    ) -> PruningSchedule:
+        """A schedule given as such, as text or as pairs, on a model of `num_layers` decoder layers; see `parse`."""
+        if isinstance(given, str):
+            return cls.parse(given, num_layers, layers)
+        return given if isinstance(given, PruningSchedule) else cls(given)
 
     @property
     def spec(self) -> str:
@@ -115,7 +117,7 @@ class PruningSchedule:
         return f"PruningSchedule({[tuple(stage) for stage in self.stages]})"
 
 
-def _parse_pair(part: str, text: str, num_layers: int | None) -> tuple[int, float]:
+def _parse_pair(part: str, text: str, num_layers: int | None, layers: Sequence[int] | None) -> tuple[int, float]:
     layer, _, keep = part.partition(":")
     try:
         if not layer.endswith("%"):
@@ -125,24 +127,21 @@ def _parse_pair(part: str, text: str, num_layers: int | None) -> tuple[int, floa
         within = 0 < depth < 1
     except (ValueError, ArithmeticError):
         raise LazyLLMError(f"{part!r} in the schedule {text!r} is not layer:keep, such as 10:0.7 or 33%:0.7") from None
-    if num_layers is None:
-        raise LazyLLMError(f"{part!r} in the schedule {text!r} is a part of the depth: say of how many layers")
-    if not within:
-        raise LazyLLMError(f"{layer} in the schedule {text!r} is out of range: above 0% and below 100% of the depth")
-    return max(0, math.floor(depth * num_layers + Decimal("0.5")) - 1), fraction
+    if num_layers is None or not within:
+        unknown = "is a part of the depth: say of how many layers"
+        wrong = "is out of range: above 0% and below 100% of the depth" if num_layers else unknown
+        raise LazyLLMError(f"{part!r} in the schedule {text!r} {wrong}")
+    behind = depth * num_layers - 1
+    return min(layers or range(num_layers - 1), key=lambda place: (abs(place - behind), -place)), fraction
 
 
 def _stage(pair: tuple[int, float]) -> Stage:
     try:
         layer, keep = pair
-        stage = Stage(int(layer), float(keep))
-        whole = stage.layer == layer and not isinstance(layer, bool)
-    except (TypeError, ValueError, OverflowError):
-        whole = False
-    if not whole:
-        raise LazyLLMError(f"a stage is a pair of a whole number and a fraction, such as (10, 0.7), not {pair!r}")
-    if stage.layer < 0:
-        raise LazyLLMError(f"layer {stage.layer} of the schedule is negative: layers count from 0")
-    if not 0 < stage.keep <= 1:
-        raise LazyLLMError(f"keep {keep!r} after layer {stage.layer} is out of range: 0 < keep <= 1")
+        stage = Stage(operator.index(layer), float(keep))
+    except (TypeError, ValueError):
+        stage = Stage(-1, 0.0)
+    if stage.layer < 0 or not 0 < stage.keep <= 1:
+        must = "a layer, from 0, and the fraction of its tokens that goes on, above 0 and at most 1"
+        raise LazyLLMError(f"{pair!r} is not a stage, such as (10, 0.7): {must}")
     return stage

@@ -1,12 +1,20 @@
-"""What is known of the tokens so far: active sets and slots group by group, and tensors that grow with them."""
+"""What is known of the tokens so far: active sets and slots group by group, and what a ranking may ask of them."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import torch
+from torch.distributed import ProcessGroup
 
+from lazyllm.core.attention import Kernel
+from lazyllm.core.ranking import Selection, check_survivors
 from lazyllm.core.schedule import PruningSchedule, Stage
+from lazyllm.core.stats import Stats
+
+if TYPE_CHECKING:
+    from lazyllm.core.engine import Engine
 
 _SLACK = 128  # tokens of room to spare at first: prefilling holds little that it does not need
 _GROWTH = 512  # tokens of room to spare when a buffer must grow later, so that decoding rarely reallocates
@@ -77,6 +85,7 @@ class LayerGroup:
 
     index: int
     layers: range  # the decoder layers of the group
+    ranking: list[int]  # those that may rank: the last one, and all before it that see more than a window
     stage: Stage | None  # the one that ends it; None for the last group
     # Unused in the first group: slot of each position, int64 (count, positions), -1 where nothing was computed, and
     # position of each slot, int64 (count, slots).
@@ -94,32 +103,157 @@ class LayerGroup:
     row_slots: torch.Tensor | None = None
     # The sequence of each row, int64 (rows,); None where there is one sequence.
     owners: torch.Tensor | None = None
-    # The slots of the active tokens, in order of position, int64 (count, most n_active), where attention gets these
-    # alone; None where it gets all slots. Which of those it gets take part, bool (count, keys); None means all of them.
-    gathered: torch.Tensor | None = None
+    # Which slots take part in this step, bool (count, slots); None means all of them.
     present: torch.Tensor | None = None
-
-    @property
-    def n_keys(self) -> list[int]:
-        """How many keys attention gets of each sequence."""
-        return self.n_cached if self.gathered is None else self.n_active
 
     def to(self, device: torch.device) -> None:
         """Move what says where the tokens are to the device of the layer that runs."""
         for tensor in (self.slots, self.positions):
             tensor.to(device)
-        for name in ("rows", "row_slots", "owners", "gathered", "present"):
+        for name in ("rows", "row_slots", "owners", "present"):
             if (part := getattr(self, name)) is not None:
                 setattr(self, name, part.to(device))
         self.active = [None if part is None else part.to(device) for part in self.active]
 
 
-def partition(schedule: PruningSchedule, num_layers: int, count: int) -> list[LayerGroup]:
+def partition(schedule: PruningSchedule, windows: list[int | None], count: int) -> list[LayerGroup]:
     """Cut the layers into groups, for `count` sequences; a stage that keeps everything cuts nothing."""
     groups, start = [], 0
     for index, stage in enumerate([*schedule.pruning, None]):
-        layers = range(start, num_layers if stage is None else stage.layer + 1)
+        layers = range(start, len(windows) if stage is None else stage.layer + 1)
+        ranking = [layer for layer in layers if windows[layer] is None or layer == layers[-1]]
         places = GrowingTensor(1, count, fill=-1), GrowingTensor(1, count, fill=0)
-        groups.append(LayerGroup(index, layers, stage, *places, [0] * count))
+        groups.append(LayerGroup(index, layers, ranking, stage, *places, [0] * count))
         start = layers.stop
     return groups
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What all generations of a session have in common."""
+
+    schedule: PruningSchedule
+    kernel: Kernel
+    windows: list[int | None]  # how many positions each layer's cache holds in the unmodified model; None means all
+    processes: ProcessGroup | None  # those among which the model's heads are split; None means one process
+    selection: Selection
+    min_tokens: int  # prompts of fewer tokens are not pruned
+    record_positions: bool
+    record_importance: bool
+
+
+class Sequence:
+    """The tokens of one sequence, what ranks them, and the counts of it.
+
+    Attributes:
+        seen: positions of the steps before the one under way.
+        new: positions that the step under way began with.
+        prompt_length: tokens of the first pass, which is the prompt, or its first chunk.
+        opening: tokens of all passes before the first one of a single token: what was given before any was generated.
+        group_of: the layer group of each layer.
+        short: whether its prompt is too short to be pruned.
+        protected: the positions that always go on, sorted, int64 (n,); None where there are none.
+        values, sinks: while a ranking observes a layer, see `Selection`.
+    """
+
+    values: torch.Tensor | None = None
+    sinks: torch.Tensor | None = None
+
+    def __init__(self, engine: Engine, index: int) -> None:
+        self._engine = engine
+        self._index = index
+        self.group_of = engine.group_of
+        self.seen = self.new = self.prompt_length = self.opening = 0
+        self.short = False
+        self._gone_on: dict[int, torch.Tensor] = {}  # by stage, where that is for good: what goes on of the prompt
+        self.protected: torch.Tensor | None = None
+        self._last_protected = -1
+        self.ranking = engine.setup.selection.copy_for(self)
+        self.ranking.processes = engine.setup.processes
+        self.stats = Stats(engine.groups, index, engine.setup.record_positions)
+
+    @property
+    def total(self) -> int:
+        """Number of positions, the ones of the step under way included."""
+        return self.seen + self.new
+
+    @property
+    def prefilling(self) -> bool:
+        return self.seen == 0
+
+    def protect(self, positions: torch.Tensor) -> None:
+        """Have these positions, sorted, int64 (n,) on the CPU, go on at every stage."""
+        self.protected = positions if len(positions) else None
+        self._last_protected = int(positions[-1]) if len(positions) else -1
+        self.stats.protected = len(positions)
+
+    @property
+    def must_stay(self) -> int:
+        """How many tokens go on whatever their importance: the protected ones, and the newest."""
+        return self.stats.protected + (self._last_protected < self.total - 1)
+
+    def begin_step(self, new: int) -> None:
+        if self.prefilling:
+            self.prompt_length = new
+        self.new = new
+        if self.opening == self.seen and (self.prefilling or new > 1):
+            self.opening = self.total
+
+    def positions(self, start: int = 0) -> torch.Tensor:
+        """All positions from `start` on, int64, on the device of the layer under way."""
+        return torch.arange(start, self.total, device=self._engine.device)
+
+    def key_positions(self, group: LayerGroup) -> torch.Tensor:
+        """Position of each key that attention gets, int64 (n_keys,)."""
+        if group.index == 0:
+            return self.positions()
+        return group.positions.data[self._index, : group.n_cached[self._index]]
+
+    def rows(self, group: LayerGroup) -> torch.Tensor:
+        """Positions computed in this step, sorted, int64 (n_rows,)."""
+        if group.rows is None:
+            return self.positions(self.seen)
+        return group.rows.split(group.n_rows)[self._index]
+
+    def active(self, group: LayerGroup) -> torch.Tensor:
+        """Positions that take part in this step, sorted, int64 (n_active,)."""
+        active = group.active[self._index]
+        return self.positions() if active is None else active
+
+    def present(self, group: LayerGroup) -> torch.Tensor | None:
+        """Which keys take part in this step, bool (n_keys,); None means all of them."""
+        keys = group.n_cached[self._index]
+        if group.present is None or keys == group.n_active[self._index]:
+            return None
+        return group.present[self._index, :keys]
+
+    def uncomputed(self, group: LayerGroup) -> torch.Tensor:
+        """Which positions have no key and value behind the stage that ends `group`, bool (positions,)."""
+        if self.prefilling:
+            return torch.ones(self.total, dtype=torch.bool, device=self._engine.device)
+        following = self._engine.groups[group.index + 1]
+        following.to(self._engine.device)
+        return following.slots.extend(self._engine.longest, following.slots.data)[self._index, : self.total] < 0
+
+    def wants(self, layer: int) -> bool:
+        """Whether the ranking needs the queries and keys of a layer in the step under way."""
+        return (self.prefilling or not self.ranking.for_good) and self.ranking.wants(layer)
+
+    def survivors(self, group: LayerGroup) -> torch.Tensor:
+        """The positions that go on behind the stage that ends a group, sorted, int64 (k,)."""
+        layer, active = group.layers[-1], group.n_active[self._index]
+        if self.ranking.for_good and not self.prefilling:
+            return torch.cat([self._gone_on[layer], self.positions(self.prompt_length).to(self._gone_on[layer].device)])
+        count = active if self.short else group.stage.kept(active)
+        if count < self.must_stay:
+            self.stats.exceeded.add(layer)
+            count = self.must_stay
+        survivors = self.ranking.survivors(layer, count)
+        if self.ranking.checked:
+            check_survivors(self.ranking, survivors, layer)
+            survivors = survivors.clone()  # whatever becomes of the ranking's own tensor
+        if self.protected is not None and not self.ranking.protects:
+            survivors = torch.cat([survivors, self.protected.to(survivors.device)]).unique()
+        if self.ranking.for_good:
+            self._gone_on[layer] = survivors
+        return survivors

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
 from lazyllm.core.errors import LazyLLMError
 from lazyllm.core.schedule import PruningSchedule
-from lazyllm.core.state import LayerGroup
 
 if TYPE_CHECKING:
-    from lazyllm.core.sequence import Sequence
+    from lazyllm.core.state import LayerGroup, Sequence
 
 
 class Stats:
@@ -25,6 +23,8 @@ class Stats:
         positions: with `record_positions=True`, `positions[step][layer]` is the sorted active set, int64 (n,).
         computed: with `record_positions=True`, `computed[step][layer]` are the sorted positions whose keys and
             values were computed in that layer at that step, int64 (n,).
+        protected: how many of its tokens always go on.
+        exceeded: the layers after which those were more than the stage keeps, and so all that went on.
         importance: with `record_importance=True`, `importance[layer]` is the newest token's mean attention
             probability on each active token in prefilling, (n,).
     """
@@ -41,6 +41,8 @@ class Stats:
         self.prompt_length = 0
         self.schedule = PruningSchedule(group.stage for group in groups[:-1])
         self.stages = [stage.layer for stage in self.schedule.stages]
+        self.protected = 0
+        self.exceeded: set[int] = set()
         self.positions: list[list[torch.Tensor]] = []
         self.computed: list[list[torch.Tensor]] = []
         self.importance: list[torch.Tensor] = []
@@ -98,24 +100,6 @@ class Stats:
             held = int((group.slots.data[self._index, : self.prompt_length] >= 0).sum())
             fractions += [held / self.prompt_length] * len(group.layers)
         return sum(fractions) / len(fractions)
-
-    def html(self, tokenizer: Any, ids: torch.Tensor | Iterable[int], title: str = "LazyLLM") -> str:
-        """A page of this generation's text: how deep each token got in prefilling, and which came back, step by step.
-
-        It is one HTML document that loads nothing, which a notebook shows as it is; `lazybench` draws it.
-
-        Args:
-            tokenizer: the model's, whose `decode` gives the tokens' text.
-            ids: ids of the prompt and the answer, without padding, int64 (tokens,), such as `output[0]`.
-            title: what to call the generation, such as its model and method.
-
-        Raises:
-            LazyLLMError: it was not generated with `record_positions=True`, nothing was pruned, or the ids do not fit.
-        """
-        from lazybench.token_map.page import page
-        from lazybench.token_map.reach import Reach
-
-        return page([Reach.of(self, ids, title)], tokenizer)
 
     def _by_layer(self, counts: list[list[int]]) -> torch.Tensor:
         """Counts of each layer, int64 (steps, layers), from those of each group."""

@@ -31,15 +31,15 @@ from transformers.cli.serving.completion import CompletionHandler
 from transformers.cli.serving.model_manager import ModelManager, TimedModel
 from transformers.cli.serving.response import ResponseHandler
 from transformers.cli.serving.server import build_server
-from transformers.cli.serving.utils import GenerationState
+from transformers.cli.serving.utils import BaseHandler, GenerationState, Modality
 
-_SHARED = {"model", "stream", "generation_config", "temperature", "top_p", "seed"}
+_SHARED = {"model", "stream", "generation_config", "temperature", "top_p", "seed", "schedule"}
 # What changes no answer, and what asks for no more than is done anyway.
 _HARMLESS = {"metadata", "prompt_cache_key", "safety_identifier", "service_tier", "store", "stream_options", "user"}
 _NEUTRAL = {"n": 1, "presence_penalty": 0, "tool_choice": "auto", "parallel_tool_calls": True, "echo": False}
 
 
-class _Strict:
+class _Strict(BaseHandler):
     """A handler of transformers' server, which refuses what that one would leave out of account."""
 
     prompt: str  # the field that has it
@@ -57,19 +57,36 @@ class _Strict:
         if ignored:
             raise lazyllm.LazyLLMError(f"this server does not support {', '.join(ignored)}: leave that out")
         # Unless told otherwise, transformers' server streams responses, and OpenAI's does not.
-        return await super().handle_request({"stream": False, **body}, request_id)
+        return await super().handle_request({"stream": False, **body}, request_id)  # type: ignore[misc]
+
+    def _validate_request(self, body: dict[str, Any]) -> None:
+        super()._validate_request({name: value for name, value in body.items() if name not in ("schedule", "protect")})
 
     def _build_generation_config(self, body: dict[str, Any], *args: Any, **kwargs: Any) -> GenerationConfig:
         config = super()._build_generation_config(body, *args, **kwargs)
         if body.get("temperature") or (body.get("top_p") and body.get("temperature") is None):
             config.do_sample = True  # else a model that is greedy by default would ignore them
+        vars(config)["schedule"] = body.get("schedule")
         return config
 
 
 class _Chats(_Strict, ChatCompletionHandler):
+    tokenizer: Any
+    protects: bool  # whether a request that does not say has its template's tokens protected
     prompt = "messages"
     honoured = _SHARED | {"messages", "max_tokens", "max_completion_tokens", "stop", "frequency_penalty", "logit_bias"}
-    honoured |= {"tools", "chat_template_kwargs"}
+    honoured |= {"tools", "chat_template_kwargs", "protect"}
+
+    def _build_generation_config(self, body: dict[str, Any], *args: Any, **kwargs: Any) -> GenerationConfig:
+        config = super()._build_generation_config(body, *args, **kwargs)
+        asked = body.get("protect", "template" if self.protects else "none")
+        if asked not in ("template", "none"):
+            raise lazyllm.LazyLLMError(f"protect={asked!r} must be template or none")
+        if asked == "template":
+            messages = self.get_processor_inputs_from_messages(body["messages"], Modality.LLM)
+            template = {"tools": body.get("tools"), **self.chat_template_kwargs, **body.get("chat_template_kwargs", {})}
+            vars(config)["protect"] = lazyllm.template_tokens(self.tokenizer, messages, **template)
+        return config
 
 
 class _Completions(_Strict, CompletionHandler):
@@ -82,23 +99,27 @@ class _Responses(_Strict, ResponseHandler):
     honoured = _SHARED | {"input", "instructions", "max_output_tokens", "tools"}
 
 
-def application(name: str, model: Any, tokenizer: Any) -> FastAPI:
+def application(name: str, model: Any, tokenizer: Any, protects: bool = False) -> FastAPI:
     """Serves chats, completions and responses of one loaded model, by its name; run it inside a `with` of `enable`.
 
-    What LazyLLM or `generate` refuses (a `ValueError`), and what it would ignore, is an HTTP error 400 with its reason.
+    Besides OpenAI's fields a request may bring `schedule`, its own one, where "" prunes nothing, and a chat `protect`:
+    "template", see `lazyllm.template_tokens`, or "none"; without it `protects` decides. What LazyLLM or `generate`
+    refuses (a `ValueError`), and what it would ignore, is an HTTP error 400 with its reason.
     """
-    models, state = ModelManager(), GenerationState()
+    models: Any = ModelManager()
+    state = GenerationState()
     models.loaded_models[models.process_model_name(name)] = TimedModel(model, -1, tokenizer)
     models.force_model = name
     models.get_gen_models = lambda: [{"id": name, "object": "model", "created": 0, "owned_by": "local"}]
     handlers = dict.fromkeys(part for part in inspect.signature(build_server).parameters if part.endswith("_handler"))
-    handlers["chat_handler"] = _Chats(models, state)
+    handlers["chat_handler"] = chats = _Chats(models, state)
+    chats.tokenizer, chats.protects = tokenizer, protects
     handlers["completion_handler"] = _Completions(models, state)
     handlers["response_handler"] = _Responses(models, state)
     app = build_server(models, generation_state=state, **handlers)
     # The others load models, unload this one, or do what it is not made for.
     kept = ("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/models", "/health")
-    app.router.routes = [route for route in app.router.routes if route.path in kept]
+    app.router.routes = [route for route in app.router.routes if getattr(route, "path", None) in kept]
 
     @app.exception_handler(ValueError)
     async def refused(request: Any, error: ValueError) -> JSONResponse:
@@ -127,6 +148,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add("model", nargs="?", default="smollm2", help="hub id, folder or .gguf file; by default the embedded SmolLM2")
     add("--schedule", default="23%:0.6,50%:0.6", help="where tokens are pruned and how many stay: %(default)s")
     add("--ranking", choices=("eq1", "plus"), default="eq1", help="the paper's Eq. 1, or lazyllm.plus()")
+    add("--min-tokens", type=int, default=500, help="shorter prompts are not pruned: %(default)s")
+    add("--protect", choices=("template", "none"), default="template", help="what of a chat always stays: %(default)s")
     add("--host", default="127.0.0.1")
     add("--port", type=int, default=8000)
     asked = parser.parse_args(arguments)
@@ -134,9 +157,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         socket.create_server((asked.host, asked.port)).close()  # now, and not after minutes of loading
         model, tokenizer = _load(asked.model)
         ranking = lazyllm.plus() if asked.ranking == "plus" else lazyllm.Importance()
-        with lazyllm.enable(model, asked.schedule, selection=ranking) as lazy:
+        with lazyllm.enable(model, asked.schedule, selection=ranking, min_tokens=asked.min_tokens) as lazy:
             print(f"{asked.model}: {lazy.schedule}", flush=True)
-            uvicorn.run(application(asked.model, model, tokenizer), host=asked.host, port=asked.port)
+            app = application(asked.model, model, tokenizer, protects=asked.protect == "template")
+            uvicorn.run(app, host=asked.host, port=asked.port)
     except (OSError, OverflowError, ValueError) as error:
         print(f"lazyllm: {str(error).splitlines()[0]}", file=sys.stderr)
         return 2

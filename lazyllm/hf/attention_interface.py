@@ -18,20 +18,6 @@ from lazyllm.hf.refusals import refusal
 NAME = "lazyllm"
 
 
-class EnabledName(str):
-    """The name as a model's config holds it while LazyLLM is enabled; a copy of the config has its own one again."""
-
-    own: str
-
-    def __new__(cls, own: str) -> EnabledName:
-        name = super().__new__(cls, NAME)
-        name.own = own
-        return name
-
-    def __reduce_ex__(self, protocol: Any) -> tuple[type[str], tuple[str]]:
-        return str, (self.own,)
-
-
 class FusedAttention:
     """The attention implementation the model was loaded with, callable while the config names ours."""
 
@@ -66,7 +52,7 @@ CURRENT: ContextVar[Any] = ContextVar("lazyllm_step", default=None)
 def _attention(module: nn.Module, *args: Any, **kwargs: Any) -> tuple[torch.Tensor, None]:
     step = CURRENT.get()
     if step is None:
-        raise refusal("layer_outside")
+        raise refusal("outside_pass")
     return step.attention(module, *args, **kwargs), None
 
 
@@ -76,7 +62,7 @@ def _mask(**kwargs: Any) -> WindowMask | AheadMask | None:
         return step.mask(**kwargs)
     if WITHIN.get() is not None:
         return AheadMask(**kwargs)
-    raise refusal("mask_outside")
+    raise refusal("outside_pass")
 
 
 AttentionInterface.register(NAME, _attention)

@@ -32,6 +32,11 @@ class Batch:
         """Count the pass that was packed last, which has gone through all layers."""
         self.columns, self._computed, self._left_out, self._reach = self._next
 
+    def coming(self) -> torch.Tensor:
+        """Which tokens have been computed once the pass that was packed last has ended, bool (count, columns)."""
+        columns, computed, *_ = self._next
+        return torch.ones(self._count, columns, dtype=torch.bool) if computed is None else computed
+
     def pack(
         self,
         kwargs: dict[str, Any],

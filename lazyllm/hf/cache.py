@@ -27,7 +27,11 @@ def _refused(why: str) -> Callable[..., NoReturn]:
     return refuse
 
 
-_COPY = "to go on with it in two ways, use copy.deepcopy"
+def _of_states(name: str) -> Callable[..., Any]:
+    def ask(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return getattr(self.generation.states, name)(*args, **kwargs)
+
+    return ask
 
 
 class LazyCache(Cache):
@@ -38,7 +42,7 @@ class LazyCache(Cache):
     @classmethod
     def of(cls, generation: Generation, given: Cache | None) -> LazyCache:
         """The cache of a generation: the empty one that was given, which becomes it, or else a new one."""
-        cache = cls(layers=_NoLayers()) if given is None else given
+        cache: Any = cls(layers=_NoLayers()) if given is None else given
         cache.__class__, cache.layers, cache.generation = cls, _NoLayers(), generation
         return cache
 
@@ -64,7 +68,8 @@ class LazyCache(Cache):
             raise refusal("cache_elsewhere")
         return self.generation.update(layer_idx, key_states, value_states)
 
-    def get_seq_length(self, layer_idx: int = 0) -> int | torch.Tensor:
+    def get_seq_length(self, layer_idx: int = 0) -> Any:
+        """See `Generation.offset`."""
         return self.generation.offset()
 
     def get_mask_sizes(self, query_length: int, layer_idx: int = 0) -> tuple[int, int]:
@@ -79,12 +84,19 @@ class LazyCache(Cache):
     def is_croppable(self) -> bool:
         return False
 
-    crop = reset = _refused(f"takes no token back, as rollback and assisted decoding ask for: {_COPY}")
-    reorder_cache = batch_repeat_interleave = batch_select_indices = _refused(
-        f"does not branch, as beams ask for: {_COPY}"
+    crop = reset = reorder_cache = batch_repeat_interleave = batch_select_indices = __reduce_ex__ = _refused(
+        "takes no token back, does not branch as beams do, and is not pickled: for a second way on, use copy.deepcopy"
     )
     max_batch_size = property(_refused("grows with its sequences, and has no largest batch"))
     offload = prefetch = _refused("stays where the layers are: load the model with a device_map to offload both")
-    activate_past_recording = has_previous_state = update_conv_state = update_recurrent_state = _refused("has no state")
-    get_recurrent_state = update_indexer = early_initialization = _refused("has no state")
-    __reduce_ex__ = _refused(f"is not pickled, nor copied by copy.copy: {_COPY}")
+    activate_past_recording = update_indexer = early_initialization = _refused("keeps no past states")
+
+    def is_recording_past(self, layer_idx: int) -> bool:
+        return False
+
+    get_conv_state, update_conv_state = _of_states("get_conv_state"), _of_states("update_conv_state")
+    get_recurrent_state, update_recurrent_state = (
+        _of_states("get_recurrent_state"),
+        _of_states("update_recurrent_state"),
+    )
+    has_previous_state = _of_states("has_previous_state")

@@ -6,24 +6,24 @@ import inspect
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import nn
 from transformers import DynamicCache, StoppingCriteriaList
 
-from lazyllm.core.sequence import Setup
+from lazyllm.core.schedule import PruningSchedule
+from lazyllm.core.state import Setup
 from lazyllm.core.stats import Stats
+from lazyllm.hf import requests
 from lazyllm.hf.attention_interface import CURRENT, NAME
 from lazyllm.hf.cache import LazyCache
 from lazyllm.hf.generation import Generation
 from lazyllm.hf.images import WITHIN, RopeDeltas, padding_of
-from lazyllm.hf.patching import by_name
+from lazyllm.hf.patching import Calls, by_name
 from lazyllm.hf.refusals import refuse_if
-from lazyllm.hf.requests import check_arguments, check_flags, check_logits, check_ways, size
 from lazyllm.hf.support import Anatomy, rope_limits
-from lazyllm.hf.threads import Calls
 
 
 @dataclass
@@ -33,6 +33,8 @@ class _Generate:
     own_positions: bool  # whether it was given positions of the user's own
     chunked: int  # how many of its tokens come in chunks
     guided: bool  # whether a generation besides its own guides it
+    schedule: PruningSchedule | None = None  # one of its own
+    protected: torch.Tensor | None = None  # see `read_protected`
     # What transformers made for its next pass: each tensor, and its version then. None where something else made it.
     made: dict[str, tuple[torch.Tensor, int | None]] | None = None
     cache: Any = None  # of its passes; others may run within
@@ -79,22 +81,20 @@ class _Thread(threading.local):
 class ModelCalls:
     """Stands between the callers of one model and its own methods; see `Patch` for what each is called with."""
 
-    def __init__(self, model: nn.Module, anatomy: Anatomy, setup: Setup, newest_only: bool) -> None:
+    def __init__(self, model: Any, anatomy: Anatomy, setup: Setup, protect: Any, newest_only: bool) -> None:
         self.under_way = Calls()
         self.sequences: list[Stats] = []  # of the generation that began last
         self.rope_deltas = RopeDeltas(anatomy.with_rope_deltas)
         self._model = model
         self._decoder = anatomy.decoder
         self._stack = anatomy.layers
-        self._layers = list(anatomy.layers)
+        self._layers, self._stateful = list(anatomy.layers), anatomy.stateful
         self._setup, self._rope_limits = setup, rope_limits(anatomy.decoder.config)
-        self._newest_only = newest_only
+        self.protect, self._newest_only = protect, newest_only
         self._thread = _Thread()
         # What a user's own class makes for a pass is read.
         makes = getattr(getattr(model, "prepare_inputs_for_generation", None), "__module__", "")
         self._makes_itself = makes.startswith("transformers.")
-        # So many layers give the outputs of all tokens.
-        self._complete = min([stage.layer + 1 for stage in setup.schedule.pruning], default=len(self._layers))
 
     def generate(self, generate: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """A call of the model's `generate`."""
@@ -102,7 +102,15 @@ class ModelCalls:
         owner = getattr(self._model.prepare_inputs_for_generation, "__self__", self._model)
         refuse_if(owner is not self._model, "virtual_tokens", owner=type(owner).__name__)
         given = by_name(generate, args, kwargs)
-        call = _Generate(given.get("position_ids") is not None, *check_ways(given, self._model.generation_config))
+        call = _Generate(
+            given.get("position_ids") is not None, *requests.check_ways(given, self._model.generation_config)
+        )
+        if (schedule := requests.setting("schedule", given)) is not None:
+            call.schedule = requests.read_schedule(schedule, self._setup.windows, self._setup.selection)
+        if (protect := requests.setting("protect", given, self)) is not None:
+            ids = given.get("input_ids") if given.get("inputs") is None else given["inputs"]
+            call.protected = requests.read_protected(protect, ids)
+        kwargs = {name: value for name, value in kwargs.items() if name not in ("schedule", "protect")}
         _refuse_outside(cache := given.get("past_key_values"))
         outer, self._thread.generate = self._thread.generate, call
         try:
@@ -135,8 +143,8 @@ class ModelCalls:
         with self.under_way.enter("a forward pass"):
             # Guidance asks for the logits of every token and for a cache, and reads the newest's.
             guided = call is not None and call.guided and bool(given.get("use_cache"))
-            check_logits(given, every_token=self._newest_only or guided)
-            check_flags(given, self._model.config)
+            requests.check_logits(given, every_token=self._newest_only or guided)
+            requests.check_flags(given, self._model.config)
             # A pass may be called within another one's, by a hook, or within `generate`, by what it calls.
             within, outer = WITHIN.set(self), CURRENT.set(None)
             thread.decoded, thread.mask = False, given.get("attention_mask")
@@ -148,29 +156,34 @@ class ModelCalls:
             finally:
                 WITHIN.reset(within)
                 CURRENT.reset(outer)
-            refuse_if(not thread.decoded, "decoder_not_run", model=self._model, decoder=self._decoder)
+            what = f"{type(self._model).__name__} did not run the decoder that was found in it"
+            refuse_if(not thread.decoded, "architecture", what=what)
             return output
 
     def decode(self, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """The decoder's forward pass: one step of a generation."""
         kwargs, decoder, first = by_name(forward, args, kwargs), self._decoder, self._layers[0]
         refuse_if(not self._newest_only and WITHIN.get() is not self, "decoder_alone")
-        count, width = size(kwargs)
+        count, width = requests.size(kwargs)
         mask = kwargs.get("attention_mask")
         if mask is not None and not isinstance(mask, torch.Tensor):
             padding = padding_of(mask, getattr(decoder.config, "sliding_window", None))
             # Masks are made ahead of a copy of the padding.
             kwargs = {**kwargs, "attention_mask": padding if padding is None else self._thread.mask}
-        check_flags(kwargs, decoder.config)
-        check_arguments(kwargs, self._complete)
+        requests.check_flags(kwargs, decoder.config)
         refuse_if(first.training and getattr(first, "gradient_checkpointing", False), "checkpointing")
         self._thread.decoded = True
         refuse_if(any(now is not then for now, then in zip(self._stack, self._layers, strict=True)), "layer_replaced")
         refuse_if(decoder.config._attn_implementation != NAME, "attention_set")
         with self.under_way.enter("a forward pass"):
             given, call = kwargs.get("past_key_values"), self._thread.generate
-            generation = self._generation(given, count)
             own = call is not None and given is not None and given is call.cache
+            generation = self._generation(given, count, width, call if own else None)
+            if own and call.protected is not None:
+                generation.protected = call.protected.repeat_interleave(count // len(call.protected), dim=0)
+            elif call is None and self.protect is not None and not generation.batch.columns:
+                generation.protected = requests.read_protected(self.protect, kwargs.get("input_ids"))
+            requests.check_arguments(kwargs, generation.group_of.count(generation.groups[0]))
             known = _known(call, generation, kwargs, width) if own else {}
             with generation.step(kwargs, known) as packed:
                 takes = packed is kwargs or "position_ids" in inspect.signature(forward).parameters
@@ -181,20 +194,30 @@ class ModelCalls:
                     self.sequences = cache.sequences
                 if width > 1:
                     generation.rope_deltas = self.rope_deltas.get()
-                self.rope_deltas.let_go()
                 output = forward(**{**packed, "past_key_values": cache, "use_cache": True})
             if isinstance(output, tuple):
                 return (generation.newest(output[0]), *output[1:])
             output.last_hidden_state = generation.newest(output.last_hidden_state)
             return output
 
-    def _generation(self, cache: Any, count: int) -> Generation:
-        """The generation that a pass over `count` sequences goes on with."""
+    def _generation(self, cache: Any, count: int, width: int, call: _Generate | None) -> Generation:
+        """The generation that a pass over `count` sequences, of so many tokens, goes on with; `call` is its own."""
+        setup, chunked = self._setup, 0 if call is None else call.chunked
+        if call is not None and call.schedule is not None:
+            setup = replace(setup, schedule=call.schedule)
         if not isinstance(cache, LazyCache):
             _refuse_outside(cache)
-            return Generation(self._setup, count, self._rope_limits)
+            if max(width, chunked) < setup.min_tokens:
+                setup = replace(setup, schedule=PruningSchedule())
+            generation = Generation(setup, count, self._rope_limits, chunked)
+            if self._stateful:
+                refuse_if(count > 1, "one_sequence")
+                generation.states = DynamicCache(config=self._decoder.config)
+            return generation
         begun = cache.generation
-        refuse_if(begun.setup is not self._setup, "earlier_cache")
+        refuse_if(begun.setup.kernel is not setup.kernel, "earlier_cache")
+        changed = setup.schedule != self._setup.schedule and setup.schedule != begun.setup.schedule
+        refuse_if(changed, "other_schedule", begun=begun.setup.schedule.spec)
         refuse_if(len(begun.sequences) != count, "other_count", count=count, cache=len(begun.sequences))
         return begun
 

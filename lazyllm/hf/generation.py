@@ -10,11 +10,12 @@ from typing import Any, NoReturn
 
 import torch
 from torch import nn
+from transformers import Cache
 
 from lazyllm.core.attention import WindowMask
 from lazyllm.core.engine import Engine
 from lazyllm.core.importance import Scores
-from lazyllm.core.sequence import Setup
+from lazyllm.core.state import Setup
 from lazyllm.hf.attention_interface import CURRENT
 from lazyllm.hf.batch import Batch
 from lazyllm.hf.layer_arguments import LayerArguments
@@ -24,11 +25,17 @@ from lazyllm.hf.requests import check_rotary
 
 
 class Generation(Engine):
-    """The engine between the decoder layers of a model; with its `rope_limits`."""
+    """The engine between the decoder layers of a model; with its `rope_limits`.
 
-    def __init__(self, setup: Setup, count: int, rope_limits: tuple[int | None, int | None]) -> None:
+    `protected` says of the tokens so far, padding included, which always go on, bool (count, columns) on the CPU; None
+    means none. `chunked` is how many tokens of the prompts come in chunks.
+    """
+
+    def __init__(self, setup: Setup, count: int, rope_limits: tuple[int | None, int | None], chunked: int = 0) -> None:
         super().__init__(setup, count)
-        self._rope_limits = rope_limits
+        self.protected: torch.Tensor | None = None
+        self.states: Cache | None = None  # of layers that carry a state from token to token
+        self._rope_limits, self._chunked = rope_limits, chunked
         self.batch = Batch(count)
         self.rope_deltas: list[Any] | None = None  # see `RopeDeltas`
         self.layer = -1  # the one under way, or that ran last
@@ -49,7 +56,11 @@ class Generation(Engine):
             seen = [sequence.seen for sequence in self.sequences]
             kwargs, new, rows = self.batch.pack(kwargs, seen, **known)
             check_rotary(seen, new, self._rope_limits)
+            for sequence, count in zip(self.sequences, new, strict=True):
+                if sequence.prefilling:
+                    sequence.short = max(count, self._chunked) < self.setup.min_tokens
             self.begin_step(new, rows)
+            self._protect()
             self._arguments.begin_step(new, self.group, prunes=len(self.groups) > 1)
             self.layer, self._new, self._newest_alone = -1, sum(new), False
             outer = CURRENT.set(self)
@@ -59,7 +70,8 @@ class Generation(Engine):
             finally:
                 CURRENT.reset(outer)
                 self._running = None
-            refuse_if(self.layer != self._last, "layers_ran", ran=f"{self.layer + 1} of its {self._last + 1}")
+            ran = f"the model ran {self.layer + 1} of its {self._last + 1} decoder layers"
+            refuse_if(self.layer != self._last, "architecture", what=ran)
             self.end_step()
             self._arguments.end_step()
             self.batch.advance()
@@ -69,7 +81,7 @@ class Generation(Engine):
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Generation:
         """A generation that goes on from here by itself; what those of one session have in common stays so."""
-        refuse_if(not self._under_way.acquire(blocking=False), "copy_under_way")
+        refuse_if(not self._under_way.acquire(blocking=False), "pass_under_way")
         try:
             own = object.__new__(type(self))
             memo |= {id(shared): shared for shared in (self.setup, self.setup.processes)}
@@ -90,7 +102,7 @@ class Generation(Engine):
         """
         hidden = args[0] if args else kwargs.get("hidden_states")
         if layer != self.layer + 1 or not isinstance(hidden, torch.Tensor) or hidden.shape[:-1] != (1, self._n_rows):
-            raise refusal("hidden_states")
+            raise refusal("architecture", what="the decoder layers do not pass on one hidden state a token")
         if layer == self.group.layers.stop:
             hidden = self.cross(hidden)
             args, kwargs = ((hidden, *args[1:]), kwargs) if args else (args, {**kwargs, "hidden_states": hidden})
@@ -102,13 +114,21 @@ class Generation(Engine):
             kwargs = self._arguments.for_rows(layer, self.group, kwargs)
         output = forward(*args, **kwargs)
         self._running = None
-        if not self._attended:
-            raise refusal("no_attention", layer=layer)
+        if not self._attended and self.setup.windows[layer] != 0:
+            what = f"decoder layer {layer} did not attend through transformers' attention interface and cache"
+            raise refusal("architecture", what=what)
         if layer == self._last and "position_embeddings" not in kwargs:
             # Decoders from before rotary tables (GPT-2) reshape what comes out to the shape of their input.
             self._newest_alone = True
             return self._widened(output)
         return output
+
+    def _protect(self) -> None:
+        """Tell the sequences which of their tokens always go on, as far as the pass under way brings them."""
+        if self.protected is None or self.batch.columns >= self.protected.shape[1]:
+            return
+        for sequence, row, real in zip(self.sequences, self.protected, self.batch.coming(), strict=True):
+            sequence.protect(row[: len(real)][real[: len(row)]].nonzero()[:, 0])
 
     def offset(self) -> int | torch.Tensor:
         """By how much positions exceed indexes: of the next pass's tokens, padding included, or in a layer of its rows.
@@ -176,16 +196,20 @@ class Generation(Engine):
         if dropout:
             raise refusal("training")
         if self._attended:
-            raise refusal("attends_twice", layer=self.layer)
+            raise refusal("architecture", what=f"decoder layer {self.layer} attends more than once")
         if attention_mask is not None and not isinstance(attention_mask, WindowMask):
-            raise refusal("built_mask")
+            raise refusal("architecture", what="the model builds an attention mask of its own")
         if self.prefilling:  # it is the same at every step
             tensors = {name for name, other in kwargs.items() if isinstance(other, torch.Tensor)}
             tensors -= {"position_ids", "cache_position"}
-            refuse_if(is_causal is False or not getattr(module, "is_causal", True), "not_causal", layer=self.layer)
-            own = None if getattr(module, "sinks", None) is None else (query.shape[1],)
-            refuse_if((None if s_aux is None else s_aux.shape) != own, "sinks", layer=self.layer)
-            refuse_if(tensors, "attention_tensors", tensors=", ".join(sorted(tensors)))
+            sinks = None if getattr(module, "sinks", None) is None else (query.shape[1],)
+            wrong = {
+                "is not causal": is_causal is False or not getattr(module, "is_causal", True),
+                "has other sinks than one logit a query head": (None if s_aux is None else s_aux.shape) != sinks,
+                f"takes {', '.join(sorted(tensors))} besides queries, keys and values": tensors,
+            }
+            for what in (what for what, holds in wrong.items() if holds):
+                raise refusal("architecture", what=f"the attention of layer {self.layer} {what}")
         self._attended = True
         scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
         scores = Scores(scaling, softcap, s_aux)

@@ -31,12 +31,14 @@ class AheadMask:
         asked = self.asked
         if asked["allow_is_causal_skip"]:
             return True  # without anything that the model adds to it
-        plain = causal_mask_function if window is None else sliding_window_causal_mask_function(window)
+        plain: Any = causal_mask_function if window is None else sliding_window_causal_mask_function(window)
         queries = torch.arange(asked["q_length"], device=asked["device"]) + asked["q_offset"]
         keys = torch.arange(asked["kv_length"], device=asked["device"]) + asked["kv_offset"]
         for rows in queries[:, None].split(max(1, _BLOCK_ELEMENTS // len(keys))):
             expected = plain(0, 0, rows, keys[None])
-            found = (asked["mask_function"](sequence, 0, rows, keys[None]) for sequence in range(asked["batch_size"]))
+            found: Any = (
+                asked["mask_function"](sequence, 0, rows, keys[None]) for sequence in range(asked["batch_size"])
+            )
             if not all(torch.equal(part, expected) for part in found):
                 return False
         return True
@@ -55,18 +57,13 @@ def padding_of(mask: Any, window: int | None) -> Any:
     return next(iter(masks.values())).asked["attention_mask"]
 
 
-class _Thread(threading.local):
-    holds = False  # whether this thread keeps the others out
-
-
 class RopeDeltas:
     """What the parts of a model keep under the name `rope_deltas`: by how much positions exceed a text's own."""
 
     def __init__(self, parts: list[nn.Module]) -> None:
         self._parts = parts
-        # The model has them once, for all threads: whoever goes on keeps the others out until they are used.
+        # The model has them once, for all threads: generations take turns.
         self._lock = threading.RLock()
-        self._thread = _Thread()
 
     def get(self) -> list[Any]:
         return [part.rope_deltas for part in self._parts]
@@ -79,26 +76,17 @@ class RopeDeltas:
     def of(self, cache: Any, back: bool = False) -> Iterator[None]:
         """Have the model go on with what it kept for the generation of a `LazyCache`, or begin one with another cache.
 
-        Other threads wait until `let_go`, or the end. With `back` the model then has again what it had before.
+        Other threads wait until the end. With `back` the model then has again what it had before.
         """
         if not self._parts:
             yield
             return
-        before, outer = self.get(), self._thread.holds
-        self._lock.acquire()
-        self._thread.holds = True
-        try:
+        with self._lock:
+            before = self.get()
             generation = getattr(cache, "generation", None)
             self.set(getattr(generation, "rope_deltas", None) or [None] * len(self._parts))
-            yield
-        finally:
-            self.let_go()
-            self._thread.holds = outer
-            if back:
-                self.set(before)
-
-    def let_go(self) -> None:
-        """The positions of this thread's pass are known: let other threads go on."""
-        if self._thread.holds:
-            self._thread.holds = False
-            self._lock.release()
+            try:
+                yield
+            finally:
+                if back:
+                    self.set(before)

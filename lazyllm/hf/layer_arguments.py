@@ -11,6 +11,7 @@ from lazyllm.hf.refusals import refusal, refuse_if
 
 # The dimension that counts tokens: rotary tables are (batch, tokens, head_dim), position ids (batch, tokens).
 _TOKEN_DIM = {"position_embeddings": -2, "position_ids": -1, "cache_position": -1, "per_layer_input": -2}
+_TOKEN_DIM["original_hidden_states"] = -2  # Zamba's embeddings, which each of its shared blocks sees again
 # What each layer is given of its own, (1, tokens, features), made for it alone.
 _OWN = "per_layer_input"
 
@@ -71,7 +72,7 @@ class LayerArguments:
                     self._taken[key] = table.at(places)
                 changed[name] = self._taken[key]
             elif isinstance(value, torch.Tensor) and name not in ("hidden_states", "attention_mask"):
-                raise refusal("unknown_argument", name=name)
+                raise refusal("architecture", what=f"the decoder layers take a tensor {name!r}, of no known meaning")
         return {**kwargs, **changed} if changed else kwargs
 
     def _are_input(self, group: LayerGroup) -> bool:
@@ -110,7 +111,7 @@ class _Table:
         parts = list(value) if self._is_tuple else [value]
         for part in parts:
             fits = isinstance(part, torch.Tensor) and part.shape[self._dim] == arrived - length
-            refuse_if(not fits, "table_entries", name=self._name)
+            refuse_if(not fits, "architecture", what=f"the model's {self._name} are not one entry a token")
         if length == 0:
             self._given = parts
             return

@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from transformers import GenerationConfig, PreTrainedConfig
 
+from lazyllm.core.ranking import Selection
+from lazyllm.core.schedule import PruningSchedule
 from lazyllm.hf.refusals import refuse_if
 
 _BEAMS = ("num_beams", "force_words_ids", "constraints")
@@ -19,6 +21,12 @@ _KNOWN |= {"per_layer_inputs"}  # what Gemma 4 adds to each token in each layer
 _DEEPSTACK = {"deepstack_visual_embeds", "visual_pos_masks"}
 
 
+def setting(name: str, given: dict[str, Any], defaults: Any = None) -> Any:
+    """What a call of `generate` is to go by: its argument, or that of its configuration, or the model's own."""
+    config = getattr(given.get("generation_config"), name, None)
+    return given[name] if name in given else getattr(defaults, name, None) if config is None else config
+
+
 def check_ways(given: dict[str, Any], defaults: GenerationConfig) -> tuple[int, bool]:
     """Refuse a call of `generate` that branches, rolls back or replaces the cache, before it changes the model for it.
 
@@ -27,22 +35,53 @@ def check_ways(given: dict[str, Any], defaults: GenerationConfig) -> tuple[int, 
     Returns:
         how many tokens of the prompts, padding included, come in chunks, and whether a second generation guides it.
     """
-
-    def setting(name: str) -> Any:
-        config = getattr(given.get("generation_config"), name, None)
-        return given[name] if name in given else getattr(defaults, name, None) if config is None else config
-
     for name in _BEAMS:
-        refuse_if(setting(name) not in (None, 1), "beams", name=name)
+        refuse_if(setting(name, given, defaults) not in (None, 1), "beams", name=name)
     for name in _ASSISTED:
-        refuse_if(setting(name), "assisted", name=name)
-    cache = setting("cache_implementation")
+        refuse_if(setting(name, given, defaults), "assisted", name=name)
+    cache = setting("cache_implementation", given, defaults)
     # Those of the other names come to the same.
     refuse_if(cache not in (None, "dynamic", "hybrid"), "cache_implementation", cache=cache)
     prompts = [given.get(name) for name in ("attention_mask", "inputs", "input_ids", "inputs_embeds")]
     widths = [tensor.shape[1] for tensor in prompts if isinstance(tensor, torch.Tensor)]
-    chunked = 0 if setting("prefill_chunk_size") is None else max(widths, default=0)
-    return chunked, setting("guidance_scale") not in (None, 1)
+    chunked = 0 if setting("prefill_chunk_size", given, defaults) is None else max(widths, default=0)
+    return chunked, setting("guidance_scale", given, defaults) not in (None, 1)
+
+
+def read_schedule(given: Any, windows: list[int | None], selection: Selection) -> PruningSchedule:
+    """A schedule in any form for layers that see so many positions, None all; refused if it or the ranking is not."""
+    full = [layer for layer, window in enumerate(windows[:-1]) if window is None]
+    schedule = PruningSchedule.of(given, len(windows), full)
+    schedule.check(len(windows))
+    for layer, _ in schedule.pruning:
+        near = sorted(sorted(full, key=lambda other: abs(other - layer))[:2])
+        instead = f"put the stage after {' or '.join(map(str, near))}" if near else "nor any other of this model"
+        refuse_if(windows[layer] == 0, "no_ranking", layer=layer, instead=instead)
+    stages, name = len(schedule.stages), type(selection).__name__
+    wrong = selection.single_stage and stages > 1
+    refuse_if(wrong, "single_stage", name=name, stages=stages, schedule=schedule.spec)
+    return schedule
+
+
+def read_protected(given: Any, ids: Any) -> torch.Tensor | None:
+    """Which tokens of the prompts `ids`, (sequences, tokens), always go on, bool (sequences, tokens) on the CPU.
+
+    `given` is such a mask, of one prompt also (tokens,), or spans of it, pairs of a first token and the one behind the
+    last, or a function that gives either for the ids of a prompt, (tokens,); None means none.
+    """
+    if given is None:
+        return None
+    refuse_if(not isinstance(ids, torch.Tensor) or ids.ndim != 2, "protect_ids")
+    if callable(given):
+        return torch.cat([read_protected(given(row), row[None]) for row in ids])
+    mask = given
+    if not isinstance(given, torch.Tensor):
+        mask = torch.zeros(ids.shape[1], dtype=torch.bool)
+        for start, end in given:
+            mask[start:end] = True
+    mask = mask[None] if mask.ndim == 1 else mask
+    refuse_if(mask.shape != ids.shape or mask.dtype != torch.bool, "protect", shape=tuple(ids.shape))
+    return mask.cpu()
 
 
 def given_tokens(kwargs: dict[str, Any]) -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from inspect import isabstract
 from typing import Any, NoReturn
 
 import torch
@@ -13,12 +12,13 @@ from transformers import PreTrainedModel
 from lazyllm.core.errors import LazyLLMError
 from lazyllm.core.ranking import Selection
 from lazyllm.core.schedule import PruningSchedule
-from lazyllm.core.sequence import Setup
+from lazyllm.core.state import Setup
 from lazyllm.core.stats import Stats, only
-from lazyllm.hf.attention_interface import EnabledName, FusedAttention
+from lazyllm.hf.attention_interface import NAME, FusedAttention
 from lazyllm.hf.calls import ModelCalls, run_layer
 from lazyllm.hf.patching import Patch
 from lazyllm.hf.refusals import refusal, refuse_if
+from lazyllm.hf.requests import read_schedule
 from lazyllm.hf.support import check_attention, check_parts, dissect, windows
 from lazyllm.rankings.plus import Importance
 
@@ -36,23 +36,26 @@ class Session:
         model: nn.Module,
         schedule: PruningSchedule | str | Iterable[tuple[int, float]],
         selection: Selection,
+        min_tokens: int,
+        protect: Any,
         newest_only: bool,
         record_positions: bool,
         record_importance: bool,
     ) -> None:
-        _check_selection(selection)
+        refuse_if(not isinstance(selection, Selection), "selection_kind", selection=selection)
+        selection.check()
         # PEFT's wrapper has a `generate` that calls that of the model inside.
         inner = None if isinstance(model, PreTrainedModel) else getattr(model, "get_base_model", None)
-        self._given, self._model = model, model if inner is None else inner()
-        self._anatomy = anatomy = dissect(self._model, newest_only)
+        self._given: Any = model
+        self._model: Any = model if inner is None else inner()
+        self._anatomy = anatomy = dissect(self._model, newest_only, selection.for_good)
         self.layers = anatomy.layers
-        self.schedule = PruningSchedule.of(schedule, len(anatomy.layers))
-        self.schedule.check(len(anatomy.layers))
-        name, stages, spec = type(selection).__name__, len(self.schedule.stages), self.schedule.spec
-        refuse_if(anatomy.processes is not None and not selection.parallel, "heads_split", name=name)
-        refuse_if(selection.single_stage and stages != 1, "single_stage", name=name, stages=stages, schedule=spec)
-        self._newest_only = newest_only
-        self._wanted = selection, record_positions, record_importance
+        self._windows = windows(anatomy.decoder.config, len(anatomy.layers))
+        self.schedule = read_schedule(schedule, self._windows, selection)
+        lacks = anatomy.processes is not None and not selection.parallel
+        refuse_if(lacks, "heads_split", name=type(selection).__name__)
+        self._protect, self._newest_only = protect, newest_only
+        self._wanted = selection, min_tokens, record_positions, record_importance
         self._patches: list[Patch] = []
         self._calls: ModelCalls | None = None
 
@@ -74,7 +77,7 @@ class Session:
     @property
     def sequences(self) -> list[Stats]:
         """Counts of each sequence of the generation that began last; an output's `past_key_values` have their own."""
-        refuse_if(self._calls is None, "no_stats_session")
+        refuse_if(self._calls is None, "never_entered")
         refuse_if(not self._calls.sequences, "no_stats")
         return self._calls.sequences
 
@@ -91,11 +94,11 @@ class Session:
         whole = whole and any(child is anatomy.layers for child in anatomy.decoder.children())
         refuse_if(not whole, "taken_apart", model=self._model)
         check_parts(modules)
-        common = self.schedule, FusedAttention(config), windows(config, len(anatomy.layers)), anatomy.processes
+        common = self.schedule, FusedAttention(config), self._windows, anatomy.processes
         setup = Setup(*common, *self._wanted)
-        self._calls = ModelCalls(self._model, anatomy, setup, self._newest_only)
+        self._calls = ModelCalls(self._model, anatomy, setup, self._protect, self._newest_only)
         self._before = setup.kernel.name, self._calls.rope_deltas.get()
-        _set_attention(config, EnabledName(config._attn_implementation))
+        _set_attention(config, NAME)
         try:
             self._patch(self._calls)
         except BaseException:
@@ -131,7 +134,9 @@ class Session:
     def _patch(self, calls: ModelCalls) -> None:
         model, decoder = self._model, self._anatomy.decoder
         # A model that is compiled meanwhile runs as it is: what LazyLLM does is no graph.
-        through = [(decoder, "forward", torch.compiler.disable(calls.decode))]
+        through: list[tuple[Any, str, Callable[..., Any]]] = [
+            (decoder, "forward", torch.compiler.disable(calls.decode))
+        ]
         through += [(layer, "forward", run_layer(index, layer)) for index, layer in enumerate(self.layers)]
         if model is not decoder:
             through.append((model, "forward", torch.compiler.disable(calls.forward)))
@@ -155,16 +160,6 @@ class Session:
         self._calls.rope_deltas.set(deltas)
 
 
-def _check_selection(selection: object) -> None:
-    if isinstance(selection, Selection):
-        selection.check()
-        return
-    of_selection = isinstance(selection, type) and issubclass(selection, Selection)
-    refuse_if(not of_selection, "selection_kind", selection=selection)
-    name = f"lazyllm.{selection.__name__}" if selection.__module__.startswith("lazyllm.") else selection.__name__
-    raise refusal("selection_abstract" if isabstract(selection) else "selection_class", name=name)
-
-
 def _refuse_batches(*args: Any, **kwargs: Any) -> NoReturn:
     raise refusal("continuous_batching")
 
@@ -184,6 +179,8 @@ def enable(
     schedule: PruningSchedule | str | Iterable[tuple[int, float]],
     *,
     selection: Selection | None = None,
+    min_tokens: int = 0,
+    protect: Callable[[torch.Tensor], Any] | None = None,
     newest_only: bool = False,
     record_positions: bool = False,
     record_importance: bool = False,
@@ -192,7 +189,10 @@ def enable(
 
     The weights are untouched; after the `with`, also after an exception, the model is what it was. Inside,
     `model.generate` works as ever, with one prompt or a left-padded batch of them, in any number of threads: a
-    generation belongs to its cache, and goes on with it when it is given again (`past_key_values`). A forward pass
+    generation belongs to its cache, and goes on with it when it is given again (`past_key_values`). A call of
+    `generate` may bring a schedule and a protection of its own, `generate(ids, schedule="50%:0.5", protect=[(0, 40)])`,
+    a mask of all prompts, bool (sequences, tokens), among them, also as attributes of its `generation_config`; the
+    empty schedule "" prunes nothing. A forward pass
     with `logits_to_keep=1` yields the logits of the newest tokens, (sequences, 1, vocabulary). A service without a
     `with` calls `start()` and `stop()`. In eager mode attention runs through SDPA, which never allocates the attention
     matrix.
@@ -204,6 +204,11 @@ def enable(
         selection: what ranks the tokens: `lazyllm.Importance()` by default, the paper's Eq. 1; with parts, such as
             `lazyllm.Importance(queries=8)`, another; `lazyllm.plus()` for `lazyllm+`; `lazyllm.StaticSelection()` for
             the paper's static token pruning; or an instance of a subclass of `lazyllm.Selection`.
+        min_tokens: a prompt of fewer tokens is not pruned, and neither is a conversation that begins with it; where
+            prompts come in chunks, the longest of them counts, padding included.
+        protect: which tokens of each prompt always go on: a function of its ids, int64 (tokens,), padding included,
+            which gives a mask, bool (tokens,), or spans such as [(0, 40)]. They count toward what a stage keeps; where
+            they are more, they all go on, which `stats.exceeded` tells. See `lazyllm.template_tokens`.
         newest_only: accept outputs of the newest token alone where the unmodified model gives those of every token:
             logits of a forward pass without `logits_to_keep=1`, (sequences, 1, vocabulary), and hidden states of a
             decoder without a language-modelling head, (sequences, 1, hidden).
@@ -219,4 +224,5 @@ def enable(
             that are not.
     """
     selection = Importance() if selection is None else selection
-    return Session(model, schedule, selection, newest_only, record_positions, record_importance)
+    wanted = min_tokens, protect, newest_only, record_positions, record_importance
+    return Session(model, schedule, selection, *wanted)

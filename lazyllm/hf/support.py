@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 from torch import nn
 from torch.distributed import ProcessGroup
 from transformers import DynamicCache, GenerationMixin, PreTrainedConfig, PreTrainedModel
+from transformers.cache_utils import DynamicLayer
 
 from lazyllm.hf.attention_interface import NAME
 from lazyllm.hf.refusals import refuse_if
 
 # Attention that sees every earlier token, or those in a window or chunk of true positions.
 _LAYER_TYPES = {"full_attention", "sliding_attention", "chunked_attention"}
-# Layers that carry a state from token to token, past those that a stage leaves behind.
+# Layers that carry a state from token to token, past those that a stage leaves behind; and with them, none of both.
 _STATEFUL = {"linear_attention", "conv", "mamba", "recurrent", "hybrid", "hybrid_sliding"}
+_NEITHER = {"mlp", "moe"}
 # Settings of what layers take besides hidden states, and what they do to the model.
 _BESIDES = {
     "altup_num_inputs": "has several hidden states a token",
@@ -41,10 +44,14 @@ class Anatomy:
     layers: nn.ModuleList
     processes: ProcessGroup | None  # those among which heads are split; None means one process
     with_rope_deltas: list[nn.Module]  # what keeps where text goes on after images
+    stateful: bool  # whether layers carry a state from token to token
 
 
-def dissect(model: nn.Module, newest_only: bool = False) -> Anatomy:
-    """Find the decoder of a Hugging Face model, with `newest_only` also of one without a language-modelling head."""
+def dissect(model: Any, newest_only: bool, for_good: bool) -> Anatomy:
+    """Find the decoder of a Hugging Face model, with `newest_only` also of one without a language-modelling head.
+
+    With `for_good`, no token that is left behind returns, so layers may carry a state from token to token.
+    """
     compiled = getattr(model, "_orig_mod", None)
     refuse_if(isinstance(compiled, PreTrainedModel), "compiled", name=compiled)
     refuse_if(not isinstance(model, PreTrainedModel), "not_transformers", name=type(model).__name__)
@@ -62,11 +69,12 @@ def dissect(model: nn.Module, newest_only: bool = False) -> Anatomy:
     generates = model.can_generate()
     refuse_if(getattr(model.config, "is_encoder_decoder", False), "encoder_decoder", name=model)
     refuse_if(generates and not isinstance(model, GenerationMixin), "no_generation", name=model)
+    refuse_if(generates and not model._supports_default_dynamic_cache(), "own_cache", name=model)
     refuse_if(len(found) != 1, "stacks", name=model, what=f"{len(found)} stacks" if found else "no stack")
     decoder, layers, parts = found[0]
     refuse_if(not generates and decoder is not model, "other_outputs", name=model)
     refuse_if(not generates and not newest_only, "no_head", name=model)
-    _refuse_layers(model, decoder, parts)
+    stateful = _refuse_layers(model, decoder, parts, for_good)
     check_attention(decoder)
     whole = any(
         part._compiled_call_impl is not None or hasattr(part.forward, "_torchdynamo_orig_callable")
@@ -74,10 +82,10 @@ def dissect(model: nn.Module, newest_only: bool = False) -> Anatomy:
     )
     refuse_if(whole, "compiled", name=model)
     with_rope_deltas = [part for part in modules if "rope_deltas" in vars(part)]
-    return Anatomy(decoder, layers, _tensor_parallel(model, modules), with_rope_deltas)
+    return Anatomy(decoder, layers, _tensor_parallel(model, modules), with_rope_deltas, stateful)
 
 
-def check_attention(decoder: PreTrainedModel) -> None:
+def check_attention(decoder: Any) -> None:
     """Raise `LazyLLMError` if LazyLLM is enabled on a decoder, or cannot be."""
     implementation = decoder.config._attn_implementation
     known = "'sdpa' or 'flash_attention_2'" if decoder._supports_sdpa else "'eager'"
@@ -96,25 +104,31 @@ def _layer_parts(stack: nn.ModuleList) -> list[nn.Module]:
     return parts
 
 
-def _refuse_layers(model: PreTrainedModel, decoder: PreTrainedModel, parts: list[nn.Module]) -> None:
+def _refuse_layers(model: Any, decoder: Any, parts: list[nn.Module], for_good: bool) -> bool:
+    """Raise `LazyLLMError` for layers that cannot be pruned between; gives whether some carry a state."""
     config = decoder.config
     kinds = set(getattr(config, "layer_types", None) or ()) - _LAYER_TYPES
     stateful = sorted(kinds & _STATEFUL)
-    refuse_if(stateful, "stateful", name=model, stateful=", ".join(stateful))
+    refuse_if(stateful and not for_good, "stateful", name=model, stateful=", ".join(stateful))
+    kinds -= _STATEFUL | _NEITHER if stateful else set()
     refuse_if(kinds, "merging", name=model, kinds=", ".join(sorted(kinds)))
-    refuse_if(any(isinstance(part, nn.Conv1d | nn.Conv2d) for part in parts), "convolution", name=model)
+    mixes = any(isinstance(part, nn.Conv1d | nn.Conv2d) for part in parts)
+    refuse_if(mixes and not stateful, "convolution", name=model)
     refuse_if(any(vars(part).get("rope_type") in _CHANGING for part in parts), "changing_rope", name=model)
     refuse_if(not getattr(config, "is_causal", True), "bidirectional", name=model)
-    refuse_if(not getattr(decoder, "_supports_attention_backend", False), "no_interface", name=model)
+    # Hybrids do not say so: of theirs, a layer that passes the interface by is found when it runs.
+    interface = getattr(decoder, "_supports_attention_backend", False) or stateful
+    refuse_if(not interface, "no_interface", name=model)
     # Two kinds that SDPA cannot compute are known: capped scores, and sinks.
     known = getattr(config, "attn_logit_softcapping", None) is not None
     known = known or any(part._parameters.get("sinks") is not None for part in parts)
     refuse_if(not decoder._supports_sdpa and not known, "not_softmax", name=model)
     for setting, what in _BESIDES.items():
         refuse_if(getattr(config, setting, None), "besides", name=model, what=what, setting=setting)
+    return bool(stateful)
 
 
-def _tensor_parallel(model: PreTrainedModel, modules: list[nn.Module]) -> ProcessGroup | None:
+def _tensor_parallel(model: Any, modules: list[nn.Module]) -> ProcessGroup | None:
     """The processes among which a model's heads are split; every other way of splitting a model is refused."""
     config = getattr(model.config, "distributed_config", None)
     sizes = {kind: getattr(config, f"{kind}_size", None) or 1 for kind in ("pp", "dp", "fsdp", "ep")}
@@ -129,8 +143,9 @@ def _tensor_parallel(model: PreTrainedModel, modules: list[nn.Module]) -> Proces
 
 
 def windows(config: PreTrainedConfig, num_layers: int) -> list[int | None]:
-    """How many positions each layer's cache holds in the unmodified model; None where it holds all of them."""
-    found = [getattr(layer, "sliding_window", None) for layer in DynamicCache(config=config).layers]
+    """How many positions each layer's cache holds in the unmodified model; None where it holds all, 0 without one."""
+    layers = DynamicCache(config=config).layers
+    found = [getattr(layer, "sliding_window", None) if isinstance(layer, DynamicLayer) else 0 for layer in layers]
     return (found + [None] * num_layers)[:num_layers]
 
 

@@ -11,7 +11,7 @@ from torch import nn
 from lazyllm.core.errors import LazyLLMError
 from lazyllm.core.importance import attention_on
 from lazyllm.core.ranking import Selection
-from lazyllm.core.sequence import Sequence
+from lazyllm.core.state import Sequence
 
 _HEADS = ("mean", "max")
 # Above any importance there can be, and times a position still exact.
@@ -40,8 +40,9 @@ class Importance(Selection, checked=False, parallel=True):
         pooling: a token's importance is the mean over so many neighbouring positions, an odd number, of those that
             are active: what surrounds a needed token stays with it (SnapKV; FastKV, Jo et al. 2025, arXiv 2502.01068).
         heads: `mean` over the query heads, or `max`: a token that a single head needs goes on.
-        layers: the largest over the stage's layer and those before it, so many in all, back to the stage before:
-            the ranking of one layer alone can be far off (CLAA, McDanel et al. 2026, arXiv 2602.16054).
+        layers: the largest over the stage's layer and those before it, so many in all, back to the stage before, that
+            see more than a window: the ranking of one layer alone can be far off (CLAA, McDanel et al. 2026, arXiv
+            2602.16054).
         value_norm: `w[h, j]` is the Euclidean norm of the head's value of token `j`, else 1: attention on a small value
             adds little (VATP, Guo et al. 2024, arXiv 2406.12335).
         first: so many tokens at the start of the prompt always go on: attention's sinks (StreamingLLM, Xiao et al.
@@ -52,6 +53,9 @@ class Importance(Selection, checked=False, parallel=True):
         cap: at most so many tokens that were left behind are revived at a stage in a step, the most important. Computed
             ones take the places of the others, as far as there are any. Tokens that always go on, and once found no
             room, count as well. None means any number.
+        for_good: rank in prefilling alone, at any number of stages: what is left behind never returns, and all later
+            tokens go on. It is the cheapest to decode with, and the only way on models whose layers carry a state from
+            token to token (hybrids with linear attention, Mamba or convolution).
 
     Raises:
         LazyLLMError: a value out of range.
@@ -67,6 +71,7 @@ class Importance(Selection, checked=False, parallel=True):
     last: int = field(default=1, metadata={"search": (1, 8, 32)})
     bonus: float = field(default=1.0, metadata={"search": (1.0, 1.5, 2.0, 4.0), "revival": True})
     cap: int | None = field(default=None, metadata={"search": (None, 16, 4), "revival": True})
+    for_good: bool = field(default=False, metadata={"search": (False,), "revival": True})
 
     def __post_init__(self) -> None:
         self.check()
@@ -82,6 +87,7 @@ class Importance(Selection, checked=False, parallel=True):
             "first": (_is_whole(self.first, 0), "a whole number, at least 0"),
             "last": (_is_whole(self.last, 1), "a whole number, at least 1"),
             "bonus": (_is_number(self.bonus) and self.bonus >= 1, "a number, at least 1"),
+            "for_good": (isinstance(self.for_good, bool), "true or false"),
             "cap": (self.cap is None or _is_whole(self.cap, 0), "a whole number, at least 0, or None (null)"),
         }
         for name, (right, must) in rules.items():
@@ -91,14 +97,14 @@ class Importance(Selection, checked=False, parallel=True):
         self.half_life = None if self.half_life is None else float(self.half_life)
 
     @property
-    def revives(self) -> bool:
+    def revives(self) -> bool:  # type: ignore[override]
         """Whether a token that was left behind may go on in a later step."""
-        return self.cap != 0
+        return self.cap != 0 and not self.for_good
 
     def copy_for(self, cache: Sequence) -> Selection:
         self.check()  # a part may have been set since
         own = super().copy_for(cache)
-        own._queries = {}  # by layer: the latest queries, and their positions
+        vars(own)["_queries"] = {}  # by layer: the latest queries, and their positions
         return own
 
     @property
@@ -119,7 +125,7 @@ class Importance(Selection, checked=False, parallel=True):
 
     def wants(self, layer: int) -> bool:
         group = self.cache.group_of[layer]
-        return group.stage is not None and layer > group.layers[-1] - self.layers
+        return group.stage is not None and layer in group.ranking[-self.layers :]
 
     def observe(
         self, layer: int, query: torch.Tensor, key: torch.Tensor, scaling: float, softcap: float | None
@@ -134,8 +140,7 @@ class Importance(Selection, checked=False, parallel=True):
             by_head = attention.mean(dim=3) if self.half_life is None else self._weighted(attention)
         found = by_head.amax(dim=(1, 2)) if self.heads == "max" else by_head.mean(dim=(1, 2))
         importance = self.by_position(layer, self.over_processes(found[0], self.heads))
-        of_group = self.cache.group_of[layer].layers
-        if layer > max(of_group[0], of_group[-1] - self.layers + 1):
+        if layer > self.cache.group_of[layer].ranking[-self.layers :][0]:
             importance = torch.maximum(self.importance.to(importance.device), importance)
         self.importance = importance
 
@@ -173,18 +178,18 @@ class Importance(Selection, checked=False, parallel=True):
         count, present = self.queries, self.present(layer)
         if count == 1:
             return query[:, :, -1:], present
-        held = self.key_positions(layer)
+        held, kept = self.key_positions(layer), vars(self)["_queries"]
         if self.cache.prefilling:
             # A copy: a view would keep the queries of the whole prompt.
             latest, positions = query[:, :, -count:].clone(), held[-count:]
         else:
-            earlier, before = self._queries[layer]
+            earlier, before = kept[layer]
             rows = self.cache.rows(self.cache.group_of[layer])[-min(self.cache.new, count) :]
             if self.cache.new > 1:
                 rows = rows[rows >= self.cache.seen]  # what is revived asked when it was new
             latest = torch.cat([earlier, query[:, :, -rows.shape[0] :]], dim=2)[:, :, -count:]
             positions = torch.cat([before, rows])[-count:]
-        self._queries[layer] = latest, positions
+        kept[layer] = latest, positions
         visible = held <= positions[:, None]
         return latest, visible if present is None else visible & present
 

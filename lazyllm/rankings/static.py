@@ -13,34 +13,33 @@ class FrozenSelection(Selection, checked=False, parallel=True):
 
     single_stage = True
     revives = False
-
-    def wants(self, layer: int) -> bool:
-        return self.cache.prefilling and super().wants(layer)
+    for_good = True
 
     def choose(self, count: int) -> torch.Tensor:
         """The `count` prompt positions that go on, sorted, int64 (count,)."""
         return self.most_important(count)
 
     def survivors(self, layer: int, count: int) -> torch.Tensor:
-        if self.cache.prefilling:
-            self._frozen = self.choose(count)
-            return self._frozen
-        generated = torch.arange(self.cache.prompt_length, self.cache.total, device=self._frozen.device)
-        return torch.cat([self._frozen, generated])
+        return self.choose(count)
 
 
 class StaticSelection(FrozenSelection, checked=False, parallel=True):
-    """Static token pruning, a baseline of the paper: by the mean importance over layers 0 to the stage's."""
+    """Static token pruning, a baseline of the paper: by the mean importance over layers 0 to the stage's.
+
+    Of layers that see a window of the tokens none but the stage's own counts.
+    """
 
     def wants(self, layer: int) -> bool:
-        return self.cache.prefilling and self.cache.group_of[layer].stage is not None
+        group = self.cache.group_of[layer]
+        return group.stage is not None and layer in group.ranking
 
     def observe(
         self, layer: int, query: torch.Tensor, key: torch.Tensor, scaling: float, softcap: float | None
     ) -> None:
         importance = newest_row(query, key, None, scaling, softcap, self.sinks)
         # The mean ranks as the sum does.
-        self.importance = importance if layer == 0 else self.importance.to(importance.device) + importance
+        first = layer == self.cache.group_of[layer].ranking[0]
+        self.importance = importance if first else self.importance.to(importance.device) + importance
 
     def choose(self, count: int) -> torch.Tensor:
         self.importance = self.over_processes(self.importance)

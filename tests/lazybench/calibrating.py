@@ -18,10 +18,10 @@ def line(command: str, model: Path, output: Path, *words: str) -> tuple[str, ...
     usual = {"model.path": model, "model.name": "tiny", "model.chat": "null", "model.limit": 300}
     usual |= {"data": "sample", "data.limit": 2, "data.tokens": 512, "task": "code", "output": output}
     if command == "calibrate":
-        usual |= {"minutes": 0.01, "speedups": "[1.5]", "budget": "speedup >= 1.3"}
+        usual |= {"minutes": 0.01, "budget": "speedup >= 1.3"}
         usual |= {"reference": '"36%:0.7,70%:0.5"', "confirm": "true"}
     else:
-        usual |= {"timing.warmup": 0}
+        usual |= {"timing.warmup": 0, "timing.paired": "false"}
     given = {word.partition("=")[0] for word in words}
     return command, *(f"{key}={value}" for key, value in usual.items() if key not in given), *words
 

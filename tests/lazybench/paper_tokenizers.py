@@ -13,6 +13,7 @@ from tokenizers.processors import TemplateProcessing
 from transformers import PreTrainedTokenizerFast
 
 from lazybench.data import sample
+from lazybench.model.xgen_tokenizer import build
 
 END = "<|endoftext|>"
 MARKS = [
@@ -44,6 +45,12 @@ def xgen_encoding() -> tiktoken.Encoding:
     ranks |= {b" " * (31 - index): 50257 + index for index in range(30)}
     ranks |= {b"\t" * (9 - index): 50287 + index for index in range(8)}
     return tiktoken.Encoding("xgen", pat_str=PATTERN, mergeable_ranks=ranks, special_tokens=SPECIAL)
+
+
+@cache
+def xgen_tokenizer() -> PreTrainedTokenizerFast:
+    """LazyBench's, which takes seconds to make."""
+    return build(str(gpt2_folder()))
 
 
 def _byte_signs() -> dict[int, str]:

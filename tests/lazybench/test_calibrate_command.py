@@ -10,9 +10,9 @@ import yaml
 from calibrating import METHOD, TIMES, line, method_of
 from support import folders, one_line
 
-from lazybench.calibration import answers, frontier
+from lazybench.calibration import frontier
 from lazybench.calibration.folder import csv, read_records
-from lazybench.calibration.search import OutOfReach, Search
+from lazybench.calibration.search import Search
 from lazybench.calibration.times import Times
 from lazybench.config import HALVES
 from lazybench.store.locks import Lock
@@ -21,23 +21,20 @@ from lazyllm import PruningSchedule
 
 def test_a_calibration_writes_all_that_it_found(calibrations):
     assert calibrations.parts[-4:-1] == ("tiny", "sample", "code")
-    assert (calibrations / "times.json").exists()
     for half, methods in (("first", {METHOD, "lazyllm_kl_1000"}), ("cross", {METHOD})):
         folder = calibrations / "eq1" / half
         names = {path.name for path in folder.iterdir()}
         assert names >= {"frontier.csv", "frontier.png", "frontier.pdf", "tried.csv", "config.yaml", "environment.json"}
-        assert names >= {f"scores_{method}.csv" for method in methods}
         assert names >= {"records_kl.csv", *(f"records_scores_{method}.csv" for method in methods)}
         assert {path.stem for path in (folder / "method").iterdir()} == methods
+        table = frontier.table(read_records(folder / "records_kl.csv"))
+        assert csv(table) == (folder / "frontier.csv").read_text()
 
-    frontier = pd.read_csv(calibrations / "eq1" / "cross" / "frontier.csv")
-    assert set(frontier["half"]) == {"first", "second", "cross"}
-    assert set(frontier["speedup"]) == {1.3, 1.5}
-    assert (frontier["kl"] >= 0).all()
-    found = frontier[frontier["kind"] == "calibrated"]
-    instead = frontier[frontier["kind"] == "static pruning, keep scaled"]
-    assert set(instead["half"]) == {"first", "second", "cross"}
-    assert set(instead["importance"]) == {"static_pruning"}
+    assert set(table["half"]) == {"first", "second", "cross"}
+    assert set(table["speedup"]) == {1.3}  # what the budget asks for alone
+    assert set(pd.read_csv(calibrations / "eq1" / "first" / "frontier.csv")["speedup"]) == {1.3, 1.5}
+    assert (table["kl"] >= 0).all()
+    found, instead = (table[table["kind"] == kind] for kind in (frontier.CALIBRATED, frontier.STATIC))
     assert instead["schedule"].str.startswith("1:0.").all()
     # It revives nothing, so it is as fast as it ideally is.
     assert instead["speedup_with_revivals"].tolist() == pytest.approx(instead["speedup"].tolist(), rel=0.02)
@@ -50,31 +47,6 @@ def test_a_calibration_writes_all_that_it_found(calibrations):
     for _, row in tried.iterrows():
         # Of whole generations; without revivals all would be faster than asked.
         assert row["speedup_with_revivals"] <= times.speedup(PruningSchedule.parse(row["schedule"]), [300], 16) * 1.03
-    assert (found["speedup_with_revivals"] > 1).all()
-
-
-@pytest.mark.parametrize("half", ["first", "cross"])
-def test_the_tables_can_be_made_again_from_the_records(calibrations, half):
-    folder = calibrations / "eq1" / half
-    table = frontier.table(read_records(folder / "records_kl.csv"))
-    assert csv(table) == (folder / "frontier.csv").read_text()
-    written = list(folder.glob("scores_*.csv"))
-    assert written
-    for path in written:
-        assert csv(answers.table(read_records(folder / f"records_{path.name}"))) == path.read_text()
-
-
-def test_the_records_are_those_of_the_other_half(calibrations):
-    folds = method_of(calibrations, "cross")["folds"]
-    sizes = {half: len(fold["records"]) for half, fold in zip(HALVES, folds, strict=True)}
-    frame = read_records(calibrations / "eq1" / "cross" / "records_kl.csv")
-    for (half, _, _), part in frame.groupby(["half", "speedup", "kind"]):
-        other = next(name for name in HALVES if name != half)
-        assert len(part) == len(part[["dataset", "_id"]].drop_duplicates()) == sizes[other]
-    measured = [json.loads(line) for path in (calibrations / "measured").glob("kl-*") for line in path.open()]
-    kept = {(row["schedule"], row["dataset"], row["_id"]): row["kl"] for row in measured}
-    for row in frame.to_dict("records"):
-        assert row["kl"] == pytest.approx(kept[row["schedule"], row["dataset"], row["_id"]], rel=1e-5)
 
 
 def test_a_calibrated_method_says_what_it_was_found_on(calibrations):
@@ -83,43 +55,47 @@ def test_a_calibrated_method_says_what_it_was_found_on(calibrations):
     assert one["found"]["layers"] == 6
     assert "not LongBench" in one["found"]["data"]
     assert one["folds"][0]["importance"] == "eq1"
-    frontier = pd.read_csv(calibrations / "eq1" / "first" / "frontier.csv")
-    row = frontier[(frontier["kind"] == "calibrated") & (frontier["speedup"] == 1.3)].iloc[0]
+    table = pd.read_csv(calibrations / "eq1" / "first" / "frontier.csv")
+    row = table[(table["kind"] == "calibrated") & (table["speedup"] == 1.3)].iloc[0]
     assert one["found"]["kl"] == [pytest.approx(row["found_kl"], abs=1e-4)]
     assert one["found"]["kl_on_the_other_half"] == pytest.approx(row["kl"], abs=1e-4)
     first, second = (set(fold["records"]) for fold in both["folds"])
     assert first == set(one["folds"][0]["records"])
     assert not first & second
     assert len(first | second) == 4
+    rows = read_records(calibrations / "eq1" / "cross" / "records_kl.csv")
+    sizes = dict(zip(reversed(HALVES), map(len, (first, second)), strict=True))
+    assert {half: len(part) for half, part in rows[rows["kind"] == frontier.CALIBRATED].groupby("half")} == sizes
+    measured = [json.loads(line) for path in (calibrations / "measured").glob("kl-*") for line in path.open()]
+    kept = {(row["schedule"], row["dataset"], row["_id"]): row["kl"] for row in measured}
+    for row in rows.to_dict("records"):
+        assert row["kl"] == pytest.approx(kept[row["schedule"], row["dataset"], row["_id"]], rel=1e-5)
 
 
 @pytest.mark.slow
 def test_the_same_command_goes_on(calibrate, tmp_path):
-    def kept():
-        return {path: path.read_bytes() for path in files}
-
-    code, out, err = calibrate()
+    code, out, err = calibrate("data.limit=2", "confirm=false")
     assert code == 0, err
-    assert "not LongBench" in out
+    assert "model.limit=300" in out.split("--config-dir")[1]  # the words that were given
+    assert "data.limit=2" in out.split("--config-dir")[1]
     (folder,) = {path.parent for path in tmp_path.glob("calibrations/*/*/*/*/times.json")}
     found = folder / "eq1" / "first"
     files = [folder / "times.json", found / "tried.csv", found / "frontier.csv", *(folder / "measured").iterdir()]
-    before, tried = kept(), pd.read_csv(found / "tried.csv")
-    assert calibrate()[0] == 0
-    assert kept() == before
-    assert {*files[3:]} == {*(folder / "measured").iterdir()}
-
+    before, tried = {path: path.read_bytes() for path in files}, pd.read_csv(found / "tried.csv")
+    assert calibrate("confirm=false")[0] == 0
+    assert {path: path.read_bytes() for path in files} == before
     # With more time it goes on in the same folder from what it has.
-    code, _, err = calibrate("minutes=0.03")
+    code, _, err = calibrate("minutes=0.03", "confirm=false")
     assert code == 0, err
     assert {path.parent for path in tmp_path.glob("calibrations/*/*/*/*/times.json")} == {folder}
     more = pd.read_csv(found / "tried.csv")
     assert len(more) > len(tried)
-    for speedup, of in tried.groupby("speedup"):
-        again = more[more["speedup"] == speedup]
-        assert again["schedule"].tolist()[: len(of)] == of["schedule"].tolist()
-        assert again["kl"].tolist()[: len(of)] == of["kl"].tolist()
-    assert (folder / "times.json").read_bytes() == before[folder / "times.json"]
+    assert more["schedule"].tolist()[: len(tried)] == tried["schedule"].tolist()
+    other = Lock(folder / ".lock")
+    assert other.exclusive()
+    code, _, err = calibrate("confirm=false")
+    other.close()
+    assert "another process is at work" in one_line(code, err)
 
 
 @pytest.mark.slow
@@ -127,19 +103,17 @@ def test_another_importance_is_searched_and_scores_keep_to_a_budget(
     calibrate, lazybench, six_layers, monkeypatch, tmp_path
 ):
     monkeypatch.setattr(Search, "spent", property(lambda search: float(len(search.trials))))  # however busy the machine
-    code, _, err = calibrate("importance=search", "budget=score loss <= 100%", "minutes=0.5")  # 15 trials a speedup
+    asked = ("importance=search", "budget=score loss <= 100%", "speedups=[1.3]", "minutes=0.25")  # 15 trials
+    code, _, err = calibrate(*asked)
     assert code == 0, err
     (folder,) = {path.parent for path in tmp_path.glob("calibrations/*/*/*/*/times.json")}
     found = folder / "search" / "first"
     tried = pd.read_csv(found / "tried.csv")
     assert "pooling:31" in set(tried["importance"])
     assert tried["importance"].nunique() > 2
-    scores = {path.name.split("-")[0] for path in (folder / "measured").iterdir()}
-    assert scores == {"kl", "score"}
     (written,) = (found / "method").iterdir()
     method = yaml.safe_load(written.read_text())
     assert (written.stem, method["name"]) == ("lazyllm+_score_loss_100", "lazyllm+")
-    assert method["budget"] == "score loss <= 100%"
     words = line("run", six_layers, tmp_path / "runs", f"method={written.stem}", "data.half=second")
     code, _, err = lazybench(*words, "--config-dir", str(found))
     assert code == 0, err
@@ -147,92 +121,51 @@ def test_another_importance_is_searched_and_scores_keep_to_a_budget(
     assert run.parts[-2] == "lazyllm+"
 
 
-@pytest.mark.slow
 def test_a_speedup_out_of_reach_leaves_the_others(calibrate, monkeypatch, tmp_path):
     def run(search, *given):
         runs.append(search)
-        if len(runs) > 1 or none:
-            raise OutOfReach("none of 3 candidates gains 1.5")
-        search_run(search, *given)
+        return "none of 3 candidates gains 1.5" if len(runs) > 1 or none else search_run(search, *given)
 
     runs, none, search_run = [], False, Search.run
     monkeypatch.setattr(Search, "run", run)
-    code, _, err = calibrate("confirm=false")  # 1.3 and 1.5
+    asked = ("budget=speedup >= 1.3, speedup >= 1.5, KL <= 0", "confirm=false", "speedups=[1.3]")
+    code, out, err = calibrate(*asked)
     assert code == 0, err
     assert "warning: first half: none of 3 candidates gains 1.5" in err
+    assert "KL <= 0: no schedule found on the first half keeps to it" in out
     (found,) = {path.parent for path in tmp_path.glob("calibrations/*/*/*/*/eq1/first/frontier.csv")}
     assert set(pd.read_csv(found / "frontier.csv")["speedup"]) == {1.3}
-    assert (found / "method" / f"{METHOD}.yaml").exists()
+    assert [path.stem for path in (found / "method").iterdir()] == [METHOD]
     none = True
     code, _, err = calibrate("confirm=false", f"output={tmp_path / 'none'}")
     assert code == 2
     assert err.strip().splitlines()[-1].endswith("none of 3 candidates gains 1.5")
-    assert "Traceback" not in err
 
 
 @pytest.mark.slow
-def test_a_score_loss_that_nothing_keeps_to_is_said(calibrate, monkeypatch, tmp_path):
-    monkeypatch.setattr("lazybench.calibration.answers.loss", lambda *_: 50.0)
-    code, out, err = calibrate("budget=score loss <= 10%")
+def test_one_schedule_a_task_on_a_model_of_few_layers(calibrate, tiny_model, tmp_path):
+    code, _, err = calibrate("-m", "task=code,synthetic", "confirm=false", f"model.path={tiny_model}")
     assert code == 0, err
-    assert "score loss <= 10%: no schedule found on the first half keeps to it" in out
-    (folder,) = {path.parent for path in tmp_path.glob("calibrations/*/*/*/*/times.json")}
-    assert (folder / "eq1" / "first" / "frontier.csv").exists()
-    assert not any((folder / "eq1" / "first" / "method").iterdir())
-
-
-@pytest.mark.slow
-def test_one_schedule_a_task(calibrate, tmp_path):
-    code, _, err = calibrate("-m", "task=code,synthetic", "confirm=false")
-    assert code == 0, err
-    assert {path.parts[-3] for path in tmp_path.glob("calibrations/*/*/*/*/times.json")} == {"code", "synthetic"}
     methods = tmp_path.glob("calibrations/*/*/*/*/eq1/first/method/*.yaml")
-    found = {yaml.safe_load(path.read_text())["found"]["task"] for path in methods}
-    assert found == {"code", "synthetic"}
-
-
-@pytest.mark.slow
-def test_two_calibrations_do_not_work_in_one_folder(calibrate, tmp_path):
-    assert calibrate("confirm=false")[0] == 0
-    (folder,) = {path.parent for path in tmp_path.glob("calibrations/*/*/*/*/times.json")}
-    written = folder / "eq1" / "first" / "config.yaml"
-    before = written.stat().st_mtime_ns
-    other = Lock(folder / ".lock")
-    assert other.exclusive()
-    code, _, err = calibrate("confirm=false")
-    other.close()
-    assert "another process is at work" in one_line(code, err)
-    assert written.stat().st_mtime_ns == before
-    assert calibrate("confirm=false")[0] == 0
-
-
-@pytest.mark.slow
-def test_a_model_of_few_layers(calibrate, tiny_model):
-    code, _, err = calibrate(f"model.path={tiny_model}", "speedups=[]", "confirm=false")
-    assert code == 0, err
+    assert {yaml.safe_load(path.read_text())["found"]["task"] for path in methods} == {"code", "synthetic"}
 
 
 @pytest.mark.parametrize(
     ("words", "says"),
     [
         (["budget=nonsense"], "'nonsense' is no budget"),
-        (["budget=speedup <= 2"], "bounds nothing"),
-        (["budget=KL <= 1, speedup >= 0.5"], "a speedup is above 1"),
         (["half=third"], "half=third"),
         (["minutes=0"], "minutes=0"),
-        (["minutes=nan"], "minutes=nan"),
-        (["speedups=[0.5]"], "speedups=[0.5]"),
+        (["speedups=[0.5]"], "speedups="),
         (["budget=speedup >= 9"], "speedup 9 is out of reach"),
         (["data.half=first"], "data.half=first"),
         (["data.limit=1", "task=lcc"], "raise data.limit"),
         (["answer_tokens=0"], "answer_tokens=0"),
-        (["budget=score loss <= 1%", "confirm=false"], "confirm=false"),
         (["importance=best"], "lazybench: importance=best must be eq1, plus, search or parts"),
         (["records=0"], "records=0"),
         (["importance={poolin:7}"], "did you mean 'pooling'?"),
         (["reference=nonsense"], "reference"),
         (["reference=9:0.5"], "reference"),
-        (["reference="], "reference"),
         (["reference=1:1"], "reference"),
         (["task=cod"], "did you mean 'code'?"),
         (["model.limit=4090"], "model.limit=4032"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from statistics import fmean
 from types import SimpleNamespace
 
@@ -11,9 +12,8 @@ import torch
 from transformers import AutoModelForCausalLM
 
 import lazyllm
-from lazybench.calibration.harm import Candidate, CandidateFailure, Harm, Harmed
-from lazybench.calibration.search import Search
-from lazybench.calibration.space import Space
+from lazybench.calibration.harm import Candidate, Harm, Harmed
+from lazybench.calibration.search import Search, Space
 from lazybench.calibration.times import Times
 from lazybench.errors import LazyBenchError
 from lazybench.model.decoding import Decoder
@@ -85,40 +85,28 @@ def test_a_search_counts_what_is_revived(tmp_path):
     # As fast as asked only without what it revives; then tried again, stronger.
     assert [trial.candidate.schedule.stages[0].layer for trial in (slow, again)] == [2, 2]
     assert again.candidate.schedule.stages[0].keep < slow.candidate.schedule.stages[0].keep
-    assert slow.speedup < 1.99 <= again.speedup
+    assert slow.speedup_with_revivals < 1.99 <= again.speedup_with_revivals
     assert TIMES.speedup(slow.candidate.schedule, LENGTHS, 40) == pytest.approx(2, rel=1e-3)
     step = TIMES.step_of(reviving(slow.candidate, 1).rows)
     assert step == pytest.approx((3 * 0.001 + 13 * 0.0012) / 16)
-    assert slow.speedup == pytest.approx(TIMES.speedup(slow.candidate.schedule, LENGTHS, 40, step))
-    fast = [trial for trial in ended if trial.complete and trial.speedup >= 1.99]
+    assert slow.speedup_with_revivals == pytest.approx(TIMES.speedup(slow.candidate.schedule, LENGTHS, 40, step))
+    fast = [trial for trial in ended if trial.complete and trial.speedup_with_revivals >= 1.99]
     assert search.best == min(fast, key=lambda trial: trial.kl)
     assert _search(tmp_path / "log", answer_tokens=40).trials == ended
 
 
-def test_what_is_a_little_too_slow_is_no_measure_for_what_is_fast_enough(tmp_path):
-    def harm(candidate, record):
-        # One revived token makes the first candidate a little too slow; it does least harm.
-        seen.add(candidate.name)
-        is_first = len(seen) == 1
-        return Harmed(0.2 if is_first else 0.5, torch.full((7, 16), 1 + is_first))
+def test_a_search_says_why_it_found_nothing(tmp_path, monkeypatch):
+    monkeypatch.setattr("lazybench.calibration.search._MOST_MISSES", 5)
 
-    seen: set[str] = set()
-    search = _search(tmp_path / "log", answer_tokens=40)
-    search.start_from([Candidate(PruningSchedule([(layer, 0.5)]), EQ1) for layer in (2, 3)])
-    slow, fast, *_ = _run(search, harm, 3)
-    assert slow.kl < fast.kl
-    assert slow.complete
-    assert fast.complete
-    assert slow.speedup < 1.99 <= fast.speedup
-    assert search.best.kl == fast.kl
-
-
-def test_a_search_says_that_nothing_is_fast_enough(tmp_path):
     def flooded(candidate, record):
         return Harmed(0.1, torch.full((7, 16), 10_000))
 
-    with pytest.raises(LazyBenchError, match=r"none of \d+ candidates gains 2 with what it revives"):
-        _search(tmp_path / "log", answer_tokens=40).run(0.01, flooded, lambda _: None)
+    def never(candidate, record):
+        raise LazyLLMError("a window")
+
+    said = _search(tmp_path / "log", answer_tokens=40).run(0.01, flooded, lambda _: None)
+    assert re.match(r"none of \d+ candidates gains 2 with what it revives", said)
+    assert _search(tmp_path / "other").run(math.inf, never, lambda _: None).endswith("none works: a window")
 
 
 def test_a_search_that_was_killed_goes_on_with_the_candidate_under_way(tmp_path):
@@ -149,30 +137,17 @@ def test_a_search_that_was_killed_goes_on_with_the_candidate_under_way(tmp_path)
     assert [stage.layer for trial in reopened.trials[:2] for stage in trial.candidate.schedule.stages] == [2, 1]
 
 
-@pytest.mark.slow
-def test_a_search_passes_over_candidates_that_do_not_work(tmp_path):
+def test_a_search_passes_over_candidates_that_do_not_work_and_measures_none_twice(tmp_path):
     def sometimes(candidate, record):
         if candidate.schedule.stages[0].layer < 3:
-            raise CandidateFailure("no good")
+            raise LazyBenchError("no good")
         return _made_up_harm(candidate, record)
 
-    def never(candidate, record):
-        raise LazyLLMError("a window")
-
     search = _search(tmp_path / "log")
-    search.start_from([Candidate(PruningSchedule([(layer, 0.5)]), EQ1) for layer in (1, 3)])
-    _run(search, sometimes, 2)
-    assert search.trials
-    assert all(trial.candidate.schedule.stages[0].layer >= 3 for trial in search.trials)
-    with pytest.raises(LazyBenchError, match="none works: a window"):
-        _search(tmp_path / "other").run(math.inf, never, lambda _: None)
-
-
-def test_a_search_measures_no_candidate_twice(tmp_path):
-    search = _search(tmp_path / "log")
-    search.start_from([Candidate(PruningSchedule([(2, keep)]), EQ1) for keep in (0.5, 0.3)])  # one at that speedup
-    _run(search, _made_up_harm, 4)
+    search.start_from([Candidate(PruningSchedule([of]), EQ1) for of in ((1, 0.5), (3, 0.5), (3, 0.3))])
+    _run(search, sometimes, 3)
     candidates = [trial.candidate for trial in search.trials]
+    assert all(candidate.schedule.stages[0].layer >= 3 for candidate in candidates)
     assert all(candidate not in candidates[:place] for place, candidate in enumerate(candidates))
 
 
@@ -190,9 +165,8 @@ def asked(model):
     return SimpleNamespace(ids=ids, record=record, harm=harm)
 
 
-@pytest.mark.parametrize("schedule", ["", "1:1", "0:1,2:1"])
-def test_no_pruning_does_no_harm(asked, schedule):
-    assert asked.harm.of(Candidate(PruningSchedule.parse(schedule), EQ1), asked.record).kl == pytest.approx(0, abs=1e-6)
+def test_no_pruning_does_no_harm(asked):
+    assert asked.harm.of(Candidate(PruningSchedule([(0, 1)]), EQ1), asked.record).kl == pytest.approx(0, abs=1e-6)
 
 
 @pytest.mark.parametrize("importance", [EQ1, Importance(queries=8, pooling=7)])
@@ -224,12 +198,5 @@ def test_logits_that_are_not_finite_are_no_harm_of_zero(tiny_model):
     assert harm.of(candidate, record).kl >= 0
     with torch.no_grad():
         model.model.norm.weight.fill_(float("nan"))
-    with pytest.raises(CandidateFailure, match="on made-up 1: the logits of new token 1 are not finite"):
+    with pytest.raises(LazyBenchError, match="on made-up 1: the logits of new token 1 are not finite"):
         harm.of(candidate, record)
-
-
-def test_a_record_that_cannot_be_run_is_named(model):
-    record = SimpleNamespace(key=("made-up", "7"), dataset="made-up", id="7")
-    harm = Harm(lambda _: (SimpleNamespace(ids=torch.zeros(1, 0, dtype=torch.long)), Decoder(model, 32)), 2)
-    with pytest.raises(LazyBenchError, match="made-up 7 cannot be calibrated on: empty prompt"):
-        harm.of(Candidate(PruningSchedule([(1, 0.5)]), EQ1), record)

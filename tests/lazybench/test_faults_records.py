@@ -2,65 +2,47 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import shutil
 import weakref
 
 import pytest
 import torch
-from support import LAZY, byte_tokenizer, folders, rows
-from transformers import LlamaForCausalLM
+from support import LAZY, folders, rows
 from transformers.models.llama.modeling_llama import LlamaMLP
 
-from lazybench.errors import RecordFailure
-from lazybench.model.decoding import Decoder, GreatestLogits
-from lazybench.model.out_of_memory import ran_out
+from lazybench.model.device import ran_out
 from lazybench.run import bench
 from lazybench.run.runner import load_model
 
-METHODS = {
-    "baseline": ("method=baseline",),
-    "random_drop": ("method=random_drop", "method.repeats=2"),
-    "static_pruning": ("method=static_pruning", "method.layer=1"),
-    "prompt_compression": ("method=prompt_compression",),
-    "lazyllm": LAZY,
-    "gemfilter": ("method=gemfilter", "method.layer=1"),
-}
-CPU = (
-    "[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory: you tried to allocate "
-    "99 bytes. Error code 12 (Cannot allocate memory)"
-)
-
-
 # A dataset of short answers, whose prompts are the context's bytes and a BOS.
-FACTS = "{qa: {prompt: '{context}', max_new_tokens: 5, metric: qa_f1, chat: true}}"
+FACTS = "{qa: {prompt: '{context}', max_new_tokens: 5, metric: qa_f1, truncate: false}}"
 CONTEXTS = ["It was Ada. " * 9 + "x" * number for number in (1, 2, 3)]
 SECOND = len(CONTEXTS[1]) + 1  # tokens of the second record's prompt, which tell its passes from the others'
 
 
-def write(root, *contexts):
-    root.mkdir(exist_ok=True)
-    with open(root / "qa.jsonl", "w") as file:
-        for number, context in enumerate(contexts):
-            record = {
-                "input": "Who?", "context": context, "answers": ["Ada"], "length": 9, "dataset": "qa",
-                "language": "en", "all_classes": None, "_id": f"r{number}",
-            }  # fmt: skip
-            file.write(json.dumps(record) + "\n")
+def exhausted():
+    torch.empty(1 << 60, dtype=torch.uint8)
+
+
+def out_of_memory():
+    raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")  # a new one: it keeps the pass
 
 
 @pytest.fixture
 def run_records(run, tmp_path):
-    """Run on three records of different lengths; returns their rows and the run's folder."""
-    write(tmp_path / "records", *CONTEXTS)
+    """Run on records of some contexts; returns their rows, their traces, the run's folder and what was printed."""
 
-    def call(*words):
-        settings = ("task=qa", "data=longbench", f"data.root={tmp_path / 'records'}", f"+data.datasets={FACTS}")
-        code, out, err = run(*settings, "data.limit=null", "timing.warmup=0", *words)
+    def call(*words, contexts=CONTEXTS):
+        about = {"input": "Who?", "answers": ["Ada"], "length": 9, "dataset": "qa", "language": "en"}
+        made = [about | {"all_classes": None, "_id": f"r{at}", "context": of} for at, of in enumerate(contexts)]
+        (tmp_path / "qa.jsonl").write_text("".join(json.dumps(record) + "\n" for record in made))
+        settings = ("task=qa", "data=longbench", f"data.root={tmp_path}", f"+data.datasets={FACTS}", "trace=true")
+        code, out, err = run(*settings, "data.limit=null", "timing.warmup=0", "timing.paired=false", *words)
         assert code == 0, err
         (folder,) = folders(tmp_path / "runs")
-        return rows(folder), folder, out
+        traces = [json.loads(line) for line in (folder / "traces.jsonl").read_text().splitlines()]
+        return rows(folder), traces, folder, out
 
     return call
 
@@ -92,31 +74,24 @@ def failing(monkeypatch):
     return set_fault, gone
 
 
-def raises(kind, *words):
-    def fault():
-        raise kind(*words)  # a new one each time: an exception that is kept keeps the pass
-
-    return fault
-
-
-def exhausted():
-    torch.empty(1 << 60, dtype=torch.uint8)
-
-
 @pytest.mark.parametrize(
-    "fault",
-    [raises(torch.OutOfMemoryError, "CUDA out of memory. Tried to allocate 2 GiB"), exhausted, raises(MemoryError)],
-    ids=["device", "host", "python"],
+    ("words", "fault"),
+    [
+        (LAZY, out_of_memory),
+        (LAZY, exhausted),
+        (("method=baseline",), out_of_memory),
+        pytest.param(("method=static_pruning", "method.layer=1"), out_of_memory, marks=pytest.mark.slow),
+        pytest.param(("method=gemfilter", "method.layer=1"), out_of_memory, marks=pytest.mark.slow),
+    ],
 )
-def test_out_of_memory_marks_the_row_and_frees_the_pass(run_records, failing, fault):
+def test_out_of_memory_marks_the_row_and_frees_the_pass(run_records, failing, words, fault):
     set_fault, gone = failing
     set_fault(fault)
-    found, folder, out = run_records(*LAZY, "trace=true")
+    found, traces, folder, out = run_records(*words)
     assert [row.get("error") for row in found] == [None, f"oom: {SECOND} tokens of prompt", None]
     assert found[1]["prompt_tokens"] == SECOND
     assert found[1]["prediction"] is found[1]["score"] is found[1]["ttft_s"] is None
     assert found[2]["score"] is not None
-    traces = [json.loads(line) for line in (folder / "traces.jsonl").read_text().splitlines()]
     assert [trace.get("error") for trace in traces] == [row.get("error") for row in found]
     assert gone == [True, True]  # the record's and the trace's
     scores = json.loads((folder / "scores.json").read_text())["datasets"]["qa"]
@@ -126,182 +101,49 @@ def test_out_of_memory_marks_the_row_and_frees_the_pass(run_records, failing, fa
     assert f"failed: 1 of 3 records: oom: {SECOND} tokens of prompt\n" in last
 
 
-def test_a_report_counts_the_records_that_failed(run_records, failing, lazybench, tmp_path):
-    failing[0](raises(torch.OutOfMemoryError, "CUDA out of memory"))
-    run_records("method=baseline")
-    assert lazybench("report", f"runs={tmp_path / 'runs'}", f"output={tmp_path / 'report'}")[0] == 0
-    with open(tmp_path / "report" / "table1.csv", newline="") as file:
-        assert {"1"} == {row["failed"] for row in csv.DictReader(file) if row["records"] == "3"}
-
-
-@pytest.mark.parametrize("method", ["baseline", "static_pruning", "gemfilter", "lazyllm"])
-def test_every_method_goes_on_after_running_out_of_memory(run_records, failing, method):
-    set_fault, gone = failing
-    set_fault(raises(torch.OutOfMemoryError, "CUDA out of memory"))
-    found, _, _ = run_records(*METHODS[method], "timing.paired=false")
-    assert [bool(row.get("error")) for row in found] == [False, True, False]
-    assert gone == [True]
-
-
-def test_the_first_record_may_run_out_of_memory_in_the_warm_up(run_records, monkeypatch):
-    forward = LlamaMLP.forward
-
-    def fail(module, hidden):
-        if hidden.shape[1] == SECOND - 1:
-            raise torch.OutOfMemoryError("CUDA out of memory")
-        return forward(module, hidden)
-
-    monkeypatch.setattr(LlamaMLP, "forward", fail)
-    found, _, _ = run_records(*LAZY, "timing.warmup=2")
-    assert [(row.get("error") or "")[:3] for row in found] == ["oom", "", ""]
-
-
-def test_other_errors_are_not_taken_for_memory(run_records, failing):
-    set_fault, _ = failing
-    set_fault(raises(RuntimeError, "mat1 and mat2 shapes cannot be multiplied"))
-    with pytest.raises(RuntimeError, match="mat1 and mat2"):
-        run_records(*LAZY)
-
-
 def test_what_running_out_of_memory_looks_like():
-    for error in (
-        torch.OutOfMemoryError("CUDA out of memory"),
-        MemoryError(),
-        RuntimeError(CPU),
-        RuntimeError("CUDA error: out of memory"),
-        RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
-    ):
-        assert ran_out(error)
-    for error in (RuntimeError("shapes"), ValueError("out of memory"), KeyboardInterrupt()):
-        assert not ran_out(error)
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_a_gpu_that_runs_out_of_memory_has_it_back_afterwards(run_records, failing):
-    set_fault, gone = failing
-    before = torch.cuda.memory_allocated()
-    set_fault(lambda: torch.empty(1 << 50, dtype=torch.uint8, device="cuda"))
-    found, _, _ = run_records(*LAZY, "model.device=cuda", "model.dtype=float32")
-    assert [(row.get("error") or "")[:3] for row in found] == ["", "oom", ""]
-    assert gone == [True]
-    assert torch.cuda.memory_allocated() - before < 1 << 24
-
-
-@pytest.fixture
-def spoiled(monkeypatch):
-    """Let the second record's logits of one step be spoiled."""
-
-    def set_fault(step, value, where):
-        state = {"left": -1}
-
-        def spoil(module, args, kwargs, output):
-            ids = kwargs["input_ids"]
-            if ids.shape[1] > 1:
-                state["left"] = step if ids.shape[1] == SECOND else -1
-            if state["left"] == 0:
-                output.logits[0, -1, where] = value
-            state["left"] -= 1
-
-        def load(config):
-            model = load_model(config)
-            model.register_forward_hook(spoil, with_kwargs=True)
-            return model
-
-        monkeypatch.setattr("lazybench.run.runner.load_model", load)
-
-    return set_fault
+    said = ("DefaultCPUAllocator: can't allocate memory: you tried to allocate 99 bytes", "CUDA error: out of memory")
+    said += ("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",)
+    assert all(map(ran_out, [torch.OutOfMemoryError("CUDA"), MemoryError(), *map(RuntimeError, said)]))
+    assert not any(map(ran_out, [RuntimeError("shapes"), ValueError("out of memory"), KeyboardInterrupt()]))
 
 
 @pytest.mark.parametrize(("step", "value"), [(0, float("nan")), (3, float("nan")), (1, float("inf"))])
-def test_logits_that_are_not_finite_fail_the_record(run_records, spoiled, step, value):
-    spoiled(step, value, 200)
-    found, folder, _ = run_records(*LAZY, "timing.paired=false", "trace=true")
+def test_logits_that_are_not_finite_fail_the_record(run_records, monkeypatch, step, value):
+    left = -1
+
+    def spoil(module, args, kwargs, output):
+        nonlocal left
+        tokens = kwargs["input_ids"].shape[1]
+        if tokens > 1:
+            left = step if tokens == SECOND else -1
+        if left == 0:
+            output.logits[0, -1, 200] = value
+        left -= 1
+
+    def load(config):
+        model = load_model(config)
+        model.register_forward_hook(spoil, with_kwargs=True)
+        return model
+
+    monkeypatch.setattr("lazybench.run.runner.load_model", load)
+    found, traces, _, _ = run_records(*LAZY)
     assert [bool(row.get("error")) for row in found] == [False, True, False]
     assert f"logits of new token {step + 1} are not finite" in found[1]["error"]
     assert found[1]["score"] is None
-    traces = [json.loads(line) for line in (folder / "traces.jsonl").read_text().splitlines()]
     assert traces[1]["error"] == found[1]["error"]
-    assert "first_token_kl" not in traces[1]
 
 
-def test_the_row_says_whose_logits_were_not_finite(run_records, spoiled):
-    spoiled(0, float("nan"), slice(None))
-    found, _, _ = run_records(*LAZY)
-    # Of every other record the method's own pass comes first.
-    assert found[1]["error"].startswith("the logits of new token 1")
-    found, _, _ = run_records(*LAZY, "retry_failed=true")  # by itself, and so the first
-    assert found[-1]["error"].startswith("the unmodified model: the logits of new token 1")
-
-
-def test_tokens_that_are_ruled_out_are_no_fault(run_records, spoiled):
-    spoiled(1, float("-inf"), slice(5, 9))
-    found, _, _ = run_records(*LAZY)
-    assert [row.get("error") for row in found] == [None, None, None]
-
-
-def test_watching_the_logits_waits_for_no_device():
-    greatest, scores = GreatestLogits(), torch.empty(1, 99, device="meta")
-    assert greatest(torch.empty(1, 4, dtype=torch.long), scores) is scores  # a tensor without data: none was asked for
-
-
-@pytest.mark.parametrize("method", ["baseline", "static_pruning", "gemfilter", "lazyllm", "prompt_compression"])
-def test_weights_that_are_not_finite_give_no_predictions(run_records, tiny_model, tmp_path, method):
-    model = LlamaForCausalLM.from_pretrained(tiny_model)
-    with torch.no_grad():
-        model.model.layers[0].self_attn.v_proj.weight[0, 0] = float("nan")
-    model.save_pretrained(tmp_path / "damaged")
-    byte_tokenizer().save_pretrained(tmp_path / "damaged")
-    words = (*METHODS[method], f"model.path={tmp_path / 'damaged'}", "timing.paired=false", "trace=true")
-    found, folder, _ = run_records(*words)
-    assert all("logits" in row["error"] and "not finite" in row["error"] for row in found)
-    assert json.loads((folder / "scores.json").read_text())["datasets"]["qa"]["failed"] == 3
-
-
-@pytest.mark.parametrize("method", ["baseline", "lazyllm", "random_drop"])
-def test_a_prompt_longer_than_the_model_fails_alone(run_records, tmp_path, method):
-    write(tmp_path / "records", "short", "long " * 900, "short")
-    wrapper = "model.chat='{prompt}" + "x" * 100 + "'"
-    words = (*METHODS[method], "model.limit=4060", wrapper, "timing.paired=false", "trace=true")
-    found, folder, _ = run_records(*words)
+@pytest.mark.parametrize("words", [LAZY, ("method=baseline",)])
+def test_prompts_of_no_token_one_token_and_too_many(run_records, tiny_model, tmp_path, words):
+    bare = shutil.copytree(tiny_model, tmp_path / "bare")  # its tokenizer adds nothing: a prompt is its context's bytes
+    plain = json.loads((bare / "tokenizer.json").read_text()) | {"post_processor": None}
+    (bare / "tokenizer.json").write_text(json.dumps(plain))
+    found, traces, _, _ = run_records(*words, f"model.path={bare}", contexts=["", "a", "long " * 900])
+    assert [row["prompt_tokens"] for row in found] == [0, 1, 4500]
     assert [row.get("error") for row in found] == [
-        None, f"{found[1]['prompt_tokens']} tokens of prompt and 5 new ones are more than the model's 4096", None
-    ]  # fmt: skip
-    traces = [json.loads(line) for line in (folder / "traces.jsonl").read_text().splitlines()]
-    assert traces[1]["error"] == found[1]["error"]
-
-
-def test_a_method_may_not_make_a_prompt_longer_than_the_model(tiny_model):
-    model = LlamaForCausalLM.from_pretrained(tiny_model)
-    with pytest.raises(RecordFailure, match="4095 tokens of prompt and 2 new ones"):
-        Decoder(model, max_new_tokens=2)(torch.ones(1, 4095, dtype=torch.long))
-
-
-@pytest.fixture
-def bare_model(tiny_model, tmp_path):
-    """A model whose tokenizer adds nothing: a prompt is its context's bytes."""
-    folder = shutil.copytree(tiny_model, tmp_path / "bare")
-    plain = json.loads((folder / "tokenizer.json").read_text()) | {"post_processor": None}
-    (folder / "tokenizer.json").write_text(json.dumps(plain))
-    return folder
-
-
-@pytest.mark.parametrize("method", ["baseline", "random_drop", "lazyllm"])
-def test_a_prompt_without_tokens_fails_and_one_token_is_kept(run_records, bare_model, tmp_path, method):
-    write(tmp_path / "records", "", "a", "abcd")
-    keep = ("method.keep=0.001",) if method == "random_drop" else ()
-    found, _, _ = run_records(*METHODS[method], *keep, f"model.path={bare_model}")
-    assert [row["prompt_tokens"] for row in found] == [0, 1, 4]
-    assert [row.get("error") for row in found] == ["empty prompt: there is no token in it", None, None]
-    if method == "random_drop":
-        assert found[2]["prompt_computed"] == 1 / 4  # the last token alone
-
-
-def test_a_context_compressed_to_nothing_fails_the_record(run_records, monkeypatch):
-    from lazybench.methods.selective_context import Compressor
-
-    compress = Compressor.compress
-    monkeypatch.setattr(
-        Compressor, "compress", lambda self, text, scorer: " \n" if "xx" in text else compress(self, text, scorer)
-    )
-    found, _, _ = run_records("method=prompt_compression")
-    assert [row.get("error") for row in found] == [None, *["empty prompt: nothing of the context is left"] * 2]
+        "empty prompt: there is no token in it",
+        None,
+        "4500 tokens of prompt and 5 new ones are more than the model's 4096",
+    ]
+    assert traces[2]["error"] == found[2]["error"]

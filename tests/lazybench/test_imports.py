@@ -17,8 +17,8 @@ ORDER = (
     {"analysis", "model"},
     {"methods"},
     {"run"},
-    {"report"},
     {"jobs", "speed", "calibration"},
+    {"report"},
     {"cli"},
     {"__main__"},
 )

@@ -13,7 +13,6 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support import byte_tokenizer, folders
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
@@ -22,10 +21,7 @@ from lazybench.data.facts import load_facts
 from lazybench.data.record import Record
 from lazybench.errors import LazyBenchError, RecordFailure
 from lazybench.methods.prompt_compression import PromptCompression
-from lazybench.methods.selective_context import Compressor, Scorer
-from lazybench.methods.selective_context.information import ScoredTokens
-from lazybench.methods.selective_context.phrases import phrase_parser
-from lazybench.methods.selective_context.units import unit_values
+from lazybench.methods.selective_context import Compressor, ScoredTokens, Scorer, phrase_parser
 from lazybench.model.prompts import PromptBuilder
 
 STORY = (
@@ -67,25 +63,6 @@ def gpt2_scorer() -> Scorer:
 
 
 SCORER = gpt2_scorer()
-
-
-class SlowTokenizer:
-    """A tokenizer without offsets, as tokenizers in Python are; some drop a space at the start of what they decode."""
-
-    is_fast = False
-    eos_token_id = None
-
-    def __init__(self, fast: PreTrainedTokenizerFast, drops_space: bool = False) -> None:
-        self._fast, self._drops_space, self.bos_token_id = fast, drops_space, fast.bos_token_id
-
-    def __call__(self, text, **kwargs):
-        if kwargs.pop("return_offsets_mapping", False):
-            raise NotImplementedError
-        return self._fast(text, **kwargs)
-
-    def decode(self, ids, **kwargs):
-        text = self._fast.decode(ids, **kwargs)
-        return text.removeprefix(" ") if self._drops_space else text
 
 
 class FixedModel:
@@ -173,7 +150,7 @@ def is_subsequence(part: str, whole: str) -> bool:
 
 
 @pytest.mark.parametrize("unit", ["sentence", "token"])
-@pytest.mark.parametrize("ratio", [0, 0.2, 0.35, 0.5, 0.8, 0.99])
+@pytest.mark.parametrize("ratio", [0.2, 0.5, 0.8])
 def test_the_originals_way_gives_the_originals_text(unit, ratio):
     assert compress(STORY, unit=unit, ratio=ratio, flat=True) == original(STORY, unit, ratio, SCORER)
 
@@ -186,102 +163,31 @@ def test_the_originals_way_gives_the_originals_text_on_odd_texts(text, unit):
 
 def test_a_token_across_borders_is_shared_by_the_units_it_completes():
     tokens = ScoredTokens(ends=np.array([3, 10, 11, 12]), information=np.array([1.0, 6.0, 2.0, 4.0]))
-    assert unit_values(np.array([2, 4, 8, 12]), tokens).tolist() == [1, 3, 3, 3]
+    assert tokens.means(np.array([2, 4, 8, 12])).tolist() == [1, 3, 3, 3]
 
 
 @needs_spacy
-@pytest.mark.parametrize("ratio", [0, 0.35, 0.8])
-def test_the_originals_phrases(ratio):
-    assert compress(STORY, unit="phrase", ratio=ratio, flat=True) == original(STORY, "phrase", ratio, SCORER)
+def test_the_originals_phrases():
+    assert compress(STORY, unit="phrase", ratio=0.35, flat=True) == original(STORY, "phrase", 0.35, SCORER)
 
 
 @needs_spacy
 @pytest.mark.parametrize("by_sentence", [True, False])
-@pytest.mark.parametrize("text", [STORY, CODE, " \n中文 😀.\r\n x", "x" * 3000, "a\n\n \n b. \t?"])
+@pytest.mark.parametrize("text", [CODE, " \n中文 😀.\r\n x", "x" * 3000])
 def test_phrases_keep_what_they_keep_byte_for_byte(text, by_sentence):
     assert compress(text, unit="phrase", ratio=0, by_sentence=by_sentence) == text
     assert is_subsequence(compress(text, unit="phrase", by_sentence=by_sentence), text)
-
-
-@needs_spacy
-def test_noun_phrases_go_in_one_piece():
-    left = compress("The quick brown fox jumps over the lazy dog.", unit="phrase")
-    assert all(whole in left or whole.split()[-1] not in left for whole in ("The quick brown fox", "the lazy dog"))
-
-
-@pytest.mark.parametrize("by_sentence", [True, False])
-@pytest.mark.parametrize("unit", ["sentence", "token"])
-@quick
-@given(text=texts)
-def test_ratio_0_keeps_everything(unit, by_sentence, text):
-    assert compress(text, unit=unit, ratio=0, by_sentence=by_sentence) == text
 
 
 @pytest.mark.parametrize("unit", ["sentence", "token"])
 @quick
 @given(text=texts, two=st.tuples(ratios, ratios), by_sentence=st.booleans())
 def test_a_higher_ratio_keeps_a_part_of_what_a_lower_one_keeps(unit, text, two, by_sentence):
+    assert compress(text, unit=unit, ratio=0, by_sentence=by_sentence) == text
     more, less = (compress(text, unit=unit, ratio=ratio, by_sentence=by_sentence) for ratio in sorted(two))
     assert is_subsequence(less, more)
     assert is_subsequence(more, text)
     assert less == compress(text, unit=unit, ratio=max(two), by_sentence=by_sentence)  # the same once more
-
-
-@quick
-@given(st.text(st.sampled_from("aB1 .?\n\t("), max_size=60).filter(str.strip), ratios)
-def test_exactly_the_tokens_below_the_percentile_go(text, ratio):
-    ids = SCORER.tokenizer(text, add_special_tokens=False).input_ids
-    values = SCORER.score(text, [(0, len(text))]).information
-    threshold = np.percentile(values, ratio * 100)
-    expected = [
-        SCORER.tokenizer.decode([token]) for token, value in zip(ids, values, strict=True) if value >= threshold
-    ]
-    assert compress(text, ratio=ratio, by_sentence=False) == "".join(expected)
-
-
-@pytest.mark.parametrize("by_sentence", [True, False])
-def test_white_space_of_kept_sentences_survives(by_sentence):
-    sentences = ["def area(r):\n    # The area.", " Of a circle.", "\n\n\treturn 3 * r ** 2\r\n# Is it right?", " No."]
-    text = "".join(sentences) + "  \n"
-    sentences[-1] += "  \n"
-    left = compress(text, unit="sentence", by_sentence=by_sentence)
-    combinations = [[s for bit, s in enumerate(sentences) if number >> bit & 1] for number in range(16)]
-    assert left in ["".join(kept) for kept in combinations if len(kept) == 2]
-
-
-@pytest.mark.parametrize("text", ["", " ", "\n\r\n\t", "\u3000"])
-@pytest.mark.parametrize("flat", [True, False])
-def test_blank_texts_stay(text, flat):
-    assert compress(text, flat=flat) == text
-
-
-@pytest.mark.parametrize("unit", ["sentence", "token"])
-@pytest.mark.parametrize("text", ["x" * 1000, "no end here", "a = 'é中😀';" * 40, CODE])
-def test_long_lines_and_texts_without_sentences(unit, text):
-    for by_sentence in (True, False):
-        assert is_subsequence(compress(text, unit=unit, by_sentence=by_sentence), text)
-    assert compress("no end here", unit="sentence") == "no end here"
-
-
-@pytest.mark.parametrize("drops_space", [True, False])
-@quick
-@given(text=texts | st.just(STORY))
-def test_tokenizers_without_offsets(drops_space, text):
-    for fast in (SCORER.tokenizer, byte_tokenizer()):
-        # One model for both tokenizers: only the ends are compared.
-        model = FixedModel([], len(fast))
-        slow = Scorer(model, SlowTokenizer(fast, drops_space)).score(text, [(0, len(text))])
-        if drops_space and text.startswith(" "):
-            continue  # what is not given back cannot be placed
-        assert slow.ends.tolist() == Scorer(model, fast).score(text, [(0, len(text))]).ends.tolist()
-
-
-def test_a_tokenizer_without_offsets_changes_no_character():
-    slow = Scorer(SCORER.model, SlowTokenizer(SCORER.tokenizer))
-    assert compress(STORY, slow) == compress(STORY)
-    assert (
-        compress(" \n x", Scorer(SCORER.model, SlowTokenizer(SCORER.tokenizer, drops_space=True)), ratio=0) == " \n x"
-    )
 
 
 def test_information_of_a_long_text_is_that_of_one_forward_pass(tiny_model, tokenizer):
@@ -293,16 +199,6 @@ def test_information_of_a_long_text_is_that_of_one_forward_pass(tiny_model, toke
         expected = -model(ids).logits[0, :-1].log_softmax(-1).gather(1, ids[0, 1:, None])[:, 0]
     assert scored.ends.tolist() == list(range(1, 2501))
     np.testing.assert_allclose(scored.information, expected, atol=1e-4)
-
-
-def test_windows_are_scored_by_themselves():
-    text = "x" * 130 + "y" * 70
-    count = len(SCORER.tokenizer(text).input_ids)
-    short = Scorer(SCORER.model, SCORER.tokenizer, longest=50).score(text, [(0, len(text))])
-    assert len(short.information) == count
-    pieces = [short.ends[last - 1] for last in [*range(50, count, 50), count]]
-    parts = list(zip([0, *pieces[:-1]], pieces, strict=True))
-    np.testing.assert_allclose(short.information, SCORER.score(text, parts).information, atol=1e-5)
 
 
 def test_eos_stands_in_for_a_missing_bos_and_one_of_them_is_needed():
@@ -370,18 +266,10 @@ def test_what_the_model_would_not_see_has_no_part_in_it(tokenizer, model):
     assert whole != given
 
 
-@pytest.mark.parametrize(
-    ("name", "scope", "named"),
-    [
-        ("prompt_compression", "prompt", "prompt_compression"),
-        ("prompt_compression", "record", "prompt_compression_record"),
-        ("prompt_compression_record", "prompt", "prompt_compression"),
-        ("prompt_compression_record", "record", "prompt_compression_record"),
-        ("mine", "record", "mine"),
-    ],
-)
-def test_each_scope_has_its_name(name, scope, named):
-    assert PromptCompression(name, scope=scope).name == named
+def test_each_scope_has_its_name():
+    assert PromptCompression("prompt_compression_record", scope="prompt").name == "prompt_compression"
+    assert PromptCompression("prompt_compression", scope="record").name == "prompt_compression_record"
+    assert PromptCompression("mine", scope="record").name == "mine"
 
 
 def test_a_scorer_of_its_own(tiny_model, tokenizer, model):
@@ -404,53 +292,8 @@ def test_a_blank_context_is_no_failure(tokenizer, model, context):
     assert output.prompt_computed == 1
 
 
-@pytest.mark.parametrize(
-    ("setting", "value"),
-    [
-        ("scope", "text"),
-        ("unit", "word"),
-        ("windows", "short"),
-        ("ratio", 1),
-        ("ratio", -0.1),
-        ("ratio", float("nan")),
-        ("ratio", "half"),
-        ("window_tokens", 0),
-        ("window_tokens", "many"),
-        ("faithful_whitespace", "yes"),
-    ],
-)
-def test_bad_settings_are_refused(setting, value):
-    with pytest.raises(LazyBenchError, match=f"method.{setting}="):
-        PromptCompression("prompt_compression", **{setting: value})
-
-
 def test_phrases_without_spacy_say_what_to_install(monkeypatch, model):
     phrase_parser.cache_clear()
     monkeypatch.setitem(sys.modules, "spacy", None)
     with pytest.raises(LazyBenchError, match=r'needs spaCy: pip install "lazybench\[phrase\]"'):
         PromptCompression("prompt_compression", unit="phrase").prepare(model)
-
-
-@pytest.mark.parametrize("method", ["random_drop", "prompt_compression"])
-def test_runs_from_the_command_line(run, method):
-    code, out, err = run(f"method={method}", "data.limit=1", "timing.warmup=0")
-    assert code == 0, err
-    assert "% prompt computed" in out
-
-
-def test_the_scopes_are_two_rows(run, lazybench, tmp_path):
-    runs = tmp_path / "runs"
-    for words in (("method=prompt_compression",), ("method=prompt_compression", "method.scope=record")):
-        code, _, err = run(*words, "data.limit=1", "timing.warmup=0")
-        assert code == 0, err
-    assert [folder.parts[-2] for folder in folders(runs)] == ["prompt_compression", "prompt_compression_record"]
-    code, _, err = lazybench("report", f"runs={runs}", f"output={tmp_path / 'report'}")
-    assert code == 0, err
-    page = (tmp_path / "report" / "report.html").read_text()
-    for label in ("Selective Context scope=prompt ratio=0.5", "Selective Context, whole record scope=record ratio=0.5"):
-        assert label in page
-
-
-def test_plans_know_what_each_scope_costs():
-    one, all_of_it = (PromptCompression("prompt_compression", scope=scope).prefills for scope in ("prompt", "record"))
-    assert 1 < one < all_of_it

@@ -1,26 +1,28 @@
-"""Prompts, stops and post-processing against LongBench's official steps, written out again here."""
+"""Prompts and stops against LongBench's official steps, written out again here, and what a method may shorten."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from paper_tokenizers import llama2_core
 from support import byte_tokenizer
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 
 from lazybench.config import ModelConfig
 from lazybench.data import longbench, sample
-from lazybench.data.facts import datasets_of, load_facts
+from lazybench.data.facts import DatasetFacts, datasets_of, load_facts
 from lazybench.data.record import Record
-from lazybench.model.decoding import Decoder, decoder_for, read
-from lazybench.model.prompts import PromptBuilder
+from lazybench.model.decoding import Decoder, decoder_for
+from lazybench.model.prompts import Prompt, PromptBuilder, before_continued, shortenable
 
 FACTS = load_facts()
 ENGLISH = datasets_of("all", FACTS)
-UNWRAPPED = {"trec", "triviaqa", "samsum", "lcc", "repobench-p"}
 REAL = Path(__file__).parents[2].parent / "shared" / "longbench" / "data"
 LLAMA_2 = "[INST]{prompt}[/INST]"
 
@@ -44,16 +46,17 @@ def official_ids(tokenizer, record, limit):
     return tokenizer(prompt, truncation=False).input_ids
 
 
+@cache
 def records_of(dataset):
     if REAL.exists():
-        return longbench.load(dataset, REAL, limit=2)
-    return sample.load(dataset, limit=2, seed=0, tokens=2048)
+        return sorted(longbench.load(dataset, REAL, None), key=lambda record: len(record.context))[:1]
+    return sample.load(dataset, limit=1, seed=0, tokens=2048)
 
 
 @pytest.mark.parametrize("dataset", ENGLISH)
 @pytest.mark.parametrize("limit", [501, 200_000])
 def test_ids_are_the_official_pipelines(tokenizer, dataset, limit):
-    for record in records_of(dataset):
+    for record in records_of(dataset) if limit == 501 else sample.load(dataset, limit=1, seed=0, tokens=2048):
         prompt = PromptBuilder(tokenizer, config(limit=limit), FACTS[dataset]).build(record)
         assert prompt.ids[0].tolist() == official_ids(tokenizer, record, limit)
         assert prompt.ids.dtype == torch.int64
@@ -69,27 +72,14 @@ def test_exactly_one_bos_whoever_puts_it_there():
         assert ids.count(tokenizer.bos_token_id) == 1
 
 
-def test_braces_in_a_record_are_text(tokenizer):
-    record = Record("r", "lcc", "", "def f(): return {x} {input}", ("a",), None, 3)
-    prompt = PromptBuilder(tokenizer, config(), FACTS["lcc"]).build(record)
-    text = tokenizer.decode(prompt.ids[0], skip_special_tokens=True)
-    assert text == "Please complete the code given below. \ndef f(): return {x} {input}Next line of code:\n"
-
-
-def test_another_context_changes_only_the_context(tokenizer):
-    builder = PromptBuilder(tokenizer, config(), FACTS["hotpotqa"])
-    record = Record("r", "hotpotqa", "Who?", "It was Ada.", ("Ada",), None, 3)
-    changed = builder.build(record).with_context("Ada.")
-    expected = builder.build(Record("r", "hotpotqa", "Who?", "Ada.", ("Ada",), None, 3))
-    assert torch.equal(changed.ids, expected.ids)
-
-
 @pytest.mark.parametrize("limit", [300, 9999])
 def test_a_prompt_knows_its_own_text_and_where_it_was_cut(tokenizer, limit):
     record = Record("r", "hotpotqa", "Who?", "It was Ada. " * 50, ("Ada",), None, 3)
     prompt = PromptBuilder(tokenizer, config(limit=limit), FACTS["hotpotqa"]).build(record)
     assert tokenizer.decode(prompt.ids[0], skip_special_tokens=True) == LLAMA_2.replace("{prompt}", prompt.text)
     assert torch.equal(prompt.with_text(prompt.text).ids, prompt.ids)
+    changed = PromptBuilder(tokenizer, config(limit=limit), FACTS["hotpotqa"]).build(replace(record, context="Ada."))
+    assert torch.equal(prompt.with_context("Ada.").ids, changed.ids)
     filled = FACTS["hotpotqa"].prompt.format(context=record.context, input=record.input)
     if limit == 9999:
         assert (prompt.text, prompt.cut) == (filled, None)
@@ -136,29 +126,12 @@ def test_samsum_stops_at_a_newline_but_not_before_one_token(model, tokenizer):
         hook.remove()
 
 
-def test_the_clock_sees_every_token_and_not_the_prompt(model):
-    decode = Decoder(model, max_new_tokens=7)
-    decode.clock.start()
-    tokens = decode(torch.randint(5, 200, (1, 50)))
-    assert len(tokens) == len(decode.clock.times) == 7
-    assert decode.clock.times == sorted(decode.clock.times)
-    assert decode.clock.times[0] > 0
-
-
 def test_decoding_is_the_models_own_greedy_search(model):
     ids = torch.randint(5, 200, (1, 80), generator=torch.Generator().manual_seed(1))
     expected = model.generate(
         ids, attention_mask=torch.ones_like(ids), max_new_tokens=9, do_sample=False, eos_token_id=None, pad_token_id=0
     )
     assert Decoder(model, max_new_tokens=9)(ids) == expected[0, 80:].tolist()
-
-
-def test_xgens_speaker_is_removed_as_the_official_code_does(tokenizer):
-    record = Record("r", "hotpotqa", "Who?", "It was Ada.", ("Ada",), None, 3)
-    tokens = tokenizer("  Assistant: Ada\n", add_special_tokens=False).input_ids
-    for model, text in ((config(remove=["Assistant:"]), " Ada"), (config(), "  Assistant: Ada\n")):
-        prompt = PromptBuilder(tokenizer, model, FACTS["hotpotqa"]).build(record)
-        assert read(tokens, prompt) == text
 
 
 def test_the_7b_models_are_set_up_as_longbench_does():
@@ -179,3 +152,61 @@ def test_the_7b_models_are_set_up_as_longbench_does():
     assert not xgen.trust_remote_code
     assert not llama.trust_remote_code
     assert llama.dtype == xgen.dtype == "bfloat16"
+
+
+def llama_like_tokenizer() -> PreTrainedTokenizerFast:
+    """One that drops a space at the beginning of what it decodes."""
+    return PreTrainedTokenizerFast(tokenizer_object=llama2_core(), bos_token="<s>", eos_token="</s>", unk_token="<unk>")
+
+
+TOKENIZERS = {"bytes": byte_tokenizer, "llama": llama_like_tokenizer}
+
+
+def build(tokenizer, prompt: str, record: Record, limit: int, continues: str | None = None) -> Prompt:
+    facts = DatasetFacts("mine", prompt, max_new_tokens=8, metric="qa_f1", chat=False, continues=continues)
+    return PromptBuilder(tokenizer, ModelConfig(name="m", path="p", limit=limit, chat=None), facts).build(record)
+
+
+def about(context: str, question: str = "") -> Record:
+    return Record("r", "mine", question, context, ("a",), None, 1)
+
+
+@pytest.mark.parametrize(
+    "template", ["PP{{{context} SsS", "{input}{context}Ss", "Pp{context}\nS{context}{input}", "P{input}"]
+)
+@pytest.mark.parametrize("kind", TOKENIZERS)
+@settings(max_examples=15, deadline=None)
+@given(context=st.text("cé中😀", max_size=60), question=st.text("qQ \n", max_size=30), limit=st.integers(2, 120))
+def test_exactly_the_context_wherever_the_cut_falls(kind, template, context, question, limit):
+    tokenizer = TOKENIZERS[kind]()
+    prompt = build(tokenizer, template, about(context, question), limit)
+    inside = [place for start, end in shortenable(prompt) for place in range(start, end)]
+    # What is left of a character that was cut in two is the context's, or nobody's.
+    assert {prompt.text[place] for place in inside} <= {*context, "\ufffd"}
+    assert not {sign for place, sign in enumerate(prompt.text) if place not in inside} & {*context}
+
+
+TILL = "app/till.py\nclass Till:\n    pass.\n"
+OTHERS = "app/shop.py\nimport os\nclass Shop:\n    pass\n" + TILL
+FILE = "from app import shop\nimport app.till\n\ndef pay(shop):\n"
+
+
+@pytest.mark.parametrize(
+    ("context", "question", "whole"),
+    [
+        (OTHERS + FILE, "", "\n" + FILE),  # LongBench's own records: no path above the last file
+        (f"{OTHERS}app/pay.py\n{FILE}", "", f"\napp/pay.py\n{FILE}"),
+        (OTHERS, FILE, ""),  # the file to complete is the question
+        (f"{OTHERS}def pay(shop):\n", "", f"\n{TILL}def pay(shop):\n"),
+        (OTHERS.replace("\n", "\r\n") + FILE, "", "\n" + FILE),
+        ("Shop.java\nclass Shop {}\npackage app;\nimport java.util;\n", "", "\npackage app;\nimport java.util;\n"),
+        ("class Shop:\n    pass\n", "", "class Shop:\n    pass\n"),
+        ("", "", ""),
+    ],
+)  # fmt: skip
+def test_the_last_file_is_what_is_continued(context, question, whole):
+    record = about(context, question)
+    end = before_continued(record, FACTS["repobench-p"])
+    assert context[end:] == whole
+    assert before_continued(record, FACTS["lcc"]) == 0
+    assert before_continued(record, FACTS["hotpotqa"]) == len(context)

@@ -1,24 +1,21 @@
 """The generated records: format, length, determinism, and that the answers follow from the text."""
 
 import ast
-import os
 import re
-import subprocess
-import sys
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lazybench.data import sample
+from lazybench.data import fingerprint, sample
 from lazybench.data.facts import load_facts
 from lazybench.errors import LazyBenchError
 
 FACTS = load_facts()
-every_dataset = pytest.mark.parametrize("dataset", sample.DATASETS)
+DIGEST = "acf551172de5ca90cb4322774c54319e255786b43b29742cff65cdd0cb22c822"
 
 
-@every_dataset
+@pytest.mark.parametrize("dataset", sample.DATASETS)
 def test_records_have_longbench_fields_and_their_answer_in_the_text(dataset):
     records = sample.load(dataset, 10, 5, 2048)
     assert records[:3] == sample.load(dataset, 3, 5, 2048)
@@ -60,7 +57,7 @@ def test_the_line_of_code_completes_the_last_function(dataset):
         assert re.search(rf"^(def )?{name}\b", files[int(part[1])] if part else last, re.MULTILINE)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(st.sampled_from(sample.DATASETS), st.integers(512, 5000), st.integers(0, 10**9), st.sampled_from([3.1, 4, 6]))
 def test_length_is_near_the_target_and_never_above(dataset, tokens, seed, characters):
     def count(text):
@@ -70,44 +67,17 @@ def test_length_is_near_the_target_and_never_above(dataset, tokens, seed, charac
     assert 0 <= tokens - count(record.context) <= max(70, tokens // 20)
 
 
-@every_dataset
-def test_the_longest_context_takes_few_counts(dataset):
-    counted = []
-    (record,) = sample.load(dataset, 1, 0, sample.MAX_TOKENS, lambda text: counted.append(text) or len(text) // 5)
-    assert 0 <= sample.MAX_TOKENS - len(record.context) // 5 <= sample.MAX_TOKENS // 20
-    assert len(counted) < 10
-
-
-def test_same_records_in_another_process_and_others_with_another_seed_or_length():
-    code = "from lazybench.data import sample; print([sample.load(name, 2, 3, 700) for name in sample.DATASETS])"
-    printed = {
-        subprocess.run(
-            [sys.executable, "-c", code],
-            env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": os.pathsep.join(sys.path)},
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout
-        for seed in ("1", "2")
+def test_records_are_the_same_anywhere():
+    # Of an earlier process, on another machine.
+    assert fingerprint(record for name in sample.DATASETS for record in sample.load(name, 2, 3, 700)) == DIGEST
+    places = {
+        int(10 * r.context.index(f"by {r.answers[0]} ") / len(r.context)) for r in sample.load("qasper", 10, 5, 8192)
     }
-    assert printed == {f"{[sample.load(name, 2, 3, 700) for name in sample.DATASETS]}\n"}
-    for name in sample.DATASETS:
-        found = [sample.load(name, 1, seed, tokens)[0] for seed, tokens in ((3, 700), (4, 700), (3, 900))]
-        assert len({record.id for record in found}) == len({record.context for record in found}) == 3
-
-
-def test_the_evidence_visits_each_tenth_of_the_text():
-    records = sample.load("qasper", 10, 5, 8192)
-    places = {int(10 * r.context.index(f"labelled by {r.answers[0]} ") / len(r.context)) for r in records}
-    assert len(places) >= 8
+    assert len(places) >= 8, "the evidence visits each tenth of the text"
 
 
 def test_errors_say_what_would_be_right():
     with pytest.raises(LazyBenchError, match=r"unknown dataset 'lsht'.*narrativeqa.*repobench-p"):
         sample.load("lsht", 1, 0, 512)
-    with pytest.raises(LazyBenchError, match=r"512 to 131072.*got 511"):
-        sample.load("qasper", 1, 0, 511)
-    with pytest.raises(LazyBenchError, match="at least 1 record, got 0"):
-        sample.load("qasper", 0, 0, 512)
-    with pytest.raises(LazyBenchError, match="record 0 of musique needs a context of"):
+    with pytest.raises(LazyBenchError, match=r"record 0 of musique is longer than data\.tokens=512"):
         sample.load("musique", 1, 0, 512, lambda text: 9 * len(text))

@@ -55,13 +55,6 @@ def test_only_what_prunes_does_harm(second_turn):
     assert "strong" in printed
 
 
-def test_what_the_file_holds_is_not_measured_again(second_turn):
-    before, _ = second_turn("baseline", records=1)
-    after, _ = second_turn("baseline", "strong")
-    pd.testing.assert_frame_equal(after.iloc[:1], before, check_dtype=False)
-    assert after[["method", "_id"]].drop_duplicates().shape[0] == len(after) == 4
-
-
 def test_the_second_answer_is_the_whole_conversations(tiny_model):
     model = AutoModelForCausalLM.from_pretrained(tiny_model)
     SecondTurn = runpy.run_path(str(SCRIPT))["SecondTurn"]
@@ -82,15 +75,3 @@ def test_a_method_with_a_cache_of_its_own_is_refused(second_turn, capsys):
         second_turn("snapkv")
     assert ended.value.code == 2
     assert "the method gives decode its own cache, with which no second turn goes on" in capsys.readouterr().err
-
-
-def test_a_dataset_without_another_question_is_refused(second_turn, monkeypatch, capsys, tiny_model, tmp_path):
-    words = [f"model.path={tiny_model}", "model.name=tiny", "model.chat=null", "model.limit=300", "data.limit=1"]
-    words += ["data=sample", "data.tokens=512", "task=hotpotqa"]
-    monkeypatch.setattr(
-        sys, "argv", [str(SCRIPT), "--methods", "baseline", "--output", str(tmp_path / "x.csv"), *words]
-    )
-    with pytest.raises(SystemExit) as ended:
-        runpy.run_path(str(SCRIPT), run_name="__main__")
-    assert ended.value.code == 2
-    assert "hotpotqa: a second question needs two records" in capsys.readouterr().err

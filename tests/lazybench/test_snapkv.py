@@ -102,19 +102,6 @@ def test_the_model_is_as_before():
     assert Decoder(model, max_new_tokens=5)(ids) == before
 
 
-def test_all_of_the_prompt_is_the_unmodified_model():
-    output, watched, ids = generated(SnapKV("snapkv", keep=1), 4, 30, new_tokens=5)
-    unmodified = Decoder(build(4), max_new_tokens=5, tracing=True)
-    assert output.tokens == unmodified(ids)
-    assert torch.equal(watched.logits, unmodified.logits)
-
-
-def test_it_runs_from_the_command_line(run):
-    code, out, err = run("method=snapkv", "trace=true", "data.limit=1")
-    assert code == 0, err
-    assert "% prompt computed" in out
-
-
 def test_layers_that_see_a_window_are_refused():
     shape = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4}
     config = MistralConfig(vocab_size=VOCABULARY, num_key_value_heads=2, sliding_window=8, **shape)
@@ -131,9 +118,3 @@ def test_it_does_not_run_inside_lazyllm():
     model = build(0)
     with lazyllm.enable(model, "1:0.5"), pytest.raises(lazyllm.LazyLLMError, match="already enabled"):
         SnapKV("snapkv").prepare(model)
-
-
-@pytest.mark.parametrize("settings", [{"keep": 0}, {"window": 0}, {"pooling": 4}, {"kernel": "mean"}, {"kernel": 3}])
-def test_settings_out_of_range_are_refused(settings):
-    with pytest.raises(LazyBenchError, match=rf"method\.{next(iter(settings))}="):
-        SnapKV("snapkv", **settings)

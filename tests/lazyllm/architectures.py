@@ -117,6 +117,7 @@ _EXCEPTIONS: dict[str, dict] = {
     "gemma3n_text": {"num_kv_shared_layers": 2},
     "gpt_neo": {"attention_types": [[["local", "global"], 2], [["global"], 1]]},
     "granitemoehybrid": {"layer_types": _alternating("linear_attention")},
+    "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1},
     "lfm2": {"layer_types": _alternating("conv")},
     "lfm2_moe": {"layer_types": _alternating("conv")},
     "longcat_flash": {"head_dim": 8},

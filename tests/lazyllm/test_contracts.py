@@ -245,7 +245,7 @@ def test_lazyllms_own_selections_are_not_checked(model, ids, monkeypatch):
     def check(*args):
         raise AssertionError("checked")
 
-    monkeypatch.setattr("lazyllm.core.sequence.check_survivors", check)
+    monkeypatch.setattr("lazyllm.core.state.check_survivors", check)
     with lazyllm.enable(model, STAGES):
         families.generate(model, ids, 3)
     with lazyllm.enable(model, STAGES, selection=lazyllm.Importance(queries=4, pooling=3)):

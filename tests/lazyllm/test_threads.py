@@ -156,7 +156,7 @@ def test_two_requests_at_once_are_two_generations(model, ids):
 
 
 def test_a_thread_that_waits_for_what_comes_after_is_not_waited_for(model, ids, monkeypatch):
-    monkeypatch.setattr("lazyllm.hf.threads.PATIENCE", 0.2)
+    monkeypatch.setattr("lazyllm.hf.patching.PATIENCE", 0.2)
     plain = families.generate(model, ids, 4).sequences
     streamer = Pausing()
 

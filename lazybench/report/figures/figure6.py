@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Mapping
 
+import pandas as pd
 from matplotlib.figure import Figure
 
 from lazybench.analysis.averages import SCORE
@@ -13,8 +13,7 @@ from lazybench.analysis.cells import cell, part_of
 from lazybench.analysis.intervals import Estimate
 from lazybench.analysis.labels import method_title, stages, task_title
 from lazybench.data.facts import CHINESE
-from lazybench.report.figures.footer import of_rows
-from lazybench.report.figures.style import BLACK, COLUMN, TEXT, below, canvas, line, ticks_at, wrapped
+from lazybench.report.figures.style import REFERENCE, around, canvas, columns, finish, line, of_rows, wrapped
 
 CAPTION = (
     "Figure 6. Score against the layer that prunes, a line a keep; from schedules of a single stage. Bars: 95% "
@@ -31,39 +30,30 @@ def draw(block: Block) -> Figure | None:
     by_depth, single = not numbered, numbered or single
     tasks = block.tasks()
     shared = [task for task in tasks if all(_score(row, {task: tasks[task]}) for row in single)]
-    shared = [task for task in shared if task != CHINESE] or shared
-    members = {task: tasks[task] for task in shared}
-    lines: dict[tuple[float, str], list[tuple[float, Estimate]]] = defaultdict(list)
-    for row in single:
-        ((layer, keep),) = stages(row.runs[0])
-        if shared and (score := _score(row, members)):
-            lines[keep, row.conditions].append((float(layer.removesuffix("%")), score))
-    if not any(len(points) > 1 for points in lines.values()):
+    members = {task: tasks[task] for task in shared if task != CHINESE} or {task: tasks[task] for task in shared}
+    rows = single if members else []
+    points = pd.DataFrame([columns("score", _score(row, members)) for row in rows])
+    points["layer"] = [float(stages(row.runs[0])[0][0].removesuffix("%")) for row in rows]
+    points["keep"] = [-stages(row.runs[0])[0][1] for row in rows]
+    points["under"] = [row.conditions for row in rows]
+    lines = [(name, of.sort_values("layer")) for name, of in points.groupby(["keep", "under"])]
+    if not any(len(of) > 1 for _, of in lines):
         return None
-    figure = canvas(COLUMN, 2.1)
+    figure = canvas(2.1)
     axes = figure.add_subplot()
     baselines = [row for row in block.rows if row.method == "baseline" and _score(row, members)]
     for row in baselines:
-        level = _score(row, members)
-        axes.axhline(level.value, color=BLACK, linestyle=":", linewidth=1, label=row.label)
-    every = [layer for points in lines.values() for layer, _ in points]
-    beside = (max(every) - min(every)) / 100  # or one keep's interval hides another's
-    for place, (keep, under) in enumerate(sorted(lines, key=lambda key: (-key[0], key[1]))):
-        points = sorted(lines[keep, under], key=lambda point: point[0])
-        at = [layer + beside * (place - (len(lines) - 1) / 2) for layer, _ in points]
-        label = f"keep {keep:g}" + (f" [{under}]" if under else "")
-        style = line(place)
-        axes.plot(at, [of.value for _, of in points], label=label, **style)
-        for x, (_, of) in zip(at, points, strict=True):
-            if of.low is not None:
-                axes.plot([x, x], [of.low, of.high], color=style["color"], linewidth=0.6)
-    of = f"mean of {len(shared)} tasks" if len(shared) > 1 else task_title(shared[0])
-    where = "depth that prunes (% of the layers)" if by_depth else "layer that prunes"
-    axes.set(xlabel=where, ylabel="score (0 to 100)")
-    axes.set_title(wrapped(f"{method_title(single[0].runs[0])} of one stage: {of}", COLUMN - 0.5, TEXT))
-    axes.margins(0.06)
-    ticks_at(axes, every)
-    below(figure, of_rows(block, [*baselines, *single]))
+        axes.axhline(_score(row, members).value, label=row.label, **REFERENCE)
+    every = points["layer"].unique()
+    for place, ((keep, under), of) in enumerate(lines):
+        at = of["layer"] + (max(every) - min(every)) / 100 * (place - (len(lines) - 1) / 2)
+        name = f"keep {-keep:g}" + (f" [{under}]" if under else "")
+        axes.errorbar(at, of["score"], yerr=around(of, "score"), elinewidth=0.6, label=name, **line(place))
+    of = f"mean of {len(members)} tasks" if len(members) > 1 else task_title(*members)
+    axes.set(xlabel="depth that prunes (% of the layers)" if by_depth else "layer that prunes", xticks=every)
+    axes.set_ylabel("score (0 to 100)")
+    axes.set_title(wrapped(f"{method_title(single[0].runs[0])} of one stage: {of}", 50))
+    finish(figure, of_rows(block, [*baselines, *single]))
     return figure
 
 

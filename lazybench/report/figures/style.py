@@ -1,89 +1,96 @@
-"""The look that all figures share: a paper's sizes, colours the colour-blind can tell apart, markers and dashes.
+"""The look that all figures share: a paper's column, colours the colour-blind can tell apart, markers and dashes.
 
-Figures are as wide as a paper's column or page: nothing is scaled there, and their type is as large as it says here.
+Figures are as wide as a column of a paper, so that nothing is scaled there; sizes are in `paper.mplstyle`.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from functools import cache
+import textwrap
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from itertools import count
 from pathlib import Path
 from typing import Any
 
-import matplotlib
+import matplotlib.style
 import numpy as np
+import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import is_color_like
 from matplotlib.figure import Figure
-from matplotlib.font_manager import FontProperties
-from matplotlib.legend import Legend
-from matplotlib.legend_handler import HandlerTuple
-from matplotlib.textpath import text_to_path
 
-COLUMN, PAGE = 3.3, 6.9  # inches
-TEXT, SMALL = 7.5, 7  # points; titles and labels of axes, and all else
+from lazybench.analysis.averages import ran
+from lazybench.analysis.blocks import Block, Row
+from lazybench.analysis.intervals import Estimate
+from lazybench.analysis.labels import data_title, model_title
 
+COLUMN = 3.3  # inches
 # Okabe and Ito's palette without its yellow, which is too pale for lines on white.
-BLUE, VERMILLION, GREEN, ORANGE, SKY, PURPLE, BLACK = (
-    "#0072B2",
-    "#D55E00",
-    "#009E73",
-    "#E69F00",
-    "#56B4E9",
-    "#CC79A7",
-    "#000000",
-)
-GREY = "#666666"
-_COLOURS = (BLUE, VERMILLION, GREEN, ORANGE, PURPLE, SKY, BLACK)
+_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#E69F00", "#CC79A7", "#56B4E9", "#000000")
+BLUE, VERMILLION, _, ORANGE, *_, BLACK = _COLOURS
+GREY, PALE = "#666666", "#aaaaaa"
+REFERENCE = {"color": BLACK, "linestyle": ":", "linewidth": 1}
 _MARKERS = "osD^vPX<p>h"  # their number and that of colours have no common factor: 77 pairs
 _DASHES = ("-", "--", "-.", ":")
 _PLACES = ("lazyllm", "random_drop", "static_pruning", "prompt_compression", "lazyllm+", "gemfilter", "fastkv")
-_DPI = 300
-_MARGIN = 0.04  # inches, around the figure
-# Of the legend, in its letters' size.
-_HANDLE, _PAD, _BETWEEN = 3.0, 0.6, 1.4
-_SETTINGS = {
-    "font.size": TEXT,
-    "axes.titlesize": TEXT,
-    "axes.labelsize": TEXT,
-    "xtick.labelsize": SMALL,
-    "ytick.labelsize": SMALL,
-    "legend.fontsize": SMALL,
-    "legend.frameon": False,
-    "legend.handlelength": _HANDLE,
-    "legend.handletextpad": _PAD,
-    "legend.columnspacing": _BETWEEN,
-    "legend.borderaxespad": 0.2,
-    "legend.borderpad": 0.2,
-    "legend.labelspacing": 0.3,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.linewidth": 0.6,
-    "axes.labelpad": 2,
-    "axes.titlepad": 3,
-    "axes.grid": True,
-    "grid.color": "#dddddd",
-    "grid.linewidth": 0.5,
-    "axes.axisbelow": True,
-    "xtick.major.width": 0.6,
-    "ytick.major.width": 0.6,
-    "xtick.major.size": 2.5,
-    "ytick.major.size": 2.5,
-    "xtick.major.pad": 2,
-    "ytick.major.pad": 2,
-    "lines.linewidth": 1.1,
-    "lines.markersize": 3.5,
-    "figure.constrained_layout.w_pad": _MARGIN,
-    "figure.constrained_layout.h_pad": _MARGIN,
-    "text.parse_math": False,  # a method's name may have a $
-    "pdf.fonttype": 42,  # text stays text
-    "figure.dpi": _DPI,
-    "savefig.dpi": _DPI,
-}
+LETTERS = 57  # that fit a column
+
+
+def styled() -> AbstractContextManager[None]:
+    """Draw with the shared settings, whatever the user's own are."""
+    return matplotlib.style.context(Path(__file__).with_name("paper.mplstyle"), after_reset=True)
+
+
+def canvas(height: float) -> Figure:
+    """An empty figure as wide as a column, its panels so many inches high; `finish` adds to that."""
+    return Figure(figsize=(COLUMN, height), layout="constrained")
+
+
+def panels(count: int, height: float, xlabel: str, ylabel: str, **shared: Any) -> tuple[Figure, list[Axes]]:
+    """A figure of so many panels, two beside each other, each so many inches high."""
+    columns = min(2, count)
+    rows = -(-count // columns)
+    figure = canvas(height * rows)
+    grid = figure.subplots(rows, columns, squeeze=False, **shared).ravel()
+    for axes in grid[count:]:
+        axes.remove()
+    for axes in grid[count - columns : count]:
+        axes.set_xlabel(xlabel)
+        axes.tick_params(labelbottom=True)
+    figure.supylabel(ylabel, fontsize="medium")
+    return figure, [*grid[:count]]
+
+
+def finish(figure: Figure, about: str, entries: Mapping[str, Any] | None = None) -> None:
+    """Put what the figure rests on above its panels, and below one legend: `entries`, by default of each label once."""
+    if entries is None:
+        labels = [axes.get_legend_handles_labels() for axes in figure.axes]
+        entries = {text: handle for handles, texts in labels for handle, text in zip(handles, texts, strict=True)}
+    texts = [wrapped(text, LETTERS - 8) for text in entries]
+    columns = max(1, LETTERS // (8 + max((len(line) for text in texts for line in text.split("\n")), default=0)))
+    heading = wrapped(about, LETTERS)
+    lines = sum(1 + text.count("\n") for text in texts) / columns + heading.count("\n")
+    figure.set_figheight(figure.get_figheight() + 0.2 + 0.13 * lines)
+    figure.suptitle(heading, x=0.01, ha="left", color=GREY)
+    if entries:
+        figure.legend(entries.values(), texts, loc="outside lower center", ncols=columns)
+
+
+def save(figure: Figure, stem: Path, heading: bool = True) -> list[Path]:
+    """Write PNG and PDF, the same bytes for the same figure; returns both. The PDF, for a paper, has no heading."""
+    png, pdf = (stem.with_name(f"{stem.name}.{suffix}") for suffix in ("png", "pdf"))
+    if not heading:
+        figure.suptitle("")
+    figure.savefig(png, metadata={"Software": None})
+    figure.suptitle("")
+    figure.savefig(pdf, metadata={"CreationDate": None})
+    return [png, pdf]
+
+
+def wrapped(text: str, letters: int) -> str:
+    """The text in lines of at most so many letters; schedules break behind their commas."""
+    return textwrap.fill(re.sub(r",(?=[\w.]+%?:)", ", ", text), letters, break_on_hyphens=False)
 
 
 def line(place: int) -> dict[str, Any]:
@@ -98,151 +105,60 @@ def line(place: int) -> dict[str, Any]:
 def method_lines(methods: Mapping[str, tuple[str, str | None]]) -> dict[str, dict[str, Any]]:
     """The line of each method: always the same for the built-in ones; others take what is left, in their order.
 
-    Args:
-        methods: by what the line is called: the method's name, and the colour that it wants, if that is one.
+    `methods` has, by what the line is called, the method's name and the colour that it wants, if that is one.
     """
-    names = [name for name, _ in methods.values()]
     # Of two lines of one method, such as its calibrated schedules, the first is the method's own.
-    own = {title: name in _PLACES and names.index(name) == at for at, (title, (name, _)) in enumerate(methods.items())}
-    taken = {_PLACES.index(name) for title, (name, _) in methods.items() if own[title]}
-    free = (place for place in count() if place not in taken)
+    own = {name: title for title, (name, _) in reversed(methods.items()) if name in _PLACES}
+    free = (place for place in count() if place >= len(_PLACES) or _PLACES[place] not in own)
     looks = {}
     for title, (name, colour) in methods.items():
-        look = line(_PLACES.index(name) if own[title] else next(free))
-        looks[title] = look | {"color": colour} if is_color_like(colour) else look
+        look = line(_PLACES.index(name) if own.get(name) == title else next(free))
+        looks[title] = look | ({"color": colour} if is_color_like(colour) else {})
     return looks
 
 
-def canvas(width: float, height: float) -> Figure:
-    """An empty figure, in inches; `below` adds to its height."""
-    figure = Figure(figsize=(width, height), layout="constrained")
-    FigureCanvasAgg(figure)  # which can measure what is drawn
-    return figure
+def columns(name: str, of: Estimate | None) -> dict[str, float | None]:
+    """An estimate as the columns that `around` takes."""
+    return {name + end: getattr(of, key, None) for end, key in (("", "value"), ("_low", "low"), ("_high", "high"))}
 
 
-def below(figure: Figure, about: str, entries: Mapping[str, Any] | None = None) -> None:
-    """Write what the figure rests on below all else, and one legend above that; the figure gets higher by both.
+def around(frame: pd.DataFrame, name: str) -> np.ndarray:
+    """How far a column's intervals, `_low` to `_high`, go below and above, as `errorbar` takes it, if there are any."""
+    value, low, high = (frame[name + end].astype(float) for end in ("", "_low", "_high"))
+    return np.array([value - low, high - value])
 
-    Args:
-        figure: with all that its axes hold.
-        about: what it rests on, as `footer` gives it.
-        entries: what the legend shows, by its text; None takes each label of the axes once.
+
+def about(model: str, ran_on: Sequence[Mapping[str, Any]], others: Iterable[str] = ()) -> str:
+    """What a figure rests on, in one line, without what is not known: model, weights, precision, `others`, device.
+
+    `ran_on` is what `model.environment.describe` gave for each run; `others` are data, records and prompt lengths.
     """
-    if entries is None:
-        entries = {}
-        for axes in figure.axes:
-            for handle, text in zip(*axes.get_legend_handles_labels(), strict=True):
-                entries.setdefault(text, handle)
-    width, height = figure.get_size_inches()
-    text = wrapped(about, width - 2 * _MARGIN)
-    footer = figure.text(0, 0, text, fontsize=SMALL, color=GREY, linespacing=1.1, va="bottom")
-    legend = _legend(figure, entries, width - 2 * _MARGIN)
-    renderer = figure.canvas.get_renderer()
-    of_footer, of_legend = (of.get_window_extent(renderer).height / figure.dpi for of in (footer, legend))
-    added = of_footer + of_legend + 1.5 * _MARGIN
-    whole = height + added
-    figure.set_size_inches(width, whole)
-    footer.set_position((_MARGIN / width, _MARGIN / whole))
-    legend.set_bbox_to_anchor((0.5, (of_footer + _MARGIN) / whole))
-    figure.get_layout_engine().set(rect=(0, added / whole, 1, height / whole))
-
-
-def _legend(figure: Figure, entries: Mapping[str, Any], room: float) -> Legend:
-    """In as many columns as fit into `room` inches, none wider than a paper's column."""
-    letter = SMALL / 72
-    handle = (_HANDLE + _PAD) * letter
-    texts = [wrapped(text, min(room, COLUMN) - handle - letter) for text in entries]
-    widths = [handle + max(map(text_width, text.split("\n"))) for text in texts]
-
-    def width(columns: int) -> float:
-        # Matplotlib fills column after column.
-        each = [max(of) for of in np.array_split(widths, columns)]
-        return sum(each) + (_BETWEEN * (columns - 1) + 0.8) * letter
-
-    columns = next((columns for columns in range(len(texts), 1, -1) if width(columns) <= room), 1)
-    legend = figure.legend(
-        [*entries.values()],
-        texts,
-        loc="lower center",
-        ncols=columns,
-        handler_map={tuple: HandlerTuple(ndivide=None, pad=0)},  # what a tuple holds, side by side
+    weights, dtype, device = (
+        " or ".join(sorted({str(of[key]) for of in ran_on if of.get(key)}))
+        for key in ("weights_format", "dtype", "device")
     )
-    legend.set_in_layout(False)
-    return legend
+    weights = re.sub("GGUF |, dequantised", "", weights)
+    within = f"{weights} weights, in {dtype}" if weights not in ("", dtype) else dtype
+    return "; ".join(filter(None, [model_title(model) + (f" ({within})" if within else ""), *others, device]))
 
 
-@cache
-def text_width(text: str, size: float = SMALL) -> float:
-    """How wide a line of text is, in inches."""
-    width, _, _ = text_to_path.get_text_width_height_descent(text, FontProperties(size=size), ismath=False)
-    return 1.02 * width / 72  # letters on whole pixels may be a little wider
+def of_rows(block: Block, rows: Sequence[Row], records: Sequence[int] = ()) -> str:
+    """What a figure of these rows rests on; `records` is how many it shows of each, all that did not fail if empty."""
+    data = "generated records, not LongBench" if block.generated else data_title(block.called)
+    alike = ["dataset", "_id", "prompt_tokens"]  # a generated record has one name at all lengths
+    of = [pd.concat([ran(run.records) for run in row.runs]).drop_duplicates(alike) for row in rows]
+    tokens = pd.concat(of).drop_duplicates(alike)["prompt_tokens"]
+    said = [data, f"n={span(records or map(len, of))}", prompts(tokens)]
+    return about(block.model, [run.environment for row in rows for run in row.runs], said)
 
 
-def wrapped(text: str, width: float, size: float = SMALL) -> str:
-    """The text in lines of about the same length, no wider than so many inches; a long word breaks, at commas first."""
-    best = _filled(text, width, size)
-    for narrower in np.arange(0.95, 0.5, -0.05) * width:
-        tried = _filled(text, narrower, size)
-        if len(tried) > len(best):
-            break
-        best = tried
-    return "\n".join(best)
+def prompts(tokens: Iterable[float]) -> str:
+    """The lengths of prompts; empty where none is known."""
+    known = pd.Series([*tokens], dtype=float).dropna()
+    return f"prompts {known.median():,.0f} tokens (median; max {known.max():,.0f})" if len(known) else ""
 
 
-def _filled(text: str, width: float, size: float) -> list[str]:
-    """Lines that each hold as much as goes in."""
-    lines = [""]
-    for word in re.findall(r"\S+\s*|\s+", text):
-        for piece in _pieces(word, width, size):
-            if lines[-1] and not _fits(lines[-1] + piece, width, size):
-                lines.append("")
-            lines[-1] += piece
-    return [line.rstrip() for line in lines]
-
-
-def _pieces(word: str, width: float, size: float) -> list[str]:
-    """The word, or what a line can hold of it where it is too long."""
-    if _fits(word, width, size):
-        return [word]
-    parts = re.findall("[^,]*,|[^,]+", word)
-    return [piece for part in parts for piece in ([part] if _fits(part, width, size) else re.findall(".{1,8}", part))]
-
-
-def _fits(line: str, width: float, size: float) -> bool:
-    return text_width(line.rstrip(), size) <= width
-
-
-def ticks_at(axes: Axes, values: Iterable[float], form: str = "{:g}") -> None:
-    """Ticks of the x axis where the data are, each named by `form` as far as there is room; its limits are set."""
-    low, high = axes.get_xlim()
-    inch = (high - low) / (0.75 * axes.figure.get_figwidth())
-    named: list[float] = []
-    others: list[float] = []
-    for value in sorted(set(values)):
-        apart = 1.3 * text_width(form.format(value)) * inch
-        (named if not named or value - named[-1] > apart else others).append(value)
-    axes.set_xticks(named, [form.format(value) for value in named])
-    axes.set_xticks(others, minor=True)
-
-
-def save(figure: Figure, stem: Path) -> list[Path]:
-    """Write PNG and PDF; the same figure gives the same bytes.
-
-    Returns:
-        the two files.
-    """
-    paths = []
-    for suffix, metadata in ((".png", {"Software": None}), (".pdf", {"CreationDate": None})):
-        path = stem.with_name(stem.name + suffix)
-        figure.savefig(path, metadata=metadata)
-        paths.append(path)
-    return paths
-
-
-@contextmanager
-def styled() -> Iterator[None]:
-    """Draw with the shared settings, whatever the user's own are."""
-    with matplotlib.rc_context():
-        matplotlib.rcdefaults()
-        matplotlib.rcParams.update(_SETTINGS)
-        yield
+def span(numbers: Iterable[int]) -> str:
+    """One number where all are the same, else the least and the most."""
+    ordered = sorted(numbers)
+    return " to ".join(dict.fromkeys(f"{number:,}" for number in (ordered[0], ordered[-1])))

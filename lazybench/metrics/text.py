@@ -1,0 +1,148 @@
+"""Metrics of running text: token F1 of an answer, as SQuAD defines it, and ROUGE-L of a summary."""
+
+from __future__ import annotations
+
+import logging
+import re
+import string
+import sys
+import warnings
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache
+from typing import TYPE_CHECKING
+
+from lazybench.metrics.registry import metric
+
+if TYPE_CHECKING:
+    import jieba
+    from rouge import Rouge
+
+# `rouge` walks the longest common subsequence back recursively, and LongBench's code gives 0 to a pair
+# that needs more frames than Python's default limit leaves its script. The same allowance holds here,
+# however deep the caller stands, so that a score does not depend on who asks for it. (Python 3.11 counts
+# the caller's C frames too, which nothing can see from here: there it is short by a handful.)
+_OFFICIAL_LIMIT = 1000
+_FRAMES_HERE = 3  # `_depth`, `_recursion_limit`, contextlib's `__enter__`
+_ARTICLES = re.compile(r"\b(a|an|the)\b")
+_NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
+# LongBench's own list: it leaves out some common marks, `《` among them.
+_CHINESE_PUNCTUATION = (
+    "！？｡。＂＃＄％＆＇（）＊＋，－／：；＜＝＞＠［＼］＾＿｀｛｜｝～｟｠｢｣､、〃》「」『』【】"
+    "〔〕〖〗〘〙〚〛〜〝〞〟〰〾〿–—‘’‛“”„‟…‧﹏."
+)
+_NO_CHINESE_PUNCTUATION = str.maketrans("", "", string.punctuation + _CHINESE_PUNCTUATION)
+
+
+@metric
+def qa_f1(prediction: str, reference: str, all_classes: Sequence[str] | None) -> float:
+    """LongBench's `qa_f1_score`: F1 over lower-cased words without ASCII punctuation and articles, 0 to 1."""
+    return _token_f1(_words(prediction), _words(reference))
+
+
+def _token_f1(prediction: Sequence[str], reference: Sequence[str]) -> float:
+    """F1 of two bags of tokens; 0 where they share none."""
+    shared = sum((Counter(prediction) & Counter(reference)).values())
+    if shared == 0:
+        return 0.0
+    precision = shared / len(prediction)
+    recall = shared / len(reference)
+    return 2 * precision * recall / (precision + recall)
+
+
+def _words(text: str) -> list[str]:
+    return _ARTICLES.sub(" ", text.lower().translate(_NO_PUNCTUATION)).split()
+
+
+@metric
+def qa_f1_zh(prediction: str, reference: str, all_classes: Sequence[str] | None) -> float:
+    """LongBench's `qa_f1_zh_score`: F1 over jieba's words, lower-cased, without punctuation and white space, 0 to 1."""
+    return _token_f1(_chinese_words(prediction), _chinese_words(reference))
+
+
+def _chinese_words(text: str) -> list[str]:
+    normalized = ("".join(word.lower().translate(_NO_CHINESE_PUNCTUATION).split()) for word in segment(text))
+    return [word for word in normalized if word]
+
+
+def segment(text: str) -> list[str]:
+    """Cut `text` into words with jieba's default dictionary (accurate mode)."""
+    return _tokenizer().lcut(text)
+
+
+@cache
+def _tokenizer() -> jieba.Tokenizer:
+    # jieba 0.42.1 warns of its own escapes and of pkg_resources when it is imported.
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        import jieba
+    jieba.setLogLevel(logging.WARNING)
+    # Built in memory: jieba would otherwise trust, or write, a cache file that every user of the
+    # temporary folder shares; and a dictionary that a caller adds to jieba's global tokenizer stays out.
+    tokenizer = jieba.Tokenizer()
+    tokenizer.FREQ, tokenizer.total = tokenizer.gen_pfdict(tokenizer.get_dict_file())
+    tokenizer.initialized = True
+    return tokenizer
+
+
+@metric
+def rouge(prediction: str, reference: str, all_classes: Sequence[str] | None) -> float:
+    """Sentence-split ROUGE-L F of the `rouge` package, 0 to 1 (LongBench's `rouge_score`).
+
+    0 for whatever makes `rouge` fail, such as an empty prediction.
+    """
+    return _rouge_l(prediction, reference, official_depth=3)  # the script, `scorer`, `rouge_score`
+
+
+@metric
+def rouge_zh(prediction: str, reference: str, all_classes: Sequence[str] | None) -> float:
+    """`rouge` over jieba's words, 0 to 1 (LongBench's `rouge_zh_score`)."""
+    # Behind the script and `scorer` LongBench's `rouge_zh_score` calls its `rouge_score`.
+    return _rouge_l(" ".join(segment(prediction)), " ".join(segment(reference)), official_depth=4)
+
+
+@metric
+def rouge_score_l(prediction: str, reference: str, all_classes: Sequence[str] | None) -> float:
+    """ROUGE-L F of the `rouge-score` package, 0 to 1: without stemming and without splitting sentences.
+
+    Reported beside LongBench's own `rouge`, with which it disagrees.
+    """
+    from rouge_score.rouge_scorer import RougeScorer
+
+    return float(RougeScorer(["rougeL"]).score(reference, prediction)["rougeL"].fmeasure)
+
+
+def _rouge_l(prediction: str, reference: str, official_depth: int) -> float:
+    """ROUGE-L F, for a metric whose call in LongBench's code stands `official_depth` frames deep."""
+    scorer = _scorer()
+    try:
+        with _recursion_limit(_OFFICIAL_LIMIT - official_depth):
+            return scorer.get_scores([prediction], [reference], avg=True)["rouge-l"]["f"]
+    except (ValueError, RecursionError):
+        return 0.0
+
+
+@cache
+def _scorer() -> Rouge:
+    from rouge import Rouge
+
+    return Rouge(metrics=["rouge-l"])
+
+
+@contextmanager
+def _recursion_limit(frames: int) -> Iterator[None]:
+    """Leave the body of the `with` statement `frames` frames to call into."""
+    before = sys.getrecursionlimit()
+    sys.setrecursionlimit(_depth() - _FRAMES_HERE + frames)
+    try:
+        yield
+    finally:
+        sys.setrecursionlimit(before)
+
+
+def _depth() -> int:
+    frame, depth = sys._getframe(), 0
+    while frame is not None:
+        frame, depth = frame.f_back, depth + 1
+    return depth

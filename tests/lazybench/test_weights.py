@@ -1,0 +1,189 @@
+"""Weights, tokenizers and devices: what their files hold is said, and what is wrong with them is one line."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+from pathlib import Path
+
+import gguf
+import pytest
+import torch
+import yaml
+from support import LAZY, folders, one_line
+from transformers import LlamaForCausalLM
+
+from lazybench.config import CONF, ModelConfig
+from lazybench.data import hub
+from lazybench.errors import LazyBenchError
+from lazybench.model.loading import load_model, load_skeleton, load_tokenizer, weights_format
+
+EMBEDDED = yaml.safe_load((CONF / "model" / "smollm2_135m.yaml").read_text())
+
+
+def config(path: object, **changes) -> ModelConfig:
+    return ModelConfig(**{"name": "x", "path": str(path), "limit": 100, **changes})
+
+
+@pytest.fixture
+def copy(tiny_model, tmp_path):
+    """The tiny model's folder, to be damaged."""
+    return shutil.copytree(tiny_model, tmp_path / "model")
+
+
+def change(path: Path, **values: object) -> None:
+    path.write_text(json.dumps(json.loads(path.read_text()) | values))
+
+
+def said_of(load, of: ModelConfig) -> str:
+    """The line that says why a load was refused."""
+    with pytest.raises(LazyBenchError) as caught:
+        load(of)
+    said = str(caught.value)
+    assert "\n" not in said
+    assert f"model.path={of.path}" in said
+    return said
+
+
+@pytest.mark.parametrize("name", ["config.json", "generation_config.json", "model.safetensors"])
+@pytest.mark.parametrize("share", [0, 0.9])
+def test_a_file_cut_short_is_refused(copy, name, share):
+    whole = (copy / name).read_bytes()
+    (copy / name).write_bytes(whole[: int(share * len(whole))])
+    assert "a folder that save_pretrained wrote" in said_of(load_model, config(copy))
+
+
+@pytest.mark.parametrize("missing", ["config.json", "model.safetensors", "tokenizer.json"])
+def test_a_missing_file_is_refused_before_anything_is_written(refused, copy, missing):
+    (copy / missing).unlink()
+    assert "a folder that save_pretrained wrote" in refused(copy)
+
+
+@pytest.mark.parametrize(
+    ("values", "says"),
+    [
+        ({"model_type": "nonesuch"}, "`nonesuch`"),
+        ({"num_hidden_layers": 6}, "lack 18 of the model's weights, such as model.layers.4.input_layernorm.weight"),
+        ({"model_type": "gpt2"}, "of the model's weights, such as transformer."),
+        ({"auto_map": {"AutoConfig": "code.Config"}, "model_type": "mine"}, "set model.trust_remote_code=true"),
+    ],
+)
+def test_a_configuration_that_does_not_fit_the_weights(copy, monkeypatch, values, says):
+    monkeypatch.setattr("builtins.input", lambda *words: pytest.fail("a question"))
+    change(copy / "config.json", **values)
+    assert says in said_of(load_model, config(copy))
+
+
+def test_a_hostile_pickle_is_refused_and_does_nothing(copy, tmp_path):
+    class Hostile:
+        def __reduce__(self):
+            return os.mkdir, (str(tmp_path / "bait"),)
+
+    (copy / "model.safetensors").unlink()
+    torch.save({"lm_head.weight": Hostile()}, copy / "pytorch_model.bin")
+    said_of(load_model, config(copy))
+    assert not (tmp_path / "bait").exists()
+
+
+def test_a_tokenizer_without_a_chat_template(copy):
+    (copy / "chat_template.jinja").write_text("")
+    with pytest.raises(LazyBenchError, match=r"model\.chat=template.*has no chat template: set model.chat to a text"):
+        load_tokenizer(config(copy, chat="template"))
+
+
+@pytest.mark.parametrize("error", [torch.OutOfMemoryError("CUDA out of memory"), MemoryError()])
+def test_weights_that_do_not_fit_into_memory(refused, tiny_model, monkeypatch, error):
+    def fail(*args, **kwargs):
+        raise error
+
+    monkeypatch.setattr(LlamaForCausalLM, "from_pretrained", fail)
+    assert "does not fit into the memory of cpu as torch.float32: set a narrower model.dtype" in refused(tiny_model)
+
+
+@pytest.mark.parametrize(
+    ("values", "says"),
+    [
+        ({}, "float32"),
+        ({"dtype": "bfloat16"}, "bfloat16"),
+        ({"quantization_config": {"quant_method": "gptq", "bits": 4}}, "gptq, 4-bit"),
+        ({"quantization_config": {"quant_method": "bitsandbytes", "load_in_8bit": True}}, "bitsandbytes, 8-bit"),
+        ({"quantization_config": {"quant_method": "fp8"}}, "fp8"),
+    ],
+)
+def test_the_format_of_a_checkpoint_is_what_its_config_states(copy, values, says):
+    change(copy / "config.json", **values)
+    assert weights_format(config(copy, dtype="float16")) == says
+
+
+@pytest.mark.parametrize(
+    ("kind", "says"),
+    [("MOSTLY_Q4_K_M", "GGUF Q4_K_M, 4-bit, dequantised"), ("MOSTLY_BF16", "GGUF BF16"), (None, "GGUF")],
+)
+def test_the_format_of_a_gguf_file_is_what_its_header_states(tmp_path, kind, says):
+    writer = gguf.GGUFWriter(tmp_path / "x.gguf", "llama")
+    if kind is not None:
+        writer.add_file_type(gguf.LlamaFileType[kind])
+    writer.add_token_list(["a", "bc"])
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.close()
+    assert weights_format(config(tmp_path / "x.gguf")) == says
+    assert "cannot be loaded" in said_of(load_tokenizer, config(tmp_path / "x.gguf"))
+
+
+def test_the_embedded_weights_are_4_bit_and_random_ones_have_no_format():
+    assert weights_format(ModelConfig(**EMBEDDED)) == "GGUF Q4_1, 4-bit, dequantised"
+    assert weights_format(config("some/model", shape={"model_type": "llama"})) == "random"
+
+
+@pytest.fixture
+def offline(monkeypatch, tmp_path):
+    """A hub that must not be asked, and an empty cache."""
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr(socket.socket, "connect", lambda *words: pytest.fail("a connection"))
+    hub.unreachable.cache_clear()
+    yield
+    hub.unreachable.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("name", "weights", "positions"), [("llama2_7b", 6_738_415_616, 4096), ("xgen_7b", 6_895_702_016, 8192)]
+)
+def test_a_models_size_is_known_where_the_hub_is_not(name, weights, positions, offline):
+    model = load_skeleton(ModelConfig(**yaml.safe_load((CONF / "model" / f"{name}.yaml").read_text())))
+    assert sum(weight.numel() for weight in model.parameters()) == weights
+    assert model.config.max_position_embeddings == positions
+
+
+def test_a_cached_model_is_used_without_the_hub(offline, run, tiny_model, tmp_path):
+    commit = "0123456789abcdef0123456789abcdef01234567"
+    repository = tmp_path / "hub/models--some--tiny"
+    shutil.copytree(tiny_model, repository / "snapshots" / commit)
+    (repository / "refs").mkdir()
+    (repository / "refs/main").write_text(commit)
+    code, _, err = run(*LAZY, "model.path=some/tiny", "data.limit=1", "timing.warmup=0", "timing.paired=false")
+    assert code == 0, err
+    (folder,) = folders(tmp_path / "runs")
+    assert f"some/tiny@{commit}" in (folder / "config.yaml").read_text()
+    code, _, err = run(*LAZY, "model.path=some/other")
+    assert "HF_HUB_OFFLINE=1 is set, and the local cache lacks it (connect to the hub" in one_line(code, err)
+
+
+def test_a_hub_that_never_answers_is_asked_once_and_not_for_long(monkeypatch):
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen(64)
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", url)
+        monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+        monkeypatch.setattr(hub, "_TIMEOUT", 0.2)
+        hub.unreachable.cache_clear()
+        try:
+            said = said_of(load_tokenizer, config("meta-llama/Llama-2-7b-chat-hf"))
+        finally:
+            hub.unreachable.cache_clear()
+    assert f"{url} cannot be reached" in said
+    assert "and the local cache lacks it (connect to the hub, or give a local folder" in said

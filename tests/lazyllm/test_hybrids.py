@@ -1,0 +1,148 @@
+"""Pruning for good: on models whose layers carry a state from token to token, and on plain ones.
+
+The reference is the unmodified model itself: hooks cut what each layer behind a stage is given in prefilling to the
+tokens that go on, and `generate` goes on with the caches as they are.
+"""
+
+import architectures
+import pytest
+import torch
+from refusals import refuse
+
+import lazyllm
+
+HYBRIDS = [
+    "qwen3_next",
+    "qwen3_5_text",
+    "qwen3_5_moe_text",
+    "granitemoehybrid",
+    "bamba",
+    "falcon_h1",
+    "jamba",
+    "nemotron_h",
+    "zamba",
+    "zamba2",
+    "lfm2",
+    "lfm2_moe",
+    "olmo_hybrid",
+    "kimi_linear",
+    "bailing_hybrid",
+]
+SCHEDULE = "40%:0.6,80%:0.5"
+NEW = 5
+
+
+def cut(value, rows, count):
+    """What a layer is given, its tokens cut to some."""
+    if isinstance(value, tuple | list):
+        return type(value)(cut(part, rows, count) for part in value)
+    if not isinstance(value, torch.Tensor):
+        return value
+    if value.ndim == 4:  # a mask
+        return value.index_select(-2, rows).index_select(-1, rows)
+    dims = [dim for dim in (-1, 1) if value.ndim > 1 and value.shape[dim] == count]
+    return value.index_select(dims[0], rows) if dims else value
+
+
+def reference(model, layers, schedule, ids):
+    """The tokens that the cut model generates, and which positions are active in each layer."""
+    count, weights, handles = ids.shape[1], {}, []
+    active = [torch.arange(count)] * len(layers)
+
+    def attended(index):
+        def hook(module, args, kwargs, output):
+            if isinstance(output, tuple) and isinstance(output[1], torch.Tensor) and index not in weights:
+                weights[index] = output[1]
+
+        return hook
+
+    def before(index):
+        def hook(module, args, kwargs):
+            if args[0].shape[1] == 1:  # it sees all that is cached
+                unmasked = [None if isinstance(part, torch.Tensor) and part.ndim == 4 else part for part in args]
+                return tuple(unmasked), {**kwargs, "attention_mask": None} if "attention_mask" in kwargs else kwargs
+            here = active[index - 1] if index else active[0]
+            if (stage := dict(schedule).get(index - 1)) is not None:
+                importance = weights[index - 1][0, :, -1].mean(dim=0)
+                importance[-1] = 2
+                kept = importance.sort(descending=True, stable=True).indices
+                chosen = kept[: lazyllm.Stage(index - 1, stage).kept(len(here))].sort().values
+                args = (args[0].index_select(1, chosen), *args[1:])
+                here = here[chosen]
+            active[index] = here
+            rest = tuple(cut(part, here, count) for part in args[1:])
+            return (args[0], *rest), {name: cut(value, here, count) for name, value in kwargs.items()}
+
+        return hook
+
+    for index, layer in enumerate(layers):
+        handles.append(layer.register_forward_pre_hook(before(index), with_kwargs=True))
+        for part in layer.modules():
+            if "ttention" in type(part).__name__ and hasattr(part, "o_proj" if hasattr(part, "o_proj") else "out_proj"):
+                handles.append(part.register_forward_hook(attended(index), with_kwargs=True))
+    own = model.config._attn_implementation
+    model.set_attn_implementation("eager")
+    try:
+        tokens = model.generate(ids, max_new_tokens=NEW, do_sample=False, eos_token_id=None, pad_token_id=0)
+    finally:
+        model.set_attn_implementation(own)
+        for handle in handles:
+            handle.remove()
+    return tokens, active
+
+
+def generate(model, ids, **kwargs):
+    return model.generate(ids, max_new_tokens=NEW, do_sample=False, eos_token_id=None, pad_token_id=0, **kwargs)
+
+
+@pytest.mark.parametrize("kind", ["llama", "qwen3", "qwen3_5_text", "granitemoehybrid", "lfm2"])
+def test_what_is_left_behind_is_gone_for_good(kind):
+    check(kind)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", [kind for kind in HYBRIDS if kind not in ("qwen3_5_text", "granitemoehybrid", "lfm2")])
+def test_every_hybrid_is_pruned_as_its_own_layers_would_be(kind):
+    check(kind)
+
+
+def check(kind):
+    model, ids = architectures.build(kind), architectures.prompt()
+    selection = lazyllm.Importance(for_good=True)
+    with lazyllm.enable(model, SCHEDULE, selection=selection, record_positions=True) as lazy:
+        tokens = generate(model, ids)
+    assert len(lazy.schedule.pruning) >= 1
+    expected, active = reference(model, lazy.layers, lazy.schedule.stages, ids)
+    assert torch.equal(tokens, expected)
+    assert all(torch.equal(found, wanted) for found, wanted in zip(lazy.stats.positions[0], active, strict=True))
+    # All that is generated goes on, and nothing comes back.
+    new = torch.arange(ids.shape[1], ids.shape[1] + NEW - 1)
+    for found, wanted in zip(lazy.stats.positions[-1], active, strict=True):
+        assert torch.equal(found, torch.cat([wanted, new]))
+    assert (lazy.stats.rows[1:] == 1).all()
+    with lazyllm.enable(model, "80%:1", selection=selection):
+        assert torch.equal(generate(model, ids), generate_unmodified(kind, ids))
+
+
+def generate_unmodified(kind, ids):
+    return generate(architectures.build(kind), ids)
+
+
+def test_a_hybrid_says_how_it_can_be_pruned():
+    model, ids = architectures.build("qwen3_5_text"), architectures.prompt()
+    refuse(r"selection=lazyllm.Importance\(for_good=True\)", lambda: lazyllm.enable(model, SCHEDULE))
+    good = lazyllm.Importance(for_good=True)
+    refuse(
+        "follow layer 2, which has no attention: put the stage after 1 or 3",
+        lambda: lazyllm.enable(model, "2:0.5", selection=good),
+    )
+    with lazyllm.enable(model, SCHEDULE, selection=good):
+        refuse("one at a time", lambda: generate(model, ids.repeat(2, 1)))
+    refuse("own", lambda: lazyllm.enable(architectures.build("minimax"), SCHEDULE, selection=good))
+
+
+def test_static_pruning_works_on_a_hybrid():
+    model, ids = architectures.build("granitemoehybrid"), architectures.prompt()
+    with lazyllm.enable(model, "40%:0.5", selection=lazyllm.StaticSelection()) as lazy:
+        generate(model, ids)
+    assert lazy.stats.active[0].tolist() == [40, 40, 20, 20, 20]

@@ -1,0 +1,139 @@
+"""Short prompts, tokens that must stay, and schedules that a call brings."""
+
+import families
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformers import GenerationConfig
+
+import lazyllm
+
+STAGES = "1:0.5,3:0.5"
+LONG, SHORT = families.prompt(60, seed=1), families.prompt(24, seed=2)
+BATCH = torch.cat([torch.nn.functional.pad(SHORT, (36, 0)), LONG])
+MASK = (torch.arange(60) >= torch.tensor([[36], [0]])).long()
+
+
+@pytest.fixture(scope="module")
+def model():
+    return families.build("llama")
+
+
+def generate(model, ids, **kwargs):
+    settings = {"max_new_tokens": 5, "do_sample": False, "eos_token_id": None, "pad_token_id": 0}
+    return model.generate(ids, **settings, **kwargs)
+
+
+def test_short_prompts_are_the_unmodified_models(model):
+    plain = generate(model, SHORT)
+    with lazyllm.enable(model, STAGES) as lazy:
+        long = generate(model, LONG)
+        assert not torch.equal(generate(model, SHORT), plain)
+    with lazyllm.enable(model, STAGES, min_tokens=25) as lazy:
+        assert torch.equal(generate(model, SHORT), plain)
+        assert lazy.stats.stages == []
+        assert torch.equal(generate(model, SHORT, prefill_chunk_size=7), plain)
+        assert torch.equal(generate(model, LONG), long)
+        assert lazy.stats.stages == [1, 3]
+        # Each sequence of a batch is as alone.
+        both = generate(model, BATCH, attention_mask=MASK)
+        assert torch.equal(both[:1, 36:], plain)
+        assert torch.equal(both[1:], long)
+        generate(model, LONG, prefill_chunk_size=20)  # its chunks are short, and it is not
+        assert lazy.stats.stages == [1, 3]
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    st.sets(st.integers(0, 59), max_size=59), st.sampled_from(["eq1", "plus", "static"]), st.sampled_from([None, 17])
+)
+def test_protected_tokens_go_on_everywhere(model, positions, ranking, chunk):
+    selection = {"eq1": lazyllm.Importance(), "plus": lazyllm.plus(), "static": lazyllm.StaticSelection()}[ranking]
+    mask = torch.zeros(60, dtype=torch.bool)
+    mask[list(positions)] = True
+    schedule = STAGES if ranking != "static" else "1:0.5"
+    with lazyllm.enable(model, schedule, selection=selection, record_positions=True) as lazy:
+        generate(model, LONG, protect=mask, prefill_chunk_size=chunk)
+    stats = lazy.stats
+    assert stats.protected == len(positions)
+    must = len(positions | {59})
+    for active in stats.positions[-1]:
+        assert positions <= set(active.tolist())
+    if chunk is None:
+        entered = 60
+        for stage in stats.schedule.stages:
+            left = len(stats.positions[0][stage.layer + 1])
+            assert left == max(stage.kept(entered), must)  # they count toward what the stage keeps
+            assert (stage.layer in stats.exceeded) == (must > stage.kept(entered))
+            entered = left
+
+
+def test_protection_comes_in_several_forms(model):
+    with lazyllm.enable(model, STAGES, protect=lambda ids: [(0, 8)]) as lazy:
+        always = generate(model, LONG)
+        assert lazy.stats.protected == 8
+        model(LONG, logits_to_keep=1)
+        assert lazy.stats.protected == 8
+    mask = torch.zeros(2, 60, dtype=torch.bool)
+    mask[0, 36:40] = mask[1, :8] = True
+    with lazyllm.enable(model, STAGES) as lazy:
+        assert torch.equal(generate(model, LONG, protect=[(0, 3), (3, 8)]), always)
+        short = generate(model, SHORT, protect=[(0, 4)])
+        both = generate(model, BATCH, attention_mask=MASK, protect=mask)
+        assert torch.equal(both[:1, 36:], short)
+        assert torch.equal(both[1:], always)
+        assert [stats.protected for stats in lazy.sequences] == [4, 8]
+        with pytest.raises(lazyllm.LazyLLMError, match=r"protect must be a mask .* bool \(1, 60\)"):
+            generate(model, LONG, protect=torch.ones(5, dtype=torch.bool))
+
+
+def test_a_call_brings_its_own_schedule(model):
+    plain = generate(model, LONG)
+    config = GenerationConfig(max_new_tokens=5, do_sample=False, pad_token_id=0)
+    config.schedule = "2:0.25"
+    with lazyllm.enable(model, STAGES) as lazy:
+        assert torch.equal(generate(model, LONG, schedule=""), plain)
+        model.generate(LONG, generation_config=config)
+        assert lazy.stats.active[0].tolist() == [60, 60, 60, 15, 15]
+        generate(model, LONG)
+        assert lazy.stats.stages == [1, 3]
+        with pytest.raises(lazyllm.LazyLLMError, match="after layer 9, but the model has 5"):
+            generate(model, LONG, schedule="9:0.5")
+        begun = generate(model, LONG, return_dict_in_generate=True)
+        with pytest.raises(lazyllm.LazyLLMError, match="goes on with that one"):
+            generate(model, begun.sequences, past_key_values=begun.past_key_values, schedule="2:0.5")
+
+
+TEMPLATE = (
+    "{% if tools %}<s>{{ tools | tojson }}</s>{% endif %}{% for m in messages %}<{{ m.role }}>{{ m.content | trim }}</>"
+    "{% endfor %}<assistant>"
+)
+
+
+class Letters:
+    """A tokenizer of letters, with a chat template."""
+
+    def apply_chat_template(self, messages, tokenize, add_generation_prompt, tools=None):
+        from jinja2 import Environment
+
+        return Environment().from_string(TEMPLATE).render(messages=messages, tools=tools)
+
+    def __call__(self, text, **kwargs):
+        return {"offset_mapping": [(place, place + 1) for place in range(len(text))]}
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    st.lists(st.tuples(st.sampled_from(["user", "assistant", "tool"]), st.text("ab <>/user", max_size=12)), max_size=5),
+    st.text("ab <user>", max_size=20),
+)
+def test_template_tokens_are_what_nobody_said(said, system):
+    messages = [{"role": "system", "content": system}]
+    messages += [{"role": role, "content": content} for role, content in said]
+    tools = [{"name": "ab", "user": system}]
+    text = Letters().apply_chat_template(messages, False, True, tools)
+    own = lazyllm.template_tokens(Letters(), messages, tools=tools)
+    assert "".join(letter for letter, mine in zip(text, own.tolist(), strict=True) if not mine) == "".join(
+        content.strip() for _, content in said
+    )
