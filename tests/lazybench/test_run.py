@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import sys
 from statistics import fmean, stdev
 
 import pytest
@@ -115,11 +114,6 @@ def test_what_cannot_work_is_told_before_the_weights_are_loaded(run, tmp_path, m
     monkeypatch.chdir(tmp_path)
     (tmp_path / "taken").write_text("a file")
     assert says in one_line(*run(*words)[::2])
-
-
-def test_a_metric_that_lacks_its_package_is_told_at_once(run, monkeypatch, no_weights):
-    monkeypatch.setitem(sys.modules, "rouge", None)
-    assert "metric 'rouge' needs the package 'rouge'" in one_line(*run(*LAZY, "task=gov_report")[::2])
 
 
 def test_a_stopped_run_goes_on_where_it_stopped(run, finished):
