@@ -59,6 +59,8 @@ def run(config: RunConfig, sources: Sources | None = None) -> Path:
         model = sources.model(config.model, load_model)
         about = {"records_of": dict(Counter(record.dataset for record in job.records)), "command": command_of(config)}
         with folder.opened({**job.settings, **about}, {**where, **shown}, anew=config.rerun):
+            if folder.earlier:
+                print(f"running anew; the finished run is kept in {folder.earlier}")
             job.method.prepare(model)
             scores = _complete(folder, Bench(job, model), job)
     else:
@@ -74,8 +76,6 @@ def _complete(folder: RunFolder, bench: Bench, job: Job) -> Mapping[str, Any] | 
     folder.traces.drop(failed)
     done, traced = (folder.done(name).keys() - failed for name in (PREDICTIONS, TRACES))
     missing = [record for record in job.own if record.key not in done]
-    if folder.earlier:
-        print(f"running anew; the finished run is kept in {folder.earlier}")
     if len(missing) < len(job.own):
         print(f"going on in {folder.path}: {len(job.own) - len(missing)} of {len(job.own)} records are done")
     if missing:

@@ -37,7 +37,6 @@ class Subjects:
     Attributes:
         method: the method under test, prepared.
         decode: greedy generation of as many tokens as are measured.
-        prompt: the prompt.
         eager: also time the unmodified model with eager attention.
         cpu_share: a pass on a CPU that got less of wall time times threads is taken again.
     """

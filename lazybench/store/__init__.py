@@ -1,4 +1,4 @@
-"""What is on disk: run folders, their journals, locks, and what has become of each job."""
+"""What is on disk: run folders, their journals and locks."""
 
 from lazybench.store.journal import Journal
 from lazybench.store.run_folder import RunFolder

@@ -65,13 +65,20 @@ def runs_of(place: Path, settings: Mapping[str, Any], but: tuple[str, ...] = ())
 
 def begins_anew(folder: Path, settings: Mapping[str, Any], where: Mapping[str, Any]) -> str | None:
     """What to say where a run was begun in another folder than its own, since what decides its results changed."""
-    before = next(runs_of(folder.parent, settings, but=("code", "weights", "records")), None)
-    if folder.exists() or before is None:
+    beside = () if folder.exists() else runs_of(folder.parent, settings, but=("code", "weights", "records"))
+    if (before := next(iter(beside), None)) is None:
         return None
-    said, place = about(before)
-    was, now = said | place | place.get("versions", {}), settings | where | where["versions"]
-    changed = [key for key in now if key not in ("data", "commit", "versions") and was.get(key) != now[key]]
-    return f"begun in {before}; since then {', '.join(changed)} changed: results would not compare, so it begins anew"
+
+    def parts(settings: Mapping[str, Any], where: Mapping[str, Any]) -> dict[str, Any]:
+        code = {f"the code of {name}": digest for name, digest in settings.get("code", {}).items()}
+        return {**settings, **where, **where.get("versions", {}), **code}
+
+    was, now = parts(*about(before)), parts(settings, where)
+    changed = [key for key in now if key not in ("data", "commit", "versions", "code") and was.get(key) != now[key]]
+    return (
+        f"begun in {before}; since then {', '.join(changed)} changed: results would not compare, so it begins anew in "
+        f"{folder}"
+    )
 
 
 def in_few_words(method: Mapping[str, Any]) -> str:

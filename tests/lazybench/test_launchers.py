@@ -1,19 +1,24 @@
-"""Sweeps whose jobs run in other processes of this machine, and the configs for clusters."""
+"""Where a sweep's jobs run: other processes of this machine, one GPU each, or a cluster that can take them."""
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import re
+import signal
 import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import yaml
 from support import folders, rows, stubborn_method
 
-from lazybench.config import CONF
+from lazybench.config import CONF, ModelConfig
+from lazybench.errors import LazyBenchError
+from lazybench.jobs import cluster, one_gpu
 
 CLUSTERS = sorted(path.stem for path in (CONF / "cluster").glob("*.yaml"))
 NEEDS = {"joblib": "joblib", "local": "submitit", "slurm_a100": "submitit", "slurm_cpu": "submitit", "ray": "ray"}
@@ -25,82 +30,127 @@ def installed(name: str) -> bool:
 
 @pytest.mark.parametrize("name", CLUSTERS)
 def test_each_cluster_is_ready_or_says_what_it_needs(lazybench, name):
-    code, out, err = lazybench("run", f"+cluster={name}", "task=code", "--cfg", "hydra")
-    if installed(name):
-        assert code == 0, err
-        launcher = yaml.safe_load(out)["hydra"]["launcher"]
-        assert NEEDS[name] in launcher["_target_"]
-        if name == "slurm_a100":
-            assert launcher["gres"] == "gpu:a100:1"
-            assert launcher["mem_gb"] >= 28
-            assert launcher["additional_parameters"]["requeue"]
-    else:
+    words = (f"+cluster={name}", "+experiment=smoke", "--cfg", "hydra")
+    code, out, err = lazybench("run", *words)
+    if not installed(name):
         assert code == 2
         assert f"pip install 'lazybench[{NEEDS[name]}]'" in err
         assert len(err.strip().splitlines()) == 1
-
-
-def test_experiments_come_to_clusters_in_any_order(lazybench):
-    for words in (["+cluster=slurm_cpu", "+experiment=smoke"], ["+experiment=smoke", "+cluster=slurm_cpu"]):
-        if not installed("slurm_cpu"):
-            pytest.skip("needs lazybench[submitit]")
-        code, out, err = lazybench("run", *words, "--cfg", "hydra")
-        assert code == 0, err
-        hydra = yaml.safe_load(out)["hydra"]
-        assert "SlurmLauncher" in hydra["launcher"]["_target_"]
-        assert hydra["sweeper"]["params"]["method"].startswith("baseline,")
-
-
-def said(err: str) -> list[str]:
-    """What LazyBench says among the progress bars and warnings of libraries."""
-    return re.findall("lazybench: .*", err)
+        return
+    assert code == 0, err
+    hydra = yaml.safe_load(out)["hydra"]
+    assert NEEDS[name] in hydra["launcher"]["_target_"]
+    assert hydra["sweeper"]["params"]["method"].startswith("baseline,")
+    other = yaml.safe_load(lazybench("run", words[1], words[0], *words[2:])[1])["hydra"]  # in any order
+    assert (other["launcher"], other["sweeper"]) == (hydra["launcher"], hydra["sweeper"])
 
 
 @pytest.fixture
 def sweep(tiny_model, tmp_path):
-    """Run a sweep in a process of its own; returns (exit code, stdout, stderr)."""
+    """Run a sweep in a process of its own; returns its exit code and what LazyBench said last on stderr."""
     settings = [
-        *(*stubborn_method(tmp_path), f"model.path={tiny_model}", "model.name=tiny"),
+        *(*stubborn_method(tmp_path), f"model.path={tiny_model}", "model.name=tiny", "timing.paired=false"),
         *("model.chat=null", "model.limit=900", "data.tokens=512", "data.limit=2", "timing.warmup=0", "task=2wikimqa"),
         f"output={tmp_path / 'runs'}",
     ]
-    environment = {
-        **os.environ,
-        "OMP_NUM_THREADS": "1",
-        "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]),
-    }
+    path = os.pathsep.join([str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")])
 
-    def call(name: str, *words: str) -> tuple[int, str, str]:
+    def call(name: str, *words: str) -> tuple[int, str]:
         if not installed(name):
             pytest.skip(f"needs lazybench[{NEEDS[name]}]")
         command = [sys.executable, "-m", "lazybench", "run", "-m", f"+cluster={name}", *settings, *words]
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path}
         done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=300)
         assert "Traceback" not in done.stderr, done.stderr
-        return done.returncode, done.stdout, done.stderr
+        return done.returncode, re.findall("lazybench: .*", done.stderr)[-1:]
 
     return call
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["joblib", "local", "ray"])
-def test_jobs_in_other_processes(sweep, lazybench, tmp_path, name):
-    code, _, err = sweep(name, "method.mood=good,bad,fine")
+def test_jobs_in_other_processes_that_fail_or_are_killed(sweep, lazybench, tmp_path, name):
+    code, (last,) = sweep(name, "method.mood=good,bad,fine")
     assert code == 2
-    last = said(err)[-1]
     assert "the mood is bad" in last
     assert "lazybench status" in last
-    assert all(len(rows(folder)) == 2 for folder in folders(tmp_path / "runs"))
     _, out, _ = lazybench("status", f"runs={tmp_path / 'runs'}")
     assert "the mood is bad" in out
     assert out.splitlines()[-1] == "1 failed, 2 done"
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["joblib", "local", "ray"])
-def test_a_job_that_is_killed(sweep, lazybench, tmp_path, name):
-    code, _, err = sweep(name, "method.mood=good,dead")
+    code, (last,) = sweep(name, "method.mood=good,dead")
     assert code == 2
-    assert "lazybench status" in said(err)[-1]
-    code, _, err = sweep(name, "method.mood=good,fine")
-    assert code == 0, err
-    assert len(folders(tmp_path / "runs")) == 2
+    assert "lazybench status" in last
+    assert sweep(name, "method.mood=good,fine")[0] == 0
+    assert sorted(len(rows(folder)) for folder in folders(tmp_path / "runs") if list(folder.glob("pred*"))) == [2, 2]
+
+
+@pytest.fixture
+def gpus(tmp_path, monkeypatch):
+    """A machine with three GPUs; locks of its own."""
+    smi = tmp_path / "nvidia-smi"
+    smi.write_text("#!/bin/sh\nprintf '0, GPU-a\\n1, GPU-b\\n2, GPU-c\\n'\n")
+    smi.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setattr(one_gpu.tempfile, "gettempdir", lambda: str(tmp_path))
+    monkeypatch.setattr(one_gpu, "_LOOK_AGAIN_S", 0.05)
+    monkeypatch.setattr(one_gpu, "_held", [])
+
+
+def hold(queue):
+    """Take a GPU, say which, and keep it."""
+    one_gpu.claim()
+    one_gpu.claim()  # a process that runs several jobs keeps its GPU
+    queue.put((os.getpid(), os.environ["CUDA_VISIBLE_DEVICES"]))
+    signal.pause()
+
+
+def test_no_two_jobs_have_one_gpu_and_a_killed_one_frees_its_own(gpus, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0, 2")
+    context = multiprocessing.get_context("fork")
+    queue = context.Queue()
+    jobs = [context.Process(target=hold, args=(queue,)) for _ in range(4)]
+    try:
+        for job in jobs:
+            job.start()
+        holders = dict(queue.get(timeout=30) for _ in range(2))
+        assert sorted(holders.values()) == ["GPU-a", "GPU-c"]
+        for _ in range(2):
+            process = next(iter(holders))
+            os.kill(process, signal.SIGKILL)
+            taker, device = queue.get(timeout=30)
+            assert device == holders.pop(process)
+            holders[taker] = device
+    finally:
+        for job in jobs:
+            job.kill()
+            job.join()
+
+
+def test_a_machine_without_gpus_is_left_as_it_is(gpus, monkeypatch, tmp_path):
+    (tmp_path / "nvidia-smi").write_text("#!/bin/sh\nexit 9\n")
+    one_gpu.claim()
+    assert "CUDA_VISIBLE_DEVICES" not in os.environ
+
+
+@pytest.mark.parametrize(
+    ("commands", "said"),
+    [
+        ({}, "no sbatch here"),
+        ({"sbatch": "", "scontrol": "echo 'AccountingStorageType   = (null)'"}, "keeps no accounts"),
+        ({"sbatch": "", "scontrol": "echo refused >&2; exit 1"}, "scontrol show config fails: refused"),
+        ({"sbatch": "", "scontrol": "echo 'AccountingStorageType = accounting_storage/slurmdbd'"}, None),
+    ],
+)
+def test_what_slurm_needs_is_looked_at_before_jobs_are_submitted(tmp_path, monkeypatch, commands, said):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    for name, script in commands.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{script}\n")
+        (tmp_path / name).chmod(0o755)
+    job = SimpleNamespace(config=SimpleNamespace(model=ModelConfig(name="m", path="someone/model", limit=100)))
+    assert cluster.check("JoblibLauncher", [job]) == []
+    if said is None:
+        assert "fetch them once" in cluster.check(cluster.SLURM, [job, job])[0]
+    else:
+        with pytest.raises(LazyBenchError, match=said):
+            cluster.check(cluster.SLURM, [job])
