@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
+from math import inf
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from hydra.core.config_store import ConfigStore
 from omegaconf import MISSING
@@ -19,15 +20,74 @@ CONF = next(folder for folder in (_HERE / "conf", _HERE.parent / "conf") if fold
 
 T = TypeVar("T")
 
-DTYPES = ("auto", "float32", "float16", "bfloat16")
-# Never eager: a speedup over an eager baseline flatters every method.
-ATTENTIONS = ("sdpa", "flash_attention_2")
 SOURCES = ("sample", "longbench")
 HALVES = ("first", "second")
 
 
+def check_name(key: str, name: str) -> None:
+    """Raise `LazyBenchError` unless `name` can name a folder."""
+    if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z0-9][\w.+-]{0,199}", name, re.ASCII):
+        allowed = "1 to 200 letters, digits, '_', '-', '+' and '.', a letter or digit first"
+        raise LazyBenchError(f"{key}={name} names a folder: use {allowed}")
+
+
+_CHOICES = {
+    "model.dtype": ("auto", "float32", "float16", "bfloat16"),
+    # Never eager: a speedup over an eager baseline flatters every method.
+    "model.attention": ("sdpa", "flash_attention_2"),
+    "data.half": HALVES,
+    "calibrated": ("refuse", "mark"),
+    "half": (*HALVES, "cross"),
+}
+# Least and most that a setting may be, or each item of a list.
+_RANGES: dict[str, tuple[float, float]] = {
+    "model.limit": (2, inf),
+    "data.limit": (1, inf),
+    "data.depths": (0, 100),
+    "timing.warmup": (0, inf),
+    "timing.every": (1, inf),
+    "timing.cpu_share": (0, 1),
+    "lengths": (2, inf),
+    "new_tokens": (1, inf),
+    "repeats": (1, inf),
+    "cpu_share": (0, 1),
+    "records": (1, inf),
+    "answer_tokens": (1, inf),
+}
+_ABOVE = {"speedups": 1, "tolerance": 0, "minutes": 0}
+
+
+class _Checked:
+    """Settings that are checked by the tables above when they are made."""
+
+    _section: ClassVar[str] = ""
+
+    def __post_init__(self) -> None:
+        for of in fields(self):
+            value = getattr(self, of.name)
+            for item in value if isinstance(value, list) else [value]:
+                if item is not None:
+                    _check(f"{self._section}{of.name}", item)
+
+
+def _check(key: str, value: Any) -> None:
+    """Raise `LazyBenchError` where a setting's value, or an item of it, is none of the choices or out of range."""
+    if key.endswith(".name"):
+        check_name(key, value)
+    if key == "output" and not value:
+        raise LazyBenchError("output= is empty: give a place to write to")
+    if value not in _CHOICES.get(key, [value]):
+        raise LazyBenchError(f"{key}={value}: {suggest(value, _CHOICES[key])}")
+    least, most = _RANGES.get(key, (-inf, inf))
+    if key in _RANGES and not least <= value <= most:
+        ends = f"at least {least}" if most == inf else f"{least} to {most}"
+        raise LazyBenchError(f"{key}={value} is out of range: {ends}")
+    if key in _ABOVE and not _ABOVE[key] < value < inf:
+        raise LazyBenchError(f"{key}={value:g} is out of range: above {_ABOVE[key]}")
+
+
 @dataclass
-class ModelConfig:
+class ModelConfig(_Checked):
     """A model under test.
 
     Attributes:
@@ -50,6 +110,7 @@ class ModelConfig:
             checkpoint's own config.json is out of reach. It decides nothing else.
     """
 
+    _section: ClassVar[str] = "model."
     name: str = MISSING
     path: str = MISSING
     revision: str | None = None
@@ -65,22 +126,15 @@ class ModelConfig:
     outline: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        check_name("model.name", self.name)
-        _one_of("model.dtype", self.dtype, DTYPES)
-        _one_of("model.attention", self.attention, ATTENTIONS)
+        super().__post_init__()
         if self.attention == "flash_attention_2" and (self.dtype == "float32" or self.device == "cpu"):
             raise LazyBenchError("model.attention=flash_attention_2 needs a GPU and float16 or bfloat16: use sdpa here")
-        _at_least("model.limit", self.limit, 2)
-        if self.device == "meta":
-            raise LazyBenchError("model.device=meta computes nothing: use auto, cpu or cuda")
-        if not all(isinstance(text, str) for text in self.remove):
-            raise LazyBenchError(f"model.remove={self.remove} must be a list of texts")
         if self.chat not in (None, "template") and self.chat.count("{prompt}") != 1:
             raise LazyBenchError(f"model.chat={self.chat!r} must be 'template', null or text with one {{prompt}} in it")
 
 
 @dataclass
-class DataConfig:
+class DataConfig(_Checked):
     """Where records come from.
 
     Attributes:
@@ -103,6 +157,7 @@ class DataConfig:
             like.
     """
 
+    _section: ClassVar[str] = "data."
     name: str = MISSING
     source: str = MISSING
     root: str | None = None
@@ -115,15 +170,10 @@ class DataConfig:
     datasets: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        check_name("data.name", self.name)
+        super().__post_init__()
         if self.source not in SOURCES and not re.fullmatch(r"[^\W\d]\w*(\.[^\W\d]\w*)+", str(self.source)):
-            _one_of("data.source", self.source, (*SOURCES, "the dotted name of a function of yours"))
-        if self.half is not None:
-            _one_of("data.half", self.half, HALVES)
-        if self.limit is not None:
-            _at_least("data.limit", self.limit, 1)
-        if any(not 0 <= depth <= 100 for depth in self.depths):
-            raise LazyBenchError(f"data.depths={self.depths}: each is from 0 to 100, in percent")
+            choices = (*SOURCES, "the dotted name of a function of yours")
+            raise LazyBenchError(f"data.source={self.source}: {suggest(self.source, choices)}")
         if self.source == "sample":
             if self.limit is None:
                 raise LazyBenchError("data.limit=null has no end for generated records: give a number")
@@ -131,54 +181,23 @@ class DataConfig:
                 raise LazyBenchError(f"data.tokens={self.tokens} is out of range: 512 to 131072 for generated records")
             if self.root is not None:
                 raise LazyBenchError(f"data.root={self.root} holds records of LongBench's format: use data=longbench")
-            if self.datasets:
-                raise LazyBenchError("data.datasets needs records of your own: use data=longbench with data.root=")
 
 
 @dataclass
-class TimingConfig:
-    """How times are taken.
+class TimingConfig(_Checked):
+    """How times are taken; `conf/config.yaml` says what each setting means."""
 
-    Attributes:
-        warmup: untimed runs of the first record before any timing.
-        paired: also run the unmodified model on each record, next to the method, so that speedups are ratios
-            of neighbours.
-        keep_1: then also run the method's engine with nothing pruned, where it has one.
-        cpu_share: a pass on a CPU whose process got less than this share of wall time times threads was disturbed by
-            other work, and is taken again. 0 takes every pass as it is, for methods that do much on a single thread.
-        every: every n-th record is timed and, with `trace`, looked inside, from the first on; the others are answered
-            and scored alone, and with `trace` compared with the unmodified model.
-    """
-
+    _section: ClassVar[str] = "timing."
     warmup: int = 5
     paired: bool = True
     keep_1: bool = True
     cpu_share: float = 0.9
     every: int = 1
 
-    def __post_init__(self) -> None:
-        _at_least("timing.warmup", self.warmup, 0)
-        _at_least("timing.every", self.every, 1)
-        _share("timing.cpu_share", self.cpu_share)
-
 
 @dataclass
-class RunConfig:
-    """One run: a method on a model over the records of a task.
-
-    Attributes:
-        model: the model under test.
-        method: `_target_`, the method's class, and its settings.
-        data: where records come from.
-        task: one of the six tasks, `chinese`, a group of the user's datasets, one dataset, or `all`: what the data has.
-        timing: how times are taken.
-        shard: `i/n`, the i-th of n parts of the records, for a run too long for one job; None for all of them.
-        trace: also look inside, in untimed passes: first-token divergence, tokens computed by step, attention.
-        retry_failed: run again the records that ended in an error, such as out of memory.
-        rerun: set a finished run aside and run it anew; a rerun that was stopped goes on where it is set again.
-        calibrated: `refuse` or `mark` a run on records that its schedule was calibrated on.
-        output: folder that holds all run folders.
-    """
+class RunConfig(_Checked):
+    """One run: a method on a model over the records of a task; `conf/config.yaml` says what each setting means."""
 
     model: ModelConfig = MISSING
     method: dict[str, Any] = field(default_factory=dict)
@@ -193,30 +212,13 @@ class RunConfig:
     output: str = "results/runs"
 
     def __post_init__(self) -> None:
-        _one_of("calibrated", self.calibrated, ("refuse", "mark"))
+        super().__post_init__()
         Shard.parse(self.shard)
-        if not self.output:
-            raise LazyBenchError("output= is empty: give a folder")
 
 
 @dataclass
-class SpeedConfig:
-    """A measurement of speed without a dataset.
-
-    Attributes:
-        model: the model under test.
-        method: the method to time; what its work would ideally take is known where it has a schedule.
-        lengths: prompt lengths in tokens.
-        new_tokens: tokens of a whole generation.
-        repeats: timed runs of each subject.
-        text: text file to take prompts from; None takes a generated report.
-        eager: also time the unmodified model with eager attention.
-        cpu_share: a pass on a CPU whose process got less than this share of wall time times threads is taken again.
-        output: CSV file to write, with a plot of TTFT next to it; None writes none.
-        memory: CSV file to write memory by step and layer to, of the longest prompt; None writes none.
-        profile: text file to write tables of operations to, of the longest prompt; None writes none.
-        host: print the host's time of a decode step instead, on a small model of its own, whatever else is set.
-    """
+class SpeedConfig(_Checked):
+    """A measurement of speed without a dataset; `conf/speed.yaml` says what each setting means."""
 
     model: ModelConfig = MISSING
     method: dict[str, Any] = field(default_factory=dict)
@@ -232,30 +234,16 @@ class SpeedConfig:
     host: bool = False
 
     def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.new_tokens < 2:
+            raise LazyBenchError(f"new_tokens={self.new_tokens} is out of range: at least 2")
         if not self.lengths:
             raise LazyBenchError("lengths=[] measures nothing: give prompt lengths such as lengths=[1024,2048]")
-        for length in self.lengths:
-            _at_least("lengths", length, 2)
-        _at_least("new_tokens", self.new_tokens, 2)
-        _at_least("repeats", self.repeats, 1)
-        _share("cpu_share", self.cpu_share)
 
 
 @dataclass
-class MatchConfig:
-    """The strengths at which a method's measured TTFT speedups are as asked.
-
-    Attributes:
-        model: the model.
-        method: the method, whose other settings stay as they are.
-        data: where records come from.
-        task: one of the six tasks, `chinese`, a group of the user's datasets, one dataset, or `all`: what the data has.
-        speedups: of TTFT, over the unmodified model; a method is written for each.
-        records: prompts to time, spread evenly over the datasets.
-        tolerance: how near a speedup must come, as a fraction of it.
-        cpu_share: a pass on a CPU whose process got less than this share of wall time times threads is taken again.
-        output: folder to write to; its `method/` gets the methods.
-    """
+class MatchConfig(_Checked):
+    """The strengths at which a method's measured speedups are as asked; `conf/match.yaml` explains the settings."""
 
     model: ModelConfig = MISSING
     method: dict[str, Any] = field(default_factory=dict)
@@ -268,30 +256,14 @@ class MatchConfig:
     output: str = "results/matches"
 
     def __post_init__(self) -> None:
-        if not self.speedups or any(not 1 < speedup < float("inf") for speedup in self.speedups):
-            raise LazyBenchError(f"speedups={self.speedups}: give some, each above 1, such as speedups=[2,3]")
-        _at_least("records", self.records, 1)
-        if not 0 < self.tolerance < 1:
-            raise LazyBenchError(f"tolerance={self.tolerance:g} is out of range: above 0, below 1")
-        _share("cpu_share", self.cpu_share)
-        if not self.output:
-            raise LazyBenchError("output= is empty: give a folder")
+        super().__post_init__()
+        if not self.speedups:
+            raise LazyBenchError("speedups=[] asks for nothing: give some, each above 1, such as speedups=[2,3]")
 
 
 @dataclass
-class MapConfig:
-    """A page that shows, for one prompt, which tokens a method drops and revives; methods stand side by side.
-
-    Attributes:
-        model: the model.
-        method: the method, one on LazyLLM's engine.
-        data: where records come from.
-        task: one of the six tasks, a group of the user's datasets, one dataset, or `all`: what the data has.
-        record: the record of the task: its number, from 0, or its `_id`.
-        text: text file that holds the prompt, in place of a record.
-        new_tokens: tokens to generate at most; None means as many as the record's dataset, and 64 for a text.
-        output: HTML file to write.
-    """
+class MapConfig(_Checked):
+    """A page of the tokens that methods drop and revive; `conf/map.yaml` says what each setting means."""
 
     model: ModelConfig = MISSING
     method: dict[str, Any] = field(default_factory=dict)
@@ -303,41 +275,17 @@ class MapConfig:
     output: str = "results/map.html"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.text is None and self.task is None:
             raise LazyBenchError("nothing is set for task: give task=multidoc_qa, or a prompt in a file as text=FILE")
         if self.text is not None and (self.task, self.record) != (None, None):
             key = "task" if self.record is None else "record"
             raise LazyBenchError(f"text={self.text} is a prompt by itself: leave out {key}=")
-        if self.new_tokens is not None:
-            _at_least("new_tokens", self.new_tokens, 1)
-        if not self.output:
-            raise LazyBenchError("output= is empty: give a file")
 
 
 @dataclass
-class CalibrateConfig:
-    """A search for the schedule of LazyLLM on a model.
-
-    Attributes:
-        model: the model.
-        data: where records come from.
-        task: one of the six tasks, `chinese`, a group of the user's datasets, one dataset, or `all`: what the data has.
-        budget: what the schedule is to keep to, several with commas: `speedup >= 2`, `KL <= 0.1`, `score loss <= 1%`.
-        importance: `eq1`, parts of `lazyllm.Importance`, or of a subclass that `_target_` names; `search` searches all
-            parts with the schedule, `search: true` among parts those that are not given.
-        speedups: ideal speedups of whole generations to search at, besides those of the budgets; a budget of harm picks
-            among what is found, without any at 1.5, 2 and 3.
-        half: the half of the records to calibrate on, `first` or `second`; `cross` calibrates on each of them and
-            measures on the other.
-        records: records of each half at most, the datasets in turn; None means all of them.
-        minutes: how long to search, though each search goes on until a candidate measured in full is fast enough, or
-            none is after some more; what is measured on the other half afterwards comes on top.
-        answer_tokens: tokens of a whole generation, which is to be faster, and of the unmodified model's answer to
-            compare at most; with 1 the speedup is that of TTFT.
-        reference: the schedule that is scaled to each speedup, to compare with.
-        confirm: also score the schedules that were found, and the unmodified model.
-        output: folder that holds all calibrations.
-    """
+class CalibrateConfig(_Checked):
+    """A search for the schedule of LazyLLM on a model; `conf/calibrate.yaml` says what each setting means."""
 
     model: ModelConfig = MISSING
     data: DataConfig = MISSING
@@ -352,18 +300,6 @@ class CalibrateConfig:
     reference: str = ""
     confirm: bool = True
     output: str = "results/calibrations"
-
-    def __post_init__(self) -> None:
-        _one_of("half", self.half, (*HALVES, "cross"))
-        if self.records is not None:
-            _at_least("records", self.records, 1)
-        if not 0 < self.minutes < float("inf"):
-            raise LazyBenchError(f"minutes={self.minutes:g} is out of range: above 0")
-        _at_least("answer_tokens", self.answer_tokens, 1)
-        if any(not 1 < speedup < float("inf") for speedup in self.speedups):
-            raise LazyBenchError(f"speedups={self.speedups}: each is above 1")
-        if not self.output:
-            raise LazyBenchError("output= is empty: give a folder")
 
 
 @dataclass(frozen=True)
@@ -413,25 +349,3 @@ def plain(config: RunConfig) -> dict[str, Any]:
     if not config.model.tokenizer:  # as hashes were made before there was such a setting
         del settings["model"]["tokenizer"]
     return settings
-
-
-def check_name(key: str, name: str) -> None:
-    """Raise `LazyBenchError` unless `name` can name a folder."""
-    if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z0-9][\w.+-]{0,199}", name, re.ASCII):
-        allowed = "1 to 200 letters, digits, '_', '-', '+' and '.', a letter or digit first"
-        raise LazyBenchError(f"{key}={name} names a folder: use {allowed}")
-
-
-def _one_of(key: str, value: str, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        raise LazyBenchError(f"{key}={value}: {suggest(value, choices)}")
-
-
-def _at_least(key: str, value: int, least: int) -> None:
-    if value < least:
-        raise LazyBenchError(f"{key}={value} is out of range: at least {least}")
-
-
-def _share(key: str, value: float) -> None:
-    if not 0 <= value <= 1:
-        raise LazyBenchError(f"{key}={value:g} is out of range: 0 to 1")

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
 import traceback
 from collections.abc import Iterable, Iterator
 from difflib import get_close_matches
 from pathlib import Path
 
-_WORD, _LINE = 200, 600  # characters: a path still fits whole
+_LINE = 600  # characters
 _SHOWN = 14
 _NEAR = 0.65  # similarity, 0 to 1: `rum` and `run` are that near, `longbench` and `repobench-p` are not
 
@@ -26,15 +25,9 @@ class RecordFailure(Exception):
 
 def one_line(message: str) -> str:
     """`message` in one printable line of readable length: what a user typed may hold anything."""
-    text = re.sub(r"\s+", " ", message).strip()
-    text = "".join(sign if sign.isprintable() else sign.encode("unicode_escape").decode() for sign in text)
-    return _cut(" ".join(_cut(word, _WORD) for word in text.split(" ")), _LINE)
-
-
-def _cut(text: str, longest: int) -> str:
-    """Leave out the middle: the beginning says what it is about, the end what would be right."""
-    half = longest // 2
-    return text if len(text) <= longest else f"{text[:half]}...{text[-half:]}"
+    text = "".join(sign if sign.isprintable() else ascii(sign)[1:-1] for sign in " ".join(message.split()))
+    # The beginning says what it is about, the end what would be right.
+    return text if len(text) <= _LINE else f"{text[: _LINE // 2]}...{text[-_LINE // 2 :]}"
 
 
 def first_line(error: BaseException) -> str:
@@ -44,7 +37,7 @@ def first_line(error: BaseException) -> str:
         return type(error).__name__
     # A line that ends in a colon is a heading.
     said = " ".join(lines[:2]) if lines[0].endswith(":") else lines[0]
-    plain = isinstance(error, OSError | ValueError | ImportError | RuntimeError)
+    plain = isinstance(error, LazyBenchError | OSError | ValueError | ImportError | RuntimeError)
     return said if plain else f"{type(error).__name__}: {said}"
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from argparse import ArgumentParser
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
@@ -37,10 +37,8 @@ def add_config_dir(parser: ArgumentParser, purpose: str) -> None:
 
 def _config_dir(text: str) -> Path:
     place = Path(text)
-    if not place.is_dir():
-        raise LazyBenchError(f"--config-dir: no such folder: {place}")
     if not any((place / group).is_dir() for group in (*GROUPS, "experiment", "cluster")):
-        raise LazyBenchError(f"--config-dir: {place} has no method/, model/ or data/ in it, with a YAML file for each")
+        raise LazyBenchError(f"--config-dir: {place} has no folder method, model or data with a YAML file for each")
     return place
 
 
@@ -54,18 +52,12 @@ def own_datasets(place: Path) -> Iterator[tuple[str, dict[str, DatasetFacts]]]:
     """
     for path in sorted((place / "data").rglob("*.yaml")):
         try:
-            config = yaml.safe_load(path.read_text("utf-8"))
-        except (OSError, ValueError, yaml.YAMLError) as error:
-            raise LazyBenchError(f"{path}: cannot be read: {first_line(error)}") from error
-        datasets = config.get("datasets") if isinstance(config, dict) else None
-        if not datasets:
-            continue
-        if not isinstance(datasets, Mapping):
-            raise LazyBenchError(f"{path}: datasets must be facts by dataset, not {type(datasets).__name__}")
-        try:
+            config = yaml.safe_load(path.read_text("utf-8")) or {}
+            if not (datasets := config.get("datasets")):
+                continue
             facts = load_facts(datasets)
-        except LazyBenchError as error:
-            raise LazyBenchError(f"{path}: {error}") from error
+        except (OSError, ValueError, AttributeError, yaml.YAMLError, LazyBenchError) as error:
+            raise LazyBenchError(f"{path}: {first_line(error)}") from error
         if config.get("source", "longbench") not in SOURCES:
             facts = {name: facts[name] for name in datasets}
         yield config_name(path, place / "data"), facts

@@ -125,16 +125,14 @@ def check_job(job: Job, sources: Sources) -> None:
     """Refuse a job that cannot work, before the model's weights are loaded.
 
     Raises:
-        LazyBenchError: the model has too few positions, the method does not work on it, a prompt cannot be built, a
-            metric cannot be imported, or the output folder cannot be written.
+        LazyBenchError: the model has too few positions, the method does not work on it, a prompt cannot be built, or
+            the output folder cannot be written.
     """
     config = job.config
     skeleton = sources.skeleton(config.model)
     if skeleton is not None:
         check_limit(config.model, job.new_tokens, skeleton)
         job.method.check(skeleton)
-    for name in job.datasets:
-        metrics.get(job.facts[name].metric)
     if job.tokenizer is not None:
         job.prompt(job.own[0])
     check_writable(job.place)
@@ -151,7 +149,12 @@ def prepare(config: RunConfig, sources: Sources) -> Job:
     method = build_method(config.method)
     tokenizer = sources.tokenizer(config.model)
     records = [record for name in choice.datasets for record in sources.records(name, config.data, config.model)]
-    seen = _calibrated_on(method, records, config)
+    seen = method.calibrated_on(records) if isinstance(method, Calibrated) else 0
+    if seen and config.calibrated == "refuse":
+        raise LazyBenchError(
+            f"method {method.name} was calibrated on {seen} of these {len(records)} records: run it on the other half, "
+            "data.half=second or first, or set calibrated=mark to run it all the same, marked in every report"
+        )
     settings = plain(config)
     for free in ("output", "trace", "shard", "retry_failed", "rerun", "calibrated"):
         del settings[free]
@@ -161,24 +164,12 @@ def prepare(config: RunConfig, sources: Sources) -> Job:
         settings["data"]["has"] = choice.has  # what `all` stands for, should data be added later
     settings["method"] = {"_target_": config.method["_target_"], **asdict(method)}
     settings |= {"weights": sources.weights(config.model), "records": fingerprint(records)}
+    measured = {facts[name].metric for name in choice.datasets}
+    for metric in measured:
+        metrics.get(metric)
     made_of = {"method": config.method, "tokenizer": config.model.tokenizer}
-    settings["code"] = own_code.digests(method, made_of, {facts[name].metric for name in choice.datasets})
+    settings["code"] = own_code.digests(method, made_of, measured)
     job = Job(config, facts, choice.datasets, method, tokenizer, records, settings, choice.left_out)
     if not job.own:
         raise LazyBenchError(f"shard={config.shard}: the run has {len(records)} records: set fewer parts")
     return job
-
-
-def _calibrated_on(method: Method, records: list[Record], config: RunConfig) -> int:
-    """How many records the method's schedule was calibrated on.
-
-    Raises:
-        LazyBenchError: there are some, and the run was not told to go on.
-    """
-    seen = method.calibrated_on(records) if isinstance(method, Calibrated) else 0
-    if seen and config.calibrated == "refuse":
-        raise LazyBenchError(
-            f"method {method.name} was calibrated on {seen} of these {len(records)} records: run it on the other half, "
-            "data.half=second or first, or set calibrated=mark to run it all the same, marked in every report"
-        )
-    return seen

@@ -3,33 +3,27 @@
 from __future__ import annotations
 
 import ast
-import hashlib
-import json
+import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
-from importlib.machinery import ModuleSpec, PathFinder
-from importlib.util import resolve_name
-from itertools import accumulate
+from functools import cache
+from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 from typing import Any
-from weakref import WeakKeyDictionary
+
+from lazybench.store.run_folder import digest
 
 # Their versions, and that of LazyBench's results, are in a run's environment.
-_KNOWN = {"lazybench", "lazyllm", "torch", "transformers"}
-
-# What a loaded module was made of, read once: its file may be edited while a sweep goes on with what is loaded.
-_loaded: WeakKeyDictionary[ModuleType, str] = WeakKeyDictionary()
+_KNOWN = {"lazybench", "lazyllm", "torch", "transformers"} | sys.stdlib_module_names
 
 
 def digests(made: object, settings: Mapping[str, Any], metrics: Iterable[str]) -> dict[str, str]:
-    """A digest (12 hex digits) of each module that a run's results depend on, and of what it imports.
+    """A digest (12 hex digits) of each module that a run's results depend on: its file, and those beside that it names.
 
-    Of imported modules those count that belong to the user: neither Python's own nor installed packages. A method or
-    tokenizer that is itself installed counts with its whole package. Digests are of the code's meaning: comments,
-    blank lines and line breaks do not count. What is imported by a computed name, and what code reads from files,
-    is not seen.
+    Beside a module lie the Python files of its folder and of packages there; beside one in a package, all of the
+    package. Comments and layout do not count. What is imported from elsewhere, and what code reads from files, is not
+    seen.
 
     Args:
         made: the method; the modules of its class and of the bases of that count.
@@ -39,105 +33,54 @@ def digests(made: object, settings: Mapping[str, Any], metrics: Iterable[str]) -
     Returns:
         digests by module, e.g. `{"keep_ends": "3fa9c1d200b7", "my_metrics": "98b1e6f0aa41"}`.
     """
-    targets = {*_targets(settings), *(name for name in metrics if "." in name)}
-    modules = {of.__module__ for of in type(made).__mro__} | {_module_of(target) for target in targets}
-    modules = {name for name in modules if _top(name) not in _KNOWN | sys.stdlib_module_names}
-    packages = {_top(name) for name in modules}
-    return {name: _digest(reached) for name in sorted(modules) if (reached := _reached(name, packages))}
+    names = {of.__module__ for of in type(made).__mro__}
+    names |= {name for name in (*_targets(settings), *metrics) if "." in name}
+    modules = [_module(name) for name in names if name.partition(".")[0] not in _KNOWN]
+    return {module.__name__: _digest(module) for module in sorted(modules, key=lambda module: module.__name__)}
 
 
-def _digest(sources: Mapping[str, str]) -> str:
-    return hashlib.sha256(json.dumps(sources, sort_keys=True).encode()).hexdigest()[:12]
+def _module(name: str) -> ModuleType:
+    """The module in a dotted path to something in it."""
+    try:
+        return import_module(name)
+    except ModuleNotFoundError:
+        return _module(name.rpartition(".")[0])
 
 
 def _targets(settings: object) -> Iterator[str]:
     if isinstance(settings, Mapping):
         if isinstance(target := settings.get("_target_"), str):
             yield target
-        settings = settings.values()
-    elif not isinstance(settings, list | tuple):
-        return
-    for value in settings:
+        settings = [*settings.values()]
+    for value in settings if isinstance(settings, list | tuple) else ():
         yield from _targets(value)
 
 
-def _module_of(target: str) -> str:
-    """The module in a dotted path to something in it."""
-    parts = list(accumulate(target.split("."), "{}.{}".format))
-    return next((name for name in reversed(parts) if _spec(name) is not None), parts[0])
-
-
-def _reached(entry: str, packages: set[str]) -> dict[str, str]:
-    """The meaning by name of a module and of those it imports, where they count."""
-    found: dict[str, str] = {}
-    met, waiting = set(), [entry]
+@cache  # a file may be edited while a sweep goes on with what is loaded
+def _digest(module: ModuleType) -> str:
+    """A digest of a module's file and of those beside it that it names, or that those name in turn."""
+    own = Path(module.__file__ or "")
+    is_package = own.name == "__init__.py"
+    if is_package or "." in module.__name__:
+        root = own.parents[module.__name__.count(".") - (not is_package)]
+        base, beside = root.parent, {*root.rglob("*.py")}
+    else:
+        base = root = own.parent
+        beside = {*root.glob("*.py"), *root.glob("*/*.py")}
+    reached: dict[Path, str] = {}
+    waiting = {own, root / "__init__.py"} & {own, *beside}
     while waiting:
-        # Importing `a.b` runs `a`, too.
-        for name in accumulate(waiting.pop().split("."), "{}.{}".format):
-            if name in met:
-                continue
-            met.add(name)
-            spec = _spec(name)
-            if spec is not None and _counts(spec, packages):
-                found[name] = _meaning(spec)
-                waiting += _imports(found[name], spec)
-    return found
+        reached |= {path: _meaning(path) for path in waiting}
+        words = {word for path in waiting for word in re.findall(r"\w+", reached[path])}
+        beside -= reached.keys()
+        waiting = {path for path in beside if (path.parent if path.stem == "__init__" else path).stem in words}
+    names = {path: path.relative_to(base).with_suffix("").parts for path in reached}
+    return digest({".".join(names[path]).removesuffix(".__init__"): text for path, text in reached.items()})
 
 
-def _counts(spec: ModuleSpec, packages: set[str]) -> bool:
-    top = _top(spec.name)
-    known = top in _KNOWN | sys.stdlib_module_names
-    installed = {"site-packages", "dist-packages"} & set(Path(spec.origin or "").parts)
-    return not known and (top in packages or not installed)
-
-
-def _spec(name: str) -> ModuleSpec | None:
-    """Where a module comes from, without importing it or its parents; None where there is none of that name."""
-    spec, path = None, None
-    for part in accumulate(name.split("."), "{}.{}".format):
-        module = sys.modules.get(part)
-        spec = getattr(module, "__spec__", None) or PathFinder.find_spec(part, path)
-        path = getattr(module, "__path__", None) or (spec and spec.submodule_search_locations)
-        if path is None and part != name:
-            return None
-    return spec
-
-
-def _meaning(spec: ModuleSpec) -> str:
-    """A module's source without comments and layout."""
-    module = sys.modules.get(spec.name)
-    if module is not None and module in _loaded:
-        return _loaded[module]
+def _meaning(path: Path) -> str:
+    """A file's code without comments and layout; what is no Python, as its bytes are."""
     try:
-        text = spec.loader.get_source(spec.name)
-    except (AttributeError, ImportError):
-        text = None
-    if text is None and spec.has_location:  # compiled code: a digest of its file stands for it
-        text = repr(hashlib.sha256(Path(spec.origin).read_bytes()).hexdigest())
-    text = text or ""
-    with suppress(SyntaxError, ValueError, RecursionError):
-        text = ast.unparse(ast.parse(text))
-    if module is not None:
-        _loaded[module] = text
-    return text
-
-
-def _imports(source: str, spec: ModuleSpec) -> Iterator[str]:
-    """Names of the modules that a source imports, anywhere in it; some may be names within modules."""
-    try:
-        nodes = list(ast.walk(ast.parse(source)))
-    except (SyntaxError, ValueError, RecursionError):
-        return
-    for node in nodes:
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            try:
-                origin = resolve_name("." * node.level + (node.module or ""), spec.parent)
-            except ImportError:
-                continue
-            yield from (f"{origin}.{alias.name}" for alias in node.names)
-
-
-def _top(name: str) -> str:
-    return name.partition(".")[0]
+        return ast.unparse(ast.parse(path.read_bytes()))
+    except (SyntaxError, ValueError):
+        return repr(path.read_bytes())

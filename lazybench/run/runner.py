@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -28,8 +29,12 @@ from lazybench.store.journal import PREDICTIONS, TRACES, read_rows
 from lazybench.store.survey import begins_anew
 
 
-def run(config: RunConfig) -> Path:
+def run(config: RunConfig, sources: Sources | None = None) -> Path:
     """Run what `config` says, or go on where an earlier start of the same run stopped.
+
+    Args:
+        config: the settings.
+        sources: what the other jobs of a sweep have loaded.
 
     Returns:
         the run's folder.
@@ -37,12 +42,8 @@ def run(config: RunConfig) -> Path:
     Raises:
         LazyBenchError: anything about the settings, the data, the model or the folder that cannot work.
     """
-    sources = Sources()
-    return _run(prepare(config, sources), sources)
-
-
-def _run(job: Job, sources: Sources) -> Path:
-    config = job.config
+    sources = sources or Sources()
+    job = prepare(config, sources)
     where = environment.describe(config.model)
     folder = RunFolder(job.folder(where), job.shard)
     _announce(job, where)
@@ -55,7 +56,7 @@ def _run(job: Job, sources: Sources) -> Path:
         # When and how it was asked for, and how tables and figures show the method, decide nothing.
         shown = {"date": f"{datetime.now(UTC):%Y-%m-%d}", "command": command()}
         shown |= {"appearance": job.method.appearance} if job.method.appearance else {}
-        model = load_model(config.model)
+        model = sources.model(config.model, load_model)
         about = {"records_of": dict(Counter(record.dataset for record in job.records))}
         with folder.opened({**job.settings, **about}, {**where, **shown}, anew=config.rerun):
             if folder.earlier:
@@ -121,4 +122,4 @@ def _report(job: Job, scores: Mapping[str, Any] | None, folder: RunFolder) -> No
     if job.config.data.source == "sample":
         print("next, on LongBench itself: add data=longbench, and data.root=FOLDER if it is on this machine")
     else:
-        print("next, tables and figures of all runs: python -m lazybench report")
+        print(f"next, tables and figures of all runs: python -m lazybench report runs={shlex.quote(job.config.output)}")

@@ -31,6 +31,7 @@ class Sources:
         self.missing: dict[str, str] = {}
         self._plan = plan
         self._loaded: dict[tuple[str, str], Any] = {}
+        self._model: tuple[ModelConfig, PreTrainedModel] | None = None
 
     def tokenizer(self, model: ModelConfig) -> PreTrainedTokenizerBase:
         """See `loading.load_tokenizer`."""
@@ -43,6 +44,13 @@ class Sources:
     def weights(self, model: ModelConfig) -> str:
         """See `loading.Weights.identity`; a tokenizer that is not among their files counts too."""
         return self._of_model("weights", model, self._identity)
+
+    def model(self, model: ModelConfig, load: Callable[[ModelConfig], PreTrainedModel]) -> PreTrainedModel:
+        """The model with its weights; it stays loaded until another one is asked for."""
+        if self._model is None or self._model[0] != model:
+            self._model = None  # before there are two
+            self._model = model, load(model)
+        return self._model[1]
 
     def records(self, dataset: str, data: DataConfig, model: ModelConfig) -> list[Record]:
         """See `data.load_records`."""

@@ -1,11 +1,12 @@
 from __future__ import annotations
 
+import shutil
 import sys
 
 import pytest
 import transformers
 from calibrating import TIMES, line
-from support import LAZY, byte_tokenizer, one_line, save_tiny_model
+from support import FINISHED, LAZY, byte_tokenizer, folders, one_line, save_tiny_model
 
 
 @pytest.fixture(scope="session")
@@ -54,25 +55,50 @@ def run(lazybench, tiny_model, tmp_path):
     """Call `lazybench run`, or `plan`, on the tiny model with small data; settings given override these."""
 
     def call(*words: str, output: str = "runs", command: str = "run") -> tuple[int, str, str]:
-        settings = {
-            "model.path": tiny_model,
-            "model.name": "tiny",
-            "model.chat": "null",
-            "model.limit": 900,
-            "data.tokens": 512,
-            "data.limit": 2,
-            "timing.warmup": 1,
-            "timing.cpu_share": 0,  # other work on this machine is no part of these tests
-            "task": "2wikimqa",
-            "output": tmp_path / output,
-        }
-        if not any(word.startswith("method=") for word in words):
-            settings |= {"method": "lazyllm", "method.schedule": "[1:0.6]"}
-        given = {word.partition("=")[0] for word in words}
-        defaults = [f"{key}={value}" for key, value in settings.items() if key not in given]
-        return lazybench(command, *defaults, *words)
+        return lazybench(command, *_small(tiny_model, tmp_path / output, words), *words)
 
     return call
+
+
+def _small(model, output, words):
+    """The settings of a small run on a model, but for those that `words` set."""
+    settings = {
+        "model.path": model,
+        "model.name": "tiny",
+        "model.chat": "null",
+        "model.limit": 900,
+        "data.tokens": 512,
+        "data.limit": 2,
+        "timing.warmup": 1,
+        "timing.cpu_share": 0,  # other work on this machine is no part of these tests
+        "task": "2wikimqa",
+        "output": output,
+    }
+    if not any(word.startswith("method=") for word in words):
+        settings |= {"method": "lazyllm", "method.schedule": "[1:0.6]"}
+    given = {word.partition("=")[0] for word in words}
+    return [f"{key}={value}" for key, value in settings.items() if key not in given]
+
+
+@pytest.fixture(scope="session")
+def finished_runs(tiny_model, tmp_path_factory):
+    """An output folder with one finished and traced run, of `LAZY` over the task of `FINISHED`."""
+    from lazybench.__main__ import main
+
+    output = tmp_path_factory.mktemp("finished")
+    with pytest.MonkeyPatch.context() as patch:
+        words = ["lazybench", "run", *_small(tiny_model, output, FINISHED), *FINISHED]
+        patch.setattr(sys, "argv", words)
+        assert main() == 0
+    return output
+
+
+@pytest.fixture
+def finished(finished_runs, tmp_path):
+    """The folder of a finished run, a copy of its own: `run(*FINISHED)` finds it."""
+    shutil.copytree(finished_runs, tmp_path / "runs")
+    (folder,) = folders(tmp_path / "runs")
+    return folder
 
 
 @pytest.fixture(scope="session")

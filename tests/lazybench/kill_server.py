@@ -17,7 +17,7 @@ import time
 import torch
 import transformers
 
-import lazybench.cli.sweep
+import lazybench.cli.app
 import lazybench.run.runner
 from lazybench.__main__ import main
 

@@ -12,6 +12,7 @@ from tokenizers.processors import TemplateProcessing
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 LAZY = ("method=lazyllm", "method.schedule=[1:0.6]")
+FINISHED = (*LAZY, "task=multidoc_qa", "trace=true", "timing.warmup=0", "timing.keep_1=false")
 
 
 def folders(root: Path) -> list[Path]:

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+import shutil
 from statistics import fmean, stdev
 
 import pytest
 import yaml
-from support import LAZY, folders, rows
+from support import FINISHED, LAZY, folders, one_line, rows
 
+from lazybench.data import facts
 from lazybench.methods.baseline import Baseline
+from lazybench.run import runner, sources
+
+QUICK = ("timing.warmup=0", "timing.paired=false")
 
 COLUMNS = {
     "_id",
@@ -29,14 +34,9 @@ COLUMNS = {
 }
 
 
-def test_a_run_saves_all_that_is_needed(run, tmp_path):
-    code, out, _ = run(*LAZY, "task=multidoc_qa")
-    assert code == 0
-    (folder,) = folders(tmp_path / "runs")
+def test_a_run_saves_all_that_is_needed(finished):
+    folder = finished
     assert folder.parts[-4:-1] == ("tiny", "sample", "lazyllm")
-    assert "not LongBench" in out
-    assert str(folder) in out
-
     records = rows(folder)
     assert [row["dataset"] for row in records] == ["hotpotqa"] * 2 + ["2wikimqa"] * 2 + ["musique"] * 2
     for row in records:
@@ -69,8 +69,8 @@ def test_a_run_saves_all_that_is_needed(run, tmp_path):
     assert where["dtype"] == "float32"
 
 
-def test_seeds_are_averaged_and_their_spread_reported(run, lazybench, tmp_path):
-    code, out, err = run("method=random_drop", "method.repeats=3", "task=multidoc_qa", "data.limit=2")
+def test_seeds_are_averaged_and_their_spread_reported(run, tmp_path):
+    code, out, err = run("method=random_drop", "method.repeats=3", "task=multidoc_qa", "data.limit=1", *QUICK)
     assert code == 0, err
     (folder,) = folders(tmp_path / "runs")
     task = json.loads((folder / "scores.json").read_text())["tasks"]["multidoc_qa"]
@@ -80,122 +80,104 @@ def test_seeds_are_averaged_and_their_spread_reported(run, lazybench, tmp_path):
     ]
     assert task["score_by_seed"] == pytest.approx(by_seed)
     assert task["score"] == pytest.approx(fmean(by_seed))
-    spread = f"{task['score']:.2f} ± {stdev(by_seed):.2f}"
-    assert spread in out
-    assert lazybench("report", f"runs={tmp_path / 'runs'}", f"output={tmp_path / 'report'}")[0] == 0
-    assert spread in (tmp_path / "report" / "table1.md").read_text()
+    assert f"{task['score']:.2f} ± {stdev(by_seed):.2f}" in out
 
 
-def test_a_finished_run_is_recognised(run, tmp_path):
-    run(*LAZY)
-    (folder,) = folders(tmp_path / "runs")
-    before = {path.name: path.read_bytes() for path in folder.iterdir()}
-    code, out, _ = run(*LAZY)
+@pytest.fixture
+def no_weights(monkeypatch):
+    """Nothing may load the model's weights."""
+    monkeypatch.setattr(runner, "load_model", lambda config: pytest.fail("the weights were loaded"))
+
+
+def test_a_finished_run_prints_its_numbers_and_needs_no_more(run, finished, no_weights, monkeypatch):
+    monkeypatch.setattr(sources, "load_skeleton", lambda config: pytest.fail("the model was made"))
+    before = {path.name: path.read_bytes() for path in finished.iterdir()}
+    code, out, _ = run(*FINISHED)
     assert code == 0
-    assert "finished earlier" in out
-    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+    assert "finished earlier: nothing to do" in out
+    assert "not LongBench" in out
+    assert "2wikimqa" in out
+    assert str(finished) in out
+    assert {path.name: path.read_bytes() for path in finished.iterdir()} == before
 
 
-def test_a_stopped_run_goes_on_where_it_stopped(run, tmp_path):
-    run(*LAZY, "task=multidoc_qa")
-    (folder,) = folders(tmp_path / "runs")
-    whole, predictions = rows(folder), folder / "predictions.jsonl"
-    lines = predictions.read_bytes().splitlines(keepends=True)
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["method=lazyllm", "method.schedule=[9:0.5]"], "the model has 4 layers"),
+        ([*LAZY, "model.limit=4090"], "are more than the 4096 positions of tiny: set model.limit=4064 or less"),
+        ([*LAZY, "output=taken/runs"], "cannot be written: Not a directory"),
+        ([*LAZY, "model.chat=template"], "no chat template"),
+    ],
+)
+def test_what_cannot_work_is_told_before_the_weights_are_loaded(run, tmp_path, monkeypatch, no_weights, words, says):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "taken").write_text("a file")
+    assert says in one_line(*run(*words)[::2])
+
+
+def test_a_stopped_run_goes_on_where_it_stopped(run, finished):
+    whole, predictions, traces = rows(finished), finished / "predictions.jsonl", finished / "traces.jsonl"
+    lines, traced = predictions.read_bytes().splitlines(keepends=True), traces.read_bytes()
     predictions.write_bytes(b"".join(lines[:3]) + lines[3][:40])
-    (folder / "scores.json").unlink()
-    code, out, _ = run(*LAZY, "task=multidoc_qa")
+    traces.write_bytes(traced[:-40])
+    (finished / "scores.json").unlink()
+    code, out, _ = run(*FINISHED)
     assert code == 0
     assert "3 of 6 records are done" in out
-    again = rows(folder)
+    again = rows(finished)
     assert again[:3] == whole[:3]
     assert [row["_id"] for row in again] == [row["_id"] for row in whole]
     assert [row["prediction"] for row in again] == [row["prediction"] for row in whole]
-    assert json.loads((folder / "scores.json").read_text())["tasks"]["multidoc_qa"]["records"] == 6
+    assert traces.read_bytes() == traced
+    assert json.loads((finished / "scores.json").read_text())["tasks"]["multidoc_qa"]["records"] == 6
 
 
-def test_damage_in_the_middle_is_not_papered_over(run, tmp_path):
-    run(*LAZY)
-    (folder,) = folders(tmp_path / "runs")
-    predictions = folder / "predictions.jsonl"
-    lines = predictions.read_bytes().splitlines(keepends=True)
-    predictions.write_bytes(b"{broken\n" + lines[1])
-    (folder / "scores.json").unlink()
-    code, _, err = run(*LAZY)
+def test_damage_in_the_middle_is_not_papered_over(run, finished):
+    predictions = finished / "predictions.jsonl"
+    predictions.write_bytes(b"{broken\n" + predictions.read_bytes())
+    (finished / "scores.json").unlink()
+    code, _, err = run(*FINISHED)
     assert code == 2
     assert "predictions.jsonl:1" in err
 
 
+def in_place(run, *words):
+    """Whether a finished run is the one that a command asks for."""
+    return "0 of them with records to run" in run(*FINISHED, *words, command="plan")[1]
+
+
 @pytest.mark.parametrize(
-    "change",
-    ["method.schedule=[1:0.5]", "data.seed=1", "data.limit=1", "model.limit=800", "timing.paired=false"],
+    ("change", "same"),
+    [
+        ("method.schedule=[1:0.5]", False),
+        ("data.seed=1", False),
+        ("data.limit=1", False),
+        ("model.limit=800", False),
+        ("timing.paired=false", False),
+        ("method.schedule='1:0.60'", True),
+        ("trace=false", True),
+    ],
 )
-def test_changed_settings_give_another_folder(run, tmp_path, change):
-    run(*LAZY)
-    run(*LAZY, change)
-    assert len(folders(tmp_path / "runs")) == 2
+def test_changed_settings_give_another_folder(run, finished, change, same):
+    assert in_place(run, change) == same
 
 
-def test_other_weights_give_another_folder(run, tmp_path, tiny_model):
-    import shutil
-
+def test_other_weights_and_other_prompts_give_another_folder(run, finished, tmp_path, tiny_model, monkeypatch):
     copy = shutil.copytree(tiny_model, tmp_path / "copy")
-    run(*LAZY)
-    run(*LAZY, f"model.path={copy}")
-    assert len(folders(tmp_path / "runs")) == 1
+    assert "finished earlier" in run(*FINISHED, f"model.path={copy}")[1]
     with open(copy / "model.safetensors", "r+b") as file:
         file.seek(-4, 2)
         file.write(b"abcd")
-    run(*LAZY, f"model.path={copy}")
-    assert len(folders(tmp_path / "runs")) == 2
-
-
-def test_the_same_settings_said_otherwise_give_the_same_folder(run, tmp_path):
-    run("method=lazyllm", "method.schedule=[1:0.6]")
-    code, out, _ = run("method=lazyllm", "method.schedule='1:0.60'")
-    assert code == 0
-    assert "finished earlier" in out
-
-
-def test_a_changed_prompt_runs_again(run, tmp_path, monkeypatch):
-    run(*LAZY)
-    from lazybench.data import facts
-
+    assert not in_place(run, f"model.path={copy}")
     changed = json.loads(json.dumps(facts._longbench()))
     changed["datasets"]["2wikimqa"]["prompt"] = "{context} {input}"
     monkeypatch.setattr(facts, "_longbench", lambda: changed)
-    run(*LAZY)
-    assert len(folders(tmp_path / "runs")) == 2
-
-
-def test_a_model_given_by_path_alone_is_filed_under_its_own_name(lazybench, tmp_path, tiny_model):
-    code, _, err = lazybench(
-        "run",
-        *("task=lcc", "method=baseline", f"model.path={tiny_model}", "model.chat=null", "data.limit=1"),
-        *("data.tokens=512", "timing.warmup=0", f"output={tmp_path / 'runs'}"),
-    )
-    assert code == 0, err
-    assert folders(tmp_path / "runs")[0].parts[-4] == tiny_model.name
-
-
-def test_torn_traces_are_made_whole(run, tmp_path):
-    run(*LAZY, "trace=true")
-    (folder,) = folders(tmp_path / "runs")
-    traces = folder / "traces.jsonl"
-    whole = traces.read_bytes()
-    traces.write_bytes(whole[:-40])
-    code, _, err = run(*LAZY, "trace=true")
-    assert code == 0, err
-    assert traces.read_bytes() == whole
-
-
-def test_where_the_results_lie_does_not_change_the_folder(run, tmp_path):
-    run(*LAZY)
-    run(*LAZY, output="elsewhere")
-    assert folders(tmp_path / "runs")[0].name == folders(tmp_path / "elsewhere")[0].name
+    assert "finished earlier" not in run(*FINISHED)[1]
 
 
 def test_the_baseline_is_its_own_neighbour(run, tmp_path):
-    run("method=baseline")
+    run("method=baseline", "timing.warmup=0")
     (folder,) = folders(tmp_path / "runs")
     for row in rows(folder):
         assert row["ttft_s"] == row["baseline_ttft_s"]
@@ -205,7 +187,7 @@ def test_the_baseline_is_its_own_neighbour(run, tmp_path):
 
 
 def test_unpaired_runs_have_no_speedup(run, tmp_path):
-    code, out, _ = run(*LAZY, "timing.paired=false")
+    code, out, _ = run(*LAZY, *QUICK)
     assert code == 0
     assert "speedup" not in out
     (folder,) = folders(tmp_path / "runs")
@@ -236,7 +218,7 @@ def test_real_records_from_a_folder(run, tmp_path):
     with open(root / "hotpotqa.jsonl", "w") as file:
         for index in range(3):
             file.write(json.dumps({**record, "_id": f"r{index}"}) + "\n")
-    code, out, _ = run(*LAZY, "task=hotpotqa", "data=longbench", f"data.root={root}", "data.limit=null")
+    code, out, _ = run(*LAZY, "task=hotpotqa", "data=longbench", f"data.root={root}", "data.limit=null", *QUICK)
     assert code == 0
     assert "not LongBench" not in out
     (folder,) = folders(tmp_path / "runs")
@@ -267,7 +249,7 @@ class Fragile(Method):
     )
     (tmp_path / "method").mkdir()
     (tmp_path / "method" / "fragile.yaml").write_text("_target_: fragile.Fragile\nname: fragile\n")
-    code, out, err = run("--config-dir", str(tmp_path), "method=fragile", "task=multidoc_qa", "trace=true")
+    code, out, err = run("--config-dir", str(tmp_path), "method=fragile", "task=multidoc_qa", "trace=true", *QUICK)
     assert code == 0, err
     assert "failed" in out
     (folder,) = folders(tmp_path / "runs")
@@ -278,16 +260,10 @@ class Fragile(Method):
     assert scores["datasets"]["2wikimqa"]["records"] == 2
 
 
-def test_traces_come_from_passes_of_their_own(run, tmp_path):
-    run(*LAZY)
-    (folder,) = folders(tmp_path / "runs")
-    before = (folder / "predictions.jsonl").read_bytes()
-    code, _, _ = run(*LAZY, "trace=true")
-    assert code == 0
-    assert (folder / "predictions.jsonl").read_bytes() == before
-    traces = [json.loads(line) for line in (folder / "traces.jsonl").read_text().splitlines()]
-    assert len(traces) == 2
-    for trace, row in zip(traces, rows(folder), strict=True):
+def test_traces_come_from_passes_of_their_own(run, finished, tmp_path):
+    traces = [json.loads(line) for line in (finished / "traces.jsonl").read_text().splitlines()]
+    assert len(traces) == 6
+    for trace, row in zip(traces, rows(finished), strict=True):
         assert trace["first_token_kl"] > 0
         assert trace["stages"] == [1]
         used = [step[0] for step in trace["computed"]]
@@ -295,7 +271,7 @@ def test_traces_come_from_passes_of_their_own(run, tmp_path):
         assert used == sorted(used)
         assert used[0] == pytest.approx(0.6, abs=0.01)
         assert (1 + used[-1]) / 2 == pytest.approx(row["prompt_computed"], abs=1e-4)
-    run("method=baseline", "trace=true")
+    run("method=baseline", "trace=true", *QUICK)
     baseline = next(f for f in folders(tmp_path / "runs") if f.parts[-2] == "baseline")
     trace = json.loads((baseline / "traces.jsonl").read_text().splitlines()[0])
     assert trace["first_token_kl"] == 0

@@ -1,63 +1,55 @@
-"""Sweeps: checked before they start, and followed."""
+"""Sweeps: every combination, each model loaded once, faults in one job, the sweeps of the paper and of the user's."""
 
 from __future__ import annotations
 
-import re
 import sys
 
 import pytest
 import yaml
-from support import LAZY, folders, one_line, stubborn_method
+from hydra import compose, initialize_config_dir
+from omegaconf import OmegaConf
+from support import LAZY, folders, one_line, rows, stubborn_method
 
+from lazybench.config import CONF
 from lazybench.data import hub
+from lazybench.methods import build_method
+from lazybench.run import runner, tracing
 
-SCHEDULES = "method.schedule=[1:0.6],[1:0.4],[2:0.5]"
-
-
-@pytest.fixture
-def stubborn(tmp_path):
-    """Words that choose a method which may fail once its job runs."""
-    return stubborn_method(tmp_path)
+QUICK = ("timing.warmup=0", "timing.paired=false", "data.limit=1")
+EXPERIMENTS = sorted(path.stem for path in (CONF / "experiment").glob("*.yaml"))
 
 
-def test_a_sweep_runs_every_combination(run, tmp_path):
-    code, _, err = run("-m", "method=lazyllm", SCHEDULES)
+def test_a_sweep_runs_every_combination_on_one_model_and_shows_them_side_by_side(run, tmp_path, monkeypatch):
+    loaded, load = [], runner.load_model
+    monkeypatch.setattr(runner, "load_model", lambda config: (loaded.append(config.dtype), load(config))[1])
+    words = ("method=lazyllm", "method.schedule=[1:0.6],[2:0.5]", "model.dtype=float32,bfloat16")
+    code, out, err = run("-m", *words, *QUICK)
     assert code == 0, err
-    schedules = [
-        yaml.safe_load((f / "config.yaml").read_text())["method"]["schedule"] for f in folders(tmp_path / "runs")
-    ]
-    assert sorted(schedules) == ["1:0.4", "1:0.6", "2:0.5"]
+    settings = [yaml.safe_load((folder / "config.yaml").read_text()) for folder in folders(tmp_path / "runs")]
+    found = sorted((of["method"]["schedule"], of["model"]["dtype"]) for of in settings)
+    assert found == [(stages, dtype) for stages in ("1:0.6", "2:0.5") for dtype in ("bfloat16", "float32")]
+    assert loaded == ["float32", "bfloat16"]
+    assert [line.split()[0] for line in out.rstrip().splitlines()[-4:]] == ["lazyllm"] * 4
 
 
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [
-        (["method=lazyllm", "method.schedule=[1:0.6],[9:0.5],[1:0.4]"], "the model has 4 layers"),
-        (["task=2wikimqa,hotpot"], "did you mean 'hotpotqa'"),
-        (["model.limit=900,4090"], "4096 positions"),
-        (["model.limit=900,many"], "model.limit=many"),
-        (["data=longbench", "data.limit=1,2", "data.root=/no/such/folder"], "/no/such/folder"),
-        (["model.path=/no/such/folder"], "no such folder"),
-        (["timing.warmup=0,-1"], "at least 0"),
-        (["shard=1/2,3/2"], "write i/n"),
-        (["method=lazyllm,lazzy"], "lazyllm"),
-        (["method=lazyllm", "method.schedule=[9:0.5],[1:2]"], "1 more"),
-    ],
-)
-def test_a_wrong_job_stops_a_sweep_before_its_first(run, tmp_path, words, says):
-    code, out, err = run("-m", *([] if words[0].startswith("method") else LAZY), *words)
+def test_jobs_of_a_sweep_ask_the_unmodified_model_once(run, tmp_path, monkeypatch):
+    asked, expected = [], tracing.expected
+    monkeypatch.setattr(
+        tracing, "expected", lambda prompt, _: (asked.append(prompt.record.key), expected(prompt, _))[1]
+    )
+    settings = ("trace=true", "model.limit=301", "timing.paired=false", "timing.warmup=0")
+    code, _, err = run("-m", "method=lazyllm", "method.schedule='1:0.3','2:0.3'", *settings)
+    assert code == 0, err
+    assert len(asked) == len(set(asked)) == 2
+
+
+def test_a_job_that_fails_does_not_stop_the_others_and_status_says_why(run, lazybench, tmp_path):
+    code, _, err = run("-m", *stubborn_method(tmp_path), "method.mood=good,bad,fine", *QUICK)
     assert code == 2
-    assert len(err.strip().splitlines()) == 1, err
-    assert says in err
-    assert "model tiny" not in out
-    assert not (tmp_path / "runs").exists()
-
-
-def test_a_job_that_fails_does_not_stop_the_others_and_status_says_why(run, lazybench, tmp_path, stubborn):
-    code, _, err = run("-m", *stubborn, "method.mood=good,bad,fine")
-    assert code == 2
-    assert "the mood is bad" in err
-    assert "the same command runs what is missing" in err
+    assert "lazybench: the mood is bad" in err
+    assert err.splitlines()[-1].endswith(
+        "1 of 3 jobs of the sweep failed, as said above; the same command runs what is missing"
+    )
     _, out, _ = lazybench("status", f"runs={tmp_path / 'runs'}")
     assert "the mood is bad" in out
     assert out.splitlines()[-1] == "1 failed, 2 done"
@@ -66,100 +58,63 @@ def test_a_job_that_fails_does_not_stop_the_others_and_status_says_why(run, lazy
 FAULTY = """
 from dataclasses import dataclass
 
-from faulty_part import divided
 from lazybench.methods import Method, Output
 
 
 @dataclass
 class Faulty(Method):
-    where: str = "generate"
-
-    def __post_init__(self):
-        self.seen = set()
-        self.at("init")
-
-    def at(self, place):
-        if place == self.where:
-            divided(1, 0)
+    at: str = ""
 
     def check(self, model):
-        self.at("check")
-
-    def prepare(self, model):
-        self.at("prepare")
+        1 / (self.at != "check")
 
     def generate(self, prompt, decode, seed):
-        self.seen.add(prompt.record.id)
-        if len(self.seen) == 2:
-            self.at("generate")
-        if self.where == "library":
-            prompt.ids.view(0, 0)
+        1 / (self.at != "generate")
         return Output(decode(prompt.ids), prompt_computed=1.0)
 """
 
 
 @pytest.fixture
 def faulty(tmp_path, monkeypatch):
-    """Words that choose a method of the user's own with a fault in it, in a module next to it."""
-    (tmp_path / "faulty.py").write_text(FAULTY)
-    (tmp_path / "faulty_part.py").write_text("def divided(a, b):\n    return a / b\n")
-    (tmp_path / "method").mkdir()
-    (tmp_path / "method" / "faulty.yaml").write_text("_target_: faulty.Faulty\nname: faulty\nwhere: generate\n")
+    """Write a method of the user's own with a fault in it; returns the words that choose it."""
     monkeypatch.setattr("sys.path", list(sys.path))
-    yield "--config-dir", str(tmp_path), "method=faulty", "timing.warmup=0"
-    for name in ("faulty", "faulty_part"):
-        sys.modules.pop(name, None)
+    (tmp_path / "method").mkdir()
+    (tmp_path / "method" / "faulty.yaml").write_text("_target_: faulty.Faulty\nname: faulty\nat: ''\n")
+
+    def write(text):
+        (tmp_path / "faulty.py").write_text(text)
+        return ("--config-dir", str(tmp_path), "method=faulty", *QUICK)
+
+    yield write
+    sys.modules.pop("faulty", None)
 
 
-@pytest.mark.parametrize("command", [["plan"], ["run", "-m"]])
-def test_a_fault_of_a_check_does_not_start_the_sweep(run, tmp_path, faulty, command):
-    code, out, err = run(*command[1:], *faulty, "method.where=check,generate", command=command[0])
-    assert code == 2
-    assert err.splitlines()[-1] == "lazybench: method faulty: check raised ZeroDivisionError: division by zero"
-    assert "model tiny" not in out
+def test_a_fault_in_a_method_shows_its_traceback(run, faulty):
+    with pytest.raises(ZeroDivisionError):
+        run(*faulty(FAULTY), "method.at=generate")
+
+
+def test_a_fault_of_a_check_does_not_start_the_sweep(run, tmp_path, faulty):
+    with pytest.raises(ZeroDivisionError):
+        run("-m", *faulty(FAULTY), "method.at=check,''")
     assert not (tmp_path / "runs").exists()
 
 
-def shown_frames(err: str) -> list[str]:
-    """File and function of the frames in a traceback."""
-    return re.findall(r'File ".*/(\S+)", line \d+, in (\S+)', err)
-
-
-@pytest.mark.parametrize("where", ["init", "check", "prepare", "generate"])
-def test_a_fault_in_a_method_shows_its_own_frames(run, faulty, where):
-    code, _, err = run(*faulty, f"method.where={where}")
-    assert code == 2
-    first = "__post_init__" if where == "init" else where
-    assert err.splitlines()[-1] == f"lazybench: method faulty: {first} raised ZeroDivisionError: division by zero"
-    assert shown_frames(err) == [("faulty.py", first), ("faulty.py", "at"), ("faulty_part.py", "divided")]
-
-
-def test_a_fault_behind_a_method_shows_the_last_frame_alone(run, faulty):
-    code, _, err = run(*faulty, "method.where=library")
-    assert code == 2
-    assert "method faulty: generate raised RuntimeError: " in err.splitlines()[-1]
-    assert shown_frames(err) == [("faulty.py", "generate")]
+def test_a_syntax_error_in_a_method_shows_its_file_and_line(run, faulty):
+    said = one_line(*run(*faulty("class Faulty:\n    def generate(\n"))[::2])
+    assert "faulty.py" in said
+    assert "line 2" in said
 
 
 @pytest.mark.parametrize("launcher", [(), pytest.param(("+cluster=joblib",), marks=pytest.mark.slow)])
-def test_a_fault_in_one_job_leaves_the_others_and_what_was_done(run, tmp_path, faulty, launcher):
+def test_a_fault_in_one_job_leaves_the_others(run, tmp_path, faulty, launcher):
     if launcher:
         pytest.importorskip("hydra_plugins.hydra_joblib_launcher")
-    code, _, err = run("-m", *launcher, *faulty, "method.where=generate,nowhere")
+    code, _, err = run("-m", *launcher, *faulty(FAULTY), "method.at=generate,''")
     assert code == 2
-    assert "jobs of the sweep failed" in err.splitlines()[-1]
-    if not launcher:
-        assert "lazybench: method faulty: generate raised ZeroDivisionError: division by zero" in err
-        assert ("faulty_part.py", "divided") in shown_frames(err)
-        assert not any("hydra" in path for path, _ in shown_frames(err))
-    done = sorted(len((f / "predictions.jsonl").read_text().splitlines()) for f in folders(tmp_path / "runs"))
-    assert done == [1, 2]
-
-
-def test_a_fault_of_ours_shows_the_whole_traceback(run, faulty, monkeypatch):
-    monkeypatch.setattr("lazybench.run.runner.load_model", lambda config: 1 / 0)
-    with pytest.raises(ZeroDivisionError):
-        run(*faulty)
+    assert "of the sweep failed" in err.splitlines()[-1]
+    assert launcher or "ZeroDivisionError: division by zero" in err
+    assert [len(rows(folder)) for folder in folders(tmp_path / "runs") if (folder / "scores.json").exists()] == [1]
 
 
 @pytest.fixture
@@ -180,15 +135,57 @@ def test_a_sweep_does_not_start_without_what_its_models_need(lazybench, offline,
     assert not output.exists()
 
 
-def test_a_sweep_on_a_device_that_is_not_there_does_not_start(run, tmp_path):
-    code, _, err = run("-m", *LAZY, "model.device=cpu,xpu")
-    assert "model.device=xpu is not available here" in one_line(code, err)
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_the_papers_sweeps_compose_for_every_method(name):
+    params = yaml.safe_load((CONF / "experiment" / f"{name}.yaml").read_text())["hydra"]["sweeper"]["params"]
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        for method in params.get("method", "lazyllm").split(","):
+            settings = OmegaConf.to_object(compose("config", [f"+experiment={name}", f"method={method}"]))
+            assert settings.task == "all"
+            assert method.rpartition("/")[2].startswith(build_method(settings.method).name)
+
+
+@pytest.fixture
+def mine(tmp_path):
+    """An experiment of the user's, as a file to write."""
+    (tmp_path / "experiment").mkdir()
+    return tmp_path / "experiment" / "mine.yaml"
+
+
+@pytest.mark.parametrize("config_dir", [("--config-dir={}",), ("-cd", "{}")])
+def test_what_is_given_replaces_what_an_experiment_sweeps(run, mine, config_dir):
+    params = "{method: 'baseline,random_drop', task: 'code,fewshot', data.seed: '1,2'}"
+    mine.write_text(f"# @package _global_\nhydra: {{sweeper: {{params: {params}}}}}")
+    words = [word.format(mine.parents[1]) for word in config_dir]
+    code, out, err = run(*words, "+experiment=mine", "method=baseline,prompt_compression", command="plan")
+    assert code == 0, err
+    assert "4 jobs" in out
+    assert "prompt_compression" in out
+    assert "random_drop" not in out
+
+
+@pytest.mark.parametrize("text", ["- a list", "{", "hydra: {sweeper: {params: many}}"])
+def test_an_experiment_that_cannot_be_read_costs_one_line(run, mine, tmp_path, text):
+    mine.write_text(f"# @package _global_\n{text}")
+    one_line(*run("-m", "+experiment=mine", f"--config-dir={tmp_path}", "task=code")[::2])
     assert not (tmp_path / "runs").exists()
 
 
-def test_a_cluster_without_a_sweep_is_asked_about(run, tmp_path):
-    for words, says in ((["+cluster=local"], "add -m"), (["-m", "cluster=local"], "+cluster=local")):
-        code, _, err = run(*LAZY, *words)
-        assert code == 2
-        assert says in err
-    assert not (tmp_path / "runs").exists()
+IN_TURN = "defaults: [{override /hydra/launcher: basic}]"
+IN_PROCESSES = "defaults: [{override /hydra/launcher: joblib}]\nhydra: {launcher: {n_jobs: 1, backend: sequential}}"
+
+
+@pytest.mark.parametrize("cluster", [IN_TURN, IN_PROCESSES], ids=["basic", "joblib"])
+def test_a_launcher_of_ones_own_takes_sweeps(run, tmp_path, cluster):
+    if cluster == IN_PROCESSES:
+        pytest.importorskip("hydra_plugins.hydra_joblib_launcher", reason="needs lazybench[joblib]")
+    (tmp_path / "cluster").mkdir()
+    (tmp_path / "cluster/mine.yaml").write_text(f"# @package _global_\n{cluster}\n")
+    words = ("--config-dir", str(tmp_path), "+cluster=mine", LAZY[0], "method.schedule=[1:0.6],[1:0.4]", *QUICK)
+    code, out, err = run(*words, command="plan")
+    assert code == 0, err
+    assert "2 jobs, 2 of them with records to run" in out
+    code, out, err = run("-m", *words)
+    assert code == 0, err
+    assert [len(rows(folder)) for folder in folders(tmp_path / "runs")] == [1, 1]
+    assert ("2 jobs; follow them with" in out) == (cluster == IN_PROCESSES)

@@ -1,0 +1,204 @@
+"""What a user gets wrong costs one line that says what would be right, and exit code 2, and writes nothing."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+
+from lazybench.config import CONF
+from lazybench.data.facts import ALL, load_facts, tasks
+
+CHOICES = {group: [path.stem for path in (CONF / group).glob("*.yaml")] for group in ("method", "model", "data")}
+CHOICES["task"] = [ALL, *tasks(), *load_facts()]
+SETTINGS = (
+    "model.limit",
+    "data.tokens",
+    "timing.warmup",
+    "timing.paired",
+    "trace",
+    "model.dtype",
+    "data.limit",
+    "output",
+)
+JUNK = (
+    "x",
+    "1.5",
+    "nan",
+    "[]",
+    "{a:1}",
+    "''",
+    "[1,",
+    "'x",
+    "a,,b",
+    "${",
+    "${nothing}",
+    "ä",
+    "x\u202e",
+    "\udc80",
+    "9" * 3000,
+)
+LETTERS = "abcdefghijklmnopqrstuvwxyz"
+JARGON = re.compile(r"OmegaConf|DictConfig|NoneType|Traceback|\$VALUE|full_key|hydra\.cc|<class|usage:")
+
+
+@st.composite
+def misspelt(draw, words):
+    """One of `words` with a slip of the fingers, which makes none of the others of it."""
+    word, letter = draw(st.sampled_from(words)), draw(st.sampled_from(LETTERS))
+    place = draw(st.integers(0, len(word) - 1))
+    rest = draw(st.sampled_from([word[place + 1 :], letter + word[place:], letter + word[place + 1 :]]))
+    assume((made := word[:place] + rest) not in words and re.fullmatch(r"[a-z][a-z0-9_.-]*[a-z0-9]", made))
+    return made
+
+
+def bad_words():
+    choice = st.one_of(*[misspelt(names).map(f"{group}={{}}".format) for group, names in CHOICES.items()])
+    setting = st.builds(
+        "{}{}={}".format, st.sampled_from(["", "+"]), misspelt(SETTINGS), st.sampled_from(["1", "a", "[1]"])
+    )
+    numbers = st.builds("{}={}".format, st.sampled_from(SETTINGS[:3]), st.sampled_from(JUNK))
+    flags = st.builds("{}={}".format, st.sampled_from(SETTINGS[3:5]), st.sampled_from(JUNK))
+    nonsense = st.sampled_from(
+        ["", "=", "+", "-z", "--task=code", "--task", "lazyllm", "task", "a" * 3000, "\udc80", "~task"]
+    )
+    return choice | setting | numbers | flags | nonsense
+
+
+def check(code, out, err, cwd):
+    """See that a command cost one line and wrote nothing; returns the line."""
+    (said,) = [line for line in err.splitlines() if line.strip()]
+    assert code == 2, said
+    assert said.startswith("lazybench: ")
+    assert 20 < len(said) < 700
+    assert said.isprintable()
+    assert not JARGON.search(said)
+    # What the command is about is said before anything slow is imported, and so before its settings are tried.
+    assert re.fullmatch(r"((model|checking|reading) [^\n]*\n)?", out)
+    assert not any(cwd.iterdir())
+    return said
+
+
+@pytest.mark.parametrize("count", [40, pytest.param(150, marks=pytest.mark.slow)])
+def test_a_bad_word_costs_one_line(run, cwd, count):
+    @settings(max_examples=count, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
+    @given(bad_words(), st.sampled_from([(), ("-m",)]))
+    def costs_one_line(word, sweep):
+        check(*run(*sweep, word), cwd)
+
+    costs_one_line()
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        # misspelt
+        (["task=multidoc"], "did you mean 'multidoc_qa'"),
+        (["task=nothing_like_it_zq"], "lazybench list shows"),
+        (["method=LazyLLM"], "did you mean 'lazyllm'?"),
+        (["model.limt=5"], "did you mean 'model.limit'?"),
+        (["+method.shedule=1"], "method.schedule"),
+        (["method=baseline", "method.keep=0.5"], "there is no setting 'method.keep'"),
+        (["model=some/tiny-model"], "for a hub id, folder or .gguf file give model.path= and model.limit="),
+        (["hydra/launcher=nothing"], "there is no hydra/launcher 'nothing': choose one of: basic"),
+        # of another type
+        (["model.limit=many"], "model.limit=many must be a whole number"),
+        (["timing.cpu_share=x"], "timing.cpu_share=x must be a number"),
+        (["trace=maybe"], "trace=maybe must be true or false"),
+        (["method=static_pruning", "method.layer=x"], "method.layer=x must be a whole number"),
+        (["method._target_=builtins.dict"], "not a lazybench.methods.Method"),
+        (["method._target_=no.such.Class"], "method._target_"),
+        # missing
+        (["task=???"], "nothing is set for task: give it as task=VALUE"),
+        (["lazyllm"], "write a setting and its value, key=value"),
+        (["output="], "output= is empty"),
+        # several
+        (["task=code,lcc"], "task=code,lcc is several values: -m makes a run of each"),
+        (["method.schedule=1:0.5,2:0.5"], "'method.schedule=[1:0.5,2:0.5]'"),
+        (["+experiment=table1"], "the experiment sweeps over model: add -m, or set a value of each"),
+        (["+cluster=local"], "add -m"),
+        # out of range
+        (["model.limit=1"], "model.limit=1 is out of range: at least 2"),
+        (["data.limit=0"], "at least 1"),
+        (["data.tokens=12"], "data.tokens=12 is out of range: 512"),
+        (["timing.warmup=-1"], "at least 0"),
+        (["timing.every=0"], "at least 1"),
+        (["timing.cpu_share=1.5"], "timing.cpu_share=1.5 is out of range: 0 to 1"),
+        (["model.dtype=int8"], "choose one of: auto, float32"),
+        (["model.attention=eager"], "choose one of: sdpa"),
+        (["model.name=../other"], "names a folder"),
+        (["method.name=a/b"], "names a folder"),
+        (["method=static_pruning", "method.keep=0"], "method.keep=0 must be a number above 0, at most 1"),
+        (["method=lazyllm", "method.schedule=[1:0.5,1:0.4]"], "must increase"),
+        (["method=baseline", "+method.repeats=0"], "at least 1"),
+        (["data.limit=null"], "give a number"),
+        (["shard=3/2"], "write i/n"),
+        (["model.chat=hello"], "{prompt}"),
+        # not there
+        (["model.path=/no/such/folder"], "no such folder"),
+        (["model.device=cuda:7"], "; use model.device=cpu or auto"),
+        (["model.device=xpu"], "model.device=xpu is not available here: this PyTorch does not run on xpu"),
+        (["data=longbench", "data.root=/no/such/folder"], "/no/such/folder"),
+        (["--config-dir", "/nowhere"], "--config-dir: /nowhere"),
+        # what Hydra cannot read
+        (["output=/home/jürgen"], "\"output='/home/jürgen'\""),
+        (["model.limit=${nothing}"], "model.limit: Interpolation key 'nothing' not found"),
+    ],
+)
+def test_the_line_says_what_would_be_right(run, cwd, words, says):
+    assert says in check(*run(*words), cwd)
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["method=lazyllm", "method.schedule=[1:0.6],[9:0.5]"], "the model has 4 layers"),
+        (["task=2wikimqa,hotpot"], "did you mean 'hotpotqa'"),
+        (["model.limit=900,4090"], "4096 positions"),
+        (["data.limit=1,x"], "data.limit=x must be a whole number"),
+        (["timing.warmup=0,-1"], "at least 0"),
+        (["model.device=cpu,xpu"], "model.device=xpu is not available here"),
+        (["method=lazyllm,lazzy"], "lazyllm"),
+    ],
+)
+def test_one_bad_job_stops_a_sweep_before_its_first(run, cwd, words, says):
+    code, out, err = run("-m", *words)
+    assert says in check(code, out, err, cwd)
+    assert "model tiny" not in out
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["rum"], "unknown command 'rum': did you mean 'run'?"),
+        (["run"], "nothing is set for task"),
+        (["plan", "task=hotpot"], "hotpotqa"),
+        (["status", "rns=x"], "rns"),
+        (["status", "x"], "unrecognized arguments: x: lazybench status --help shows what there is"),
+        (["status", "runs="], "empty, give a folder"),
+        (["report", "runs=/nowhere"], "/nowhere"),
+        (["report", "calibrated=maybe"], "calibrated"),
+        (["list", "more"], "more"),
+        (["score"], "FILE"),
+        (["score", "/nowhere"], "/nowhere"),
+        (["speed", "lengths=1"], "lengths=1 is out of range: at least 2"),
+        (["speed", "lengths=[]"], "lengths=[1024,2048]"),
+        (["speed", "new_tokens=1"], "at least 2"),
+        (["speed", "text=/nowhere"], "there is no such file"),
+        (["match", "speedups=[1,2]"], "speedups=1 is out of range: above 1"),
+        (["map"], "nothing is set for task"),
+        (["map", "task=code,lcc"], "only methods may differ"),
+        (["calibrate", "half=third"], "choose one of: first, second, cross"),
+    ],
+)
+def test_bad_words_of_other_commands_cost_one_line(lazybench, cwd, words, says):
+    assert says in check(*lazybench(*words), cwd)
+
+
+def test_an_output_folder_that_cannot_be_written(run, tmp_path):
+    (tmp_path / "runs").write_text("a file, not a folder")
+    code, _, err = run()
+    assert code == 2
+    assert "cannot be written" in err
