@@ -47,6 +47,7 @@ class Measure:
         derive: makes `bottom` of a record's other columns, where it is not a column of its own.
         lengths: the records that count, by their length: from so many words on, below so many. None for all.
         lower_is_better: whether less of it is better.
+        percentile: of `top` over all records together, in place of its mean; it has no interval.
     """
 
     key: str
@@ -64,6 +65,7 @@ class Measure:
     derive: Callable[[pd.DataFrame], pd.Series] | None = None
     lengths: tuple[float, float] | None = None
     lower_is_better: bool = False
+    percentile: int | None = None
 
 
 def _speedups(key: str, title: str, time: str) -> tuple[Measure, Measure]:
@@ -90,6 +92,11 @@ GENERATION = _speedups("generation_speedup", "Generation speedup", "generation_s
 _EQUAL = {"key": "generation_speedup_equal_length", "title": "Generation speedup at equal length (×)"}
 EQUAL_LENGTH = replace(GENERATION[0], bottom="equal_length_s", derive=_equal_length_s, **_EQUAL)
 DECODE_STEP = _speedups("decode_step_speedup", "Decode step speedup", "decode_step_s")
+_MEAN_TTFT = Measure("ttft_s", "Mean TTFT (s)", "ttft_s", digits=3, timed=True, lower_is_better=True)
+TTFT_SECONDS = (
+    _MEAN_TTFT,
+    *(replace(_MEAN_TTFT, key=f"ttft_p{part}_s", title=f"TTFT p{part} (s)", percentile=part) for part in (50, 90, 99)),
+)
 _PERCENT = Measure("", "", "", scale=100, absent="not recorded")
 COMPUTED = replace(
     _PERCENT, key="prompt_computed", title="Prompt tokens computed (%)", top="prompt_computed", lower_is_better=True
@@ -241,12 +248,14 @@ def measured(records: pd.DataFrame, of: Measure) -> Cell:
     if counted["dataset"].nunique() < records["dataset"].nunique():
         absent = "disturbed" if of.timed and undisturbed(records).empty else of.absent
         return Cell(None, have, absent if have == 0 else f"{absent}: {total - have} of {total}")
+    note = "" if have == total else f"{have} of {total} records"
+    if of.percentile is not None:
+        return Cell(Estimate(float(np.percentile(counted[of.top], of.percentile)), None, None), have, note=note)
     tasks = _by_task(counted)
     found = average(tasks, of)
     if found is None:
         return Cell(None, have, "not defined: a sum is zero")
     seeds = average_by_seed(tasks, of)
-    note = "" if have == total else f"{have} of {total} records"
     return Cell(found, have, note=note, seed_deviation=stdev(seeds) if seeds else None)
 
 

@@ -46,11 +46,18 @@ def setting_of(method: str, settings: Mapping[str, Any]) -> str:
 def method_title(run: Run) -> str:
     """What a reader knows the method by: what it wants to be called, else what its name says."""
     title = _appearance(run).get("label")
-    return " ".join(title.split()) if isinstance(title, str) and title.strip() else title_of(run.method)
+    return (
+        " ".join(title.split())
+        if isinstance(title, str) and title.strip()
+        else title_of(run.method, run.settings["method"])
+    )
 
 
-def title_of(method: str) -> str:
-    """What a reader knows a method of this name by: its name as words where LazyBench does not have it."""
+def title_of(method: str, settings: Mapping[str, Any] | None = None) -> str:
+    """What a reader knows a method of this name and settings by: its name as words where LazyBench does not have it."""
+    importance = (settings or {}).get("importance")
+    if isinstance(importance, dict) and importance.get("for_good"):
+        return "lazyllm+, for good"
     return _TITLES["method"].get(method) or method.replace("_", " ").strip() or method
 
 

@@ -102,7 +102,7 @@ def _reach(method: Method, prompt: Prompt, model: PreTrainedModel) -> Reach:
         raise LazyBenchError(f"method {method.name}: {failure}") from None
     # All that decide how it prunes, as in reports.
     settings = METHOD_DEFAULTS | dataclasses.asdict(method)
-    title = f"{method.label or title_of(method.name)} {setting_of(method.name, settings)}".strip()
+    title = f"{method.label or title_of(method.name, settings)} {setting_of(method.name, settings)}".strip()
     reach = Reach.of(output.stats, prompt.ids[0].tolist() + output.tokens, title)
     revived = sum(len(of) for stages in reach.revived for of in stages)
     print(f"{title}: {len(output.tokens)} tokens generated, {revived:,} revivals")

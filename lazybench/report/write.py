@@ -20,7 +20,7 @@ from lazybench.store.writing import replacing
 
 # A report only replaces a folder that holds nothing but these.
 _OURS = re.compile(
-    r"(table\d|fidelity|score_by_length|paired)\.(md|csv|tex)|(figure\d|depth_by_length)_.*\.(png|pdf)|records|report\.html"
+    r"(table\d|times|fidelity|longbench|score_by_length|paired)\.(md|csv|tex)|(figure\d|depth_by_length)_.*\.(png|pdf)|records|report\.html"
 )
 _PAIRED = "paired"
 _TITLES = {spec.name: spec.title for spec in tables.SPECS} | {_PAIRED: "Paired tests at equal speed"}
@@ -58,7 +58,10 @@ def write(
                 cells, lacking = tables.shown(spec, block, chosen), tables.lacking(spec, block, chosen)
                 shown.append((spec.title, cells, lacking))
                 named = [tables.MEASURES[key] for key in columns if spec.name == "table1" and key in lines]
-                tex = [*map(_comment, said), latex(spec, named, block, lines if named else chosen)]
+                tex = [
+                    *map(_comment, said),
+                    latex(spec, named, block, lines[~lines["by_dataset"]] if named else chosen),
+                ]
                 text = _markdown(block, cells, [lacking, *(f"- {note}" for note in said)])
                 bodies[spec.name].append((chosen.drop(columns="title"), text, "\n".join(tex)))
             pairs = compare(block)

@@ -146,12 +146,15 @@ def _summary(rounds: Sequence[Times], counts: list[int] | None) -> dict[str, flo
         `decode_step_1_8_speedup` and so on, of the decode steps that `STEPS` names, where there are any;
         `ideal_speedup` and `efficiency`, where the ideal time is the sum over layers of the unmodified model's time
         per layer at that layer's token count, which the engine may beat, since its last layer does less; the TTFT
-        speedup of other attention implementations, where they were timed. A ratio above 1 is faster.
+        speedup of other attention implementations, where they were timed. A ratio above 1 is faster. `ttft_s_p50`,
+        `_p90` and `_p99`, and those of `method_ttft_s`: percentiles over the rounds.
     """
     found = pd.DataFrame([_of_round(times, counts) for times in rounds])
     columns = {}
     for name, values in found.items():
         columns |= {name: values.median(), f"{name}_low": values.min(), f"{name}_high": values.max()}
+    for name in ("ttft_s", "method_ttft_s"):
+        columns |= {f"{name}_p{part}": found[name].quantile(part / 100) for part in (50, 90, 99)}
     return columns
 
 
