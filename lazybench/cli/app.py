@@ -18,8 +18,7 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
 from lazybench.cli import settings
-from lazybench.cli.arguments import read
-from lazybench.cli.configs import add_config_dir
+from lazybench.cli.arguments import add_config_dir, read
 from lazybench.config import CONF, SCHEMAS
 from lazybench.errors import LazyBenchError, one_line
 from lazybench.jobs import one_gpu

@@ -8,7 +8,7 @@ from inspect import getdoc
 
 import yaml
 
-from lazybench.cli.configs import names_in
+from lazybench.cli.arguments import names_in
 from lazybench.config import CONF, DataConfig, ModelConfig
 
 _FOOT = """\

@@ -20,8 +20,7 @@ from lazybench.model.loading import load_model
 from lazybench.model.prompts import Prompt, PromptBuilder
 from lazybench.run.sources import Sources
 from lazybench.store.writing import check_writable, replace, writing
-from lazybench.token_map.page import page
-from lazybench.token_map.reach import Reach
+from lazybench.token_map.page import Reach, page
 
 _NEW_TOKENS = 64
 

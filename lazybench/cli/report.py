@@ -32,7 +32,7 @@ def main(argv: Sequence[str]) -> int:
     grouped = blocks(runs)
     warned = met + [text for block in grouped for text in warnings(block)]
     noted = [f"{block.title}: {text}" for block in grouped for text in notes(block)]
-    written, undrawn = write(given.output, grouped, warned, given.columns, given.heading == "true")
+    written, undrawn = write(given.output, grouped, warned, given.columns)
     for kind, texts in (("warning", warned), ("note", noted)):
         for text in texts:
             print(f"{kind}: {text}")
@@ -59,8 +59,6 @@ def _parser() -> ArgumentParser:
     parser.add_argument("--columns", metavar="KEY,...", type=_words, default=[], help=shown)
     seen = "refuse runs on records that their schedule was calibrated on, or mark them (default: %(default)s)"
     parser.add_argument("--calibrated", choices=("refuse", "mark"), default="refuse", help=seen)
-    said = "whether figures as PNG say above them what they rest on; those as PDF, for papers, never do (default: true)"
-    parser.add_argument("--heading", choices=("true", "false"), default="true", help=said)
     return parser
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from lazybench.analysis.console import frame_table
 from lazybench.config import SpeedConfig
 from lazybench.errors import LazyBenchError
-from lazybench.report.figures import speed
+from lazybench.report.figures import speedups
 from lazybench.speed import host
 from lazybench.speed.measures import STEPS, by_layer, measure, steps_column, subjects_of
 from lazybench.speed.memory import write_profile
@@ -48,7 +48,7 @@ def main(config: SpeedConfig) -> int:
         print(f"other work on this machine: {retaken} passes were taken again, {left} repeats left out")
     if output is not None:
         measured.to_csv(output, index=False, float_format="%.5g")
-        print(f"saved in {', '.join(map(str, [output, *speed.write(measured, output.with_suffix(''))]))}")
+        print(f"saved in {', '.join(map(str, [output, *speedups.speed(measured, output.with_suffix(''))]))}")
     longest = subjects[len(measured) - 1]
     if memory is not None:
         by_layer(longest).to_csv(memory, index=False, float_format="%.6g")

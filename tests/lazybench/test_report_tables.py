@@ -24,7 +24,7 @@ def runs(tmp_path):
 @pytest.fixture
 def made(tmp_path, runs, monkeypatch):
     """Makes a report without its figures, and reads its CSV files by name."""
-    monkeypatch.setattr("lazybench.report.figures.FIGURES", ())
+    monkeypatch.setattr("lazybench.report.figures.drawings.FIGURES", ())
     out = tmp_path / "report"
 
     def make():
