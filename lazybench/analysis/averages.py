@@ -139,14 +139,9 @@ def usable(tasks: Tasks, of: Measure) -> Tasks:
 
 
 def average(tasks: Tasks, of: Measure) -> Estimate | None:
-    """The mean over tasks of the mean over their datasets, with its interval over records.
+    """The mean over tasks of the mean over their datasets, of records that `usable` gives, with its interval.
 
-    Args:
-        tasks: records that count, as `usable` gives them.
-        of: what is averaged.
-
-    Returns:
-        None where a dataset has no records, or a ratio has a denominator of zero.
+    None where a dataset has no records, or a ratio has a denominator of zero.
     """
     weights = [1 / len(tasks) / len(datasets) for datasets in tasks for _ in datasets]
     ratios = [_ratio(records, of) for datasets in tasks for records in datasets]
@@ -172,38 +167,23 @@ def _ratio(records: pd.DataFrame, of: Measure) -> tuple[np.ndarray, np.ndarray]:
 
 @dataclass(frozen=True)
 class Part:
-    """A row's records of a task, or of several together.
+    """A row's records of a task, or of several together."""
 
-    Attributes:
-        records: one row a record, failed ones included; of several tasks with a column `task`.
-        there: the datasets that the row has a run of.
-        members: number of datasets that there could be.
-        reason: why no number can be given, empty where one can.
-    """
-
-    records: pd.DataFrame
-    there: tuple[str, ...]
-    members: int
-    reason: str
+    records: pd.DataFrame  # failed ones included; of several tasks with a column `task`
+    there: tuple[str, ...]  # the datasets that the row has a run of
+    members: int  # number of datasets that there could be
+    reason: str  # why no number can be given, empty where one can
 
 
 @dataclass(frozen=True)
 class Cell:
-    """A measured number, or why there is none.
-
-    Attributes:
-        estimate: the number and its interval; None where it is missing.
-        records: number of records behind it.
-        reason: why it is missing, empty where it is not.
-        note: what it does not cover or show, empty where there is nothing to be said.
-        seed_deviation: standard deviation over seeds, where there are several.
-    """
+    """A measured number, or why there is none."""
 
     estimate: Estimate | None
-    records: int = 0
-    reason: str = ""
-    note: str = ""
-    seed_deviation: float | None = None
+    records: int = 0  # number of records behind it
+    reason: str = ""  # why it is missing
+    note: str = ""  # what it does not cover or show
+    seed_deviation: float | None = None  # standard deviation over seeds, where there are several
 
 
 def part_of(row: Row, members: Sequence[str]) -> Part:
@@ -251,14 +231,10 @@ def measured(records: pd.DataFrame, of: Measure) -> Cell:
     note = "" if have == total else f"{have} of {total} records"
     if of.percentile is not None:
         return Cell(Estimate(float(np.percentile(counted[of.top], of.percentile)), None, None), have, note=note)
-    tasks = _by_task(counted)
+    by_task = (records for _, records in counted.groupby("task", sort=False))
+    tasks = [[records for _, records in task.groupby("dataset", sort=False)] for task in by_task]
     found = average(tasks, of)
     if found is None:
         return Cell(None, have, "not defined: a sum is zero")
     seeds = average_by_seed(tasks, of)
     return Cell(found, have, note=note, seed_deviation=stdev(seeds) if seeds else None)
-
-
-def _by_task(records: pd.DataFrame) -> Tasks:
-    tasks = (of for _, of in records.groupby("task", sort=False))
-    return [[of for _, of in task.groupby("dataset", sort=False)] for task in tasks]

@@ -54,7 +54,7 @@ class Run:
         environment: what its `environment.json` says, `command` included: the words that ask for it.
         finished: whether it has gone through all its records.
         records: one row a record, with `COLUMNS`; `error` is empty where the method ran.
-        traces: what `traces.summarise` made of its traces, empty without any.
+        traces: what `reading` made of its traces, empty without any.
     """
 
     model: str
@@ -150,11 +150,8 @@ def write_compact(runs: Iterable[Run], folder: Path) -> None:
         path = folder / run.name
         path.parent.mkdir(parents=True, exist_ok=True)
         run.records.astype(dict.fromkeys(COUNTS, "Int64")).to_csv(f"{path}.csv", index=False, lineterminator="\n")
-        about = {
-            "format": f"{_MARK} 2",
-            "run": {key: getattr(run, key) for key in ("model", "data", "method", "digest")},
-        }
-        about |= {key: getattr(run, key) for key in _KEPT}
+        names = {key: getattr(run, key) for key in ("model", "data", "method", "digest")}
+        about = {"format": f"{_MARK} 2", "run": names} | {key: getattr(run, key) for key in _KEPT}
         Path(f"{path}.json").write_text(json.dumps(about, indent=1) + "\n", "utf-8")
 
 
@@ -164,11 +161,7 @@ def is_compact(path: Path) -> bool:
 
 
 def read_compact(path: Path) -> Run:
-    """The run whose `.json` file this is.
-
-    Raises:
-        LazyBenchError: the pair of files cannot be read or does not fit.
-    """
+    """The run whose `.json` file this is; a pair of files that is damaged raises `LazyBenchError`."""
     types = dict.fromkeys(TEXTS, str) | dict.fromkeys(NUMBERS, float)
     blanks = {key: [""] for key in NUMBERS}
     try:

@@ -43,11 +43,7 @@ class _Job(NamedTuple):
 
 
 def start(command: str, words: Sequence[str]) -> int:
-    """Start a command with flags and settings in any order.
-
-    Raises:
-        LazyBenchError: the words are not what the command takes, or jobs failed.
-    """
+    """Start a command with flags and settings in any order; its words, or jobs that failed, raise `LazyBenchError`."""
     parser = ArgumentParser(f"lazybench {command}", add_help=False)
     parser.add_argument("settings", nargs="*")
     parser.add_argument("-m", "--multirun", action="store_true")

@@ -19,11 +19,7 @@ GROUPS = ("method", "model", "data")
 
 
 def read(parser: ArgumentParser, words: Sequence[str]) -> Namespace:
-    """What `parser` makes of `words`; a command that takes `--runs` takes `key=value` for `--key=value`.
-
-    Raises:
-        LazyBenchError: they are not what it takes.
-    """
+    """What `parser` makes of `words`; a command that takes `--runs` takes `key=value` for `--key=value`."""
 
     def refuse(message: str) -> NoReturn:
         raise LazyBenchError(f"{message}: {parser.prog} --help shows what there is")
@@ -82,9 +78,6 @@ def own_datasets(place: Path) -> Iterator[tuple[str, dict[str, DatasetFacts]]]:
     """The data configs of a folder that name datasets of their own: what `data=` calls it, and facts by dataset.
 
     LongBench's are among the facts, unless the records come from a source of their own.
-
-    Raises:
-        LazyBenchError: a config cannot be read, or its facts are wrong.
     """
     for path in sorted((place / "data").rglob("*.yaml")):
         try:

@@ -26,11 +26,7 @@ _NEW_TOKENS = 64
 
 
 def main(jobs: Sequence[MapConfig]) -> Path:
-    """Generate with each job's method, in which alone they differ, and write the page; returns its file.
-
-    Raises:
-        LazyBenchError: anything about the settings, the data, the model or the file that cannot work.
-    """
+    """Generate with each job's method, in which alone they differ, and write the page; returns its file."""
     config, sources, path = jobs[0], Sources(), Path(jobs[0].output)
     for key in (field.name for field in dataclasses.fields(config) if field.name != "method"):
         if any(getattr(job, key) != getattr(config, key) for job in jobs):

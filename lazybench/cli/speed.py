@@ -18,18 +18,12 @@ from lazybench.store.writing import writing
 
 
 def main(config: SpeedConfig) -> int:
-    """Measure, print the table, and write CSV, plot, memory and profile where asked to; or print the host's time.
-
-    Raises:
-        LazyBenchError: a model, method or length that cannot work, or a file that cannot be written.
-    """
+    """Measure, print the table, and write CSV, plot, memory and profile where asked to; or print the host's time."""
     if config.host:
-        print(
-            f"a random Llama: {host.LAYERS} layers of width {host.WIDTH}, {host.TOKENS:,} tokens of prompt, one thread"
-        )
+        shape = f"{host.LAYERS} layers of width {host.WIDTH}, {host.TOKENS:,} tokens of prompt"
+        print(f"a random Llama: {shape}, one thread")
         print(frame_table(host.measure(), _HOST))
         return 0
-    _check_files(config)
     output, profile, memory = (_writable(key, getattr(config, key)) for key in ("output", "profile", "memory"))
     subjects = subjects_of(config)
     measured = measure(config, subjects)
@@ -59,14 +53,6 @@ def main(config: SpeedConfig) -> int:
         _profile(longest, profile)
         print(f"saved in {profile}")
     return 0
-
-
-def _check_files(config: SpeedConfig) -> None:
-    """Raise `LazyBenchError` where two settings name one file, which the later would overwrite."""
-    named: dict[Path, str] = {}
-    for key in ("text", "output", "profile", "memory"):
-        if (name := getattr(config, key)) is not None and (other := named.setdefault(Path(name).resolve(), key)) != key:
-            raise LazyBenchError(f"{key}={name} is the file of {other}=, too: give each its own")
 
 
 def _writable(key: str, name: str | None) -> Path | None:

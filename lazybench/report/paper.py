@@ -30,13 +30,9 @@ def published(block: Block) -> list[str]:
 
 
 def value(row: Row, section: str, datasets: Collection[str], column: str) -> str:
-    """The number as printed, where model, method and data are those of the tables; else an empty text.
+    """A row's number as printed, where model, method and data are those of the tables; else an empty text.
 
-    Args:
-        row: whose numbers it stands beside.
-        section: one of the six tasks, or a dataset.
-        datasets: what the row was run on in that task.
-        column: a column of `table1.csv` or `table2.csv`, or of `longbench.csv` for a dataset.
+    `section` is a task of which the row was run on `datasets`, and `column` one of Table 1 or 2; or it is a dataset.
     """
     model = row.runs[0].model
     if not _is_theirs(row):

@@ -22,25 +22,15 @@ NONE = "—"
 
 @dataclass(frozen=True)
 class Spec:
-    """What a table shows.
+    """What a table shows."""
 
-    Attributes:
-        name: stem of its files.
-        title: its caption.
-        measures: its measures, in order.
-        in_paper: keys of the measures that the paper gives numbers for.
-        skip: methods it has no rows for.
-        by_length: whether it is only of data whose scores are shown by the records' length.
-        by_dataset: whether it is of the baseline by dataset, where LongBench has published scores of the model.
-    """
-
-    name: str
+    name: str  # stem of its files
     title: str
     measures: tuple[Measure, ...]
-    in_paper: tuple[str, ...] = ()
-    skip: tuple[str, ...] = ()
-    by_length: bool = False
-    by_dataset: bool = False
+    in_paper: tuple[str, ...] = ()  # keys of the measures that the paper gives numbers for
+    skip: tuple[str, ...] = ()  # methods it has no rows for
+    by_length: bool = False  # only of data whose scores are shown by the records' length
+    by_dataset: bool = False  # of the baseline alone, by dataset, where LongBench has published scores of the model
 
 
 _ANSWERS = (averages.SCORE, *averages.TTFT)

@@ -21,38 +21,21 @@ _LONGEST = 8  # tokens without an end of their character, after which it is none
 
 @dataclass(frozen=True)
 class Reach:
-    """One generation, token by token; a step is one forward pass, step 0 is prefilling.
-
-    Attributes:
-        title: what the generation is called.
-        schedule: its stages.
-        layers: how many layers the model has.
-        ids: token ids of the text so far.
-        prompt: how many of them had come by the last step that began with more than one: the prompt's, in chunks or
-            turns too.
-        totals: how many had come by each step; the next one is what the step generated.
-        depths: for each token that has come, how many stages it passed in the step that it came with.
-        revived: `revived[step][stage]` are the sorted positions of the tokens of earlier steps that got keys and values
-            behind that stage in that step. It happens to a token at most once a stage.
-    """
+    """One generation, token by token; a step is one forward pass, step 0 is prefilling."""
 
     title: str
     schedule: PruningSchedule
-    layers: int
-    ids: list[int]
-    prompt: int
-    totals: list[int]
-    depths: list[int]
+    layers: int  # of the model
+    ids: list[int]  # of the text so far
+    prompt: int  # how many had come by the last step that began with several: the prompt's, in chunks or turns too
+    totals: list[int]  # how many had come by each step; the next one is what the step generated
+    depths: list[int]  # for each token that has come, how many stages it passed in the step that it came with
+    # By step and stage, the sorted positions of the tokens of earlier steps that got keys and values behind it then.
     revived: list[list[list[int]]]
 
     @classmethod
     def of(cls, stats: Stats | None, ids: torch.Tensor | Iterable[int], title: str) -> Reach:
-        """What `stats` recorded of the generation of `ids`.
-
-        Args:
-            stats: of a generation with `record_positions=True`.
-            ids: its prompt and answer, int64 (tokens,) or (1, tokens), without padding.
-            title: what to call it.
+        """What `stats` recorded of a generation: of its prompt and answer, int64 (tokens,) or (1, tokens), unpadded.
 
         Raises:
             LazyLLMError: no positions were recorded, nothing was pruned, or `ids` are of another generation.
@@ -87,10 +70,6 @@ def texts(tokenizer: Any, ids: Sequence[int]) -> Iterator[str]:
     A token alone is often no text: it may hold some bytes of a character, or a space that is one only within a text.
     So tokens are decoded with those before them. A character whose bytes lie in several tokens belongs to the last of
     these, and the others of them yield an empty text.
-
-    Args:
-        tokenizer: what `decode(ids)` makes text with.
-        ids: token ids.
     """
 
     def decode(of: Sequence[int]) -> str:
@@ -123,16 +102,11 @@ class Page(str):
 
 
 def page(reaches: Sequence[Reach], tokenizer: Any, about: Mapping[str, str] | None = None) -> Page:
-    """The page of one generation, or of several from the same prompt side by side.
+    """The page of one generation, or of several from the same prompt side by side, with `about` at the top.
 
     It opens at the token for which most is revived. Its script reads `data`, JSON: `prompt`, the text of each token of
     the prompt, and `maps`, for each generation `answer`, the text of each token behind the prompt, and `totals`,
     `revived` and the prompt's `depths`, as in `Reach`.
-
-    Args:
-        reaches: the generations.
-        tokenizer: the model's, whose `decode` gives the tokens' text.
-        about: what else to say at the top, such as the model, by name.
 
     Raises:
         LazyLLMError: the prompts differ.

@@ -18,8 +18,8 @@ from lazybench.analysis.averages import SCORE, TTFT, cell, part_of, ran, undistu
 from lazybench.analysis.blocks import Block, Row, conditions
 from lazybench.analysis.intervals import Estimate
 from lazybench.analysis.labels import colour, is_calibrated, label, method_title, stages, task_title
+from lazybench.analysis.reading import BINS
 from lazybench.analysis.run_data import Run
-from lazybench.analysis.traces import BINS
 from lazybench.data.facts import CHINESE
 from lazybench.data.ruler import depth_of
 from lazybench.report import paper
@@ -242,7 +242,7 @@ def _score(row: Row, tasks: Mapping[str, list[str]]) -> Estimate | None:
 )
 def figure7(block: Block) -> Figure | None:
     """A panel a traced row."""
-    traced = [(row, [run for run in row.runs if "computed" in run.traces]) for row in block.rows]
+    traced = [(row, [run for run in row.runs if "living" in run.traces.get("computed", {})]) for row in block.rows]
     traced = [(row, runs) for row, runs in traced if runs]
     traced = [(row, runs) for row, runs in traced if any(map(_revives, runs))] or traced
     if not traced:
@@ -268,7 +268,7 @@ def _panel(axes: Axes, runs: list[Run], looks: dict[int, dict[str, Any]]) -> tup
     """Draw the stages of a row's runs; how many records generate at the first and at the last step."""
     computed = [run.traces["computed"] for run in runs]
     longest = max(len(of["mean"][0]) for of in computed)
-    living = np.sum([np.pad(of, (0, longest - len(of))) for of in map(_living, runs)], axis=0)
+    living = np.sum([np.pad(of["living"], (0, longest - len(of["living"]))) for of in computed], axis=0)
     steps = int(np.flatnonzero(living > living[0] / 2)[-1]) + 1
     weights = [of["records"] for of in computed]
     mean, low, high = (
@@ -286,13 +286,6 @@ def _panel(axes: Axes, runs: list[Run], looks: dict[int, dict[str, Any]]) -> tup
 def _revives(run: Run) -> bool:
     """Whether tokens that were pruned come back: a stage's share then grows."""
     return any(len(set(stage)) > 1 for stage in run.traces["computed"]["mean"])
-
-
-def _living(run: Run) -> list[int]:
-    """How many records still generate, by step; what a report kept before it counted them tells by the answers."""
-    computed = run.traces["computed"]
-    tokens = run.records["new_tokens"].dropna()
-    return computed.get("living") or [int((tokens > step).sum()) for step in range(len(computed["mean"][0]))]
 
 
 def _held(values: list[list[float]], steps: int) -> np.ndarray:
