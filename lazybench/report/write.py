@@ -23,15 +23,15 @@ from lazybench.report.caveats import notes
 from lazybench.report.latex import latex, latex_pairs
 from lazybench.store.writing import replacing
 
-# A report only replaces a folder that holds nothing but these.
-_OURS = re.compile(
-    r"(table\d|times|fidelity|longbench|score_by_length|paired)\.(md|csv|tex)|(figure\d|depth_by_length)_.*\.(png|pdf)|records|report\.html"
-)
 _PAIRED = "paired"
 # Which figure says most of a block, before those that are not named.
 _FIRST = ("figure5", "depth_by_length", "figure7", "figure1", "figure2")
 _SHOWN = 3  # values of one kind before the others are only counted
 _TITLES = {spec.name: spec.title for spec in tables.SPECS} | {_PAIRED: "Paired tests at equal speed"}
+# A report only replaces a folder that holds nothing but these.
+_OURS = re.compile(
+    rf"({'|'.join(_TITLES)})\.(md|csv|tex)|(figure\d|depth_by_length)_.*\.(png|pdf)|records|report\.html"
+)
 # Of a table about a block: its numbers, its Markdown and its LaTeX.
 _Body = tuple[pd.DataFrame, str, str]
 
