@@ -29,43 +29,24 @@ NO_RUN = "no run"
 
 @dataclass(frozen=True)
 class Measure:
-    """A number of a method on a dataset: the mean of the column `top`, over that of `bottom` if there is one.
+    """A number of a method on a dataset: the mean of the column `top`, over that of `bottom` if there is one."""
 
-    Attributes:
-        key: name of its columns in CSV files.
-        title: heading, with the unit.
-        top: column of the numerator.
-        bottom: column of the denominator.
-        scale: factor from what is stored to what is shown.
-        digits: digits shown after the point.
-        absent: why there is none where the columns are empty.
-        by_seed: column with the values of several seeds, of which the value is the mean; empty without one.
-        timed: whether it is made of times, which leaves out disturbed records.
-        long_tailed: whether a few records may have most of the sum: an interval then needs more records.
-        least: the smallest value there can be, as shown; no interval goes below it.
-        most: the largest value there can be, as shown; no interval goes beyond it.
-        derive: makes `bottom` of a record's other columns, where it is not a column of its own.
-        lengths: the records that count, by their length: from so many words on, below so many. None for all.
-        lower_is_better: whether less of it is better.
-        percentile: of `top` over all records together, in place of its mean; it has no interval.
-    """
-
-    key: str
-    title: str
-    top: str
-    bottom: str = ""
-    scale: float = 1.0
-    digits: int = 2
-    absent: str = "not timed"
-    by_seed: str = ""
-    timed: bool = False
-    long_tailed: bool = False
-    least: float = 0.0
-    most: float = math.inf
-    derive: Callable[[pd.DataFrame], pd.Series] | None = None
-    lengths: tuple[float, float] | None = None
+    key: str  # name of its columns in CSV files
+    title: str  # heading, with the unit
+    top: str  # column of the numerator
+    bottom: str = ""  # column of the denominator
+    scale: float = 1.0  # factor from what is stored to what is shown
+    digits: int = 2  # shown after the point
+    absent: str = "not timed"  # why there is none where the columns are empty
+    by_seed: str = ""  # column with the values of several seeds, of which the value is the mean
+    timed: bool = False  # whether it is made of times, which leaves out disturbed records
+    long_tailed: bool = False  # whether a few records may have most of the sum: an interval then needs more records
+    least: float = 0.0  # the smallest value there can be, as shown; no interval goes below it
+    most: float = math.inf  # the largest one
+    derive: Callable[[pd.DataFrame], pd.Series] | None = None  # makes `bottom` of columns, where it is none itself
+    lengths: tuple[float, float] | None = None  # of the records that count: from so many words on, below so many
     lower_is_better: bool = False
-    percentile: int | None = None
+    percentile: int | None = None  # of `top` over all records together, in place of its mean; it has no interval
 
 
 def _speedups(key: str, title: str, time: str) -> tuple[Measure, Measure]:

@@ -43,29 +43,17 @@ _KEPT = ("finished", "settings", "environment", "traces")
 
 @dataclass(frozen=True)
 class Run:
-    """One run.
+    """One run."""
 
-    Attributes:
-        model: the model's name, the first level of the run's folder.
-        data: the data's name, the second level.
-        method: the method's name, the third level.
-        digest: the hash of everything that decides the run's results, the fourth level.
-        settings: what its `config.yaml` says, without this machine's folders.
-        environment: what its `environment.json` says, `command` included: the words that ask for it.
-        finished: whether it has gone through all its records.
-        records: one row a record, with `COLUMNS`; `error` is empty where the method ran.
-        traces: what `reading` made of its traces, empty without any.
-    """
-
-    model: str
+    model: str  # the names of model, data and method: the levels of the run's folder
     data: str
     method: str
-    digest: str
-    settings: dict[str, Any]
-    environment: dict[str, Any]
-    finished: bool
-    records: pd.DataFrame
-    traces: dict[str, Any]
+    digest: str  # the hash of everything that decides the run's results, the fourth level
+    settings: dict[str, Any]  # what its `config.yaml` says, without this machine's folders
+    environment: dict[str, Any]  # what its `environment.json` says; `command` has the words that ask for it
+    finished: bool  # whether it has gone through all its records
+    records: pd.DataFrame  # one row a record, with `COLUMNS`; `error` is empty where the method ran
+    traces: dict[str, Any]  # what `reading` made of its traces, empty without any
 
     @property
     def name(self) -> str:
