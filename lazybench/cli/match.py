@@ -14,13 +14,11 @@ from hydra.core.hydra_config import HydraConfig
 from tqdm import tqdm
 from transformers import PreTrainedModel
 
-from lazybench.calibration.harm import static_pruning
 from lazybench.calibration.matching import OutOfReach, Speedups, Trial, match
 from lazybench.calibration.setup import in_turns
 from lazybench.config import MatchConfig
 from lazybench.data import choose, data_label, fingerprint, load_facts
 from lazybench.methods import Method, build_method
-from lazybench.methods.engine import layers_of
 from lazybench.methods.static_pruning import StaticPruning
 from lazybench.model import environment
 from lazybench.model.decoding import check_limit, decoder_for
@@ -60,7 +58,7 @@ def main(config: MatchConfig) -> Path:
     print(f"weights: {where['weights_format']}\nrecords: {data_label(config.data)}; {on}")
     # Methods of one name differ in their configs' names: those that `calibrate` found, and others of the user's.
     called = chosen("method") or method.name
-    model, static = load_model(config.model), static_pruning(layers_of(skeleton))
+    model, static = load_model(config.model), StaticPruning("static_pruning")
     decides = {key: value for key, value in asdict(config.model).items() if key not in PLACES}
     decides |= {"weights": sources.weights(config.model), "records": fingerprint(of.record for of in prompts)}
     decides |= {"where": {key: value for key, value in where.items() if key != "commit"}, "cpu": config.cpu_share}
