@@ -16,12 +16,11 @@ from transformers import PreTrainedModel
 
 import lazyllm
 from lazybench.calibration import times
-from lazybench.calibration.budgets import SCORE_LOSS, SPEEDUP, Budget
 from lazybench.calibration.folder import Folder
 from lazybench.calibration.frontier import CALIBRATED, KEEPS, STATIC, loss
 from lazybench.calibration.harm import Candidate, Harm
 from lazybench.calibration.search import Search, Space, Trial
-from lazybench.calibration.setup import Setup
+from lazybench.calibration.setup import SCORE_LOSS, SPEEDUP, Budget, Setup
 from lazybench.data import Record, data_label
 from lazybench.errors import LazyBenchError
 from lazybench.methods.base import answer
