@@ -37,12 +37,7 @@ class Folder:
 
     @contextmanager
     def opened(self, settings: Mapping[str, Any], environment: Mapping[str, Any]) -> Iterator[Folder]:
-        """Make or reopen the folder for this process alone.
-
-        Raises:
-            LazyBenchError: the folder cannot be written.
-            Busy: another process is at work in it.
-        """
+        """Make or reopen the folder for this process alone; `Busy` where another one is at work in it."""
         with writing(self.path):
             for inner in (self.path / "searches", self.path / "measured", self.found / "method"):
                 inner.mkdir(parents=True, exist_ok=True)

@@ -26,10 +26,9 @@ def table(rows: pd.DataFrame) -> pd.DataFrame:
 
     Returns:
         `half`, `speedup`, `kind`, `schedule`, `importance`, `found_kl`; `speedup_with_revivals`, the ideal one of whole
-        generations on the other half's records with what is revived there; `kl`, the mean over these `records`, in
-        nats; `harm_reduction_to_keeps`, how many times as large the scaled reference's mean is on the same records:
-        above 1 the found schedule does less harm. The last two with `_low` and `_high`, their 95% interval over
-        records, empty where there are too few.
+        generations on the other half's records; `kl`, the mean over these `records`, in nats;
+        `harm_reduction_to_keeps`, how many times as large the scaled reference's mean is on the same records. The last
+        two with `_low` and `_high`, their 95% interval over records, empty where there are too few.
     """
     rows = rows.join(rows[rows["kind"] == KEEPS].set_index(_PAIR)["kl"].rename(_REDUCTION), on=_PAIR)
     rows.loc[rows["kind"] != CALIBRATED, _REDUCTION] = math.nan

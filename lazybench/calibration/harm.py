@@ -30,27 +30,24 @@ class Candidate:
 
     @cached_property
     def method(self) -> Method:
-        """The method that they make."""
         if self.importance is None:
             return StaticPruning("static_pruning", 1, *self.schedule.stages[0])
         return LazyLLM(PAPER, schedule=self.schedule.spec, importance=self.importance.changed or EQ1)
 
     @property
     def name(self) -> str:
-        """Both as text."""
         return f"{self.schedule.spec or 'no pruning'} {self.columns['importance']}"
 
     @property
     def columns(self) -> dict[str, str]:
-        """Both as columns of a table."""
         ranking = "static_pruning" if self.importance is None else str(self.importance)
         return {"schedule": self.schedule.spec, "importance": ranking}
 
 
 class Harmed(NamedTuple):
-    """What a candidate does to one record: its divergence, in nats, and what it computes.
+    """A candidate's divergence on a record, in nats, and the tokens that it computed.
 
-    `rows` are the tokens computed in each layer at each decode step, int64 (steps, layers).
+    These by decode step and layer, int64 (steps, layers).
     """
 
     kl: float

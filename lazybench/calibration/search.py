@@ -61,19 +61,12 @@ def searchable(importance: Importance, decoding: bool) -> dict[str, Sequence[Any
 
 @dataclass(frozen=True)
 class Space:
-    """Candidates of one ideal speedup.
+    """Candidates of one ideal speedup of whole generations, of `answer_tokens` on prompts of `lengths` tokens.
 
-    The number of stages, their layers, their strengths relative to each other, and how slow a decode step is for what
-    it revives are free; the speedup then decides how strongly all stages prune: the keeps are `exp(-strength * x)`, for
-    one `x`. Whether decode steps are as fast as that shows when the candidate is measured.
-
-    Attributes:
-        times: the model's times.
-        lengths: prompt lengths in tokens.
-        answer_tokens: tokens of a whole generation.
-        speedup: the ideal speedup of every candidate's whole generations.
-        importance: what ranks the tokens.
-        searched: the values to try for parts of the importance, by name.
+    The number of stages, their layers, their strengths relative to each other, how slow a decode step is for what it
+    revives, and parts of the importance, with the values `searched` for each, are free; the speedup then decides how
+    strongly all stages prune: the keeps are `exp(-strength * x)`, for one `x`. Whether decode steps are as fast as that
+    shows when the candidate is measured.
     """
 
     times: Times
@@ -113,10 +106,7 @@ class Space:
         return None if schedule is None else Candidate(schedule, replace(self.importance, **parts))
 
     def parameters(self, candidate: Candidate, slowness: float) -> dict[str, Any] | None:
-        """What an optimiser must suggest for a candidate like this one; None for one that is not in the space.
-
-        `slowness` is what its decode steps are thought to have, see `speedup_of`.
-        """
+        """What an optimiser must suggest for a candidate like this one; None for one that is not in the space."""
         stages = candidate.schedule.pruning
         if not 1 <= len(stages) <= MOST_STAGES or self.deepest is None or stages[0].layer > self.deepest:
             return None
@@ -133,16 +123,12 @@ class Space:
         return found | parts if fits else None
 
     def replay(self, parameters: Mapping[str, Any]) -> Candidate | None:
-        """The candidate of parameters that were suggested earlier."""
         return self.suggest(optuna.trial.FixedTrial(dict(parameters)))
 
     def schedule(
         self, layers: Sequence[int], strengths: Sequence[float], slowness: float = 1.0
     ) -> PruningSchedule | None:
-        """The schedule that prunes after `layers`, increasing, with these relative strengths; None if too slow.
-
-        `slowness` is what decode steps are thought to have, see `speedup_of`.
-        """
+        """The schedule that prunes after `layers`, increasing, with these relative strengths; None if too slow."""
 
         def at(power: float) -> PruningSchedule:
             keeps = (max(_LEAST_KEEP, math.exp(-strength * power)) for strength in strengths)
@@ -166,14 +152,10 @@ def _strengths(schedule: PruningSchedule) -> list[float]:
 
 
 class Trial(NamedTuple):
-    """A candidate that was measured.
+    """A candidate that was measured on so many records; unless these are all, `complete`, it was given up.
 
-    Attributes:
-        candidate: the schedule and its importance.
-        kl: mean KL over the records that it was measured on, in nats.
-        speedup_with_revivals: ideal speedup of whole generations with what was revived on those records.
-        records: how many those are.
-        complete: whether they are all; else it was given up.
+    `kl` is the mean over them, in nats, and `speedup_with_revivals` the ideal one of whole generations with what was
+    revived on them.
     """
 
     candidate: Candidate
@@ -186,13 +168,8 @@ class Trial(NamedTuple):
 class Search:
     """The search for the least harmful candidate of one ideal speedup, kept in a file that it can go on from.
 
-    The speedup is that of whole generations, with what they revive.
-
-    Args:
-        path: the journal that the optimiser writes.
-        name: the search's name in it.
-        space: what to search.
-        records: what to measure on; any first part of them should be like the whole.
+    The speedup is that of whole generations, with what they revive. Any first part of `records` should be like the
+    whole; `name` is the search's in the optimiser's journal, at `path`.
     """
 
     def __init__(self, path: Path, name: str, space: Space, records: Sequence[Record]) -> None:
@@ -214,12 +191,10 @@ class Search:
 
     @property
     def spent(self) -> float:
-        """Seconds that finished trials have taken so far."""
         return sum(trial.duration.total_seconds() for trial in self._finished())
 
     @property
     def trials(self) -> list[Trial]:
-        """What was measured so far."""
         for trial in self._finished():
             if trial.number not in self._read:
                 candidate, values = self._space.replay(trial.params), list(trial.intermediate_values.values())
@@ -279,7 +254,6 @@ class Search:
         )
 
     def _measure(self, trial: optuna.Trial, candidate: Candidate, harm: Callable, tick: Callable) -> None:
-        """Measure a candidate, to the end or until it is given up."""
         values, steps = [], []
         space, may_end = self._space, self.best is not None  # else nothing to compare with is fast enough
         for place, record in enumerate(self._records):

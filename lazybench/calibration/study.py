@@ -41,11 +41,6 @@ _STARTS = ("7%:0.65,27%:0.6,50%:0.6", "13%:0.6,27%:0.6,50%:0.6", "23%:0.6,50%:0.
 class Study:
     """Measures candidates on a model, and finds the best of them.
 
-    Args:
-        setup: the settings and all that follows from them.
-        model: the model.
-        folder: where everything measured is kept.
-
     Raises:
         LazyBenchError: a speedup that no schedule reaches, or a reference that does not fit the model.
     """
@@ -87,8 +82,7 @@ class Study:
     def search(self, half: str) -> None:
         """Search on one half of the records for its share of the time, earlier starts included.
 
-        Raises:
-            LazyBenchError: at none of the speedups something was found; if it is one of several, a warning says so.
+        Where nothing is found at one of several speedups, a warning says so; `LazyBenchError` where at none.
         """
         seconds, missed = 60 * self._setup.config.minutes / len(self._searches), None
         searches = {speedup: self._searches[half, speedup] for speedup in self._setup.speedups}
@@ -118,7 +112,6 @@ class Study:
         return slower[::-1] + [Candidate(schedule, ranking) for ranking, schedule in product(importances, schedules)]
 
     def _winners(self, half: str) -> dict[float, Trial]:
-        """By speedup, the best that a search on one half has found so far."""
         found = {speedup: self._searches[half, speedup].best for speedup in self._setup.speedups}
         return {speedup: trial for speedup, trial in found.items() if trial is not None}
 
@@ -147,10 +140,9 @@ class Study:
 
         Returns:
             one row a schedule and record: `half`, the one the schedule was found on or for; `speedup`, the ideal one it
-            was made for; `kind`, `schedule` and `importance`; `found_kl`, the mean KL on the half it was found on, in
-            nats, None for the reference; `dataset` and `_id` of the record, its `kl` in nats, and the ideal seconds of
-            its whole generation, `unmodified_s` and, with what is revived, `pruned_s`. The reference and static pruning
-            have the speedup without revivals, of which static pruning has none.
+            was made for, without revivals but for what was found; `kind`, `schedule` and `importance`; `found_kl`, the
+            mean KL on the half it was found on, in nats; `dataset` and `_id` of the record, its `kl` in nats, and the
+            ideal seconds of its whole generation, `unmodified_s` and, with what is revived, `pruned_s`.
         """
         asked = [
             (half, speedup, kind, candidate, trial.kl if kind == CALIBRATED else None)
@@ -231,7 +223,6 @@ yaml.SafeDumper.add_representer(
 
 
 def _tick(bar: tqdm, search: Search, trial: Trial | None) -> None:
-    """Shows how far a search is, and the best it has found."""
     bar.update(trial is None)
     if trial is not None and (best := search.best) is not None:
         bar.set_postfix_str(f" {len(search.trials)} tried, best KL {best.kl:.3f}: {best.candidate.name}")

@@ -33,10 +33,6 @@ class Times:
     Prefilling `n` tokens takes the unmodified model `fixed + linear * n + quadratic * n**2` seconds.
 
     Attributes:
-        fixed: seconds, whatever the prompt.
-        linear: seconds a token.
-        quadratic: seconds a pair of tokens.
-        layers: number of decoder layers.
         step: seconds of LazyLLM's decode step that computes so many rows in every layer, by their number, increasing.
         unmodified_step: seconds of the unmodified model's decode step.
     """
@@ -105,11 +101,7 @@ class Times:
 
 
 def measure(model: PreTrainedModel, ids: torch.Tensor) -> dict[str, dict[int, float]]:
-    """Medians of three, after an untimed round, in seconds.
-
-    Args:
-        model: the model.
-        ids: the prompt's token ids, int64 (1, tokens).
+    """Medians of three, after an untimed round, in seconds, on a prompt's token ids, int64 (1, tokens).
 
     Returns:
         `prompt`: what the unmodified model takes for its first token, by how many tokens of the prompt it is given;
@@ -127,8 +119,6 @@ def measure(model: PreTrainedModel, ids: torch.Tensor) -> dict[str, dict[int, fl
 def _round(
     model: PreTrainedModel, ids: torch.Tensor, counts: Sequence[int], rows: Sequence[int]
 ) -> dict[str, dict[int, float]]:
-    """Each time once."""
-
     def take(tokens: torch.Tensor, cache: Any = None) -> tuple[float, Any]:
         synchronize(model.device)
         start = time.perf_counter()

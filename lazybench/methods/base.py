@@ -38,11 +38,7 @@ class Output:
 
 
 def answer(method: Method, prompt: Prompt, decode: Decoder, seed: int) -> Output:
-    """What `method.generate` makes of a prompt within its session, held to its contract; the clock starts here.
-
-    Raises:
-        LazyBenchError: it breaks the contract.
-    """
+    """What `method.generate` makes of a prompt within its session; `LazyBenchError` where it breaks its contract."""
     given = prompt.ids.clone()
     with method.session(prompt, decode) as decode.session:
         decode.start()
@@ -134,11 +130,7 @@ class Method(ABC):
 
 
 def build_method(settings: dict[str, Any]) -> Method:
-    """The method that a config's `method` describes.
-
-    Raises:
-        LazyBenchError: `_target_` does not name a `Method`, or it refuses its settings.
-    """
+    """The method that a config's `method` describes; `LazyBenchError` if it is none, or refuses its settings."""
     method = make("method", settings, "a class such as lazybench.methods.lazyllm.LazyLLM")
     if not isinstance(method, Method):
         raise LazyBenchError(f"method._target_={settings['_target_']} is not a lazybench.methods.Method")

@@ -129,11 +129,7 @@ class Staged(OnEngine):
 
     @property
     def left(self) -> float:
-        """The fraction of the prompt's tokens that all stages leave.
-
-        Raises:
-            LazyBenchError: they leave all.
-        """
+        """The fraction of the prompt's tokens that all stages leave; `LazyBenchError` where it is all."""
         left = math.prod(keep for _, keep in self._stages)
         if left == 1:
             raise LazyBenchError(f"method.schedule={self.schedule} prunes nothing: give stages that do")

@@ -133,12 +133,7 @@ class PromptCompression(Method):
 
 @dataclass(frozen=True)
 class ScoredTokens:
-    """Tokens of a text in order.
-
-    Attributes:
-        ends: where in the text each token ends, int64 (tokens,), never falling.
-        information: self-information of each token in nats, float64 (tokens,).
-    """
+    """Where in a text each token ends, int64 (tokens,), never falling, and its self-information, nats, float64."""
 
     ends: np.ndarray
     information: np.ndarray
@@ -185,12 +180,7 @@ class Scorer:
 
     @torch.inference_mode()
     def score(self, text: str, spans: Spans) -> ScoredTokens:
-        """Score parts of `text`, at `spans`, each by itself: a forward pass, or one a window where a part is longer.
-
-        Raises:
-            LazyBenchError: the tokenizer has no token to begin with, or does not tell where tokens stand in a text.
-            RecordFailure: the model's logits are not finite.
-        """
+        """Score parts of `text`, at `spans`, each by itself: a forward pass, or one a window where a part is longer."""
         if not self.tokenizer.is_fast:
             raise LazyBenchError("the scorer's tokenizer tells no places of tokens: set method.scorer to another model")
         ends: list[int] = []
