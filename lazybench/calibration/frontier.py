@@ -19,10 +19,7 @@ _PAIR = ["half", "speedup", "dataset", "_id"]
 
 
 def table(rows: pd.DataFrame) -> pd.DataFrame:
-    """One row a half, speedup and kind; where there are two halves, further rows for both together.
-
-    Args:
-        rows: what `Study.held_out` gives, of one half or of both.
+    """One row a half, speedup and kind of what `Study.held_out` gives; of two halves, further rows for both together.
 
     Returns:
         `half`, `speedup`, `kind`, `schedule`, `importance`, `found_kl`; `speedup_with_revivals`, the ideal one of whole

@@ -1,4 +1,7 @@
-"""The search: an optimiser proposes schedules of one ideal speedup and importances, records are measured one by one."""
+"""The search: an optimiser proposes schedules of one ideal speedup and importances, records are measured one by one.
+
+Harm is the divergence of next tokens from the unmodified model's, along that model's own answer.
+"""
 
 from __future__ import annotations
 
@@ -13,14 +16,20 @@ from statistics import fmean
 from typing import Any, NamedTuple
 
 import optuna
+import torch
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 from optuna.trial import FrozenTrial, TrialState
 
-from lazybench.calibration.harm import Candidate, Harmed
 from lazybench.calibration.times import Times
 from lazybench.data import Record
-from lazybench.errors import LazyBenchError
+from lazybench.errors import LazyBenchError, RecordFailure
+from lazybench.methods import Method
+from lazybench.methods.lazyllm import EQ1, PAPER, LazyLLM
+from lazybench.methods.static_pruning import StaticPruning
+from lazybench.model.decoding import Decoder
+from lazybench.model.prompts import Prompt
+from lazybench.run.divergence import Expected, divergence, expected
 from lazyllm import Importance, LazyLLMError, PruningSchedule
 
 MOST_STAGES = 4
@@ -48,6 +57,77 @@ _SLOWNESS = "decode step over one without revivals"
 _TOO_SLOW = 100.0
 
 warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A schedule, and the importance that ranks tokens at its stages; None is static pruning, of one stage."""
+
+    schedule: PruningSchedule
+    importance: Importance | None
+
+    @cached_property
+    def method(self) -> Method:
+        if self.importance is None:
+            return StaticPruning("static_pruning", 1, *self.schedule.stages[0])
+        return LazyLLM(PAPER, schedule=self.schedule.spec, importance=self.importance.changed or EQ1)
+
+    @property
+    def name(self) -> str:
+        return f"{self.schedule.spec or 'no pruning'} {self.columns['importance']}"
+
+    @property
+    def columns(self) -> dict[str, str]:
+        ranking = "static_pruning" if self.importance is None else str(self.importance)
+        return {"schedule": self.schedule.spec, "importance": ranking}
+
+
+class Harmed(NamedTuple):
+    """A candidate's divergence on a record, in nats, and the tokens that it computed.
+
+    These by decode step and layer, int64 (steps, layers).
+    """
+
+    kl: float
+    rows: torch.Tensor
+
+
+class Harm:
+    """Measures candidates on records; the unmodified model answers each record once.
+
+    Args:
+        ask: a record's prompt, and the decoder with its dataset's settings.
+        tokens: answer tokens to compare at most.
+    """
+
+    def __init__(self, ask: Callable[[Record], tuple[Prompt, Decoder]], tokens: int) -> None:
+        self._ask = ask
+        self._tokens = tokens
+        self._expected: dict[tuple[str, str], Expected] = {}
+
+    def of(self, candidate: Candidate, record: Record) -> Harmed:
+        """KL(unmodified || pruned) of the next token, mean over the answer's tokens, and what was computed.
+
+        Raises:
+            LazyBenchError: the unmodified model cannot run on the record, or the pruned model's logits are not finite.
+            LazyLLMError: the model cannot be pruned like this.
+        """
+        self.learn(record)
+        try:
+            kls, output = divergence(candidate.method, *self._ask(record), self._expected[record.key])
+            if not (kl := float(kls.mean())) < math.inf:
+                raise RecordFailure("the divergence is not finite")
+        except RecordFailure as failure:
+            raise LazyBenchError(f"{candidate.name} on {record.dataset} {record.id}: {failure}") from failure
+        return Harmed(kl, output.stats.rows[1:])
+
+    def learn(self, record: Record) -> None:
+        """Have the unmodified model answer a record, once; `LazyBenchError` where it cannot."""
+        if record.key not in self._expected:
+            try:
+                self._expected[record.key] = expected(*self._ask(record), self._tokens)
+            except RecordFailure as error:
+                raise LazyBenchError(f"{record.dataset} {record.id} cannot be calibrated on: {error}") from error
 
 
 def searchable(importance: Importance, decoding: bool) -> dict[str, Sequence[Any]]:

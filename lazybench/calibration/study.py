@@ -1,13 +1,17 @@
-"""One calibration under way: the searches, and what is measured of what they find."""
+"""One calibration under way: its folder, the searches, and what is measured of what they find."""
 
 from __future__ import annotations
 
+import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from itertools import product
+from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 import pandas as pd
 import yaml
@@ -16,10 +20,8 @@ from transformers import PreTrainedModel
 
 import lazyllm
 from lazybench.calibration import times
-from lazybench.calibration.folder import Folder
 from lazybench.calibration.frontier import CALIBRATED, KEEPS, STATIC, loss
-from lazybench.calibration.harm import Candidate, Harm
-from lazybench.calibration.search import Search, Space, Trial
+from lazybench.calibration.search import Candidate, Harm, Search, Space, Trial
 from lazybench.calibration.setup import SCORE_LOSS, SPEEDUP, Budget, Setup
 from lazybench.data import Record, data_label
 from lazybench.errors import LazyBenchError
@@ -31,11 +33,83 @@ from lazybench.model.decoding import Decoder, decoder_for, read
 from lazybench.model.prompts import Prompt
 from lazybench.run import scoring
 from lazybench.run.timing import UNMODIFIED
-from lazybench.store import writing
+from lazybench.store import Journal, writing
+from lazybench.store.locks import Busy, Lock
+from lazybench.store.run_folder import digest
 from lazyllm import Importance, PruningSchedule, plus
 
 # Where searches start besides the reference: early and even stages did well wherever they were tried.
 _STARTS = ("7%:0.65,27%:0.6,50%:0.6", "13%:0.6,27%:0.6,50%:0.6", "23%:0.6,50%:0.6", "20%:0.3,50%:0.55")
+# Columns of text; all others are numbers.
+_TEXTS = ("half", "kind", "schedule", "importance", "task", "dataset", "_id")
+
+
+class Folder:
+    """Shared by calibrations that differ in what they search alone: times and harm are measured once for all of them.
+
+    Args:
+        path: `<output>/<model>/<data>/<task>/<hash of what decides what is measured>`.
+        found: the folder in it, `<importance>/<half>`, of what this calibration finds; its `method/` gets methods.
+    """
+
+    def __init__(self, path: Path, found: str) -> None:
+        self.path = path
+        self.found = path / found
+        self._journals: dict[str, Journal] = {}
+
+    @contextmanager
+    def opened(self, settings: Mapping[str, Any], environment: Mapping[str, Any]) -> Iterator[Folder]:
+        """Make or reopen the folder for this process alone; `Busy` where another one is at work in it."""
+        with writing.writing(self.path):
+            for inner in (self.path / "searches", self.path / "measured", self.found / "method"):
+                inner.mkdir(parents=True, exist_ok=True)
+            lock = Lock(self.path / ".lock")
+        try:
+            if not lock.exclusive():
+                raise Busy(f"another process is at work in {self.path}")
+            writing.replace(
+                self.found / "config.yaml", yaml.safe_dump(dict(settings), sort_keys=False, allow_unicode=True)
+            )
+            writing.replace(self.found / "environment.json", json.dumps(dict(environment), indent=2) + "\n")
+            yield self
+        finally:
+            lock.close()
+
+    def times(self, measure: Callable[[], dict[str, dict[int, float]]]) -> dict[str, dict[int, float]]:
+        """A model's seconds by what takes them and the number of tokens: measured once, then kept."""
+        path = self.path / "times.json"
+        if not path.exists():
+            writing.replace(path, json.dumps(measure(), indent=2) + "\n")
+        kept = json.loads(path.read_text("utf-8"))
+        return {what: {int(tokens): seconds for tokens, seconds in by.items()} for what, by in kept.items()}
+
+    def measured(self, what: str, candidate: Candidate | None, record: Record, measure: Callable) -> dict[str, float]:
+        """What `measure(candidate, record)` gives, None being the unmodified model: measured once, then kept."""
+        name = f"{what}-{'unmodified' if candidate is None else digest({'candidate': candidate.name})}"
+        if name not in self._journals:
+            self._journals[name] = Journal(self.path / "measured" / f"{name}.jsonl")
+            self._journals[name].load()
+        journal = self._journals[name]
+        if record.key not in journal.rows:
+            named = {} if candidate is None else {"schedule": candidate.schedule.spec}
+            journal.add({"dataset": record.dataset, "_id": record.id, **named, **measure(candidate, record)})
+        return journal.rows[record.key]
+
+    def write(self, name: str, rows: pd.DataFrame, digits: int = 5) -> pd.DataFrame:
+        """Write a table as CSV; returns it as the file has it, so that what is made of it can be made again."""
+        path = self.found / f"{name}.csv"
+        writing.replace(path, csv(rows, digits))
+        return read_records(path)
+
+
+def csv(rows: pd.DataFrame, digits: int = 5) -> str:
+    """Rows as CSV, numbers with so many significant digits."""
+    return rows.to_csv(index=False, float_format=f"%.{digits}g", lineterminator="\n")
+
+
+def read_records(path: Path) -> pd.DataFrame:
+    """The rows of a file that `Folder.write` wrote."""
+    return pd.read_csv(path, dtype=dict.fromkeys(_TEXTS, str), keep_default_na=False, na_values="")
 
 
 class Study:
@@ -56,7 +130,7 @@ class Study:
         if not reference.pruning:
             raise LazyBenchError("reference= prunes nothing: give layer:keep pairs such as 36%:0.7,70%:0.5")
         ids = sorted((prompt.ids for prompt in setup.prompts.values()), key=lambda of: of.shape[1])
-        lengths = [of.shape[1] for of in ids]
+        lengths, ranking = [of.shape[1] for of in ids], Importance(for_good=setup.importance.for_good)
         self._times = times.Times.fit(folder.times(lambda: times.measure(model, ids[-1])), self._layers)
         self._searches: dict[tuple[str, float], Search] = {}
         for speedup in setup.speedups:
@@ -65,8 +139,8 @@ class Study:
                 raise LazyBenchError(
                     f"speedup {speedup:g} is out of reach of every schedule on these prompts: ask for less"
                 )
-            instead = {KEEPS: (reference, Importance()), STATIC: (StaticPruning("static_pruning").placed(model), None)}
-            scaled = {kind: (space.scaled(schedule), ranking) for kind, (schedule, ranking) in instead.items()}
+            instead = {KEEPS: (reference, ranking), STATIC: (StaticPruning("static_pruning").placed(model), None)}
+            scaled = {kind: (space.scaled(schedule), by) for kind, (schedule, by) in instead.items()}
             self._instead[speedup] = {kind: Candidate(*of) for kind, of in scaled.items() if of[0] is not None}
             for half in setup.halves:
                 journal = folder.path / "searches" / f"{half}_{setup.slug}.log"

@@ -61,7 +61,7 @@ def answer(method: Method, prompt: Prompt, decode: Decoder, seed: int) -> Output
 
 @dataclass
 class Method(ABC):
-    """A way to prune prompts: a small dataclass whose fields are its settings.
+    """A way to prune prompts: a small dataclass whose fields are its settings, explained in `conf/method/NAME.yaml`.
 
     Everything in `generate` is timed, from the tokenised prompt to the last token. It calls `decode` once, on
     whatever it makes of the prompt. What switches the model over to the method, and does nothing to the prompt, is

@@ -61,19 +61,6 @@ class PromptCompression(Method):
     alone, even where it is the model under test: the answer attends to none of it.
 
     The original is `unit=phrase windows=sentence faithful_whitespace=true` with GPT-2 as `scorer`.
-
-    Attributes:
-        scope: `prompt` compresses the context as it was truncated, `record` the record's whole context.
-        unit: what is removed as a whole: `phrase` (needs spaCy), `sentence` or `token`.
-        ratio: percentile, as a fraction, of the units' mean self-information; units strictly below it are removed.
-            In [0, 1).
-        scorer: hub id, local folder or `.gguf` file of a causal language model that scores; None means the model
-            under test.
-        windows: `sentence` scores each sentence by itself, `long` scores the text in windows that do not overlap.
-        window_tokens: tokens of a window at most; None means as many as the scorer has positions. A sentence that is
-            longer is scored in several.
-        faithful_whitespace: make each run of white space one space, as the original does; else newlines and
-            indents stay with what is kept.
     """
 
     scope: str = setting("prompt", one_of(list(_NAMES)))
@@ -167,11 +154,8 @@ class ScoredTokens:
 class Scorer:
     """A causal language model that tells how much it learns from each token: `-ln p`, given those before.
 
-    Attributes:
-        model: the language model.
-        tokenizer: its tokenizer; its BOS, or EOS where it has none, goes before each window, so that the first
-            token has a probability too.
-        longest: tokens of a window at most; None means as many as the model has positions.
+    The tokenizer's BOS, or EOS where it has none, goes before each window, so that the first token has a probability
+    too. `longest` is tokens of a window at most; None means as many as the model has positions.
     """
 
     model: PreTrainedModel
@@ -226,14 +210,10 @@ class Scorer:
 
 @dataclass(frozen=True)
 class Compressor:
-    """Removes the units of a text that say least.
+    """Removes the units of a text whose value is strictly below its `ratio` percentile, as a fraction.
 
-    Attributes:
-        unit: what is kept or removed as a whole, one of `UNITS`.
-        ratio: units whose value is strictly below this percentile of the text's units (as a fraction) are removed.
-        by_sentence: score each sentence by itself, as the original does; else the text in windows.
-        flat: turn each run of white space into one space first, as the original does; else what is kept is kept
-            byte for byte.
+    With `by_sentence` each sentence is scored by itself, as in the original, else the text in windows; with `flat` each
+    run of white space becomes one space first, as there, else what is kept is kept byte for byte.
     """
 
     unit: str
@@ -299,13 +279,10 @@ def phrase_parser() -> Any:
 
 def _phrase_ends(text: str, spans: Spans) -> list[int]:
     """Where phrases end, noun phrases in one piece and every other word by itself; sentences are parsed one by one."""
-    parser = phrase_parser()
-    longest = parser.max_length  # the parser refuses longer texts, and code may be one sentence
-    pieces = [(first, min(first + longest, end)) for start, end in spans for first in range(start, end, longest)]
-    documents = parser.pipe(text[start:end] for start, end in pieces)
+    documents = phrase_parser().pipe(text[start:end] for start, end in spans)
     return [
         start + phrase.idx + len(phrase)
-        for (start, _), document in zip(pieces, documents, strict=True)
+        for (start, _), document in zip(spans, documents, strict=True)
         for phrase in document
         if not phrase.is_space
     ]

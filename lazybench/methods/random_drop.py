@@ -19,11 +19,7 @@ class RandomDrop(Method):
     """Drops prompt tokens at random before the model sees them; the survivors are an ordinary, shorter prompt.
 
     Special tokens and the last token always stay. Of `n` tokens `ceil(keep * n)` remain, or all that must stay
-    if those are more; the rest are drawn evenly, without replacement.
-
-    Attributes:
-        keep: fraction of the prompt's tokens that remain, in (0, 1].
-        repeats: seeds; what is dropped depends on the seed and the record's id alone.
+    if those are more; the rest are drawn evenly, without replacement, by the seed and the record's id alone.
     """
 
     repeats: int = setting(5, COUNT)

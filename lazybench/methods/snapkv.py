@@ -39,14 +39,7 @@ class SnapKV(Method):
     the window itself. Tokens keep their positions, and the answer goes on behind the prompt's last one.
 
     The original has no key heads that several query heads share. Here such a head keeps one choice, by the mean of its
-    query heads' scores, so that the cache gets no larger for being thinned out.
-
-    Attributes:
-        keep: fraction of the prompt's tokens that each head keeps, the window included; the original keeps a number,
-            1,024 to 4,096.
-        window: number of last queries.
-        pooling: neighbours that are pooled, an odd number.
-        kernel: `max`, the largest of the neighbours, or `average`.
+    query heads' scores, so that the cache gets no larger for being thinned out. It keeps a number, 1,024 to 4,096.
     """
 
     label, colour = "SnapKV", "tab:cyan"
