@@ -33,15 +33,12 @@ from lazybench.run.divergence import Expected, divergence, expected
 from lazyllm import Importance, LazyLLMError, PruningSchedule
 
 MOST_STAGES = 4
-# A stage that keeps less keeps nothing.
-_LEAST_KEEP = 0.01
+_LEAST_KEEP = 0.01  # a stage that keeps less keeps nothing
 _WEAKEST, _STRONGEST = 0.1, 1.0
-# A decode step's time, with what it revives, over that of one that revives nothing.
-_SLOWEST = 4.0
+_SLOWEST = 4.0  # a decode step's time, with what it revives, over that of one that revives nothing
 _HALVINGS = 40
 _DIGITS = 4
-# A candidate is given up where it is worse than the best so far, record by record, at this level of significance.
-_SIGNIFICANCE = 0.1
+_SIGNIFICANCE = 0.1  # at which a candidate is given up that is worse than the best so far, record by record
 _LEAST_RECORDS = 8
 _RANDOM_TRIALS = 8
 # So many are measured beyond the time where none has been fast enough with what it revived, and so many proposals in a
@@ -50,11 +47,9 @@ _MOST_LATE, _MOST_MISSES = 24, 200
 # Schedules are fitted to the speedup, and revivals to the schedule: nobody sees a difference as small as the first.
 # What falls as short of the speedup as the second is not measured to the end.
 _ENOUGH, _HOPELESS = 0.995, 0.1
-# A candidate that was too slow is tried again with its decode steps thought to be so much slower than they were.
-_SLACK = 1.02
+_SLACK = 1.02  # what was too slow is tried again with its decode steps thought to be so much slower than they were
 _SLOWNESS = "decode step over one without revivals"
-# Added to the harm, in nats, for not being fast enough; as much again for falling short of the speedup as a whole.
-_TOO_SLOW = 100.0
+_TOO_SLOW = 100.0  # nats, for not being fast enough; as much again for falling short of the speedup as a whole
 
 warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)
 
@@ -95,9 +90,7 @@ class Harmed(NamedTuple):
 class Harm:
     """Measures candidates on records; the unmodified model answers each record once.
 
-    Args:
-        ask: a record's prompt, and the decoder with its dataset's settings.
-        tokens: answer tokens to compare at most.
+    `ask` gives a record's prompt and decoder; of its answer so many `tokens` are compared at most.
     """
 
     def __init__(self, ask: Callable[[Record], tuple[Prompt, Decoder]], tokens: int) -> None:
@@ -108,9 +101,7 @@ class Harm:
     def of(self, candidate: Candidate, record: Record) -> Harmed:
         """KL(unmodified || pruned) of the next token, mean over the answer's tokens, and what was computed.
 
-        Raises:
-            LazyBenchError: the unmodified model cannot run on the record, or the pruned model's logits are not finite.
-            LazyLLMError: the model cannot be pruned like this.
+        `LazyBenchError` where a model cannot run on the record, `LazyLLMError` where it cannot be pruned like this.
         """
         self.learn(record)
         try:
@@ -253,8 +244,7 @@ class Search:
     """
 
     def __init__(self, path: Path, name: str, space: Space, records: Sequence[Record]) -> None:
-        self._space = space
-        self._records = records
+        self._space, self._records = space, records
         self._read: dict[int, Trial] = {}
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         self._study = optuna.create_study(
@@ -265,8 +255,7 @@ class Search:
             load_if_exists=True,
         )
         for trial in self._study.get_trials(states=(TrialState.RUNNING,)):
-            # The process ended in the middle of it: try it again.
-            self._study.tell(trial.number, state=TrialState.FAIL)
+            self._study.tell(trial.number, state=TrialState.FAIL)  # the process ended in the middle of it
             self._study.enqueue_trial(trial.params)
 
     @property

@@ -30,10 +30,8 @@ _FORMS = {
     SCORE_LOSS: (rf"score[ _]loss\s*<={_NUMBER}%", "score loss <= {:g}%"),
 }
 _SEARCH = "search"
-# Where a budget of harm picks among speedups, and none are given.
-_SPEEDUPS = (1.5, 2.0, 3.0)
-# What a folder keeps of each record and of the model's times: another number where that changes.
-_MEASURES = 2
+_SPEEDUPS = (1.5, 2.0, 3.0)  # where a budget of harm picks among speedups, and none are given
+_MEASURES = 2  # what a folder keeps of each record and of the model's times: another number where that changes
 # Settings that decide neither speed nor harm: how long to search, and among what.
 _FREE = ("output", "minutes", "budget", "speedups", "confirm", "half", "data", "importance")
 

@@ -40,16 +40,13 @@ from lazyllm import Importance, PruningSchedule, plus
 
 # Where searches start besides the reference: early and even stages did well wherever they were tried.
 _STARTS = ("7%:0.65,27%:0.6,50%:0.6", "13%:0.6,27%:0.6,50%:0.6", "23%:0.6,50%:0.6", "20%:0.3,50%:0.55")
-# Columns of text; all others are numbers.
-_TEXTS = ("half", "kind", "schedule", "importance", "task", "dataset", "_id")
+_TEXTS = ("half", "kind", "schedule", "importance", "task", "dataset", "_id")  # all other columns are numbers
 
 
 class Folder:
     """Shared by calibrations that differ in what they search alone: times and harm are measured once for all of them.
 
-    Args:
-        path: `<output>/<model>/<data>/<task>/<hash of what decides what is measured>`.
-        found: the folder in it, `<importance>/<half>`, of what this calibration finds; its `method/` gets methods.
+    In it is the folder `found`, `<importance>/<half>`, of what this calibration finds; its `method/` gets methods.
     """
 
     def __init__(self, path: Path, found: str) -> None:

@@ -80,10 +80,8 @@ def main(config: MatchConfig) -> Path:
             return Speedups(of, prompts, model, config.cpu_share, kept, tick)
 
         found, missed = _found(speedups(method, called), sorted(set(config.speedups)), config.tolerance)
-        wanted = [
-            trial.speedup for trial in found.values() if trial.speedup > 1 and not isinstance(method, StaticPruning)
-        ]
-        beside, _ = _found(speedups(static, static.name), wanted, config.tolerance)
+        as_fast = [of.speedup for of in found.values() if of.speedup > 1 and not isinstance(method, StaticPruning)]
+        beside, _ = _found(speedups(static, static.name), as_fast, config.tolerance)
     if missed is not None:
         if not found:
             raise missed
@@ -98,11 +96,11 @@ def main(config: MatchConfig) -> Path:
         if abs(trial.speedup / wanted - 1) > config.tolerance:
             print("  no strength was nearer to what is wanted: times vary, or it goes in steps")
         if (other := beside.get(trial.speedup)) is not None:
-            as_fast = static.pruning(other.share)
-            kl, others_kl = (_kl(model, prompts, of) for of in (strong, as_fast))
+            pruning = static.pruning(other.share)
+            kl, others_kl = (_kl(model, prompts, of) for of in (strong, pruning))
             print(
                 f"  {'loses to' if others_kl < kl else 'beats'} static pruning at {other.speedup:.2f}x "
-                f"({_differing(as_fast, static)}): KL {kl:.3f} against {others_kl:.3f} on these prompts"
+                f"({_differing(pruning, static)}): KL {kl:.3f} against {others_kl:.3f} on these prompts"
             )
         print(f"  {run_command(folder, name, config.task)}")
     return folder

@@ -25,7 +25,7 @@ class Output:
     """What a method made of a prompt.
 
     Attributes:
-        tokens: ids of the new tokens, as the decoder returned them.
+        tokens: ids of the new tokens, as `decode` returned them.
         prompt_computed: mean over layers of the prompt tokens computed there for the answer, as a fraction of the
             prompt (Table 2). A token that is computed twice in a layer counts twice, so it may be above 1. Passes over
             other texts than the prompt, such as a scorer's over single sentences, count in the times alone.

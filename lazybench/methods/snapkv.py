@@ -72,15 +72,9 @@ class SnapKV(Method):
             return Output(decode(prompt.ids, cache=cache), prompt_computed=1.0)
 
     def kept(self, attention: torch.Tensor, count: int) -> torch.Tensor:
-        """Which tokens each head keeps.
+        """Positions of the `count` tokens that each head keeps, sorted, int64 (kv_heads, count).
 
-        Args:
-            attention: of the last queries on all tokens, (kv_heads, heads of a group, queries, tokens); as many of the
-                last tokens are the window.
-            count: tokens to keep.
-
-        Returns:
-            their positions, sorted, int64 (kv_heads, count).
+        By the attention of the window's queries on all tokens, (kv_heads, heads of a group, queries, tokens).
         """
         heads, groups, window, tokens = attention.shape
         scores = attention[..., : tokens - window].sum(dim=2).flatten(0, 1)

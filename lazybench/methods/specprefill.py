@@ -30,8 +30,7 @@ class SpecPrefill(Method):
     and layers taken. A token's importance is the mean over queries, a chunk's the mean over its tokens. The best chunks
     go on.
 
-    This follows the authors' code in the order of its steps, its end of the draft's text and its defaults. It differs
-    in one thing: the prompt's last chunk always goes on, since the answer follows on it; there it must rank for that.
+    This follows the authors' code, but that the prompt's last chunk always goes on, since the answer follows on it.
 
     All of it is timed. `prompt_computed` is the share of the prompt that the model computes; the draft's pass counts in
     the times alone. Where the model is its own draft it counts as a second pass, and nothing is faster. Where all
