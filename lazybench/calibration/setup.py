@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-from lazybench.calibration import budgets
-from lazybench.calibration.budgets import SPEEDUP, Budget
 from lazybench.calibration.search import searchable
 from lazybench.config import HALVES, CalibrateConfig
 from lazybench.data import Record, choose, fingerprint, half_of, load_facts
@@ -23,13 +22,51 @@ from lazybench.store.journal import Key
 from lazybench.store.run_folder import digest
 from lazyllm import Importance
 
+SPEEDUP, KL, SCORE_LOSS = "speedup", "kl", "score loss"
+_NUMBER = r"\s*(\d*\.?\d+)\s*"
+_FORMS = {
+    SPEEDUP: (rf"speedup\s*>={_NUMBER}x?", "speedup >= {:g}"),
+    KL: (rf"kl\s*<={_NUMBER}(?:nats?)?", "KL <= {:g}"),
+    SCORE_LOSS: (rf"score[ _]loss\s*<={_NUMBER}%", "score loss <= {:g}%"),
+}
 _SEARCH = "search"
-# Where a budget of harm picks among speedups, and none are given.
-_SPEEDUPS = (1.5, 2.0, 3.0)
-# What a folder keeps of each record and of the model's times: another number where that changes.
-_MEASURES = 2
+_SPEEDUPS = (1.5, 2.0, 3.0)  # where a budget of harm picks among speedups, and none are given
+_MEASURES = 2  # what a folder keeps of each record and of the model's times: another number where that changes
 # Settings that decide neither speed nor harm: how long to search, and among what.
 _FREE = ("output", "minutes", "budget", "speedups", "confirm", "half", "data", "importance")
+
+
+@dataclass(frozen=True)
+class Budget:
+    """At least so much `speedup`, the ideal one of whole generations, or at most so much of the others.
+
+    These are `kl` (nats) and `score loss` (percent of the unmodified model's score).
+    """
+
+    what: str
+    limit: float
+
+    def __str__(self) -> str:
+        return _FORMS[self.what][1].format(self.limit)
+
+    @property
+    def slug(self) -> str:
+        return f"{self.what.replace(' ', '_')}_{self.limit:g}"
+
+
+def parse_budgets(text: str) -> list[Budget]:
+    """Budgets with commas between; `LazyBenchError` where one is of another form."""
+    found = []
+    for part in map(str.strip, text.split(",")):
+        read = {what: re.fullmatch(form, part, re.IGNORECASE) for what, (form, _) in _FORMS.items()}
+        budget = next((Budget(what, float(of[1])) for what, of in read.items() if of), None)
+        if budget is None or (budget.what == SPEEDUP and budget.limit <= 1):
+            raise LazyBenchError(
+                f"budget={part!r} is no budget, or bounds nothing: give 'speedup >= 2' (above 1), 'KL <= 0.1' or "
+                "'score loss <= 1%'"
+            )
+        found.append(budget)
+    return list(dict.fromkeys(found))
 
 
 @dataclass(frozen=True)
@@ -37,12 +74,9 @@ class Setup:
     """What is to be calibrated, and on what.
 
     Attributes:
-        config: the settings.
-        budgets: what is asked of the schedules.
-        records: the records of both halves, in each a record of each dataset in turn: any first part of a half is
-            like the whole.
+        records: those of both halves, in each a record of each dataset in turn: any first part of a half is like the
+            whole.
         prompts: their prompts, without the texts, which nothing here needs.
-        importance: what ranks the tokens.
         searched: the values to try for parts of the importance, by name; empty where it is not searched.
         weights: what tells the model's weights from others.
         left_out: one line about the datasets that `all` leaves out; None where it leaves out none.
@@ -59,12 +93,8 @@ class Setup:
 
     @classmethod
     def of(cls, config: CalibrateConfig) -> Setup:
-        """Check the settings and find data and weights.
-
-        Raises:
-            LazyBenchError: anything about the settings, the data or the model's files that cannot work.
-        """
-        asked = budgets.parse(config.budget)
+        """Check the settings and find data and weights; `LazyBenchError` for what cannot work."""
+        asked = parse_budgets(config.budget)
         importance, searched = _importance(config.importance, config.answer_tokens > 1)
         if config.data.half is not None:
             raise LazyBenchError(f"data.half={config.data.half}: calibrate splits the records itself: set half=")
@@ -84,7 +114,6 @@ class Setup:
 
     @property
     def halves(self) -> list[str]:
-        """The halves to calibrate on."""
         return list(HALVES) if self.config.half == "cross" else [self.config.half]
 
     @property
@@ -105,7 +134,6 @@ class Setup:
 
     @property
     def slug(self) -> str:
-        """The importance in a file's name."""
         ranking = str(self.importance).replace(":", "_").replace(",", "_")
         if not self.searched:
             return ranking
@@ -121,11 +149,9 @@ class Setup:
         return Path(config.output, config.model.name, config.data.name, config.task, digest(decisive))
 
     def of_half(self, half: str) -> list[Record]:
-        """The records of one half."""
         return [record for record in self.records if half_of(record) == half]
 
     def other(self, half: str) -> list[Record]:
-        """The records of the other half."""
         return [record for record in self.records if half_of(record) != half]
 
 

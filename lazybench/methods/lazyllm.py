@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 import lazyllm
-from lazybench.errors import LazyBenchError, suggest
+from lazybench.errors import LazyBenchError
 from lazybench.methods.engine import Staged
 from lazybench.methods.shared import naming
 from lazybench.model.instance import make
 
 EQ1 = "eq1"
 NAMED = {EQ1: lazyllm.Importance, "plus": lazyllm.plus}
-PAPER, PLUS = "lazyllm", "lazyllm+"
+PAPER, PLUS, FOR_GOOD = "lazyllm", "lazyllm+", "lazyllm_for_good"
 
 
 @dataclass
@@ -24,7 +24,8 @@ class LazyLLM(Staged):
     Attributes:
         importance: by what tokens are ranked: `eq1`, the paper's; `plus`, that of `lazyllm.plus`; or the parts of
             `lazyllm.Importance` that differ from Eq. 1, such as `{queries: 8, pooling: 7}`; a subclass of it is named
-            by `_target_`. With another than the paper's the method is called `lazyllm+`.
+            by `_target_`. With another than the paper's the method is called `lazyllm+`, and `lazyllm_for_good` where
+            nothing comes back.
     """
 
     importance: Any = EQ1
@@ -33,8 +34,9 @@ class LazyLLM(Staged):
         super().__post_init__()
         self.selection = parse_importance(self.importance, "method.importance", list(NAMED))
         self.importance = self.selection.changed or EQ1
-        if self.name in (PAPER, PLUS):
-            self.name = PAPER if self.selection.is_eq1 else PLUS
+        if self.name in (PAPER, PLUS, FOR_GOOD):
+            plus = FOR_GOOD if self.selection.for_good else PLUS
+            self.name = PAPER if self.selection.is_eq1 else plus
 
 
 def parse_importance(value: object, key: str, names: Sequence[str]) -> lazyllm.Importance:
@@ -42,18 +44,12 @@ def parse_importance(value: object, key: str, names: Sequence[str]) -> lazyllm.I
 
     The value is `eq1`, `plus`, parts of `lazyllm.Importance`, or those of a subclass and `_target_`, its name.
     """
-    if isinstance(value, dict) and "_target_" in value:
-        value = make(key, value, "a subclass of lazyllm.Importance")
-    if isinstance(value, lazyllm.Importance):
-        return value
     if isinstance(value, str) and value in NAMED:
         return NAMED[value]()
-    if not isinstance(value, dict):
+    if isinstance(value, dict):
+        with naming(key):
+            value = make(key, {"_target_": "lazyllm.Importance", **value}, "a subclass of lazyllm.Importance")
+    if not isinstance(value, lazyllm.Importance):
         parts = f"'{key}={{queries:8,pooling:7}}'"
         raise LazyBenchError(f"{key}={value} must be {', '.join(names)} or parts such as {parts}")
-    known = [part.name for part in fields(lazyllm.Importance)]
-    for part in value:
-        if part not in known:
-            raise LazyBenchError(f"{key}: there is no part {part!r}: {suggest(str(part), known)}")
-    with naming(key):
-        return lazyllm.Importance(**value)
+    return value
