@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import transformers
 from huggingface_hub import try_to_load_from_cache
 from transformers import (
     AutoConfig,
@@ -180,6 +181,9 @@ def _whole_model(config: ModelConfig, kind: dict[str, Any]) -> PreTrainedModel:
         _load(GenerationConfig, config)
     if sys.stderr.isatty() and weights.gguf_file is None:  # `.gguf` files have another bar anyway
         logging.enable_progress_bar()
+    if weights.gguf_file is not None and hasattr(transformers, "GgufConfig"):
+        # With the package `kernels` weights would stay packed, and times be another kernel's.
+        kind = kind | {"quantization_config": transformers.GgufConfig(dequantize=True)}
     model, info = _load(AutoModelForCausalLM, config, weights_only=True, output_loading_info=True, **kind)
     logging.disable_progress_bar()
     if missing := sorted(info["missing_keys"]):
