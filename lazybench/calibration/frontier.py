@@ -8,15 +8,13 @@ import pandas as pd
 
 from lazybench.analysis.averages import Measure, average
 
-# How a schedule was made: found by a search, or the reference scaled; or another method's. Of old tables DEPTH, too.
-CALIBRATED, KEEPS, DEPTH = "calibrated", "reference, keeps scaled", "reference, depth scaled"
-STATIC = "static pruning, keep scaled"
-# Columns that say how many times less harm than the reference a found schedule does.
-_REDUCTIONS = {"harm_reduction_to_keeps": KEEPS, "harm_reduction_to_depth": DEPTH}
-_MEASURES = [Measure("kl", "KL (nats)", "kl", long_tailed=True)]
-_MEASURES += [
-    Measure(name, f"less harm than {kind} (x)", name, "kl", long_tailed=True) for name, kind in _REDUCTIONS.items()
-]
+# How a schedule was made: found by a search, or the reference scaled; or another method's.
+CALIBRATED, KEEPS, STATIC = "calibrated", "reference, keeps scaled", "static pruning, keep scaled"
+_REDUCTION = "harm_reduction_to_keeps"
+_MEASURES = (
+    Measure("kl", "KL (nats)", "kl", long_tailed=True),
+    Measure(_REDUCTION, f"less harm than {KEEPS} (x)", _REDUCTION, "kl", long_tailed=True),
+)
 _PAIR = ["half", "speedup", "dataset", "_id"]
 
 
@@ -33,19 +31,17 @@ def table(rows: pd.DataFrame) -> pd.DataFrame:
         above 1 the found schedule does less harm. The last two with `_low` and `_high`, their 95% interval over
         records, empty where there are too few.
     """
-    measures = [of for of in _MEASURES if of.key == "kl" or (rows["kind"] == _REDUCTIONS[of.key]).any()]
-    for name, kind in _REDUCTIONS.items():
-        rows = rows.join(rows[rows["kind"] == kind].set_index(_PAIR)["kl"].rename(name), on=_PAIR)
-    rows.loc[rows["kind"] != CALIBRATED, list(_REDUCTIONS)] = math.nan
+    rows = rows.join(rows[rows["kind"] == KEEPS].set_index(_PAIR)["kl"].rename(_REDUCTION), on=_PAIR)
+    rows.loc[rows["kind"] != CALIBRATED, _REDUCTION] = math.nan
     halves, by = list(rows["half"].unique()), ["speedup", "kind"]
     parts = [(half, part) for half in halves for _, part in rows[rows["half"] == half].groupby(by, sort=False)]
     if len(halves) > 1:
         both = [part for _, part in rows.groupby(by, sort=False) if part["half"].nunique() == len(halves)]
         parts += [("cross", part) for part in both]
-    return pd.DataFrame([_row(half, part, measures) for half, part in parts])
+    return pd.DataFrame([_row(half, part) for half, part in parts])
 
 
-def _row(half: str, part: pd.DataFrame, measures: list[Measure]) -> dict[str, object]:
+def _row(half: str, part: pd.DataFrame) -> dict[str, object]:
     schedules = part.drop_duplicates("half")
     found = schedules["found_kl"]
     row: dict[str, object] = {
@@ -59,7 +55,7 @@ def _row(half: str, part: pd.DataFrame, measures: list[Measure]) -> dict[str, ob
         "speedup_with_revivals": part["unmodified_s"].sum(min_count=1) / part["pruned_s"].sum(min_count=1),
         "records": len(part),
     }
-    for measure in measures:
+    for measure in _MEASURES:
         of = average([[part]], measure)
         values = (None, None, None) if of is None else (of.value, of.low, of.high)
         row |= zip((measure.key, f"{measure.key}_low", f"{measure.key}_high"), values, strict=True)

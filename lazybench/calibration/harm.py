@@ -33,7 +33,7 @@ class Candidate:
         """The method that they make."""
         if self.importance is None:
             return StaticPruning("static_pruning", 1, *self.schedule.stages[0])
-        return LazyLLM(PAPER, 1, self.schedule.spec, self.importance.changed or EQ1)
+        return LazyLLM(PAPER, schedule=self.schedule.spec, importance=self.importance.changed or EQ1)
 
     @property
     def name(self) -> str:
@@ -93,8 +93,3 @@ class Harm:
                 self._expected[record.key] = expected(*self._ask(record), self._tokens)
             except RecordFailure as error:
                 raise LazyBenchError(f"{record.dataset} {record.id} cannot be calibrated on: {error}") from error
-
-
-def static_pruning(layers: int) -> StaticPruning:
-    """Static pruning for a model of so many layers: after its own layer, or one as early in a shallow model."""
-    return StaticPruning("static_pruning", layer=min(StaticPruning.layer, layers // 6))

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-from lazybench.calibration import budgets
-from lazybench.calibration.budgets import SPEEDUP, Budget
 from lazybench.calibration.search import searchable
 from lazybench.config import HALVES, CalibrateConfig
 from lazybench.data import Record, choose, fingerprint, half_of, load_facts
@@ -23,6 +22,13 @@ from lazybench.store.journal import Key
 from lazybench.store.run_folder import digest
 from lazyllm import Importance
 
+SPEEDUP, KL, SCORE_LOSS = "speedup", "kl", "score loss"
+_NUMBER = r"\s*(\d*\.?\d+)\s*"
+_FORMS = {
+    SPEEDUP: (rf"speedup\s*>={_NUMBER}x?", "speedup >= {:g}"),
+    KL: (rf"kl\s*<={_NUMBER}(?:nats?)?", "KL <= {:g}"),
+    SCORE_LOSS: (rf"score[ _]loss\s*<={_NUMBER}%", "score loss <= {:g}%"),
+}
 _SEARCH = "search"
 # Where a budget of harm picks among speedups, and none are given.
 _SPEEDUPS = (1.5, 2.0, 3.0)
@@ -30,6 +36,43 @@ _SPEEDUPS = (1.5, 2.0, 3.0)
 _MEASURES = 2
 # Settings that decide neither speed nor harm: how long to search, and among what.
 _FREE = ("output", "minutes", "budget", "speedups", "confirm", "half", "data", "importance")
+
+
+@dataclass(frozen=True)
+class Budget:
+    """A bound: the fastest schedule within a harm, or the least harmful of a speedup.
+
+    Attributes:
+        what: `speedup` (the ideal one of whole generations), `kl` (nats) or `score loss` (percent of the unmodified
+            model's score).
+        limit: at least so much speedup, at most so much of the others.
+    """
+
+    what: str
+    limit: float
+
+    def __str__(self) -> str:
+        return _FORMS[self.what][1].format(self.limit)
+
+    @property
+    def slug(self) -> str:
+        """The budget in a file's name."""
+        return f"{self.what.replace(' ', '_')}_{self.limit:g}"
+
+
+def parse_budgets(text: str) -> list[Budget]:
+    """Budgets with commas between; `LazyBenchError` where one is of another form."""
+    found = []
+    for part in map(str.strip, text.split(",")):
+        read = {what: re.fullmatch(form, part, re.IGNORECASE) for what, (form, _) in _FORMS.items()}
+        budget = next((Budget(what, float(of[1])) for what, of in read.items() if of), None)
+        if budget is None or (budget.what == SPEEDUP and budget.limit <= 1):
+            raise LazyBenchError(
+                f"budget={part!r} is no budget, or bounds nothing: give 'speedup >= 2' (above 1), 'KL <= 0.1' or "
+                "'score loss <= 1%'"
+            )
+        found.append(budget)
+    return list(dict.fromkeys(found))
 
 
 @dataclass(frozen=True)
@@ -64,7 +107,7 @@ class Setup:
         Raises:
             LazyBenchError: anything about the settings, the data or the model's files that cannot work.
         """
-        asked = budgets.parse(config.budget)
+        asked = parse_budgets(config.budget)
         importance, searched = _importance(config.importance, config.answer_tokens > 1)
         if config.data.half is not None:
             raise LazyBenchError(f"data.half={config.data.half}: calibrate splits the records itself: set half=")

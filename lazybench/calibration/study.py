@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from itertools import product
@@ -15,24 +14,25 @@ import yaml
 from tqdm import tqdm
 from transformers import PreTrainedModel
 
+import lazyllm
 from lazybench.calibration import times
-from lazybench.calibration.budgets import SCORE_LOSS, SPEEDUP, Budget
 from lazybench.calibration.folder import Folder
 from lazybench.calibration.frontier import CALIBRATED, KEEPS, STATIC, loss
-from lazybench.calibration.harm import Candidate, Harm, static_pruning
+from lazybench.calibration.harm import Candidate, Harm
 from lazybench.calibration.search import Search, Space, Trial
-from lazybench.calibration.setup import Setup
+from lazybench.calibration.setup import SCORE_LOSS, SPEEDUP, Budget, Setup
 from lazybench.data import Record, data_label
 from lazybench.errors import LazyBenchError
 from lazybench.methods.base import answer
 from lazybench.methods.lazyllm import EQ1, PAPER, PLUS
 from lazybench.methods.shared import naming
+from lazybench.methods.static_pruning import StaticPruning
 from lazybench.model.decoding import Decoder, decoder_for, read
 from lazybench.model.prompts import Prompt
 from lazybench.run import scoring
 from lazybench.run.timing import UNMODIFIED
 from lazybench.store import writing
-from lazyllm import Importance, LazyLLMError, PruningSchedule, plus
+from lazyllm import Importance, PruningSchedule, plus
 
 # Where searches start besides the reference: early and even stages did well wherever they were tried.
 _STARTS = ("7%:0.65,27%:0.6,50%:0.6", "13%:0.6,27%:0.6,50%:0.6", "23%:0.6,50%:0.6", "20%:0.3,50%:0.55")
@@ -57,8 +57,7 @@ class Study:
         self._layers = int(model.config.get_text_config().num_hidden_layers)
         self._instead: dict[float, dict[str, Candidate]] = {}
         with naming("reference"):
-            reference = PruningSchedule.parse(setup.config.reference, self._layers)
-            reference.check(self._layers)
+            reference = self._placed(setup.config.reference)
         if not reference.pruning:
             raise LazyBenchError("reference= prunes nothing: give layer:keep pairs such as 36%:0.7,70%:0.5")
         ids = sorted((prompt.ids for prompt in setup.prompts.values()), key=lambda of: of.shape[1])
@@ -71,7 +70,7 @@ class Study:
                 raise LazyBenchError(
                     f"speedup {speedup:g} is out of reach of every schedule on these prompts: ask for less"
                 )
-            instead = {KEEPS: (reference, Importance()), STATIC: (static_pruning(self._layers).schedule, None)}
+            instead = {KEEPS: (reference, Importance()), STATIC: (StaticPruning("static_pruning").placed(model), None)}
             scaled = {kind: (space.scaled(schedule), ranking) for kind, (schedule, ranking) in instead.items()}
             self._instead[speedup] = {kind: Candidate(*of) for kind, of in scaled.items() if of[0] is not None}
             for half in setup.halves:
@@ -81,6 +80,9 @@ class Study:
     def _ask(self, record: Record) -> tuple[Prompt, Decoder]:
         prompt = self._setup.prompts[record.key]
         return prompt, decoder_for(self._model, prompt)
+
+    def _placed(self, text: str) -> PruningSchedule:
+        return lazyllm.enable(self._model, text, selection=self._setup.importance).schedule
 
     def search(self, half: str) -> None:
         """Search on one half of the records for its share of the time, earlier starts included.
@@ -105,10 +107,7 @@ class Study:
 
     def _starts(self, half: str, speedup: float) -> list[Candidate]:
         """What to try first: what was found for less speedup, the scaled reference, and what does well elsewhere."""
-        setup, schedules = self._setup, []
-        for text in _STARTS:
-            with suppress(LazyLLMError):  # in a shallow model two stages fall on one layer
-                schedules.append(PruningSchedule.parse(text, self._layers))
+        setup, schedules = self._setup, [self._placed(text) for text in _STARTS]
         if KEEPS in self._instead[speedup]:
             schedules.append(self._instead[speedup][KEEPS].schedule)
         importances = [

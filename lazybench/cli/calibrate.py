@@ -10,9 +10,8 @@ import pandas as pd
 
 from lazybench.analysis.labels import data_title, task_title
 from lazybench.calibration import frontier
-from lazybench.calibration.budgets import KL, Budget
 from lazybench.calibration.folder import Folder
-from lazybench.calibration.setup import Setup
+from lazybench.calibration.setup import KL, Budget, Setup
 from lazybench.calibration.study import Study
 from lazybench.cli.match import run_command
 from lazybench.config import CalibrateConfig

@@ -5,33 +5,41 @@ from __future__ import annotations
 import re
 import shlex
 import sys
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, fields
+from functools import partial
 from pathlib import Path
 from statistics import fmean
+from typing import NamedTuple
 
+import pandas as pd
 import yaml
 from hydra.core.hydra_config import HydraConfig
 from tqdm import tqdm
 from transformers import PreTrainedModel
 
-from lazybench.calibration.harm import static_pruning
-from lazybench.calibration.matching import OutOfReach, Speedups, Trial, match
+from lazybench.calibration.folder import csv
 from lazybench.calibration.setup import in_turns
 from lazybench.config import MatchConfig
 from lazybench.data import choose, data_label, fingerprint, load_facts
+from lazybench.errors import LazyBenchError
 from lazybench.methods import Method, build_method
-from lazybench.methods.engine import layers_of
 from lazybench.methods.static_pruning import StaticPruning
 from lazybench.model import environment
-from lazybench.model.decoding import check_limit, decoder_for
+from lazybench.model.decoding import Decoder, check_limit, decoder_for
 from lazybench.model.loading import load_model, load_skeleton
 from lazybench.model.prompts import Prompt, PromptBuilder
 from lazybench.run.divergence import divergence, expected
 from lazybench.run.job import PLACES
 from lazybench.run.origin import chosen, config_dirs, typed
 from lazybench.run.sources import Sources
+from lazybench.run.timing import UNMODIFIED, Pass, timed, undisturbed
 from lazybench.store.run_folder import digest
 from lazybench.store.writing import replace, writing
+
+_MOST = 0.98  # of the prompt's tokens; what prunes more leaves nothing
+_MOST_TRIALS = 12
+_DIGITS = 4
 
 
 def main(config: MatchConfig) -> Path:
@@ -60,7 +68,7 @@ def main(config: MatchConfig) -> Path:
     print(f"weights: {where['weights_format']}\nrecords: {data_label(config.data)}; {on}")
     # Methods of one name differ in their configs' names: those that `calibrate` found, and others of the user's.
     called = chosen("method") or method.name
-    model, static = load_model(config.model), static_pruning(layers_of(skeleton))
+    model, static = load_model(config.model), StaticPruning("static_pruning")
     decides = {key: value for key, value in asdict(config.model).items() if key not in PLACES}
     decides |= {"weights": sources.weights(config.model), "records": fingerprint(of.record for of in prompts)}
     decides |= {"where": {key: value for key, value in where.items() if key != "commit"}, "cpu": config.cpu_share}
@@ -149,3 +157,106 @@ def run_command(folder: Path, name: str, task: str, *more: str) -> str:
     if places := config_dirs():  # `--config-dir` is for the method that was found
         more += ("hydra.searchpath=[" + ",".join(f'"file://{place}"' for place in places) + "]",)
     return f"python -m lazybench run --config-dir {shlex.join([str(folder), *words, *more])}"
+
+
+class Trial(NamedTuple):
+    """A method at one strength, timed.
+
+    Attributes:
+        share: of the prompt's tokens that is pruned in the end.
+        speedup: mean TTFT of the unmodified model over the method's, on the same prompts, each pair side by side.
+        prompts: how many prompts those are; pairs that other work disturbed are left out.
+    """
+
+    share: float
+    speedup: float
+    prompts: int
+
+
+class OutOfReach(LazyBenchError):
+    """A method is never so fast."""
+
+
+class Speedups:
+    """Measures a method at any strength; each strength once, kept in a CSV, a row a strength.
+
+    `tick` is called with what was timed and the speedup.
+    """
+
+    def __init__(
+        self,
+        method: Method,
+        prompts: Sequence[Prompt],
+        model: PreTrainedModel,
+        cpu_share: float,
+        kept: Path,
+        tick: Callable[[Method, float], None],
+    ) -> None:
+        self.method = method
+        self._prompts, self._cpu_share, self._kept, self._tick = prompts, cpu_share, kept, tick
+        self._decode = Decoder(model, max_new_tokens=1)
+        rows = pd.read_csv(kept).itertuples(index=False) if kept.exists() else ()
+        self.trials = {row.share: Trial(*row) for row in rows}
+
+    def at(self, share: float) -> Trial:
+        """The method where it prunes such a share of the prompt, timed."""
+        share = round(share, _DIGITS)
+        if share not in self.trials:
+            method = self.method.pruning(share)
+            method.prepare(self._decode.model)
+            self._pair(method, self._prompts[0], least=0)  # untimed
+            pairs = [self._pair(method, prompt, self._cpu_share, turn % 2) for turn, prompt in enumerate(self._prompts)]
+            pairs = [pair for pair in pairs if not any(done.disturbed for done in pair)]
+            if not pairs:
+                raise LazyBenchError("other work on this machine disturbed every pass: stop it, or set cpu_share=0")
+            before, after = (fmean(done.ttft_s for done in of) for of in zip(*pairs, strict=True))
+            self.trials[share] = Trial(share, before / after, len(pairs))
+            self._tick(method, before / after)
+            replace(self._kept, csv(pd.DataFrame(sorted(self.trials.values()))))
+        return self.trials[share]
+
+    def _pair(self, method: Method, prompt: Prompt, least: float, backwards: int = 0) -> list[Pass]:
+        """A pass of the unmodified model and one of the method on a prompt; `backwards` takes the method's first."""
+        order, device = (-1 if backwards else 1), self._decode.model.device
+        passes = [
+            undisturbed(partial(timed, of, prompt, self._decode, 0), device, least)
+            for of in (UNMODIFIED, method)[::order]
+        ]
+        return passes[::order]
+
+
+def match(speedups: Speedups, wanted: float, tolerance: float) -> Trial:
+    """The trial whose speedup, above 1, is as wanted within a fraction of it, or the nearest after a number of them.
+
+    Raises:
+        OutOfReach: the method is slower than that however much it prunes.
+    """
+    trials = speedups.trials  # to which `at` adds
+
+    def nearest() -> Trial:
+        return min(trials.values(), key=lambda trial: abs(trial.speedup / wanted - 1))
+
+    for turn in range(_MOST_TRIALS):
+        share = _next(sorted(trials.values()), wanted, halving=turn % 3 == 2)
+        if (trials and abs(nearest().speedup / wanted - 1) <= tolerance) or round(share, _DIGITS) in trials:
+            break
+        speedups.at(share)
+    strongest = max(trials.values())
+    if strongest.share == _MOST and max(of.speedup for of in trials.values()) < (1 - tolerance) * wanted:
+        raise OutOfReach(
+            f"method {speedups.method.name}: with {_MOST:.0%} of the prompt pruned its TTFT speedup is "
+            f"{strongest.speedup:.2f}, so {wanted:g} is out of reach: prune at an earlier layer, or ask for less"
+        )
+    return nearest()
+
+
+def _next(known: Sequence[Trial], wanted: float, halving: bool) -> float:
+    """The share to try next: between the nearest two around what is wanted, in the reciprocal of the speedup."""
+    below = max((trial.share for trial in known if trial.speedup < wanted), default=0.0)
+    above = min((trial for trial in known if trial.share > below), key=lambda trial: trial.share, default=None)
+    if above is None:
+        return min(_MOST, 1 - 1 / wanted if not known else (1 + below) / 2)
+    slow = next((1 / trial.speedup for trial in known if trial.share == below), 1.0)
+    if halving or above.speedup <= 1 / slow:
+        return (below + above.share) / 2
+    return below + (above.share - below) * (slow - 1 / wanted) / (slow - 1 / above.speedup)

@@ -40,7 +40,9 @@ class Calibrated(Method):
         super().__post_init__()
         if not self.folds or not all(isinstance(fold, dict) and fold.keys() == _FOLD for fold in self.folds):
             raise LazyBenchError(f"method.folds must be a list of {', '.join(sorted(_FOLD))}, as calibrate writes it")
-        self._methods = [LazyLLM(self.name, 1, fold["schedule"], fold["importance"]) for fold in self.folds]
+        self._methods = [
+            LazyLLM(self.name, schedule=fold["schedule"], importance=fold["importance"]) for fold in self.folds
+        ]
         self.folds = [
             {"schedule": of.schedule, "importance": of.importance, "records": list(map(str, fold["records"]))}
             for fold, of in zip(self.folds, self._methods, strict=True)
@@ -84,6 +86,6 @@ class Calibrated(Method):
         place = next((place for place, seen in enumerate(self._seen) if prompt.record.hash not in seen), 0)
         return self._methods[place]
 
-    def pruning_schedule(self, num_layers: int) -> PruningSchedule:
-        """The first fold's schedule on a model of `num_layers` decoder layers."""
-        return self._methods[0].pruning_schedule(num_layers)
+    def placed(self, model: PreTrainedModel) -> PruningSchedule:
+        """The first fold's schedule on a model."""
+        return self._methods[0].placed(model)

@@ -27,7 +27,8 @@ class CLAA(FastKV):
     token as it is.
 
     Attributes:
-        layers: layers that rank, the stage's among them; where there are not as many, all of them.
+        layers: layers that rank, the stage's and those before it that see more than a window; all of them where there
+            are not as many.
     """
 
     label, colour = "CLAA", "tab:olive"
@@ -36,24 +37,24 @@ class CLAA(FastKV):
 
     @property
     def selection(self) -> lazyllm.FrozenSelection:
-        return LayersSelection(self.window, self.pooling, self.layer, self.layers)
+        return LayersSelection(self.window, self.pooling, self.layers)
 
 
 @dataclass
 class LayersSelection(WindowSelection, checked=False):
-    """By the window's normalised attention in the last `layers` layers up to `last`, the largest of any head."""
+    """By the window's normalised attention in the last `layers` layers that may rank, the largest of any head."""
 
-    last: int
     layers: int
 
     def wants(self, layer: int) -> bool:
-        return self.last - self.layers < layer <= self.last and super().wants(self.last)
+        group = self.cache.group_of[layer]
+        return group.stage is not None and layer in group.ranking[-self.layers :]
 
     def observe(self, layer: int, query: Tensor, key: Tensor, scaling: float, softcap: float | None) -> None:
         scores = self.seen(layer, query, key, scaling, softcap).sum(dim=1)
         centred = scores - scores.mean(dim=-1, keepdim=True)
         deviation = centred.square().mean(dim=-1, keepdim=True).sqrt()
         largest = (centred / (deviation + _TINY)).amax(dim=0)
-        if layer > max(0, self.last - self.layers + 1):
+        if layer > self.cache.group_of[layer].ranking[-self.layers :][0]:
             largest = torch.maximum(self.importance.to(largest.device), largest)
         self.importance = largest

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from functools import cache
+from itertools import groupby
 from typing import Any, ClassVar, Self
 
 from transformers import PreTrainedModel
@@ -12,29 +12,26 @@ from transformers import PreTrainedModel
 import lazyllm
 from lazybench.errors import LazyBenchError
 from lazybench.methods.base import Method, Output
-from lazybench.methods.shared import LAYER, SHARE, naming, setting
+from lazybench.methods.shared import LAYER, SHARE, naming, one_of, setting
 from lazybench.model.decoding import Decoder
-from lazybench.model.prompts import Prompt
+from lazybench.model.prompts import Prompt, template_tokens
 from lazyllm import PruningSchedule
 
-_parsed = cache(PruningSchedule.parse)
 
-
-def layers_of(model: PreTrainedModel) -> int:
-    """How many decoder layers a model has."""
-    return int(model.config.get_text_config().num_hidden_layers)
-
-
-def _text(schedule: object) -> str:
-    """A schedule setting as text, the same for the same schedule."""
-    parts = schedule if isinstance(schedule, list) else [schedule]
-    words = " ".join(map(str, parts)).replace(",", " ").split()
-    with naming("method.schedule"):
-        if any("%" in word for word in words):
-            for word in words:  # by itself and on any depth: whether layers increase shows on a model
-                PruningSchedule.parse(word, 100)
-            return ",".join(words)
-        return PruningSchedule.parse(",".join(words)).spec  # 0.60 is 0.6
+def stages_said(method: Method, model: PreTrainedModel) -> str | None:
+    """What became of the parts of the depth in a method's schedule: `schedule: 23% -> after layer 6`; None without."""
+    schedule = getattr(method, "schedule", None)
+    if not isinstance(method, OnEngine) or not isinstance(schedule, str) or "%" not in schedule:
+        return None
+    words = schedule.split(",")
+    placed = [lazyllm.enable(model, word, selection=method.selection).schedule.stages[0] for word in words]
+    said = []
+    for layer, found in groupby(zip(placed, words, strict=True), key=lambda of: of[0].layer):
+        stages, places = zip(*((stage, word.partition(":")[0]) for stage, word in found), strict=True)
+        keep = math.prod(stage.keep for stage in stages)
+        together = f" (one stage that keeps {keep:g})" if len(stages) > 1 else ""
+        said.append(f"{' and '.join(places)} -> after layer {layer}{together}")
+    return f"schedule: {', '.join(said)}"
 
 
 @dataclass
@@ -53,28 +50,37 @@ class OnEngine(Method):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if "schedule" in vars(self):
-            self.schedule = _text(self.schedule)
+        if "schedule" not in vars(self):
+            return
+        parts = self.schedule if isinstance(self.schedule, list) else [self.schedule]
+        words = " ".join(map(str, parts)).replace(",", " ").split()
+        self.schedule = ",".join(words)
+        with naming("method.schedule"):
+            if "%" not in self.schedule:
+                self.schedule = PruningSchedule.parse(self.schedule).spec  # the same for the same: 0.60 is 0.6
+            for word in words:  # by itself and on any depth: whether layers increase shows on a model
+                PruningSchedule.parse(word, 100)
 
-    def pruning_schedule(self, num_layers: int) -> PruningSchedule:
-        """The schedule on a model of `num_layers` decoder layers."""
-        given = self.schedule
-        return _parsed(given, num_layers) if isinstance(given, str) else PruningSchedule.of(given, num_layers)
+    def placed(self, model: PreTrainedModel) -> PruningSchedule:
+        """The schedule on a model: parts of the depth become the nearest layers that see everything."""
+        return lazyllm.enable(model, self.schedule, selection=self.selection).schedule
 
     @property
-    def keep_1(self) -> Method:
+    def keep_1(self) -> Method | None:
         return OnEngine("keep_1")
 
     def check(self, model: PreTrainedModel) -> None:
-        layers = layers_of(model)
+        lazyllm.enable(model, (), selection=self.selection)  # refuses what it could not prune
         with naming(self._set_by):
-            schedule = self.pruning_schedule(layers)
-            schedule.check(layers)
-        lazyllm.enable(model, schedule, selection=self.selection)  # refuses what it could not prune
+            self.placed(model)
 
-    def session(self, prompt: Prompt, decode: Decoder) -> lazyllm.Session:
-        schedule = self.pruning_schedule(layers_of(decode.model))
-        return lazyllm.enable(decode.model, schedule, selection=self.selection, record_positions=decode.tracing)
+    def session(self, prompt: Prompt, decode: Decoder) -> Any:
+        how = {"selection": self.selection, "record_positions": decode.tracing, "protect": self.protected(prompt)}
+        return lazyllm.enable(decode.model, self.schedule, **how)
+
+    def protected(self, prompt: Prompt) -> Any:
+        """What of a prompt always goes on, as `lazyllm.enable` takes it."""
+        return None
 
     def generate(self, prompt: Prompt, decode: Decoder, seed: int) -> Output:
         tokens, stats = decode(prompt.ids), decode.session.stats
@@ -86,19 +92,19 @@ class OneStage(OnEngine):
     """Prune prompt tokens once, after one layer; a subclass sets `selection`, and by that whether they may return.
 
     Attributes:
-        layer: the decoder layer after which to prune.
+        layer: the decoder layer after which to prune, from 0, or a part of the depth such as `16%`.
         keep: fraction of the prompt tokens that stay.
     """
 
     _set_by: ClassVar[str] = "method.layer"
 
-    layer: int = setting(4, LAYER)
+    layer: int | str = setting("16%", LAYER)
     keep: float = setting(0.5, SHARE)
 
     @property
-    def schedule(self) -> PruningSchedule:
+    def schedule(self) -> str:
         """The one stage."""
-        return PruningSchedule([(self.layer, self.keep)])
+        return f"{self.layer}:{self.keep}"
 
 
 @dataclass
@@ -108,9 +114,18 @@ class Staged(OnEngine):
     Attributes:
         schedule: `layer:keep` pairs as text or list; a layer may be a percentage of the depth. On the command
             line, where a comma outside brackets starts a sweep, `method.schedule=[10:0.7,20:0.5]`.
+        protect: with `template` all that is not the record's context always goes on: the tokens of the dataset's
+            prompt, the question among them, and those of the chat wrapper. The paper has none of this, `none`.
     """
 
     schedule: str | list[str] = ""
+    protect: str = setting("none", one_of(("none", "template")))
+
+    def protected(self, prompt: Prompt) -> Any:
+        if self.protect == "none":
+            return None
+        protected = template_tokens(prompt)
+        return lambda _: protected
 
     @property
     def left(self) -> float:

@@ -26,7 +26,7 @@ class FastKV(OneStage):
         pooling: neighbours in an average, an odd number.
     """
 
-    layer: int = setting(15, LAYER)
+    layer: int | str = setting("50%", LAYER)
     keep: float = setting(0.2, SHARE)
     window: int = setting(8, COUNT)
     pooling: int = setting(7, ODD)

@@ -7,18 +7,17 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel
 
 import lazyllm
-from lazybench.methods.base import Method, Output
-from lazybench.methods.engine import layers_of
-from lazybench.methods.shared import LAYER, ODD, SHARE, naming, pooled, setting
+from lazybench.methods.base import Output
+from lazybench.methods.engine import OneStage
+from lazybench.methods.shared import LAYER, ODD, pooled, setting
 from lazybench.model.decoding import Decoder
 from lazybench.model.prompts import Prompt
 
 
 @dataclass
-class GemFilter(Method):
+class GemFilter(OneStage):
     """Run the prompt up to a filter layer, pick tokens there, then run the model on those as an ordinary prompt.
 
     The importance of a token is the last token's raw score on it in the filter layer, `q k`, summed over heads and
@@ -28,35 +27,31 @@ class GemFilter(Method):
     which are thus computed twice. It may be above 1. With `keep=1` there is nothing to pick, and one ordinary pass.
 
     Attributes:
-        layer: the filter layer, 0-based.
+        layer: the filter layer, from 0, or a part of the depth; the paper's is 13 of 32.
         keep: fraction of the prompt's tokens that are kept; the paper keeps a number, 1,024 to 4,096.
         pooling: neighbours in an average, an odd number.
     """
 
-    layer: int = setting(13, LAYER)
-    keep: float = setting(0.5, SHARE)
+    layer: int | str = setting("44%", LAYER)
     pooling: int = setting(5, ODD)
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self._schedule = lazyllm.PruningSchedule([(self.layer, self.keep)])
+    keep_1 = None  # nothing of the engine's runs with it
 
-    def check(self, model: PreTrainedModel) -> None:
-        with naming("method.layer"):
-            self._schedule.check(layers_of(model))
-        lazyllm.enable(model, self._schedule, selection=FilterSelection())  # refuses what it could not prune
+    @property
+    def selection(self) -> FilterSelection:
+        return FilterSelection()
 
     def session(self, prompt: Prompt, decode: Decoder) -> AbstractContextManager[lazyllm.Session]:
         # Not entered yet: the model is to answer as it is.
-        return nullcontext(lazyllm.enable(decode.model, self._schedule, selection=FilterSelection()))
+        return nullcontext(super().session(prompt, decode))
 
     def generate(self, prompt: Prompt, decode: Decoder, seed: int) -> Output:
         if self.keep == 1:
             return Output(decode(prompt.ids), prompt_computed=1.0)
-        scores = self._scores(decode, prompt.ids)
-        count = self._schedule.stages[0].kept(scores.shape[0])
+        stage, scores = decode.session.schedule.stages[0], self._scores(decode, prompt.ids)
+        count = stage.kept(scores.shape[0])
         kept = pooled(scores[None], self.pooling)[0].sort(descending=True, stable=True).indices[:count].sort().values
-        computed = (self.layer + 1) / decode.model.config.num_hidden_layers + count / scores.shape[0]
+        computed = (stage.layer + 1) / len(decode.session.layers) + count / scores.shape[0]
         return Output(decode(prompt.ids[:, kept.to(prompt.ids.device)]), prompt_computed=computed)
 
     @torch.no_grad()

@@ -14,7 +14,7 @@ from lazybench.model.instance import make
 
 EQ1 = "eq1"
 NAMED = {EQ1: lazyllm.Importance, "plus": lazyllm.plus}
-PAPER, PLUS = "lazyllm", "lazyllm+"
+PAPER, PLUS, FOR_GOOD = "lazyllm", "lazyllm+", "lazyllm_for_good"
 
 
 @dataclass
@@ -24,7 +24,8 @@ class LazyLLM(Staged):
     Attributes:
         importance: by what tokens are ranked: `eq1`, the paper's; `plus`, that of `lazyllm.plus`; or the parts of
             `lazyllm.Importance` that differ from Eq. 1, such as `{queries: 8, pooling: 7}`; a subclass of it is named
-            by `_target_`. With another than the paper's the method is called `lazyllm+`.
+            by `_target_`. With another than the paper's the method is called `lazyllm+`, and `lazyllm_for_good` where
+            nothing comes back.
     """
 
     importance: Any = EQ1
@@ -33,8 +34,9 @@ class LazyLLM(Staged):
         super().__post_init__()
         self.selection = parse_importance(self.importance, "method.importance", list(NAMED))
         self.importance = self.selection.changed or EQ1
-        if self.name in (PAPER, PLUS):
-            self.name = PAPER if self.selection.is_eq1 else PLUS
+        if self.name in (PAPER, PLUS, FOR_GOOD):
+            plus = FOR_GOOD if self.selection.for_good else PLUS
+            self.name = PAPER if self.selection.is_eq1 else plus
 
 
 def parse_importance(value: object, key: str, names: Sequence[str]) -> lazyllm.Importance:

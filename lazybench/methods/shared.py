@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import field, fields
@@ -31,9 +32,14 @@ def number(value: Any, kind: type = float) -> float:
     return value if right else math.nan
 
 
+def _is_layer(value: Any) -> bool:
+    part = re.fullmatch(r"(\d+\.?\d*)%", value) if isinstance(value, str) else None
+    return 0 < float(part[1]) < 100 if part else number(value, int) >= 0
+
+
 SHARE = Rule("a number above 0, at most 1", lambda value: 0 < number(value) <= 1)
 RATIO = Rule("a number, at least 0 and below 1", lambda value: 0 <= number(value) < 1)
-LAYER = Rule("a whole number, at least 0", lambda value: number(value, int) >= 0)
+LAYER = Rule("a layer, from 0, or a part of the depth such as 50%", _is_layer)
 COUNT = Rule("a whole number, at least 1", lambda value: number(value, int) >= 1)
 COUNT_OR_NULL = Rule(f"null or {COUNT.says}", lambda value: value is None or COUNT.holds(value))
 ODD = Rule("an odd number, at least 1", lambda value: number(value, int) >= 1 and value % 2 == 1)

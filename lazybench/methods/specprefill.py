@@ -125,7 +125,7 @@ class SpecPrefill(Method):
 
 
 class LookAhead(lazyllm.Selection, checked=False):
-    """Watches a draft that answers a prompt, in every layer, and prunes nothing.
+    """Watches a draft that answers a prompt, in every layer that sees more than a window, and prunes nothing.
 
     Attributes:
         pooling: neighbours in an average.
@@ -142,13 +142,13 @@ class LookAhead(lazyllm.Selection, checked=False):
         return copy.copy(self)  # a generation works on a deep copy, and what it saw is asked of the original
 
     def wants(self, layer: int) -> bool:
-        return True
+        return layer in self.cache.group_of[layer].ranking
 
     def observe(self, layer: int, query: Tensor, key: Tensor, scaling: float, softcap: float | None) -> None:
         prompt = key[:, :, : self.tokens]
         attention = lazyllm.attention_on(prompt, query[:, :, -1:], None, scaling, softcap, self.sinks)
         largest = pooled(attention.flatten(0, 3), self.pooling).amax(dim=0)
-        if layer == 0:
+        if layer == self.cache.group_of[layer].ranking[0]:
             self.largest.append(largest)
         else:
             self.largest[-1] = torch.maximum(self.largest[-1].to(largest.device), largest)

@@ -11,6 +11,7 @@ from transformers import PreTrainedTokenizerBase
 
 from lazybench.config import ModelConfig
 from lazybench.data import DatasetFacts, Record
+from lazybench.errors import LazyBenchError
 
 # RepoBench's files are Python or Java, and each stands under its path. The one to complete is the last; in LongBench's
 # own records it has no path, and begins with its imports like any other.
@@ -73,9 +74,12 @@ class PromptBuilder:
         """The prompt of a text that is filled in and short enough: wrapped as chat where that is due, with the
         answer's prefix behind it, and tokenised; see `Prompt`.
         """
+        return Prompt(torch.tensor([self._encode(self.wrapped(record, text))]), record, self, text, cut)
+
+    def wrapped(self, record: Record, text: str) -> str:
+        """What of a text is tokenised: with the chat wrapper and the answer's prefix."""
         wrapped = self._wrap(text) if self.facts.chat else text
-        wrapped += self.facts.answer_prefix.format(input=record.input)
-        return Prompt(torch.tensor([self._encode(wrapped)]), record, self, text, cut)
+        return wrapped + self.facts.answer_prefix.format(input=record.input)
 
     def round_trip(self, text: str) -> str:
         """`text` as truncation gives it back: tokenised, and decoded without special tokens."""
@@ -133,12 +137,35 @@ def shortenable(prompt: Prompt) -> list[tuple[int, int]]:
         starts and ends in order, one pair for each `{context}` of the dataset's prompt that something is left of.
         Neither the question nor an instruction is ever within.
     """
+    return _context(prompt, before_continued(prompt.record, prompt.builder.facts))
+
+
+def template_tokens(prompt: Prompt) -> torch.Tensor:
+    """Which tokens of a prompt are not its record's context, in whole or in part, bool (tokens,), on the CPU.
+
+    Raises:
+        LazyBenchError: the tokenizer does not tell where tokens stand in a text.
+    """
+    builder, within = prompt.builder, torch.zeros(prompt.ids.shape[1], dtype=torch.bool)
+    if not builder.tokenizer.is_fast:
+        raise LazyBenchError("method.protect=template: this model's tokenizer tells no places of tokens")
+    wrapped, stripped = builder.wrapped(prompt.record, prompt.text), prompt.text.strip()  # as chat templates do
+    shift = wrapped.index(stripped) - prompt.text.index(stripped)
+    offsets = builder.tokenizer(wrapped, return_offsets_mapping=True, verbose=False).offset_mapping
+    first, last = torch.tensor(offsets)[-len(within) :].T  # without a second BOS
+    for start, end in _context(prompt, len(prompt.record.context)):
+        within |= (first >= start + shift) & (last <= end + shift) & (first < last)
+    return ~within
+
+
+def _context(prompt: Prompt, length: int) -> list[tuple[int, int]]:
+    """Where in `prompt.text` so many first characters of the context lie, as far as they were not cut out."""
     facts, record = prompt.builder.facts, prompt.record
     filled, places = "", []
     for words, field, _, _ in Formatter().parse(facts.prompt):
         filled += words
         if field == "context":
-            places.append((len(filled), len(filled) + before_continued(record, facts)))
+            places.append((len(filled), len(filled) + length))
         filled += "" if field is None else getattr(record, field)
     found = [(_after_cut(prompt, filled, start), _after_cut(prompt, filled, end)) for start, end in places]
     return [(start, end) for start, end in found if start < end]

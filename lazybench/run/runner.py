@@ -15,6 +15,7 @@ from tqdm import tqdm
 from lazybench.analysis.labels import provenance
 from lazybench.config import RunConfig
 from lazybench.data import data_label
+from lazybench.methods import stages_said
 from lazybench.methods.calibrated import Calibrated
 from lazybench.model import environment
 from lazybench.model.loading import load_model
@@ -62,6 +63,8 @@ def run(config: RunConfig, sources: Sources | None = None) -> Path:
             if folder.earlier:
                 print(f"running anew; the finished run is kept in {folder.earlier}")
             job.method.prepare(model)
+            if said := stages_said(job.method, model):
+                print(said)
             scores = _complete(folder, Bench(job, model), job)
     else:
         print("finished earlier: nothing to do")

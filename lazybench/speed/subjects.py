@@ -54,11 +54,11 @@ class Subjects:
     @cached_property
     def counts(self) -> list[int] | None:
         """Tokens in each layer while the prompt is prefilled; None for a method that has no schedule of layers."""
-        schedule_for = getattr(self.method, "pruning_schedule", None)
-        if schedule_for is None:
+        placed = getattr(self.method, "placed", None)
+        if placed is None:
             return None
         layers = self.decode.model.config.num_hidden_layers
-        kept = {stage.layer: stage.kept for stage in schedule_for(layers).stages}
+        kept = {stage.layer: stage.kept for stage in placed(self.decode.model).stages}
         counts = [self.prompt.ids.shape[1]]
         for layer in range(layers - 1):
             counts.append(kept[layer](counts[-1]) if layer in kept else counts[-1])

@@ -13,7 +13,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lazybench.calibration.matching import Trial, match
+from lazybench.cli.match import Trial, match
 from lazybench.errors import LazyBenchError
 from lazybench.methods import build_method
 from lazyllm import PruningSchedule
@@ -62,7 +62,7 @@ def test_a_speedup_that_goes_in_steps_gives_the_nearest():
     ("target", "expected"),
     [
         ("random_drop.RandomDrop", {"keep": 0.25}),
-        ("static_pruning.StaticPruning", {"keep": 0.25, "layer": 4}),
+        ("static_pruning.StaticPruning", {"keep": 0.25, "layer": "16%"}),
         ("prompt_compression.PromptCompression", {"ratio": 0.75}),
     ],
 )
@@ -125,7 +125,7 @@ def test_a_matched_method_runs_and_the_same_command_goes_on(call, lazybench, mon
     code, out, err = lazybench(*words, "timing.warmup=0", "timing.paired=false", f"output={tmp_path / 'runs'}")
     assert code == 0, err
     assert "method static_pruning" in out
-    monkeypatch.setattr("lazybench.calibration.matching.timed", None)  # nothing is timed again
+    monkeypatch.setattr("lazybench.cli.match.timed", None)  # nothing is timed again
     code, _, err = call(*asked)
     assert code == 0, err
     assert matched.read_text() == text
@@ -138,7 +138,7 @@ def half_as_fast(monkeypatch):
     def at(self, share):
         return self.trials.setdefault(round(share, 4), Trial(round(share, 4), 1 / (1 - share / 2), 2))
 
-    monkeypatch.setattr("lazybench.calibration.matching.Speedups.at", at)
+    monkeypatch.setattr("lazybench.cli.match.Speedups.at", at)
 
 
 def test_a_method_stands_beside_static_pruning_at_its_speed(call, half_as_fast):

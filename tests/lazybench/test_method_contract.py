@@ -45,9 +45,6 @@ class Careless(Method):
         return Output(tokens, prompt_computed=(amounts | {"twice_computed": 1.5}).get(self.way, 0.5))
 """
 FILES = {path.stem: path for path in (CONF / "method").glob("*.yaml")}
-# What the tiny model's four layers ask for, by method; its file says the rest.
-SMALL = {name: {"layer": 1} for name in ("static_pruning", "gemfilter", "fastkv", "claa")}
-SMALL |= {name: {"schedule": "1:0.5"} for name in ("lazyllm", "lazyllm+", "sliminfer_like")}
 
 
 def method(name, **settings):
@@ -100,7 +97,7 @@ def model(tmp_path_factory):
 
 @pytest.mark.parametrize("name", FILES)
 def test_a_prompt_of_one_token_is_answered(model, name):
-    made = method(name, **SMALL.get(name, {}))
+    made = method(name)
     if name.startswith("prompt_compression"):
         pytest.skip("without a text there is nothing to compress")
     made.prepare(model)
@@ -112,7 +109,8 @@ def test_a_prompt_of_one_token_is_answered(model, name):
 
 WRONG = {
     "keep": (0, 1.01, float("nan"), "half", True),
-    "layer": (-1, 1.5, "x"),
+    "layer": (-1, 1.5, "x", "0%", "100%"),
+    "protect": ("all", True),
     "ratio": (1, -0.1, "half"),
     "pooling": (0, 4, "x", 3.0),
     "scorer": ("", 3),
@@ -149,4 +147,3 @@ def test_settings_out_of_range_are_refused(name):
 def test_a_schedule_is_one_text_however_it_is_written(schedule, text):
     made = method("lazyllm", schedule=schedule)
     assert made.schedule == text
-    assert made.pruning_schedule(30) is made.pruning_schedule(30)

@@ -26,9 +26,8 @@ from lazyllm import Importance, PruningSchedule
 FILES = Path(__file__).parents[2] / "conf" / "method"
 # What the tiny model's four layers ask for, by method; its file says the rest.
 SETTINGS = {path.stem: {} for path in FILES.glob("*.yaml")}
-SETTINGS |= {name: {"layer": 1} for name in ("static_pruning", "gemfilter", "fastkv")}
 SETTINGS |= {name: {"schedule": "1:0.6,2:0.5"} for name in ("lazyllm", "lazyllm+", "sliminfer_like")}
-SETTINGS |= {"random_drop": {"repeats": 2}, "claa": {"layer": 1, "layers": 2}}
+SETTINGS |= {"random_drop": {"repeats": 2}, "claa": {"layers": 2}}
 DATASET = "2wikimqa"
 DATA = DataConfig(name="sample", source="sample", limit=2, tokens=512)
 FACTS = {DATASET: replace(load_facts({})[DATASET], max_new_tokens=8)}

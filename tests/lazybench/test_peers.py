@@ -113,7 +113,7 @@ def test_claa_ranks_otherwise_than_fastkv():
 
 
 def test_a_layer_that_the_model_lacks_is_refused(run):
-    code, _, err = run("method=claa")
+    code, _, err = run("method=claa", "method.layer=15")
     assert code == 2
     assert "method.layer: the schedule prunes after layer 15, but the model has 4 layers" in err
 

@@ -20,8 +20,13 @@ from lazybench.config import ModelConfig
 from lazybench.data.facts import load_facts
 from lazybench.data.record import Record
 from lazybench.errors import LazyBenchError, RecordFailure
-from lazybench.methods.prompt_compression import PromptCompression
-from lazybench.methods.selective_context import Compressor, ScoredTokens, Scorer, phrase_parser
+from lazybench.methods.prompt_compression import (
+    Compressor,
+    PromptCompression,
+    ScoredTokens,
+    Scorer,
+    phrase_parser,
+)
 from lazybench.model.prompts import PromptBuilder
 
 STORY = (

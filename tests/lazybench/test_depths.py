@@ -1,0 +1,158 @@
+"""Methods at their defaults on models of any depth, with windows, and with tokens that always go on."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import transformers
+from omegaconf import OmegaConf
+from peers import VOCABULARY, build, prompt_of, random_ids
+from support import byte_tokenizer
+
+from lazybench.config import CONF, ModelConfig
+from lazybench.data.facts import DatasetFacts
+from lazybench.data.record import Record
+from lazybench.methods import OnEngine, build_method, stages_said
+from lazybench.methods.base import answer
+from lazybench.methods.claa import CLAA
+from lazybench.model.decoding import Decoder
+from lazybench.model.prompts import PromptBuilder, template_tokens
+
+FILES = {path.stem: OmegaConf.to_container(OmegaConf.load(path)) for path in (CONF / "method").glob("*.yaml")}
+METHODS = {name: build_method(settings) for name, settings in FILES.items()}
+ENGINE = sorted(name for name, method in METHODS.items() if isinstance(method, OnEngine))
+SHAPE = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+    "initializer_range": 0.3,
+    "eos_token_id": None,
+    "sliding_window": 16,
+}
+WINDOWED = {
+    "gemma3": lambda: transformers.Gemma3TextConfig(**SHAPE, num_hidden_layers=12, query_pre_attn_scalar=8),
+    "gpt_oss": lambda: transformers.GptOssConfig(
+        **SHAPE,
+        num_hidden_layers=8,
+        num_local_experts=4,
+        num_experts_per_tok=2,
+        rope_parameters={"rope_type": "default", "rope_theta": 10000.0},
+    ),
+}
+
+
+def windowed(kind):
+    torch.manual_seed(0)
+    return transformers.AutoModelForCausalLM.from_config(WINDOWED[kind]()).eval()
+
+
+def made(name, keep=None):
+    """A method at its defaults, or with this keep at each of its stages."""
+    settings = dict(FILES[name])
+    if keep is not None and "schedule" in settings:
+        settings["schedule"] = ",".join(f"{part.partition(':')[0]}:{keep}" for part in settings["schedule"].split(","))
+    elif keep is not None:
+        settings["keep"] = keep
+    return build_method(settings)
+
+
+def answered(method, model, length=70):
+    method.prepare(model)
+    prompt = prompt_of(random_ids(1, length))
+    return answer(method, prompt, Decoder(model, max_new_tokens=4, tracing=True), seed=0)
+
+
+@pytest.mark.parametrize(
+    ("layers", "static", "half"), [(12, 1, 5), (18, 2, 8), (24, 3, 11), (30, 4, 14), (32, 4, 15), (62, 9, 30)]
+)
+def test_layers_of_papers_are_parts_of_the_depth(layers, static, half):
+    with torch.device("meta"):
+        model = build(0, num_hidden_layers=layers)
+    for name in ENGINE:
+        METHODS[name].check(model)
+    found = {name: METHODS[name].placed(model).stages[-1].layer for name in ENGINE}
+    assert found["static_pruning"] == static
+    assert found["fastkv"] == found["claa"] == found["lazyllm"] == found["sliminfer_like"] == half
+    assert stages_said(METHODS["fastkv"], model) == f"schedule: 50% -> after layer {half}"
+    assert stages_said(build_method(FILES["fastkv"] | {"layer": 3}), model) is None
+
+
+def test_stages_go_to_layers_that_see_everything_and_say_so():
+    model = windowed("gemma3")  # layers 5 and 11 see everything, and 11 is the last
+    assert stages_said(METHODS["static_pruning"], model) == "schedule: 16% -> after layer 5"
+    together = "schedule: 23% and 50% -> after layer 5 (one stage that keeps 0.36)"
+    assert stages_said(METHODS["lazyllm"], model) == together
+    assert METHODS["lazyllm"].placed(model).stages == ((5, pytest.approx(0.36)),)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", WINDOWED)
+@pytest.mark.parametrize("name", ENGINE)
+def test_prompts_longer_than_a_window(kind, name):
+    model = windowed(kind)
+    unmodified = answered(METHODS["baseline"], model)
+    pruned, whole = answered(made(name), model), answered(made(name, keep=1.0), model)
+    assert whole.prompt_computed == 1
+    assert pruned.prompt_computed < 1 or name == "gemfilter"  # which counts two passes
+    assert whole.tokens == unmodified.tokens
+
+
+def test_claa_asks_layers_that_see_everything():
+    model = windowed("gpt_oss")  # every second layer has a window
+    asked = []
+
+    class Watched(type(METHODS["claa"].selection)):
+        def observe(self, layer, *rest):
+            asked.append(layer)
+            super().observe(layer, *rest)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(CLAA, "selection", Watched(8, 7, 4))
+        answered(made("claa"), model)
+    assert asked == [1, 3]
+
+
+def prompt_with_context(chat, context="Some facts about cats. " * 12):
+    record = Record("1", "one", "What do cats eat?", context, ("a",), None, 0)
+    facts = DatasetFacts("one", "Read:\n{context}\n\nAnswer: {input}", 6, "qa_f1", chat=True, truncate=True)
+    config = ModelConfig(name="tiny", path="tiny", limit=200, chat=chat)
+    return PromptBuilder(byte_tokenizer(), config, facts).build(record)
+
+
+@pytest.mark.parametrize("name", ["lazyllm", "lazyllm+", "lazyllm_for_good", "sliminfer_like"])
+@pytest.mark.parametrize("chat", [None, "[INST] {prompt} [/INST]"])
+def test_all_but_the_context_always_goes_on(name, chat):
+    prompt = prompt_with_context(chat)
+    protected, tokenizer = template_tokens(prompt), prompt.builder.tokenizer
+    around = tokenizer.decode(prompt.ids[0][protected])
+    wrapped = (chat or "{prompt}").replace("{prompt}", "Read:\n\n\nAnswer: What do cats eat?")
+    assert around == f"<s>{wrapped}"
+    assert prompt.cut is not None
+    assert set(tokenizer.decode(prompt.ids[0][~protected])) <= set("Some facts about cats. ")
+    model = build(0, vocab_size=300)
+    always = set(protected.nonzero()[:, 0].tolist())
+    for protect, all_of_them in (("template", True), ("none", False)):
+        method = build_method(FILES[name] | {"schedule": "0:0.4,2:0.4", "protect": protect})
+        method.prepare(model)
+        output = answer(method, prompt, Decoder(model, max_new_tokens=4, tracing=True), seed=0)
+        active = [set(layer.tolist()) for layer in output.stats.positions[0]]
+        assert all(always <= of for of in active) == all_of_them
+        assert len(active[-1]) < prompt.ids.shape[1]
+
+
+def test_lazyllm_for_good_brings_nothing_back():
+    model = build(3)
+    method = build_method(FILES["lazyllm_for_good"] | {"schedule": "0:0.5,2:0.5"})
+    assert method.name == "lazyllm_for_good"
+    output = answered(method, model)
+    for step, rows in enumerate(output.stats.rows.tolist()[1:]):
+        assert rows == [1] * 4, step
+
+
+def test_a_run_says_where_it_prunes(run, tmp_path):
+    code, out, err = run("method=fastkv", "data.limit=1", "timing.paired=false", "timing.warmup=0")
+    assert code == 0, err
+    assert out.count("schedule: 50% -> after layer 1\n") == 1
