@@ -33,8 +33,7 @@ def check_name(key: str, name: str) -> None:
 
 _CHOICES = {
     "model.dtype": ("auto", "float32", "float16", "bfloat16"),
-    # Never eager: a speedup over an eager baseline flatters every method.
-    "model.attention": ("sdpa", "flash_attention_2"),
+    "model.attention": ("sdpa", "flash_attention_2", "eager"),
     "data.half": HALVES,
     "calibrated": ("refuse", "mark"),
     "half": (*HALVES, "cross"),
@@ -95,7 +94,7 @@ class ModelConfig(_Checked):
         path: hub id, local folder or `.gguf` file; `package:NAME/FILE` is a file inside a Python package.
         revision: hub revision; None means the default branch.
         dtype: `auto` is bfloat16 on a GPU and float32 on a CPU.
-        attention: attention implementation of transformers.
+        attention: attention implementation of transformers; `eager` only where a model has no `sdpa`.
         device: `auto` is the first GPU, else the CPU.
         limit: longest prompt in tokens before the chat wrapper; longer ones lose their middle.
         chat: text with `{prompt}` to wrap prompts in, `template` for the tokenizer's own chat template, or

@@ -219,6 +219,8 @@ def load_skeleton(config: ModelConfig, device: str = "meta", vocabulary: int = 0
             raise
         setting = "model.shape" if config.shape else f"model.path={config.path}"
         raise LazyBenchError(f"{setting}: no causal language model can be made of it: {first_line(error)}") from error
+    if config.attention == "eager" and model._supports_sdpa:
+        raise LazyBenchError("model.attention=eager flatters every method, and this model has better: use sdpa")
     return model.eval()
 
 

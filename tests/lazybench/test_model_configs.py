@@ -35,10 +35,11 @@ def test_a_model_of_each_outline_goes_the_whole_way(lazybench, tokenizer_folder,
     sizes = [f"++model.outline.{key}={value}" for key, value in (small | {"head_dim": heads}).items()]
     method = "static_pruning" if name in HYBRIDS else "lazyllm"
     words = (f"model={name}", f"method=baseline,{method}", *sizes, "model.shape=${model.outline}", "task=2wikimqa")
-    paths = (f"model.path={tokenizer_folder}", f"output={tmp_path}", "model.dtype=float32", "timing.warmup=0")
+    paths = (f"model.path={tokenizer_folder}", f"output={tmp_path}", "timing.warmup=0")
     tokens = max(512, 5 * outline.get("sliding_window", 0) // 4)  # a prompt that no window holds
     code, out, err = lazybench(
-        *("run", "-m", *words, *paths, "timing.paired=false", "data.limit=1", f"data.tokens={tokens}")
+        *("run", "-m", *words, *paths, "model.dtype=float32", "timing.paired=false"),
+        *("trace=true", "data.limit=1", f"data.tokens={tokens}"),
     )
     assert code == 0, err
     found = {folder.parent.name: folder for folder in folders(tmp_path)}
@@ -48,5 +49,8 @@ def test_a_model_of_each_outline_goes_the_whole_way(lazybench, tokenizer_folder,
         assert row.get("error") is None
         assert row["prompt_tokens"] > tokens * 0.9
         assert row["new_tokens"] > 0
-        assert (row["prompt_computed"] == 1) == (folder is found["baseline"])
+        (traced,) = map(json.loads, (folder / "traces.jsonl").read_text().splitlines())
+        assert traced.get("error") is None
+        assert (traced["kl"] == 0) == (folder is found["baseline"])
+        assert max(traced.get("computed", [[0]])[0]) < 1
         assert json.loads((folder / "scores.json").read_text())["datasets"]["2wikimqa"]["score"] is not None
