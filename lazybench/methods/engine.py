@@ -67,7 +67,9 @@ class OnEngine(Method):
 
     @property
     def keep_1(self) -> Method | None:
-        return OnEngine("keep_1")
+        keep_1 = OnEngine("keep_1")
+        keep_1.selection = lazyllm.Importance(for_good=self.selection.for_good)  # as a model with states asks for
+        return keep_1
 
     def check(self, model: PreTrainedModel) -> None:
         lazyllm.enable(model, (), selection=self.selection)  # refuses what it could not prune

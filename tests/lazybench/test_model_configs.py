@@ -34,11 +34,12 @@ def test_a_model_of_each_outline_goes_the_whole_way(lazybench, tokenizer_folder,
     small = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": LAYERS.get(name, 2)}
     sizes = [f"++model.outline.{key}={value}" for key, value in (small | {"head_dim": heads}).items()]
     method = "static_pruning" if name in HYBRIDS else "lazyllm"
+    paired = "timing.paired=" + ("true" if name in HYBRIDS else "false")
     words = (f"model={name}", f"method=baseline,{method}", *sizes, "model.shape=${model.outline}", "task=2wikimqa")
     paths = (f"model.path={tokenizer_folder}", f"output={tmp_path}", "timing.warmup=0")
     tokens = max(512, 5 * outline.get("sliding_window", 0) // 4)  # a prompt that no window holds
     code, out, err = lazybench(
-        *("run", "-m", *words, *paths, "model.dtype=float32", "timing.paired=false"),
+        *("run", "-m", *words, *paths, "model.dtype=float32", paired, "timing.cpu_share=0"),
         *("trace=true", "data.limit=1", f"data.tokens={tokens}"),
     )
     assert code == 0, err
