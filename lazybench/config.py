@@ -225,12 +225,10 @@ class SpeedConfig(_Checked):
     new_tokens: int = 64
     repeats: int = 3
     text: str | None = None
-    eager: bool = False
     cpu_share: float = 0.9
     output: str | None = None
     memory: str | None = None
     profile: str | None = None
-    host: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -10,7 +10,6 @@ from lazybench.analysis.console import frame_table
 from lazybench.config import SpeedConfig
 from lazybench.errors import LazyBenchError
 from lazybench.report.figures import speed
-from lazybench.speed import host
 from lazybench.speed.measures import STEPS, by_layer, measure, steps_column, subjects_of
 from lazybench.speed.memory import write_profile
 from lazybench.speed.subjects import MEMORY_TOKENS, METHOD, WHOLE, Subjects
@@ -18,17 +17,11 @@ from lazybench.store.writing import writing
 
 
 def main(config: SpeedConfig) -> int:
-    """Measure, print the table, and write CSV, plot, memory and profile where asked to; or print the host's time.
+    """Measure, print the table, and write CSV, plot, memory and profile where asked to.
 
     Raises:
         LazyBenchError: a model, method or length that cannot work, or a file that cannot be written.
     """
-    if config.host:
-        print(
-            f"a random Llama: {host.LAYERS} layers of width {host.WIDTH}, {host.TOKENS:,} tokens of prompt, one thread"
-        )
-        print(frame_table(host.measure(), _HOST))
-        return 0
     _check_files(config)
     output, profile, memory = (_writable(key, getattr(config, key)) for key in ("output", "profile", "memory"))
     subjects = subjects_of(config)
@@ -102,10 +95,4 @@ _SHOWN = (
     ("matrix share", "method_matrix_share", "{:.0%}"),
     ("memory reduction", "memory_reduction", "{:.2f}"),
     ("prompt KV", "kv_share", "{:.0%}"),
-)
-_HOST = (
-    ("sequences", "sequences", "{}"),
-    ("engine", "engine", "{}"),
-    ("decode step ms", "step_ms", "{:.3g}"),
-    ("over unmodified", "ratio", "{:.2f}"),
 )

@@ -19,7 +19,7 @@ from lazybench.model.prompts import Prompt
 from lazybench.run import scoring
 from lazybench.run.job import Job
 from lazybench.run.timing import Pass, timed, undisturbed
-from lazybench.store.columns import CPU_TIMES, WALL_TIMES, with_compared
+from lazybench.store.journal import CPU_TIMES, WALL_TIMES, with_compared
 from lazyllm import LazyLLMError
 
 Done = TypeVar("Done")

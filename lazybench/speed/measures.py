@@ -21,7 +21,7 @@ from lazybench.model.decoding import Decoder, positions_of, synchronize
 from lazybench.model.device import ran_out
 from lazybench.model.loading import load_model, load_skeleton, load_tokenizer
 from lazybench.run.timing import Pass
-from lazybench.speed.subjects import EAGER, FLASH, KEEP_1, METHOD, WHOLE, Subjects, prompt_of
+from lazybench.speed.subjects import KEEP_1, METHOD, WHOLE, Subjects, prompt_of
 
 Times = Mapping[str | int, Pass]
 
@@ -51,7 +51,7 @@ def subjects_of(config: SpeedConfig) -> list[Subjects]:
     model = load_model(config.model)
     method.prepare(model)
     decode = Decoder(model, config.new_tokens)
-    return [Subjects(method, decode, prompt, config.eager, config.cpu_share) for prompt in prompts]
+    return [Subjects(method, decode, prompt, config.cpu_share) for prompt in prompts]
 
 
 def measure(config: SpeedConfig, subjects: Sequence[Subjects]) -> pd.DataFrame:
@@ -133,20 +133,10 @@ def by_layer(subjects: Subjects) -> pd.DataFrame:
 
 
 def _summary(rounds: Sequence[Times], counts: list[int] | None) -> dict[str, float]:
-    """Medians over the rounds, and of each measure the smallest and largest as `_low` and `_high`.
+    """Medians over the rounds, and of each measure the smallest and largest as `_low` and `_high`; above 1 is faster.
 
-    Args:
-        rounds: the passes of each repeat by name.
-        counts: tokens in each layer while the prompt is prefilled; None leaves out what needs them.
-
-    Returns:
-        `ttft_s`, `decode_step_s` and `generation_s` of the unmodified model; `method_ttft_s` and so on;
-        `ttft_speedup`, `decode_step_speedup` and `generation_speedup` over it, and each `..._over_keep_1`, over the
-        method's engine with nothing pruned; `keep_1_ttft_speedup` and so on, of that engine over the unmodified model;
-        `decode_step_1_8_speedup` and so on, of the decode steps that `STEPS` names, where there are any;
-        `ideal_speedup` and `efficiency`, where the ideal time is the sum over layers of the unmodified model's time
-        per layer at that layer's token count, which the engine may beat, since its last layer does less; the TTFT
-        speedup of other attention implementations, where they were timed. A ratio above 1 is faster.
+    The ideal time is the sum over layers of the unmodified model's time per layer at that layer's token count. The
+    engine may beat it, since its last layer does less.
     """
     found = pd.DataFrame([_of_round(times, counts) for times in rounds])
     columns = {}
@@ -178,7 +168,7 @@ def _of_round(times: Times, counts: list[int] | None) -> dict[str, float]:
         # A count that is not timed by itself is the whole prompt's.
         ideal = sum(times.get(count, whole).ttft_s for count in counts) / len(counts)
         found |= {"ideal_speedup": whole.ttft_s / ideal, "efficiency": ideal / method.ttft_s}
-    return found | {f"{of}_ttft_speedup": whole.ttft_s / times[of].ttft_s for of in (EAGER, FLASH) if of in times}
+    return found
 
 
 def matrix_rate(model: PreTrainedModel) -> float:

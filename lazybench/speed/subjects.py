@@ -9,7 +9,6 @@ from pathlib import Path
 
 from torch import nn
 from transformers import PreTrainedTokenizerBase
-from transformers.utils import is_flash_attn_2_available
 
 import lazyllm
 from lazybench.config import SpeedConfig
@@ -27,7 +26,7 @@ MEMORY_TOKENS = 16
 _DATASET = "gov_report"
 _SPARE = 32  # tokens: truncation decodes, joins and tokenises anew, which may change the count a little
 # Names of passes; those of the unmodified model on part of the prompt are token counts.
-WHOLE, METHOD, KEEP_1, EAGER, FLASH = "unmodified", "method", "keep_1", "eager", "flash_attention_2"
+WHOLE, METHOD, KEEP_1 = "unmodified", "method", "keep_1"
 
 
 @dataclass(frozen=True)
@@ -37,14 +36,12 @@ class Subjects:
     Attributes:
         method: the method under test, prepared.
         decode: greedy generation of as many tokens as are measured.
-        eager: also time the unmodified model with eager attention.
         cpu_share: a pass on a CPU that got less of wall time times threads is taken again.
     """
 
     method: Method
     decode: Decoder
     prompt: Prompt
-    eager: bool
     cpu_share: float
 
     def untimed(self, new_tokens: int) -> Subjects:
@@ -71,10 +68,7 @@ class Subjects:
             runs[KEEP_1] = lambda repeat: self._pass(keep_1)
         for count in sorted(set(self.counts or ()) - {self.prompt.ids.shape[1]}):
             runs[count] = partial(self._part, count)
-        model, others = self.decode.model, [EAGER] * self.eager
-        if model.device.type == "cuda" and model.config._attn_implementation != FLASH and is_flash_attn_2_available():
-            others.append(FLASH)
-        return runs | {attention: partial(self._with_attention, attention) for attention in others}
+        return runs
 
     @cached_property
     def memory(self) -> dict[str, Memory]:
@@ -108,15 +102,6 @@ class Subjects:
 
     def _timed(self, method: Method, prompt: Prompt, decode: Decoder, seed: int) -> Pass:
         return undisturbed(lambda: timed(method, prompt, decode, seed), decode.model.device, self.cpu_share)
-
-    def _with_attention(self, attention: str, _: int) -> Pass:
-        model = self.decode.model
-        before = model.config._attn_implementation
-        model.set_attn_implementation(attention)
-        try:
-            return self._pass(UNMODIFIED)
-        finally:
-            model.set_attn_implementation(before)
 
 
 def prompt_of(length: int, tokenizer: PreTrainedTokenizerBase, config: SpeedConfig) -> Prompt:

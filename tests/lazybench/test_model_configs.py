@@ -38,7 +38,7 @@ def test_a_model_of_each_outline_goes_the_whole_way(lazybench, tokenizer_folder,
     words = (f"model={name}", f"method=baseline,{method}", *sizes, "model.shape=${model.outline}", "task=2wikimqa")
     paths = (f"model.path={tokenizer_folder}", f"output={tmp_path}", "timing.warmup=0")
     tokens = max(512, 5 * outline.get("sliding_window", 0) // 4)  # a prompt that no window holds
-    code, out, err = lazybench(
+    code, _, err = lazybench(
         *("run", "-m", *words, *paths, "model.dtype=float32", paired, "timing.cpu_share=0"),
         *("trace=true", "data.limit=1", f"data.tokens={tokens}"),
     )
