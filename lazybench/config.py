@@ -178,8 +178,6 @@ class DataConfig(_Checked):
                 raise LazyBenchError("data.limit=null has no end for generated records: give a number")
             if not 512 <= self.tokens <= 131072:
                 raise LazyBenchError(f"data.tokens={self.tokens} is out of range: 512 to 131072 for generated records")
-            if self.root is not None:
-                raise LazyBenchError(f"data.root={self.root} holds records of LongBench's format: use data=longbench")
 
 
 @dataclass

@@ -10,9 +10,18 @@ from lazybench.analysis.console import frame_table
 from lazybench.config import SpeedConfig
 from lazybench.errors import LazyBenchError
 from lazybench.report.figures import speed
-from lazybench.speed.measures import STEPS, by_layer, measure, steps_column, subjects_of
+from lazybench.speed.measures import (
+    MEMORY_TOKENS,
+    METHOD,
+    STEPS,
+    WHOLE,
+    Subjects,
+    by_layer,
+    measure,
+    steps_column,
+    subjects_of,
+)
 from lazybench.speed.memory import write_profile
-from lazybench.speed.subjects import MEMORY_TOKENS, METHOD, WHOLE, Subjects
 from lazybench.store.writing import writing
 
 

@@ -107,7 +107,7 @@ def test_a_bad_word_costs_one_line(run, cwd, count):
         (["model.limit=many"], "model.limit=many must be a whole number"),
         (["timing.cpu_share=x"], "timing.cpu_share=x must be a number"),
         (["trace=maybe"], "trace=maybe must be true or false"),
-        (["method=static_pruning", "method.layer=x"], "method.layer=x must be a whole number"),
+        (["method=static_pruning", "method.layer=x"], "method.layer=x must be a layer"),
         (["method._target_=builtins.dict"], "not a lazybench.methods.Method"),
         (["method._target_=no.such.Class"], "method._target_"),
         # missing
@@ -127,7 +127,6 @@ def test_a_bad_word_costs_one_line(run, cwd, count):
         (["timing.every=0"], "at least 1"),
         (["timing.cpu_share=1.5"], "timing.cpu_share=1.5 is out of range: 0 to 1"),
         (["model.dtype=int8"], "choose one of: auto, float32"),
-        (["model.attention=eager"], "use sdpa"),
         (["model.name=../other"], "names a folder"),
         (["method.name=a/b"], "names a folder"),
         (["method=static_pruning", "method.keep=0"], "method.keep=0 must be a number above 0, at most 1"),
@@ -139,7 +138,7 @@ def test_a_bad_word_costs_one_line(run, cwd, count):
         # not there
         (["model.path=/no/such/folder"], "no such folder"),
         (["model.device=cuda:7"], "; use model.device=cpu or auto"),
-        (["model.device=xpu"], "model.device=xpu is not available here: this PyTorch does not run on xpu"),
+        (["model.device=xpu"], "model.device=xpu is not available here"),
         (["data=longbench", "data.root=/no/such/folder"], "/no/such/folder"),
         (["--config-dir", "/nowhere"], "--config-dir: /nowhere"),
         # what Hydra cannot read

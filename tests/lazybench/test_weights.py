@@ -139,6 +139,11 @@ def test_the_embedded_weights_are_4_bit_and_random_ones_have_no_format():
     assert weights_format(config("some/model", shape={"model_type": "llama"})) == "random"
 
 
+def test_eager_attention_is_for_models_that_have_no_other(tiny_model):
+    with pytest.raises(LazyBenchError, match="use sdpa"):
+        load_skeleton(config(tiny_model, attention="eager"))
+
+
 def test_gguf_weights_are_asked_for_dequantised(monkeypatch):
     given = {}
     monkeypatch.setattr(transformers.AutoModelForCausalLM, "from_pretrained", lambda *_, **kwargs: given.update(kwargs))
