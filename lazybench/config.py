@@ -225,7 +225,6 @@ class SpeedConfig(_Checked):
     text: str | None = None
     cpu_share: float = 0.9
     output: str | None = None
-    memory: str | None = None
     profile: str | None = None
 
     def __post_init__(self) -> None:

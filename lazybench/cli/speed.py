@@ -1,4 +1,4 @@
-"""`lazybench speed`: measure every prompt length, then show a table, and write it, a plot, memory and a profile."""
+"""`lazybench speed`: measure every prompt length, then show a table, and write it, a plot and a profile."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from lazybench.speed.measures import (
     STEPS,
     WHOLE,
     Subjects,
-    by_layer,
     measure,
     steps_column,
     subjects_of,
@@ -26,13 +25,13 @@ from lazybench.store.writing import writing
 
 
 def main(config: SpeedConfig) -> int:
-    """Measure, print the table, and write CSV, plot, memory and profile where asked to.
+    """Measure, print the table, and write CSV, plot and profile where asked to.
 
     Raises:
         LazyBenchError: a model, method or length that cannot work, or a file that cannot be written.
     """
     _check_files(config)
-    output, profile, memory = (_writable(key, getattr(config, key)) for key in ("output", "profile", "memory"))
+    output, profile = (_writable(key, getattr(config, key)) for key in ("output", "profile"))
     subjects = subjects_of(config)
     measured = measure(config, subjects)
     reduction = measured["memory_mb"] / measured["method_memory_mb"]
@@ -47,14 +46,8 @@ def main(config: SpeedConfig) -> int:
     if output is not None:
         measured.to_csv(output, index=False, float_format="%.5g")
         print(f"saved in {', '.join(map(str, [output, *speed.write(measured, output.with_suffix(''))]))}")
-    longest = subjects[len(measured) - 1]
-    if memory is not None:
-        by_layer(longest).to_csv(memory, index=False, float_format="%.6g")
-        unknown = [name for name, of in longest.memory.items() if not of.peaks]
-        lacks = f", without {' and '.join(unknown)}: its layers do not run once a step each" if unknown else ""
-        print(f"saved in {memory}{lacks}")
     if profile is not None:
-        _profile(longest, profile)
+        _profile(subjects[len(measured) - 1], profile)
         print(f"saved in {profile}")
     return 0
 
@@ -62,7 +55,7 @@ def main(config: SpeedConfig) -> int:
 def _check_files(config: SpeedConfig) -> None:
     """Raise `LazyBenchError` where two settings name one file, which the later would overwrite."""
     named: dict[Path, str] = {}
-    for key in ("text", "output", "profile", "memory"):
+    for key in ("text", "output", "profile"):
         if (name := getattr(config, key)) is not None and (other := named.setdefault(Path(name).resolve(), key)) != key:
             raise LazyBenchError(f"{key}={name} is the file of {other}=, too: give each its own")
 

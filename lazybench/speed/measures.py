@@ -96,9 +96,10 @@ class Subjects:
         """The memory that one of the `runs` takes; keys and values also where LazyLLM's engine holds them."""
         passes: list[Pass] = []
         run = self.runs()[name]
-        found = measure_memory(self.decode.model.device, self.layers, lambda: passes.append(run(0)))
-        stats = passes[0].output.stats
-        return found if stats is None else replace(found, kv=stats.kv_bytes.tolist())
+        found, output = measure_memory(self.decode.model, lambda: passes.append(run(0))), passes[0].output
+        if output.stats is not None:
+            return replace(found, kv=output.stats.kv_bytes.sum(1).tolist())
+        return replace(found, kv=found.kv[-len(output.tokens) :])  # a method may prefill twice
 
     @cached_property
     def layers(self) -> Sequence[nn.Module]:
@@ -224,26 +225,9 @@ def _row(subjects: Subjects, repeats: int) -> dict[str, float]:
         "disturbed": len(rounds) - len(times),
         "memory_mb": whole.peak / 1e6,
         "method_memory_mb": method.peak / 1e6,
-        "prompt_kv_mb": sum(whole.kv[0]) / 1e6 if whole.kv else None,
-        "method_prompt_kv_mb": sum(method.kv[0]) / 1e6 if method.kv else None,
+        "prompt_kv_mb": whole.kv[0] / 1e6 if whole.kv else None,
+        "method_prompt_kv_mb": method.kv[0] / 1e6 if method.kv else None,
     }
-
-
-def by_layer(subjects: Subjects) -> pd.DataFrame:
-    """Memory by step and layer in prefilling and the first steps, of the unmodified model and of the method.
-
-    Returns:
-        `tokens` of the prompt, `pass`, `step` (0 is prefilling), `layer`; `kv_mb`, what its keys and values take after
-        the step, and `peak_mb`, the most that the pass has allocated while the layer ran; empty where not known.
-    """
-    rows = []
-    for name, memory in subjects.memory.items():
-        for step, peaks in enumerate(memory.peaks):
-            for layer, peak in enumerate(peaks):
-                kv_mb = memory.kv[step][layer] / 1e6 if step < len(memory.kv) else None
-                about = {"tokens": subjects.prompt.ids.shape[1], "pass": name, "step": step, "layer": layer}
-                rows.append(about | {"kv_mb": kv_mb, "peak_mb": peak / 1e6})
-    return pd.DataFrame(rows)
 
 
 def _summary(rounds: Sequence[Times], counts: list[int] | None) -> dict[str, float]:

@@ -79,29 +79,15 @@ def test_a_profile_names_the_operations_on_a_text_of_ones_own(speed, tmp_path):
     assert all(title in written for title in ("unmodified, 1 new tokens", "method, 16 new tokens", "aten::"))
 
 
-def test_memory_by_step_and_layer(speed, tmp_path):
-    code, table, err = speed(f"memory={tmp_path / 'memory.csv'}", "lengths=[900]", "repeats=1")
+def test_what_keys_and_values_take(speed):
+    code, table, err = speed("lengths=[900]", "repeats=1")
     assert code == 0, err
-    memory = pd.read_csv(tmp_path / "memory.csv").set_index(["pass", "step", "layer"])
-    layers = range(4)
-    assert memory.index.tolist() == [
-        (name, step, layer) for name in ("unmodified", "method") for step in range(4) for layer in layers
-    ]
-    whole, pruned = memory.loc["unmodified"], memory.loc["method"]
-    per_token = whole.loc[(0, 0), "kv_mb"] / 900
-    for step in range(4):
-        for layer in layers:
-            assert whole.loc[(step, layer), "kv_mb"] == pytest.approx((900 + step) * per_token)
-    # 450 and 225 tokens go on behind layers 1 and 2; every buffer has room for some more.
-    held = [pruned.loc[(0, layer), "kv_mb"] / per_token for layer in layers]
-    assert all(count <= found <= count + 128.5 for count, found in zip((900, 900, 450, 225), held, strict=True))
     (row,) = table.to_dict("records")
-    assert row["method_prompt_kv_mb"] == pytest.approx(sum(held) * per_token, rel=1e-4)
+    per_token = 128e-6  # MB a layer
     assert row["prompt_kv_mb"] == pytest.approx(3600 * per_token, rel=1e-4)
-    for passes, most in ((whole, row["memory_mb"]), (pruned, row["method_memory_mb"])):
-        assert 0.5 * most < passes["peak_mb"].max() <= most * 1.05
-        # What was stored by then was allocated by then.
-        assert (passes.loc[0, "peak_mb"] >= passes.loc[0, "kv_mb"].cumsum()).all()
+    # 450 and 225 tokens go on behind layers 1 and 2; every buffer has room for some more.
+    assert 2475 * per_token <= row["method_prompt_kv_mb"] <= (2475 + 4 * 128.5) * per_token
+    assert 0 < row["method_memory_mb"] < row["memory_mb"]
 
 
 @pytest.mark.parametrize(
