@@ -15,7 +15,7 @@ from lazybench.config import CONF
 
 # The methods of the paper's Table 1, in its order.
 METHODS = ("baseline", "random_drop", "static_pruning", "prompt_compression", "lazyllm")
-METHOD_DEFAULTS = {"repeats": 1, "importance": "eq1"}
+METHOD_DEFAULTS = {"repeats": 1, "importance": "eq1", "protect": "none"}
 _LONGEST = 40  # characters of a setting in a label
 _STRENGTHS = ("schedule", "layer", "keep", "scope", "ratio")
 _TITLES = yaml.safe_load(files("lazybench.analysis").joinpath("titles.yaml").read_text("utf-8"))

@@ -19,17 +19,13 @@ _PAIR = ["half", "speedup", "dataset", "_id"]
 
 
 def table(rows: pd.DataFrame) -> pd.DataFrame:
-    """One row a half, speedup and kind; where there are two halves, further rows for both together.
-
-    Args:
-        rows: what `Study.held_out` gives, of one half or of both.
+    """One row a half, speedup and kind of what `Study.held_out` gives; of two halves, further rows for both together.
 
     Returns:
         `half`, `speedup`, `kind`, `schedule`, `importance`, `found_kl`; `speedup_with_revivals`, the ideal one of whole
-        generations on the other half's records with what is revived there; `kl`, the mean over these `records`, in
-        nats; `harm_reduction_to_keeps`, how many times as large the scaled reference's mean is on the same records:
-        above 1 the found schedule does less harm. The last two with `_low` and `_high`, their 95% interval over
-        records, empty where there are too few.
+        generations on the other half's records; `kl`, the mean over these `records`, in nats;
+        `harm_reduction_to_keeps`, how many times as large the scaled reference's mean is on the same records. The last
+        two with `_low` and `_high`, their 95% interval over records, empty where there are too few.
     """
     rows = rows.join(rows[rows["kind"] == KEEPS].set_index(_PAIR)["kl"].rename(_REDUCTION), on=_PAIR)
     rows.loc[rows["kind"] != CALIBRATED, _REDUCTION] = math.nan
@@ -43,14 +39,13 @@ def table(rows: pd.DataFrame) -> pd.DataFrame:
 
 def _row(half: str, part: pd.DataFrame) -> dict[str, object]:
     schedules = part.drop_duplicates("half")
-    found = schedules["found_kl"]
     row: dict[str, object] = {
         "half": half,
         "speedup": part["speedup"].iloc[0],
         "kind": part["kind"].iloc[0],
         "schedule": " | ".join(schedules["schedule"]),
         "importance": " | ".join(schedules["importance"].unique()),
-        "found_kl": None if found.isna().any() else float(found.mean()),
+        "found_kl": schedules["found_kl"].mean(skipna=False),
         # Empty where it was not measured.
         "speedup_with_revivals": part["unmodified_s"].sum(min_count=1) / part["pruned_s"].sum(min_count=1),
         "records": len(part),

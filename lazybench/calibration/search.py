@@ -1,4 +1,7 @@
-"""The search: an optimiser proposes schedules of one ideal speedup and importances, records are measured one by one."""
+"""The search: an optimiser proposes schedules of one ideal speedup and importances, records are measured one by one.
+
+Harm is the divergence of next tokens from the unmodified model's, along that model's own answer.
+"""
 
 from __future__ import annotations
 
@@ -13,26 +16,29 @@ from statistics import fmean
 from typing import Any, NamedTuple
 
 import optuna
+import torch
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 from optuna.trial import FrozenTrial, TrialState
 
-from lazybench.calibration.harm import Candidate, Harmed
 from lazybench.calibration.times import Times
 from lazybench.data import Record
-from lazybench.errors import LazyBenchError
+from lazybench.errors import LazyBenchError, RecordFailure
+from lazybench.methods import Method
+from lazybench.methods.lazyllm import EQ1, PAPER, LazyLLM
+from lazybench.methods.static_pruning import StaticPruning
+from lazybench.model.decoding import Decoder
+from lazybench.model.prompts import Prompt
+from lazybench.run.divergence import Expected, divergence, expected
 from lazyllm import Importance, LazyLLMError, PruningSchedule
 
 MOST_STAGES = 4
-# A stage that keeps less keeps nothing.
-_LEAST_KEEP = 0.01
+_LEAST_KEEP = 0.01  # a stage that keeps less keeps nothing
 _WEAKEST, _STRONGEST = 0.1, 1.0
-# A decode step's time, with what it revives, over that of one that revives nothing.
-_SLOWEST = 4.0
+_SLOWEST = 4.0  # a decode step's time, with what it revives, over that of one that revives nothing
 _HALVINGS = 40
 _DIGITS = 4
-# A candidate is given up where it is worse than the best so far, record by record, at this level of significance.
-_SIGNIFICANCE = 0.1
+_SIGNIFICANCE = 0.1  # at which a candidate is given up that is worse than the best so far, record by record
 _LEAST_RECORDS = 8
 _RANDOM_TRIALS = 8
 # So many are measured beyond the time where none has been fast enough with what it revived, and so many proposals in a
@@ -41,13 +47,78 @@ _MOST_LATE, _MOST_MISSES = 24, 200
 # Schedules are fitted to the speedup, and revivals to the schedule: nobody sees a difference as small as the first.
 # What falls as short of the speedup as the second is not measured to the end.
 _ENOUGH, _HOPELESS = 0.995, 0.1
-# A candidate that was too slow is tried again with its decode steps thought to be so much slower than they were.
-_SLACK = 1.02
+_SLACK = 1.02  # what was too slow is tried again with its decode steps thought to be so much slower than they were
 _SLOWNESS = "decode step over one without revivals"
-# Added to the harm, in nats, for not being fast enough; as much again for falling short of the speedup as a whole.
-_TOO_SLOW = 100.0
+_TOO_SLOW = 100.0  # nats, for not being fast enough; as much again for falling short of the speedup as a whole
 
 warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A schedule, and the importance that ranks tokens at its stages; None is static pruning, of one stage."""
+
+    schedule: PruningSchedule
+    importance: Importance | None
+
+    @cached_property
+    def method(self) -> Method:
+        if self.importance is None:
+            return StaticPruning("static_pruning", 1, *self.schedule.stages[0])
+        return LazyLLM(PAPER, schedule=self.schedule.spec, importance=self.importance.changed or EQ1)
+
+    @property
+    def name(self) -> str:
+        return f"{self.schedule.spec or 'no pruning'} {self.columns['importance']}"
+
+    @property
+    def columns(self) -> dict[str, str]:
+        ranking = "static_pruning" if self.importance is None else str(self.importance)
+        return {"schedule": self.schedule.spec, "importance": ranking}
+
+
+class Harmed(NamedTuple):
+    """A candidate's divergence on a record, in nats, and the tokens that it computed.
+
+    These by decode step and layer, int64 (steps, layers).
+    """
+
+    kl: float
+    rows: torch.Tensor
+
+
+class Harm:
+    """Measures candidates on records; the unmodified model answers each record once.
+
+    `ask` gives a record's prompt and decoder; of its answer so many `tokens` are compared at most.
+    """
+
+    def __init__(self, ask: Callable[[Record], tuple[Prompt, Decoder]], tokens: int) -> None:
+        self._ask = ask
+        self._tokens = tokens
+        self._expected: dict[tuple[str, str], Expected] = {}
+
+    def of(self, candidate: Candidate, record: Record) -> Harmed:
+        """KL(unmodified || pruned) of the next token, mean over the answer's tokens, and what was computed.
+
+        `LazyBenchError` where a model cannot run on the record, `LazyLLMError` where it cannot be pruned like this.
+        """
+        self.learn(record)
+        try:
+            kls, output = divergence(candidate.method, *self._ask(record), self._expected[record.key])
+            if not (kl := float(kls.mean())) < math.inf:
+                raise RecordFailure("the divergence is not finite")
+        except RecordFailure as failure:
+            raise LazyBenchError(f"{candidate.name} on {record.dataset} {record.id}: {failure}") from failure
+        return Harmed(kl, output.stats.rows[1:])
+
+    def learn(self, record: Record) -> None:
+        """Have the unmodified model answer a record, once; `LazyBenchError` where it cannot."""
+        if record.key not in self._expected:
+            try:
+                self._expected[record.key] = expected(*self._ask(record), self._tokens)
+            except RecordFailure as error:
+                raise LazyBenchError(f"{record.dataset} {record.id} cannot be calibrated on: {error}") from error
 
 
 def searchable(importance: Importance, decoding: bool) -> dict[str, Sequence[Any]]:
@@ -61,19 +132,12 @@ def searchable(importance: Importance, decoding: bool) -> dict[str, Sequence[Any
 
 @dataclass(frozen=True)
 class Space:
-    """Candidates of one ideal speedup.
+    """Candidates of one ideal speedup of whole generations, of `answer_tokens` on prompts of `lengths` tokens.
 
-    The number of stages, their layers, their strengths relative to each other, and how slow a decode step is for what
-    it revives are free; the speedup then decides how strongly all stages prune: the keeps are `exp(-strength * x)`, for
-    one `x`. Whether decode steps are as fast as that shows when the candidate is measured.
-
-    Attributes:
-        times: the model's times.
-        lengths: prompt lengths in tokens.
-        answer_tokens: tokens of a whole generation.
-        speedup: the ideal speedup of every candidate's whole generations.
-        importance: what ranks the tokens.
-        searched: the values to try for parts of the importance, by name.
+    The number of stages, their layers, their strengths relative to each other, how slow a decode step is for what it
+    revives, and parts of the importance, with the values `searched` for each, are free; the speedup then decides how
+    strongly all stages prune: the keeps are `exp(-strength * x)`, for one `x`. Whether decode steps are as fast as that
+    shows when the candidate is measured.
     """
 
     times: Times
@@ -113,10 +177,7 @@ class Space:
         return None if schedule is None else Candidate(schedule, replace(self.importance, **parts))
 
     def parameters(self, candidate: Candidate, slowness: float) -> dict[str, Any] | None:
-        """What an optimiser must suggest for a candidate like this one; None for one that is not in the space.
-
-        `slowness` is what its decode steps are thought to have, see `speedup_of`.
-        """
+        """What an optimiser must suggest for a candidate like this one; None for one that is not in the space."""
         stages = candidate.schedule.pruning
         if not 1 <= len(stages) <= MOST_STAGES or self.deepest is None or stages[0].layer > self.deepest:
             return None
@@ -133,16 +194,12 @@ class Space:
         return found | parts if fits else None
 
     def replay(self, parameters: Mapping[str, Any]) -> Candidate | None:
-        """The candidate of parameters that were suggested earlier."""
         return self.suggest(optuna.trial.FixedTrial(dict(parameters)))
 
     def schedule(
         self, layers: Sequence[int], strengths: Sequence[float], slowness: float = 1.0
     ) -> PruningSchedule | None:
-        """The schedule that prunes after `layers`, increasing, with these relative strengths; None if too slow.
-
-        `slowness` is what decode steps are thought to have, see `speedup_of`.
-        """
+        """The schedule that prunes after `layers`, increasing, with these relative strengths; None if too slow."""
 
         def at(power: float) -> PruningSchedule:
             keeps = (max(_LEAST_KEEP, math.exp(-strength * power)) for strength in strengths)
@@ -166,14 +223,10 @@ def _strengths(schedule: PruningSchedule) -> list[float]:
 
 
 class Trial(NamedTuple):
-    """A candidate that was measured.
+    """A candidate that was measured on so many records; unless these are all, `complete`, it was given up.
 
-    Attributes:
-        candidate: the schedule and its importance.
-        kl: mean KL over the records that it was measured on, in nats.
-        speedup_with_revivals: ideal speedup of whole generations with what was revived on those records.
-        records: how many those are.
-        complete: whether they are all; else it was given up.
+    `kl` is the mean over them, in nats, and `speedup_with_revivals` the ideal one of whole generations with what was
+    revived on them.
     """
 
     candidate: Candidate
@@ -186,18 +239,12 @@ class Trial(NamedTuple):
 class Search:
     """The search for the least harmful candidate of one ideal speedup, kept in a file that it can go on from.
 
-    The speedup is that of whole generations, with what they revive.
-
-    Args:
-        path: the journal that the optimiser writes.
-        name: the search's name in it.
-        space: what to search.
-        records: what to measure on; any first part of them should be like the whole.
+    The speedup is that of whole generations, with what they revive. Any first part of `records` should be like the
+    whole; `name` is the search's in the optimiser's journal, at `path`.
     """
 
     def __init__(self, path: Path, name: str, space: Space, records: Sequence[Record]) -> None:
-        self._space = space
-        self._records = records
+        self._space, self._records = space, records
         self._read: dict[int, Trial] = {}
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         self._study = optuna.create_study(
@@ -208,18 +255,15 @@ class Search:
             load_if_exists=True,
         )
         for trial in self._study.get_trials(states=(TrialState.RUNNING,)):
-            # The process ended in the middle of it: try it again.
-            self._study.tell(trial.number, state=TrialState.FAIL)
+            self._study.tell(trial.number, state=TrialState.FAIL)  # the process ended in the middle of it
             self._study.enqueue_trial(trial.params)
 
     @property
     def spent(self) -> float:
-        """Seconds that finished trials have taken so far."""
         return sum(trial.duration.total_seconds() for trial in self._finished())
 
     @property
     def trials(self) -> list[Trial]:
-        """What was measured so far."""
         for trial in self._finished():
             if trial.number not in self._read:
                 candidate, values = self._space.replay(trial.params), list(trial.intermediate_values.values())
@@ -231,11 +275,8 @@ class Search:
     @property
     def best(self) -> Trial | None:
         """The complete trial of least harm among those that are fast enough."""
-        fast = (
-            trial
-            for trial in self.trials
-            if trial.complete and trial.speedup_with_revivals >= _ENOUGH * self._space.speedup
-        )
+        least = _ENOUGH * self._space.speedup
+        fast = (trial for trial in self.trials if trial.complete and trial.speedup_with_revivals >= least)
         return min(fast, key=lambda trial: trial.kl, default=None)
 
     def start_from(self, candidates: Sequence[Candidate], slowness: float = 1.0) -> None:
@@ -279,7 +320,6 @@ class Search:
         )
 
     def _measure(self, trial: optuna.Trial, candidate: Candidate, harm: Callable, tick: Callable) -> None:
-        """Measure a candidate, to the end or until it is given up."""
         values, steps = [], []
         space, may_end = self._space, self.best is not None  # else nothing to compare with is fast enough
         for place, record in enumerate(self._records):

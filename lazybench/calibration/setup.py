@@ -30,22 +30,17 @@ _FORMS = {
     SCORE_LOSS: (rf"score[ _]loss\s*<={_NUMBER}%", "score loss <= {:g}%"),
 }
 _SEARCH = "search"
-# Where a budget of harm picks among speedups, and none are given.
-_SPEEDUPS = (1.5, 2.0, 3.0)
-# What a folder keeps of each record and of the model's times: another number where that changes.
-_MEASURES = 2
+_SPEEDUPS = (1.5, 2.0, 3.0)  # where a budget of harm picks among speedups, and none are given
+_MEASURES = 2  # what a folder keeps of each record and of the model's times: another number where that changes
 # Settings that decide neither speed nor harm: how long to search, and among what.
 _FREE = ("output", "minutes", "budget", "speedups", "confirm", "half", "data", "importance")
 
 
 @dataclass(frozen=True)
 class Budget:
-    """A bound: the fastest schedule within a harm, or the least harmful of a speedup.
+    """At least so much `speedup`, the ideal one of whole generations, or at most so much of the others.
 
-    Attributes:
-        what: `speedup` (the ideal one of whole generations), `kl` (nats) or `score loss` (percent of the unmodified
-            model's score).
-        limit: at least so much speedup, at most so much of the others.
+    These are `kl` (nats) and `score loss` (percent of the unmodified model's score).
     """
 
     what: str
@@ -56,7 +51,6 @@ class Budget:
 
     @property
     def slug(self) -> str:
-        """The budget in a file's name."""
         return f"{self.what.replace(' ', '_')}_{self.limit:g}"
 
 
@@ -80,12 +74,9 @@ class Setup:
     """What is to be calibrated, and on what.
 
     Attributes:
-        config: the settings.
-        budgets: what is asked of the schedules.
-        records: the records of both halves, in each a record of each dataset in turn: any first part of a half is
-            like the whole.
+        records: those of both halves, in each a record of each dataset in turn: any first part of a half is like the
+            whole.
         prompts: their prompts, without the texts, which nothing here needs.
-        importance: what ranks the tokens.
         searched: the values to try for parts of the importance, by name; empty where it is not searched.
         weights: what tells the model's weights from others.
         left_out: one line about the datasets that `all` leaves out; None where it leaves out none.
@@ -102,11 +93,7 @@ class Setup:
 
     @classmethod
     def of(cls, config: CalibrateConfig) -> Setup:
-        """Check the settings and find data and weights.
-
-        Raises:
-            LazyBenchError: anything about the settings, the data or the model's files that cannot work.
-        """
+        """Check the settings and find data and weights; `LazyBenchError` for what cannot work."""
         asked = parse_budgets(config.budget)
         importance, searched = _importance(config.importance, config.answer_tokens > 1)
         if config.data.half is not None:
@@ -127,7 +114,6 @@ class Setup:
 
     @property
     def halves(self) -> list[str]:
-        """The halves to calibrate on."""
         return list(HALVES) if self.config.half == "cross" else [self.config.half]
 
     @property
@@ -148,7 +134,6 @@ class Setup:
 
     @property
     def slug(self) -> str:
-        """The importance in a file's name."""
         ranking = str(self.importance).replace(":", "_").replace(",", "_")
         if not self.searched:
             return ranking
@@ -164,11 +149,9 @@ class Setup:
         return Path(config.output, config.model.name, config.data.name, config.task, digest(decisive))
 
     def of_half(self, half: str) -> list[Record]:
-        """The records of one half."""
         return [record for record in self.records if half_of(record) == half]
 
     def other(self, half: str) -> list[Record]:
-        """The records of the other half."""
         return [record for record in self.records if half_of(record) != half]
 
 

@@ -1,13 +1,17 @@
-"""One calibration under way: the searches, and what is measured of what they find."""
+"""One calibration under way: its folder, the searches, and what is measured of what they find."""
 
 from __future__ import annotations
 
+import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from itertools import product
+from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 import pandas as pd
 import yaml
@@ -16,10 +20,8 @@ from transformers import PreTrainedModel
 
 import lazyllm
 from lazybench.calibration import times
-from lazybench.calibration.folder import Folder
 from lazybench.calibration.frontier import CALIBRATED, KEEPS, STATIC, loss
-from lazybench.calibration.harm import Candidate, Harm
-from lazybench.calibration.search import Search, Space, Trial
+from lazybench.calibration.search import Candidate, Harm, Search, Space, Trial
 from lazybench.calibration.setup import SCORE_LOSS, SPEEDUP, Budget, Setup
 from lazybench.data import Record, data_label
 from lazybench.errors import LazyBenchError
@@ -31,20 +33,84 @@ from lazybench.model.decoding import Decoder, decoder_for, read
 from lazybench.model.prompts import Prompt
 from lazybench.run import scoring
 from lazybench.run.timing import UNMODIFIED
-from lazybench.store import writing
+from lazybench.store import Journal, writing
+from lazybench.store.locks import Busy, Lock
+from lazybench.store.run_folder import digest
 from lazyllm import Importance, PruningSchedule, plus
 
 # Where searches start besides the reference: early and even stages did well wherever they were tried.
 _STARTS = ("7%:0.65,27%:0.6,50%:0.6", "13%:0.6,27%:0.6,50%:0.6", "23%:0.6,50%:0.6", "20%:0.3,50%:0.55")
+_TEXTS = ("half", "kind", "schedule", "importance", "task", "dataset", "_id")  # all other columns are numbers
+
+
+class Folder:
+    """Shared by calibrations that differ in what they search alone: times and harm are measured once for all of them.
+
+    In it is the folder `found`, `<importance>/<half>`, of what this calibration finds; its `method/` gets methods.
+    """
+
+    def __init__(self, path: Path, found: str) -> None:
+        self.path = path
+        self.found = path / found
+        self._journals: dict[str, Journal] = {}
+
+    @contextmanager
+    def opened(self, settings: Mapping[str, Any], environment: Mapping[str, Any]) -> Iterator[Folder]:
+        """Make or reopen the folder for this process alone; `Busy` where another one is at work in it."""
+        with writing.writing(self.path):
+            for inner in (self.path / "searches", self.path / "measured", self.found / "method"):
+                inner.mkdir(parents=True, exist_ok=True)
+            lock = Lock(self.path / ".lock")
+        try:
+            if not lock.exclusive():
+                raise Busy(f"another process is at work in {self.path}")
+            writing.replace(
+                self.found / "config.yaml", yaml.safe_dump(dict(settings), sort_keys=False, allow_unicode=True)
+            )
+            writing.replace(self.found / "environment.json", json.dumps(dict(environment), indent=2) + "\n")
+            yield self
+        finally:
+            lock.close()
+
+    def times(self, measure: Callable[[], dict[str, dict[int, float]]]) -> dict[str, dict[int, float]]:
+        """A model's seconds by what takes them and the number of tokens: measured once, then kept."""
+        path = self.path / "times.json"
+        if not path.exists():
+            writing.replace(path, json.dumps(measure(), indent=2) + "\n")
+        kept = json.loads(path.read_text("utf-8"))
+        return {what: {int(tokens): seconds for tokens, seconds in by.items()} for what, by in kept.items()}
+
+    def measured(self, what: str, candidate: Candidate | None, record: Record, measure: Callable) -> dict[str, float]:
+        """What `measure(candidate, record)` gives, None being the unmodified model: measured once, then kept."""
+        name = f"{what}-{'unmodified' if candidate is None else digest({'candidate': candidate.name})}"
+        if name not in self._journals:
+            self._journals[name] = Journal(self.path / "measured" / f"{name}.jsonl")
+            self._journals[name].load()
+        journal = self._journals[name]
+        if record.key not in journal.rows:
+            named = {} if candidate is None else {"schedule": candidate.schedule.spec}
+            journal.add({"dataset": record.dataset, "_id": record.id, **named, **measure(candidate, record)})
+        return journal.rows[record.key]
+
+    def write(self, name: str, rows: pd.DataFrame, digits: int = 5) -> pd.DataFrame:
+        """Write a table as CSV; returns it as the file has it, so that what is made of it can be made again."""
+        path = self.found / f"{name}.csv"
+        writing.replace(path, csv(rows, digits))
+        return read_records(path)
+
+
+def csv(rows: pd.DataFrame, digits: int = 5) -> str:
+    """Rows as CSV, numbers with so many significant digits."""
+    return rows.to_csv(index=False, float_format=f"%.{digits}g", lineterminator="\n")
+
+
+def read_records(path: Path) -> pd.DataFrame:
+    """The rows of a file that `Folder.write` wrote."""
+    return pd.read_csv(path, dtype=dict.fromkeys(_TEXTS, str), keep_default_na=False, na_values="")
 
 
 class Study:
     """Measures candidates on a model, and finds the best of them.
-
-    Args:
-        setup: the settings and all that follows from them.
-        model: the model.
-        folder: where everything measured is kept.
 
     Raises:
         LazyBenchError: a speedup that no schedule reaches, or a reference that does not fit the model.
@@ -61,7 +127,7 @@ class Study:
         if not reference.pruning:
             raise LazyBenchError("reference= prunes nothing: give layer:keep pairs such as 36%:0.7,70%:0.5")
         ids = sorted((prompt.ids for prompt in setup.prompts.values()), key=lambda of: of.shape[1])
-        lengths = [of.shape[1] for of in ids]
+        lengths, ranking = [of.shape[1] for of in ids], Importance(for_good=setup.importance.for_good)
         self._times = times.Times.fit(folder.times(lambda: times.measure(model, ids[-1])), self._layers)
         self._searches: dict[tuple[str, float], Search] = {}
         for speedup in setup.speedups:
@@ -70,8 +136,8 @@ class Study:
                 raise LazyBenchError(
                     f"speedup {speedup:g} is out of reach of every schedule on these prompts: ask for less"
                 )
-            instead = {KEEPS: (reference, Importance()), STATIC: (StaticPruning("static_pruning").placed(model), None)}
-            scaled = {kind: (space.scaled(schedule), ranking) for kind, (schedule, ranking) in instead.items()}
+            instead = {KEEPS: (reference, ranking), STATIC: (StaticPruning("static_pruning").placed(model), None)}
+            scaled = {kind: (space.scaled(schedule), by) for kind, (schedule, by) in instead.items()}
             self._instead[speedup] = {kind: Candidate(*of) for kind, of in scaled.items() if of[0] is not None}
             for half in setup.halves:
                 journal = folder.path / "searches" / f"{half}_{setup.slug}.log"
@@ -87,8 +153,7 @@ class Study:
     def search(self, half: str) -> None:
         """Search on one half of the records for its share of the time, earlier starts included.
 
-        Raises:
-            LazyBenchError: at none of the speedups something was found; if it is one of several, a warning says so.
+        Where nothing is found at one of several speedups, a warning says so; `LazyBenchError` where at none.
         """
         seconds, missed = 60 * self._setup.config.minutes / len(self._searches), None
         searches = {speedup: self._searches[half, speedup] for speedup in self._setup.speedups}
@@ -118,7 +183,6 @@ class Study:
         return slower[::-1] + [Candidate(schedule, ranking) for ranking, schedule in product(importances, schedules)]
 
     def _winners(self, half: str) -> dict[float, Trial]:
-        """By speedup, the best that a search on one half has found so far."""
         found = {speedup: self._searches[half, speedup].best for speedup in self._setup.speedups}
         return {speedup: trial for speedup, trial in found.items() if trial is not None}
 
@@ -147,10 +211,9 @@ class Study:
 
         Returns:
             one row a schedule and record: `half`, the one the schedule was found on or for; `speedup`, the ideal one it
-            was made for; `kind`, `schedule` and `importance`; `found_kl`, the mean KL on the half it was found on, in
-            nats, None for the reference; `dataset` and `_id` of the record, its `kl` in nats, and the ideal seconds of
-            its whole generation, `unmodified_s` and, with what is revived, `pruned_s`. The reference and static pruning
-            have the speedup without revivals, of which static pruning has none.
+            was made for, without revivals but for what was found; `kind`, `schedule` and `importance`; `found_kl`, the
+            mean KL on the half it was found on, in nats; `dataset` and `_id` of the record, its `kl` in nats, and the
+            ideal seconds of its whole generation, `unmodified_s` and, with what is revived, `pruned_s`.
         """
         asked = [
             (half, speedup, kind, candidate, trial.kl if kind == CALIBRATED else None)
@@ -231,7 +294,6 @@ yaml.SafeDumper.add_representer(
 
 
 def _tick(bar: tqdm, search: Search, trial: Trial | None) -> None:
-    """Shows how far a search is, and the best it has found."""
     bar.update(trial is None)
     if trial is not None and (best := search.best) is not None:
         bar.set_postfix_str(f" {len(search.trials)} tried, best KL {best.kl:.3f}: {best.candidate.name}")

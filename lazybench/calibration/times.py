@@ -33,10 +33,6 @@ class Times:
     Prefilling `n` tokens takes the unmodified model `fixed + linear * n + quadratic * n**2` seconds.
 
     Attributes:
-        fixed: seconds, whatever the prompt.
-        linear: seconds a token.
-        quadratic: seconds a pair of tokens.
-        layers: number of decoder layers.
         step: seconds of LazyLLM's decode step that computes so many rows in every layer, by their number, increasing.
         unmodified_step: seconds of the unmodified model's decode step.
     """
@@ -93,23 +89,19 @@ class Times:
     def speedup(
         self, schedule: PruningSchedule, lengths: Sequence[int], answer_tokens: int = 1, step_s: float | None = None
     ) -> float:
-        """Ideal speedup of whole generations, of the first token where `answer_tokens` is 1.
+        """Ideal speedup of whole generations on prompts of `lengths` tokens, of their summed times.
 
         In prefilling, each layer takes its share of the unmodified model's time at the layer's token count, as in
-        `lazybench speed`. The speedup is the sum over prompts, of `lengths` tokens, of the unmodified model's time over
-        that of what is left; `step_s` is the schedule's mean decode step, None where nothing is revived.
+        `lazybench speed`. `step_s` is the schedule's mean decode step, None where nothing is revived.
         """
         step_s = self.step[1] if step_s is None else step_s
         whole = sum(self.whole(tokens, answer_tokens) for tokens in lengths)
         return whole / sum(self.pruned(schedule, tokens, answer_tokens, step_s) for tokens in lengths)
 
 
+@torch.no_grad()
 def measure(model: PreTrainedModel, ids: torch.Tensor) -> dict[str, dict[int, float]]:
-    """Medians of three, after an untimed round, in seconds.
-
-    Args:
-        model: the model.
-        ids: the prompt's token ids, int64 (1, tokens).
+    """Medians of three, after an untimed round, in seconds, on a prompt's token ids, int64 (1, tokens).
 
     Returns:
         `prompt`: what the unmodified model takes for its first token, by how many tokens of the prompt it is given;
@@ -119,15 +111,7 @@ def measure(model: PreTrainedModel, ids: torch.Tensor) -> dict[str, dict[int, fl
     longest = ids.shape[1]
     counts = sorted({min(longest, max(_LEAST, int(part * longest))) for part in _PARTS})
     rows = [n for n, used in zip(_ROWS, accumulate(_ROWS), strict=True) if used <= longest // 2] or [1]
-    first, *rounds = [_round(model, ids.to(model.device), counts, rows) for _ in range(1 + _ROUNDS)]
-    return {what: {n: median(of[what][n] for of in rounds) for n in by} for what, by in first.items()}
-
-
-@torch.no_grad()
-def _round(
-    model: PreTrainedModel, ids: torch.Tensor, counts: Sequence[int], rows: Sequence[int]
-) -> dict[str, dict[int, float]]:
-    """Each time once."""
+    ids = ids.to(model.device)
 
     def take(tokens: torch.Tensor, cache: Any = None) -> tuple[float, Any]:
         synchronize(model.device)
@@ -136,12 +120,16 @@ def _round(
         synchronize(model.device)
         return time.perf_counter() - start, output.past_key_values
 
-    taken: dict[str, dict[int, float]] = {PROMPT: {count: take(ids[:, :count])[0] for count in counts}, STEP: {}}
-    # The prompt's last tokens come in steps of so many rows, so that no more positions are needed than it has.
-    start, *pieces = ids.split([ids.shape[1] - sum(rows), *rows], dim=1)
-    taken[UNMODIFIED_STEP] = {1: take(pieces[0], take(start)[1])[0]}
-    with lazyllm.enable(model, ()):
-        _, cache = take(start)
-        for count, piece in zip(rows, pieces, strict=True):
-            taken[STEP][count], cache = take(piece, cache)
-    return taken
+    def once() -> dict[str, dict[int, float]]:
+        taken = {PROMPT: {count: take(ids[:, :count])[0] for count in counts}, STEP: {}}
+        # The prompt's last tokens come in steps of so many rows, so that no more positions are needed than it has.
+        start, *pieces = ids.split([longest - sum(rows), *rows], dim=1)
+        taken[UNMODIFIED_STEP] = {1: take(pieces[0], take(start)[1])[0]}
+        with lazyllm.enable(model, ()):
+            _, cache = take(start)
+            for count, piece in zip(rows, pieces, strict=True):
+                taken[STEP][count], cache = take(piece, cache)
+        return taken
+
+    first, *rounds = [once() for _ in range(1 + _ROUNDS)]
+    return {what: {n: median(of[what][n] for of in rounds) for n in by} for what, by in first.items()}

@@ -10,9 +10,8 @@ import pandas as pd
 
 from lazybench.analysis.labels import data_title, task_title
 from lazybench.calibration import frontier
-from lazybench.calibration.folder import Folder
 from lazybench.calibration.setup import KL, Budget, Setup
-from lazybench.calibration.study import Study
+from lazybench.calibration.study import Folder, Study
 from lazybench.cli.match import run_command
 from lazybench.config import CalibrateConfig
 from lazybench.data import data_label
@@ -27,10 +26,7 @@ from lazybench.run.origin import typed
 
 
 def main(config: CalibrateConfig) -> Path:
-    """Calibrate, or go on where an earlier start of the same calibration stopped.
-
-    Returns:
-        the folder of what was found.
+    """Calibrate, or go on where an earlier start stopped; returns the folder of what was found.
 
     Raises:
         LazyBenchError: anything about the settings, the data, the model or the folder that cannot work.

@@ -6,7 +6,7 @@ import re
 import shlex
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, fields
+from dataclasses import asdict, dataclass, fields
 from functools import partial
 from pathlib import Path
 from statistics import fmean
@@ -18,8 +18,8 @@ from hydra.core.hydra_config import HydraConfig
 from tqdm import tqdm
 from transformers import PreTrainedModel
 
-from lazybench.calibration.folder import csv
 from lazybench.calibration.setup import in_turns
+from lazybench.calibration.study import csv
 from lazybench.config import MatchConfig
 from lazybench.data import choose, data_label, fingerprint, load_facts
 from lazybench.errors import LazyBenchError
@@ -43,10 +43,7 @@ _DIGITS = 4
 
 
 def main(config: MatchConfig) -> Path:
-    """Find a strength for each speedup, or go on where an earlier start of the same command stopped.
-
-    Returns:
-        the folder of what was found, for `--config-dir`.
+    """Find a strength for each speedup, or go on where an earlier start stopped; returns the folder for `--config-dir`.
 
     Raises:
         OutOfReach: the method reaches none of the speedups; if it is one of several, a warning says so.
@@ -83,10 +80,8 @@ def main(config: MatchConfig) -> Path:
             return Speedups(of, prompts, model, config.cpu_share, kept, tick)
 
         found, missed = _found(speedups(method, called), sorted(set(config.speedups)), config.tolerance)
-        wanted = [
-            trial.speedup for trial in found.values() if trial.speedup > 1 and not isinstance(method, StaticPruning)
-        ]
-        beside, _ = _found(speedups(static, static.name), wanted, config.tolerance)
+        as_fast = [of.speedup for of in found.values() if of.speedup > 1 and not isinstance(method, StaticPruning)]
+        beside, _ = _found(speedups(static, static.name), as_fast, config.tolerance)
     if missed is not None:
         if not found:
             raise missed
@@ -101,11 +96,11 @@ def main(config: MatchConfig) -> Path:
         if abs(trial.speedup / wanted - 1) > config.tolerance:
             print("  no strength was nearer to what is wanted: times vary, or it goes in steps")
         if (other := beside.get(trial.speedup)) is not None:
-            as_fast = static.pruning(other.share)
-            kl, others_kl = _kls(model, prompts, strong, as_fast)
+            pruning = static.pruning(other.share)
+            kl, others_kl = (_kl(model, prompts, of) for of in (strong, pruning))
             print(
                 f"  {'loses to' if others_kl < kl else 'beats'} static pruning at {other.speedup:.2f}x "
-                f"({_differing(as_fast, static)}): KL {kl:.3f} against {others_kl:.3f} on these prompts"
+                f"({_differing(pruning, static)}): KL {kl:.3f} against {others_kl:.3f} on these prompts"
             )
         print(f"  {run_command(folder, name, config.task)}")
     return folder
@@ -122,16 +117,11 @@ def _found(speedups: Speedups, wanted: list[float], tolerance: float) -> tuple[d
     return found, None
 
 
-def _kls(model: PreTrainedModel, prompts: list[Prompt], *methods: Method) -> list[float]:
-    """What each method does to the next tokens: its mean KL over the prompts, in nats."""
-    kls: list[list[float]] = [[] for _ in methods]
-    for prompt in prompts:
-        decode = decoder_for(model, prompt)
-        wanted = expected(prompt, decode)
-        for method, of in zip(methods, kls, strict=True):
-            method.prepare(model)
-            of.append(float(divergence(method, prompt, decode, wanted)[0].mean()))
-    return [fmean(of) for of in kls]
+def _kl(model: PreTrainedModel, prompts: list[Prompt], method: Method) -> float:
+    """What a method does to the next tokens: its mean KL over the prompts, in nats."""
+    method.prepare(model)
+    asked = ((prompt, decoder_for(model, prompt)) for prompt in prompts)
+    return fmean(float(divergence(method, *of, expected(*of))[0].mean()) for of in asked)
 
 
 def _differing(method: Method, given: Method) -> str:
@@ -160,12 +150,10 @@ def run_command(folder: Path, name: str, task: str, *more: str) -> str:
 
 
 class Trial(NamedTuple):
-    """A method at one strength, timed.
+    """A method that prunes such a share of the prompt's tokens in the end, timed.
 
-    Attributes:
-        share: of the prompt's tokens that is pruned in the end.
-        speedup: mean TTFT of the unmodified model over the method's, on the same prompts, each pair side by side.
-        prompts: how many prompts those are; pairs that other work disturbed are left out.
+    The speedup is the mean TTFT of the unmodified model over the method's, on so many prompts, each pair side by side;
+    pairs that other work disturbed are left out.
     """
 
     share: float
@@ -177,25 +165,23 @@ class OutOfReach(LazyBenchError):
     """A method is never so fast."""
 
 
+@dataclass
 class Speedups:
     """Measures a method at any strength; each strength once, kept in a CSV, a row a strength.
 
     `tick` is called with what was timed and the speedup.
     """
 
-    def __init__(
-        self,
-        method: Method,
-        prompts: Sequence[Prompt],
-        model: PreTrainedModel,
-        cpu_share: float,
-        kept: Path,
-        tick: Callable[[Method, float], None],
-    ) -> None:
-        self.method = method
-        self._prompts, self._cpu_share, self._kept, self._tick = prompts, cpu_share, kept, tick
-        self._decode = Decoder(model, max_new_tokens=1)
-        rows = pd.read_csv(kept).itertuples(index=False) if kept.exists() else ()
+    method: Method
+    prompts: Sequence[Prompt]
+    model: PreTrainedModel
+    cpu_share: float
+    kept: Path
+    tick: Callable[[Method, float], None]
+
+    def __post_init__(self) -> None:
+        self._decode = Decoder(self.model, max_new_tokens=1)
+        rows = pd.read_csv(self.kept).itertuples(index=False) if self.kept.exists() else ()
         self.trials = {row.share: Trial(*row) for row in rows}
 
     def at(self, share: float) -> Trial:
@@ -203,21 +189,21 @@ class Speedups:
         share = round(share, _DIGITS)
         if share not in self.trials:
             method = self.method.pruning(share)
-            method.prepare(self._decode.model)
-            self._pair(method, self._prompts[0], least=0)  # untimed
-            pairs = [self._pair(method, prompt, self._cpu_share, turn % 2) for turn, prompt in enumerate(self._prompts)]
+            method.prepare(self.model)
+            self._pair(method, self.prompts[0], least=0)  # untimed
+            pairs = [self._pair(method, prompt, self.cpu_share, turn % 2) for turn, prompt in enumerate(self.prompts)]
             pairs = [pair for pair in pairs if not any(done.disturbed for done in pair)]
             if not pairs:
                 raise LazyBenchError("other work on this machine disturbed every pass: stop it, or set cpu_share=0")
             before, after = (fmean(done.ttft_s for done in of) for of in zip(*pairs, strict=True))
             self.trials[share] = Trial(share, before / after, len(pairs))
-            self._tick(method, before / after)
-            replace(self._kept, csv(pd.DataFrame(sorted(self.trials.values()))))
+            self.tick(method, before / after)
+            replace(self.kept, csv(pd.DataFrame(sorted(self.trials.values()))))
         return self.trials[share]
 
     def _pair(self, method: Method, prompt: Prompt, least: float, backwards: int = 0) -> list[Pass]:
         """A pass of the unmodified model and one of the method on a prompt; `backwards` takes the method's first."""
-        order, device = (-1 if backwards else 1), self._decode.model.device
+        order, device = (-1 if backwards else 1), self.model.device
         passes = [
             undisturbed(partial(timed, of, prompt, self._decode, 0), device, least)
             for of in (UNMODIFIED, method)[::order]

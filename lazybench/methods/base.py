@@ -25,7 +25,7 @@ class Output:
     """What a method made of a prompt.
 
     Attributes:
-        tokens: ids of the new tokens, as the decoder returned them.
+        tokens: ids of the new tokens, as `decode` returned them.
         prompt_computed: mean over layers of the prompt tokens computed there for the answer, as a fraction of the
             prompt (Table 2). A token that is computed twice in a layer counts twice, so it may be above 1. Passes over
             other texts than the prompt, such as a scorer's over single sentences, count in the times alone.
@@ -38,11 +38,7 @@ class Output:
 
 
 def answer(method: Method, prompt: Prompt, decode: Decoder, seed: int) -> Output:
-    """What `method.generate` makes of a prompt within its session, held to its contract; the clock starts here.
-
-    Raises:
-        LazyBenchError: it breaks the contract.
-    """
+    """What `method.generate` makes of a prompt within its session; `LazyBenchError` where it breaks its contract."""
     given = prompt.ids.clone()
     with method.session(prompt, decode) as decode.session:
         decode.start()
@@ -65,7 +61,7 @@ def answer(method: Method, prompt: Prompt, decode: Decoder, seed: int) -> Output
 
 @dataclass
 class Method(ABC):
-    """A way to prune prompts: a small dataclass whose fields are its settings.
+    """A way to prune prompts: a small dataclass whose fields are its settings, explained in `conf/method/NAME.yaml`.
 
     Everything in `generate` is timed, from the tokenised prompt to the last token. It calls `decode` once, on
     whatever it makes of the prompt. What switches the model over to the method, and does nothing to the prompt, is
@@ -134,11 +130,7 @@ class Method(ABC):
 
 
 def build_method(settings: dict[str, Any]) -> Method:
-    """The method that a config's `method` describes.
-
-    Raises:
-        LazyBenchError: `_target_` does not name a `Method`, or it refuses its settings.
-    """
+    """The method that a config's `method` describes; `LazyBenchError` if it is none, or refuses its settings."""
     method = make("method", settings, "a class such as lazybench.methods.lazyllm.LazyLLM")
     if not isinstance(method, Method):
         raise LazyBenchError(f"method._target_={settings['_target_']} is not a lazybench.methods.Method")

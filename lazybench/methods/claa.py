@@ -18,17 +18,14 @@ _TINY = 1e-8  # of the authors' code: keeps scores finite that are all the same
 class CLAA(FastKV):
     """FastKV's pruning, ranked by several layers instead of one.
 
-    In each of the last `layers` layers up to the stage's, each token has a score for each key head: FastKV's pooled
-    attention of the window, summed over the query heads of that key head. Less their mean over tokens, divided by their
-    standard deviation, the scores of all heads and layers are comparable; the largest is the token's importance.
+    In each of the last `layers` layers up to the stage's that see more than a window, each token has a score for each
+    key head: FastKV's pooled attention of the last queries, summed over the query heads of that key head. Less their
+    mean over tokens, divided by their standard deviation, the scores of all heads and layers are comparable; the
+    largest is the token's importance.
 
     This follows the authors' code as it stood in August 2025, the normalisation included; the paper is younger, and was
     not compared. As with FastKV, thinning out the cache of the layers before is left out: it leaves the time to first
     token as it is.
-
-    Attributes:
-        layers: layers that rank, the stage's and those before it that see more than a window; all of them where there
-            are not as many.
     """
 
     label, colour = "CLAA", "tab:olive"

@@ -46,6 +46,7 @@ class OnEngine(Method):
 
     schedule: ClassVar[Any] = ()
     selection: ClassVar[lazyllm.Selection] = lazyllm.Importance()
+    protect: ClassVar[str] = "none"
     _set_by: ClassVar[str] = "method.schedule"
 
     def __post_init__(self) -> None:
@@ -77,12 +78,11 @@ class OnEngine(Method):
             self.placed(model)
 
     def session(self, prompt: Prompt, decode: Decoder) -> Any:
-        how = {"selection": self.selection, "record_positions": decode.tracing, "protect": self.protected(prompt)}
+        how = {"selection": self.selection, "record_positions": decode.tracing}
+        if self.protect == "template":
+            protected = template_tokens(prompt)
+            how["protect"] = lambda ids: protected
         return lazyllm.enable(decode.model, self.schedule, **how)
-
-    def protected(self, prompt: Prompt) -> Any:
-        """What of a prompt always goes on, as `lazyllm.enable` takes it."""
-        return None
 
     def generate(self, prompt: Prompt, decode: Decoder, seed: int) -> Output:
         tokens, stats = decode(prompt.ids), decode.session.stats
@@ -93,9 +93,7 @@ class OnEngine(Method):
 class OneStage(OnEngine):
     """Prune prompt tokens once, after one layer; a subclass sets `selection`, and by that whether they may return.
 
-    Attributes:
-        layer: the decoder layer after which to prune, from 0, or a part of the depth such as `16%`.
-        keep: fraction of the prompt tokens that stay.
+    The layer counts from 0, or is a part of the depth such as `16%`.
     """
 
     _set_by: ClassVar[str] = "method.layer"
@@ -123,19 +121,9 @@ class Staged(OnEngine):
     schedule: str | list[str] = ""
     protect: str = setting("none", one_of(("none", "template")))
 
-    def protected(self, prompt: Prompt) -> Any:
-        if self.protect == "none":
-            return None
-        protected = template_tokens(prompt)
-        return lambda _: protected
-
     @property
     def left(self) -> float:
-        """The fraction of the prompt's tokens that all stages leave.
-
-        Raises:
-            LazyBenchError: they leave all.
-        """
+        """The fraction of the prompt's tokens that all stages leave; `LazyBenchError` where it is all."""
         left = math.prod(keep for _, keep in self._stages)
         if left == 1:
             raise LazyBenchError(f"method.schedule={self.schedule} prunes nothing: give stages that do")

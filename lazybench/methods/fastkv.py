@@ -19,11 +19,6 @@ class FastKV(OneStage):
     The importance of a token is the sum over the last `window` queries and all heads of their attention probability
     on it in that layer, averaged over `pooling` neighbours; the window itself always goes on. FastKV also thins out
     the cache of the layers before, which leaves the time to first token as it is: that part is left out.
-
-    Attributes:
-        keep: fraction of the prompt tokens that go on, the window included.
-        window: number of last queries.
-        pooling: neighbours in an average, an odd number.
     """
 
     layer: int | str = setting("50%", LAYER)

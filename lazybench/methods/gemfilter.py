@@ -22,14 +22,10 @@ class GemFilter(OneStage):
 
     The importance of a token is the last token's raw score on it in the filter layer, `q k`, summed over heads and
     averaged over `pooling` neighbours. Whatever ranks highest is kept: the last token gets no special treatment.
+    The paper keeps a number of tokens, 1,024 to 4,096.
 
     `prompt_computed` counts both passes: the layers up to the filter on every token, then all layers on the kept ones,
     which are thus computed twice. It may be above 1. With `keep=1` there is nothing to pick, and one ordinary pass.
-
-    Attributes:
-        layer: the filter layer, from 0, or a part of the depth; the paper's is 13 of 32.
-        keep: fraction of the prompt's tokens that are kept; the paper keeps a number, 1,024 to 4,096.
-        pooling: neighbours in an average, an odd number.
     """
 
     layer: int | str = setting("44%", LAYER)

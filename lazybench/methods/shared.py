@@ -86,8 +86,7 @@ def load_second(
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """The causal language model at `path`, a hub id, folder or `.gguf` file, on the device of the model under test.
 
-    Raises:
-        LazyBenchError: it or its tokenizer cannot be had; `setting` is the method's field that names it.
+    `LazyBenchError` where it or its tokenizer cannot be had, naming the method's field `setting`.
     """
     # limit is about prompts of the model under test.
     config = ModelConfig(name=setting, path=path, device=str(under_test.device), limit=2)

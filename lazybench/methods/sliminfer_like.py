@@ -24,10 +24,6 @@ class SlimInferLike(Staged):
     It is *like* SlimInfer: that prunes hidden states layer by layer and by blocks, too. How the score, the blocks and
     the schedule are made here is LazyBench's own choice. SlimInfer's asynchronous manager of keys and values, which
     fetches blocks in decoding, is left out: what is pruned never returns.
-
-    Attributes:
-        block: positions of a block.
-        window: number of last queries.
     """
 
     label, colour = "SlimInfer-like", "tab:pink"

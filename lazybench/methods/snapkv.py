@@ -31,22 +31,14 @@ class SnapKV(Method):
     """Compute the whole prompt, then keep the keys and values that its last tokens attend to, in each head others.
 
     It saves memory and attention in decoding, and nothing before the first token: TTFT is the unmodified model's, with
-    the choice on top, and so is the first token; `prompt_computed` is 1. It stands beside methods that shorten TTFT to
-    tell what thinning out the cache alone loses.
+    the choice on top, and so is the first token; `prompt_computed` is 1.
 
     In each layer, once it has attended to the whole prompt, each token before the window has a score: the attention of
     the last `window` queries on it, summed, and pooled over `pooling` neighbours. The highest go into the cache, and
     the window itself. Tokens keep their positions, and the answer goes on behind the prompt's last one.
 
     The original has no key heads that several query heads share. Here such a head keeps one choice, by the mean of its
-    query heads' scores, so that the cache gets no larger for being thinned out.
-
-    Attributes:
-        keep: fraction of the prompt's tokens that each head keeps, the window included; the original keeps a number,
-            1,024 to 4,096.
-        window: number of last queries.
-        pooling: neighbours that are pooled, an odd number.
-        kernel: `max`, the largest of the neighbours, or `average`.
+    query heads' scores, so that the cache gets no larger for being thinned out. It keeps a number, 1,024 to 4,096.
     """
 
     label, colour = "SnapKV", "tab:cyan"
@@ -79,15 +71,9 @@ class SnapKV(Method):
             return Output(decode(prompt.ids, cache=cache), prompt_computed=1.0)
 
     def kept(self, attention: torch.Tensor, count: int) -> torch.Tensor:
-        """Which tokens each head keeps.
+        """Positions of the `count` tokens that each head keeps, sorted, int64 (kv_heads, count).
 
-        Args:
-            attention: of the last queries on all tokens, (kv_heads, heads of a group, queries, tokens); as many of the
-                last tokens are the window.
-            count: tokens to keep.
-
-        Returns:
-            their positions, sorted, int64 (kv_heads, count).
+        By the attention of the window's queries on all tokens, (kv_heads, heads of a group, queries, tokens).
         """
         heads, groups, window, tokens = attention.shape
         scores = attention[..., : tokens - window].sum(dim=2).flatten(0, 1)

@@ -30,20 +30,11 @@ class SpecPrefill(Method):
     and layers taken. A token's importance is the mean over queries, a chunk's the mean over its tokens. The best chunks
     go on.
 
-    This follows the authors' code in the order of its steps, its end of the draft's text and its defaults. It differs
-    in one thing: the prompt's last chunk always goes on, since the answer follows on it; there it must rank for that.
+    This follows the authors' code, but that the prompt's last chunk always goes on, since the answer follows on it.
 
     All of it is timed. `prompt_computed` is the share of the prompt that the model computes; the draft's pass counts in
     the times alone. Where the model is its own draft it counts as a second pass, and nothing is faster. Where all
     chunks stay there is nothing to pick, and one ordinary pass.
-
-    Attributes:
-        draft: hub id, local folder or `.gguf` file of a causal language model with the same vocabulary; None means the
-            model under test.
-        keep: fraction of the prompt's chunks that are kept.
-        look_ahead: tokens that the draft answers with at most.
-        pooling: neighbours in an average, an odd number.
-        chunk: tokens of a chunk; the last one of a prompt may have fewer.
     """
 
     prefills = 2.0
@@ -58,7 +49,6 @@ class SpecPrefill(Method):
     def __post_init__(self) -> None:
         super().__post_init__()
         self._draft: tuple[PreTrainedModel, PreTrainedTokenizerBase] | None = None
-        self._same: PreTrainedTokenizerBase | None = None
 
     def check(self, model: PreTrainedModel) -> None:
         check_takes_positions(model)
@@ -72,6 +62,11 @@ class SpecPrefill(Method):
             lazyllm.enable(self._draft[0], ())
 
     def session(self, prompt: Prompt, decode: Decoder) -> AbstractContextManager[tuple[LookAhead, lazyllm.Session]]:
+        if self._draft is not None and prompt.builder.tokenizer.get_vocab() != self._draft[1].get_vocab():
+            raise LazyBenchError(
+                f"method.draft={self.draft} has another vocabulary than the model, so its ids are other words: take a "
+                "draft of the model's own family"
+            )
         watch = LookAhead(self.pooling, prompt.ids.shape[1])
         # Not entered yet: where the model is its own draft, it is to answer as it is.
         return nullcontext((watch, lazyllm.enable(self._drafting(decode), (), selection=watch)))
@@ -91,8 +86,6 @@ class SpecPrefill(Method):
 
     def _importance(self, prompt: Prompt, decode: Decoder) -> Tensor:
         """Importance of each token of the prompt, (tokens,), on the CPU."""
-        if self._draft is not None:
-            self._check_vocabulary(prompt.builder.tokenizer)
         model = self._drafting(decode)
         holds, needed = positions_of(model), prompt.ids.shape[1] + self.look_ahead
         if holds is not None and needed > holds:
@@ -115,23 +108,12 @@ class SpecPrefill(Method):
         members = torch.arange(len(importance)).split(self.chunk)
         return torch.cat([members[index] for index in chosen.tolist()])
 
-    def _check_vocabulary(self, tokenizer: PreTrainedTokenizerBase) -> None:
-        if tokenizer is not self._same and tokenizer.get_vocab() != self._draft[1].get_vocab():
-            raise LazyBenchError(
-                f"method.draft={self.draft} has another vocabulary than the model, so its ids are other words: take a "
-                "draft of the model's own family"
-            )
-        self._same = tokenizer
-
 
 class LookAhead(lazyllm.Selection, checked=False):
     """Watches a draft that answers a prompt, in every layer that sees more than a window, and prunes nothing.
 
-    Attributes:
-        pooling: neighbours in an average.
-        tokens: tokens of the prompt.
-        largest: of each pass so far the newest token's pooled attention on each prompt token, the largest over layers
-            and heads, (tokens,).
+    `largest` has, of each pass so far, the newest token's pooled attention on each of the prompt's `tokens`, the
+    largest over layers and heads, (tokens,).
     """
 
     def __init__(self, pooling: int, tokens: int) -> None:

@@ -158,7 +158,7 @@ class Engine:
             as_given["softcap"] = scores.softcap
             if kernel.ignores_softcap:
                 scores = scores._replace(softcap=None)
-        self._observe(layer, query, key, value, scores)
+        self._observe(layer, query, key, value, window, scores)
         plain = scores.sinks is None and (scores.softcap is None or kernel.caps_scores)
         heads = len(self.sequences) * query.shape[1]
         if not self.prefilling and fits_one_block(heads, self._longest_rows, self._n_keys):
@@ -213,7 +213,15 @@ class Engine:
         which = torch.nonzero_static(fresh, size=sum(counts))[:, 0]
         return active.index_select(0, which), owners.index_select(0, which), counts
 
-    def _observe(self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scores: Scores) -> None:
+    def _observe(
+        self,
+        layer: int,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        window: WindowMask | None,
+        scores: Scores,
+    ) -> None:
         """Show a layer's queries, keys and values to the rankings that want them, and record what is asked for."""
         record = self.prefilling and self.setup.record_importance
         if not record and not self._is_wanted(layer):
@@ -222,13 +230,14 @@ class Engine:
         device = query.device.type
         with torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else nullcontext():
             for sequence, newest, keys, values in self._parts(query, key, value):
-                ranking = sequence.ranking
+                ranking, sequence.values, sequence.sinks = sequence.ranking, values, scores.sinks
+                sequence.window = None if window is None or sequence.total <= window.window else window.visible
                 if record:
-                    sequence.stats.importance.append(ranking.over_processes(newest_row(newest, keys, None, *scores)))
+                    attention = newest_row(newest, keys, ranking.seen(layer), *scores)
+                    sequence.stats.importance.append(ranking.over_processes(attention))
                 if sequence.wants(layer):
-                    sequence.values, sequence.sinks = values, scores.sinks
                     ranking.observe(layer, newest, keys, scores.scaling, scores.softcap)
-                    sequence.values = sequence.sinks = None
+                sequence.values = sequence.sinks = sequence.window = None
 
     def _is_wanted(self, layer: int) -> bool:
         """Whether the ranking of any live sequence wants to observe a layer."""
@@ -301,15 +310,16 @@ class Engine:
                 f"the cache of layer {layer} drops all but {held} positions, which the layer's mask does not "
                 f"say: this architecture is supported up to {held} tokens of prompt and answer"
             )
-        if window is None or total <= window.window or not self._is_wanted(layer):
+        # A ranking may look at other layers besides the stage's own, which is to see all.
+        ends = layer == self.group.layers[-1] and self._is_wanted(layer)
+        if window is None or total <= window.window or not ends:
             return
-        # No stage can follow the last layer.
+        # No stage can follow the last layer. Where all see a window, what is out of it matters least.
         full = [other for other, reach in enumerate(self.setup.windows[:-1]) if reach is None]
-        near = [max((f for f in full if f < layer), default=None), min((f for f in full if f > layer), default=None)]
-        instead = " or ".join(f"after layer {place}" for place in near if place is not None)
-        instead = f"put the stage {instead}" if instead else f"prompt and answer must fit into {window.window} tokens"
-        seen = f"layer {layer} sees only a window of {window.window} of the {total} tokens, so it cannot rank them"
-        raise LazyLLMError(f"{seen}: {instead}")
+        near = sorted(sorted(full, key=lambda other: abs(other - layer))[:2])
+        if near:
+            seen = f"layer {layer} sees only a window of {window.window} of the {total} tokens, so it cannot rank them"
+            raise LazyLLMError(f"{seen}: put the stage after layer {' or '.join(map(str, near))}")
 
 
 def _ranges(starts: list[int], ends: list[int], device: torch.device) -> torch.Tensor:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.distributed import ProcessGroup, ReduceOp, all_reduce
 
+from lazyllm.core.attention import causal
 from lazyllm.core.errors import LazyLLMError
 from lazyllm.core.importance import most_important
 
@@ -115,6 +116,19 @@ class Selection(ABC):
     def present(self, layer: int) -> torch.Tensor | None:
         """Which of those keys take part in this step, bool (n_keys,); None means all of them."""
         return self.cache.present(self.cache.group_of[layer])
+
+    def seen(self, layer: int, positions: torch.Tensor | None = None) -> torch.Tensor | None:
+        """Within `observe`: which keys the queries at `positions`, int64 (queries,), see, bool (queries, n_keys).
+
+        By default the newest token's, bool (1, n_keys); None means all of them.
+        """
+        present, window = self.present(layer), self.cache.window
+        if positions is None and window is None:
+            return present
+        held = self.key_positions(layer)
+        positions = held.new_tensor([self.cache.total - 1]) if positions is None else positions
+        visible = (window or causal)(0, 0, positions[:, None], held)
+        return visible if present is None else visible & present
 
     def by_position(self, layer: int, importance: torch.Tensor) -> torch.Tensor:
         """Importance of each position, (positions,), -1 where it takes no part, from that of each key, (n_keys,)."""

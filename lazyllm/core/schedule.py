@@ -53,10 +53,10 @@ class PruningSchedule:
     def parse(cls, text: str, num_layers: int | None = None, layers: Sequence[int] | None = None) -> PruningSchedule:
         """Read `layer:keep` pairs, e.g. `"10:0.7,20:0.5"` or with spaces between; an empty text prunes nothing.
 
-        A layer may be a part of the depth where `num_layers` is given: `p%` prunes after the one of `layers`, by
-        default all but the last, with which the layers that have run are nearest to `p` percent, the later one if two
-        are. `33%:0.7,67%:0.5` is `9:0.7,19:0.5` on 30 layers, of which 10 and 20 have run by then, and `10:0.7,20:0.5`
-        on 32. Parts of the depth that fall on one layer are one stage with the product of their keeps.
+        A layer may be a part of the depth where `num_layers` is given: `p%` prunes when `p` percent of the layers have
+        run, rounded to whole layers, halves up. `33%:0.7,67%:0.5` is `9:0.7,19:0.5` on 30 layers, of which 10 and 20
+        have run by then, and `10:0.7,20:0.5` on 32. If that is none of `layers`, by default all but the last, it is the
+        nearest of them, of two the earlier. Parts that fall on one layer are one stage with the product of their keeps.
 
         Raises:
             LazyLLMError: the text is not of that form, or a value is out of range.
@@ -131,8 +131,8 @@ def _parse_pair(part: str, text: str, num_layers: int | None, layers: Sequence[i
         unknown = "is a part of the depth: say of how many layers"
         wrong = "is out of range: above 0% and below 100% of the depth" if num_layers else unknown
         raise LazyLLMError(f"{part!r} in the schedule {text!r} {wrong}")
-    behind = depth * num_layers - 1
-    return min(layers or range(num_layers - 1), key=lambda place: (abs(place - behind), -place)), fraction
+    behind = math.floor(depth * num_layers + Decimal("0.5")) - 1
+    return min(layers or range(num_layers - 1), key=lambda place: (abs(place - behind), place)), fraction
 
 
 def _stage(pair: tuple[int, float]) -> Stage:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch.distributed import ProcessGroup
 
-from lazyllm.core.attention import Kernel
+from lazyllm.core.attention import Kernel, MaskFunction
 from lazyllm.core.ranking import Selection, check_survivors
 from lazyllm.core.schedule import PruningSchedule, Stage
 from lazyllm.core.stats import Stats
@@ -153,11 +153,12 @@ class Sequence:
         group_of: the layer group of each layer.
         short: whether its prompt is too short to be pruned.
         protected: the positions that always go on, sorted, int64 (n,); None where there are none.
-        values, sinks: while a ranking observes a layer, see `Selection`.
+        values, sinks, window: while a ranking observes a layer, see `Selection`; the last says whom a query sees in it.
     """
 
     values: torch.Tensor | None = None
     sinks: torch.Tensor | None = None
+    window: MaskFunction | None = None
 
     def __init__(self, engine: Engine, index: int) -> None:
         self._engine = engine

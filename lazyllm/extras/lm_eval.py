@@ -36,8 +36,8 @@ class LazyLM(HFLM):
         pretrained: as `hf` takes it, and with it all other arguments.
         schedule: where tokens are pruned and how many stay, as `lazyllm.enable` takes it. On the command line, where a
             comma begins the next argument, stages stand apart by a space: `"schedule=23%:0.6 50%:0.6"`.
-        importance: parts of `lazyllm.Importance`, such as `{"queries": 8, "pooling": 7}`, or a ranking of one's own; by
-            default the paper's Eq. 1.
+        importance: `plus`, which is `lazyllm.plus()`; parts of `lazyllm.Importance`, such as `{"queries": 8}`; or a
+            ranking of one's own. By default the paper's Eq. 1.
 
     Raises:
         LazyLLMError: there is no schedule, or LazyLLM does not support the model, the schedule or the importance.
@@ -48,7 +48,7 @@ class LazyLM(HFLM):
         pretrained: Any,
         *,
         schedule: str | lazyllm.PruningSchedule | Iterable[tuple[int, float]] | None = None,
-        importance: dict[str, Any] | lazyllm.Selection | None = None,
+        importance: str | dict[str, Any] | lazyllm.Selection | None = None,
         **kwargs: Any,
     ) -> None:
         if schedule is None:
@@ -99,11 +99,10 @@ class LazyLM(HFLM):
 
 
 def _ranking(importance: object) -> lazyllm.Selection | None:
-    if importance is None or isinstance(importance, lazyllm.Selection):
-        return importance
+    if importance == "plus":
+        return lazyllm.plus()
     if not isinstance(importance, dict):
-        like = '--model_args \'{"pretrained": ..., "schedule": ..., "importance": {"queries": 8}}\''
-        raise lazyllm.LazyLLMError(f"importance={importance!r} must be parts of lazyllm.Importance: {like}")
+        return importance  # type: ignore[return-value]  # `enable` refuses what is no ranking
     try:
         return lazyllm.Importance(**importance)
     except TypeError as error:

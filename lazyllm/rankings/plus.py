@@ -175,9 +175,9 @@ class Importance(Selection, checked=False, parallel=True):
 
     def _latest(self, layer: int, query: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
         """The last queries of a layer, (1, heads, queries, head_dim), and whom each sees, bool (queries, n_keys)."""
-        count, present = self.queries, self.present(layer)
+        count = self.queries
         if count == 1:
-            return query[:, :, -1:], present
+            return query[:, :, -1:], self.seen(layer)
         held, kept = self.key_positions(layer), vars(self)["_queries"]
         if self.cache.prefilling:
             # A copy: a view would keep the queries of the whole prompt.
@@ -190,8 +190,7 @@ class Importance(Selection, checked=False, parallel=True):
             latest = torch.cat([earlier, query[:, :, -rows.shape[0] :]], dim=2)[:, :, -count:]
             positions = torch.cat([before, rows])[-count:]
         kept[layer] = latest, positions
-        visible = held <= positions[:, None]
-        return latest, visible if present is None else visible & present
+        return latest, self.seen(layer, positions)
 
 
 def plus() -> Importance:

@@ -24,22 +24,20 @@ class FrozenSelection(Selection, checked=False, parallel=True):
 
 
 class StaticSelection(FrozenSelection, checked=False, parallel=True):
-    """Static token pruning, a baseline of the paper: by the mean importance over layers 0 to the stage's.
+    """Static token pruning, a baseline of the paper: by the mean importance over layers 0 to the stage's."""
 
-    Of layers that see a window of the tokens none but the stage's own counts.
-    """
+    _first: int | None = None  # the first layer that attends
 
     def wants(self, layer: int) -> bool:
-        group = self.cache.group_of[layer]
-        return group.stage is not None and layer in group.ranking
+        return self.cache.group_of[layer].stage is not None
 
     def observe(
         self, layer: int, query: torch.Tensor, key: torch.Tensor, scaling: float, softcap: float | None
     ) -> None:
-        importance = newest_row(query, key, None, scaling, softcap, self.sinks)
+        importance = newest_row(query, key, self.seen(layer), scaling, softcap, self.sinks)
         # The mean ranks as the sum does.
-        first = layer == self.cache.group_of[layer].ranking[0]
-        self.importance = importance if first else self.importance.to(importance.device) + importance
+        self._first = layer if self._first is None else self._first
+        self.importance = importance if layer == self._first else self.importance.to(importance.device) + importance
 
     def choose(self, count: int) -> torch.Tensor:
         self.importance = self.over_processes(self.importance)

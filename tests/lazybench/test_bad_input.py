@@ -107,7 +107,7 @@ def test_a_bad_word_costs_one_line(run, cwd, count):
         (["model.limit=many"], "model.limit=many must be a whole number"),
         (["timing.cpu_share=x"], "timing.cpu_share=x must be a number"),
         (["trace=maybe"], "trace=maybe must be true or false"),
-        (["method=static_pruning", "method.layer=x"], "method.layer=x must be a layer"),
+        (["method=static_pruning", "method.layer=x"], "method.layer=x must be a layer, from 0, or a part of the depth"),
         (["method._target_=builtins.dict"], "not a lazybench.methods.Method"),
         (["method._target_=no.such.Class"], "method._target_"),
         # missing

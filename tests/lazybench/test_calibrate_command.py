@@ -11,8 +11,8 @@ from calibrating import METHOD, TIMES, line, method_of
 from support import folders, one_line
 
 from lazybench.calibration import frontier
-from lazybench.calibration.folder import csv, read_records
 from lazybench.calibration.search import Search
+from lazybench.calibration.study import csv, read_records
 from lazybench.calibration.times import Times
 from lazybench.config import HALVES
 from lazybench.store.locks import Lock
@@ -163,7 +163,7 @@ def test_one_schedule_a_task_on_a_model_of_few_layers(calibrate, tiny_model, tmp
         (["answer_tokens=0"], "answer_tokens=0"),
         (["importance=best"], "lazybench: importance=best must be eq1, plus, search or parts"),
         (["records=0"], "records=0"),
-        (["importance={poolin:7}"], "did you mean 'pooling'?"),
+        (["importance={poolin:7}"], "did you mean 'importance.pooling'?"),
         (["reference=nonsense"], "reference"),
         (["reference=9:0.5"], "reference"),
         (["reference=1:1"], "reference"),

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from omegaconf import OmegaConf
 from transformers import AutoModelForCausalLM
 
-from lazybench.calibration import budgets, frontier, study
-from lazybench.calibration.harm import Candidate
-from lazybench.calibration.search import MOST_STAGES, Space, searchable
+from lazybench.calibration import frontier, study
+from lazybench.calibration.search import MOST_STAGES, Candidate, Space, searchable
+from lazybench.calibration.setup import parse_budgets
 from lazybench.calibration.times import Times, measure
 from lazybench.config import HALVES, DataConfig
 from lazybench.data import half_of, load_records
@@ -100,9 +100,9 @@ def test_a_scaled_reference_has_the_speedup_asked_for(speedup):
     ],
 )
 def test_budgets(text, what, limit, shown):
-    (budget,) = budgets.parse(f"{text}, {text}")
+    (budget,) = parse_budgets(f"{text}, {text}")
     assert (budget.what, budget.limit, str(budget)) == (what, limit, shown)
-    assert budgets.parse(str(budget)) == [budget]
+    assert parse_budgets(str(budget)) == [budget]
     assert " " not in budget.slug
 
 
@@ -111,7 +111,7 @@ def test_budgets(text, what, limit, shown):
 )
 def test_bad_budgets(text):
     with pytest.raises(LazyBenchError, match="budget"):
-        budgets.parse(text)
+        parse_budgets(text)
 
 
 @settings(max_examples=60, deadline=None)

@@ -12,8 +12,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 import lazyllm
-from lazybench.calibration.harm import Candidate, Harm, Harmed
-from lazybench.calibration.search import Search, Space
+from lazybench.calibration.search import Candidate, Harm, Harmed, Search, Space
 from lazybench.calibration.times import Times
 from lazybench.errors import LazyBenchError
 from lazybench.model.decoding import Decoder

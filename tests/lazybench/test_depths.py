@@ -17,6 +17,7 @@ from lazybench.methods.base import answer
 from lazybench.methods.claa import CLAA
 from lazybench.model.decoding import Decoder
 from lazybench.model.prompts import PromptBuilder, template_tokens
+from lazyllm import LazyLLMError
 
 FILES = {path.stem: OmegaConf.to_container(OmegaConf.load(path)) for path in (CONF / "method").glob("*.yaml")}
 METHODS = {name: build_method(settings) for name, settings in FILES.items()}
@@ -44,9 +45,19 @@ WINDOWED = {
 }
 
 
+def hybrid():
+    """Of each four layers the last attends to everything, and the others carry a state from token to token."""
+    linear = {f"linear_{part}": 2 for part in ("num_value_heads", "num_key_heads")}
+    linear |= {f"linear_{part}_head_dim": 8 for part in ("key", "value")}
+    experts = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16}
+    return transformers.Qwen3NextConfig(
+        **SHAPE, **linear, **experts, shared_expert_intermediate_size=16, num_hidden_layers=12
+    )
+
+
 def windowed(kind):
     torch.manual_seed(0)
-    return transformers.AutoModelForCausalLM.from_config(WINDOWED[kind]()).eval()
+    return transformers.AutoModelForCausalLM.from_config({**WINDOWED, "hybrid": hybrid}[kind]()).eval()
 
 
 def made(name, keep=None):
@@ -141,6 +152,18 @@ def test_all_but_the_context_always_goes_on(name, chat):
         active = [set(layer.tolist()) for layer in output.stats.positions[0]]
         assert all(always <= of for of in active) == all_of_them
         assert len(active[-1]) < prompt.ids.shape[1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["lazyllm_for_good", "static_pruning", "fastkv", "claa"])
+def test_hybrids_are_pruned_for_good(name):
+    model, method = windowed("hybrid"), made(name)
+    output, whole = answered(method, model), answered(made(name, keep=1.0), model)
+    assert output.prompt_computed < 1 == whole.prompt_computed
+    assert whole.tokens == answered(METHODS["baseline"], model).tokens == answered(method.keep_1, model).tokens
+    assert {stage.layer for stage in method.placed(model).stages} <= {3, 7}
+    with pytest.raises(LazyLLMError, match="for_good"):
+        made("lazyllm").check(model)
 
 
 def test_lazyllm_for_good_brings_nothing_back():

@@ -139,7 +139,7 @@ def test_a_command_of_the_readme_scores_a_task(tasks, tiny_model):
     [
         ({}, "model lazyllm needs a schedule"),
         ({"schedule": "9:0.5"}, "the schedule prunes after layer 9, but the model has 4 layers"),
-        ({"schedule": SCHEDULE, "importance": "most"}, "importance='most' must be parts"),
+        ({"schedule": SCHEDULE, "importance": "most"}, "must be an instance of a ranking"),
         ({"schedule": SCHEDULE, "importance": {"query": 8}}, "importance: .*'query'"),
     ],
 )

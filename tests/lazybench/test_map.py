@@ -39,7 +39,7 @@ def test_methods_stand_side_by_side(call, page):
     code, out, err = call("method=lazyllm,lazyllm+,static_pruning")
     assert code == 0, err
     titles, data = read(page)
-    assert titles == ["LazyLLM 23%:0.6,50%:0.6", "LazyLLM+ 23%:0.6,50%:0.6", "static pruning layer=4 keep=0.5"]
+    assert titles == ["LazyLLM 23%:0.6,50%:0.6", "LazyLLM+ 23%:0.6,50%:0.6", "static pruning layer=16% keep=0.5"]
     assert f"saved in {page}" in out
     tokens = len(data["prompt"])
     assert 290 <= tokens <= 310

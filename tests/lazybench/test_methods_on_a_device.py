@@ -11,7 +11,7 @@ import torch
 from omegaconf import OmegaConf
 from support import folders, rows
 
-from lazybench.calibration.harm import Candidate, Harm
+from lazybench.calibration.search import Candidate, Harm
 from lazybench.config import DataConfig, ModelConfig, RunConfig, TimingConfig
 from lazybench.data import load_records
 from lazybench.data.facts import load_facts

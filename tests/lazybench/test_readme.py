@@ -111,6 +111,12 @@ def test_no_table_is_stale():
 
 
 @pytest.mark.slow
+def test_the_table_of_architectures_is_not_stale():
+    done = subprocess.run([sys.executable, ROOT / "scripts/architectures", "--check"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.slow
 def test_committed_tables_follow_from_their_records(lazybench, tmp_path):
     committed = ROOT / "results/equal_speed"
     assert lazybench("report", f"runs={committed}/records", f"output={tmp_path}")[0] == 0

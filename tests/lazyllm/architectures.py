@@ -158,8 +158,7 @@ RIGHT = frozenset(_RIGHT.split())
 # Variants that are right though their type is not, and the other way round.
 _OTHERWISE = """
 gemma3_text/bidirectional gemma4_text/shared gemma4_unified_text/shared granitemoehybrid/attention
-moshi/dynamic ministral3/narrow mistral/narrow mixtral/narrow moshi/narrow phi3/narrow phi4_multimodal/narrow
-phimoe/narrow qwen3_moe/narrow starcoder2/narrow
+moshi/dynamic moshi/narrow
 """
 # Types that transformers itself cannot build here, and the package that they need; None: they never stand alone.
 UNUSABLE = {"gemma3n": "timm", "gemma4_assistant": None, "gemma4_unified_assistant": None}

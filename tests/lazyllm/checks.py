@@ -167,7 +167,7 @@ class Replay:
         importance = self.probabilities[layer][:, newest, active].mean(dim=0)
         importance[-1] = math.inf
         count = max(1, math.ceil(keep * len(active) - 1e-9))
-        return active[importance.argsort(descending=True)[:count].sort().values]
+        return active[importance.argsort(descending=True, stable=True)[:count].sort().values]
 
 
 class Watch(TorchDispatchMode):

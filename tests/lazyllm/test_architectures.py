@@ -136,3 +136,38 @@ def test_every_architecture_is_right_or_refused_in_one_line(limited, part):
 def test_some_architectures(case):
     kind, why = judge(case)
     assert kind == ("right" if architectures.is_right(case) else "refused"), why
+
+
+def fits(case):
+    """What is wrong with the defaults on a model whose windows are smaller than the prompt; nothing if they fit."""
+    model, ids = architectures.build(case), architectures.prompt()
+    whole = families.generate(model, ids, 2).sequences
+    for schedule, selection in (
+        ("23%:0.6,50%:0.6", lazyllm.Importance()),
+        ("23%:0.6,50%:0.6", lazyllm.plus()),
+        ("23%:0.6,50%:0.6", lazyllm.Importance(for_good=True)),
+        ("16%:0.5", lazyllm.StaticSelection()),
+    ):
+        try:
+            with lazyllm.enable(model, schedule, selection=selection) as lazy:
+                families.generate(model, ids, 2)
+            assert lazy.stats.active[0, -1] < architectures.PROMPT
+            with lazyllm.enable(model, "16%:1", selection=selection):
+                assert torch.equal(families.generate(model, ids, 2).sequences, whole)
+        except lazyllm.LazyLLMError as error:
+            return str(error)
+    return ""
+
+
+NARROW = [case for case in architectures.cases() if case.endswith("/narrow") and architectures.is_right(case)]
+
+
+@pytest.mark.parametrize("case", ["gemma3_text/narrow", "gpt_oss/narrow", "mistral/narrow"])
+def test_the_defaults_fit_windows(case):
+    assert fits(case) == ""
+
+
+@pytest.mark.slow
+def test_the_defaults_fit_every_model_with_windows(limited):
+    assert len(NARROW) > 30
+    assert {case: says for case in NARROW if (says := fits(case))} == {}

@@ -12,21 +12,9 @@ from checks import refuse
 import lazyllm
 
 HYBRIDS = [
-    "qwen3_next",
-    "qwen3_5_text",
-    "qwen3_5_moe_text",
-    "granitemoehybrid",
-    "bamba",
-    "falcon_h1",
-    "jamba",
-    "nemotron_h",
-    "zamba",
-    "zamba2",
-    "lfm2",
-    "lfm2_moe",
-    "olmo_hybrid",
-    "kimi_linear",
-    "bailing_hybrid",
+    *("bailing_hybrid", "bamba", "falcon_h1", "granitemoehybrid", "jamba", "kimi_linear", "lfm2", "lfm2_moe", "lfm3"),
+    *("nemotron_h", "olmo_hybrid", "qwen3_5", "qwen3_5_moe", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_next"),
+    *("zamba", "zamba2"),
 ]
 SCHEDULE = "40%:0.6,80%:0.5"
 NEW = 5

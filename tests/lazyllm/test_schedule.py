@@ -121,3 +121,17 @@ def test_parts_of_the_depth_stand_behind_layers_that_see_everything():
 def test_the_version_is_that_of_the_distribution():
     project = tomllib.loads((Path(lazyllm.__file__).parents[1] / "pyproject.toml").read_text())["project"]
     assert lazyllm.__version__ == project["version"] == version("lazybench")
+
+
+@pytest.mark.parametrize(
+    ("text", "num_layers", "layers", "spec"),
+    [
+        ("23%:0.6,50%:0.6", 26, [5, 11, 17, 23], "5:0.6,11:0.6"),  # Gemma 3 1B
+        ("50%:0.5", 10, [2, 6], "2:0.5"),  # of two equally near the earlier
+        ("10%:0.5,20%:0.5,90%:0.5", 10, [4, 8], "4:0.25,8:0.5"),  # on one layer, with the product of their keeps
+        ("99%:0.5", 30, None, "28:0.5"),  # nothing stands behind the last
+        ("3:0.5", 10, [4, 8], "3:0.5"),  # a number stays where it is
+    ],
+)
+def test_parts_of_the_depth_stand_where_they_can(text, num_layers, layers, spec):
+    assert PruningSchedule.parse(text, num_layers, layers).spec == spec

@@ -42,7 +42,10 @@ def model():
 def tokenizer():
     words = Tokenizer(models.WordLevel({f"w{token}": token for token in range(families.VOCABULARY)}, unk_token="w1"))
     words.pre_tokenizer = pre_tokenizers.Whitespace()
-    template = "w1 {% for message in messages %}{{ message.content }} {% endfor %}w5"
+    template = (
+        "w1 {% for tool in tools or [] %}w6 {{ tool.function.description }} w7 {% endfor %}"
+        "{% for message in messages %}{{ message.content or 'w8' }} {% endfor %}w5"
+    )
     return PreTrainedTokenizerFast(tokenizer_object=words, pad_token="w0", padding_side="left", chat_template=template)
 
 
@@ -126,6 +129,31 @@ def test_a_server_answers_one_request_after_another_and_two_at_once(model, token
         response = client.responses.create(model="tiny", input=TEXTS[0], temperature=0, max_output_tokens=8)
         assert response.output_text == answers[0]
     assert ask(client, TEXTS[0]) == expected(model, tokenizer, TEXTS[0], "")[0]
+
+
+def test_requests_bring_their_own_settings_and_tools_stay(model, tokenizer, client):
+    tools = [{"type": "function", "function": {"name": "maps", "description": "w11 w12 w13", "parameters": {}}}]
+    call = {"id": "1", "type": "function", "function": {"name": "maps", "arguments": "{}"}}
+    turns = [*chat(TEXTS[0]), {"role": "assistant", "tool_calls": [call]}]
+    turns += [{"role": "tool", "tool_call_id": "1", "content": TEXTS[1]}, *chat(TEXTS[2])]
+    asked = {"messages": turns, "tools": tools}
+    whole, same = ask(client, "", **asked), expected(model, tokenizer, TEXTS[0])[0]
+    wanted = expected(model, tokenizer, TEXTS[0], "2:0.25")[0]
+    with lazyllm.enable(model, STAGES, record_positions=True) as lazy:
+        assert ask(client, "", extra_body={"schedule": ""}, **asked) == whole
+        with ThreadPoolExecutor(2) as pool:  # two at once, each with its own
+            settings = [{"schedule": schedule} for schedule in ("2:0.25", "1:0.6,3:0.5")]
+            answers = list(pool.map(lambda own: ask(client, TEXTS[0], extra_body=own), settings))
+        assert answers == [wanted, same]
+        assert ask(client, "", extra_body={"protect": "template"}, **asked) != whole
+        own = lazyllm.template_tokens(tokenizer, [{"content": None, **turn} for turn in turns], tools=tools)
+        assert int(own.sum()) == 8  # w1, those of the tool, the call's and w5
+        for active in lazy.stats.positions[0]:
+            assert set(own.nonzero()[:, 0].tolist()) <= set(active.tolist())
+        with pytest.raises(openai.BadRequestError, match="after layer 9, but the model has"):
+            ask(client, TEXTS[0], extra_body={"schedule": "9:0.5"})
+        with pytest.raises(openai.BadRequestError, match="must be template or none"):
+            ask(client, TEXTS[0], extra_body={"protect": "all"})
 
 
 def test_the_stock_server_is_pruned_too(model, tokenizer, folder):

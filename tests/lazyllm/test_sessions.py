@@ -201,12 +201,6 @@ GENERATIONS = {
         lambda: families.build(**NARROW, layer_types=ALTERNATING),
         {},
     ),
-    "windows before the last": (
-        "must fit into 16 tokens",
-        lambda: families.build(**NARROW, layer_types=[*["sliding_attention"] * 4, "full_attention"]),
-        {},
-    ),
-    "windows alone": ("must fit into 16 tokens", lambda: families.build("mistral", sliding_window=16), {}),
 }
 
 
