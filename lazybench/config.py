@@ -272,9 +272,6 @@ class MapConfig(_Checked):
         super().__post_init__()
         if self.text is None and self.task is None:
             raise LazyBenchError("nothing is set for task: give task=multidoc_qa, or a prompt in a file as text=FILE")
-        if self.text is not None and (self.task, self.record) != (None, None):
-            key = "task" if self.record is None else "record"
-            raise LazyBenchError(f"text={self.text} is a prompt by itself: leave out {key}=")
 
 
 @dataclass

@@ -251,10 +251,7 @@ def weights_format(config: ModelConfig) -> str:
 
 
 def _gguf_type(path: Path) -> str:
-    """What a file's header says of its weights, e.g. `Q4_1`; empty where it says nothing.
-
-    `gguf.GGUFReader` would take seconds, for the words of a vocabulary one by one.
-    """
+    """What a file's header says of its weights, e.g. `Q4_1`; `gguf.GGUFReader` would take seconds to read it."""
     from gguf import LlamaFileType
 
     with open(path, "rb") as file:

@@ -26,18 +26,9 @@ Done = TypeVar("Done")
 
 _TIMES = (*WALL_TIMES, *CPU_TIMES)
 # What a row says of an answer; None throughout where there is none.
-_MEASURED = (
-    "prediction",
-    "score",
-    "new_tokens",
-    *with_compared(_TIMES),
-    "prompt_computed",
-    "baseline_prediction",
-    "baseline_new_tokens",
-    "identical_tokens",
-    "retaken",
-    "disturbed",
-)
+_ANSWER = ("prediction", "score", "new_tokens", "prompt_computed", "retaken", "disturbed")
+_COMPARED = ("baseline_prediction", "baseline_new_tokens", "identical_tokens")
+_MEASURED = (*_ANSWER, *with_compared(_TIMES), *_COMPARED)
 
 
 @dataclass(frozen=True)
