@@ -29,12 +29,12 @@ def main() -> int:
         from lazybench.cli import commands
         from lazybench.errors import LazyBenchError
         from lazyllm import LazyLLMError
+
+        return commands.start(sys.argv[1:])
     except ModuleNotFoundError as error:
         return _fail(
             f"the package {error.name!r} is missing: scripts/quickstart sets LazyBench up, or pip install -e ."
         )
-    try:
-        return commands.start(sys.argv[1:])
     except (LazyBenchError, LazyLLMError) as error:
         return _fail(str(error))
     except BrokenPipeError:

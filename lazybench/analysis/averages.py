@@ -29,41 +29,24 @@ NO_RUN = "no run"
 
 @dataclass(frozen=True)
 class Measure:
-    """A number of a method on a dataset: the mean of the column `top`, over that of `bottom` if there is one.
+    """A number of a method on a dataset: the mean of the column `top`, over that of `bottom` if there is one."""
 
-    Attributes:
-        key: name of its columns in CSV files.
-        title: heading, with the unit.
-        top: column of the numerator.
-        bottom: column of the denominator.
-        scale: factor from what is stored to what is shown.
-        digits: digits shown after the point.
-        absent: why there is none where the columns are empty.
-        by_seed: column with the values of several seeds, of which the value is the mean; empty without one.
-        timed: whether it is made of times, which leaves out disturbed records.
-        long_tailed: whether a few records may have most of the sum: an interval then needs more records.
-        least: the smallest value there can be, as shown; no interval goes below it.
-        most: the largest value there can be, as shown; no interval goes beyond it.
-        derive: makes `bottom` of a record's other columns, where it is not a column of its own.
-        lengths: the records that count, by their length: from so many words on, below so many. None for all.
-        lower_is_better: whether less of it is better.
-    """
-
-    key: str
-    title: str
-    top: str
-    bottom: str = ""
-    scale: float = 1.0
-    digits: int = 2
-    absent: str = "not timed"
-    by_seed: str = ""
-    timed: bool = False
-    long_tailed: bool = False
-    least: float = 0.0
-    most: float = math.inf
-    derive: Callable[[pd.DataFrame], pd.Series] | None = None
-    lengths: tuple[float, float] | None = None
+    key: str  # name of its columns in CSV files
+    title: str  # heading, with the unit
+    top: str  # column of the numerator
+    bottom: str = ""  # column of the denominator
+    scale: float = 1.0  # factor from what is stored to what is shown
+    digits: int = 2  # shown after the point
+    absent: str = "not timed"  # why there is none where the columns are empty
+    by_seed: str = ""  # column with the values of several seeds, of which the value is the mean
+    timed: bool = False  # whether it is made of times, which leaves out disturbed records
+    long_tailed: bool = False  # whether a few records may have most of the sum: an interval then needs more records
+    least: float = 0.0  # the smallest value there can be, as shown; no interval goes below it
+    most: float = math.inf  # the largest one
+    derive: Callable[[pd.DataFrame], pd.Series] | None = None  # makes `bottom` of columns, where it is none itself
+    lengths: tuple[float, float] | None = None  # of the records that count: from so many words on, below so many
     lower_is_better: bool = False
+    percentile: int | None = None  # of `top` over all records together, in place of its mean; it has no interval
 
 
 def _speedups(key: str, title: str, time: str) -> tuple[Measure, Measure]:
@@ -90,6 +73,11 @@ GENERATION = _speedups("generation_speedup", "Generation speedup", "generation_s
 _EQUAL = {"key": "generation_speedup_equal_length", "title": "Generation speedup at equal length (×)"}
 EQUAL_LENGTH = replace(GENERATION[0], bottom="equal_length_s", derive=_equal_length_s, **_EQUAL)
 DECODE_STEP = _speedups("decode_step_speedup", "Decode step speedup", "decode_step_s")
+_MEAN_TTFT = Measure("ttft_s", "Mean TTFT (s)", "ttft_s", digits=3, timed=True, lower_is_better=True)
+TTFT_SECONDS = (
+    _MEAN_TTFT,
+    *(replace(_MEAN_TTFT, key=f"ttft_p{part}_s", title=f"TTFT p{part} (s)", percentile=part) for part in (50, 90, 99)),
+)
 _PERCENT = Measure("", "", "", scale=100, absent="not recorded")
 COMPUTED = replace(
     _PERCENT, key="prompt_computed", title="Prompt tokens computed (%)", top="prompt_computed", lower_is_better=True
@@ -132,14 +120,9 @@ def usable(tasks: Tasks, of: Measure) -> Tasks:
 
 
 def average(tasks: Tasks, of: Measure) -> Estimate | None:
-    """The mean over tasks of the mean over their datasets, with its interval over records.
+    """The mean over tasks of the mean over their datasets, of records that `usable` gives, with its interval.
 
-    Args:
-        tasks: records that count, as `usable` gives them.
-        of: what is averaged.
-
-    Returns:
-        None where a dataset has no records, or a ratio has a denominator of zero.
+    None where a dataset has no records, or a ratio has a denominator of zero.
     """
     weights = [1 / len(tasks) / len(datasets) for datasets in tasks for _ in datasets]
     ratios = [_ratio(records, of) for datasets in tasks for records in datasets]
@@ -165,38 +148,23 @@ def _ratio(records: pd.DataFrame, of: Measure) -> tuple[np.ndarray, np.ndarray]:
 
 @dataclass(frozen=True)
 class Part:
-    """A row's records of a task, or of several together.
+    """A row's records of a task, or of several together."""
 
-    Attributes:
-        records: one row a record, failed ones included; of several tasks with a column `task`.
-        there: the datasets that the row has a run of.
-        members: number of datasets that there could be.
-        reason: why no number can be given, empty where one can.
-    """
-
-    records: pd.DataFrame
-    there: tuple[str, ...]
-    members: int
-    reason: str
+    records: pd.DataFrame  # failed ones included; of several tasks with a column `task`
+    there: tuple[str, ...]  # the datasets that the row has a run of
+    members: int  # number of datasets that there could be
+    reason: str  # why no number can be given, empty where one can
 
 
 @dataclass(frozen=True)
 class Cell:
-    """A measured number, or why there is none.
-
-    Attributes:
-        estimate: the number and its interval; None where it is missing.
-        records: number of records behind it.
-        reason: why it is missing, empty where it is not.
-        note: what it does not cover or show, empty where there is nothing to be said.
-        seed_deviation: standard deviation over seeds, where there are several.
-    """
+    """A measured number, or why there is none."""
 
     estimate: Estimate | None
-    records: int = 0
-    reason: str = ""
-    note: str = ""
-    seed_deviation: float | None = None
+    records: int = 0  # number of records behind it
+    reason: str = ""  # why it is missing
+    note: str = ""  # what it does not cover or show
+    seed_deviation: float | None = None  # standard deviation over seeds, where there are several
 
 
 def part_of(row: Row, members: Sequence[str]) -> Part:
@@ -241,15 +209,13 @@ def measured(records: pd.DataFrame, of: Measure) -> Cell:
     if counted["dataset"].nunique() < records["dataset"].nunique():
         absent = "disturbed" if of.timed and undisturbed(records).empty else of.absent
         return Cell(None, have, absent if have == 0 else f"{absent}: {total - have} of {total}")
-    tasks = _by_task(counted)
+    note = "" if have == total else f"{have} of {total} records"
+    if of.percentile is not None:
+        return Cell(Estimate(float(np.percentile(counted[of.top], of.percentile)), None, None), have, note=note)
+    by_task = (records for _, records in counted.groupby("task", sort=False))
+    tasks = [[records for _, records in task.groupby("dataset", sort=False)] for task in by_task]
     found = average(tasks, of)
     if found is None:
         return Cell(None, have, "not defined: a sum is zero")
     seeds = average_by_seed(tasks, of)
-    note = "" if have == total else f"{have} of {total} records"
     return Cell(found, have, note=note, seed_deviation=stdev(seeds) if seeds else None)
-
-
-def _by_task(records: pd.DataFrame) -> Tasks:
-    tasks = (of for _, of in records.groupby("task", sort=False))
-    return [[of for _, of in task.groupby("dataset", sort=False)] for task in tasks]

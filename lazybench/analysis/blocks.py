@@ -20,41 +20,32 @@ _VERSIONS = ("torch", "transformers")
 
 @dataclass(frozen=True)
 class Row:
-    """One method with one setting under the same conditions: a run, or several over different datasets.
-
-    Attributes:
-        method: the method's name.
-        label: method and setting, and the conditions where the block's runs differ in them.
-        conditions: the part of the label about conditions, empty where all runs share them.
-        runs: the runs; no dataset is in two of them.
-    """
+    """One method with one setting under the same conditions: a run, or several over different datasets."""
 
     method: str
-    label: str
-    conditions: str
-    runs: tuple[Run, ...]
+    label: str  # method and setting, and the conditions where the block's runs differ in them
+    conditions: str  # the part of the label about conditions, empty where all runs share them
+    runs: tuple[Run, ...]  # no dataset is in two of them
 
     @cached_property
     def records(self) -> pd.DataFrame:
         """One row a record, of all runs."""
         return pd.concat([run.records for run in self.runs])
 
+    @property
+    def datasets(self) -> list[str]:
+        """The datasets that its runs cover once they are finished."""
+        return [name for run in self.runs for name in run.datasets]
+
 
 @dataclass(frozen=True)
 class Block:
-    """All runs of one model on one data.
-
-    Attributes:
-        model: the model's name.
-        data: the data's name.
-        rows: rows in the order of the tables.
-        differing: values of each condition that the runs do not share.
-    """
+    """All runs of one model on one data."""
 
     model: str
     data: str
-    rows: tuple[Row, ...]
-    differing: dict[str, list[str]]
+    rows: tuple[Row, ...]  # in the order of the tables
+    differing: dict[str, list[str]]  # values of each condition that the runs do not share
 
     @property
     def runs(self) -> list[Run]:
@@ -126,10 +117,7 @@ class Block:
 
 
 def conditions(run: Run) -> dict[str, str]:
-    """The run's conditions by name, as text short enough for a label.
-
-    Code of the user's has a condition a module, in the runs that use it.
-    """
+    """The run's conditions by name, as text short enough for a label; code of the user's has one a module."""
     settings, environment = run.settings, run.environment
     versions = environment.get("versions") or {}
     found = {key: environment.get(key) for key in _ENVIRONMENT}

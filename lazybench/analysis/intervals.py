@@ -52,11 +52,9 @@ def estimate(
     """Weighted average over datasets of a ratio of sums over records, with its 95% interval.
 
     Args:
-        datasets: for each dataset the numerators and the denominators, each `(1, records)`. A dataset's value is sum
-            over sum; with ones as denominators that is the mean.
+        datasets: for each dataset the numerators and the denominators, each `(1, records)`.
         weights: of each dataset, in proportion; None weighs them alike.
-        long_tailed: whether a few records may have most of the sum, as with divergences: an interval then needs more
-            records.
+        long_tailed: whether a few records may have most of the sum: an interval then needs more of them.
         limits: the least and the largest value there can be; an interval ends there.
 
     Returns:

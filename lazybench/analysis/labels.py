@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Mapping
+from functools import partial
 from importlib.resources import files
 from typing import Any
 
@@ -32,7 +33,7 @@ def label(run: Run) -> str:
 
 def setting_of(method: str, settings: Mapping[str, Any]) -> str:
     """How strongly a method of this name prunes with these settings, e.g. `10:0.7,20:0.5` or `layer=8 keep=0.7`."""
-    if _is_found(settings):
+    if "folds" in settings:
         return f"calibrated for {settings.get('budget')}"
     path = CONF / "method" / f"{method}.yaml"
     known = METHOD_DEFAULTS | (yaml.safe_load(path.read_text("utf-8")) if path.is_file() else {})
@@ -46,27 +47,27 @@ def setting_of(method: str, settings: Mapping[str, Any]) -> str:
 def method_title(run: Run) -> str:
     """What a reader knows the method by: what it wants to be called, else what its name says."""
     title = _appearance(run).get("label")
-    return " ".join(title.split()) if isinstance(title, str) and title.strip() else title_of(run.method)
+    return (
+        " ".join(title.split())
+        if isinstance(title, str) and title.strip()
+        else title_of(run.method, run.settings["method"])
+    )
 
 
-def title_of(method: str) -> str:
-    """What a reader knows a method of this name by: its name as words where LazyBench does not have it."""
+def title_of(method: str, settings: Mapping[str, Any] | None = None) -> str:
+    """What a reader knows a method of this name and settings by: its name as words where LazyBench does not have it."""
+    importance = (settings or {}).get("importance")
+    if isinstance(importance, dict) and importance.get("for_good"):
+        return "lazyllm+, for good"
     return _TITLES["method"].get(method) or method.replace("_", " ").strip() or method
 
 
-def model_title(name: str) -> str:
-    """What a reader knows a model by; its name as it is where LazyBench has no config of it."""
-    return _TITLES["model"].get(name, name)
+def _titled(kind: str, name: str) -> str:
+    """What a reader knows a model, data or task by; its name as it is where LazyBench has no title for it."""
+    return _TITLES[kind].get(name, name)
 
 
-def data_title(name: str) -> str:
-    """What a reader knows data by; its name as it is where LazyBench has no config of it."""
-    return _TITLES["data"].get(name, name)
-
-
-def task_title(task: str) -> str:
-    """A task's name for people; a dataset's name as it is."""
-    return _TITLES["task"].get(task, task)
+model_title, data_title, task_title = (partial(_titled, kind) for kind in ("model", "data", "task"))
 
 
 def colour(run: Run) -> str | None:
@@ -107,11 +108,7 @@ def _text(value: Any) -> str:
 
 def is_calibrated(run: Run) -> bool:
     """Whether the run's schedule comes from `lazybench calibrate`."""
-    return _is_found(run.settings["method"])
-
-
-def _is_found(settings: Mapping[str, Any]) -> bool:
-    return "folds" in settings
+    return "folds" in run.settings["method"]
 
 
 def strength_order(text: str) -> list[Any]:

@@ -43,29 +43,17 @@ _KEPT = ("finished", "settings", "environment", "traces")
 
 @dataclass(frozen=True)
 class Run:
-    """One run.
+    """One run."""
 
-    Attributes:
-        model: the model's name, the first level of the run's folder.
-        data: the data's name, the second level.
-        method: the method's name, the third level.
-        digest: the hash of everything that decides the run's results, the fourth level.
-        settings: what its `config.yaml` says, without this machine's folders.
-        environment: what its `environment.json` says, `command` included: the words that ask for it.
-        finished: whether it has gone through all its records.
-        records: one row a record, with `COLUMNS`; `error` is empty where the method ran.
-        traces: what `traces.summarise` made of its traces, empty without any.
-    """
-
-    model: str
+    model: str  # the names of model, data and method: the levels of the run's folder
     data: str
     method: str
-    digest: str
-    settings: dict[str, Any]
-    environment: dict[str, Any]
-    finished: bool
-    records: pd.DataFrame
-    traces: dict[str, Any]
+    digest: str  # the hash of everything that decides the run's results, the fourth level
+    settings: dict[str, Any]  # what its `config.yaml` says, without this machine's folders
+    environment: dict[str, Any]  # what its `environment.json` says; `command` has the words that ask for it
+    finished: bool  # whether it has gone through all its records
+    records: pd.DataFrame  # one row a record, with `COLUMNS`; `error` is empty where the method ran
+    traces: dict[str, Any]  # what `reading` made of its traces, empty without any
 
     @property
     def name(self) -> str:
@@ -150,11 +138,8 @@ def write_compact(runs: Iterable[Run], folder: Path) -> None:
         path = folder / run.name
         path.parent.mkdir(parents=True, exist_ok=True)
         run.records.astype(dict.fromkeys(COUNTS, "Int64")).to_csv(f"{path}.csv", index=False, lineterminator="\n")
-        about = {
-            "format": f"{_MARK} 2",
-            "run": {key: getattr(run, key) for key in ("model", "data", "method", "digest")},
-        }
-        about |= {key: getattr(run, key) for key in _KEPT}
+        names = {key: getattr(run, key) for key in ("model", "data", "method", "digest")}
+        about = {"format": f"{_MARK} 2", "run": names} | {key: getattr(run, key) for key in _KEPT}
         Path(f"{path}.json").write_text(json.dumps(about, indent=1) + "\n", "utf-8")
 
 
@@ -164,11 +149,7 @@ def is_compact(path: Path) -> bool:
 
 
 def read_compact(path: Path) -> Run:
-    """The run whose `.json` file this is.
-
-    Raises:
-        LazyBenchError: the pair of files cannot be read or does not fit.
-    """
+    """The run whose `.json` file this is; a pair of files that is damaged raises `LazyBenchError`."""
     types = dict.fromkeys(TEXTS, str) | dict.fromkeys(NUMBERS, float)
     blanks = {key: [""] for key in NUMBERS}
     try:

@@ -18,8 +18,7 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
 from lazybench.cli import settings
-from lazybench.cli.arguments import read
-from lazybench.cli.configs import add_config_dir
+from lazybench.cli.arguments import add_config_dir, read
 from lazybench.config import CONF, SCHEMAS
 from lazybench.errors import LazyBenchError, one_line
 from lazybench.jobs import one_gpu
@@ -44,11 +43,7 @@ class _Job(NamedTuple):
 
 
 def start(command: str, words: Sequence[str]) -> int:
-    """Start a command with flags and settings in any order.
-
-    Raises:
-        LazyBenchError: the words are not what the command takes, or jobs failed.
-    """
+    """Start a command with flags and settings in any order; its words, or jobs that failed, raise `LazyBenchError`."""
     parser = ArgumentParser(f"lazybench {command}", add_help=False)
     parser.add_argument("settings", nargs="*")
     parser.add_argument("-m", "--multirun", action="store_true")

@@ -1,23 +1,25 @@
-"""Reads a command's words with argparse; what is wrong with them is said in one line instead of a page of usage."""
+"""Commands' words, read with argparse, whose mistakes are said in one line; and the folders of configs they name."""
 
 from __future__ import annotations
 
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from functools import cache
 from pathlib import Path
 from typing import NoReturn
 
-from lazybench.errors import LazyBenchError
+import yaml
+
+from lazybench.config import CONF, SOURCES
+from lazybench.data import DatasetFacts, load_facts
+from lazybench.errors import LazyBenchError, first_line
 
 BOTH_FORMS = "A flag with a value can also be written without dashes: --runs FOLDER is runs=FOLDER."
+GROUPS = ("method", "model", "data")
 
 
 def read(parser: ArgumentParser, words: Sequence[str]) -> Namespace:
-    """What `parser` makes of `words`; a command that takes `--runs` takes `key=value` for `--key=value`.
-
-    Raises:
-        LazyBenchError: they are not what it takes.
-    """
+    """What `parser` makes of `words`; a command that takes `--runs` takes `key=value` for `--key=value`."""
 
     def refuse(message: str) -> NoReturn:
         raise LazyBenchError(f"{message}: {parser.prog} --help shows what there is")
@@ -44,3 +46,52 @@ def add_runs(parser: ArgumentParser, meaning: str) -> None:
         default="results/runs",
         help=f"{meaning} (default: %(default)s)",
     )
+
+
+@cache
+def names_in(group: str) -> list[str]:
+    """What there is to choose in a config group of LazyBench's."""
+    return sorted(path.stem for path in (CONF / group).glob("*.yaml"))
+
+
+def add_config_dir(parser: ArgumentParser, purpose: str) -> None:
+    """Let a command take `--config-dir`; `purpose` says what it does with the folders."""
+    parser.add_argument(
+        "--config-dir",
+        "-cd",
+        metavar="FOLDER",
+        type=_config_dir,
+        action="append",
+        default=[],
+        help=f"{purpose}; may be given several times",
+    )
+
+
+def _config_dir(text: str) -> Path:
+    place = Path(text)
+    if not any((place / group).is_dir() for group in (*GROUPS, "experiment", "cluster")):
+        raise LazyBenchError(f"--config-dir: {place} has no folder method, model or data with a YAML file for each")
+    return place
+
+
+def own_datasets(place: Path) -> Iterator[tuple[str, dict[str, DatasetFacts]]]:
+    """The data configs of a folder that name datasets of their own: what `data=` calls it, and facts by dataset.
+
+    LongBench's are among the facts, unless the records come from a source of their own.
+    """
+    for path in sorted((place / "data").rglob("*.yaml")):
+        try:
+            config = yaml.safe_load(path.read_text("utf-8")) or {}
+            if not (datasets := config.get("datasets")):
+                continue
+            facts = load_facts(datasets)
+        except (OSError, ValueError, AttributeError, yaml.YAMLError, LazyBenchError) as error:
+            raise LazyBenchError(f"{path}: {first_line(error)}") from error
+        if config.get("source", "longbench") not in SOURCES:
+            facts = {name: facts[name] for name in datasets}
+        yield config_name(path, place / "data"), facts
+
+
+def config_name(path: Path, group: Path) -> str:
+    """What a command calls the config in a file of the folder `group`."""
+    return path.relative_to(group).with_suffix("").as_posix()

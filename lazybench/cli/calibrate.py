@@ -20,7 +20,7 @@ from lazybench.model import environment
 from lazybench.model.decoding import check_limit
 from lazybench.model.device import ran_out
 from lazybench.model.loading import load_model, load_skeleton
-from lazybench.report.figures.frontier import write as draw
+from lazybench.report.figures.speedups import frontier as draw
 from lazybench.report.figures.style import about, prompts
 from lazybench.run.origin import typed
 

@@ -32,10 +32,7 @@ _SMALL = ("status", "list", "report", "score")
 
 
 def start(words: Sequence[str]) -> int:
-    """Start the command that the first word names.
-
-    Returns:
-        its exit code.
+    """Start the command that the first word names, and return its exit code.
 
     Raises:
         LazyBenchError: there is no such command, or its words are not what it takes.

@@ -22,9 +22,8 @@ def comparison(jobs: Sequence[Job]) -> str | None:
 
     A run over several tasks has the mean over them, one over several datasets of a task the mean over those.
     """
-    folders = {
-        folder: job for job in jobs if (folder := next(runs_of(job.place, job.settings), None))
-    }  # shards share one
+    places = ((next(runs_of(job.place, job.settings), None), job) for job in jobs)
+    folders = {folder: job for folder, job in places if folder}  # shards share one
     found = [(_named(job), scores) for folder, job in folders.items() if (scores := _scores(folder))]
     if len(found) < 2:
         return None

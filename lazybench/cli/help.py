@@ -8,7 +8,7 @@ from inspect import getdoc
 
 import yaml
 
-from lazybench.cli.configs import names_in
+from lazybench.cli.arguments import names_in
 from lazybench.config import CONF, DataConfig, ModelConfig
 
 _FOOT = """\
@@ -19,12 +19,7 @@ Choose with KEY=NAME, +experiment=NAME and +cluster=NAME; set with KEY=VALUE.
 
 
 def text(command: str, words: Sequence[str]) -> str:
-    """What `command` takes; of the method that `words` choose, its own settings.
-
-    Args:
-        command: one that Hydra configures.
-        words: the words after it.
-    """
+    """What a command that Hydra configures takes; of the method that the `words` after it choose, its own settings."""
     content = (CONF / f"{'config' if command in ('run', 'plan') else command}.yaml").read_text("utf-8")
     config = yaml.safe_load(content)
     chosen = {key: of[key] for of in config["defaults"] if isinstance(of, dict) for key in of if " " not in key}

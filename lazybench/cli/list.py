@@ -6,8 +6,7 @@ from argparse import ArgumentParser
 from collections.abc import Sequence
 from pathlib import Path
 
-from lazybench.cli.arguments import read
-from lazybench.cli.configs import GROUPS, add_config_dir, config_name, own_datasets
+from lazybench.cli.arguments import GROUPS, add_config_dir, config_name, own_datasets, read
 from lazybench.config import CONF
 from lazybench.data import DatasetFacts, facts
 

@@ -20,18 +20,13 @@ from lazybench.model.loading import load_model
 from lazybench.model.prompts import Prompt, PromptBuilder
 from lazybench.run.sources import Sources
 from lazybench.store.writing import check_writable, replace, writing
-from lazybench.token_map.page import page
-from lazybench.token_map.reach import Reach
+from lazybench.token_map.page import Reach, page
 
 _NEW_TOKENS = 64
 
 
 def main(jobs: Sequence[MapConfig]) -> Path:
-    """Generate with each job's method, in which alone they differ, and write the page; returns its file.
-
-    Raises:
-        LazyBenchError: anything about the settings, the data, the model or the file that cannot work.
-    """
+    """Generate with each job's method, in which alone they differ, and write the page; returns its file."""
     config, sources, path = jobs[0], Sources(), Path(jobs[0].output)
     for key in (field.name for field in dataclasses.fields(config) if field.name != "method"):
         if any(getattr(job, key) != getattr(config, key) for job in jobs):
@@ -102,7 +97,7 @@ def _reach(method: Method, prompt: Prompt, model: PreTrainedModel) -> Reach:
         raise LazyBenchError(f"method {method.name}: {failure}") from None
     # All that decide how it prunes, as in reports.
     settings = METHOD_DEFAULTS | dataclasses.asdict(method)
-    title = f"{method.label or title_of(method.name)} {setting_of(method.name, settings)}".strip()
+    title = f"{method.label or title_of(method.name, settings)} {setting_of(method.name, settings)}".strip()
     reach = Reach.of(output.stats, prompt.ids[0].tolist() + output.tokens, title)
     revived = sum(len(of) for stages in reach.revived for of in stages)
     print(f"{title}: {len(output.tokens)} tokens generated, {revived:,} revivals")

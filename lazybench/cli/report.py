@@ -4,13 +4,9 @@ from __future__ import annotations
 
 from argparse import ArgumentParser
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from lazybench.cli.arguments import BOTH_FORMS, add_runs, folder, read
 from lazybench.errors import LazyBenchError, suggest
-
-if TYPE_CHECKING:
-    from lazybench.analysis.run_data import Run
 
 
 def main(argv: Sequence[str]) -> int:
@@ -27,12 +23,21 @@ def main(argv: Sequence[str]) -> int:
         if key not in MEASURES:
             raise LazyBenchError(f"columns={key}: {suggest(key, MEASURES)}")
     runs, met = find([str(place) for place in given.runs])
-    runs = _chosen(runs, given.methods)
-    _refuse_calibrated(runs, given.calibrated)
+    there = dict.fromkeys(run.method for run in runs)
+    for name in given.methods:
+        if name not in there:
+            raise LazyBenchError(f"methods={name}: no run of it; {suggest(name, there)}")
+    runs = [run for run in runs if run.method in (given.methods or there)]
+    if given.calibrated == "refuse" and (seen := [run for run in runs if run.calibrated_on]):
+        raise LazyBenchError(
+            f"{seen[0].name} ran on {seen[0].calibrated_on} records that its schedule was calibrated on"
+            f"{f', and {len(seen) - 1} more runs did so' if len(seen) > 1 else ''}: leave it out with runs=, or set "
+            "calibrated=mark to report it, marked"
+        )
     grouped = blocks(runs)
     warned = met + [text for block in grouped for text in warnings(block)]
     noted = [f"{block.title}: {text}" for block in grouped for text in notes(block)]
-    written, undrawn = write(given.output, grouped, warned, given.columns, given.heading == "true")
+    written, undrawn = write(given.output, grouped, warned, given.columns)
     for kind, texts in (("warning", warned), ("note", noted)):
         for text in texts:
             print(f"{kind}: {text}")
@@ -59,29 +64,8 @@ def _parser() -> ArgumentParser:
     parser.add_argument("--columns", metavar="KEY,...", type=_words, default=[], help=shown)
     seen = "refuse runs on records that their schedule was calibrated on, or mark them (default: %(default)s)"
     parser.add_argument("--calibrated", choices=("refuse", "mark"), default="refuse", help=seen)
-    said = "whether figures as PNG say above them what they rest on; those as PDF, for papers, never do (default: true)"
-    parser.add_argument("--heading", choices=("true", "false"), default="true", help=said)
     return parser
 
 
 def _words(text: str) -> list[str]:
     return [word.strip() for word in text.split(",") if word.strip()]
-
-
-def _chosen(runs: list[Run], methods: Sequence[str]) -> list[Run]:
-    """The runs of some methods; all of them where none is named."""
-    there = dict.fromkeys(run.method for run in runs)
-    for name in methods:
-        if name not in there:
-            raise LazyBenchError(f"methods={name}: no run of it; {suggest(name, there)}")
-    return [run for run in runs if not methods or run.method in methods]
-
-
-def _refuse_calibrated(runs: list[Run], told: str) -> None:
-    seen = [run for run in runs if run.calibrated_on]
-    if seen and told == "refuse":
-        raise LazyBenchError(
-            f"{seen[0].name} ran on {seen[0].calibrated_on} records that its schedule was calibrated on"
-            f"{f', and {len(seen) - 1} more runs did so' if len(seen) > 1 else ''}: leave it out with runs=, or set "
-            "calibrated=mark to report it, marked"
-        )

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from lazybench.analysis.console import table
-from lazybench.cli.arguments import read
-from lazybench.cli.configs import add_config_dir, own_datasets
+from lazybench.cli.arguments import add_config_dir, own_datasets, read
 from lazybench.config import CONF
 from lazybench.data.facts import DatasetFacts, datasets_of, load_facts
 from lazybench.data.longbench_e import LENGTHS

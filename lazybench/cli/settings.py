@@ -44,15 +44,9 @@ def file_of(command: str) -> str:
 
 
 def compose_jobs(command: str, words: Sequence[str], multirun: bool) -> tuple[list[DictConfig], list[str]]:
-    """What Hydra makes of a command's words, one config a job.
+    """What Hydra makes of a command's words: the jobs' configs, and the words that say all of the sweep.
 
-    Args:
-        command: the command.
-        words: settings and choices, `key=value`; of one that an experiment sweeps over, the given value counts.
-        multirun: whether there may be several jobs.
-
-    Returns:
-        the jobs' configs, and the words that say all of the sweep.
+    Of a setting that an experiment sweeps over, the given value counts; `multirun` says that there may be several jobs.
 
     Raises:
         LazyBenchError: a word is not what Hydra takes, or there are several jobs.
@@ -102,9 +96,7 @@ def _swept(config: DictConfig, words: Sequence[str]) -> list[str]:
 def read(config: DictConfig, about: DictConfig) -> Any:
     """The settings of a job as objects of its command's schema; the user's folders can be imported from afterwards.
 
-    Args:
-        config: what Hydra composed.
-        about: its part `hydra`.
+    `config` is what Hydra composed, and `about` its part `hydra`.
 
     Raises:
         LazyBenchError: a setting is missing or wrong, or names what is not there.
@@ -182,14 +174,8 @@ def _no_choice(group: str, name: str, options: Sequence[str]) -> str:
 def _no_setting(cause: OmegaConfBaseException) -> str:
     """Which setting was meant by one that is not there."""
     place, (prefix, _, leaf) = cause.parent_node, str(cause.full_key).rpartition(".")
-    names = (
-        [str(name) for name in place if name not in ("hydra", "_target_", leaf)]
-        if isinstance(place, DictConfig)
-        else []
-    )
-    hint = (
-        suggest(leaf, names, f"{prefix}." if prefix else "")
-        if names
-        else f"it has none; add one of your own with a plus, +{prefix}={{{leaf}: VALUE}}"
-    )
+    there = place if isinstance(place, DictConfig) else ()
+    hint = f"it has none; add one of your own with a plus, +{prefix}={{{leaf}: VALUE}}"
+    if names := [str(name) for name in there if name not in ("hydra", "_target_", leaf)]:
+        hint = suggest(leaf, names, f"{prefix}." if prefix else "")
     return f"there is no setting {cause.full_key!r}: {hint}"

@@ -9,7 +9,7 @@ from pathlib import Path
 from lazybench.analysis.console import frame_table
 from lazybench.config import SpeedConfig
 from lazybench.errors import LazyBenchError
-from lazybench.report.figures import speed
+from lazybench.report.figures import speedups
 from lazybench.speed.measures import (
     MEMORY_TOKENS,
     METHOD,
@@ -25,12 +25,7 @@ from lazybench.store.writing import writing
 
 
 def main(config: SpeedConfig) -> int:
-    """Measure, print the table, and write CSV, plot and profile where asked to.
-
-    Raises:
-        LazyBenchError: a model, method or length that cannot work, or a file that cannot be written.
-    """
-    _check_files(config)
+    """Measure, print the table, and write CSV, plot and profile where asked to."""
     output, profile = (_writable(key, getattr(config, key)) for key in ("output", "profile"))
     subjects = subjects_of(config)
     measured = measure(config, subjects)
@@ -39,25 +34,21 @@ def main(config: SpeedConfig) -> int:
     shown = measured.assign(
         memory_reduction=reduction, kv_share=kv_share, decode_step_ms=1e3 * measured["decode_step_s"]
     )
+    for key in ("ttft_s", "method_ttft_s"):
+        shown[f"{key}_parts"] = [
+            "/".join(f"{row[f'{key}_p{p}']:.3g}" for p in (50, 90, 99)) for _, row in shown.iterrows()
+        ]
     print(frame_table(shown, _SHOWN))
     if retaken := measured["retaken"].sum():
         left = measured["disturbed"].sum()
         print(f"other work on this machine: {retaken} passes were taken again, {left} repeats left out")
     if output is not None:
         measured.to_csv(output, index=False, float_format="%.5g")
-        print(f"saved in {', '.join(map(str, [output, *speed.write(measured, output.with_suffix(''))]))}")
+        print(f"saved in {', '.join(map(str, [output, *speedups.speed(measured, output.with_suffix(''))]))}")
     if profile is not None:
         _profile(subjects[len(measured) - 1], profile)
         print(f"saved in {profile}")
     return 0
-
-
-def _check_files(config: SpeedConfig) -> None:
-    """Raise `LazyBenchError` where two settings name one file, which the later would overwrite."""
-    named: dict[Path, str] = {}
-    for key in ("text", "output", "profile"):
-        if (name := getattr(config, key)) is not None and (other := named.setdefault(Path(name).resolve(), key)) != key:
-            raise LazyBenchError(f"{key}={name} is the file of {other}=, too: give each its own")
 
 
 def _writable(key: str, name: str | None) -> Path | None:
@@ -84,7 +75,8 @@ def _profile(subjects: Subjects, path: Path) -> None:
 # The table people see: each column's title, its name and its form. A ratio above 1 is better.
 _SHOWN = (
     ("tokens", "tokens", "{}"),
-    ("TTFT s", "ttft_s", "{:.3g}"),
+    ("TTFT s p50/p90/p99", "ttft_s_parts", "{}"),
+    ("method's", "method_ttft_s_parts", "{}"),
     ("TTFT speedup", "ttft_speedup", "{:.2f}"),
     ("over keep 1", "ttft_speedup_over_keep_1", "{:.2f}"),
     ("ideal", "ideal_speedup", "{:.2f}"),

@@ -46,13 +46,7 @@ def latex(spec: Spec, named: Sequence[Measure], block: Block, lines: pd.DataFram
     """One table, tasks by methods, the best of each task in bold; the baseline is not among those.
 
     A section a task with a column a measure, as the paper's Table 1 has it; where that is too long for a page, a
-    section a measure with a column a task.
-
-    Args:
-        spec: the table.
-        named: the measures that it shows; none for those that the paper's table has.
-        block: the model and data.
-        lines: their numbers (`tables.numbers`).
+    section a measure with a column a task. `named` measures stand for those that the paper's table has.
     """
     usual = [of for of in spec.measures if of.key in spec.in_paper or not spec.in_paper]
     measures = [of for of in named or usual if taken(of, lines)]
@@ -103,13 +97,7 @@ def latex_pairs(block: Block, pairs: pd.DataFrame) -> str:
 
 
 def _float(name: str, caption: str, text: pd.DataFrame) -> str:
-    """A floating table of texts in sections, made smaller where it is wider or higher than the page.
-
-    Args:
-        name: what its label is made of.
-        caption: its caption.
-        text: LaTeX by section and row (its index) and column.
-    """
+    """A floating table of LaTeX by section and row (its index) and column, made smaller where it exceeds the page."""
     sections = []
     for title, rows in text.groupby(level=0, sort=False):
         head = pd.DataFrame("", index=[f"\\midrule \\textit{{{escaped(title)}}}"], columns=text.columns)

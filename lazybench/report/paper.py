@@ -1,4 +1,4 @@
-"""The paper's own numbers (Fu et al. 2024, Tables 1 and 2, Figure 1), to stand beside the measured ones."""
+"""Others' numbers to stand beside the measured ones: the paper's (Fu et al. 2024) and LongBench's of its baselines."""
 
 from __future__ import annotations
 
@@ -11,31 +11,42 @@ from lazybench.analysis.blocks import Block, Row
 from lazybench.config import CONF
 from lazybench.data.facts import datasets_of, load_facts, tasks
 
-_MODELS = {"llama2_7b": "Llama 2", "xgen_7b": "XGen"}
+# Of a model what the paper calls it, and LongBench.
+_MODELS = {"llama2_7b": ("Llama 2", "Llama2-7B-chat-4k"), "xgen_7b": ("XGen", "XGen-7B-8k")}
 # They lie beside the configs inside an installed wheel, and under results/ in a checkout.
 _FOLDER = next(folder for folder in (CONF.parent / "paper", CONF.parent / "results/paper") if folder.is_dir())
 
 
-def heading(block: Block) -> str:
-    """What a column of the paper's numbers is called beside this block's."""
-    return f"paper, {_MODELS[block.model]}"
+def heading(block: Block, by_dataset: bool) -> str:
+    """What a column of the paper's numbers is called beside this block's, or of LongBench's, which are by dataset."""
+    ours, longbenchs = _MODELS[block.model]
+    return f"LongBench, {longbenchs}" if by_dataset else f"paper, {ours}"
 
 
-def value(row: Row, task: str, datasets: Collection[str], column: str) -> str:
-    """The number as printed, where model, method and data are the paper's; else an empty text.
+def published(block: Block) -> list[str]:
+    """The datasets whose score LongBench's own table has for the block's model, of those that its baseline ran on."""
+    run = {name for row in block.rows if row.method == "baseline" and _is_theirs(row) for name in row.datasets}
+    return [name for model, name in _table("longbench").index if model == block.model and name in run]
 
-    Args:
-        row: whose numbers it stands beside.
-        task: one of the six tasks.
-        datasets: what the row was run on in that task.
-        column: a column of `table1.csv` or `table2.csv`.
+
+def value(row: Row, section: str, datasets: Collection[str], column: str) -> str:
+    """A row's number as printed, where model, method and data are those of the tables; else an empty text.
+
+    `section` is a task of which the row was run on `datasets`, and `column` one of Table 1 or 2; or it is a dataset.
     """
     model = row.runs[0].model
-    papers = model in _MODELS and all(run.settings["data"].get("source") == "longbench" for run in row.runs)
-    if not papers or task not in tasks() or set(datasets) != set(datasets_of(task, load_facts())):
+    if not _is_theirs(row):
+        return ""
+    if section not in tasks():
+        return _table("longbench")["score"].get((model, section), "") if row.method == "baseline" else ""
+    if set(datasets) != set(datasets_of(section, load_facts())):
         return ""
     table = next(table for table in map(_table, ("table1", "table2")) if column in table)
-    return table[column].get((model, task, row.method), "")
+    return table[column].get((model, section, row.method), "")
+
+
+def _is_theirs(row: Row) -> bool:
+    return row.runs[0].model in _MODELS and all(run.settings["data"].get("source") == "longbench" for run in row.runs)
 
 
 def figure1() -> dict[str, float]:
@@ -46,5 +57,6 @@ def figure1() -> dict[str, float]:
 
 @cache
 def _table(name: str) -> pd.DataFrame:
-    """A table with its numbers as they are printed."""
-    return pd.read_csv(_FOLDER / f"{name}.csv", dtype=str, index_col=["model", "task", "method"])
+    """A table with its numbers as they are printed, by model, by task or dataset, and by method if it has several."""
+    table = pd.read_csv(_FOLDER / f"{name}.csv", dtype=str)
+    return table.set_index([key for key in ("model", "task", "dataset", "method") if key in table])

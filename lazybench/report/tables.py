@@ -22,23 +22,15 @@ NONE = "—"
 
 @dataclass(frozen=True)
 class Spec:
-    """What a table shows.
+    """What a table shows."""
 
-    Attributes:
-        name: stem of its files.
-        title: its caption.
-        measures: its measures, in order.
-        in_paper: keys of the measures that the paper gives numbers for.
-        skip: methods it has no rows for.
-        by_length: whether it is only of data whose scores are shown by the records' length.
-    """
-
-    name: str
+    name: str  # stem of its files
     title: str
     measures: tuple[Measure, ...]
-    in_paper: tuple[str, ...] = ()
-    skip: tuple[str, ...] = ()
-    by_length: bool = False
+    in_paper: tuple[str, ...] = ()  # keys of the measures that the paper gives numbers for
+    skip: tuple[str, ...] = ()  # methods it has no rows for
+    by_length: bool = False  # only of data whose scores are shown by the records' length
+    by_dataset: bool = False  # of the baseline alone, by dataset, where LongBench has published scores of the model
 
 
 _ANSWERS = (averages.SCORE, *averages.TTFT)
@@ -48,6 +40,8 @@ SPECS = (
     Spec("table1", "Table 1. Score and TTFT speedup", _ANSWERS, ("score", "ttft_speedup")),
     Spec("table2", "Table 2. Tokens computed and generation", _GENERATION, ("prompt_computed", "generation_speedup")),
     Spec("fidelity", "Fidelity to the baseline", _FIDELITY, skip=("baseline",)),
+    Spec("times", "Seconds to the first token", averages.TTFT_SECONDS),
+    Spec("longbench", "The baseline beside LongBench's own", (averages.SCORE,), ("score",), by_dataset=True),
     Spec("score_by_length", "Score by length", averages.SCORE_BY_LENGTH, by_length=True),
 )
 # What all tables' numbers are, in Markdown.
@@ -63,19 +57,21 @@ def numbers(block: Block) -> pd.DataFrame:
         A line a task and row: `model`, `data`, `task`, `method`, `label`; `datasets` of `datasets_of_task`, `records`,
         `failed`, `disturbed`; for each measure its number under its key, and `_low` and `_high`, `_records` behind it,
         `_missing`, why there is none, and `_note`; where they apply `_seed_deviation`, and `_paper` as printed there;
-        and `title`, the task's for people.
+        `title`, the task's for people; and `by_dataset`, whether it is about one dataset of a task.
     """
     of_tasks, at_floor = block.tasks_run(), floors(block)
     # No dataset by itself, nor the Chinese part of the others.
     averaged = [task for task, members in of_tasks.items() if members != [task] and task != CHINESE]
-    sections = {task: [task] for task in of_tasks} | ({MEAN: averaged} if len(averaged) > 1 else {})
+    datasets = {name: [name] for name in paper.published(block)}
+    sections = {name: [name] for name in (*of_tasks, *datasets)} | ({MEAN: averaged} if len(averaged) > 1 else {})
     specs = [spec for spec in SPECS if block.by_length or not spec.by_length]
-    parts = [(row, {task: part_of(row, members) for task, members in of_tasks.items()}) for row in block.compared]
+    every = of_tasks | datasets
+    parts = [(row, {name: part_of(row, members) for name, members in every.items()}) for row in block.compared]
     lines = []
     for section, names in sections.items():
         for row, of_row in parts:
             whole = together({task: of_row[task] for task in names})
-            if whole.reason == NO_RUN:
+            if whole.reason == NO_RUN or (section in datasets and row.method != "baseline"):
                 continue
             met, done = whole.records, ran(whole.records)
             about = [block.model, block.data, section, row.method, row.label, len(whole.there), whole.members]
@@ -85,6 +81,7 @@ def numbers(block: Block) -> pd.DataFrame:
                 for of in spec.measures:
                     line |= _columns(of, Cell(None, reason=whole.reason) if whole.reason else measured(done, of))
                 line |= {f"{key}_paper": paper.value(row, section, whole.there, key) for key in spec.in_paper}
+            line["by_dataset"] = section in datasets
             line["title"] = f"Mean of the {len(averaged)} tasks" if section == MEAN else task_title(section)
             if whole.there and at_floor.issuperset(whole.there):
                 line["score_note"] = "floor"
@@ -95,7 +92,8 @@ def numbers(block: Block) -> pd.DataFrame:
 
 def select(spec: Spec, lines: pd.DataFrame) -> pd.DataFrame:
     """What a table has of a block's `numbers`. A mean that lacks tasks tells no more than their own lines do."""
-    if spec.measures[0].key not in lines:
+    lines = lines[lines["by_dataset"] == spec.by_dataset]
+    if not any(of.key in lines and taken(of, lines) for of in spec.measures):
         return lines.head(0)
     columns = [*_ABOUT, "title"]
     for of in spec.measures:
@@ -127,7 +125,8 @@ def shown(spec: Spec, block: Block, lines: pd.DataFrame) -> pd.DataFrame:
         if taken(of, lines):
             columns[of.title] = lines.apply(_parts, axis=1, of=of)
         if of.key in spec.in_paper and lines[f"{of.key}_paper"].any():
-            columns[f"{of.title.removesuffix(' (×)')}, {paper.heading(block)}"] = lines[f"{of.key}_paper"]
+            whose = paper.heading(block, spec.by_dataset)
+            columns[f"{of.title.removesuffix(' (×)')}, {whose}"] = lines[f"{of.key}_paper"]
     columns["Records"] = lines.apply(_records, axis=1)
     return pd.DataFrame(columns)
 
@@ -155,7 +154,11 @@ def lacking(spec: Spec, block: Block, lines: pd.DataFrame) -> str:
     for of in spec.measures:
         if not taken(of, lines):
             said.setdefault(of.absent, []).append(of.title)
-    if any(run.settings["data"].get("source") == "longbench" for run in block.runs) and block.of_longbench:
+    if (
+        any(run.settings["data"].get("source") == "longbench" for run in block.runs)
+        and block.of_longbench
+        and not spec.by_dataset
+    ):
         run = {row.method for row in block.rows} | set(spec.skip)
         said["no runs"] = [title_of(method) for method in METHODS if method not in run]
         said["no runs"] += [task_title(task) for task in tasks() if task not in block.tasks_run()]

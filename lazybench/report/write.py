@@ -3,45 +3,47 @@
 from __future__ import annotations
 
 import base64
+import json
 import re
-from collections.abc import Sequence
+import shlex
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
+import yaml
+from jinja2 import Environment, PackageLoader
 
 from lazybench.analysis.blocks import Block
+from lazybench.analysis.labels import label, method_title, task_title
 from lazybench.analysis.paired import compare
-from lazybench.analysis.run_data import write_compact
+from lazybench.analysis.run_data import Run, write_compact
 from lazybench.report import tables
 from lazybench.report.caveats import notes
 from lazybench.report.latex import latex, latex_pairs
-from lazybench.report.page import page, section
 from lazybench.store.writing import replacing
 
+_PAIRED = "paired"
+# Which figure says most of a block, before those that are not named.
+_FIRST = ("figure5", "depth_by_length", "figure7", "figure1", "figure2")
+_SHOWN = 3  # values of one kind before the others are only counted
+_TITLES = {spec.name: spec.title for spec in tables.SPECS} | {_PAIRED: "Paired tests at equal speed"}
 # A report only replaces a folder that holds nothing but these.
 _OURS = re.compile(
-    r"(table\d|fidelity|score_by_length|paired)\.(md|csv|tex)|(figure\d|depth_by_length)_.*\.(png|pdf)|records|report\.html"
+    rf"({'|'.join(_TITLES)})\.(md|csv|tex)|(figure\d|depth_by_length)_.*\.(png|pdf)|records|report\.html"
 )
-_PAIRED = "paired"
-_TITLES = {spec.name: spec.title for spec in tables.SPECS} | {_PAIRED: "Paired tests at equal speed"}
 # Of a table about a block: its numbers, its Markdown and its LaTeX.
 _Body = tuple[pd.DataFrame, str, str]
 
 
 def write(
-    out: Path, blocks: Sequence[Block], warnings: Sequence[str], columns: Sequence[str] = (), heading: bool = True
+    out: Path, blocks: Sequence[Block], warnings: Sequence[str], columns: Sequence[str] = ()
 ) -> tuple[list[str], list[str]]:
     """Write everything into `out`, in place of an earlier report.
 
-    Args:
-        out: the folder.
-        blocks: all runs.
-        warnings: what to know before comparing numbers.
-        columns: keys of the measures in `table1.tex`; none for those of the paper's Table 1.
-        heading: whether figures as PNG say what they rest on.
-
-    Returns:
-        the names of what was written, and of each figure that there are no runs for with what it needs.
+    `warnings` are what to know before comparing numbers, and `columns` the keys of the measures in `table1.tex`, none
+    for those of the paper's Table 1. Returns the names of what was written, and of each figure that there are no runs
+    for with what it needs.
 
     Raises:
         LazyBenchError: `out` holds files that no report wrote, or cannot be written; it then stays as it was.
@@ -58,20 +60,23 @@ def write(
                 cells, lacking = tables.shown(spec, block, chosen), tables.lacking(spec, block, chosen)
                 shown.append((spec.title, cells, lacking))
                 named = [tables.MEASURES[key] for key in columns if spec.name == "table1" and key in lines]
-                tex = [*map(_comment, said), latex(spec, named, block, lines if named else chosen)]
+                tex = [
+                    *map(_comment, said),
+                    latex(spec, named, block, lines[~lines["by_dataset"]] if named else chosen),
+                ]
                 text = _markdown(block, cells, [lacking, *(f"- {note}" for note in said)])
                 bodies[spec.name].append((chosen.drop(columns="title"), text, "\n".join(tex)))
             pairs = compare(block)
             if len(pairs):
                 text = _markdown(block, tables.pairs_shown(pairs), [])
                 bodies[_PAIRED].append((pairs, text, latex_pairs(block, pairs)))
-            drawn, lacks = _draw(folder, block, heading)
+            drawn, lacks = _draw(folder, block)
             undrawn += lacks
-            sections.append(section(block, shown, pairs, drawn))
+            sections.append(_section(block, shown, pairs, drawn))
         for name, of in bodies.items():
             if of:
                 _put(folder / name, warnings, of)
-        (folder / "report.html").write_text(page(sections, warnings), "utf-8")
+        (folder / "report.html").write_text(_page(sections, warnings), "utf-8")
         return sorted(path.name for path in folder.iterdir()), list(dict.fromkeys(undrawn))
 
 
@@ -102,21 +107,76 @@ def _comment(text: str) -> str:
     return f"% {' '.join(text.split())}"
 
 
-def _draw(folder: Path, block: Block, heading: bool) -> tuple[list[dict[str, str]], list[str]]:
+def _draw(folder: Path, block: Block) -> tuple[list[dict[str, str]], list[str]]:
     """Draw every figure that there are runs for; returns what the page shows of each, and what could not be drawn."""
     # matplotlib takes long to import: not before all else has been read.
-    from lazybench.report.figures import FIGURES
+    from lazybench.report.figures.drawings import FIGURES
     from lazybench.report.figures.style import save, styled
 
     drawn, undrawn = [], []
     with styled():
-        for figure in FIGURES:
-            name = figure.__name__.rpartition(".")[2]
-            drawing = figure.draw(block)
-            if drawing is not None:
-                png, _ = save(drawing, folder / f"{name}_{block.model}_{block.data}", heading)
+        for name, caption, needs, draw in FIGURES:
+            figure = draw(block)
+            if figure is not None:
+                png, _ = save(figure, folder / f"{name}_{block.model}_{block.data}")
                 data = base64.b64encode(png.read_bytes()).decode()
-                drawn.append({"name": name, "caption": figure.CAPTION, "data": data})
-            elif figure.NEEDS and block.of_longbench:
-                undrawn.append(f"{name} ({figure.NEEDS})")
+                drawn.append({"name": name, "caption": caption, "data": data})
+            elif needs and block.of_longbench:
+                undrawn.append(f"{name} ({needs})")
     return drawn, undrawn
+
+
+def _page(sections: Sequence[dict[str, Any]], warnings: Sequence[str]) -> str:
+    """One page of HTML that loads nothing from anywhere: `page.html` is its template."""
+    template = Environment(loader=PackageLoader("lazybench.report", ""), autoescape=True).get_template("page.html")
+    reading = [line.removeprefix("- ") for line in tables.READING.splitlines()]
+    return template.render(sections=sections, warnings=warnings, reading=reading) + "\n"
+
+
+def _section(
+    block: Block, shown: Sequence[Any], pairs: pd.DataFrame, drawn: Sequence[dict[str, str]]
+) -> dict[str, Any]:
+    """What the page shows of a block, of what `write` made of it."""
+    return {
+        "block": block,
+        "about": _about(block),
+        "tables": shown,
+        "notes": notes(block),
+        "pairs": None if pairs.empty else tables.pairs_shown(pairs),
+        "drawings": sorted(drawn, key=lambda of: (*_FIRST, of["name"]).index(of["name"])),
+        "runs": [_run(run) for run in block.runs],
+    }
+
+
+def _about(block: Block) -> dict[str, str]:
+    """What a reader wants to know before the numbers, by name; empty texts where it is not known."""
+    met = block.records.drop_duplicates(["dataset", "_id"])
+    tokens = met["prompt_tokens"].dropna()
+    known = {"Computed in": "dtype", "Device": "device", "Commit": "commit", "Date": "date"}
+    return {
+        "Methods": ", ".join(dict.fromkeys(method_title(row.runs[0]) for row in block.rows)),
+        "Records": f"{len(met):,} of {met['dataset'].nunique()} datasets, in {len(block.runs)} runs",
+        "Prompt length": f"median {tokens.median():,.0f}, longest {tokens.max():,.0f} tokens" if len(tokens) else "",
+        **{name: _some(run.environment.get(key) for run in block.runs) for name, key in known.items()},
+    }
+
+
+def _run(run: Run) -> dict[str, Any]:
+    said = [task_title(str(run.settings["task"])), f"{len(run.records):,} records"]
+    said += ["finished" if run.finished else "unfinished", str(run.environment.get("date") or "")]
+    words = run.environment.get("command")
+    environment = {key: value for key, value in run.environment.items() if key != "command"}
+    return {
+        "label": label(run),
+        "said": ", ".join(filter(None, said)),
+        "command": shlex.join(["python", "-m", "lazybench", *words]) if words else "",
+        "settings": yaml.safe_dump(run.settings, sort_keys=False, allow_unicode=True),
+        "environment": json.dumps(environment, indent=2),
+    }
+
+
+def _some(values: Iterable[object]) -> str:
+    """Each value once, at most a few of them."""
+    found = sorted({str(value) for value in values if value})
+    more = len(found) - _SHOWN
+    return "; ".join(found[:_SHOWN]) + (f"; and {more} more" if more > 0 else "")

@@ -235,11 +235,14 @@ def _summary(rounds: Sequence[Times], counts: list[int] | None) -> dict[str, flo
 
     The ideal time is the sum over layers of the unmodified model's time per layer at that layer's token count. The
     engine may beat it, since its last layer does less.
+    `ttft_s_p50`, `_p90` and `_p99`, and those of `method_ttft_s`, are percentiles over the rounds.
     """
     found = pd.DataFrame([_of_round(times, counts) for times in rounds])
     columns = {}
     for name, values in found.items():
         columns |= {name: values.median(), f"{name}_low": values.min(), f"{name}_high": values.max()}
+    for name in ("ttft_s", "method_ttft_s"):
+        columns |= {f"{name}_p{part}": found[name].quantile(part / 100) for part in (50, 90, 99)}
     return columns
 
 

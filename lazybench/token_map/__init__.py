@@ -25,8 +25,7 @@ def html(stats: Stats, tokenizer: Any, ids: torch.Tensor | Iterable[int], title:
     Raises:
         LazyLLMError: its positions were not recorded, nothing was pruned, or the ids do not fit.
     """
-    # Both need torch, which takes seconds to import.
-    from lazybench.token_map.page import page
-    from lazybench.token_map.reach import Reach
+    # torch takes seconds to import.
+    from lazybench.token_map.page import Reach, page
 
     return page([Reach.of(stats, ids, title)], tokenizer)

@@ -96,7 +96,7 @@ def test_whatever_is_broken_the_report_goes_on(runs, bad, data):
 
 @pytest.mark.parametrize("spoil", ["no csv", "columns", "cut"])
 def test_what_is_left_out_is_said_everywhere_for_records_too(runs, bad, tmp_path, capsys, monkeypatch, spoil):
-    monkeypatch.setattr("lazybench.report.figures.FIGURES", ())
+    monkeypatch.setattr("lazybench.report.figures.drawings.FIGURES", ())
     main([f"runs={runs}", f"output={tmp_path / 'first'}"])
     (about,) = (tmp_path / "first/records").rglob("bad.json")
     if spoil == "no csv":

@@ -174,7 +174,7 @@ def test_few_records_give_no_test(add, pairs, records):
 
 
 def test_files_hold_the_numbers_and_runs_without_kl_have_scores_alone(add, pairs, tmp_path, monkeypatch):
-    monkeypatch.setattr("lazybench.report.figures.FIGURES", ())
+    monkeypatch.setattr("lazybench.report.figures.drawings.FIGURES", ())
     words = [f"runs={tmp_path / 'runs'}", f"output={tmp_path / 'report'}"]
     for name in ("lazyllm", "static_pruning"):
         add(name, [row("hotpotqa", number) for number in range(6)])

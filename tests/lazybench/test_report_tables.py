@@ -4,6 +4,7 @@ import csv
 import json
 from statistics import fmean
 
+import numpy as np
 import pytest
 from report_runs import failed, row, rows_of, write_run
 
@@ -23,7 +24,7 @@ def runs(tmp_path):
 @pytest.fixture
 def made(tmp_path, runs, monkeypatch):
     """Makes a report without its figures, and reads its CSV files by name."""
-    monkeypatch.setattr("lazybench.report.figures.FIGURES", ())
+    monkeypatch.setattr("lazybench.report.figures.drawings.FIGURES", ())
     out = tmp_path / "report"
 
     def make():
@@ -256,3 +257,38 @@ def test_where_every_method_scores_0_nothing_is_shown(runs, made, tmp_path):
     text = (tmp_path / "report/table1.md").read_text("utf-8")
     assert "0.00 (floor)" in text
     assert "floor: every method scores 0 on every record of passage_count, passage_retrieval_en" in text
+
+
+def test_percentiles_are_of_all_records_together(runs, made, tmp_path):
+    times = {"hotpotqa": (1.0, 2.0, 3.0), "musique": (10.0,), "2wikimqa": (4.0, 5.0)}
+    rows = [row(name, number, ttft_s=time) for name, of in times.items() for number, time in enumerate(of)]
+    rows += [row("musique", 9, ttft_s=900.0, disturbed=True)]
+    write_run(runs, "lazyllm", rows)
+    made()
+    one = line(list(csv.DictReader((tmp_path / "report/times.csv").open(encoding="utf-8"))))
+    met = sorted(time for of in times.values() for time in of)
+    expected = [fmean(map(fmean, times.values())), *(np.percentile(met, part) for part in (50, 90, 99))]
+    assert values(one, "ttft_s", "ttft_p50_s", "ttft_p90_s", "ttft_p99_s") == pytest.approx(expected, rel=1e-5)
+    assert one["ttft_p99_s_records"] == "6"
+
+
+@pytest.mark.parametrize("model", ["llama2_7b", "xgen_7b", "smollm2_135m"])
+def test_longbenchs_own_scores_stand_beside_a_baselines_by_dataset(runs, made, tmp_path, model):
+    for name in ("baseline", "lazyllm"):
+        write_run(runs, name, rows_of(["narrativeqa"]), task="narrativeqa", model={"name": model})
+    made()
+    file = tmp_path / "report/longbench.csv"
+    printed = {"llama2_7b": "18.7", "xgen_7b": "18.0"}.get(model)
+    assert file.exists() == (printed is not None)
+    if printed:
+        (one,) = csv.DictReader(file.open(encoding="utf-8"))
+        assert (one["task"], one["method"], one["score_paper"]) == ("narrativeqa", "baseline", printed)
+        for name in ("longbench.md", "report.html"):
+            text = (tmp_path / "report" / name).read_text("utf-8")
+            assert printed in text
+            assert "LongBench, " in text
+
+
+def test_a_run_for_good_is_called_so(runs, made):
+    write_run(runs, "lazyllm+", rows_of(TASK), method={"schedule": "5:0.5", "importance": {"for_good": True}})
+    assert made()["table1"][0]["label"].startswith("lazyllm+, for good 5:0.5")

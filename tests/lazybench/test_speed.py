@@ -40,6 +40,9 @@ def test_each_length_has_a_row_of_consistent_ratios(speed, tmp_path):
             "decode_step_1_8_speedup",
         ):
             assert 0 < row[f"{name}_low"] <= row[name] <= row[f"{name}_high"]
+        for name in ("ttft_s", "method_ttft_s"):
+            assert row[f"{name}_low"] <= row[f"{name}_p50"] <= row[f"{name}_p90"] <= row[f"{name}_p99"]
+            assert row[name] == row[f"{name}_p50"]
         assert row["retaken"] == row["disturbed"] == 0
         assert row["generation_s"] > row["ttft_s"] > 0
         # All three decode steps are among the first eight.

@@ -17,8 +17,7 @@ from transformers import PreTrainedTokenizerFast
 
 import lazyllm
 from lazybench import token_map
-from lazybench.token_map.page import page, palette
-from lazybench.token_map.reach import Reach, texts
+from lazybench.token_map.page import Reach, page, palette, texts
 
 SCHEDULE = "0:0.7,1:0.5,3:0.6"
 NASTY = "</script><script>alert(1)</script><!-- \u2028 naïve & 日本 😀"

@@ -77,11 +77,9 @@ def finish(figure: Figure, about: str, entries: Mapping[str, Any] | None = None)
         figure.legend(entries.values(), texts, loc="outside lower center", ncols=columns)
 
 
-def save(figure: Figure, stem: Path, heading: bool = True) -> list[Path]:
+def save(figure: Figure, stem: Path) -> list[Path]:
     """Write PNG and PDF, the same bytes for the same figure; returns both. The PDF, for a paper, has no heading."""
     png, pdf = (stem.with_name(f"{stem.name}.{suffix}") for suffix in ("png", "pdf"))
-    if not heading:
-        figure.suptitle("")
     figure.savefig(png, metadata={"Software": None})
     figure.suptitle("")
     figure.savefig(pdf, metadata={"CreationDate": None})
