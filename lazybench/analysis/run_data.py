@@ -18,7 +18,7 @@ import pandas as pd
 
 from lazybench.data.facts import DatasetFacts, datasets_of, english, load_facts
 from lazybench.errors import LazyBenchError
-from lazybench.store.columns import CPU_TIMES, WALL_TIMES, with_compared
+from lazybench.store.journal import CPU_TIMES, WALL_TIMES, with_compared
 
 TIMES = with_compared(WALL_TIMES)
 COUNTS = ("length", "prompt_tokens", "baseline_new_tokens", "retaken", "disturbed")

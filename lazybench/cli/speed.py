@@ -1,4 +1,4 @@
-"""`lazybench speed`: measure every prompt length, then show a table, and write it, a plot, memory and a profile."""
+"""`lazybench speed`: measure every prompt length, then show a table, and write it, a plot and a profile."""
 
 from __future__ import annotations
 
@@ -10,21 +10,23 @@ from lazybench.analysis.console import frame_table
 from lazybench.config import SpeedConfig
 from lazybench.errors import LazyBenchError
 from lazybench.report.figures import speedups
-from lazybench.speed import host
-from lazybench.speed.measures import STEPS, by_layer, measure, steps_column, subjects_of
+from lazybench.speed.measures import (
+    MEMORY_TOKENS,
+    METHOD,
+    STEPS,
+    WHOLE,
+    Subjects,
+    measure,
+    steps_column,
+    subjects_of,
+)
 from lazybench.speed.memory import write_profile
-from lazybench.speed.subjects import MEMORY_TOKENS, METHOD, WHOLE, Subjects
 from lazybench.store.writing import writing
 
 
 def main(config: SpeedConfig) -> int:
-    """Measure, print the table, and write CSV, plot, memory and profile where asked to; or print the host's time."""
-    if config.host:
-        shape = f"{host.LAYERS} layers of width {host.WIDTH}, {host.TOKENS:,} tokens of prompt"
-        print(f"a random Llama: {shape}, one thread")
-        print(frame_table(host.measure(), _HOST))
-        return 0
-    output, profile, memory = (_writable(key, getattr(config, key)) for key in ("output", "profile", "memory"))
+    """Measure, print the table, and write CSV, plot and profile where asked to."""
+    output, profile = (_writable(key, getattr(config, key)) for key in ("output", "profile"))
     subjects = subjects_of(config)
     measured = measure(config, subjects)
     reduction = measured["memory_mb"] / measured["method_memory_mb"]
@@ -43,14 +45,8 @@ def main(config: SpeedConfig) -> int:
     if output is not None:
         measured.to_csv(output, index=False, float_format="%.5g")
         print(f"saved in {', '.join(map(str, [output, *speedups.speed(measured, output.with_suffix(''))]))}")
-    longest = subjects[len(measured) - 1]
-    if memory is not None:
-        by_layer(longest).to_csv(memory, index=False, float_format="%.6g")
-        unknown = [name for name, of in longest.memory.items() if not of.peaks]
-        lacks = f", without {' and '.join(unknown)}: its layers do not run once a step each" if unknown else ""
-        print(f"saved in {memory}{lacks}")
     if profile is not None:
-        _profile(longest, profile)
+        _profile(subjects[len(measured) - 1], profile)
         print(f"saved in {profile}")
     return 0
 
@@ -93,10 +89,4 @@ _SHOWN = (
     ("matrix share", "method_matrix_share", "{:.0%}"),
     ("memory reduction", "memory_reduction", "{:.2f}"),
     ("prompt KV", "kv_share", "{:.0%}"),
-)
-_HOST = (
-    ("sequences", "sequences", "{}"),
-    ("engine", "engine", "{}"),
-    ("decode step ms", "step_ms", "{:.3g}"),
-    ("over unmodified", "ratio", "{:.2f}"),
 )

@@ -106,9 +106,7 @@ def wrong_references(answers: object, all_classes: object) -> str | None:
 
 def wrong_length(length: object) -> str | None:
     """Why this cannot be the length of a record; None where it can."""
-    if not isinstance(length, int) or isinstance(length, bool) or length < 0:
-        return "'length' must be a whole number of words"
-    return None
+    return None if type(length) is int and length >= 0 else "'length' must be a whole number of words"
 
 
 def _is_texts(value: object) -> bool:

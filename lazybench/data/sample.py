@@ -38,10 +38,7 @@ _BANKS |= {name: [*map(str, numbers)] for name, numbers in _NUMBERS.items()}
 
 @dataclass(frozen=True, slots=True)
 class _Fact:
-    """Templates of the statements to plant, in the order of the reasoning, of the question, and of the answer.
-
-    Without an answer the statements are what is asked for, as a summary is.
-    """
+    """Templates of the statements to plant; without an answer they are what is asked for, as a summary is."""
 
     statements: Sequence[str]
     question: str = ""

@@ -12,7 +12,7 @@ from lazybench.model.loading import cached
 from lazybench.run.job import Job
 
 SLURM = "SlurmLauncher"
-_ASKED = (
+_ASKED = [
     "partition",
     "account",
     "qos",
@@ -22,7 +22,7 @@ _ASKED = (
     "cpus_per_task",
     "mem_gb",
     "timeout_min",
-)
+]
 _PATIENCE_S = 60
 
 

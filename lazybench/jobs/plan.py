@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Sequence
 from copy import deepcopy
-from statistics import fmean
 from timeit import repeat
 from typing import Any, NamedTuple
 
@@ -22,9 +20,8 @@ from lazybench.model.loading import cached
 from lazybench.run.job import Job
 from lazybench.run.sources import Sources
 from lazybench.store import RunFolder
-from lazybench.store.journal import PREDICTIONS, read_rows
 from lazybench.store.run_folder import SCORES
-from lazybench.store.survey import about, in_few_words, run_folders, runs_of
+from lazybench.store.survey import about, in_few_words, runs_of
 
 # One A100 in bfloat16: what prefilling reaches of its 312e12 operations a second, and Python's time between kernels.
 _OPERATIONS_PER_S = 140e12
@@ -35,8 +32,6 @@ _TOKENS_PER_WORD = 1.4
 _CONTEXT_BYTES = 1e9  # what CUDA and its libraries take for themselves
 # Tokens of a trace's answer, and of the prompt that this machine is measured with.
 _TRACED, _MEASURED = 16, 1024
-# What of its environment.json makes a time of a run one of this machine.
-_MACHINE = ("results_version", "device", "dtype", "attention", "threads")
 
 
 class Pace(NamedTuple):
@@ -63,7 +58,7 @@ def show(jobs: Sequence[Job], sources: Sources, launcher: Any) -> None:
         done, own = done_records(job), len(job.own)
         unfinished += done < own
         share = (own - done) / own / 3600
-        here.append(None if paces[name] is None else (seen(job) or estimate(job, paces[name])) * share)
+        here.append(None if paces[name] is None else estimate(job, paces[name]) * share)
         there.append(None if model is None else estimate(job, on_a100(model, config.model)) * share)
         task = config.task + (f" {config.shard}" if config.shard else "")
         memory = "?" if model is None else f"{memory_gb(job, model):.0f}"
@@ -76,7 +71,7 @@ def show(jobs: Sequence[Job], sources: Sources, launcher: Any) -> None:
         print(said)
     print(f"\n{len(jobs)} job{'s' * (len(jobs) > 1)}, {unfinished} of them with records to run")
     for hours, said in (
-        (here, "on this machine, by its earlier runs or by layers measured just now, answers at their longest"),
+        (here, "on this machine at most, by layers measured just now"),
         (there, "of one A100 at most: every answer as long as its dataset allows"),
     ):
         if known := [of for of in hours if of is not None]:
@@ -104,25 +99,6 @@ def done_records(job: Job) -> int:
         done = {key for key, row in RunFolder(folder).done().items() if not (retry and row.get("error"))}
         return len(done & {record.key for record in job.own})
     return 0
-
-
-def seen(job: Job) -> float | None:
-    """Seconds of all of a job's records, by those that its method has run here; None where there are none like them."""
-    where, took = environment.describe(job.config.model), defaultdict(list)
-    beside = [f"{name}_generation_s" for name in job.compared]
-    for folder in run_folders(job.place):
-        settings, place = about(folder)
-        if any(place.get(key) != where[key] for key in _MACHINE) or any(
-            (settings.get(section) or {}).get(key) != getattr(getattr(job.config, section), key)
-            for section, key in (("data", "tokens"), ("model", "limit"))
-        ):
-            continue
-        for row in read_rows(folder, PREDICTIONS).values():
-            times = [row.get(key) for key in ("generation_s", *beside)]
-            if None not in times:
-                took[row["dataset"]].append(job.method.repeats * times[0] + sum(times[1:]))
-    every = [seconds for of in took.values() for seconds in of]
-    return sum(fmean(took.get(record.dataset, every)) for record in job.own) if every else None
 
 
 def on_a100(model: PreTrainedModel, config: ModelConfig) -> Pace:

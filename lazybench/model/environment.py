@@ -41,6 +41,16 @@ def describe(config: ModelConfig) -> dict[str, Any]:
     }
 
 
+def cpu() -> dict[str, str]:
+    """The machine's CPU and the instruction set that torch uses on it, such as `AVX2`; not part of a run's hash."""
+    models = []
+    with suppress(OSError):
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    named = models[0] if models else platform.machine()
+    return {"cpu": named, "instruction_set": torch.backends.cpu.get_cpu_capability()}
+
+
 def _version(package: str) -> str | None:
     try:
         return metadata.version(package)
@@ -63,8 +73,4 @@ def _device_name(device: torch.device) -> str:
     if device.type != "cpu":
         named = getattr(torch.get_device_module(device), "get_device_name", None)
         return device.type if named is None else named(device)
-    models = []
-    with suppress(OSError):
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return f"{models[0] if models else platform.machine()}, {os.cpu_count()} cores"
+    return f"{cpu()['cpu']}, {os.cpu_count()} cores"

@@ -57,7 +57,4 @@ def which_setting(leaf: str, names: Iterable[str], prefix: str) -> str:
     names = [name for name in names if name not in ("_target_", "name")]
     if not names:
         return "it has no settings, leave it out"
-    hint = suggest(leaf, names, prefix)
-    if leaf.startswith("keep") and "schedule" in names:
-        hint += f"; keeps stand in the schedule, {prefix}schedule=[10:0.7,20:0.5]"
-    return hint
+    return suggest(leaf, names, prefix)

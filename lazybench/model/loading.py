@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import transformers
 from huggingface_hub import try_to_load_from_cache
 from transformers import (
     AutoConfig,
@@ -180,6 +181,9 @@ def _whole_model(config: ModelConfig, kind: dict[str, Any]) -> PreTrainedModel:
         _load(GenerationConfig, config)
     if sys.stderr.isatty() and weights.gguf_file is None:  # `.gguf` files have another bar anyway
         logging.enable_progress_bar()
+    if weights.gguf_file is not None and hasattr(transformers, "GgufConfig"):
+        # With the package `kernels` weights would stay packed, and times be another kernel's.
+        kind = kind | {"quantization_config": transformers.GgufConfig(dequantize=True)}
     model, info = _load(AutoModelForCausalLM, config, weights_only=True, output_loading_info=True, **kind)
     logging.disable_progress_bar()
     if missing := sorted(info["missing_keys"]):
@@ -215,6 +219,8 @@ def load_skeleton(config: ModelConfig, device: str = "meta", vocabulary: int = 0
             raise
         setting = "model.shape" if config.shape else f"model.path={config.path}"
         raise LazyBenchError(f"{setting}: no causal language model can be made of it: {first_line(error)}") from error
+    if config.attention == "eager" and model._supports_sdpa:
+        raise LazyBenchError("model.attention=eager flatters every method, and this model has better: use sdpa")
     return model.eval()
 
 
@@ -245,10 +251,7 @@ def weights_format(config: ModelConfig) -> str:
 
 
 def _gguf_type(path: Path) -> str:
-    """What a file's header says of its weights, e.g. `Q4_1`; empty where it says nothing.
-
-    `gguf.GGUFReader` would take seconds, for the words of a vocabulary one by one.
-    """
+    """What a file's header says of its weights, e.g. `Q4_1`; `gguf.GGUFReader` would take seconds to read it."""
     from gguf import LlamaFileType
 
     with open(path, "rb") as file:

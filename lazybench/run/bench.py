@@ -19,25 +19,16 @@ from lazybench.model.prompts import Prompt
 from lazybench.run import scoring
 from lazybench.run.job import Job
 from lazybench.run.timing import Pass, timed, undisturbed
-from lazybench.store.columns import CPU_TIMES, WALL_TIMES, with_compared
+from lazybench.store.journal import CPU_TIMES, WALL_TIMES, with_compared
 from lazyllm import LazyLLMError
 
 Done = TypeVar("Done")
 
 _TIMES = (*WALL_TIMES, *CPU_TIMES)
 # What a row says of an answer; None throughout where there is none.
-_MEASURED = (
-    "prediction",
-    "score",
-    "new_tokens",
-    *with_compared(_TIMES),
-    "prompt_computed",
-    "baseline_prediction",
-    "baseline_new_tokens",
-    "identical_tokens",
-    "retaken",
-    "disturbed",
-)
+_ANSWER = ("prediction", "score", "new_tokens", "prompt_computed", "retaken", "disturbed")
+_COMPARED = ("baseline_prediction", "baseline_new_tokens", "identical_tokens")
+_MEASURED = (*_ANSWER, *with_compared(_TIMES), *_COMPARED)
 
 
 @dataclass(frozen=True)

@@ -54,8 +54,8 @@ def run(config: RunConfig, sources: Sources | None = None) -> Path:
     if scores is None or (config.retry_failed and folder.failed(config.trace)):
         folder.check()
         check_job(job, sources)
-        # When and how it was asked for, and how tables and figures show the method, decide nothing.
-        shown = {"date": f"{datetime.now(UTC):%Y-%m-%d}", "command": command()}
+        # When and how it was asked for, on which CPU, and how the method is shown, are no part of the run's hash.
+        shown = {"date": f"{datetime.now(UTC):%Y-%m-%d}", "command": command(), **environment.cpu()}
         shown |= {"appearance": job.method.appearance} if job.method.appearance else {}
         model = sources.model(config.model, load_model)
         about = {"records_of": dict(Counter(record.dataset for record in job.records))}

@@ -11,24 +11,15 @@ from typing import Any
 import pandas as pd
 
 from lazybench.analysis import averages
-from lazybench.analysis.averages import (
-    COMPUTED,
-    DECODE_STEP,
-    GENERATION,
-    MEAN,
-    SCORE,
-    SCORE_BY_LENGTH,
-    TTFT,
-    Measure,
-    Tasks,
-)
+from lazybench.analysis.averages import MEAN, SCORE, Measure, Tasks
 from lazybench.analysis.console import table
 from lazybench.analysis.run_data import records_table, row_of
 from lazybench.data import DatasetFacts
 from lazybench.data.longbench_e import LENGTHS
 from lazybench.run import scoring
 
-_AVERAGED = (SCORE, *TTFT, *GENERATION, *DECODE_STEP, replace(COMPUTED, scale=1))
+_TIMES = (*averages.TTFT, *averages.GENERATION, *averages.DECODE_STEP)
+_AVERAGED = (SCORE, *_TIMES, replace(averages.COMPUTED, scale=1))
 # Of the engine with nothing pruned the terminal shows the first token alone; a report's tables have all of it.
 _SPEEDUPS = {
     "TTFT speedup": "ttft_speedup",
@@ -72,7 +63,7 @@ def summarise(rows: Iterable[Mapping[str, Any]], facts: Mapping[str, DatasetFact
 def _numbers(tasks: Tasks, by_length: bool) -> dict[str, Any]:
     every = pd.concat([records for datasets in tasks for records in datasets])
     ran = averages.ran(every)
-    scores = zip(LENGTHS, (_average(tasks, of) for of in SCORE_BY_LENGTH), strict=True)
+    scores = zip(LENGTHS, (_average(tasks, of) for of in averages.SCORE_BY_LENGTH), strict=True)
     return {
         **{of.key: _average(tasks, of) for of in _AVERAGED},
         "score_by_length": dict(scores) if by_length else None,

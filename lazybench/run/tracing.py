@@ -90,7 +90,9 @@ def _progress(stats: Stats) -> dict[str, Any]:
 
 
 def _attention(prompt: Prompt, decode: Decoder) -> dict[str, Any]:
-    with lazyllm.enable(decode.model, lazyllm.PruningSchedule(), record_importance=True) as lazy:
+    # For good: a model with states takes no other way, and nothing is pruned here.
+    for_good = lazyllm.Importance(for_good=True)
+    with lazyllm.enable(decode.model, lazyllm.PruningSchedule(), selection=for_good, record_importance=True) as lazy:
         decode(prompt.ids)
     importance = torch.stack(lazy.stats.importance).double().cpu()
     layers, tokens = importance.shape

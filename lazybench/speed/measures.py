@@ -3,25 +3,33 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property, partial
+from pathlib import Path
 from timeit import repeat
 
 import pandas as pd
 import torch
+from torch import nn
 from tqdm import tqdm
-from transformers import PreTrainedModel
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+import lazyllm
 from lazybench.analysis.labels import setting_of
 from lazybench.config import SpeedConfig
+from lazybench.data import load_facts, sample
 from lazybench.errors import LazyBenchError, RecordFailure
-from lazybench.methods import build_method
+from lazybench.methods import Method, build_method
 from lazybench.model import environment
 from lazybench.model.decoding import Decoder, positions_of, synchronize
 from lazybench.model.device import ran_out
 from lazybench.model.loading import load_model, load_skeleton, load_tokenizer
-from lazybench.run.timing import Pass
-from lazybench.speed.subjects import EAGER, FLASH, KEEP_1, METHOD, WHOLE, Subjects, prompt_of
+from lazybench.model.prompts import Prompt, PromptBuilder
+from lazybench.run.timing import UNMODIFIED, Pass, timed, undisturbed
+from lazybench.speed.memory import Memory
+from lazybench.speed.memory import measure as measure_memory
+from lazyllm import LazyLLMError
 
 Times = Mapping[str | int, Pass]
 
@@ -29,6 +37,88 @@ Times = Mapping[str | int, Pass]
 STEPS = ((1, 8), (9, 32), (33, None))
 # Rows of the matrices whose product shows a device's rate.
 _SIZE, _SIZE_ON_A_GPU = 1024, 8192
+# Memory peaks in prefilling; these show what decoding holds on top, before the caches grow.
+MEMORY_TOKENS = 16
+_DATASET = "gov_report"
+_SPARE = 32  # tokens: truncation decodes, joins and tokenises anew, which may change the count a little
+# Names of passes; those of the unmodified model on part of the prompt are token counts.
+WHOLE, METHOD, KEEP_1 = "unmodified", "method", "keep_1"
+
+
+@dataclass(frozen=True)
+class Subjects:
+    """A method, the unmodified model, and the unmodified model at each token count that the method's layers see.
+
+    Attributes:
+        method: the method under test, prepared.
+        decode: greedy generation of as many tokens as are measured.
+        cpu_share: a pass on a CPU that got less of wall time times threads is taken again.
+    """
+
+    method: Method
+    decode: Decoder
+    prompt: Prompt
+    cpu_share: float
+
+    def untimed(self, new_tokens: int) -> Subjects:
+        """The same with so many new tokens, each pass taken as it is."""
+        return replace(self, decode=Decoder(self.decode.model, new_tokens), cpu_share=0)
+
+    @cached_property
+    def counts(self) -> list[int] | None:
+        """Tokens in each layer while the prompt is prefilled; None for a method that has no schedule of layers."""
+        placed = getattr(self.method, "placed", None)
+        if placed is None:
+            return None
+        layers = self.decode.model.config.num_hidden_layers
+        kept = {stage.layer: stage.kept for stage in placed(self.decode.model).stages}
+        counts = [self.prompt.ids.shape[1]]
+        for layer in range(layers - 1):
+            counts.append(kept[layer](counts[-1]) if layer in kept else counts[-1])
+        return counts
+
+    def runs(self) -> dict[str | int, Callable[[int], Pass]]:
+        """The passes to time, by name; each takes the number of the repeat, which is the method's seed."""
+        runs = {WHOLE: lambda repeat: self._pass(UNMODIFIED), METHOD: partial(self._pass, self.method)}
+        if (keep_1 := self.method.keep_1) is not None:
+            runs[KEEP_1] = lambda repeat: self._pass(keep_1)
+        for count in sorted(set(self.counts or ()) - {self.prompt.ids.shape[1]}):
+            runs[count] = partial(self._part, count)
+        return runs
+
+    @cached_property
+    def memory(self) -> dict[str, Memory]:
+        """The memory that the unmodified model and the method take in prefilling and the first steps, by name."""
+        few = self.untimed(min(MEMORY_TOKENS, self.decode.max_new_tokens))
+        return {name: few._memory(name) for name in (WHOLE, METHOD)}
+
+    def _memory(self, name: str) -> Memory:
+        """The memory that one of the `runs` takes; keys and values also where LazyLLM's engine holds them."""
+        passes: list[Pass] = []
+        run = self.runs()[name]
+        found, output = measure_memory(self.decode.model, lambda: passes.append(run(0))), passes[0].output
+        if output.stats is not None:
+            return replace(found, kv=output.stats.kv_bytes.sum(1).tolist())
+        return replace(found, kv=found.kv[-len(output.tokens) :])  # a method may prefill twice
+
+    @cached_property
+    def layers(self) -> Sequence[nn.Module]:
+        """The model's decoder layers; none of a model in which they are not known."""
+        try:
+            return list(lazyllm.enable(self.decode.model, ()).layers)
+        except LazyLLMError:  # other methods run on it all the same
+            return []
+
+    def _pass(self, method: Method, seed: int = 0) -> Pass:
+        return self._timed(method, self.prompt, self.decode, seed)
+
+    def _part(self, count: int, _: int) -> Pass:
+        """The first token after the prompt's first `count` tokens."""
+        first = Decoder(self.decode.model, max_new_tokens=1)
+        return self._timed(UNMODIFIED, replace(self.prompt, ids=self.prompt.ids[:, :count]), first, 0)
+
+    def _timed(self, method: Method, prompt: Prompt, decode: Decoder, seed: int) -> Pass:
+        return undisturbed(lambda: timed(method, prompt, decode, seed), decode.model.device, self.cpu_share)
 
 
 def subjects_of(config: SpeedConfig) -> list[Subjects]:
@@ -51,7 +141,32 @@ def subjects_of(config: SpeedConfig) -> list[Subjects]:
     model = load_model(config.model)
     method.prepare(model)
     decode = Decoder(model, config.new_tokens)
-    return [Subjects(method, decode, prompt, config.eager, config.cpu_share) for prompt in prompts]
+    return [Subjects(method, decode, prompt, config.cpu_share) for prompt in prompts]
+
+
+def prompt_of(length: int, tokenizer: PreTrainedTokenizerBase, config: SpeedConfig) -> Prompt:
+    """A summarization prompt of exactly `length` tokens, about `config.text` or, without one, a generated report.
+
+    What LazyLLM revives depends on real attention, so its ids are not random ones.
+
+    Raises:
+        LazyBenchError: the text is not there, or too short.
+    """
+    record = sample.load(_DATASET, 1, 0, min(sample.MAX_TOKENS, max(2 * length, sample.MIN_TOKENS)))[0]
+    if config.text is not None:
+        try:
+            record = replace(record, context=Path(config.text).read_text("utf-8"))
+        except (OSError, UnicodeDecodeError) as error:
+            raise LazyBenchError(f"text={config.text} cannot be read: {error}") from None
+    # No more context than the prompt can hold: methods that work on the context are timed on the same text.
+    ids = tokenizer(record.context, add_special_tokens=False, verbose=False).input_ids[: length + _SPARE]
+    record = replace(record, context=tokenizer.decode(ids))
+    model = replace(config.model, limit=length + _SPARE, chat=None)
+    prompt = PromptBuilder(tokenizer, model, load_facts({})[_DATASET]).build(record)
+    if prompt.ids.shape[1] < length:
+        source = "a sample text can have" if config.text is None else f"text={config.text} has"
+        raise LazyBenchError(f"lengths: {length} tokens are more than {source}, {prompt.ids.shape[1]}")
+    return replace(prompt, ids=prompt.ids[:, :length])
 
 
 def measure(config: SpeedConfig, subjects: Sequence[Subjects]) -> pd.DataFrame:
@@ -110,44 +225,17 @@ def _row(subjects: Subjects, repeats: int) -> dict[str, float]:
         "disturbed": len(rounds) - len(times),
         "memory_mb": whole.peak / 1e6,
         "method_memory_mb": method.peak / 1e6,
-        "prompt_kv_mb": sum(whole.kv[0]) / 1e6 if whole.kv else None,
-        "method_prompt_kv_mb": sum(method.kv[0]) / 1e6 if method.kv else None,
+        "prompt_kv_mb": whole.kv[0] / 1e6 if whole.kv else None,
+        "method_prompt_kv_mb": method.kv[0] / 1e6 if method.kv else None,
     }
 
 
-def by_layer(subjects: Subjects) -> pd.DataFrame:
-    """Memory by step and layer in prefilling and the first steps, of the unmodified model and of the method.
-
-    Returns:
-        `tokens` of the prompt, `pass`, `step` (0 is prefilling), `layer`; `kv_mb`, what its keys and values take after
-        the step, and `peak_mb`, the most that the pass has allocated while the layer ran; empty where not known.
-    """
-    rows = []
-    for name, memory in subjects.memory.items():
-        for step, peaks in enumerate(memory.peaks):
-            for layer, peak in enumerate(peaks):
-                kv_mb = memory.kv[step][layer] / 1e6 if step < len(memory.kv) else None
-                about = {"tokens": subjects.prompt.ids.shape[1], "pass": name, "step": step, "layer": layer}
-                rows.append(about | {"kv_mb": kv_mb, "peak_mb": peak / 1e6})
-    return pd.DataFrame(rows)
-
-
 def _summary(rounds: Sequence[Times], counts: list[int] | None) -> dict[str, float]:
-    """Medians over the rounds, and of each measure the smallest and largest as `_low` and `_high`.
+    """Medians over the rounds, and of each measure the smallest and largest as `_low` and `_high`; above 1 is faster.
 
-    Args:
-        rounds: the passes of each repeat by name.
-        counts: tokens in each layer while the prompt is prefilled; None leaves out what needs them.
-
-    Returns:
-        `ttft_s`, `decode_step_s` and `generation_s` of the unmodified model; `method_ttft_s` and so on;
-        `ttft_speedup`, `decode_step_speedup` and `generation_speedup` over it, and each `..._over_keep_1`, over the
-        method's engine with nothing pruned; `keep_1_ttft_speedup` and so on, of that engine over the unmodified model;
-        `decode_step_1_8_speedup` and so on, of the decode steps that `STEPS` names, where there are any;
-        `ideal_speedup` and `efficiency`, where the ideal time is the sum over layers of the unmodified model's time
-        per layer at that layer's token count, which the engine may beat, since its last layer does less; the TTFT
-        speedup of other attention implementations, where they were timed. A ratio above 1 is faster. `ttft_s_p50`,
-        `_p90` and `_p99`, and those of `method_ttft_s`: percentiles over the rounds.
+    The ideal time is the sum over layers of the unmodified model's time per layer at that layer's token count. The
+    engine may beat it, since its last layer does less.
+    `ttft_s_p50`, `_p90` and `_p99`, and those of `method_ttft_s`, are percentiles over the rounds.
     """
     found = pd.DataFrame([_of_round(times, counts) for times in rounds])
     columns = {}
@@ -181,7 +269,7 @@ def _of_round(times: Times, counts: list[int] | None) -> dict[str, float]:
         # A count that is not timed by itself is the whole prompt's.
         ideal = sum(times.get(count, whole).ttft_s for count in counts) / len(counts)
         found |= {"ideal_speedup": whole.ttft_s / ideal, "efficiency": ideal / method.ttft_s}
-    return found | {f"{of}_ttft_speedup": whole.ttft_s / times[of].ttft_s for of in (EAGER, FLASH) if of in times}
+    return found
 
 
 def matrix_rate(model: PreTrainedModel) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,9 @@ from lazybench.errors import LazyBenchError
 from lazybench.store.writing import replace, writing
 
 PREDICTIONS, TRACES = "predictions.jsonl", "traces.jsonl"
+# Columns of a run's rows that hold times, in seconds.
+WALL_TIMES = ("ttft_s", "generation_s", "decode_step_s")
+CPU_TIMES = ("ttft_cpu_s", "generation_cpu_s")
 
 Key = tuple[str, str]
 Rows = dict[Key, dict[str, Any]]
@@ -63,6 +66,11 @@ class Journal:
         if self.rows.keys() & keys:
             self.rows = {key: row for key, row in self.rows.items() if key not in keys}
             replace(self.path, lines(self.rows.values()))
+
+
+def with_compared(times: Sequence[str]) -> tuple[str, ...]:
+    """The method's `times`, then those of the unmodified model, then those of its engine with nothing pruned."""
+    return tuple(f"{whose}{time}" for whose in ("", "baseline_", "keep_1_") for time in times)
 
 
 def lines(rows: Iterable[Mapping[str, Any]]) -> str:

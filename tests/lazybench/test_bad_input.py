@@ -127,7 +127,6 @@ def test_a_bad_word_costs_one_line(run, cwd, count):
         (["timing.every=0"], "at least 1"),
         (["timing.cpu_share=1.5"], "timing.cpu_share=1.5 is out of range: 0 to 1"),
         (["model.dtype=int8"], "choose one of: auto, float32"),
-        (["model.attention=eager"], "choose one of: sdpa"),
         (["model.name=../other"], "names a folder"),
         (["method.name=a/b"], "names a folder"),
         (["method=static_pruning", "method.keep=0"], "method.keep=0 must be a number above 0, at most 1"),

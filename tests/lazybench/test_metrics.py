@@ -45,8 +45,7 @@ def test_of_a_dataset(dataset, prediction, answers, classes, expected):
     assert scoring.score(FACTS[dataset], prediction, answers, classes) == pytest.approx(expected, abs=1e-9)
 
 
-def test_a_dataset_is_the_mean_of_its_records_and_stands_under_its_task():
-    assert scoring.dataset_score([0.0, 1.0, 0.5]) == 50.0
+def test_a_dataset_stands_under_its_task_and_some_have_scores_beside_the_official():
     scores = {"lcc": 40.0, "repobench-p": 60.0, "trec": 10.0, "dureader": 99.0}
     assert scoring.by_task(scores, FACTS) == {"code": [40.0, 60.0], "fewshot": [10.0], "chinese": [99.0]}
     assert scoring.beside(FACTS["samsum"], "\na b\nc d", ["a b"], None) == {"rouge_score_l": 1.0}

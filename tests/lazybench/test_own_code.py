@@ -119,7 +119,7 @@ def test_a_method_that_was_edited_runs_again_and_says_so(run, tmp_path, place):
     assert "1 of them with records to run" in run(*words, command="plan")[1]
     code, out, err = run(*words)
     assert code == 0, err
-    assert "since then code changed: results would not compare, so it begins anew" in out
+    assert "since then the code of ends changed: results would not compare, so it begins anew" in out
     assert len(folders(tmp_path / "runs")) == 2
     assert "finished earlier" in run(*words)[1]
 

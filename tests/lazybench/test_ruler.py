@@ -205,7 +205,7 @@ def test_records_are_the_same_anywhere():
         ("vt", {"tokens": 512}, r"record 0 of vt needs data\.tokens=\d+ or more with this model, not 512"),
         ("cwe", {"tokens": 10**6}, r"data\.tokens=1000000: cwe has too few words"),
         ("lcc", {}, r"unknown dataset 'lcc'"),
-        ("vt", {"depths": [0, 100.5]}, r"^data\.depths=\[0, 100\.5\]: each is from 0 to 100, in percent$"),
+        ("vt", {"depths": [0, 100.5]}, r"^data.depths=100.5 is out of range: 0 to 100$"),
     ],
 )
 def test_what_cannot_be_made_is_one_line(dataset, changes, says):

@@ -65,7 +65,7 @@ def test_a_run_saves_all_that_is_needed(finished):
     assert settings["method"]["schedule"] == "1:0.6"
     assert settings["task"] == "multidoc_qa"
     where = json.loads((folder / "environment.json").read_text())
-    assert where.keys() >= {"versions", "commit", "device", "dtype", "attention", "threads"}
+    assert where.keys() >= {"versions", "commit", "device", "dtype", "attention", "threads", "cpu", "instruction_set"}
     assert where["dtype"] == "float32"
 
 
@@ -91,6 +91,8 @@ def no_weights(monkeypatch):
 
 def test_a_finished_run_prints_its_numbers_and_needs_no_more(run, finished, no_weights, monkeypatch):
     monkeypatch.setattr(sources, "load_skeleton", lambda config: pytest.fail("the model was made"))
+    cpu = runner.environment.cpu() | {"instruction_set": "another"}
+    monkeypatch.setattr(runner.environment, "cpu", lambda: cpu)
     before = {path.name: path.read_bytes() for path in finished.iterdir()}
     code, out, _ = run(*FINISHED)
     assert code == 0

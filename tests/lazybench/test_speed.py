@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import re
-
 import pandas as pd
 import pytest
-import torch
 
 
 @pytest.fixture
@@ -27,7 +24,7 @@ def speed(lazybench, tiny_model, tmp_path):
 
 
 def test_each_length_has_a_row_of_consistent_ratios(speed, tmp_path):
-    code, table, err = speed("eager=true")
+    code, table, err = speed()
     assert code == 0, err
     assert table["tokens"].tolist() == [64, 100]
     assert set(table["setting"]) == {"1:0.5,2:0.5"}
@@ -40,7 +37,6 @@ def test_each_length_has_a_row_of_consistent_ratios(speed, tmp_path):
             "ttft_speedup_over_keep_1",
             "decode_step_speedup_over_keep_1",
             "keep_1_generation_speedup",
-            "eager_ttft_speedup",
             "decode_step_1_8_speedup",
         ):
             assert 0 < row[f"{name}_low"] <= row[name] <= row[f"{name}_high"]
@@ -86,29 +82,15 @@ def test_a_profile_names_the_operations_on_a_text_of_ones_own(speed, tmp_path):
     assert all(title in written for title in ("unmodified, 1 new tokens", "method, 16 new tokens", "aten::"))
 
 
-def test_memory_by_step_and_layer(speed, tmp_path):
-    code, table, err = speed(f"memory={tmp_path / 'memory.csv'}", "lengths=[900]", "repeats=1")
+def test_what_keys_and_values_take(speed):
+    code, table, err = speed("lengths=[900]", "repeats=1")
     assert code == 0, err
-    memory = pd.read_csv(tmp_path / "memory.csv").set_index(["pass", "step", "layer"])
-    layers = range(4)
-    assert memory.index.tolist() == [
-        (name, step, layer) for name in ("unmodified", "method") for step in range(4) for layer in layers
-    ]
-    whole, pruned = memory.loc["unmodified"], memory.loc["method"]
-    per_token = whole.loc[(0, 0), "kv_mb"] / 900
-    for step in range(4):
-        for layer in layers:
-            assert whole.loc[(step, layer), "kv_mb"] == pytest.approx((900 + step) * per_token)
-    # 450 and 225 tokens go on behind layers 1 and 2; every buffer has room for some more.
-    held = [pruned.loc[(0, layer), "kv_mb"] / per_token for layer in layers]
-    assert all(count <= found <= count + 128.5 for count, found in zip((900, 900, 450, 225), held, strict=True))
     (row,) = table.to_dict("records")
-    assert row["method_prompt_kv_mb"] == pytest.approx(sum(held) * per_token, rel=1e-4)
+    per_token = 128e-6  # MB a layer
     assert row["prompt_kv_mb"] == pytest.approx(3600 * per_token, rel=1e-4)
-    for passes, most in ((whole, row["memory_mb"]), (pruned, row["method_memory_mb"])):
-        assert 0.5 * most < passes["peak_mb"].max() <= most * 1.05
-        # What was stored by then was allocated by then.
-        assert (passes.loc[0, "peak_mb"] >= passes.loc[0, "kv_mb"].cumsum()).all()
+    # 450 and 225 tokens go on behind layers 1 and 2; every buffer has room for some more.
+    assert 2475 * per_token <= row["method_prompt_kv_mb"] <= (2475 + 4 * 128.5) * per_token
+    assert 0 < row["method_memory_mb"] < row["memory_mb"]
 
 
 @pytest.mark.parametrize(
@@ -128,20 +110,6 @@ def test_what_cannot_work_is_said_in_one_line(speed, words, said):
     assert table is None
     assert said in err
     assert len(err.strip().splitlines()) == 1
-
-
-def test_the_hosts_time_of_each_engine_and_batch(lazybench, monkeypatch):
-    for name, value in {"LAYERS": 4, "TOKENS": 20, "WARMUP": 1, "STEPS": 2, "SEQUENCES": (1, 3)}.items():
-        monkeypatch.setattr(f"lazybench.speed.host.{name}", value)
-    threads = torch.get_num_threads()
-    code, out, err = lazybench("speed", "host=true")
-    assert code == 0, err
-    assert torch.get_num_threads() == threads
-    rows = [re.split(r"  +", line) for line in out.splitlines()[-8:]]
-    engines = ["unmodified", "nothing pruned", "stages that keep all", "default"]
-    assert [row[:2] for row in rows] == [[sequences, engine] for sequences in "13" for engine in engines]
-    assert all(float(row[2]) > 0 and float(row[3]) > 0 for row in rows)
-    assert rows[0][3] == rows[4][3] == "1.00"
 
 
 def test_repeats_that_other_work_disturbed_are_left_out(speed, monkeypatch):

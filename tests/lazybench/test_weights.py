@@ -11,6 +11,7 @@ from pathlib import Path
 import gguf
 import pytest
 import torch
+import transformers
 import yaml
 from support import LAZY, folders, one_line
 from transformers import LlamaForCausalLM
@@ -136,6 +137,22 @@ def test_the_format_of_a_gguf_file_is_what_its_header_states(tmp_path, kind, say
 def test_the_embedded_weights_are_4_bit_and_random_ones_have_no_format():
     assert weights_format(ModelConfig(**EMBEDDED)) == "GGUF Q4_1, 4-bit, dequantised"
     assert weights_format(config("some/model", shape={"model_type": "llama"})) == "random"
+
+
+def test_eager_attention_is_for_models_that_have_no_other(tiny_model):
+    with pytest.raises(LazyBenchError, match="use sdpa"):
+        load_skeleton(config(tiny_model, attention="eager"))
+
+
+def test_gguf_weights_are_asked_for_dequantised(monkeypatch):
+    given = {}
+    monkeypatch.setattr(transformers.AutoModelForCausalLM, "from_pretrained", lambda *_, **kwargs: given.update(kwargs))
+    with pytest.raises(TypeError):  # what the stand-in returns is no model
+        load_model(ModelConfig(**EMBEDDED))
+    if hasattr(transformers, "GgufConfig"):
+        assert given["quantization_config"].dequantize is True
+    else:
+        assert "quantization_config" not in given
 
 
 @pytest.fixture

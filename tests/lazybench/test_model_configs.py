@@ -1,0 +1,57 @@
+"""Each model of `conf/model`, small and with random weights, from a record to its score."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import yaml
+from support import byte_tokenizer, folders, rows
+
+from lazybench.config import CONF
+
+CONFIGS = {path.stem: yaml.safe_load(path.read_text()) for path in sorted((CONF / "model").glob("*.yaml"))}
+OUTLINED = [name for name, config in CONFIGS.items() if "path" in config and "outline" in config]
+# Layers, for one with full attention that has another behind it; two are enough where all have it.
+LAYERS = {"gemma3_4b": 8, "gpt_oss_20b": 4, "qwen3_5_9b": 8}
+HYBRIDS = ("qwen3_5_9b",)
+TEMPLATE = "{% for said in messages %}<s>{{ said['content'] }}{% endfor %}"
+
+
+@pytest.fixture(scope="module")
+def tokenizer_folder(tmp_path_factory):
+    """A tokenizer of bytes with a chat template."""
+    folder, tokenizer = tmp_path_factory.mktemp("tokenizer"), byte_tokenizer()
+    tokenizer.chat_template = TEMPLATE
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+@pytest.mark.parametrize("name", OUTLINED)
+def test_a_model_of_each_outline_goes_the_whole_way(lazybench, tokenizer_folder, tmp_path, name):
+    outline = CONFIGS[name]["outline"]
+    heads = outline.get("head_dim", outline["hidden_size"] // outline["num_attention_heads"])
+    small = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": LAYERS.get(name, 2)}
+    sizes = [f"++model.outline.{key}={value}" for key, value in (small | {"head_dim": heads}).items()]
+    method = "static_pruning" if name in HYBRIDS else "lazyllm"
+    paired = "timing.paired=" + ("true" if name in HYBRIDS else "false")
+    words = (f"model={name}", f"method=baseline,{method}", *sizes, "model.shape=${model.outline}", "task=2wikimqa")
+    paths = (f"model.path={tokenizer_folder}", f"output={tmp_path}", "timing.warmup=0")
+    tokens = max(512, 5 * outline.get("sliding_window", 0) // 4)  # a prompt that no window holds
+    code, _, err = lazybench(
+        *("run", "-m", *words, *paths, "model.dtype=float32", paired, "timing.cpu_share=0"),
+        *("trace=true", "data.limit=1", f"data.tokens={tokens}"),
+    )
+    assert code == 0, err
+    found = {folder.parent.name: folder for folder in folders(tmp_path)}
+    assert found.keys() == {"baseline", method}
+    for folder in found.values():
+        (row,) = rows(folder)
+        assert row.get("error") is None
+        assert row["prompt_tokens"] > tokens * 0.9
+        assert row["new_tokens"] > 0
+        (traced,) = map(json.loads, (folder / "traces.jsonl").read_text().splitlines())
+        assert traced.get("error") is None
+        assert (traced["kl"] == 0) == (folder is found["baseline"])
+        assert max(traced.get("computed", [[0]])[0]) < 1
+        assert json.loads((folder / "scores.json").read_text())["datasets"]["2wikimqa"]["score"] is not None
