@@ -226,6 +226,7 @@ class SpeedConfig(_Checked):
     cpu_share: float = 0.9
     output: str | None = None
     profile: str | None = None
+    host: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -10,6 +10,7 @@ from lazybench.analysis.console import frame_table
 from lazybench.config import SpeedConfig
 from lazybench.errors import LazyBenchError
 from lazybench.report.figures import speedups
+from lazybench.speed import host
 from lazybench.speed.measures import (
     MEMORY_TOKENS,
     METHOD,
@@ -25,7 +26,13 @@ from lazybench.store.writing import writing
 
 
 def main(config: SpeedConfig) -> int:
-    """Measure, print the table, and write CSV, plot and profile where asked to."""
+    """Measure, print the table, and write CSV, plot and profile where asked to; or print the host's time alone."""
+    if config.host:
+        print(
+            f"a random Llama: {host.LAYERS} layers of width {host.WIDTH}, {host.TOKENS:,} tokens of prompt, one thread"
+        )
+        print(frame_table(host.measure(), _HOST))
+        return 0
     output, profile = (_writable(key, getattr(config, key)) for key in ("output", "profile"))
     subjects = subjects_of(config)
     measured = measure(config, subjects)
@@ -89,4 +96,10 @@ _SHOWN = (
     ("matrix share", "method_matrix_share", "{:.0%}"),
     ("memory reduction", "memory_reduction", "{:.2f}"),
     ("prompt KV", "kv_share", "{:.0%}"),
+)
+_HOST = (
+    ("sequences", "sequences", "{}"),
+    ("engine", "engine", "{}"),
+    ("decode step ms", "step_ms", "{:.3g}"),
+    ("over unmodified", "ratio", "{:.2f}"),
 )

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
+
 import pandas as pd
 import pytest
+import torch
 
 
 @pytest.fixture
@@ -118,3 +121,17 @@ def test_repeats_that_other_work_disturbed_are_left_out(speed, monkeypatch):
     assert table is None
     assert code == 2
     assert "disturbed each of the 2 repeats" in err.splitlines()[-1]
+
+
+def test_the_hosts_time_of_each_engine_and_batch(lazybench, monkeypatch):
+    for name, value in {"LAYERS": 4, "TOKENS": 20, "WARMUP": 1, "STEPS": 2, "SEQUENCES": (1, 3)}.items():
+        monkeypatch.setattr(f"lazybench.speed.host.{name}", value)
+    threads = torch.get_num_threads()
+    code, out, err = lazybench("speed", "host=true")
+    assert code == 0, err
+    assert torch.get_num_threads() == threads
+    rows = [re.split(r"  +", line) for line in out.splitlines()[-8:]]
+    engines = ["unmodified", "nothing pruned", "stages that keep all", "default"]
+    assert [row[:2] for row in rows] == [[sequences, engine] for sequences in "13" for engine in engines]
+    assert all(float(row[2]) > 0 and float(row[3]) > 0 for row in rows)
+    assert rows[0][3] == rows[4][3] == "1.00"
