@@ -53,10 +53,7 @@ def _parser() -> ArgumentParser:
 
 
 def _families(places: Sequence[Path]) -> dict[str, dict[str, DatasetFacts]]:
-    """Facts by dataset of each kind of data, by its name; LongBench's, and those that join it, come first, without one.
-
-    A task is the mean over datasets of one of them. A dataset that two have is the first one's.
-    """
+    """Facts by dataset of each kind of data, by its name; LongBench's, and those that join it, first, without one."""
     longbench = load_facts()
     families = {"": dict(longbench)}
     for place in places:

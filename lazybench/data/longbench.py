@@ -74,10 +74,7 @@ def _opened(place: Path) -> Iterator[tuple[Path, dict[str, File]]]:
 
 
 def _from_hub() -> Path:
-    """The archive, from the local cache where the hub cannot be asked.
-
-    The hub's `LongBench` is a loading script, which `datasets` 4 and later refuse: only its archive is used.
-    """
+    """The archive, from the local cache where the hub cannot be asked: the hub's data itself is a loading script."""
     from huggingface_hub import hf_hub_download
 
     offline = unreachable()

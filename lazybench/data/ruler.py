@@ -181,10 +181,7 @@ def _variables(rng: Random, asked: _Asked, places: Sequence[float]) -> Compose:
 
 
 def _hidden(needles: Sequence[str], lines: list[str], places: Sequence[float]) -> list[str]:
-    """The lines with the needles in their order, each before a line of its own, of which there are at least as many.
-
-    If the places (0 to 1) are random, every choice of lines is as likely as any other.
-    """
+    """The lines with the needles in their order, each before a line of its own, of which there are at least as many."""
     free = list(range(len(lines)))
     before = sorted(free.pop(min(int(place * len(free)), len(free) - 1)) for place in places)
     hidden = list(lines)

@@ -47,35 +47,20 @@ class _Fact:
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """How the records of a dataset are made. The text is a list of items, each an opening and filler sentences.
+    """How the records of a dataset are made. The text is a list of items, each an opening and filler sentences."""
 
-    Attributes:
-        facts: a record plants one of them: its statements open items of their own.
-        openings: templates that open the other items; without any, the statements of all facts, about somebody else.
-        classes: whether the answers are the names of classes.
-        fillers: templates of filler sentences.
-        speaker: template of who says them.
-        filled: filler sentences behind an opening, before another item begins.
-        most: most items; a longer text has longer ones.
-        heading: what stands above an item, with its number.
-        within: what joins the sentences of an item.
-        between: what joins items.
-        last: what the text ends with, `{question}` in it; None where the question is the record's input.
-        repeats: whether some items stand twice.
-    """
-
-    facts: Sequence[_Fact]
-    openings: Sequence[str] = ()
-    classes: bool = False
-    fillers: Sequence[str] = tuple(_TABLE["sentences"])
-    speaker: str = ""
-    filled: int = 8
-    most: int = MAX_TOKENS
-    heading: str = ""
-    within: str = " "
-    between: str = "\n\n"
-    last: str | None = None
-    repeats: bool = False
+    facts: Sequence[_Fact]  # a record plants one of them: its statements open items of their own
+    openings: Sequence[str] = ()  # templates of the other items'; without any, all facts' statements, about others
+    classes: bool = False  # whether the answers are the names of classes
+    fillers: Sequence[str] = tuple(_TABLE["sentences"])  # templates of filler sentences
+    speaker: str = ""  # template of who says them
+    filled: int = 8  # filler sentences behind an opening, before another item begins
+    most: int = MAX_TOKENS  # items; a longer text has longer ones
+    heading: str = ""  # what stands above an item, with its number
+    within: str = " "  # what joins the sentences of an item
+    between: str = "\n\n"  # what joins items
+    last: str | None = None  # what the text ends with, `{question}` in it; None where that is the record's input
+    repeats: bool = False  # whether some items stand twice
 
 
 _PLANS = {

@@ -25,12 +25,12 @@ from lazybench.store.writing import replacing
 
 _PAIRED = "paired"
 # Which figure says most of a block, before those that are not named.
-_FIRST = ("figure5", "depth_by_length", "figure7", "figure1", "figure2")
+_FIRST = ("speed_against_harm", "figure5", "depth_by_length", "figure7", "figure1", "figure2")
 _SHOWN = 3  # values of one kind before the others are only counted
 _TITLES = {spec.name: spec.title for spec in tables.SPECS} | {_PAIRED: "Paired tests at equal speed"}
 # A report only replaces a folder that holds nothing but these.
 _OURS = re.compile(
-    rf"({'|'.join(_TITLES)})\.(md|csv|tex)|(figure\d|depth_by_length)_.*\.(png|pdf)|records|report\.html"
+    rf"({'|'.join(_TITLES)})\.(md|csv|tex)|(figure\d|depth_by_length|speed_against_harm)_.*\.(png|pdf)|records|report\.html"
 )
 # Of a table about a block: its numbers, its Markdown and its LaTeX.
 _Body = tuple[pd.DataFrame, str, str]

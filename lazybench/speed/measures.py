@@ -233,8 +233,7 @@ def _row(subjects: Subjects, repeats: int) -> dict[str, float]:
 def _summary(rounds: Sequence[Times], counts: list[int] | None) -> dict[str, float]:
     """Medians over the rounds, and of each measure the smallest and largest as `_low` and `_high`; above 1 is faster.
 
-    The ideal time is the sum over layers of the unmodified model's time per layer at that layer's token count. The
-    engine may beat it, since its last layer does less.
+    The ideal time is the sum over layers of the unmodified model's time per layer at that layer's token count.
     `ttft_s_p50`, `_p90` and `_p99`, and those of `method_ttft_s`, are percentiles over the rounds.
     """
     found = pd.DataFrame([_of_round(times, counts) for times in rounds])

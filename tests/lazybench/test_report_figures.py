@@ -21,13 +21,21 @@ from lazybench.calibration.frontier import CALIBRATED, KEEPS
 from lazybench.config import CONF
 from lazybench.data.facts import datasets_of, load_facts
 from lazybench.report.figures import speedups
-from lazybench.report.figures.drawings import FIGURES, depth_by_length, figure1, figure5, figure6, figure7
+from lazybench.report.figures.drawings import (
+    FIGURES,
+    depth_by_length,
+    figure1,
+    figure5,
+    figure6,
+    figure7,
+    speed_against_harm,
+)
 from lazybench.report.figures.style import COLUMN, method_lines, save, styled
 from lazybench.report.write import write
 
 TASK = ("hotpotqa", "2wikimqa", "musique")
 ALL = datasets_of("all", load_facts())
-PAPERS = [of for of in FIGURES if of.needs is not None]  # of data that these runs have
+PAPERS = [of for of in FIGURES if of.needs is not None and of.name != "speed_against_harm"]  # which these runs have
 
 
 def read(*roots):
@@ -144,6 +152,26 @@ def test_figure_5_has_each_methods_points_with_intervals_both_ways(tmp_path):
             score, speedup = (cell({task: part_of(of, members)}, what).estimate for what in (SCORE, TTFT[0]))
             assert np.allclose(across[place], [[speedup.low, score.value], [speedup.high, score.value]])
             assert np.allclose(up[place], [[speedup.value, score.low], [speedup.value, score.high]])
+
+
+def test_speed_stands_against_the_geometric_mean_of_harm(tmp_path):
+    harms = {"lazyllm": 0.01, "static_pruning": 0.04}
+    for place, (method, harm) in enumerate(harms.items()):
+        rows = rows_of(TASK, 4, 2.0 + place)
+        kls = [harm * (4 if index % 2 else 0.25) for index in range(len(rows))]
+        traces = [{key: line[key] for key in ("_id", "dataset")} for line in rows]
+        traces = [line | {"first_token_kl": kl, "kl": kl} for line, kl in zip(traces, kls, strict=True)]
+        write_run(tmp_path, method, rows, traces=traces)
+    write_run(tmp_path, "random_drop", rows_of(TASK, 4, 2.0))  # without KL
+    figure = draw(speed_against_harm, tmp_path)
+    assert_fit_for_print(figure)
+    first, answer = figure.axes
+    for axes in (first, answer):
+        found = {bars.get_label(): bars.lines[0].get_ydata()[0] for bars in axes.containers}
+        assert list(found.values()) == pytest.approx(list(harms.values()))
+    speedups = [bars.lines[0].get_xdata()[0] for bars in first.containers]
+    assert speedups == pytest.approx([2, 3])
+    assert legend(figure) == [*found]
 
 
 @pytest.mark.parametrize("mark", ["", "%"])

@@ -13,8 +13,9 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import LogLocator, NullLocator
+from scipy.special import stdtrit
 
-from lazybench.analysis.averages import SCORE, TTFT, cell, part_of, ran, undisturbed
+from lazybench.analysis.averages import EQUAL_LENGTH, SCORE, TTFT, cell, part_of, ran, undisturbed
 from lazybench.analysis.blocks import Block, Row, conditions
 from lazybench.analysis.intervals import Estimate
 from lazybench.analysis.labels import colour, is_calibrated, label, method_title, stages, task_title
@@ -47,6 +48,40 @@ def _drawn(caption: str, needs: str | None) -> Callable[[_Draw], _Draw]:
         return draw
 
     return add
+
+
+@_drawn(
+    "Speedup of the first token, and of a whole answer at equal length, against the geometric mean over records of the "
+    "KL of the next token from the unmodified model; right and low is good. Bars: 95% intervals over records",
+    needs="-m method=baseline,lazyllm,static_pruning task=all trace=true",
+)
+def speed_against_harm(block: Block) -> Figure | None:
+    """Two panels of one scale; methods without KL, or with a record that they leave as it is, have no mark."""
+    rows, points = [], []
+    for row in block.compared:
+        parts = {task: part_of(row, members) for task, members in block.tasks_run().items()}
+        speedups = {"first token": cell(parts, TTFT[0]).estimate, "whole answer": cell(parts, EQUAL_LENGTH).estimate}
+        harm = np.log(ran(pd.concat([run.records for run in row.runs]))["kl"].where(lambda kl: kl > 0))
+        if row.method == "baseline" or None in speedups.values() or len(harm) < 2 or harm.isna().any():
+            continue
+        ends = np.exp(harm.mean() + stdtrit(len(harm) - 1, 0.975) * harm.sem() * np.array([0, -1, 1]))
+        of = {"line": _name(row), "method": row.method, "colour": colour(row.runs[0])}
+        of |= dict(zip(("harm", "harm_low", "harm_high"), ends, strict=True))
+        points.append(of | {name: at for key, by in speedups.items() for name, at in columns(key, by).items()})
+        rows.append(row)
+    if len(rows) < 2:
+        return None
+    table = pd.DataFrame(points)
+    looks = style.method_lines({of.line: (of.method, of.colour) for of in table.drop_duplicates("line").itertuples()})
+    figure, grid = panels(2, 2.0, "speedup (×)", "KL (nats)", sharey=True)
+    for axes, key in zip(grid, ("first token", "whole answer"), strict=True):
+        for name, of in table.sort_values(key).groupby("line", sort=False):
+            axes.errorbar(of[key], of["harm"], xerr=around(of, key), yerr=around(of, "harm"), label=name, **looks[name])
+        axes.set(title=key, yscale="log")
+    major = LogLocator(10, subs=(1, 2, 5))
+    grid[0].yaxis.set(major_locator=major, minor_locator=NullLocator(), major_formatter="{x:g}")
+    finish(figure, of_rows(block, rows))
+    return figure
 
 
 @_drawn(
@@ -163,9 +198,8 @@ def figure5(block: Block) -> Figure | None:
             axes.errorbar(of["speedup"], of["score"], label=name, **bars, **look)
         axes.set_title(wrapped(f"{task_title(task)}, n={style.span(here['records'])}", 24))
     grid[0].set_xscale("log", base=2)
-    grid[0].xaxis.set_major_locator(LogLocator(2, subs=(1, 1.5)))
-    grid[0].xaxis.set_minor_locator(NullLocator())
-    grid[0].xaxis.set_major_formatter("{x:g}")
+    major = LogLocator(2, subs=(1, 1.5))
+    grid[0].xaxis.set(major_locator=major, minor_locator=NullLocator(), major_formatter="{x:g}")
     finish(figure, of_rows(block, block.compared))
     return figure
 
