@@ -53,7 +53,7 @@ class WindowSelection(lazyllm.FrozenSelection, checked=False):
         by_head = attention[0, ..., : tokens - window].sum(dim=2)
         return pooled(by_head.flatten(0, 1), self.pooling).unflatten(0, (-1, groups))
 
-    def choose(self, count: int) -> Tensor:
+    def survivors(self, layer: int, count: int) -> Tensor:
         earlier = self.importance.shape[0]
         recent = torch.arange(earlier, self.tokens, device=self.importance.device)[-count:]
         chosen = self.importance.sort(descending=True, stable=True).indices[: count - recent.shape[0]]

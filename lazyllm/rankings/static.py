@@ -15,13 +15,6 @@ class FrozenSelection(Selection, checked=False, parallel=True):
     revives = False
     for_good = True
 
-    def choose(self, count: int) -> torch.Tensor:
-        """The `count` prompt positions that go on, sorted, int64 (count,)."""
-        return self.most_important(count)
-
-    def survivors(self, layer: int, count: int) -> torch.Tensor:
-        return self.choose(count)
-
 
 class StaticSelection(FrozenSelection, checked=False, parallel=True):
     """Static token pruning, a baseline of the paper: by the mean importance over layers 0 to the stage's."""
@@ -39,6 +32,6 @@ class StaticSelection(FrozenSelection, checked=False, parallel=True):
         self._first = layer if self._first is None else self._first
         self.importance = importance if layer == self._first else self.importance.to(importance.device) + importance
 
-    def choose(self, count: int) -> torch.Tensor:
+    def survivors(self, layer: int, count: int) -> torch.Tensor:
         self.importance = self.over_processes(self.importance)
-        return super().choose(count)
+        return super().survivors(layer, count)
