@@ -198,7 +198,7 @@ class Speedups:
             before, after = (fmean(done.ttft_s for done in of) for of in zip(*pairs, strict=True))
             self.trials[share] = Trial(share, before / after, len(pairs))
             self.tick(method, before / after)
-            replace(self.kept, csv(pd.DataFrame(sorted(self.trials.values()))))
+            replace(self.kept, csv(pd.DataFrame(sorted(self.trials.values())), digits=17))
         return self.trials[share]
 
     def _pair(self, method: Method, prompt: Prompt, least: float, backwards: int = 0) -> list[Pass]:

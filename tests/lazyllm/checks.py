@@ -66,7 +66,7 @@ def same(found: lazyllm.Stats, expected: lazyllm.Stats) -> None:
     assert found.prompt_computed == expected.prompt_computed
     assert lists(found.positions) == lists(expected.positions)
     assert lists(found.computed) == lists(expected.computed)
-    close([row.cpu() for row in found.importance], expected.importance)
+    close([row.cpu() for row in found.importance], expected.importance, 1e-5)  # sums in another order
 
 
 def traced(stats: lazyllm.Stats, tokens: list[int], expected: object) -> None:
