@@ -122,6 +122,7 @@ def test_harm_is_the_cpus(bench, device, importance):
     assert harm(device.name) == pytest.approx(harm("cpu"), rel=1e-3, abs=1e-5)
 
 
+@pytest.mark.slow
 def test_the_command_line(run, device, tmp_path):
     settings = ("data.limit=1", "data.tokens=512", "model.limit=300", "trace=true")
     found = {}

@@ -15,6 +15,7 @@ OUTLINED = [name for name, config in CONFIGS.items() if "path" in config and "ou
 # Layers, for one with full attention that has another behind it; two are enough where all have it.
 LAYERS = {"gemma3_4b": 8, "gpt_oss_20b": 4, "qwen3_5_9b": 8}
 HYBRIDS = ("qwen3_5_9b",)
+QUICK = ("llama3_1_8b", "qwen3_8b")
 TEMPLATE = "{% for said in messages %}<s>{{ said['content'] }}{% endfor %}"
 
 
@@ -27,7 +28,7 @@ def tokenizer_folder(tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize("name", OUTLINED)
+@pytest.mark.parametrize("name", [pytest.param(of, marks=[pytest.mark.slow] * (of not in QUICK)) for of in OUTLINED])
 def test_a_model_of_each_outline_goes_the_whole_way(lazybench, tokenizer_folder, tmp_path, name):
     outline = CONFIGS[name]["outline"]
     heads = outline.get("head_dim", outline["hidden_size"] // outline["num_attention_heads"])

@@ -75,6 +75,7 @@ def test_a_shape_keeps_its_name_whatever_its_tokenizer(lazybench, tiny_model, tm
     assert pd.read_csv(table)["model"].tolist() == ["llama2_7b_random"]
 
 
+@pytest.mark.slow
 def test_a_profile_names_the_operations_on_a_text_of_ones_own(speed, tmp_path):
     (tmp_path / "text.txt").write_text("To be, or not to be. " * 20)
     code, _, err = speed(
