@@ -12,6 +12,7 @@ from torch.nn.utils.rnn import pad_sequence
 from lazyllm.core.attention import WindowMask, additive, attend_in_blocks, attend_masked, causal, fits_one_block
 from lazyllm.core.errors import LazyLLMError
 from lazyllm.core.importance import Scores, newest_row
+from lazyllm.core.schedule import nearest, rankable
 from lazyllm.core.state import GrowingTensor, LayerGroup, Sequence, Setup, partition
 
 
@@ -27,11 +28,13 @@ class Engine:
 
     On several devices the keys and values of a layer are where it runs, the Aux Cache where the first stage is, and a
     group's tensors where its layer under way, or the last one that ran, is.
+
+    `chunked` is how many tokens of the prompts come in chunks.
     """
 
-    def __init__(self, setup: Setup, count: int) -> None:
+    def __init__(self, setup: Setup, count: int, chunked: int = 0) -> None:
         layers = len(setup.windows)
-        self.setup = setup
+        self.setup, self.chunked = setup, chunked
         self.groups = partition(setup.schedule, setup.windows, count)
         self.group_of = [group for group in self.groups for _ in group.layers]  # of each layer
         self.group = self.groups[0]  # the one of the layer that runs, or ran last
@@ -314,12 +317,10 @@ class Engine:
         ends = layer == self.group.layers[-1] and self._is_wanted(layer)
         if window is None or total <= window.window or not ends:
             return
-        # No stage can follow the last layer. Where all see a window, what is out of it matters least.
-        full = [other for other, reach in enumerate(self.setup.windows[:-1]) if reach is None]
-        near = sorted(sorted(full, key=lambda other: abs(other - layer))[:2])
-        if near:
+        # Where all see a window, what is out of it matters least.
+        if full := rankable(self.setup.windows):
             seen = f"layer {layer} sees only a window of {window.window} of the {total} tokens, so it cannot rank them"
-            raise LazyLLMError(f"{seen}: put the stage after layer {' or '.join(map(str, near))}")
+            raise LazyLLMError(f"{seen}: put the stage after layer {nearest(full, layer)}")
 
 
 def _ranges(starts: list[int], ends: list[int], device: torch.device) -> torch.Tensor:

@@ -117,6 +117,16 @@ class PruningSchedule:
         return f"PruningSchedule({[tuple(stage) for stage in self.stages]})"
 
 
+def rankable(windows: Sequence[int | None]) -> list[int]:
+    """The layers after which a stage can stand by itself: those that see everything, but the last."""
+    return [layer for layer, window in enumerate(windows[:-1]) if window is None]
+
+
+def nearest(layers: Sequence[int], to: int) -> str:
+    """The two of some layers that are nearest to one, in words."""
+    return " or ".join(map(str, sorted(sorted(layers, key=lambda layer: abs(layer - to))[:2])))
+
+
 def _parse_pair(part: str, text: str, num_layers: int | None, layers: Sequence[int] | None) -> tuple[int, float]:
     layer, _, keep = part.partition(":")
     try:

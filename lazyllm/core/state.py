@@ -196,6 +196,7 @@ class Sequence:
     def begin_step(self, new: int) -> None:
         if self.prefilling:
             self.prompt_length = new
+            self.short = max(new, self._engine.chunked) < self._engine.setup.min_tokens
         self.new = new
         if self.opening == self.seen and (self.prefilling or new > 1):
             self.opening = self.total

@@ -22,7 +22,7 @@ from lazyllm.hf.cache import LazyCache
 from lazyllm.hf.generation import Generation
 from lazyllm.hf.images import WITHIN, RopeDeltas, padding_of
 from lazyllm.hf.patching import Calls, by_name
-from lazyllm.hf.refusals import refuse_if
+from lazyllm.hf.refusals import refusal, refuse_if
 from lazyllm.hf.support import Anatomy, rope_limits
 
 
@@ -156,8 +156,9 @@ class ModelCalls:
             finally:
                 WITHIN.reset(within)
                 CURRENT.reset(outer)
-            what = f"{type(self._model).__name__} did not run the decoder that was found in it"
-            refuse_if(not thread.decoded, "architecture", what=what)
+            if not thread.decoded:
+                what = f"{type(self._model).__name__} did not run the decoder that was found in it"
+                raise refusal("architecture", what=what)
             return output
 
     def decode(self, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -179,11 +180,11 @@ class ModelCalls:
             given, call = kwargs.get("past_key_values"), self._thread.generate
             own = call is not None and given is not None and given is call.cache
             generation = self._generation(given, count, width, call if own else None)
-            if own and call.protected is not None:
+            if own and call.protected is not None and call.generation is not generation:
                 generation.protected = call.protected.repeat_interleave(count // len(call.protected), dim=0)
             elif call is None and self.protect is not None and not generation.batch.columns:
                 generation.protected = requests.read_protected(self.protect, kwargs.get("input_ids"))
-            requests.check_arguments(kwargs, generation.group_of.count(generation.groups[0]))
+            requests.check_arguments(kwargs, len(generation.groups[0].layers))
             known = _known(call, generation, kwargs, width) if own else {}
             with generation.step(kwargs, known) as packed:
                 takes = packed is kwargs or "position_ids" in inspect.signature(forward).parameters

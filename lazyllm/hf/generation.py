@@ -28,14 +28,14 @@ class Generation(Engine):
     """The engine between the decoder layers of a model; with its `rope_limits`.
 
     `protected` says of the tokens so far, padding included, which always go on, bool (count, columns) on the CPU; None
-    means none. `chunked` is how many tokens of the prompts come in chunks.
+    means none.
     """
 
     def __init__(self, setup: Setup, count: int, rope_limits: tuple[int | None, int | None], chunked: int = 0) -> None:
-        super().__init__(setup, count)
+        super().__init__(setup, count, chunked)
         self.protected: torch.Tensor | None = None
         self.states: Cache | None = None  # of layers that carry a state from token to token
-        self._rope_limits, self._chunked = rope_limits, chunked
+        self._rope_limits = rope_limits
         self.batch = Batch(count)
         self.rope_deltas: list[Any] | None = None  # see `RopeDeltas`
         self.layer = -1  # the one under way, or that ran last
@@ -56,9 +56,6 @@ class Generation(Engine):
             seen = [sequence.seen for sequence in self.sequences]
             kwargs, new, rows = self.batch.pack(kwargs, seen, **known)
             check_rotary(seen, new, self._rope_limits)
-            for sequence, count in zip(self.sequences, new, strict=True):
-                if sequence.prefilling:
-                    sequence.short = max(count, self._chunked) < self.setup.min_tokens
             self.begin_step(new, rows)
             self._protect()
             self._arguments.begin_step(new, self.group, prunes=len(self.groups) > 1)
@@ -70,8 +67,9 @@ class Generation(Engine):
             finally:
                 CURRENT.reset(outer)
                 self._running = None
-            ran = f"the model ran {self.layer + 1} of its {self._last + 1} decoder layers"
-            refuse_if(self.layer != self._last, "architecture", what=ran)
+            if self.layer != self._last:
+                ran = f"the model ran {self.layer + 1} of its {self._last + 1} decoder layers"
+                raise refusal("architecture", what=ran)
             self.end_step()
             self._arguments.end_step()
             self.batch.advance()
@@ -208,8 +206,8 @@ class Generation(Engine):
                 "has other sinks than one logit a query head": (None if s_aux is None else s_aux.shape) != sinks,
                 f"takes {', '.join(sorted(tensors))} besides queries, keys and values": tensors,
             }
-            for what in (what for what, holds in wrong.items() if holds):
-                raise refusal("architecture", what=f"the attention of layer {self.layer} {what}")
+            for what, holds in wrong.items():
+                refuse_if(holds, "architecture", what=f"the attention of layer {self.layer} {what}")
         self._attended = True
         scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
         scores = Scores(scaling, softcap, s_aux)

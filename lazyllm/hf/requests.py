@@ -8,7 +8,7 @@ import torch
 from transformers import GenerationConfig, PreTrainedConfig
 
 from lazyllm.core.ranking import Selection
-from lazyllm.core.schedule import PruningSchedule
+from lazyllm.core.schedule import PruningSchedule, nearest, rankable
 from lazyllm.hf.refusals import refuse_if
 
 _BEAMS = ("num_beams", "force_words_ids", "constraints")
@@ -50,12 +50,11 @@ def check_ways(given: dict[str, Any], defaults: GenerationConfig) -> tuple[int, 
 
 def read_schedule(given: Any, windows: list[int | None], selection: Selection) -> PruningSchedule:
     """A schedule in any form for layers that see so many positions, None all; refused if it or the ranking is not."""
-    full = [layer for layer, window in enumerate(windows[:-1]) if window is None]
+    full = rankable(windows)
     schedule = PruningSchedule.of(given, len(windows), full)
     schedule.check(len(windows))
     for layer, _ in schedule.pruning:
-        near = sorted(sorted(full, key=lambda other: abs(other - layer))[:2])
-        instead = f"put the stage after {' or '.join(map(str, near))}" if near else "nor any other of this model"
+        instead = f"put the stage after {nearest(full, layer)}" if full else "nor any other of this model"
         refuse_if(windows[layer] == 0, "no_ranking", layer=layer, instead=instead)
     stages, name = len(schedule.stages), type(selection).__name__
     wrong = selection.single_stage and stages > 1

@@ -19,8 +19,6 @@ class FrozenSelection(Selection, checked=False, parallel=True):
 class StaticSelection(FrozenSelection, checked=False, parallel=True):
     """Static token pruning, a baseline of the paper: by the mean importance over layers 0 to the stage's."""
 
-    _first: int | None = None  # the first layer that attends
-
     def wants(self, layer: int) -> bool:
         return self.cache.group_of[layer].stage is not None
 
@@ -28,9 +26,8 @@ class StaticSelection(FrozenSelection, checked=False, parallel=True):
         self, layer: int, query: torch.Tensor, key: torch.Tensor, scaling: float, softcap: float | None
     ) -> None:
         importance = newest_row(query, key, self.seen(layer), scaling, softcap, self.sinks)
-        # The mean ranks as the sum does.
-        self._first = layer if self._first is None else self._first
-        self.importance = importance if layer == self._first else self.importance.to(importance.device) + importance
+        earlier = getattr(self, "importance", None)  # the mean ranks as the sum does
+        self.importance = importance if earlier is None else earlier.to(importance.device) + importance
 
     def survivors(self, layer: int, count: int) -> torch.Tensor:
         self.importance = self.over_processes(self.importance)
