@@ -48,7 +48,7 @@ class LayersSelection(WindowSelection, checked=False):
         return group.stage is not None and layer in group.ranking[-self.layers :]
 
     def observe(self, layer: int, query: Tensor, key: Tensor, scaling: float, softcap: float | None) -> None:
-        scores = self.seen(layer, query, key, scaling, softcap).sum(dim=1)
+        scores = self.attention(layer, query, key, scaling, softcap).sum(dim=1)
         centred = scores - scores.mean(dim=-1, keepdim=True)
         deviation = centred.square().mean(dim=-1, keepdim=True).sqrt()
         largest = (centred / (deviation + _TINY)).amax(dim=0)

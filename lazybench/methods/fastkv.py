@@ -39,16 +39,16 @@ class WindowSelection(lazyllm.FrozenSelection, checked=False):
     pooling: int
 
     def observe(self, layer: int, query: Tensor, key: Tensor, scaling: float, softcap: float | None) -> None:
-        self.importance = self.seen(layer, query, key, scaling, softcap).sum(dim=(0, 1))
+        self.importance = self.attention(layer, query, key, scaling, softcap).sum(dim=(0, 1))
 
-    def seen(self, layer: int, query: Tensor, key: Tensor, scaling: float, softcap: float | None) -> Tensor:
+    def attention(self, layer: int, query: Tensor, key: Tensor, scaling: float, softcap: float | None) -> Tensor:
         """The window's pooled attention on the tokens before it, (kv_heads, heads of a group, tokens)."""
         self.tokens = tokens = key.shape[2]
         groups = query.shape[1] // key.shape[1]
         if tokens == 1:
             return key.new_empty(key.shape[1], groups, 0)
-        window, positions = min(self.window, tokens - 1), self.active(layer)
-        visible = positions <= positions[-window:, None]
+        window = min(self.window, tokens - 1)
+        visible = self.seen(layer, self.active(layer)[-window:])
         attention = lazyllm.attention_on(key, query[:, :, -window:], visible, scaling, softcap, self.sinks)
         by_head = attention[0, ..., : tokens - window].sum(dim=2)
         return pooled(by_head.flatten(0, 1), self.pooling).unflatten(0, (-1, groups))

@@ -43,29 +43,15 @@ class BlockSelection(lazyllm.Selection, checked=False):
     block: int
     window: int
     revives = False
-
-    def __post_init__(self) -> None:
-        # By layer: how many tokens of the prompt were active in it, and the positions of those that go on behind it.
-        self._kept: dict[int, tuple[int, Tensor]] = {}
-
-    def wants(self, layer: int) -> bool:
-        return layer not in self._kept and super().wants(layer)
+    for_good = True
 
     def observe(self, layer: int, query: Tensor, key: Tensor, scaling: float, softcap: float | None) -> None:
-        positions = self.active(layer)
-        seen = positions <= positions[-self.window :, None]
-        attention = lazyllm.attention_on(key, query[:, :, -self.window :], seen, scaling, softcap, self.sinks)
+        visible = self.seen(layer, self.active(layer)[-self.window :])
+        attention = lazyllm.attention_on(key, query[:, :, -self.window :], visible, scaling, softcap, self.sinks)
         self.importance = attention.mean(dim=(1, 2, 3))[0]
 
     def survivors(self, layer: int, count: int) -> Tensor:
         active = self.active(layer)
-        if layer not in self._kept:
-            self._kept[layer] = active.shape[0], self._choose(active, count)
-        prompt, kept = self._kept[layer]
-        return torch.cat([kept, active[prompt:]])
-
-    def _choose(self, active: Tensor, count: int) -> Tensor:
-        """The active positions, sorted, of the blocks that go on."""
         of, blocks = active // self.block, int(active[-1]) // self.block + 1
         sizes = torch.bincount(of, minlength=blocks)
         score = torch.zeros(blocks, dtype=self.importance.dtype, device=active.device)
