@@ -22,6 +22,7 @@ from lazybench.cli.arguments import add_config_dir, read
 from lazybench.config import CONF, SCHEMAS
 from lazybench.errors import LazyBenchError, one_line
 from lazybench.jobs import one_gpu
+from lazybench.run.origin import own_folders
 from lazybench.store.locks import Busy
 from lazyllm import LazyLLMError
 
@@ -180,7 +181,7 @@ def _begin(name: str, job: _Job, methods: str | None = None) -> None:
     """Say what a job is about, and let `sys.argv` and `HydraConfig` be as if it had been started by itself."""
     about, of = job.config.hydra, job.settings
     HydraConfig.instance().set_config(job.config)
-    folders = [f"--config-dir={folder}" for folder in settings.own_folders(about)]
+    folders = [f"--config-dir={folder}" for folder in own_folders(about)]
     sys.argv = [f"lazybench {name}", *folders, *about.overrides.task]
     named = {}
     for key in ("model", "data", "method", "task", "shard"):

@@ -22,6 +22,7 @@ from lazybench import config as schema
 from lazybench.config import CONF
 from lazybench.data import choose, load_facts
 from lazybench.errors import LazyBenchError, causes_of, first_line, suggest
+from lazybench.run.origin import own_folders
 
 schema.register()
 
@@ -114,11 +115,6 @@ def read(config: DictConfig, about: DictConfig) -> Any:
     _check_names(settings)
     sys.path += [place for place in own_folders(about) if place not in sys.path]
     return settings
-
-
-def own_folders(about: DictConfig) -> list[str]:
-    """The user's folders of configs."""
-    return [of.path for of in about.runtime.config_sources if of.provider.endswith("command-line")]
 
 
 def _check_names(settings: Any) -> None:

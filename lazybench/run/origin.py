@@ -8,6 +8,7 @@ import sys
 
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
+from omegaconf import DictConfig
 
 
 def command() -> list[str]:
@@ -37,10 +38,11 @@ def chosen(group: str) -> str | None:
     return str(HydraConfig.get().runtime.choices[group]) if HydraConfig.initialized() else None
 
 
+def own_folders(about: DictConfig) -> list[str]:
+    """The user's folders of configs, in a job's part `hydra`."""
+    return [of.path for of in about.runtime.config_sources if of.provider.endswith("command-line")]
+
+
 def config_dirs() -> list[str]:
-    """The folders of the user's configs, as the command under way names them; none where Hydra did not read one."""
-    if not HydraConfig.initialized():
-        return []
-    # `--config-dir` comes once; more folders can be given as `hydra.searchpath`.
-    sources = HydraConfig.get().runtime.config_sources
-    return [source.path for source in sources if source.provider.endswith("command-line")]
+    """The user's folders of configs, as the command under way names them; none where Hydra did not read one."""
+    return own_folders(HydraConfig.get()) if HydraConfig.initialized() else []
