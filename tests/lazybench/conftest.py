@@ -1,12 +1,15 @@
 from __future__ import annotations
 
 import shutil
+import socket
 import sys
 
 import pytest
 import transformers
 from calibrating import TIMES, line
 from support import FINISHED, LAZY, byte_tokenizer, folders, one_line, save_tiny_model
+
+from lazybench.data import hub
 
 
 @pytest.fixture(scope="session")
@@ -147,3 +150,14 @@ def refused(run, tmp_path):
         return said
 
     return call
+
+
+@pytest.fixture
+def offline(monkeypatch, tmp_path):
+    """A hub that must not be asked, and an empty cache."""
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr(socket.socket, "connect", lambda *words: pytest.fail("a connection"))
+    hub.unreachable.cache_clear()
+    yield
+    hub.unreachable.cache_clear()

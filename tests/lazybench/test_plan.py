@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 from support import LAZY, one_line
 
-from lazybench.data import hub
 from lazybench.jobs import plan as planning
 
 QUICK = ("timing.paired=false", "timing.warmup=0")
@@ -58,16 +57,6 @@ def test_a_plan_of_a_7b_model(plan, monkeypatch):
     # 13.5 GB of weights and half a megabyte a token of cache.
     assert 0.6 < float(row[-2]) < 1.2
     assert 15 < float(row[-1]) < 18
-
-
-@pytest.fixture
-def offline(monkeypatch, tmp_path):
-    """No hub, and nothing of it in the cache."""
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
-    hub.unreachable.cache_clear()
-    yield
-    hub.unreachable.cache_clear()
 
 
 def test_a_plan_needs_nothing_of_the_hub_and_no_slurm(lazybench, offline, monkeypatch, tmp_path):

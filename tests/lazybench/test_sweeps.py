@@ -11,7 +11,6 @@ from omegaconf import OmegaConf
 from support import LAZY, folders, one_line, rows, stubborn_method
 
 from lazybench.config import CONF
-from lazybench.data import hub
 from lazybench.methods import build_method
 from lazybench.run import runner, tracing
 
@@ -115,16 +114,6 @@ def test_a_fault_in_one_job_leaves_the_others(run, tmp_path, faulty, launcher):
     assert "of the sweep failed" in err.splitlines()[-1]
     assert launcher or "ZeroDivisionError: division by zero" in err
     assert [len(rows(folder)) for folder in folders(tmp_path / "runs") if (folder / "scores.json").exists()] == [1]
-
-
-@pytest.fixture
-def offline(monkeypatch, tmp_path):
-    """No hub, and nothing of it in the cache."""
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
-    hub.unreachable.cache_clear()
-    yield
-    hub.unreachable.cache_clear()
 
 
 def test_a_sweep_does_not_start_without_what_its_models_need(lazybench, offline, tmp_path):

@@ -155,17 +155,6 @@ def test_gguf_weights_are_asked_for_dequantised(monkeypatch):
         assert "quantization_config" not in given
 
 
-@pytest.fixture
-def offline(monkeypatch, tmp_path):
-    """A hub that must not be asked, and an empty cache."""
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
-    monkeypatch.setattr(socket.socket, "connect", lambda *words: pytest.fail("a connection"))
-    hub.unreachable.cache_clear()
-    yield
-    hub.unreachable.cache_clear()
-
-
 @pytest.mark.parametrize(
     ("name", "weights", "positions"), [("llama2_7b", 6_738_415_616, 4096), ("xgen_7b", 6_895_702_016, 8192)]
 )
