@@ -1,4 +1,4 @@
-"""The schemas of the settings of `run`, `speed`, `match`, `map` and `calibrate`: names, types and ranges."""
+"""The schemas of the settings of `run`, `speed`, `match`, `tune`, `map` and `calibrate`: names, types and ranges."""
 
 from __future__ import annotations
 
@@ -257,6 +257,20 @@ class MatchConfig(_Checked):
 
 
 @dataclass
+class TuneConfig(_Checked):
+    """A method's settings of least harm at each speedup; `conf/tune.yaml` says what each setting means."""
+
+    model: ModelConfig = MISSING
+    method: dict[str, Any] = field(default_factory=dict)
+    data: DataConfig = MISSING
+    task: str = MISSING
+    speedups: list[float] = field(default_factory=list)
+    records: int = 12
+    answer_tokens: int = 4
+    output: str = "results/tuned"
+
+
+@dataclass
 class MapConfig(_Checked):
     """A page of the tokens that methods drop and revive; `conf/map.yaml` says what each setting means."""
 
@@ -324,7 +338,14 @@ class Shard:
 
 
 # What each command that Hydra configures is set by; `plan` has those of `run`.
-SCHEMAS = {"run": RunConfig, "speed": SpeedConfig, "match": MatchConfig, "map": MapConfig, "calibrate": CalibrateConfig}
+SCHEMAS = {
+    "run": RunConfig,
+    "speed": SpeedConfig,
+    "match": MatchConfig,
+    "tune": TuneConfig,
+    "map": MapConfig,
+    "calibrate": CalibrateConfig,
+}
 
 
 def register() -> None:

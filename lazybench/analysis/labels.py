@@ -87,11 +87,12 @@ def short(text: str) -> str:
 
 def provenance(method: Mapping[str, Any]) -> str:
     """Where a calibrated method's schedules come from, in a few words, by its settings."""
-    schedules = [
-        f"{fold['schedule']} ({_text(fold['importance'])}) on {len(fold['records'])} records"
-        for fold in method["folds"]
-    ]
-    found = method.get("found") or {}
+    schedules, found = [], method.get("found") or {}
+    for fold in method["folds"]:
+        of = fold.get("method") or {"schedule": fold["schedule"], "importance": fold["importance"]}  # as it was in 0.1
+        count = found.get("records") or len(fold["records"])
+        named = of.get("name", "lazyllm")
+        schedules.append(f"{setting_of(named, {**of, 'name': named})} on {count} records")
     said = (("of", "data"), ("task", "task"), ("with", "model"))
     where = [f"{name} {found[key]}" for name, key in said if key in found]
     where += [f"cut to {found['limit']} tokens"] if "limit" in found else []

@@ -26,7 +26,8 @@ from lazybench.calibration.setup import SCORE_LOSS, SPEEDUP, Budget, Setup
 from lazybench.data import Record, data_label
 from lazybench.errors import LazyBenchError
 from lazybench.methods.base import answer
-from lazybench.methods.lazyllm import EQ1, PAPER, PLUS
+from lazybench.methods.calibrated import config_of
+from lazybench.methods.lazyllm import PAPER, PLUS
 from lazybench.methods.shared import naming
 from lazybench.methods.static_pruning import StaticPruning
 from lazybench.model.decoding import Decoder, decoder_for, read
@@ -262,35 +263,17 @@ class Study:
         """Write the YAML of a budget's method, of the schedule that each half found; returns its config name."""
         config, trials = self._setup.config, list(found.values())
         name = PAPER if all(trial.candidate.importance.is_eq1 for trial in trials) else PLUS
-        folds = [
-            {
-                "schedule": trial.candidate.schedule.spec,
-                "importance": trial.candidate.importance.changed or EQ1,
-                "records": sorted(_Hash(record.hash) for record in self._setup.of_half(half)),
-            }
-            for half, trial in found.items()
-        ]
+        folds = [(trial.candidate.method, self._setup.of_half(half)) for half, trial in found.items()]
         about = {"model": config.model.name, "layers": self._layers, "weights": self._setup.weights}
         about |= {"data": data_label(config.data), "task": config.task, "limit": config.model.limit}
         about |= {"half": config.half, "answer_tokens": config.answer_tokens}
         about["ideal_speedup"] = [round(trial.speedup_with_revivals, 3) for trial in trials]
         about["kl"] = [round(trial.kl, 4) for trial in trials]
         about["kl_on_the_other_half"] = round(self.kl_elsewhere(found), 4)
-        method = {"_target_": "lazybench.methods.calibrated.Calibrated", "name": name, "budget": str(budget)}
-        method |= {"folds": folds, "found": about}
-        head = [f"# Found by: {command}\n", *(f"# {trial.candidate.schedule}\n" for trial in trials)]
-        text = "".join(head) + yaml.safe_dump(method, sort_keys=False, default_flow_style=None, width=120)
+        head = "\n# ".join([f"Found by: {command}", *(str(trial.candidate.schedule) for trial in trials)])
+        text = config_of(head, name, str(budget), folds, about)
         writing.replace(self._folder.found / "method" / f"{name}_{budget.slug}.yaml", text)
         return f"{name}_{budget.slug}"
-
-
-class _Hash(str):
-    """Written in quotes: some hashes read as numbers to some readers of YAML."""
-
-
-yaml.SafeDumper.add_representer(
-    _Hash, lambda dumper, value: dumper.represent_scalar("tag:yaml.org,2002:str", value, style='"')
-)
 
 
 def _tick(bar: tqdm, search: Search, trial: Trial | None) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar
@@ -112,6 +113,18 @@ class Method(ABC):
         if not any(of.name == "keep" for of in fields(self)):
             raise LazyBenchError(f"method {self.name} cannot be matched: it has no `keep`, and no `pruning` of its own")
         return replace(self, keep=round(1 - share, 4))
+
+    def trials(self) -> Sequence[Method]:
+        """The settings that `match tune=true` tries: as many for each method that is compared, itself if no others."""
+        return [self]
+
+    def layer_tokens(self, model: PreTrainedModel, tokens: int) -> list[int]:
+        """Of how many of a prompt's tokens it computes each layer for the first token, a layer twice where it does.
+
+        Raises:
+            LazyBenchError: that is not known of it.
+        """
+        raise LazyBenchError(f"method {self.name} does not say what it computes: set by=time")
 
     @property
     def keep_1(self) -> Method | None:

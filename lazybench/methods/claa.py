@@ -34,7 +34,7 @@ class CLAA(FastKV):
 
     @property
     def selection(self) -> lazyllm.FrozenSelection:
-        return LayersSelection(self.window, self.pooling, self.layers)
+        return LayersSelection(self.window, self.pooling, self.kernel, self.layers)
 
 
 @dataclass

@@ -17,6 +17,24 @@ from lazybench.model.decoding import Decoder
 from lazybench.model.prompts import Prompt, template_tokens
 from lazyllm import PruningSchedule
 
+# Where `match tune=true` tries stages; what each keep becomes is up to the speedup.
+DEPTHS = ("3%", "8%", "12%", "17%", "21%", "25%", "29%", "33%", "38%", "42%", "46%", "50%")
+FEW_DEPTHS = ("8%", "12%", "17%", "25%")  # for methods that have another setting to try
+SCHEDULES = (
+    "8%:0.5",
+    "12%:0.5",
+    "21%:0.5",
+    "29%:0.5",
+    "3%:0.6,20%:0.6",
+    "7%:0.6,27%:0.6",
+    "13%:0.6,40%:0.6",
+    "23%:0.6,50%:0.6",
+    "3%:0.6,13%:0.6,40%:0.6",
+    "3%:0.6,20%:0.6,50%:0.6",
+    "7%:0.6,27%:0.6,50%:0.6",
+    "13%:0.6,27%:0.6,50%:0.6",
+)
+
 
 def stages_said(method: Method, model: PreTrainedModel) -> str | None:
     """What became of the parts of the depth in a method's schedule: `schedule: 23% -> after layer 6`; None without."""
@@ -66,6 +84,13 @@ class OnEngine(Method):
         """The schedule on a model: parts of the depth become the nearest layers that see everything."""
         return lazyllm.enable(model, self.schedule, selection=self.selection).schedule
 
+    def layer_tokens(self, model: PreTrainedModel, tokens: int) -> list[int]:
+        found = []
+        for stage in self.placed(model).stages:
+            found += [tokens] * (stage.layer + 1 - len(found))
+            tokens = stage.kept(tokens)
+        return found + [tokens] * (model.config.get_text_config().num_hidden_layers - len(found))
+
     @property
     def keep_1(self) -> Method | None:
         keep_1 = OnEngine("keep_1")
@@ -106,6 +131,9 @@ class OneStage(OnEngine):
         """The one stage."""
         return f"{self.layer}:{self.keep}"
 
+    def trials(self) -> list[Self]:
+        return [replace(self, layer=layer) for layer in DEPTHS]
+
 
 @dataclass
 class Staged(OnEngine):
@@ -120,6 +148,9 @@ class Staged(OnEngine):
 
     schedule: str | list[str] = ""
     protect: str = setting("none", one_of(("none", "template")))
+
+    def trials(self) -> list[Self]:
+        return [replace(self, schedule=schedule) for schedule in SCHEDULES]
 
     @property
     def left(self) -> float:

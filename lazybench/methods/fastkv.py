@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Self
 
 import torch
 from torch import Tensor
 
 import lazyllm
-from lazybench.methods.engine import OneStage
-from lazybench.methods.shared import COUNT, LAYER, ODD, SHARE, pooled, setting
+from lazybench.methods.engine import FEW_DEPTHS, OneStage
+from lazybench.methods.shared import COUNT, KERNEL, LAYER, ODD, SHARE, pooled, setting
 
 
 @dataclass
@@ -17,7 +18,8 @@ class FastKV(OneStage):
     """Prune by the attention of the last few tokens in the layer after which to prune.
 
     The importance of a token is the sum over the last `window` queries and all heads of their attention probability
-    on it in that layer, averaged over `pooling` neighbours; the window itself always goes on. FastKV also thins out
+    on it in that layer, averaged over `pooling` neighbours, or the largest of them, as the authors' repository has it
+    since; the window itself always goes on. FastKV also thins out
     the cache of the layers before, which leaves the time to first token as it is: that part is left out.
     """
 
@@ -25,10 +27,15 @@ class FastKV(OneStage):
     keep: float = setting(0.2, SHARE)
     window: int = setting(8, COUNT)
     pooling: int = setting(7, ODD)
+    kernel: str = setting("average", KERNEL)
 
     @property
     def selection(self) -> lazyllm.FrozenSelection:
-        return WindowSelection(self.window, self.pooling)
+        return WindowSelection(self.window, self.pooling, self.kernel)
+
+    def trials(self) -> list[Self]:
+        ways = ((self.pooling, self.kernel), (15, self.kernel), (self.pooling, "max"))
+        return [replace(self, layer=layer, pooling=of, kernel=by) for layer in FEW_DEPTHS for of, by in ways]
 
 
 @dataclass
@@ -37,6 +44,7 @@ class WindowSelection(lazyllm.FrozenSelection, checked=False):
 
     window: int
     pooling: int
+    kernel: str
 
     def observe(self, layer: int, query: Tensor, key: Tensor, scaling: float, softcap: float | None) -> None:
         self.importance = self.attention(layer, query, key, scaling, softcap).sum(dim=(0, 1))
@@ -51,7 +59,7 @@ class WindowSelection(lazyllm.FrozenSelection, checked=False):
         visible = self.seen(layer, self.active(layer)[-window:])
         attention = lazyllm.attention_on(key, query[:, :, -window:], visible, scaling, softcap, self.sinks)
         by_head = attention[0, ..., : tokens - window].sum(dim=2)
-        return pooled(by_head.flatten(0, 1), self.pooling).unflatten(0, (-1, groups))
+        return pooled(by_head.flatten(0, 1), self.pooling, self.kernel).unflatten(0, (-1, groups))
 
     def survivors(self, layer: int, count: int) -> Tensor:
         earlier = self.importance.shape[0]

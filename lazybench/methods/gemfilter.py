@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Self
 
 import torch
 from torch import Tensor
+from transformers import PreTrainedModel
 
 import lazyllm
 from lazybench.methods.base import Output
-from lazybench.methods.engine import OneStage
+from lazybench.methods.engine import FEW_DEPTHS, OneStage
 from lazybench.methods.shared import LAYER, ODD, pooled, setting
 from lazybench.model.decoding import Decoder
 from lazybench.model.prompts import Prompt
@@ -36,6 +38,13 @@ class GemFilter(OneStage):
     @property
     def selection(self) -> FilterSelection:
         return FilterSelection()
+
+    def trials(self) -> list[Self]:
+        return [replace(self, layer=layer, pooling=of) for layer in FEW_DEPTHS for of in (self.pooling, 15, 31)]
+
+    def layer_tokens(self, model: PreTrainedModel, tokens: int) -> list[int]:
+        [stage], layers = self.placed(model).stages, model.config.get_text_config().num_hidden_layers
+        return [tokens] * (stage.layer + 1) + [stage.kept(tokens)] * layers
 
     def session(self, prompt: Prompt, decode: Decoder) -> AbstractContextManager[lazyllm.Session]:
         # Not entered yet: the model is to answer as it is.

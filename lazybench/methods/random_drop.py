@@ -6,6 +6,7 @@ import random
 from dataclasses import dataclass
 
 import torch
+from transformers import PreTrainedModel
 
 from lazybench.methods.base import Method, Output
 from lazybench.methods.shared import COUNT, SHARE, setting
@@ -24,6 +25,9 @@ class RandomDrop(Method):
 
     repeats: int = setting(5, COUNT)
     keep: float = setting(0.5, SHARE)
+
+    def layer_tokens(self, model: PreTrainedModel, tokens: int) -> list[int]:
+        return [Stage(0, self.keep).kept(tokens)] * model.config.get_text_config().num_hidden_layers
 
     def generate(self, prompt: Prompt, decode: Decoder, seed: int) -> Output:
         ids = prompt.ids[0].tolist()

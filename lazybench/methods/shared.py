@@ -76,8 +76,13 @@ def naming(setting: str) -> Iterator[None]:
         raise LazyBenchError(f"{setting}: {error}") from error
 
 
-def pooled(scores: torch.Tensor, pooling: int) -> torch.Tensor:
-    """The mean of each score (rows, tokens) and its neighbours, zeros beyond the ends."""
+KERNEL = one_of(("average", "max"))
+
+
+def pooled(scores: torch.Tensor, pooling: int, kernel: str = "average") -> torch.Tensor:
+    """The mean of each score (rows, tokens) and its neighbours, zeros beyond the ends; or the largest of them."""
+    if kernel == "max":
+        return nn.functional.max_pool1d(scores[None], pooling, stride=1, padding=pooling // 2)[0]
     return nn.functional.avg_pool1d(scores[None], pooling, stride=1, padding=pooling // 2)[0]
 
 

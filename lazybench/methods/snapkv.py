@@ -18,7 +18,7 @@ from transformers.masking_utils import sdpa_mask
 import lazyllm
 from lazybench.errors import LazyBenchError
 from lazybench.methods.base import Method, Output
-from lazybench.methods.shared import COUNT, ODD, SHARE, one_of, pooled, setting
+from lazybench.methods.shared import COUNT, KERNEL, ODD, SHARE, pooled, setting
 from lazybench.model.decoding import Decoder
 from lazybench.model.prompts import Prompt
 
@@ -46,7 +46,7 @@ class SnapKV(Method):
     keep: float = setting(0.3, SHARE)
     window: int = setting(32, COUNT)
     pooling: int = setting(7, ODD)
-    kernel: str = setting("max", one_of(("max", "average")))
+    kernel: str = setting("max", KERNEL)
 
     def pruning(self, share: float) -> Method:
         raise LazyBenchError(f"method {self.name} cannot be matched: whatever it keeps, TTFT is the unmodified model's")
@@ -77,11 +77,7 @@ class SnapKV(Method):
         """
         heads, groups, window, tokens = attention.shape
         scores = attention[..., : tokens - window].sum(dim=2).flatten(0, 1)
-        if self.kernel == "max":
-            scores = nn.functional.max_pool1d(scores, self.pooling, stride=1, padding=self.pooling // 2)
-        else:
-            scores = pooled(scores, self.pooling)
-        scores = scores.unflatten(0, (heads, groups)).mean(dim=1)
+        scores = pooled(scores, self.pooling, self.kernel).unflatten(0, (heads, groups)).mean(dim=1)
         recent = torch.arange(tokens - window, tokens, device=scores.device)[-count:].expand(heads, -1)
         chosen = scores.sort(dim=-1, descending=True, stable=True).indices[:, : count - recent.shape[1]]
         return torch.cat([chosen.sort(dim=-1).values, recent], dim=1)

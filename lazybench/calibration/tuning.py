@@ -1,0 +1,75 @@
+"""One rule of tuning for all methods: of settings that are as fast, the least harmful on one half of the records.
+
+It serves the records of the other half, and the other way round, so that none is judged by settings that saw it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from tqdm import tqdm
+from transformers import PreTrainedModel
+
+from lazybench.data import Record
+from lazybench.methods import Method
+from lazybench.methods.calibrated import settings_of
+from lazybench.model.decoding import decoder_for
+from lazybench.model.prompts import Prompt
+from lazybench.run.divergence import Expected, divergence, expected
+from lazybench.store import Journal
+from lazybench.store.journal import Key
+from lazybench.store.run_folder import digest
+
+_LEAST = 1e-6  # nats: below that, rounding decides
+
+
+@dataclass
+class Tuning:
+    """Measures the harm of settings on records, each pair once, kept in `folder`, a file for each settings.
+
+    Harm is the KL divergence of the next token over the first `answer_tokens` of the unmodified model's answer, as a
+    geometric mean over records, in nats. `decides` is what else it depends on.
+    """
+
+    model: PreTrainedModel
+    prompts: Mapping[Key, Prompt]
+    answer_tokens: int
+    folder: Path
+    decides: Mapping[str, Any]
+    bar: tqdm
+    _expected: dict[Key, Expected] = field(default_factory=dict)
+
+    def best(self, trials: Sequence[Method], records: Sequence[Record]) -> tuple[Method, list[dict[str, Any]]]:
+        """The least harmful trial, and a row about each: all on the first half of the records, the better half on all.
+
+        Returns:
+            the trial; of each `kl`, in nats, and on how many `records`.
+        """
+        first = records[: math.ceil(len(records) / 2)]
+        left = sorted(trials, key=lambda of: self.harm(of, first))[: math.ceil(len(trials) / 2)]
+        best = min(left, key=lambda of: self.harm(of, records))
+        met = [(of, records if of in left else first) for of in trials]
+        return best, [{"kl": self.harm(of, on), "records": len(on), "best": of is best} for of, on in met]
+
+    def harm(self, method: Method, records: Sequence[Record]) -> float:
+        """The method's harm on these records."""
+        journal = Journal(self.folder / f"{digest({**self.decides, 'method': settings_of(method)})}.jsonl")
+        journal.load()
+        for record in records:
+            if record.key not in journal.rows:
+                journal.add({"dataset": record.dataset, "_id": record.id, "kl": self._kl(method, record)})
+                self.bar.update()
+        return math.exp(fmean(math.log(max(_LEAST, journal.rows[record.key]["kl"])) for record in records))
+
+    def _kl(self, method: Method, record: Record) -> float:
+        method.prepare(self.model)
+        prompt = self.prompts[record.key]
+        decode = decoder_for(self.model, prompt)
+        if record.key not in self._expected:
+            self._expected[record.key] = expected(prompt, decode, self.answer_tokens)
+        return float(divergence(method, prompt, decode, self._expected[record.key])[0].mean())
