@@ -10,9 +10,7 @@ import sys
 def script() -> int:
     """`main`, for a process: SIGTERM, as schedulers send it, stops it as Ctrl-C does."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    onward = (
-        "goes on where it stopped" if sys.argv[1:2] in (["run"], ["calibrate"], ["match"], ["tune"]) else "starts anew"
-    )
+    onward = "goes on where it stopped" if sys.argv[1:2] in (["run"], ["calibrate"], ["match"]) else "starts anew"
     try:
         code = main()
         sys.stdout.flush()

@@ -1,4 +1,4 @@
-"""The schemas of the settings of `run`, `speed`, `match`, `tune`, `map` and `calibrate`: names, types and ranges."""
+"""The schemas of the settings of `run`, `speed`, `match`, `map` and `calibrate`: names, types and ranges."""
 
 from __future__ import annotations
 
@@ -238,7 +238,7 @@ class SpeedConfig(_Checked):
 
 @dataclass
 class MatchConfig(_Checked):
-    """The strengths at which a method's measured speedups are as asked; `conf/match.yaml` explains the settings."""
+    """Methods whose speedups are as asked; `conf/match.yaml` explains the settings."""
 
     model: ModelConfig = MISSING
     method: dict[str, Any] = field(default_factory=dict)
@@ -248,26 +248,14 @@ class MatchConfig(_Checked):
     records: int = 6
     tolerance: float = 0.02
     cpu_share: float = 0.9
+    tune: bool = False
+    answer_tokens: int = 4
     output: str = "results/matches"
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if not self.speedups:
             raise LazyBenchError("speedups=[] asks for nothing: give some, each above 1, such as speedups=[2,3]")
-
-
-@dataclass
-class TuneConfig(_Checked):
-    """A method's settings of least harm at each speedup; `conf/tune.yaml` says what each setting means."""
-
-    model: ModelConfig = MISSING
-    method: dict[str, Any] = field(default_factory=dict)
-    data: DataConfig = MISSING
-    task: str = MISSING
-    speedups: list[float] = field(default_factory=list)
-    records: int = 12
-    answer_tokens: int = 4
-    output: str = "results/tuned"
 
 
 @dataclass
@@ -338,14 +326,7 @@ class Shard:
 
 
 # What each command that Hydra configures is set by; `plan` has those of `run`.
-SCHEMAS = {
-    "run": RunConfig,
-    "speed": SpeedConfig,
-    "match": MatchConfig,
-    "tune": TuneConfig,
-    "map": MapConfig,
-    "calibrate": CalibrateConfig,
-}
+SCHEMAS = {"run": RunConfig, "speed": SpeedConfig, "match": MatchConfig, "map": MapConfig, "calibrate": CalibrateConfig}
 
 
 def register() -> None:

@@ -84,7 +84,7 @@ class Timed:
     """By the mean TTFT of the unmodified model over the method's, each pair side by side.
 
     Pairs that other work disturbed are left out. Each strength is timed once and kept in a CSV, a row a strength.
-    `tick` is called with what was timed and the speedup.
+    `tick` is called with each speedup.
     """
 
     method: Method
@@ -92,7 +92,7 @@ class Timed:
     model: PreTrainedModel
     cpu_share: float
     kept: Path
-    tick: Callable[[Method, float], None]
+    tick: Callable[[float], None]
 
     def __post_init__(self) -> None:
         self._decode = Decoder(self.model, max_new_tokens=1)
@@ -112,7 +112,7 @@ class Timed:
                 raise LazyBenchError("other work on this machine disturbed every pass: stop it, or set cpu_share=0")
             before, after = (fmean(done.ttft_s for done in of) for of in zip(*pairs, strict=True))
             self.trials[share] = Trial(share, before / after, len(pairs))
-            self.tick(method, before / after)
+            self.tick(before / after)
             replace(self.kept, csv(pd.DataFrame(sorted(self.trials.values())), digits=17))
         return self.trials[share]
 

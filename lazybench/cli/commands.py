@@ -21,14 +21,13 @@ LazyBench compares ways to prune prompts: LazyLLM and others on LongBench.
   lazybench report [runs=...] [output=...]        tables, figures and a page of all runs there are
   lazybench score FILE... [--output FILE]         LongBench's scores of files of predictions
   lazybench calibrate                             find LazyLLM's schedule for a model, within a budget
-  lazybench match                                 how strongly a method must prune for a measured TTFT speedup
-  lazybench tune                                  a method's settings of least harm at a speed, cross-fitted
+  lazybench match                                 how strongly a method must prune for a speedup; tune=true: how best
   lazybench map                                   a page of which prompt tokens methods drop and revive, step by step
   lazybench speed                                 times next to the unmodified model's, for prompt lengths
 
 Each command has --help."""
 
-_CONFIGURED = ("run", "plan", "calibrate", "match", "tune", "map", "speed")
+_CONFIGURED = ("run", "plan", "calibrate", "match", "map", "speed")
 _SMALL = ("status", "list", "report", "score")
 
 

@@ -1,40 +1,73 @@
-"""`lazybench match`: how strongly a method must prune for a measured TTFT speedup, as methods that `run` takes."""
+"""`lazybench match`: how strongly a method must prune to be so much faster, as methods that `run` takes.
+
+By the measured TTFT, its settings as they are; or, with `tune=true`, by operations, its settings those of least harm.
+"""
 
 from __future__ import annotations
 
+import math
 import re
 import shlex
 import sys
-from dataclasses import asdict, fields
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from statistics import fmean
+from typing import Any
 
+import pandas as pd
 import yaml
 from hydra.core.hydra_config import HydraConfig
 from tqdm import tqdm
 from transformers import PreTrainedModel
 
+from lazybench.analysis.labels import setting_of
 from lazybench.calibration.setup import in_turns
-from lazybench.calibration.strength import OutOfReach, Timed, Trial, match
-from lazybench.config import MatchConfig
-from lazybench.data import choose, data_label, fingerprint, load_facts
+from lazybench.calibration.strength import Operations, OutOfReach, Speedups, Timed, Trial, match
+from lazybench.calibration.study import csv
+from lazybench.calibration.tuning import Tuning
+from lazybench.config import HALVES, MatchConfig
+from lazybench.data import Record, choose, data_label, fingerprint, half_of, load_facts
 from lazybench.methods import Method, build_method
-from lazybench.methods.calibrated import settings_of
-from lazybench.methods.static_pruning import StaticPruning
+from lazybench.methods.calibrated import config_of, settings_of
 from lazybench.model import environment
-from lazybench.model.decoding import check_limit, decoder_for
+from lazybench.model.decoding import check_limit
 from lazybench.model.loading import load_model, load_skeleton
 from lazybench.model.prompts import Prompt, PromptBuilder
-from lazybench.run.divergence import divergence, expected
 from lazybench.run.job import PLACES
 from lazybench.run.origin import chosen, config_dirs, typed
 from lazybench.run.sources import Sources
+from lazybench.store.journal import Key
 from lazybench.store.run_folder import digest
 from lazybench.store.writing import replace, writing
 
 
+@dataclass(frozen=True)
+class _Given:
+    """What a command works on: `called` is the method's config, `on` what the prompts are in words.
+
+    `halves` are all records of the task, by half; `decides` is what a measurement depends on besides the method.
+    """
+
+    config: MatchConfig
+    method: Method
+    called: str
+    model: PreTrainedModel
+    halves: Mapping[str, Sequence[Record]]
+    prompts: Mapping[Key, Prompt]
+    on: str
+    decides: dict[str, Any]
+
+    @property
+    def speedups(self) -> list[float]:
+        return sorted(set(self.config.speedups))
+
+    @property
+    def measured(self) -> Path:
+        return Path(self.config.output) / "measured"
+
+
 def main(config: MatchConfig) -> Path:
-    """Find a strength for each speedup, or go on where an earlier start stopped; returns the folder for `--config-dir`.
+    """Find a method for each speedup, or go on where an earlier start stopped; returns the folder for `--config-dir`.
 
     Raises:
         OutOfReach: the method reaches none of the speedups; if it is one of several, a warning says so.
@@ -42,61 +75,103 @@ def main(config: MatchConfig) -> Path:
     """
     method, sources = build_method(config.method), Sources()
     method.pruning(0.5)  # refuses a method whose strength nobody can set
-    prompts = _prompts(config, sources)
-    skeleton = load_skeleton(config.model)
-    check_limit(config.model, 1, skeleton)
-    method.check(skeleton)
-    folder = Path(config.output)
+    skeleton, facts = load_skeleton(config.model), load_facts(config.data.datasets)
+    check_limit(config.model, config.answer_tokens if config.tune else 1, skeleton)
+    for trial in method.trials() if config.tune else [method]:
+        trial.check(skeleton)
+    choice = choose(config.task, config.data, facts)
+    met = [sources.records(name, config.data, config.model) for name in choice.datasets]
+    halves = {half: in_turns([[of for of in each if half_of(of) == half] for each in met]) for half in HALVES}
+    records = [of for half in halves.values() for of in half[: config.records]]
+    if not config.tune:  # spread evenly over the datasets
+        every = in_turns(met)
+        records = [every[place * len(every) // config.records] for place in range(min(config.records, len(every)))]
+    tokenizer, folder = sources.tokenizer(config.model), Path(config.output)
+    prompts = {of.key: PromptBuilder(tokenizer, config.model, facts[of.dataset]).build(of) for of in records}
     with writing(folder):
         for inner in ("method", "measured"):
             (folder / inner).mkdir(parents=True, exist_ok=True)
     where = environment.describe(config.model)
-    tokens = sorted(prompt.ids.shape[1] for prompt in prompts)
+    tokens = sorted(prompt.ids.shape[1] for prompt in prompts.values())
     on = f"{len(prompts)} prompts of {tokens[0]} to {tokens[-1]} tokens"
-    print(f"weights: {where['weights_format']}\nrecords: {data_label(config.data)}; {on}")
+    print(f"weights: {where['weights_format']}\nrecords: {data_label(config.data)}; {on}", flush=True)
+    decides = {key: value for key, value in asdict(config.model).items() if key not in PLACES}
+    decides |= {"weights": sources.weights(config.model)}
     # Methods of one name differ in their configs' names: those that `calibrate` found, and others of the user's.
     called = chosen("method") or method.name
-    model, static = load_model(config.model), StaticPruning("static_pruning")
-    decides = {key: value for key, value in asdict(config.model).items() if key not in PLACES}
-    decides |= {"weights": sources.weights(config.model), "records": fingerprint(of.record for of in prompts)}
-    decides |= {"where": {key: value for key, value in where.items() if key != "commit"}, "cpu": config.cpu_share}
+    given = _Given(config, method, called, load_model(config.model), halves, prompts, on, decides)
+    for wanted, text, said in _tuned(given) if config.tune else _timed(given, where):
+        name = f"{called}_{wanted:g}x"
+        replace(folder / "method" / f"{name}.yaml", text)
+        print(f"{wanted:g}x: {said}\n  {run_command(folder, name, config.task)}", flush=True)
+    return folder
+
+
+def _timed(given: _Given, where: Mapping[str, Any]) -> Iterator[tuple[float, str, str]]:
+    """By speedup, the config of the method at the strength of that TTFT, and what to say of it."""
+    config, method, prompts = given.config, given.method, list(given.prompts.values())
+    decides = given.decides | {"records": fingerprint(of.record for of in prompts), "cpu": config.cpu_share}
+    decides |= {"where": {key: value for key, value in where.items() if key != "commit"}}
+    kept = digest(decides | {"kind": str(type(method)), "method": asdict(method)})
     with tqdm(desc="strengths", unit="strength") as bar:
 
-        def tick(of: Method, speedup: float) -> None:
+        def tick(speedup: float) -> None:
             bar.update()
-            bar.set_postfix_str(f"{of.name}: {speedup:.2f}x")
+            bar.set_postfix_str(f"{speedup:.2f}x")
 
-        def speedups(of: Method, name: str) -> Timed:
-            kept = folder / "measured" / f"{name}_{digest(decides | {'kind': str(type(of)), 'method': asdict(of)})}.csv"
-            return Timed(of, prompts, model, config.cpu_share, kept, tick)
-
-        found, missed = _found(speedups(method, called), sorted(set(config.speedups)), config.tolerance)
-        as_fast = [of.speedup for of in found.values() if of.speedup > 1 and not isinstance(method, StaticPruning)]
-        beside, _ = _found(speedups(static, static.name), as_fast, config.tolerance)
+        path = given.measured / f"{given.called}_{kept}.csv"
+        timed = Timed(method, prompts, given.model, config.cpu_share, path, tick)
+        found, missed = _found(timed, given.speedups, config.tolerance)
     if missed is not None:
         if not found:
             raise missed
         print(f"warning: {missed}", file=sys.stderr)
     for wanted, trial in found.items():
-        name, strong = f"{called}_{wanted:g}x", method.pruning(trial.share)
-        about = f"# TTFT speedup {trial.speedup:.3f}: {on}, {config.model.name}, {where['dtype']}, {where['device']}"
+        strong = method.pruning(trial.share)
+        on = f"{given.on}, {config.model.name}, {where['dtype']}, {where['device']}"
         text = yaml.safe_dump(settings_of(strong), sort_keys=False, allow_unicode=True, width=120)
-        replace(folder / "method" / f"{name}.yaml", f"{about}\n# {typed('match')}\n{text}")
-        print(f"{wanted:g}x: {trial.speedup:.2f}x with {_differing(strong, method)}")
+        said = f"{trial.speedup:.2f}x with {_differing(strong, method)}"
         if abs(trial.speedup / wanted - 1) > config.tolerance:
-            print("  no strength was nearer to what is wanted: times vary, or it goes in steps")
-        if (other := beside.get(trial.speedup)) is not None:
-            pruning = static.pruning(other.share)
-            kl, others_kl = (_kl(model, prompts, of) for of in (strong, pruning))
-            print(
-                f"  {'loses to' if others_kl < kl else 'beats'} static pruning at {other.speedup:.2f}x "
-                f"({_differing(pruning, static)}): KL {kl:.3f} against {others_kl:.3f} on these prompts"
-            )
-        print(f"  {run_command(folder, name, config.task)}")
-    return folder
+            said += "\n  no strength was nearer to what is wanted: times vary, or it goes in steps"
+        yield wanted, f"# TTFT speedup {trial.speedup:.3f}: {on}\n# {typed('match')}\n{text}", said
 
 
-def _found(speedups: Timed, wanted: list[float], tolerance: float) -> tuple[dict[float, Trial], OutOfReach | None]:
+def _tuned(given: _Given) -> Iterator[tuple[float, str, str]]:
+    """By speedup, the config of the method as each half of the records found it for the other, and what to say."""
+    config, method, trials = given.config, given.method, given.method.trials()
+    decides = given.decides | {"answer_tokens": config.answer_tokens}
+    halves = {half: records[: config.records] for half, records in given.halves.items()}
+    about = {"model": config.model.name, "layers": given.model.config.get_text_config().num_hidden_layers}
+    about |= {"data": data_label(config.data), "task": config.task, "limit": config.model.limit}
+    about |= {"answer_tokens": config.answer_tokens, "trials": len(trials), "records": config.records}
+    lengths = [prompt.ids.shape[1] for prompt in given.prompts.values()]
+    for wanted in given.speedups:
+        matched, missed = [], None
+        for trial in trials:
+            found, out_of_reach = _found(Operations(trial, lengths, given.model), [wanted], config.tolerance)
+            matched += [trial.pruning(of.share) for of in found.values()]
+            missed = out_of_reach or missed
+        if not matched:
+            raise missed
+        with tqdm(desc=f"{given.called}, {wanted:g}x", unit="record") as bar:
+            tuning = Tuning(given.model, given.prompts, config.answer_tokens, given.measured, decides, bar)
+            best = {half: tuning.best(matched, records) for half, records in halves.items()}
+            first, second = (halves[half] for half in HALVES)
+            elsewhere = math.sqrt(tuning.harm(best["first"][0], second) * tuning.harm(best["second"][0], first))
+        rows = [
+            {"half": half, "settings": setting_of(of.name, asdict(of)), **row}
+            for half, (_, each) in best.items()
+            for of, row in zip(matched, each, strict=True)
+        ]
+        replace(Path(config.output) / f"{given.called}_{wanted:g}x.csv", csv(pd.DataFrame(rows)))
+        folds = [(found, given.halves[half]) for half, (found, _) in best.items()]
+        measured = about | {"kl_on_the_other_half": round(elsewhere, 4)}
+        settings = " and ".join(setting_of(found.name, asdict(found)) for found, _ in best.values())
+        text = config_of(typed("match"), method.name, f"{wanted:g}x", folds, measured)
+        yield wanted, text, f"{settings}; geometric mean of KL on the other half's records {elsewhere:.3f}"
+
+
+def _found(speedups: Speedups, wanted: list[float], tolerance: float) -> tuple[dict[float, Trial], OutOfReach | None]:
     """The trial for each speedup within reach, and why the next one is not."""
     found = {}
     for speedup in wanted:
@@ -107,27 +182,10 @@ def _found(speedups: Timed, wanted: list[float], tolerance: float) -> tuple[dict
     return found, None
 
 
-def _kl(model: PreTrainedModel, prompts: list[Prompt], method: Method) -> float:
-    """What a method does to the next tokens: its mean KL over the prompts, in nats."""
-    method.prepare(model)
-    asked = ((prompt, decoder_for(model, prompt)) for prompt in prompts)
-    return fmean(float(divergence(method, *of, expected(*of))[0].mean()) for of in asked)
-
-
 def _differing(method: Method, given: Method) -> str:
     """What differs from the method that was given, of what its repr shows."""
     shown = [of.name for of in fields(method) if of.repr and getattr(method, of.name) != getattr(given, of.name)]
     return ", ".join(f"{key}={getattr(method, key)}" for key in shown) or "the settings as they were given"
-
-
-def _prompts(config: MatchConfig, sources: Sources) -> list[Prompt]:
-    """Prompts to time, spread evenly over the datasets."""
-    facts = load_facts(config.data.datasets)
-    choice = choose(config.task, config.data, facts)
-    records = in_turns([sources.records(name, config.data, config.model) for name in choice.datasets])
-    count, tokenizer = min(config.records, len(records)), sources.tokenizer(config.model)
-    picked = [records[place * len(records) // count] for place in range(count)]
-    return [PromptBuilder(tokenizer, config.model, facts[record.dataset]).build(record) for record in picked]
 
 
 def run_command(folder: Path, name: str, task: str, *more: str) -> str:

@@ -124,7 +124,7 @@ class Method(ABC):
         Raises:
             LazyBenchError: that is not known of it.
         """
-        raise LazyBenchError(f"method {self.name} does not say what it computes: set by=time")
+        raise LazyBenchError(f"method {self.name} does not say what it computes: match it without tune=true")
 
     @property
     def keep_1(self) -> Method | None:

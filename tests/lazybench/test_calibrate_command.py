@@ -54,7 +54,7 @@ def test_a_calibrated_method_says_what_it_was_found_on(calibrations):
     assert (one["name"], one["budget"], len(one["folds"])) == ("lazyllm", "speedup >= 1.3", 1)
     assert one["found"]["layers"] == 6
     assert "not LongBench" in one["found"]["data"]
-    assert one["folds"][0]["importance"] == "eq1"
+    assert one["folds"][0]["method"]["importance"] == "eq1"
     table = pd.read_csv(calibrations / "eq1" / "first" / "frontier.csv")
     row = table[(table["kind"] == "calibrated") & (table["speedup"] == 1.3)].iloc[0]
     assert one["found"]["kl"] == [pytest.approx(row["found_kl"], abs=1e-4)]

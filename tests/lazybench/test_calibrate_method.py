@@ -32,7 +32,7 @@ def test_a_calibrated_method_runs_on_the_other_half(use, calibrations, lazybench
     both = method_of(calibrations, "cross")
     assert len(rows(folder)) == len(both["folds"][1]["records"])
     (fold,) = method_of(calibrations, "first")["folds"]
-    found = f"found {fold['schedule']} (eq1) on {len(fold['records'])} records of "
+    found = f"found {fold['method']['schedule']} on {len(fold['records'])} records of "
     assert f"calibrated for speedup >= 1.3: {found}" in shown
     code, out, err = lazybench("report", f"runs={tmp_path / 'runs'}", f"output={tmp_path / 'report'}")
     assert code == 0, err
@@ -57,11 +57,11 @@ def test_a_calibrated_method_is_matched_and_runs(calibrations, lazybench, six_la
     assert code == 0, err
     (record,) = {record[:6] for fold in method_of(calibrations, "cross")["folds"][:1] for record in fold["records"][:1]}
     assert record not in out
-    assert "keeps^" in out
+    assert ", pruning 0." in out
     words = ("--config-dir", str(matches), f"method={METHOD}_1.2x")
     code, out, err = lazybench(*line("run", six_layers, tmp_path / "runs", *words))
     assert code == 0, err
-    assert "calibrated for speedup >= 1.3, keeps^" in out
+    assert "calibrated for speedup >= 1.3, pruning 0." in out
 
 
 def test_records_it_was_calibrated_on_are_marked(use, lazybench, tmp_path):
@@ -94,7 +94,7 @@ def test_each_record_gets_the_schedule_found_without_it(use, calibrations, monke
 
     method = method_of(calibrations, "cross")
     for fold, schedule in zip(method["folds"], ("1:0.5", "2:0.4"), strict=True):
-        fold["schedule"] = schedule  # two that differ for sure
+        fold["method"]["schedule"] = schedule  # two that differ for sure
     (tmp_path / "own" / "method").mkdir(parents=True)
     (tmp_path / "own" / "method" / "crossed.yaml").write_text(yaml.safe_dump(method))
     monkeypatch.setattr(LazyLLM, "session", noted)

@@ -91,6 +91,15 @@ def test_layers_of_papers_are_parts_of_the_depth(layers, static, half):
     assert stages_said(build_method(FILES["fastkv"] | {"layer": 3}), model) is None
 
 
+@pytest.mark.parametrize("name", [*ENGINE, "gemfilter"])
+def test_a_method_computes_what_it_says_it_does(name):
+    model, tokens = build(0, num_hidden_layers=12), 70
+    method = build_method(FILES[name] | ({"block": 1} if name == "sliminfer_like" else {}))
+    method.prepare(model)
+    output = answer(method, prompt_of(random_ids(1, tokens)), Decoder(model, max_new_tokens=1), seed=0)
+    assert sum(method.layer_tokens(model, tokens)) / (12 * tokens) == pytest.approx(output.prompt_computed, abs=1e-6)
+
+
 def test_stages_go_to_layers_that_see_everything_and_say_so():
     model = windowed("gemma3")  # layers 5 and 11 see everything, and 11 is the last
     assert stages_said(METHODS["static_pruning"], model) == "schedule: 16% -> after layer 5"
@@ -121,7 +130,7 @@ def test_claa_asks_layers_that_see_everything():
             super().observe(layer, *rest)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(CLAA, "selection", Watched(8, 7, 4))
+        patch.setattr(CLAA, "selection", Watched(8, 7, "average", 4))
         answered(made("claa"), model)
     assert asked == [1, 3]
 

@@ -70,7 +70,7 @@ def test_a_prompt_of_ones_own_which_stays(call, page, tmp_path):
     code, _, err = call(f"text={mine}", "method=fastkv", "method.layer=2", "model.chat='Q: {prompt} A:'")
     assert code == 0, err
     titles, data = read(page)
-    assert titles == ["FastKV layer=2 keep=0.2"]
+    assert titles == ["FastKV (TSP) layer=2 keep=0.2"]
     assert "".join(data["prompt"]) == f"<s>Q: {prompt} A:"
     assert str(tmp_path) not in page.read_text()
     assert "the file of text=" in one_line(*call(f"text={mine}", f"output={mine}")[::2])

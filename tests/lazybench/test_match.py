@@ -9,11 +9,14 @@ from types import SimpleNamespace
 
 import pandas as pd
 import pytest
+import torch
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
+from peers import build
 
-from lazybench.cli.match import Trial, match
+from lazybench.calibration.strength import Operations, Trial, match
+from lazybench.config import CONF
 from lazybench.errors import LazyBenchError
 from lazybench.methods import build_method
 from lazyllm import PruningSchedule
@@ -73,23 +76,27 @@ def test_a_method_prunes_as_much_as_asked(target, expected):
 
 
 @given(share=st.floats(0.3, 0.95))
-def test_all_stages_and_folds_prune_more_by_one_power(share):
+def test_all_stages_of_a_fold_prune_more_by_one_power(share):
     keeps = {"3:0.6,7:0.7": [0.6, 0.7], "5:0.4": [0.4]}
-    folds = [{"schedule": of, "importance": "eq1", "records": [str(place)]} for place, of in enumerate(keeps)]
+    target = f"{METHODS}.lazyllm.LazyLLM"
+    folds = [
+        {"method": {"_target_": target, "name": "lazyllm", "schedule": of}, "records": [str(place)]}
+        for place, of in enumerate(keeps)
+    ]
     given = {"budget": "speedup >= 2", "folds": folds}
     method = build_method({"_target_": f"{METHODS}.calibrated.Calibrated", "name": "lazyllm", **given})
     changed = method.pruning(share)
-    after = [PruningSchedule.parse(fold["schedule"], 30) for fold in changed.folds]
+    after = [PruningSchedule.parse(fold["method"]["schedule"], 30) for fold in changed.folds]
     assert [[stage.layer for stage in of.stages] for of in after] == [[3, 7], [5]]
     powers = [
         math.log(stage.keep) / math.log(keep)
         for of, before in zip(after, keeps.values(), strict=True)
         for stage, keep in zip(of.stages, before, strict=True)
     ]
-    assert powers == pytest.approx([powers[0]] * 3, rel=0.02)
-    assert math.prod(of.fractions[-1] for of in after) == pytest.approx((1 - share) ** 2, rel=0.02)
+    assert powers[:2] == pytest.approx([powers[0]] * 2, rel=0.02)
+    assert [of.fractions[-1] for of in after] == pytest.approx([1 - share] * 2, rel=0.02)
     assert [fold["records"] for fold in changed.folds] == [["0"], ["1"]]
-    assert changed.budget.startswith("speedup >= 2, keeps^")
+    assert changed.budget.startswith("speedup >= 2, pruning 0.")
 
 
 @pytest.fixture
@@ -125,7 +132,7 @@ def test_a_matched_method_runs_and_the_same_command_goes_on(call, lazybench, mon
     code, out, err = lazybench(*words, "timing.warmup=0", "timing.paired=false", f"output={tmp_path / 'runs'}")
     assert code == 0, err
     assert "method static_pruning" in out
-    monkeypatch.setattr("lazybench.cli.match.timed", None)  # nothing is timed again
+    monkeypatch.setattr("lazybench.calibration.strength.timed", None)  # nothing is timed again
     code, _, err = call(*asked)
     assert code == 0, err
     assert matched.read_text() == text
@@ -138,15 +145,7 @@ def half_as_fast(monkeypatch):
     def at(self, share):
         return self.trials.setdefault(round(share, 4), Trial(round(share, 4), 1 / (1 - share / 2), 2))
 
-    monkeypatch.setattr("lazybench.cli.match.Speedups.at", at)
-
-
-def test_a_method_stands_beside_static_pruning_at_its_speed(call, half_as_fast):
-    code, out, err = call("method=random_drop", "speedups=[1.5]")
-    assert code == 0, err
-    assert re.search(
-        r"(loses to|beats) static pruning at 1.5\dx \(keep=0\.\d+\): KL [\d.]+ against [\d.]+ on these", out
-    )
+    monkeypatch.setattr("lazybench.calibration.strength.Timed.at", at)
 
 
 def test_what_is_matched_is_called_as_its_config_is(call, tmp_path):
@@ -170,6 +169,57 @@ def test_a_speedup_out_of_reach_leaves_the_others(call, half_as_fast, tmp_path):
     assert "so 3 is out of reach" in err
 
 
+def test_each_half_of_the_records_is_tuned_for_the_other(call, lazybench, monkeypatch, tmp_path):
+    asked = ("tune=true", "method=fastkv", "speedups=[1.5]", "task=code", "data.limit=4", "tolerance=0.005")
+    code, out, err = call(*asked)
+    assert code == 0, err
+    assert re.search(r"1\.5x: layer=\d+% keep=0\.\d+.* on the other half's records", out)
+    text = (tmp_path / "matches" / "method" / "fastkv_1.5x.yaml").read_text()
+    written, tried = yaml.safe_load(text), pd.read_csv(tmp_path / "matches" / "fastkv_1.5x.csv")
+    first, second = written["folds"]
+    assert not set(first["records"]) & set(second["records"])
+    for half, fold in (("first", first), ("second", second)):
+        of_half = tried[tried["half"] == half]
+        assert len(of_half) == written["found"]["trials"] == 12
+        assert set(of_half["records"]) == {1, 2}
+        found = of_half[of_half["best"]]
+        assert found["kl"].item() == of_half.loc[of_half["records"] == 2, "kl"].min()
+        assert f"layer={fold['method']['layer']} keep={fold['method']['keep']}" in found["settings"].item()
+    monkeypatch.setattr("lazybench.calibration.tuning.divergence", None)  # nothing is measured again
+    words = shlex.split(out.strip().splitlines()[-1])[3:]
+    code, out, err = call(*asked)
+    assert code == 0, err
+    assert (tmp_path / "matches" / "method" / "fastkv_1.5x.yaml").read_text() == text
+    code, out, err = lazybench(*words, "timing.warmup=0", "timing.paired=false", f"output={tmp_path / 'runs'}")
+    assert code == 0, err
+    assert "calibrated for 1.5x: found layer=" in out
+
+
+@pytest.mark.parametrize("wanted", [1.5, 2.0, 3.0])
+@pytest.mark.parametrize("method", ["fastkv", "lazyllm"])
+def test_trials_are_as_fast_by_their_operations(wanted, method):
+    with torch.device("meta"):
+        model = build(0, num_hidden_layers=24)
+    layer = sum(of.numel() for of in model.model.layers[0].parameters())
+    width = model.config.num_attention_heads * model.config.head_dim
+
+    def operations(by_layer):
+        return sum(2 * layer * tokens + 2 * width * tokens**2 for tokens in by_layer)
+
+    trials = build_method(yaml.safe_load((CONF / f"method/{method}.yaml").read_text())).trials()
+    assert len(trials) == 12
+    reached = 0
+    for trial in trials:
+        try:
+            share = match(Operations(trial, [1000], model), wanted, 0.005).share
+        except LazyBenchError:
+            continue
+        found = operations(trial.pruning(share).layer_tokens(model, 1000))
+        assert operations([1000] * 24) / found == pytest.approx(wanted, rel=0.005)
+        reached += 1
+    assert reached >= 9
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -181,6 +231,8 @@ def test_a_speedup_out_of_reach_leaves_the_others(call, half_as_fast, tmp_path):
         (("method=snapkv",), "method snapkv cannot be matched: whatever it keeps, TTFT is the unmodified model's"),
         (("method=lazyllm", "method.schedule=[1:1.0]"), "prunes nothing"),
         (("method.layer=9",), "method.layer"),
+        (("method=prompt_compression", "tune=true"), "method prompt_compression does not say what it computes"),
+        (("method=fastkv", "tune=true", "speedups=[90]"), "so 90 is out of reach"),
     ],
 )
 def test_what_cannot_be_matched_is_said_in_one_line(call, words, said, tmp_path):

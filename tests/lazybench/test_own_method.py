@@ -117,7 +117,7 @@ def test_a_part_of_the_importance_is_searched_and_run(calibrate, lazybench, six_
     assert tried.str.startswith("Fading,").all()
     assert tried.str.contains("heads:max").all()
     (fold,) = yaml.safe_load(written.read_text())["folds"]
-    assert fold["importance"]["_target_"] == "fading.Fading"
+    assert fold["method"]["importance"]["_target_"] == "fading.Fading"
     words = line("run", six_layers, tmp_path / "runs", f"method={written.stem}", "data.half=second")
     code, _, err = lazybench(*words, "--config-dir", str(written.parents[1]))
     assert code == 0, err
