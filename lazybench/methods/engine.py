@@ -19,7 +19,6 @@ from lazyllm import PruningSchedule
 
 # Where `match tune=true` tries stages; what each keep becomes is up to the speedup.
 DEPTHS = ("3%", "8%", "12%", "17%", "21%", "25%", "29%", "33%", "38%", "42%", "46%", "50%")
-FEW_DEPTHS = ("8%", "12%", "17%", "25%")  # for methods that have another setting to try
 SCHEDULES = (
     "8%:0.5",
     "12%:0.5",

@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 
 import lazyllm
 from lazybench.methods.base import Output
-from lazybench.methods.engine import FEW_DEPTHS, OneStage
+from lazybench.methods.engine import OneStage
 from lazybench.methods.shared import LAYER, ODD, pooled, setting
 from lazybench.model.decoding import Decoder
 from lazybench.model.prompts import Prompt
@@ -40,7 +40,11 @@ class GemFilter(OneStage):
         return FilterSelection()
 
     def trials(self) -> list[Self]:
-        return [replace(self, layer=layer, pooling=of) for layer in FEW_DEPTHS for of in (self.pooling, 15, 31)]
+        return [
+            replace(self, layer=layer, pooling=of)
+            for layer in ("8%", "17%", "25%", "33%")
+            for of in (self.pooling, 15, 31)
+        ]
 
     def layer_tokens(self, model: PreTrainedModel, tokens: int) -> list[int]:
         [stage], layers = self.placed(model).stages, model.config.get_text_config().num_hidden_layers
