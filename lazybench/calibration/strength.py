@@ -17,6 +17,7 @@ from lazybench.errors import LazyBenchError
 from lazybench.methods import Method
 from lazybench.model.decoding import Decoder
 from lazybench.model.prompts import Prompt
+from lazybench.model.work import operations
 from lazybench.run.timing import UNMODIFIED, Pass, timed, undisturbed
 from lazybench.store.writing import replace
 
@@ -49,11 +50,7 @@ class Speedups(Protocol):
 
 @dataclass
 class Operations:
-    """By the operations before the first token: those of the unmodified model over the method's, summed over prompts.
-
-    A layer takes two operations a parameter and token, and four a pair of tokens and unit of its heads' width, half of
-    the pairs being masked. The embeddings and the vocabulary, of one token, are left out.
-    """
+    """By the operations before the first token: the unmodified model's over the method's, summed over prompts."""
 
     method: Method
     lengths: Sequence[int]
@@ -62,19 +59,11 @@ class Operations:
 
     def at(self, share: float) -> Trial:
         """The method where it prunes such a share of the prompt."""
-        share, config = round(share, _DIGITS), self.model.config.get_text_config()
+        share, layers = round(share, _DIGITS), self.model.config.get_text_config().num_hidden_layers
         if share not in self.trials:
-            heads = config.num_attention_heads
-            width = heads * (getattr(config, "head_dim", None) or config.hidden_size // heads)
-            kept = sum(of.numel() for name, of in self.model.named_parameters() if ".layers." in name)
-            linear = 2 * kept / config.num_hidden_layers
-
-            def operations(layers: Sequence[int]) -> float:
-                return sum(linear * tokens + 2 * width * tokens**2 for tokens in layers)
-
             method = self.method.pruning(share)
-            whole = sum(operations([tokens] * config.num_hidden_layers) for tokens in self.lengths)
-            pruned = sum(operations(method.layer_tokens(self.model, tokens)) for tokens in self.lengths)
+            whole = sum(operations(self.model, [tokens] * layers) for tokens in self.lengths)
+            pruned = sum(operations(self.model, method.layer_tokens(self.model, tokens)) for tokens in self.lengths)
             self.trials[share] = Trial(share, whole / pruned, len(self.lengths))
         return self.trials[share]
 

@@ -11,11 +11,9 @@ from timeit import repeat
 
 import pandas as pd
 import torch
-from torch import nn
 from tqdm import tqdm
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-import lazyllm
 from lazybench.analysis.labels import setting_of
 from lazybench.config import SpeedConfig
 from lazybench.data import load_facts, sample
@@ -26,10 +24,10 @@ from lazybench.model.decoding import Decoder, positions_of, synchronize
 from lazybench.model.device import ran_out
 from lazybench.model.loading import load_model, load_skeleton, load_tokenizer
 from lazybench.model.prompts import Prompt, PromptBuilder
+from lazybench.model.work import operations
 from lazybench.run.timing import UNMODIFIED, Pass, timed, undisturbed
 from lazybench.speed.memory import Memory
 from lazybench.speed.memory import measure as measure_memory
-from lazyllm import LazyLLMError
 
 Times = Mapping[str | int, Pass]
 
@@ -66,16 +64,11 @@ class Subjects:
 
     @cached_property
     def counts(self) -> list[int] | None:
-        """Tokens in each layer while the prompt is prefilled; None for a method that has no schedule of layers."""
-        placed = getattr(self.method, "placed", None)
-        if placed is None:
+        """Tokens in each layer while the prompt is prefilled; None for a method that does not say."""
+        try:
+            return self.method.layer_tokens(self.decode.model, self.prompt.ids.shape[1])
+        except LazyBenchError:
             return None
-        layers = self.decode.model.config.num_hidden_layers
-        kept = {stage.layer: stage.kept for stage in placed(self.decode.model).stages}
-        counts = [self.prompt.ids.shape[1]]
-        for layer in range(layers - 1):
-            counts.append(kept[layer](counts[-1]) if layer in kept else counts[-1])
-        return counts
 
     def runs(self) -> dict[str | int, Callable[[int], Pass]]:
         """The passes to time, by name; each takes the number of the repeat, which is the method's seed."""
@@ -100,14 +93,6 @@ class Subjects:
         if output.stats is not None:
             return replace(found, kv=output.stats.kv_bytes.sum(1).tolist())
         return replace(found, kv=found.kv[-len(output.tokens) :])  # a method may prefill twice
-
-    @cached_property
-    def layers(self) -> Sequence[nn.Module]:
-        """The model's decoder layers; none of a model in which they are not known."""
-        try:
-            return list(lazyllm.enable(self.decode.model, ()).layers)
-        except LazyLLMError:  # other methods run on it all the same
-            return []
 
     def _pass(self, method: Method, seed: int = 0) -> Pass:
         return self._timed(method, self.prompt, self.decode, seed)
@@ -220,7 +205,7 @@ def _row(subjects: Subjects, repeats: int) -> dict[str, float]:
         )
     whole, method = subjects.memory[WHOLE], subjects.memory[METHOD]
     return {
-        **_summary(times, subjects.counts),
+        **_summary(times, subjects),
         "retaken": sum(done.retaken for passes in rounds for done in passes.values()),
         "disturbed": len(rounds) - len(times),
         "memory_mb": whole.peak / 1e6,
@@ -230,13 +215,13 @@ def _row(subjects: Subjects, repeats: int) -> dict[str, float]:
     }
 
 
-def _summary(rounds: Sequence[Times], counts: list[int] | None) -> dict[str, float]:
+def _summary(rounds: Sequence[Times], subjects: Subjects) -> dict[str, float]:
     """Medians over the rounds, and of each measure the smallest and largest as `_low` and `_high`; above 1 is faster.
 
     The ideal time is the sum over layers of the unmodified model's time per layer at that layer's token count.
     `ttft_s_p50`, `_p90` and `_p99`, and those of `method_ttft_s`, are percentiles over the rounds.
     """
-    found = pd.DataFrame([_of_round(times, counts) for times in rounds])
+    found = pd.DataFrame([_of_round(times, subjects) for times in rounds])
     columns = {}
     for name, values in found.items():
         columns |= {name: values.median(), f"{name}_low": values.min(), f"{name}_high": values.max()}
@@ -250,7 +235,7 @@ def steps_column(first: int, last: int | None) -> str:
     return f"decode_step_{first}_{'on' if last is None else last}_speedup"
 
 
-def _of_round(times: Times, counts: list[int] | None) -> dict[str, float]:
+def _of_round(times: Times, subjects: Subjects) -> dict[str, float]:
     whole, method, keep_1 = times[WHOLE], times[METHOD], times.get(KEEP_1)
     found: dict[str, float] = {}
     for what in ("ttft", "decode_step", "generation"):
@@ -264,9 +249,10 @@ def _of_round(times: Times, counts: list[int] | None) -> dict[str, float]:
         steps = [done.mean_step_s(first, last) for done in (whole, method)]
         if None not in steps:
             found[steps_column(first, last)] = steps[0] / steps[1]
-    if counts is not None:
+    if subjects.counts is not None:
         # A count that is not timed by itself is the whole prompt's.
-        ideal = sum(times.get(count, whole).ttft_s for count in counts) / len(counts)
+        layers = subjects.decode.model.config.get_text_config().num_hidden_layers
+        ideal = sum(times.get(count, whole).ttft_s for count in subjects.counts) / layers
         found |= {"ideal_speedup": whole.ttft_s / ideal, "efficiency": ideal / method.ttft_s}
     return found
 
@@ -287,26 +273,15 @@ def matrix_rate(model: PreTrainedModel) -> float:
 def matrix_shares(subjects: Subjects, row: Mapping[str, float], rate: float) -> dict[str, float]:
     """The share of a matrix rate that prefilling reaches, by the times `ttft_s` and `method_ttft_s` of a row.
 
-    Its work is two operations for each matrix weight and token, and four for each head dimension and attending pair,
-    with each layer counted at its own number of tokens.
-
     Returns:
-        `unmodified_matrix_share` and, for a method with a schedule, `method_matrix_share`; neither for a mixture of
-        experts, of which a token meets a few, or a model whose layers are not known.
+        `unmodified_matrix_share` and, for a method that says what it computes, `method_matrix_share`; neither for a
+        mixture of experts, of which a token meets a few.
     """
-    layers = subjects.layers
-    if not layers or any(weight.ndim > 2 for layer in layers for weight in layer.parameters()):
+    model, tokens = subjects.decode.model, subjects.prompt.ids.shape[1]
+    if any(weight.ndim > 2 and ".layers." in name for name, weight in model.named_parameters()):
         return {}
-    config = subjects.decode.model.config.get_text_config()
-    heads = config.num_attention_heads
-    width = heads * (getattr(config, "head_dim", None) or config.hidden_size // heads)
-    weights = [sum(weight.numel() for weight in layer.parameters() if weight.ndim == 2) for layer in layers]
-
-    def share(counts: Sequence[int], seconds: float) -> float:
-        work = (2 * of * count + 2 * width * count * (count + 1) for of, count in zip(weights, counts, strict=True))
-        return sum(work) / seconds / rate
-
-    found = {"unmodified_matrix_share": share([subjects.prompt.ids.shape[1]] * len(layers), row["ttft_s"])}
+    whole = [tokens] * model.config.get_text_config().num_hidden_layers
+    found = {"unmodified_matrix_share": operations(model, whole) / row["ttft_s"] / rate}
     if subjects.counts is not None:
-        found["method_matrix_share"] = share(subjects.counts, row["method_ttft_s"])
+        found["method_matrix_share"] = operations(model, subjects.counts) / row["method_ttft_s"] / rate
     return found
