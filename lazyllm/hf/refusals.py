@@ -77,10 +77,9 @@ _MESSAGES = {
     "protect": "protect must be a mask of the prompts' tokens, bool {shape}, or spans of one prompt, such as [(0, 40)]",
     "protect_ids": "protect needs the prompts as ids, input_ids of shape (sequences, tokens)",
     "other_schedule": "the cache is of a generation with the schedule {begun!r}: it goes on with that one",
-    "single_stage": "{name} prunes at one stage, not at the {stages} of {schedule!r}",
+    "single_stage": "{name} prunes at one stage, not at those of {schedule!r}",
     "no_stats": "nothing has been generated under lazyllm.enable yet, so there are no stats: generate inside `with lazyllm.enable(...)`",
     "selection_kind": "selection must be an instance of a ranking that has all its methods, such as lazyllm.Importance(queries=8), not {selection!r}",
-    "taken_apart": "{model} was taken apart since lazyllm.enable looked at it: call it again",
     "never_entered": "this session was never entered: use it as `with lazyllm.enable(...)`, or call start()",
     "under_way": "{under_way} in another thread had not returned when LazyLLM ended: join threads, and read streamers to their end, inside the `with`",
     # texts given as ids

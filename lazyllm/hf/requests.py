@@ -51,14 +51,15 @@ def check_ways(given: dict[str, Any], defaults: GenerationConfig) -> tuple[int, 
 def read_schedule(given: Any, windows: list[int | None], selection: Selection) -> PruningSchedule:
     """A schedule in any form for layers that see so many positions, None all; refused if it or the ranking is not."""
     full = rankable(windows)
-    schedule = PruningSchedule.of(given, len(windows), full)
+    if isinstance(given, str):
+        given = PruningSchedule.parse(given, len(windows), full)
+    schedule = given if isinstance(given, PruningSchedule) else PruningSchedule(given)
     schedule.check(len(windows))
     for layer, _ in schedule.pruning:
         instead = f"put the stage after {nearest(full, layer)}" if full else "nor any other of this model"
         refuse_if(windows[layer] == 0, "no_ranking", layer=layer, instead=instead)
-    stages, name = len(schedule.stages), type(selection).__name__
-    wrong = selection.single_stage and stages > 1
-    refuse_if(wrong, "single_stage", name=name, stages=stages, schedule=schedule.spec)
+    several = selection.single_stage and len(schedule.stages) > 1
+    refuse_if(several, "single_stage", name=type(selection).__name__, schedule=schedule.spec)
     return schedule
 
 
