@@ -85,10 +85,7 @@ class ModelCalls:
         self.under_way = Calls()
         self.sequences: list[Stats] = []  # of the generation that began last
         self.rope_deltas = RopeDeltas(anatomy.with_rope_deltas)
-        self._model = model
-        self._decoder = anatomy.decoder
-        self._stack = anatomy.layers
-        self._layers, self._stateful = list(anatomy.layers), anatomy.stateful
+        self._model, self._anatomy, self._layers = model, anatomy, list(anatomy.layers)
         self._setup, self._rope_limits = setup, rope_limits(anatomy.decoder.config)
         self.protect, self._newest_only = protect, newest_only
         self._thread = _Thread()
@@ -102,9 +99,8 @@ class ModelCalls:
         owner = getattr(self._model.prepare_inputs_for_generation, "__self__", self._model)
         refuse_if(owner is not self._model, "virtual_tokens", owner=type(owner).__name__)
         given = by_name(generate, args, kwargs)
-        call = _Generate(
-            given.get("position_ids") is not None, *requests.check_ways(given, self._model.generation_config)
-        )
+        chunked, guided = requests.check_ways(given, self._model.generation_config)
+        call = _Generate(given.get("position_ids") is not None, chunked, guided)
         if (schedule := requests.setting("schedule", given)) is not None:
             call.schedule = requests.read_schedule(schedule, self._setup.windows, self._setup.selection)
         if (protect := requests.setting("protect", given, self)) is not None:
@@ -163,7 +159,7 @@ class ModelCalls:
 
     def decode(self, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """The decoder's forward pass: one step of a generation."""
-        kwargs, decoder, first = by_name(forward, args, kwargs), self._decoder, self._layers[0]
+        kwargs, decoder, layers = by_name(forward, args, kwargs), self._anatomy.decoder, self._layers
         refuse_if(not self._newest_only and WITHIN.get() is not self, "decoder_alone")
         count, width = requests.size(kwargs)
         mask = kwargs.get("attention_mask")
@@ -172,9 +168,9 @@ class ModelCalls:
             # Masks are made ahead of a copy of the padding.
             kwargs = {**kwargs, "attention_mask": padding if padding is None else self._thread.mask}
         requests.check_flags(kwargs, decoder.config)
-        refuse_if(first.training and getattr(first, "gradient_checkpointing", False), "checkpointing")
+        refuse_if(layers[0].training and getattr(layers[0], "gradient_checkpointing", False), "checkpointing")
         self._thread.decoded = True
-        refuse_if(any(now is not then for now, then in zip(self._stack, self._layers, strict=True)), "layer_replaced")
+        refuse_if(list(self._anatomy.layers) != layers, "layer_replaced")
         refuse_if(decoder.config._attn_implementation != NAME, "attention_set")
         with self.under_way.enter("a forward pass"):
             given, call = kwargs.get("past_key_values"), self._thread.generate
@@ -211,9 +207,9 @@ class ModelCalls:
             if max(width, chunked) < setup.min_tokens:
                 setup = replace(setup, schedule=PruningSchedule())
             generation = Generation(setup, count, self._rope_limits, chunked)
-            if self._stateful:
+            if self._anatomy.stateful:
                 refuse_if(count > 1, "one_sequence")
-                generation.states = DynamicCache(config=self._decoder.config)
+                generation.states = DynamicCache(config=self._anatomy.decoder.config)
             return generation
         begun = cache.generation
         refuse_if(begun.setup.kernel is not setup.kernel, "earlier_cache")
@@ -241,15 +237,11 @@ def _known(call: _Generate, generation: Generation, kwargs: dict[str, Any], widt
     }
 
 
-def run_layer(index: int, layer: nn.Module) -> Callable[..., Any]:
+def run_layer(index: int, layer: nn.Module, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """What a decoder layer does in a pass of its model."""
-
-    def run(forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        step = CURRENT.get()
-        # Outside a step the layer's own attention says what is the matter.
-        return forward(*args, **kwargs) if step is None else step.run_layer(index, layer, forward, args, kwargs)
-
-    return run
+    step = CURRENT.get()
+    # Outside a step the layer's own attention says what is the matter.
+    return forward(*args, **kwargs) if step is None else step.run_layer(index, layer, forward, args, kwargs)
 
 
 def _refuse_outside(cache: Any) -> None:

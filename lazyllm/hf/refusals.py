@@ -83,8 +83,7 @@ _MESSAGES = {
     "never_entered": "this session was never entered: use it as `with lazyllm.enable(...)`, or call start()",
     "under_way": "{under_way} in another thread had not returned when LazyLLM ended: join threads, and read streamers to their end, inside the `with`",
     # texts given as ids
-    "text_ids": "{name} must be token ids of one text, a list such as [5, 6] or int64 of shape (n,) or (1, n), not {given!r}",
-    "no_ids": "{name} must hold a token, as a text without a prompt begins with BOS",
+    "text_ids": "{name} must be token ids of one text, a list such as [5, 6] or int64 of shape (n,) or (1, n), not {given!r}; it begins with at least one, such as BOS",
     "unknown_ids": "{name} must hold ids of the model's vocabulary, 0 to {largest}",
     "text_training": "the model is in training mode: call model.eval() first",
     # models

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Any, NoReturn
 
 import torch
@@ -165,7 +166,7 @@ class Session:
         # A model that is compiled meanwhile runs as it is: what LazyLLM does is no graph.
         yield decoder, "forward", torch.compiler.disable(calls.decode)
         for index, layer in enumerate(self.layers):
-            yield layer, "forward", run_layer(index, layer)
+            yield layer, "forward", partial(run_layer, index, layer)
         if model is not decoder:
             yield model, "forward", torch.compiler.disable(calls.forward)
         if model.can_generate():
