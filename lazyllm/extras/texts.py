@@ -186,7 +186,7 @@ def _text_ids(model: PreTrainedModel, name: str, given: Any) -> torch.Tensor:
     """Token ids, int64 (1, n), where the model takes them; `LazyLLMError` where `given` are not those of one text."""
     refuse_if(model.training, "text_training")
     adapter = getattr(model, "active_peft_config", None)
-    refuse_if(getattr(adapter, "is_prompt_learning", False), "virtual_tokens_in_passes", model=model)
+    refuse_if(getattr(adapter, "is_prompt_learning", False), "virtual_tokens", owner=model)
     try:
         ids = given if isinstance(given, torch.Tensor) else torch.tensor(list(given))
     except (TypeError, ValueError, RuntimeError):
