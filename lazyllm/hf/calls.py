@@ -52,11 +52,7 @@ class _Generate:
 class Ended(StoppingCriteriaList):
     """The stopping criteria of a call of `generate`, which remember whom they stopped."""
 
-    def __init__(self, criteria: StoppingCriteriaList) -> None:
-        super().__init__(criteria)
-        # As `generate` does: without an end token, others go on until all have stopped.
-        self._pads = any(hasattr(criterion, "eos_token_id") for criterion in criteria)
-        self._done: torch.Tensor | None = None
+    _done: torch.Tensor | None = None
 
     def __call__(self, *args: Any, **kwargs: Any) -> torch.Tensor:
         done = super().__call__(*args, **kwargs)
@@ -65,9 +61,9 @@ class Ended(StoppingCriteriaList):
 
     def flags(self, count: int) -> Sequence[bool]:
         """Which of `count` sequences have ended, so that what comes of them is padding; empty where none has."""
-        # An only sequence ends its `generate`.
-        known = self._pads and count > 1 and self._done is not None and len(self._done) == count
-        return self._done.tolist() if known else ()
+        # As `generate` does: without an end token, others go on until all have stopped. An only sequence ends it.
+        pads = count > 1 and any(hasattr(criterion, "eos_token_id") for criterion in self)
+        return self._done.tolist() if pads and self._done is not None and len(self._done) == count else ()
 
 
 class _Thread(threading.local):
@@ -89,9 +85,6 @@ class ModelCalls:
         self._setup, self._rope_limits = setup, rope_limits(anatomy.decoder.config)
         self.protect, self._newest_only = protect, newest_only
         self._thread = _Thread()
-        # What a user's own class makes for a pass is read.
-        makes = getattr(getattr(model, "prepare_inputs_for_generation", None), "__module__", "")
-        self._makes_itself = makes.startswith("transformers.")
 
     def generate(self, generate: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """A call of the model's `generate`."""
@@ -120,8 +113,10 @@ class ModelCalls:
         made = prepare(*args, **kwargs)
         if (call := self._thread.generate) is not None:
             call.cache = made.get("past_key_values")
-            call.made = {} if self._makes_itself else None
-            for name in ("attention_mask", "position_ids") if self._makes_itself else ():
+            # What a user's own class makes is read.
+            by_transformers = getattr(prepare, "__module__", "").startswith("transformers.")
+            call.made = {} if by_transformers else None
+            for name in ("attention_mask", "position_ids") if by_transformers else ():
                 if isinstance(value := made.get(name), torch.Tensor):
                     call.made[name] = value, None if value.is_inference() else value._version
         return made
