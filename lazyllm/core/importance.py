@@ -26,8 +26,7 @@ def newest_row(
 ) -> Tensor:
     """Importance by Eq. 1, (n,): the newest token's attention probability on each token, mean over query heads.
 
-    As printed, Eq. 1 can be read as a column of the attention matrix, which is useless under a causal mask;
-    it is the newest token's row. `present` says which of the keys take part; for the rest see `attention_on`.
+    `present` says which of the keys take part; for the rest see `attention_on`.
     """
     return attention_on(key, query[:, :, -1:], present, scaling, softcap, sinks).mean(dim=(1, 2, 3))[0]
 

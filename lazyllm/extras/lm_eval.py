@@ -55,13 +55,12 @@ class LazyLM(HFLM):
             importance = lazyllm.plus()
         elif isinstance(importance, dict):
             importance = lazyllm.Importance(**importance)
-        self._selection: Any = importance  # `enable` refuses what is no ranking
         super().__init__(pretrained, **kwargs)
-        self._schedule = schedule
-        self._schedule = self._enabled().schedule  # what is not supported is refused now, and not after hours
+        self._asked: dict[str, Any] = {"schedule": schedule, "selection": importance}
+        self._asked["schedule"] = self._enabled().schedule  # what is not supported is refused now, not after hours
 
     def _enabled(self) -> lazyllm.Session:
-        return lazyllm.enable(self.model, self._schedule, selection=self._selection)
+        return lazyllm.enable(self.model, **self._asked)
 
     def _model_generate(self, *args: Any, **kwargs: Any) -> torch.Tensor:
         with self._enabled():

@@ -98,16 +98,13 @@ class LogLikelihood:
 
     Attributes:
         tokens: log-probability of each of its tokens, float32 (n,), of a float64 model float64, on the CPU.
+        total: log-probability of the whole continuation.
         greedy: whether it is what greedy generation answers: each token has the largest logit of all.
     """
 
     tokens: torch.Tensor
+    total: float
     greedy: bool
-
-    @property
-    def total(self) -> float:
-        """Log-probability of the whole continuation."""
-        return float(self.tokens.double().sum())
 
 
 def log_likelihood(model: PreTrainedModel, ids: Ids, continuation: Ids) -> LogLikelihood:
@@ -140,15 +137,17 @@ def log_likelihoods(model: PreTrainedModel, ids: Ids, continuations: Iterable[Id
         begun = step(prompt, None)
         if getattr(begun, "past_key_values", None) is None:
             raise LazyLLMError(f"{type(model).__name__} gives no cache of keys and values: use another model")
-        for place, text in enumerate(texts):
+        for index, text in enumerate(texts):
             # Another one goes on with what this one would write to.
-            shared = text.numel() > 1 and place < len(texts) - 1
+            shared = text.numel() > 1 and index < len(texts) - 1
             cache = copy.deepcopy(begun.past_key_values) if shared else begun.past_key_values
-            rows = [begun.logits[0, -1], *(step(token, cache).logits[0, -1] for token in text[0, :-1, None, None])]
-            chosen = list(zip(rows, text[0].tolist(), strict=True))
-            tokens = torch.stack([row.to(exact(row.dtype)).log_softmax(dim=-1)[token] for row, token in chosen])
-            greedy = all(row.float().argmax() == token for row, token in chosen)  # in what `generate` does
-            found.append(LogLikelihood(tokens.cpu(), greedy))
+            tokens, greedy = [], []
+            for place, token in enumerate(text[0].tolist()):
+                row = (step(text[:, place - 1 : place], cache) if place else begun).logits[0, -1]
+                tokens.append(row.to(exact(row.dtype)).log_softmax(dim=-1)[token])
+                greedy.append(row.float().argmax() == token)  # in the dtype that `generate` chooses in
+            each = torch.stack(tokens).cpu()
+            found.append(LogLikelihood(each, float(each.double().sum()), bool(torch.stack(greedy).all())))
     return found
 
 

@@ -34,8 +34,8 @@ class Importance(Selection, checked=False, parallel=True):
         queries: `q` runs over the last so many queries of the layer, not the newest token's alone; their own tokens
             always go on. In decoding the newest query joins and the oldest leaves. One query is noisy; those before it
             ask for much the same (SnapKV, Li et al. 2024, arXiv 2404.14469).
-        half_life: the mean over queries is weighted: one that is so many queries behind the newest counts half as much.
-            None weighs all alike. A long window then takes in the whole question, and the newest still say most.
+        half_life: in the mean over queries, one that is so many behind the newest counts half as much, so that a long
+            window takes in the whole question, and the newest still say most. None weighs all alike.
         pooling: a token's importance is the mean over so many neighbouring positions, an odd number, of those that
             are active: what surrounds a needed token stays with it (SnapKV; FastKV, Jo et al. 2025, arXiv 2502.01068).
         heads: `mean` over the query heads, or `max`: a token that a single head needs goes on.
