@@ -22,7 +22,7 @@ from lazyllm.hf.cache import LazyCache
 from lazyllm.hf.generation import Generation
 from lazyllm.hf.images import WITHIN, RopeDeltas, padding_of
 from lazyllm.hf.patching import Calls, by_name
-from lazyllm.hf.refusals import refusal, refuse_if
+from lazyllm.hf.refusals import refuse_if
 from lazyllm.hf.support import Anatomy, rope_limits
 
 
@@ -147,9 +147,8 @@ class ModelCalls:
             finally:
                 WITHIN.reset(within)
                 CURRENT.reset(outer)
-            if not thread.decoded:
-                what = f"{type(self._model).__name__} did not run the decoder that was found in it"
-                raise refusal("architecture", what=what)
+            what = f"{type(self._model).__name__} did not run the decoder that was found in it"
+            refuse_if(not thread.decoded, "architecture", what=what)
             return output
 
     def decode(self, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

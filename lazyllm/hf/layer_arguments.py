@@ -30,14 +30,11 @@ class LayerArguments:
         self._new: list[int] = []
         self._tables: dict[tuple[str, int], _Table] = {}  # by argument and layer
         self._leading: set[int] = set()  # the layers that are the first ones with a table
-        # Of the pass under way: tables by the object that the model made, and what was taken of them for a group.
-        self._made: dict[int, _Table] = {}
-        self._taken: dict[tuple[int, int], Any] = {}
+        self._made: dict[int, _Table] = {}  # of the pass under way, by the object that the model made
 
     def begin_step(self, new: list[int], first: LayerGroup, prunes: bool) -> None:
         """Start a pass with new tokens of each sequence, those that the first group computes."""
         self._made.clear()
-        self._taken.clear()
         self._new = new
         start, self._arrived = self._arrived, self._arrived + sum(new)
         if self._places is not None and prunes:
@@ -58,14 +55,13 @@ class LayerArguments:
                 table = self._table(name, layer, value)
                 if self._are_input(group):
                     continue
-                key = (id(table), group.index)
-                if key not in self._taken:
+                if group.index not in table.taken:
                     places = group.rows
                     if self._places is not None:
                         places = self._places.view
                         places = places[group.owners.to(places.device), group.rows.to(places.device)]
-                    self._taken[key] = table.at(places)
-                changed[name] = self._taken[key]
+                    table.taken[group.index] = table.at(places)
+                changed[name] = table.taken[group.index]
             elif isinstance(value, torch.Tensor) and name not in ("hidden_states", "attention_mask"):
                 raise refusal("architecture", what=f"the decoder layers take a tensor {name!r}, of no known meaning")
         return {**kwargs, **changed} if changed else kwargs
@@ -95,16 +91,18 @@ class _Table:
     def __init__(self, name: str) -> None:
         self._name, self._dim, self._is_tuple = name, _TOKEN_DIM[name], False
         self._kept = GrowingTensor(self._dim)  # (parts, ...)
+        self.taken: dict[int, Any] = {}  # in this step, for the rows of a group
 
     def cover(self, value: Any, arrived: int) -> None:
         """Append the entries of this step's input tokens, once a step."""
         new = arrived - self._kept.length
         if new == 0:
             return
+        self.taken.clear()
         self._is_tuple = isinstance(value, tuple | list)
         parts = value if self._is_tuple else [value]
         for part in parts:
-            fits = isinstance(part, torch.Tensor) and part.shape[self._dim] == new
+            fits = isinstance(part, torch.Tensor) and part.shape[self._dim] == new and part.shape == parts[0].shape
             refuse_if(not fits, "architecture", what=f"the model's {self._name} are not one entry a token")
         kept = self._kept.extend(arrived, parts[0].expand(len(parts), *parts[0].shape))
         for place, part in enumerate(parts):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 from torch import nn
@@ -18,7 +18,7 @@ from lazyllm.core.stats import Stats, only
 from lazyllm.hf.attention_interface import NAME, FusedAttention
 from lazyllm.hf.calls import ModelCalls, run_layer
 from lazyllm.hf.patching import Patch
-from lazyllm.hf.refusals import refusal, refuse_if
+from lazyllm.hf.refusals import refuse_if
 from lazyllm.hf.requests import read_schedule
 from lazyllm.hf.support import check_attention, check_parts, dissect, windows
 from lazyllm.rankings.plus import Importance
@@ -174,7 +174,7 @@ class Session:
             yield model, "prepare_inputs_for_generation", calls.prepare
             yield model, "_get_stopping_criteria", calls.criteria
         if hasattr(model, "init_continuous_batching"):
-            yield model, "init_continuous_batching", _refuse_batches
+            yield model, "init_continuous_batching", lambda *_, **__: refuse_if(True, "continuous_batching")
         for name in ("generate", "forward") if self._given is not model else ():
             yield self._given, name, _through_wrapper
 
@@ -188,10 +188,6 @@ class Session:
 
 
 enable = Session
-
-
-def _refuse_batches(*args: Any, **kwargs: Any) -> NoReturn:
-    raise refusal("continuous_batching")
 
 
 def _through_wrapper(method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
