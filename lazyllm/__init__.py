@@ -39,23 +39,7 @@ __all__ = [
 ]
 
 # These need torch and transformers, which take seconds to import: a schedule can be read and checked without.
-_HEAVY = {
-    "lazyllm.core.importance": ("attention_on", "most_important", "newest_row"),
-    "lazyllm.core.ranking": ("Selection",),
-    "lazyllm.core.stats": ("Stats",),
-    "lazyllm.extras.texts": (
-        "LogLikelihood",
-        "Selected",
-        "log_likelihood",
-        "log_likelihoods",
-        "select",
-        "template_tokens",
-    ),
-    "lazyllm.hf.session": ("Session", "enable"),
-    "lazyllm.rankings.plus": ("Importance", "plus"),
-    "lazyllm.rankings.static": ("FrozenSelection", "StaticSelection"),
-}
-_HOMES = {name: module for module, names in _HEAVY.items() for name in names}
+_HOMES = "core.importance core.ranking core.stats rankings.plus rankings.static hf.session extras.texts"
 
 
 def __getattr__(name: str) -> Any:
@@ -63,9 +47,10 @@ def __getattr__(name: str) -> Any:
         from importlib.metadata import version
 
         return version("lazybench")  # the distribution that this package comes in
-    if name not in _HOMES:
-        raise AttributeError(f"module 'lazyllm' has no attribute {name!r}")
-    return getattr(import_module(_HOMES[name]), name)
+    for home in _HOMES.split() if name in __all__ else ():
+        if (found := getattr(import_module(f"lazyllm.{home}"), name, None)) is not None:
+            return found
+    raise AttributeError(f"module 'lazyllm' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import torch
+from torch import Tensor
 
 
 class Scores(NamedTuple):
@@ -12,33 +13,32 @@ class Scores(NamedTuple):
 
     scaling: float
     softcap: float | None = None
-    sinks: torch.Tensor | None = None
+    sinks: Tensor | None = None
 
 
 def newest_row(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    present: torch.Tensor | None,
+    query: Tensor,
+    key: Tensor,
+    present: Tensor | None,
     scaling: float,
     softcap: float | None = None,
-    sinks: torch.Tensor | None = None,
-) -> torch.Tensor:
+    sinks: Tensor | None = None,
+) -> Tensor:
     """Importance by Eq. 1, (n,): the newest token's attention probability on each token, mean over query heads.
 
-    As printed, Eq. 1 can be read as a column of the attention matrix, which is useless under a causal mask;
-    it is the newest token's row. `present` says which of the keys take part; for the rest see `attention_on`.
+    `present` says which of the keys take part; for the rest see `attention_on`.
     """
     return attention_on(key, query[:, :, -1:], present, scaling, softcap, sinks).mean(dim=(1, 2, 3))[0]
 
 
 def attention_on(
-    key: torch.Tensor,
-    query: torch.Tensor,
-    visible: torch.Tensor | None,
+    key: Tensor,
+    query: Tensor,
+    visible: Tensor | None,
     scaling: float,
     softcap: float | None,
-    sinks: torch.Tensor | None = None,
-) -> torch.Tensor:
+    sinks: Tensor | None = None,
+) -> Tensor:
     """Attention probability of a few queries on each key.
 
     Args:
@@ -61,9 +61,7 @@ def exact(dtype: torch.dtype) -> torch.dtype:
     return torch.float64 if dtype == torch.float64 else torch.float32
 
 
-def probabilities(
-    query: torch.Tensor, key: torch.Tensor, mask: torch.Tensor | None, by: Scores, dtype: torch.dtype
-) -> torch.Tensor:
+def probabilities(query: Tensor, key: Tensor, mask: Tensor | None, by: Scores, dtype: torch.dtype) -> Tensor:
     """As `attention_on`, of a batch, with scores in `dtype`; a mask is bool, or what is added to them."""
     batch, kv_heads, n, width = key.shape
     rows = query.shape[2]
@@ -80,7 +78,7 @@ def probabilities(
     return torch.cat([scores, sinks], dim=-1).softmax(dim=-1)[..., :-1]
 
 
-def most_important(importance: torch.Tensor, count: int) -> torch.Tensor:
+def most_important(importance: Tensor, count: int) -> Tensor:
     """The `count` positions that go on: the newest, which is the last, and the most important of the others.
 
     Equally important tokens go on in order of position, the same on every device.

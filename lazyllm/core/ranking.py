@@ -8,6 +8,7 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor
 from torch.distributed import ProcessGroup, ReduceOp, all_reduce
 
 from lazyllm.core.attention import causal
@@ -47,7 +48,7 @@ class Selection(ABC):
     parallel = False
     processes: ProcessGroup | None = None
     protects = False
-    importance: torch.Tensor
+    importance: Tensor
     cache: Sequence
 
     def __init_subclass__(cls, checked: bool = True, parallel: bool = False, **kwargs: Any) -> None:
@@ -59,6 +60,7 @@ class Selection(ABC):
 
     def copy_for(self, cache: Sequence) -> Selection:
         """The copy that one sequence of a generation works on."""
+        self.check()  # a setting may have changed since `enable`
         own = copy.deepcopy(self)
         own.cache = cache
         return own
@@ -69,9 +71,7 @@ class Selection(ABC):
         return group.stage is not None and layer == group.layers[-1]
 
     @abstractmethod
-    def observe(
-        self, layer: int, query: torch.Tensor, key: torch.Tensor, scaling: float, softcap: float | None
-    ) -> None:
+    def observe(self, layer: int, query: Tensor, key: Tensor, scaling: float, softcap: float | None) -> None:
         """Take the queries and keys of a layer that was wanted.
 
         In prefilling both are the layer's active tokens in order of position. In a later step the queries are of the
@@ -86,7 +86,7 @@ class Selection(ABC):
             softcap: where the model caps its scores, `softcap * tanh(score / softcap)`.
         """
 
-    def survivors(self, layer: int, count: int) -> torch.Tensor:
+    def survivors(self, layer: int, count: int) -> Tensor:
         """Positions that go on after `layer`, sorted, each once, int64 (k,), the newest among them.
 
         By default the `count` with the largest `importance`, as many as the schedule keeps. They are among
@@ -95,7 +95,7 @@ class Selection(ABC):
         """
         return self.most_important(count)
 
-    def most_important(self, count: int) -> torch.Tensor:
+    def most_important(self, count: int) -> Tensor:
         """The `count` positions with the largest `importance`, the protected before all others."""
         if self.checked:
             check_importance(self)
@@ -105,19 +105,19 @@ class Selection(ABC):
             self.protects = True
         return most_important(importance, count)
 
-    def active(self, layer: int) -> torch.Tensor:
+    def active(self, layer: int) -> Tensor:
         """Positions that take part in `layer` at this step, sorted, int64 (n_active,), on the layer's device."""
         return self.cache.active(self.cache.group_of[layer])
 
-    def key_positions(self, layer: int) -> torch.Tensor:
+    def key_positions(self, layer: int) -> Tensor:
         """Position of each key that attention gets in `layer`, int64 (n_keys,), on the layer's device."""
         return self.cache.key_positions(self.cache.group_of[layer])
 
-    def present(self, layer: int) -> torch.Tensor | None:
+    def present(self, layer: int) -> Tensor | None:
         """Which of those keys take part in this step, bool (n_keys,); None means all of them."""
         return self.cache.present(self.cache.group_of[layer])
 
-    def seen(self, layer: int, positions: torch.Tensor | None = None) -> torch.Tensor | None:
+    def seen(self, layer: int, positions: Tensor | None = None) -> Tensor | None:
         """Within `observe`: which keys the queries at `positions`, int64 (queries,), see, bool (queries, n_keys).
 
         By default the newest token's, bool (1, n_keys); None means all of them.
@@ -130,7 +130,7 @@ class Selection(ABC):
         visible = (window or causal)(0, 0, positions[:, None], held)
         return visible if present is None else visible & present
 
-    def by_position(self, layer: int, importance: torch.Tensor) -> torch.Tensor:
+    def by_position(self, layer: int, importance: Tensor) -> Tensor:
         """Importance of each position, (positions,), -1 where it takes no part, from that of each key, (n_keys,)."""
         if self.cache.group_of[layer].index == 0:
             return importance
@@ -138,14 +138,14 @@ class Selection(ABC):
             importance = torch.where(present, importance, -1)
         return importance.new_full((self.cache.total,), -1).index_copy_(0, self.key_positions(layer), importance)
 
-    def uncomputed(self, layer: int) -> torch.Tensor:
+    def uncomputed(self, layer: int) -> Tensor:
         """Which positions have no key and value in the layer after `layer`, which a stage ends, bool (positions,).
 
         Those of earlier steps among them were left behind: to let one go on is to revive it.
         """
         return self.cache.uncomputed(self.cache.group_of[layer])
 
-    def over_processes(self, importance: torch.Tensor, how: str = "mean") -> torch.Tensor:
+    def over_processes(self, importance: Tensor, how: str = "mean") -> Tensor:
         """Importance over all the model's query heads, (n,), from the `mean` or `max` over those of this process.
 
         Under tensor parallelism each process observes its own heads, and all of them call this: it takes one
@@ -158,12 +158,12 @@ class Selection(ABC):
         return importance if how == "max" else importance / self.processes.size()
 
     @property
-    def values(self) -> torch.Tensor:
+    def values(self) -> Tensor:
         """Within `observe`: the values of the keys, (1, kv_heads, n_keys, value_dim)."""
         return self.cache.values
 
     @property
-    def sinks(self) -> torch.Tensor | None:
+    def sinks(self) -> Tensor | None:
         """Within `observe`: each query head's logit of attending to no token, (heads,), in a model with such sinks."""
         return self.cache.sinks
 
@@ -171,7 +171,7 @@ class Selection(ABC):
 def check_importance(selection: Selection) -> None:
     """Raise `LazyLLMError` unless `observe` has left one number for each position; reads the device once."""
     found, positions = getattr(selection, "importance", None), selection.cache.total
-    shaped = isinstance(found, torch.Tensor) and found.shape == (positions,) and not found.is_complex()
+    shaped = isinstance(found, Tensor) and found.shape == (positions,) and not found.is_complex()
     if not shaped or bool(found.isnan().any()):
         must = f"one number, not NaN, for each of {positions} positions, as self.by_position makes of one for each key"
         raise LazyLLMError(f"{type(selection).__name__}.observe must leave in self.importance {must}")
@@ -180,7 +180,7 @@ def check_importance(selection: Selection) -> None:
 def check_survivors(selection: Selection, survivors: object, layer: int) -> None:
     """Raise `LazyLLMError` unless `survivors` are what `Selection.survivors` promises; reads the device once."""
     right, newest = False, selection.cache.total - 1
-    if isinstance(survivors, torch.Tensor) and survivors.dtype == torch.int64 and survivors.ndim == 1:
+    if isinstance(survivors, Tensor) and survivors.dtype == torch.int64 and survivors.ndim == 1:
         allowed = torch.isin(survivors, selection.active(layer))
         if not selection.revives:
             uncomputed = selection.uncomputed(layer).to(survivors.device)[survivors.clamp(0, newest)]

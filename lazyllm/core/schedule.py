@@ -69,18 +69,6 @@ class PruningSchedule:
             stages.append(stage)
         return cls(stages)
 
-    @classmethod
-    def of(
-        cls,
-        given: PruningSchedule | str | Iterable[tuple[int, float]],
-        num_layers: int,
-        layers: Sequence[int] | None = None,
-    ) -> PruningSchedule:
-        """A schedule given as such, as text or as pairs, on a model of `num_layers` decoder layers; see `parse`."""
-        if isinstance(given, str):
-            return cls.parse(given, num_layers, layers)
-        return given if isinstance(given, PruningSchedule) else cls(given)
-
     @property
     def spec(self) -> str:
         """The text that `parse` reads back, e.g. `10:0.7,20:0.5`."""
@@ -98,12 +86,10 @@ class PruningSchedule:
 
     def check(self, num_layers: int) -> None:
         """Raise `LazyLLMError` unless every stage has at least one layer of the model after it."""
-        deepest = max((stage.layer for stage in self.stages), default=-1)
-        if deepest > num_layers - 2:
-            raise LazyLLMError(
-                f"the schedule prunes after layer {deepest}, but the model has {num_layers} layers: "
-                f"the last useful place is after layer {num_layers - 2}"
-            )
+        deepest, last = max((stage.layer for stage in self.stages), default=-1), num_layers - 2
+        if deepest > last:
+            has = f"the model has {num_layers} layers: the last useful place is after layer {last}"
+            raise LazyLLMError(f"the schedule prunes after layer {deepest}, but {has}")
 
     def __str__(self) -> str:
         if not self.stages:
@@ -112,9 +98,6 @@ class PruningSchedule:
             f"after layer {stage.layer} keep {stage.keep:g} ({fraction:.0%} of the prompt)"
             for stage, fraction in zip(self.stages, self.fractions, strict=True)
         )
-
-    def __repr__(self) -> str:
-        return f"PruningSchedule({[tuple(stage) for stage in self.stages]})"
 
 
 def rankable(windows: Sequence[int | None]) -> list[int]:

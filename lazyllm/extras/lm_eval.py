@@ -40,26 +40,27 @@ class LazyLM(HFLM):
             ranking of one's own. By default the paper's Eq. 1.
 
     Raises:
-        LazyLLMError: there is no schedule, or LazyLLM does not support the model, the schedule or the importance.
+        LazyLLMError: LazyLLM does not support the model, the schedule or the importance.
     """
 
     def __init__(
         self,
         pretrained: Any,
         *,
-        schedule: str | lazyllm.PruningSchedule | Iterable[tuple[int, float]] | None = None,
+        schedule: str | lazyllm.PruningSchedule | Iterable[tuple[int, float]],
         importance: str | dict[str, Any] | lazyllm.Selection | None = None,
         **kwargs: Any,
     ) -> None:
-        if schedule is None:
-            raise lazyllm.LazyLLMError('model lazyllm needs a schedule: --model_args "schedule=23%:0.6 50%:0.6"')
-        self._selection = _ranking(importance)
+        if importance == "plus":
+            importance = lazyllm.plus()
+        elif isinstance(importance, dict):
+            importance = lazyllm.Importance(**importance)
         super().__init__(pretrained, **kwargs)
-        self._schedule = schedule
-        self._schedule = self._enabled().schedule  # what is not supported is refused now, and not after hours
+        self._asked: dict[str, Any] = {"schedule": schedule, "selection": importance}
+        self._asked["schedule"] = self._enabled().schedule  # what is not supported is refused now, not after hours
 
     def _enabled(self) -> lazyllm.Session:
-        return lazyllm.enable(self.model, self._schedule, selection=self._selection)
+        return lazyllm.enable(self.model, **self._asked)
 
     def _model_generate(self, *args: Any, **kwargs: Any) -> torch.Tensor:
         with self._enabled():
@@ -74,10 +75,9 @@ class LazyLM(HFLM):
         """
         by_prompt: dict[tuple[int, ...], list[int]] = {}
         for place, (_, prompt, continuation) in enumerate(requests):
-            room = self.max_length + 1 - len(continuation)
-            if room < 1:
-                what = f"a continuation of {len(continuation)} tokens"
-                raise lazyllm.LazyLLMError(f"{what} is longer than the model's max_length, {self.max_length}")
+            if (room := self.max_length + 1 - len(continuation)) < 1:
+                longer = f"{len(continuation)} tokens is longer than the model's max_length, {self.max_length}"
+                raise lazyllm.LazyLLMError(f"a continuation of {longer}")
             by_prompt.setdefault(tuple(prompt[-room:]), []).append(place)
         answers: dict[int, tuple[float, bool]] = {}
         mixed = self.mixed_precision_dtype
@@ -98,28 +98,11 @@ class LazyLM(HFLM):
         raise lazyllm.LazyLLMError(f"{task} asks for the likelihood of whole texts, without a prompt: take --model hf")
 
 
-def _ranking(importance: object) -> lazyllm.Selection | None:
-    if importance == "plus":
-        return lazyllm.plus()
-    if not isinstance(importance, dict):
-        return importance  # type: ignore[return-value]  # `enable` refuses what is no ranking
-    try:
-        return lazyllm.Importance(**importance)
-    except TypeError as error:
-        raise lazyllm.LazyLLMError(f"importance: {error}") from None
-
-
-def main() -> int:
-    """`lm_eval` with `lazyllm` among its models; what LazyLLM refuses is said in one line, with exit code 2."""
+if __name__ == "__main__":
     from lm_eval.__main__ import cli_evaluate
 
     try:
         cli_evaluate()
-    except lazyllm.LazyLLMError as error:
+    except lazyllm.LazyLLMError as error:  # in one line
         print(f"lazyllm: {error}", file=sys.stderr)
-        return 2
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+        sys.exit(2)

@@ -98,16 +98,13 @@ class LogLikelihood:
 
     Attributes:
         tokens: log-probability of each of its tokens, float32 (n,), of a float64 model float64, on the CPU.
+        total: log-probability of the whole continuation.
         greedy: whether it is what greedy generation answers: each token has the largest logit of all.
     """
 
     tokens: torch.Tensor
+    total: float
     greedy: bool
-
-    @property
-    def total(self) -> float:
-        """Log-probability of the whole continuation."""
-        return float(self.tokens.double().sum())
 
 
 def log_likelihood(model: PreTrainedModel, ids: Ids, continuation: Ids) -> LogLikelihood:
@@ -130,36 +127,28 @@ def log_likelihoods(model: PreTrainedModel, ids: Ids, continuations: Iterable[Id
     Raises:
         LazyLLMError: not such ids, no token at all, a model in training mode, or one without a cache.
     """
-    if not isinstance(continuations, Iterable):
-        raise LazyLLMError(f"the continuations must be a list of texts, each a list of ids, not {continuations!r}")
     prompt, texts = _text_ids(model, "ids", ids), [_text_ids(model, "a continuation", text) for text in continuations]
+
+    def step(tokens: torch.Tensor, cache: Any) -> Any:
+        return model(tokens, past_key_values=cache, use_cache=True, logits_to_keep=1, return_dict=True)
+
+    found = []
     with torch.no_grad():
-        begun = _step(model, prompt, None)
-        cache = getattr(begun, "past_key_values", None)
-        if cache is None:
+        begun = step(prompt, None)
+        if getattr(begun, "past_key_values", None) is None:
             raise LazyLLMError(f"{type(model).__name__} gives no cache of keys and values: use another model")
-        found = []
-        for place, text in enumerate(texts):
+        for index, text in enumerate(texts):
             # Another one goes on with what this one would write to.
-            shared = text.numel() > 1 and place < len(texts) - 1
-            found.append(_follow(model, begun.logits, text, copy.deepcopy(cache) if shared else cache))
-        return found
-
-
-def _step(model: PreTrainedModel, ids: torch.Tensor, cache: Any) -> Any:
-    return model(ids, past_key_values=cache, use_cache=True, logits_to_keep=1, return_dict=True)
-
-
-def _follow(model: PreTrainedModel, logits: torch.Tensor, text: torch.Tensor, cache: Any) -> LogLikelihood:
-    """The log-likelihood of a text after a prompt, which left this cache and gave `logits`, (1, 1, vocabulary)."""
-    tokens, greedy = [], []
-    for place, token in enumerate(text[0].tolist()):
-        if place:
-            logits = _step(model, text[:, place - 1 : place], cache).logits
-        row = logits[0, -1]
-        tokens.append(row.to(exact(row.dtype)).log_softmax(dim=-1)[token])
-        greedy.append(row.float().argmax() == token)  # in the dtype that `generate` chooses in
-    return LogLikelihood(torch.stack(tokens).cpu(), bool(torch.stack(greedy).all()))
+            shared = text.numel() > 1 and index < len(texts) - 1
+            cache = copy.deepcopy(begun.past_key_values) if shared else begun.past_key_values
+            tokens, greedy = [], []
+            for place, token in enumerate(text[0].tolist()):
+                row = (step(text[:, place - 1 : place], cache) if place else begun).logits[0, -1]
+                tokens.append(row.to(exact(row.dtype)).log_softmax(dim=-1)[token])
+                greedy.append(row.float().argmax() == token)  # in the dtype that `generate` chooses in
+            each = torch.stack(tokens).cpu()
+            found.append(LogLikelihood(each, float(each.double().sum()), bool(torch.stack(greedy).all())))
+    return found
 
 
 def template_tokens(tokenizer: Any, messages: Sequence[dict[str, Any]], **template: Any) -> torch.Tensor:
@@ -196,15 +185,14 @@ def _text_ids(model: PreTrainedModel, name: str, given: Any) -> torch.Tensor:
     """Token ids, int64 (1, n), where the model takes them; `LazyLLMError` where `given` are not those of one text."""
     refuse_if(model.training, "text_training")
     adapter = getattr(model, "active_peft_config", None)
-    refuse_if(getattr(adapter, "is_prompt_learning", False), "virtual_tokens_in_passes", model=model)
+    refuse_if(getattr(adapter, "is_prompt_learning", False), "virtual_tokens", owner=model)
     try:
         ids = given if isinstance(given, torch.Tensor) else torch.tensor(list(given))
     except (TypeError, ValueError, RuntimeError):
         ids = torch.empty(0, 0, 0)
     ids = ids[None] if ids.ndim == 1 else ids
-    of_one = ids.ndim == 2 and len(ids) == 1 and (ids.dtype == torch.int64 or not ids.numel())
+    of_one = ids.ndim == 2 and len(ids) == 1 and ids.numel() and ids.dtype == torch.int64
     refuse_if(not of_one, "text_ids", name=name, given=str(given)[:40])
-    refuse_if(not ids.numel(), "no_ids", name=name)
     largest = model.config.get_text_config().vocab_size - 1
     refuse_if(not 0 <= int(ids.min()) <= int(ids.max()) <= largest, "unknown_ids", name=name, largest=largest)
     # Where weights are offloaded, hooks move them to where they are needed.

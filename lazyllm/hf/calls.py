@@ -22,7 +22,7 @@ from lazyllm.hf.cache import LazyCache
 from lazyllm.hf.generation import Generation
 from lazyllm.hf.images import WITHIN, RopeDeltas, padding_of
 from lazyllm.hf.patching import Calls, by_name
-from lazyllm.hf.refusals import refusal, refuse_if
+from lazyllm.hf.refusals import refuse_if
 from lazyllm.hf.support import Anatomy, rope_limits
 
 
@@ -52,11 +52,7 @@ class _Generate:
 class Ended(StoppingCriteriaList):
     """The stopping criteria of a call of `generate`, which remember whom they stopped."""
 
-    def __init__(self, criteria: StoppingCriteriaList) -> None:
-        super().__init__(criteria)
-        # As `generate` does: without an end token, others go on until all have stopped.
-        self._pads = any(hasattr(criterion, "eos_token_id") for criterion in criteria)
-        self._done: torch.Tensor | None = None
+    _done: torch.Tensor | None = None
 
     def __call__(self, *args: Any, **kwargs: Any) -> torch.Tensor:
         done = super().__call__(*args, **kwargs)
@@ -65,9 +61,9 @@ class Ended(StoppingCriteriaList):
 
     def flags(self, count: int) -> Sequence[bool]:
         """Which of `count` sequences have ended, so that what comes of them is padding; empty where none has."""
-        # An only sequence ends its `generate`.
-        known = self._pads and count > 1 and self._done is not None and len(self._done) == count
-        return self._done.tolist() if known else ()
+        # As `generate` does: without an end token, others go on until all have stopped. An only sequence ends it.
+        pads = count > 1 and any(hasattr(criterion, "eos_token_id") for criterion in self)
+        return self._done.tolist() if pads and self._done is not None and len(self._done) == count else ()
 
 
 class _Thread(threading.local):
@@ -85,16 +81,10 @@ class ModelCalls:
         self.under_way = Calls()
         self.sequences: list[Stats] = []  # of the generation that began last
         self.rope_deltas = RopeDeltas(anatomy.with_rope_deltas)
-        self._model = model
-        self._decoder = anatomy.decoder
-        self._stack = anatomy.layers
-        self._layers, self._stateful = list(anatomy.layers), anatomy.stateful
+        self._model, self._anatomy, self._layers = model, anatomy, list(anatomy.layers)
         self._setup, self._rope_limits = setup, rope_limits(anatomy.decoder.config)
         self.protect, self._newest_only = protect, newest_only
         self._thread = _Thread()
-        # What a user's own class makes for a pass is read.
-        makes = getattr(getattr(model, "prepare_inputs_for_generation", None), "__module__", "")
-        self._makes_itself = makes.startswith("transformers.")
 
     def generate(self, generate: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """A call of the model's `generate`."""
@@ -102,9 +92,8 @@ class ModelCalls:
         owner = getattr(self._model.prepare_inputs_for_generation, "__self__", self._model)
         refuse_if(owner is not self._model, "virtual_tokens", owner=type(owner).__name__)
         given = by_name(generate, args, kwargs)
-        call = _Generate(
-            given.get("position_ids") is not None, *requests.check_ways(given, self._model.generation_config)
-        )
+        chunked, guided = requests.check_ways(given, self._model.generation_config)
+        call = _Generate(given.get("position_ids") is not None, chunked, guided)
         if (schedule := requests.setting("schedule", given)) is not None:
             call.schedule = requests.read_schedule(schedule, self._setup.windows, self._setup.selection)
         if (protect := requests.setting("protect", given, self)) is not None:
@@ -124,8 +113,10 @@ class ModelCalls:
         made = prepare(*args, **kwargs)
         if (call := self._thread.generate) is not None:
             call.cache = made.get("past_key_values")
-            call.made = {} if self._makes_itself else None
-            for name in ("attention_mask", "position_ids") if self._makes_itself else ():
+            # What a user's own class makes is read.
+            by_transformers = getattr(prepare, "__module__", "").startswith("transformers.")
+            call.made = {} if by_transformers else None
+            for name in ("attention_mask", "position_ids") if by_transformers else ():
                 if isinstance(value := made.get(name), torch.Tensor):
                     call.made[name] = value, None if value.is_inference() else value._version
         return made
@@ -156,14 +147,13 @@ class ModelCalls:
             finally:
                 WITHIN.reset(within)
                 CURRENT.reset(outer)
-            if not thread.decoded:
-                what = f"{type(self._model).__name__} did not run the decoder that was found in it"
-                raise refusal("architecture", what=what)
+            what = f"{type(self._model).__name__} did not run the decoder that was found in it"
+            refuse_if(not thread.decoded, "architecture", what=what)
             return output
 
     def decode(self, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """The decoder's forward pass: one step of a generation."""
-        kwargs, decoder, first = by_name(forward, args, kwargs), self._decoder, self._layers[0]
+        kwargs, decoder, layers = by_name(forward, args, kwargs), self._anatomy.decoder, self._layers
         refuse_if(not self._newest_only and WITHIN.get() is not self, "decoder_alone")
         count, width = requests.size(kwargs)
         mask = kwargs.get("attention_mask")
@@ -172,9 +162,9 @@ class ModelCalls:
             # Masks are made ahead of a copy of the padding.
             kwargs = {**kwargs, "attention_mask": padding if padding is None else self._thread.mask}
         requests.check_flags(kwargs, decoder.config)
-        refuse_if(first.training and getattr(first, "gradient_checkpointing", False), "checkpointing")
+        refuse_if(layers[0].training and getattr(layers[0], "gradient_checkpointing", False), "checkpointing")
         self._thread.decoded = True
-        refuse_if(any(now is not then for now, then in zip(self._stack, self._layers, strict=True)), "layer_replaced")
+        refuse_if(list(self._anatomy.layers) != layers, "layer_replaced")
         refuse_if(decoder.config._attn_implementation != NAME, "attention_set")
         with self.under_way.enter("a forward pass"):
             given, call = kwargs.get("past_key_values"), self._thread.generate
@@ -211,9 +201,9 @@ class ModelCalls:
             if max(width, chunked) < setup.min_tokens:
                 setup = replace(setup, schedule=PruningSchedule())
             generation = Generation(setup, count, self._rope_limits, chunked)
-            if self._stateful:
+            if self._anatomy.stateful:
                 refuse_if(count > 1, "one_sequence")
-                generation.states = DynamicCache(config=self._decoder.config)
+                generation.states = DynamicCache(config=self._anatomy.decoder.config)
             return generation
         begun = cache.generation
         refuse_if(begun.setup.kernel is not setup.kernel, "earlier_cache")
@@ -241,15 +231,11 @@ def _known(call: _Generate, generation: Generation, kwargs: dict[str, Any], widt
     }
 
 
-def run_layer(index: int, layer: nn.Module) -> Callable[..., Any]:
+def run_layer(index: int, layer: nn.Module, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """What a decoder layer does in a pass of its model."""
-
-    def run(forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        step = CURRENT.get()
-        # Outside a step the layer's own attention says what is the matter.
-        return forward(*args, **kwargs) if step is None else step.run_layer(index, layer, forward, args, kwargs)
-
-    return run
+    step = CURRENT.get()
+    # Outside a step the layer's own attention says what is the matter.
+    return forward(*args, **kwargs) if step is None else step.run_layer(index, layer, forward, args, kwargs)
 
 
 def _refuse_outside(cache: Any) -> None:

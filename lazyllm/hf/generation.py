@@ -71,7 +71,6 @@ class Generation(Engine):
                 ran = f"the model ran {self.layer + 1} of its {self._last + 1} decoder layers"
                 raise refusal("architecture", what=ran)
             self.end_step()
-            self._arguments.end_step()
             self.batch.advance()
             self._broken = False
         finally:

@@ -30,24 +30,16 @@ class LayerArguments:
         self._new: list[int] = []
         self._tables: dict[tuple[str, int], _Table] = {}  # by argument and layer
         self._leading: set[int] = set()  # the layers that are the first ones with a table
-        # Of the pass under way: tables by the object that the model made, and what was taken of them for a group.
-        self._made: dict[int, _Table] = {}
-        self._taken: dict[tuple[int, int], Any] = {}
+        self._made: dict[int, _Table] = {}  # of the pass under way, by the object that the model made
 
     def begin_step(self, new: list[int], first: LayerGroup, prunes: bool) -> None:
         """Start a pass with new tokens of each sequence, those that the first group computes."""
         self._made.clear()
-        self._taken.clear()
         self._new = new
         start, self._arrived = self._arrived, self._arrived + sum(new)
         if self._places is not None and prunes:
             places = self._places.extend(max(first.n_cached), first.rows[None])
             places[first.owners, first.rows] = torch.arange(start, self._arrived, device=places.device)
-
-    def end_step(self) -> None:
-        """Copy what the model made for a first pass; earlier, where memory is highest, that would be one more."""
-        for table in self._tables.values():
-            table.own()
 
     def stay(self, layer: int, group: LayerGroup) -> bool:
         """Whether `layer` needs nothing done to its arguments in a decoding step."""
@@ -63,14 +55,13 @@ class LayerArguments:
                 table = self._table(name, layer, value)
                 if self._are_input(group):
                     continue
-                key = (id(table), group.index)
-                if key not in self._taken:
+                if group.index not in table.taken:
                     places = group.rows
                     if self._places is not None:
                         places = self._places.view
                         places = places[group.owners.to(places.device), group.rows.to(places.device)]
-                    self._taken[key] = table.at(places)
-                changed[name] = self._taken[key]
+                    table.taken[group.index] = table.at(places)
+                changed[name] = table.taken[group.index]
             elif isinstance(value, torch.Tensor) and name not in ("hidden_states", "attention_mask"):
                 raise refusal("architecture", what=f"the decoder layers take a tensor {name!r}, of no known meaning")
         return {**kwargs, **changed} if changed else kwargs
@@ -100,35 +91,24 @@ class _Table:
     def __init__(self, name: str) -> None:
         self._name, self._dim, self._is_tuple = name, _TOKEN_DIM[name], False
         self._kept = GrowingTensor(self._dim)  # (parts, ...)
-        self._given: list[torch.Tensor] | None = None  # of a first pass, until it has ended
+        self.taken: dict[int, Any] = {}  # in this step, for the rows of a group
 
     def cover(self, value: Any, arrived: int) -> None:
         """Append the entries of this step's input tokens, once a step."""
-        length = self._kept.length if self._given is None else arrived
-        if length == arrived:
+        new = arrived - self._kept.length
+        if new == 0:
             return
+        self.taken.clear()
         self._is_tuple = isinstance(value, tuple | list)
-        parts = list(value) if self._is_tuple else [value]
+        parts = value if self._is_tuple else [value]
         for part in parts:
-            fits = isinstance(part, torch.Tensor) and part.shape[self._dim] == arrived - length
+            fits = isinstance(part, torch.Tensor) and part.shape[self._dim] == new and part.shape == parts[0].shape
             refuse_if(not fits, "architecture", what=f"the model's {self._name} are not one entry a token")
-        if length == 0:
-            self._given = parts
-            return
-        kept = self._kept.extend(arrived, self._kept.data)
+        kept = self._kept.extend(arrived, parts[0].expand(len(parts), *parts[0].shape))
         for place, part in enumerate(parts):
-            kept[place].narrow(self._dim, length, arrived - length).copy_(part)
-
-    def own(self) -> None:
-        """Copy what a first pass was given, with room to spare."""
-        if self._given is not None:
-            self._kept.append(torch.stack(self._given))
-            self._given = None
+            kept[place].narrow(self._dim, arrived - new, new).copy_(part)
 
     def at(self, places: torch.Tensor) -> Any:
         """The entries of these tokens, int64 (rows,)."""
-        if self._given is None:
-            taken = self._kept.view.index_select(self._dim, places.to(self._kept.data.device)).unbind()
-        else:
-            taken = tuple(part.index_select(self._dim, places.to(part.device)) for part in self._given)
+        taken = self._kept.view.index_select(self._dim, places.to(self._kept.data.device)).unbind()
         return taken if self._is_tuple else taken[0]

@@ -16,9 +16,8 @@ _ASSISTED = ("assistant_model", "assistant_early_exit", "prompt_lookup_num_token
 _PER_TOKEN = ("output_attentions", "output_hidden_states", "output_router_logits")
 # What a decoder may be given a tensor for: it uses these up before its first layer, or LayerArguments knows them.
 _KNOWN = {"input_ids", "inputs_embeds", "attention_mask", "position_ids", "token_type_ids", "cache_position"}
-_KNOWN |= {"per_layer_inputs"}  # what Gemma 4 adds to each token in each layer
-# Features of images for all tokens of the first layers, one tensor a layer, and which tokens they are for.
-_DEEPSTACK = {"deepstack_visual_embeds", "visual_pos_masks"}
+# What Gemma 4 adds to each token in each layer; features of images for the first layers, and which tokens they are for.
+_KNOWN |= {"per_layer_inputs", "deepstack_visual_embeds", "visual_pos_masks"}
 
 
 def setting(name: str, given: dict[str, Any], defaults: Any = None) -> Any:
@@ -51,14 +50,15 @@ def check_ways(given: dict[str, Any], defaults: GenerationConfig) -> tuple[int, 
 def read_schedule(given: Any, windows: list[int | None], selection: Selection) -> PruningSchedule:
     """A schedule in any form for layers that see so many positions, None all; refused if it or the ranking is not."""
     full = rankable(windows)
-    schedule = PruningSchedule.of(given, len(windows), full)
+    if isinstance(given, str):
+        given = PruningSchedule.parse(given, len(windows), full)
+    schedule = given if isinstance(given, PruningSchedule) else PruningSchedule(given)
     schedule.check(len(windows))
     for layer, _ in schedule.pruning:
         instead = f"put the stage after {nearest(full, layer)}" if full else "nor any other of this model"
         refuse_if(windows[layer] == 0, "no_ranking", layer=layer, instead=instead)
-    stages, name = len(schedule.stages), type(selection).__name__
-    wrong = selection.single_stage and stages > 1
-    refuse_if(wrong, "single_stage", name=name, stages=stages, schedule=schedule.spec)
+    several = selection.single_stage and len(schedule.stages) > 1
+    refuse_if(several, "single_stage", name=type(selection).__name__, schedule=schedule.spec)
     return schedule
 
 
@@ -121,7 +121,7 @@ def check_arguments(kwargs: dict[str, Any], complete: int) -> None:
     The outputs of the first `complete` layers are of all tokens.
     """
     refuse_if(kwargs.get("use_cache") is False, "no_cache")
-    unknown = sorted(name for name, value in kwargs.items() if name not in _KNOWN | _DEEPSTACK and _holds_tensor(value))
+    unknown = sorted(name for name, value in kwargs.items() if name not in _KNOWN and _holds_tensor(value))
     refuse_if(unknown, "decoder_tensors", unknown=", ".join(unknown))
     features = kwargs.get("deepstack_visual_embeds")
     deep = 0 if features is None else len(features)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Any, NoReturn
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from typing import Any
 
 import torch
 from torch import nn
@@ -17,31 +18,64 @@ from lazyllm.core.stats import Stats, only
 from lazyllm.hf.attention_interface import NAME, FusedAttention
 from lazyllm.hf.calls import ModelCalls, run_layer
 from lazyllm.hf.patching import Patch
-from lazyllm.hf.refusals import refusal, refuse_if
+from lazyllm.hf.refusals import refuse_if
 from lazyllm.hf.requests import read_schedule
 from lazyllm.hf.support import check_attention, check_parts, dissect, windows
 from lazyllm.rankings.plus import Importance
 
 
 class Session:
-    """LazyLLM on one model, from `with` to its end, or from `start` to `stop`; made by `lazyllm.enable`.
+    """LazyLLM on one model: `lazyllm.enable` prunes the prompt of all that `model` generates inside the `with`.
+
+    The weights are untouched; after the `with`, also after an exception, the model is what it was. Inside,
+    `model.generate` works as ever, with one prompt or a left-padded batch of them, in any number of threads: a
+    generation belongs to its cache, and goes on with it when it is given again (`past_key_values`). A call of
+    `generate` may bring a schedule and a protection of its own, `generate(ids, schedule="50%:0.5", protect=[(0, 40)])`,
+    a mask of all prompts, bool (sequences, tokens), among them, also as attributes of its `generation_config`; the
+    empty schedule "" prunes nothing. A forward pass with `logits_to_keep=1` yields the logits of the newest tokens,
+    (sequences, 1, vocabulary). A service without a `with` calls `start()` and `stop()`. In eager mode attention runs
+    through SDPA, which never allocates the attention matrix.
+
+    Args:
+        model: a Hugging Face decoder-only model, or PEFT's wrapper of one.
+        schedule: where tokens are pruned and how many stay: a `PruningSchedule`, text such as "10:0.7,20:0.5" or
+            "23%:0.6,50%:0.6", or pairs such as [(10, 0.7), (20, 0.5)].
+        selection: what ranks the tokens: `lazyllm.Importance()` by default, the paper's Eq. 1; with parts, such as
+            `lazyllm.Importance(queries=8)`, another; `lazyllm.plus()` for `lazyllm+`; `lazyllm.StaticSelection()` for
+            the paper's static token pruning; or an instance of a subclass of `lazyllm.Selection`.
+        min_tokens: a prompt of fewer tokens is not pruned, and neither is a conversation that begins with it; where
+            prompts come in chunks, the longest of them counts, padding included.
+        protect: which tokens of each prompt always go on: a function of its ids, int64 (tokens,), padding included,
+            which gives a mask, bool (tokens,), or spans such as [(0, 40)]. They count toward what a stage keeps; where
+            they are more, they all go on, which `stats.exceeded` tells. See `lazyllm.template_tokens`.
+        newest_only: accept outputs of the newest token alone where the unmodified model gives those of every token:
+            logits of a forward pass without `logits_to_keep=1`, (sequences, 1, vocabulary), and hidden states of a
+            decoder without a language-modelling head, (sequences, 1, hidden).
+        record_positions: also keep the active and computed positions of every step and layer in `stats`.
+        record_importance: also keep the importance in every layer of prefilling in `stats`.
 
     Attributes:
         schedule: the stages.
         layers: the model's decoder layers.
+
+    Raises:
+        LazyLLMError: the model, schedule or selection is not supported; raised later, inside the `with`, for inputs
+            that are not.
     """
 
     def __init__(
         self,
         model: nn.Module,
         schedule: PruningSchedule | str | Iterable[tuple[int, float]],
-        selection: Selection,
-        min_tokens: int,
-        protect: Any,
-        newest_only: bool,
-        record_positions: bool,
-        record_importance: bool,
+        *,
+        selection: Selection | None = None,
+        min_tokens: int = 0,
+        protect: Callable[[torch.Tensor], Any] | None = None,
+        newest_only: bool = False,
+        record_positions: bool = False,
+        record_importance: bool = False,
     ) -> None:
+        selection = Importance() if selection is None else selection
         refuse_if(not isinstance(selection, Selection), "selection_kind", selection=selection)
         selection.check()
         # PEFT's wrapper has a `generate` that calls that of the model inside.
@@ -89,22 +123,20 @@ class Session:
         """
         anatomy, config = self._anatomy, self._anatomy.decoder.config
         check_attention(anatomy.decoder)
-        modules = list(self._model.modules())
-        whole = any(part is anatomy.decoder for part in modules)
-        whole = whole and any(child is anatomy.layers for child in anatomy.decoder.children())
-        refuse_if(not whole, "taken_apart", model=self._model)
-        check_parts(modules)
-        common = self.schedule, FusedAttention(config), self._windows, anatomy.processes
-        setup = Setup(*common, *self._wanted)
+        check_parts(self._model.modules())
+        setup = Setup(self.schedule, FusedAttention(config), self._windows, anatomy.processes, *self._wanted)
         self._calls = ModelCalls(self._model, anatomy, setup, self._protect, self._newest_only)
         self._before = setup.kernel.name, self._calls.rope_deltas.get()
-        _set_attention(config, NAME)
+        config._attn_implementation = {"": NAME}  # "": its own, and not its sub-configs'
         try:
-            self._patch(self._calls)
+            for patched in self._methods(self._calls):
+                self._patches.append(Patch(*patched))
         except BaseException:
             self._restore()
             raise
         return self
+
+    __enter__ = start
 
     def stop(self) -> None:
         """End, as a `with` does: the model is what it was. Calls in other threads are given a moment to return.
@@ -121,9 +153,6 @@ class Session:
             self._restore()
         refuse_if(under_way, "under_way", under_way=" and ".join(under_way))
 
-    def __enter__(self) -> Session:
-        return self.start()
-
     def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
         try:
             self.stop()
@@ -131,98 +160,37 @@ class Session:
             if kind is None:  # else what went wrong first is said
                 raise
 
-    def _patch(self, calls: ModelCalls) -> None:
+    def _methods(self, calls: ModelCalls) -> Iterator[tuple[Any, str, Callable[..., Any]]]:
+        """The methods that LazyLLM stands in the way of: module, name, and what is called in its place."""
         model, decoder = self._model, self._anatomy.decoder
         # A model that is compiled meanwhile runs as it is: what LazyLLM does is no graph.
-        through: list[tuple[Any, str, Callable[..., Any]]] = [
-            (decoder, "forward", torch.compiler.disable(calls.decode))
-        ]
-        through += [(layer, "forward", run_layer(index, layer)) for index, layer in enumerate(self.layers)]
+        yield decoder, "forward", torch.compiler.disable(calls.decode)
+        for index, layer in enumerate(self.layers):
+            yield layer, "forward", partial(run_layer, index, layer)
         if model is not decoder:
-            through.append((model, "forward", torch.compiler.disable(calls.forward)))
+            yield model, "forward", torch.compiler.disable(calls.forward)
         if model.can_generate():
-            through.append((model, "generate", calls.generate))
-            through.append((model, "prepare_inputs_for_generation", calls.prepare))
-            through.append((model, "_get_stopping_criteria", calls.criteria))
+            yield model, "generate", calls.generate
+            yield model, "prepare_inputs_for_generation", calls.prepare
+            yield model, "_get_stopping_criteria", calls.criteria
         if hasattr(model, "init_continuous_batching"):
-            through.append((model, "init_continuous_batching", _refuse_batches))
-        if self._given is not model:
-            through += [(self._given, name, _through_wrapper) for name in ("generate", "forward")]
-        for patched in through:
-            self._patches.append(Patch(*patched))
+            yield model, "init_continuous_batching", lambda *_, **__: refuse_if(True, "continuous_batching")
+        for name in ("generate", "forward") if self._given is not model else ():
+            yield self._given, name, _through_wrapper
 
     def _restore(self) -> None:
         for patch in reversed(self._patches):
             patch.remove()
         self._patches.clear()
         attention, deltas = self._before
-        _set_attention(self._anatomy.decoder.config, attention)
+        self._anatomy.decoder.config._attn_implementation = {"": attention}
         self._calls.rope_deltas.set(deltas)
 
 
-def _refuse_batches(*args: Any, **kwargs: Any) -> NoReturn:
-    raise refusal("continuous_batching")
+enable = Session
 
 
 def _through_wrapper(method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """`generate`, or `forward`, of PEFT's wrapper."""
     refuse_if(len(kwargs.get("adapter_names") or ()) > 1, "adapter_names")
     return method(*args, **kwargs)
-
-
-def _set_attention(config: Any, implementation: str) -> None:
-    config._attn_implementation = {"": implementation}  # "": its own, and not its sub-configs'
-
-
-def enable(
-    model: nn.Module,
-    schedule: PruningSchedule | str | Iterable[tuple[int, float]],
-    *,
-    selection: Selection | None = None,
-    min_tokens: int = 0,
-    protect: Callable[[torch.Tensor], Any] | None = None,
-    newest_only: bool = False,
-    record_positions: bool = False,
-    record_importance: bool = False,
-) -> Session:
-    """Prune the prompt of everything `model` generates inside the `with` (LazyLLM, Fu et al. 2024).
-
-    The weights are untouched; after the `with`, also after an exception, the model is what it was. Inside,
-    `model.generate` works as ever, with one prompt or a left-padded batch of them, in any number of threads: a
-    generation belongs to its cache, and goes on with it when it is given again (`past_key_values`). A call of
-    `generate` may bring a schedule and a protection of its own, `generate(ids, schedule="50%:0.5", protect=[(0, 40)])`,
-    a mask of all prompts, bool (sequences, tokens), among them, also as attributes of its `generation_config`; the
-    empty schedule "" prunes nothing. A forward pass
-    with `logits_to_keep=1` yields the logits of the newest tokens, (sequences, 1, vocabulary). A service without a
-    `with` calls `start()` and `stop()`. In eager mode attention runs through SDPA, which never allocates the attention
-    matrix.
-
-    Args:
-        model: a Hugging Face decoder-only model, or PEFT's wrapper of one.
-        schedule: where tokens are pruned and how many stay: a `PruningSchedule`, text such as "10:0.7,20:0.5" or
-            "23%:0.6,50%:0.6", or pairs such as [(10, 0.7), (20, 0.5)].
-        selection: what ranks the tokens: `lazyllm.Importance()` by default, the paper's Eq. 1; with parts, such as
-            `lazyllm.Importance(queries=8)`, another; `lazyllm.plus()` for `lazyllm+`; `lazyllm.StaticSelection()` for
-            the paper's static token pruning; or an instance of a subclass of `lazyllm.Selection`.
-        min_tokens: a prompt of fewer tokens is not pruned, and neither is a conversation that begins with it; where
-            prompts come in chunks, the longest of them counts, padding included.
-        protect: which tokens of each prompt always go on: a function of its ids, int64 (tokens,), padding included,
-            which gives a mask, bool (tokens,), or spans such as [(0, 40)]. They count toward what a stage keeps; where
-            they are more, they all go on, which `stats.exceeded` tells. See `lazyllm.template_tokens`.
-        newest_only: accept outputs of the newest token alone where the unmodified model gives those of every token:
-            logits of a forward pass without `logits_to_keep=1`, (sequences, 1, vocabulary), and hidden states of a
-            decoder without a language-modelling head, (sequences, 1, hidden).
-        record_positions: also keep the active and computed positions of every step and layer in `stats`.
-        record_importance: also keep the importance in every layer of prefilling in `stats`.
-
-    Returns:
-        A context manager with `stats`, the counts of the latest generation, `sequences`, those of each sequence of it,
-        and `schedule`.
-
-    Raises:
-        LazyLLMError: the model, schedule or selection is not supported; raised later, inside the `with`, for inputs
-            that are not.
-    """
-    selection = Importance() if selection is None else selection
-    wanted = min_tokens, protect, newest_only, record_positions, record_importance
-    return Session(model, schedule, selection, *wanted)

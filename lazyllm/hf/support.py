@@ -19,13 +19,6 @@ _LAYER_TYPES = {"full_attention", "sliding_attention", "chunked_attention"}
 # Layers that carry a state from token to token, past those that a stage leaves behind; and with them, none of both.
 _STATEFUL = {"linear_attention", "conv", "mamba", "recurrent", "hybrid", "hybrid_sliding"}
 _NEITHER = {"mlp", "moe"}
-# Settings of what layers take besides hidden states, and what they do to the model.
-_BESIDES = {
-    "altup_num_inputs": "has several hidden states a token",
-    "num_kv_shared_layers": "has layers that share keys and values",
-}
-# Rotary tables that depend on the length of the text.
-_CHANGING = {"dynamic", "longrope"}
 # Folders of `peft.tuners` whose modules tests prove to work token by token.
 _PROVED = (
     "adalora adaption_prompt beft boft c3a deft delora fourierft frod glora gralora hira hra ia3 ln_tuning loha lokr "
@@ -114,7 +107,8 @@ def _refuse_layers(model: Any, decoder: Any, parts: list[nn.Module], for_good: b
     refuse_if(kinds, "merging", name=model, kinds=", ".join(sorted(kinds)))
     mixes = any(isinstance(part, nn.Conv1d | nn.Conv2d) for part in parts)
     refuse_if(mixes and not stateful, "convolution", name=model)
-    refuse_if(any(vars(part).get("rope_type") in _CHANGING for part in parts), "changing_rope", name=model)
+    changing = any(vars(part).get("rope_type") in ("dynamic", "longrope") for part in parts)
+    refuse_if(changing, "changing_rope", name=model)
     refuse_if(not getattr(config, "is_causal", True), "bidirectional", name=model)
     # Hybrids do not say so: of theirs, a layer that passes the interface by is found when it runs.
     interface = getattr(decoder, "_supports_attention_backend", False) or stateful
@@ -123,8 +117,8 @@ def _refuse_layers(model: Any, decoder: Any, parts: list[nn.Module], for_good: b
     known = getattr(config, "attn_logit_softcapping", None) is not None
     known = known or any(part._parameters.get("sinks") is not None for part in parts)
     refuse_if(not decoder._supports_sdpa and not known, "not_softmax", name=model)
-    for setting, what in _BESIDES.items():
-        refuse_if(getattr(config, setting, None), "besides", name=model, what=what, setting=setting)
+    refuse_if(getattr(config, "altup_num_inputs", None), "several_states", name=model)
+    refuse_if(getattr(config, "num_kv_shared_layers", None), "shared_keys", name=model)
     return bool(stateful)
 
 

@@ -6,12 +6,11 @@ import math
 from dataclasses import dataclass, field, fields
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from lazyllm.core.errors import LazyLLMError
 from lazyllm.core.importance import attention_on
 from lazyllm.core.ranking import Selection
-from lazyllm.core.state import Sequence
 
 _HEADS = ("mean", "max")
 # Above any importance there can be, and times a position still exact.
@@ -35,8 +34,8 @@ class Importance(Selection, checked=False, parallel=True):
         queries: `q` runs over the last so many queries of the layer, not the newest token's alone; their own tokens
             always go on. In decoding the newest query joins and the oldest leaves. One query is noisy; those before it
             ask for much the same (SnapKV, Li et al. 2024, arXiv 2404.14469).
-        half_life: the mean over queries is weighted: one that is so many queries behind the newest counts half as much.
-            None weighs all alike. A long window then takes in the whole question, and the newest still say most.
+        half_life: in the mean over queries, one that is so many behind the newest counts half as much, so that a long
+            window takes in the whole question, and the newest still say most. None weighs all alike.
         pooling: a token's importance is the mean over so many neighbouring positions, an odd number, of those that
             are active: what surrounds a needed token stays with it (SnapKV; FastKV, Jo et al. 2025, arXiv 2502.01068).
         heads: `mean` over the query heads, or `max`: a token that a single head needs goes on.
@@ -101,12 +100,6 @@ class Importance(Selection, checked=False, parallel=True):
         """Whether a token that was left behind may go on in a later step."""
         return self.cap != 0 and not self.for_good
 
-    def copy_for(self, cache: Sequence) -> Selection:
-        self.check()  # a part may have been set since
-        own = super().copy_for(cache)
-        vars(own)["_queries"] = {}  # by layer: the latest queries, and their positions
-        return own
-
     @property
     def changed(self) -> dict[str, int | float | str | bool]:
         """The parts that differ from Eq. 1, and `_target_`, the class, if it is a subclass."""
@@ -127,9 +120,7 @@ class Importance(Selection, checked=False, parallel=True):
         group = self.cache.group_of[layer]
         return group.stage is not None and layer in group.ranking[-self.layers :]
 
-    def observe(
-        self, layer: int, query: torch.Tensor, key: torch.Tensor, scaling: float, softcap: float | None
-    ) -> None:
+    def observe(self, layer: int, query: Tensor, key: Tensor, scaling: float, softcap: float | None) -> None:
         query, visible = self._latest(layer, query)
         attention = attention_on(key, query, visible, scaling, softcap, self.sinks)
         if self.value_norm:
@@ -137,20 +128,19 @@ class Importance(Selection, checked=False, parallel=True):
         by_head = attention[:, :, :, -1]
         if self.queries > 1:
             attention.nan_to_num_(0.0)  # a query older than all active tokens sees none of them
-            by_head = attention.mean(dim=3) if self.half_life is None else self._weighted(attention)
+            if self.half_life is None:
+                by_head = attention.mean(dim=3)
+            else:
+                behind = torch.arange(attention.shape[3] - 1, -1, -1, dtype=attention.dtype, device=attention.device)
+                weights = torch.exp2(-behind / self.half_life)
+                by_head = torch.einsum("bkgqn,q->bkgn", attention, weights / weights.sum())
         found = by_head.amax(dim=(1, 2)) if self.heads == "max" else by_head.mean(dim=(1, 2))
         importance = self.by_position(layer, self.over_processes(found[0], self.heads))
         if layer > self.cache.group_of[layer].ranking[-self.layers :][0]:
             importance = torch.maximum(self.importance.to(importance.device), importance)
         self.importance = importance
 
-    def _weighted(self, attention: torch.Tensor) -> torch.Tensor:
-        """The weighted mean over queries, the newest last, of (1, kv_heads, heads of a group, queries, n_keys)."""
-        behind = torch.arange(attention.shape[3] - 1, -1, -1, dtype=attention.dtype, device=attention.device)
-        weights = torch.exp2(-behind / self.half_life)
-        return torch.einsum("bkgqn,q->bkgn", attention, weights / weights.sum())
-
-    def survivors(self, layer: int, count: int) -> torch.Tensor:
+    def survivors(self, layer: int, count: int) -> Tensor:
         last = max(self.last, self.queries)
         if self.pooling > 1 or self.first or last > 1 or self.bonus > 1:
             importance, active = self.importance, self.importance >= 0
@@ -173,12 +163,13 @@ class Importance(Selection, checked=False, parallel=True):
             count = min(count, int((self.importance >= 0).sum()))
         return super().survivors(layer, count)
 
-    def _latest(self, layer: int, query: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
+    def _latest(self, layer: int, query: Tensor) -> tuple[Tensor, Tensor | None]:
         """The last queries of a layer, (1, heads, queries, head_dim), and whom each sees, bool (queries, n_keys)."""
         count = self.queries
         if count == 1:
             return query[:, :, -1:], self.seen(layer)
-        held, kept = self.key_positions(layer), vars(self)["_queries"]
+        held = self.key_positions(layer)
+        kept = vars(self).setdefault("_queries", {})  # by layer: the latest queries, and their positions
         if self.cache.prefilling:
             # A copy: a view would keep the queries of the whole prompt.
             latest, positions = query[:, :, -count:].clone(), held[-count:]
@@ -210,7 +201,7 @@ def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < math.inf
 
 
-def _pooled(importance: torch.Tensor, active: torch.Tensor, width: int) -> torch.Tensor:
+def _pooled(importance: Tensor, active: Tensor, width: int) -> Tensor:
     """The mean over the active ones among `width` neighbouring positions, (positions,)."""
     present = active.to(importance.dtype)
     both = torch.stack([importance * present, present])

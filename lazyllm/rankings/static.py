@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import torch
+from torch import Tensor
 
 from lazyllm.core.importance import newest_row
 from lazyllm.core.ranking import Selection
@@ -22,13 +22,11 @@ class StaticSelection(FrozenSelection, checked=False, parallel=True):
     def wants(self, layer: int) -> bool:
         return self.cache.group_of[layer].stage is not None
 
-    def observe(
-        self, layer: int, query: torch.Tensor, key: torch.Tensor, scaling: float, softcap: float | None
-    ) -> None:
+    def observe(self, layer: int, query: Tensor, key: Tensor, scaling: float, softcap: float | None) -> None:
         importance = newest_row(query, key, self.seen(layer), scaling, softcap, self.sinks)
         earlier = getattr(self, "importance", None)  # the mean ranks as the sum does
         self.importance = importance if earlier is None else earlier.to(importance.device) + importance
 
-    def survivors(self, layer: int, count: int) -> torch.Tensor:
+    def survivors(self, layer: int, count: int) -> Tensor:
         self.importance = self.over_processes(self.importance)
         return super().survivors(layer, count)

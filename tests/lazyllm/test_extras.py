@@ -161,10 +161,9 @@ def test_ids_come_in_several_forms_and_others_are_refused(model, ids, call):
     expected = call(model, ids)
     for form in (ids[0], ids.tolist(), ids[0].tolist(), tuple(ids[0].tolist())):
         assert call(model, form) == expected
-    for wrong in (ids.expand(2, -1), ids.int(), "a b", ["a"], [1.0], 5, None, [[1], [1, 2]], ids[None]):
-        refuse("ids must be token ids of one text", lambda wrong=wrong: call(model, wrong))
-    for empty in ([], [[]], ids[:, :0]):
-        refuse("begins with BOS|must hold a token", lambda empty=empty: call(model, empty))
+    empty = [], [[]], ids[:, :0]
+    for wrong in (ids.expand(2, -1), ids.int(), "a b", ["a"], [1.0], 5, None, [[1], [1, 2]], ids[None], *empty):
+        refuse("ids must be token ids of one text, .* at least one", lambda wrong=wrong: call(model, wrong))
     refuse("vocabulary, 0 to 96", lambda: call(model, [5, 97]))
 
 
@@ -172,11 +171,10 @@ def test_what_they_cannot_do_they_refuse_in_one_line(model, ids):
     for says, continuation in (
         ("a continuation must be", "a b"),
         ("a continuation must be", ids.float()),
-        ("must hold a token", []),
+        ("a continuation must be .* at least one", []),
         ("vocabulary, 0 to 96", [5, -1]),
     ):
         refuse(says, lambda wrong=continuation: lazyllm.log_likelihood(model, ids, wrong))
-    refuse("a list of texts", lambda: lazyllm.log_likelihoods(model, ids, None))
     refuse("a list such as", lambda: lazyllm.log_likelihoods(model, ids, [5, 6]))
     mamba = MambaForCausalLM(MambaConfig(vocab_size=97, hidden_size=16, num_hidden_layers=1, state_size=4)).eval()
     refuse("no cache", lambda: lazyllm.log_likelihood(mamba, ids, [5, 6]))
