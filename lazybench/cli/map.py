@@ -67,7 +67,7 @@ def main(jobs: Sequence[MapConfig]) -> Path:
     about["Unmodified"] = shorten(tokenizer.decode(whole, skip_special_tokens=True), 200)
     reaches = [_reach(method, prompt, model) for method in methods]
     if drawn:
-        from lazybench.token_map.picture import picture  # matplotlib takes long to import
+        from lazybench.report.figures.token_map import picture  # matplotlib takes long to import
 
         file = picture(reaches, tokenizer, about, path.suffix)
     else:
