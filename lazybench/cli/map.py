@@ -1,10 +1,11 @@
-"""`lazybench map`: generate from one prompt with each method, and write one page of what became of its tokens."""
+"""`lazybench map`: generate from one prompt with each method, and show what became of its tokens, page or picture."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
+from textwrap import shorten
 
 from transformers import PreTrainedModel
 
@@ -13,7 +14,8 @@ from lazybench.config import MapConfig
 from lazybench.data import DatasetFacts, Record, choose, data_label, load_facts
 from lazybench.errors import LazyBenchError, RecordFailure
 from lazybench.methods import Method, build_method
-from lazybench.methods.base import answer
+from lazybench.methods.base import Output, answer
+from lazybench.methods.baseline import Baseline
 from lazybench.model import environment
 from lazybench.model.decoding import check_limit, decoder_for
 from lazybench.model.loading import load_model
@@ -23,10 +25,11 @@ from lazybench.store.writing import check_writable, replace, writing
 from lazybench.token_map.page import Reach, page
 
 _NEW_TOKENS = 64
+_LONGEST_DRAWN = 400  # tokens of a prompt that can still be read in a picture
 
 
 def main(jobs: Sequence[MapConfig]) -> Path:
-    """Generate with each job's method, in which alone they differ, and write the page; returns its file."""
+    """Generate with each job's method, in which alone they differ, and write the page or picture; returns its file."""
     config, sources, path = jobs[0], Sources(), Path(jobs[0].output)
     for key in (field.name for field in dataclasses.fields(config) if field.name != "method"):
         if any(getattr(job, key) != getattr(config, key) for job in jobs):
@@ -45,6 +48,10 @@ def main(jobs: Sequence[MapConfig]) -> Path:
     if config.new_tokens is not None:
         facts = dataclasses.replace(facts, max_new_tokens=config.new_tokens)
     prompt = PromptBuilder(sources.tokenizer(config.model), config.model, facts).build(record)
+    drawn = path.suffix in (".png", ".pdf")
+    if drawn and prompt.ids.shape[1] > _LONGEST_DRAWN:
+        said = f"{prompt.ids.shape[1]:,} tokens do not fit a picture, which shows {_LONGEST_DRAWN}"
+        raise LazyBenchError(f"output={path}: {said}: give a file that ends with .html, for a page")
     skeleton = sources.skeleton(config.model)
     check_limit(dataclasses.replace(config.model, limit=prompt.ids.shape[1]), facts.max_new_tokens, skeleton)
     for method in methods:
@@ -55,10 +62,19 @@ def main(jobs: Sequence[MapConfig]) -> Path:
     about |= chosen if config.text is None else {"Text": record.id}
     print(", ".join(f"{name.lower()} {text}" for name, text in about.items()))
     model = load_model(config.model)
-    text = page([_reach(method, prompt, model) for method in methods], prompt.builder.tokenizer, about)
+    tokenizer = prompt.builder.tokenizer
+    whole = _answer(Baseline("baseline"), prompt, model).tokens
+    about["Unmodified"] = shorten(tokenizer.decode(whole, skip_special_tokens=True), 200)
+    reaches = [_reach(method, prompt, model) for method in methods]
+    if drawn:
+        from lazybench.report.figures.token_map import picture  # matplotlib takes long to import
+
+        file = picture(reaches, tokenizer, about, path.suffix)
+    else:
+        file = page(reaches, tokenizer, about).encode("ascii")
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-    replace(path, text)
+    replace(path, file)
     print(f"saved in {path}")
     return path
 
@@ -90,11 +106,7 @@ def _chosen(config: MapConfig, sources: Sources) -> tuple[DatasetFacts, Record]:
 
 def _reach(method: Method, prompt: Prompt, model: PreTrainedModel) -> Reach:
     """What became of the prompt's tokens under a method."""
-    try:
-        method.prepare(model)
-        output = answer(method, prompt, dataclasses.replace(decoder_for(model, prompt), tracing=True), seed=0)
-    except RecordFailure as failure:
-        raise LazyBenchError(f"method {method.name}: {failure}") from None
+    output = _answer(method, prompt, model)
     # All that decide how it prunes, as in reports.
     settings = METHOD_DEFAULTS | dataclasses.asdict(method)
     title = f"{method.label or title_of(method.name, settings)} {setting_of(method.name, settings)}".strip()
@@ -102,3 +114,11 @@ def _reach(method: Method, prompt: Prompt, model: PreTrainedModel) -> Reach:
     revived = sum(len(of) for stages in reach.revived for of in stages)
     print(f"{title}: {len(output.tokens)} tokens generated, {revived:,} revivals")
     return reach
+
+
+def _answer(method: Method, prompt: Prompt, model: PreTrainedModel) -> Output:
+    try:
+        method.prepare(model)
+        return answer(method, prompt, dataclasses.replace(decoder_for(model, prompt), tracing=True), seed=0)
+    except RecordFailure as failure:
+        raise LazyBenchError(f"method {method.name}: {failure}") from None

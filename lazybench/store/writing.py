@@ -22,7 +22,7 @@ def writing(path: Path) -> Iterator[None]:
         raise LazyBenchError(f"{path} cannot be written: {error.strerror or error}") from error
 
 
-def replace(path: Path, text: str) -> None:
+def replace(path: Path, content: str | bytes) -> None:
     """Write a file in one step, so that it is never seen half-written.
 
     A link stays a link, and what is no file, such as /dev/null, is written to and not renamed over.
@@ -30,16 +30,17 @@ def replace(path: Path, text: str) -> None:
     Raises:
         LazyBenchError: it cannot be written; the file that was there stays.
     """
+    content = content.encode("utf-8") if isinstance(content, str) else content
     with writing(path):
         path = Path(os.path.realpath(path))
         if path.exists() and not path.is_file():
-            path.write_text(text, "utf-8")
+            path.write_bytes(content)
             return
         # Shards on several machines may write the same file, under the same process id.
         temporary = path.with_name(f".{path.name}.{platform.node()}.{os.getpid()}")
         try:
-            with open(temporary, "w", encoding="utf-8") as file:
-                file.write(text)
+            with open(temporary, "wb") as file:
+                file.write(content)
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(temporary, path)

@@ -63,6 +63,16 @@ class Reach:
         layers = len(stats.positions[0])
         return cls(title, stats.schedule, layers, tokens, prompt, totals, depths.tolist(), revived)
 
+    @property
+    def ends(self) -> list[int]:
+        """How many layers a token of each depth went through."""
+        return [*(stage.layer + 1 for stage in self.schedule.stages), self.layers]
+
+    @property
+    def prefilled(self) -> float:
+        """How much of the prompt's tokens times layers prefilling computed, 0 to 1."""
+        return sum(self.ends[depth] for depth in self.depths[: self.prompt]) / (self.prompt * self.layers)
+
 
 def texts(tokenizer: Any, ids: Sequence[int]) -> Iterator[str]:
     """The text of each token; together they are the whole text.
@@ -139,11 +149,11 @@ def _head(reach: Reach) -> dict[str, Any]:
     """What stands above a generation's text: its title, its stages, and for each depth layers, counts and colours."""
     reached = Counter(reach.depths[: reach.prompt])
     revived = [0, *(sum(map(len, stage)) for stage in zip(*reach.revived, strict=True))]
-    cuts = pairwise([0, *(stage.layer + 1 for stage in reach.schedule.stages), reach.layers])
+    cuts = pairwise([0, *reach.ends])
     layers = [f"{start}–{end - 1}" if end - start > 1 else f"{start}" for start, end in cuts]
     return {
         "title": reach.title,
-        "stages": str(reach.schedule).replace("; ", "\n"),
+        "stages": f"{reach.schedule}; {reach.prefilled:.0%} of the work of prefilling".replace("; ", "\n"),
         "rows": [(of, reached[depth], revived[depth]) for depth, of in enumerate(layers)],
         "colours": palette(len(layers)),
     }
