@@ -25,6 +25,7 @@ Tasks = Sequence[Sequence[pd.DataFrame]]
 # The key of the mean of a run's tasks in its scores, and of its section in tables.
 MEAN = "mean_of_tasks"
 NO_RUN = "no run"
+_DECIDES = 0.25  # of a mean, that a single record has
 
 
 @dataclass(frozen=True)
@@ -64,6 +65,8 @@ def _equal_length_s(records: pd.DataFrame) -> pd.Series:
 
 
 SCORE = Measure("score", "Score", "score", scale=100, by_seed="score_by_seed", most=100)
+_DIFFERENCE = {"key": "score_difference", "title": "Score less the baseline's", "top": "score_difference"}
+SCORE_DIFFERENCE = Measure(**_DIFFERENCE, scale=100, absent="no baseline", least=-100, most=100)
 SCORE_BY_LENGTH = tuple(
     replace(SCORE, key=f"score_{name}", title=f"Score, {name}", absent="not of this length", lengths=lengths)
     for name, lengths in LENGTHS.items()
@@ -212,10 +215,28 @@ def measured(records: pd.DataFrame, of: Measure) -> Cell:
     note = "" if have == total else f"{have} of {total} records"
     if of.percentile is not None:
         return Cell(Estimate(float(np.percentile(counted[of.top], of.percentile)), None, None), have, note=note)
-    by_task = (records for _, records in counted.groupby("task", sort=False))
-    tasks = [[records for _, records in task.groupby("dataset", sort=False)] for task in by_task]
+    tasks = _by_task(counted)
     found = average(tasks, of)
     if found is None:
         return Cell(None, have, "not defined: a sum is zero")
+    if of.long_tailed and found.low is not None:
+        note = "; ".join(filter(None, [note, _without_largest(counted, found, of)]))
     seeds = average_by_seed(tasks, of)
     return Cell(found, have, note=note, seed_deviation=stdev(seeds) if seeds else None)
+
+
+def _by_task(records: pd.DataFrame) -> Tasks:
+    by_task = (of for _, of in records.groupby("task", sort=False))
+    return [[of for _, of in task.groupby("dataset", sort=False)] for task in by_task]
+
+
+def _without_largest(records: pd.DataFrame, whole: Estimate, of: Measure) -> str:
+    """The mean without the record that has most of it, where that is more than a quarter; else an empty text."""
+    alike = records.groupby("dataset")[of.top].transform("size") * records.groupby("task")["dataset"].transform(
+        "nunique"
+    )
+    parts = of.scale * records[of.top] / alike / records["task"].nunique() / whole.value
+    if parts.max() <= _DECIDES:
+        return ""
+    rest = average(_by_task(records[parts < parts.max()]), of)
+    return f"{rest.value:.{of.digits}f} without one record" if rest else ""

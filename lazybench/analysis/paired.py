@@ -15,13 +15,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from lazybench.analysis.averages import KL, SCORE, TTFT, Measure, measured, part_of, ran, together
+from lazybench.analysis.averages import KL, SCORE_DIFFERENCE, TTFT, Measure, measured, part_of, ran, together
 from lazybench.analysis.blocks import Block, Row, agree
 
 EQUAL = 0.1  # how much larger one of two equal speedups may be
 FEWEST = 6  # five records cannot give a p below 0.05
 _SIDES = ("first", "second")
-_DIFFERENCE = Measure("score_difference", "", "score_difference", scale=SCORE.scale, least=-100, most=100)
 
 
 def compare(block: Block) -> pd.DataFrame:
@@ -120,6 +119,6 @@ def _wilcoxon(apart: np.ndarray) -> float | None:
 
 def _difference(both: pd.DataFrame) -> dict[str, Any]:
     apart = both.assign(score_difference=both["score_first"] - both["score_second"])
-    found = measured(apart, _DIFFERENCE).estimate
-    key = _DIFFERENCE.key
+    found = measured(apart, SCORE_DIFFERENCE).estimate
+    key = SCORE_DIFFERENCE.key
     return {key: found.value, f"{key}_low": found.low, f"{key}_high": found.high}

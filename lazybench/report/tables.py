@@ -9,8 +9,8 @@ from typing import Any
 import pandas as pd
 
 from lazybench.analysis import averages
-from lazybench.analysis.averages import MEAN, NO_RUN, Cell, Measure, measured, part_of, ran, together, undisturbed
-from lazybench.analysis.blocks import Block
+from lazybench.analysis.averages import MEAN, NO_RUN, Cell, Measure, Part, measured, part_of, ran, together, undisturbed
+from lazybench.analysis.blocks import Block, Row, agree
 from lazybench.analysis.console import texts
 from lazybench.analysis.labels import METHODS, task_title, title_of
 from lazybench.data.facts import CHINESE, tasks
@@ -33,13 +33,13 @@ class Spec:
     by_dataset: bool = False  # of the baseline alone, by dataset, where LongBench has published scores of the model
 
 
-_ANSWERS = (averages.SCORE, *averages.TTFT)
+_ANSWERS = (averages.SCORE, averages.SCORE_DIFFERENCE, *averages.TTFT)
 _GENERATION = (averages.COMPUTED, *averages.GENERATION, averages.EQUAL_LENGTH, *averages.DECODE_STEP)
-_FIDELITY = (averages.KL, averages.FIRST_TOKEN_KL, averages.TOKENS, averages.ANSWERS)
+_FIDELITY = (averages.TTFT[0], averages.KL, averages.FIRST_TOKEN_KL, averages.TOKENS, averages.ANSWERS)
 SPECS = (
+    Spec("fidelity", "Speed, and fidelity to the baseline", _FIDELITY, skip=("baseline",)),
     Spec("table1", "Table 1. Score and TTFT speedup", _ANSWERS, ("score", "ttft_speedup")),
     Spec("table2", "Table 2. Tokens computed and generation", _GENERATION, ("prompt_computed", "generation_speedup")),
-    Spec("fidelity", "Fidelity to the baseline", _FIDELITY, skip=("baseline",)),
     Spec("times", "Seconds to the first token", averages.TTFT_SECONDS),
     Spec("longbench", "The baseline beside LongBench's own", (averages.SCORE,), ("score",), by_dataset=True),
     Spec("score_by_length", "Score by length", averages.SCORE_BY_LENGTH, by_length=True),
@@ -51,7 +51,9 @@ _ABOUT = ["model", "data", "task", "method", "label", "datasets", "datasets_of_t
 
 
 def numbers(block: Block) -> pd.DataFrame:
-    """Every row of a block measured on every task that it was run on, then on the mean over the tasks.
+    """Every row of a block measured on the mean over the tasks, then on every task that it was run on.
+
+    After the baseline, rows whose first token is about as fast, to whole times, stand together.
 
     Returns:
         A line a task and row: `model`, `data`, `task`, `method`, `label`; `datasets` of `datasets_of_task`, `records`,
@@ -63,17 +65,19 @@ def numbers(block: Block) -> pd.DataFrame:
     # No dataset by itself, nor the Chinese part of the others.
     averaged = [task for task, members in of_tasks.items() if members != [task] and task != CHINESE]
     datasets = {name: [name] for name in paper.published(block)}
-    sections = {name: [name] for name in (*of_tasks, *datasets)} | ({MEAN: averaged} if len(averaged) > 1 else {})
+    sections = {MEAN: averaged} if len(averaged) > 1 else {}
+    sections |= {name: [name] for name in (*of_tasks, *datasets)}
     specs = [spec for spec in SPECS if block.by_length or not spec.by_length]
     every = of_tasks | datasets
     parts = [(row, {name: part_of(row, members) for name, members in every.items()}) for row in block.compared]
+    parts.sort(key=lambda of: _speed(*of))
     lines = []
     for section, names in sections.items():
         for row, of_row in parts:
             whole = together({task: of_row[task] for task in names})
             if whole.reason == NO_RUN or (section in datasets and row.method != "baseline"):
                 continue
-            met, done = whole.records, ran(whole.records)
+            met, done = whole.records, _differing(ran(whole.records), row, block)
             about = [block.model, block.data, section, row.method, row.label, len(whole.there), whole.members]
             about += [len(met), len(met) - len(done), len(met) - len(undisturbed(met))]
             line = dict(zip(_ABOUT, about, strict=True))
@@ -88,6 +92,19 @@ def numbers(block: Block) -> pd.DataFrame:
             lines.append(line)
     keys = [f"{of.key}{end}" for spec in specs for of in spec.measures for end in ("", "_low", "_high")]
     return pd.DataFrame(lines).astype(dict.fromkeys(keys, float))
+
+
+def _speed(row: Row, parts: dict[str, Part]) -> tuple[bool, int]:
+    found = measured(ran(together(parts).records), averages.TTFT[0]).estimate
+    return row.method != "baseline", round(found.value) if found else 0
+
+
+def _differing(records: pd.DataFrame, row: Row, block: Block) -> pd.DataFrame:
+    """The records with `score_difference`, to the baseline's score of the same record under the same conditions."""
+    baselines = [of for of in block.rows if of.method == "baseline" and agree(of.runs[0], row.runs[0])]
+    known = pd.concat([ran(of.records) for of in baselines[:1]] or [records.head(0)])
+    scores = known.set_index(["dataset", "_id"])["score"].reindex(pd.MultiIndex.from_frame(records[["dataset", "_id"]]))
+    return records.assign(score_difference=records["score"] - scores.to_numpy())
 
 
 def select(spec: Spec, lines: pd.DataFrame) -> pd.DataFrame:

@@ -152,10 +152,13 @@ def _about(block: Block) -> dict[str, str]:
     """What a reader wants to know before the numbers, by name; empty texts where it is not known."""
     met = block.records.drop_duplicates(["dataset", "_id"])
     tokens = met["prompt_tokens"].dropna()
+    facts = {name: fact for run in block.runs for name, fact in run.facts.items()}
+    whole = [0 if block.generated else facts[name].records for name in met["dataset"].unique()]
+    records = f"{len(met):,} of {sum(whole):,}" if all(whole) else f"{len(met):,}"
     known = {"Computed in": "dtype", "Device": "device", "Commit": "commit", "Date": "date"}
     return {
         "Methods": ", ".join(dict.fromkeys(method_title(row.runs[0]) for row in block.rows)),
-        "Records": f"{len(met):,} of {met['dataset'].nunique()} datasets, in {len(block.runs)} runs",
+        "Records": f"{records} of {len(whole)} datasets, in {len(block.runs)} runs",
         "Prompt length": f"median {tokens.median():,.0f}, longest {tokens.max():,.0f} tokens" if len(tokens) else "",
         **{name: _some(run.environment.get(key) for run in block.runs) for name, key in known.items()},
     }
