@@ -47,7 +47,7 @@ def causal(batch: int, head: int, query: torch.Tensor, key: torch.Tensor) -> tor
 
 def additive(visible: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """A mask, bool, as fused attention adds it to the scores: 0, and minus infinity where a key is not seen."""
-    return visible.to(dtype).log_()
+    return torch.full(visible.shape, float("-inf"), dtype=dtype, device=visible.device).masked_fill_(visible, 0)
 
 
 def fits_one_block(heads: int, rows: int, columns: int) -> bool:
