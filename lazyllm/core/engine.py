@@ -94,7 +94,8 @@ class Engine:
         slots = following.slots.extend(self.longest, active[None])
         rows, following.owners, following.n_rows = self._without_key(following, slots, active, owners)
         ends = [cached + count for cached, count in zip(following.n_cached, following.n_rows, strict=True)]
-        following.row_slots = _ranges(following.n_cached, ends, active.device)
+        spans = [range(*span) for span in zip(following.n_cached, ends, strict=True)]
+        following.row_slots = joined(spans, active.device)
         following.rows, following.n_cached = rows, ends
         _put(slots, following.owners, rows, following.row_slots)
         _put(following.positions.extend(max(ends), active[None]), following.owners, following.row_slots, rows)
@@ -322,11 +323,11 @@ class Engine:
             raise LazyLLMError(f"{seen}: put the stage after layer {nearest(full, layer)}")
 
 
-def _ranges(starts: list[int], ends: list[int], device: torch.device) -> torch.Tensor:
-    """The numbers from each start to before its end, one range after the other, int64."""
-    if len(starts) == 1:
-        return torch.arange(starts[0], ends[0], device=device)
-    return torch.cat([torch.arange(*span) for span in zip(starts, ends, strict=True)]).to(device)
+def joined(ranges: list[range], device: torch.device) -> torch.Tensor:
+    """The numbers of some ranges, one range after the other, int64."""
+    if len(ranges) == 1:
+        return torch.arange(ranges[0].start, ranges[0].stop, device=device)
+    return torch.tensor([number for part in ranges for number in part], dtype=torch.int64).to(device)
 
 
 def _take(tensor: torch.Tensor, owners: torch.Tensor | None, places: torch.Tensor) -> torch.Tensor:

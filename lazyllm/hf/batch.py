@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch.nn.functional import pad
 
+from lazyllm.core.engine import joined
 from lazyllm.hf.refusals import refusal, refuse_if
 from lazyllm.hf.requests import given_tokens
 
@@ -79,11 +80,7 @@ class Batch:
             earlier = self._left_out.items()
             left_out = {name: torch.cat([value, given[name]], dim=1) for name, value in earlier if name in given}
         self._next = self.columns + width, computed, left_out, self._reached(ranges, kept, here, follows)
-        device = given_tokens(kwargs).device
-        if self._count == 1:
-            positions = torch.arange(ranges[0].start, ranges[0].stop, device=device)
-        else:
-            positions = torch.cat([torch.arange(part.start, part.stop) for part in ranges]).to(device)
+        positions = joined(ranges, given_tokens(kwargs).device)
         if fresh is not None or self._count > 1:
             kwargs = self._packed(kwargs, given, positions, kept, fresh)
         return kwargs, new, positions
@@ -185,8 +182,8 @@ def _check_positions(
     # Tokens that an earlier pass left out come first, and have no positions here.
     counts = [width] * len(ranges) if here is None else here.sum(dim=1).tolist()
     found = whole.flatten(-2) if here is None else whole[..., here.to(given.device)]
-    spans = [torch.arange(part.stop - count, part.stop) for part, count in zip(ranges, counts, strict=True)]
-    same = (found == torch.cat(spans).to(given.device)).view(-1, found.shape[-1]).all(dim=-1).tolist()
+    spans = [range(part.stop - count, part.stop) for part, count in zip(ranges, counts, strict=True)]
+    same = (found == joined(spans, given.device)).view(-1, found.shape[-1]).all(dim=-1).tolist()
     if all(same):
         return None
     # Of four axes the first counts the tokens, as no axis of images does.
