@@ -45,9 +45,12 @@ def causal(batch: int, head: int, query: torch.Tensor, key: torch.Tensor) -> tor
     return key <= query
 
 
-def additive(visible: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """A mask, bool, as fused attention adds it to the scores: 0, and minus infinity where a key is not seen."""
-    return visible.to(dtype).log_()
+def additive(visible: torch.Tensor, dtype: torch.dtype, heads: int, kv_heads: int) -> torch.Tensor:
+    """A mask, bool (batch, rows, n), as `attend_masked` takes it: 0, and minus infinity where a key is not seen."""
+    batch, rows, n = visible.shape
+    copies = heads // kv_heads if visible.is_cpu else 1 if batch == 1 else kv_heads
+    mask = torch.full((batch, copies, rows, n), float("-inf"), dtype=dtype, device=visible.device)
+    return mask.masked_fill_(visible[:, None], 0).view(-1, 1, copies * rows if visible.is_cpu else rows, n)
 
 
 def fits_one_block(heads: int, rows: int, columns: int) -> bool:
@@ -70,20 +73,22 @@ def attend_in_blocks(
     of the keys take part, bool (n,). Returns (1, rows, heads, value_dim), contiguous.
     """
     heads, rows = query.shape[1:3]
+    kv_heads = key.shape[1]
     prefilling = rows == key.shape[2]
     output = query.new_empty(1, rows, heads, value.shape[-1])
-    # Fused attention under a mask holds one mask for all heads on a CPU, and no scores.
+    # Fused attention under a mask holds that on a CPU, and no scores.
     fused = scores.softcap is None and scores.sinks is None and query.is_cpu
-    size = max(1, _BLOCK_ELEMENTS // (key.shape[2] * (1 if fused else heads)))
+    size = max(1, _BLOCK_ELEMENTS // (key.shape[2] * (heads // kv_heads if fused else heads)))
     for start in range(0, rows, size):
         block = slice(start, min(start + size, rows))
         # In prefilling, tokens behind the block are out of its sight.
         sight = slice(block.stop if prefilling else None)
-        mask = visible(0, 0, positions[0][block, None], positions[1][None, sight])
+        sees = visible(0, 0, positions[0][block, None], positions[1][None, sight])
         if present is not None:
-            mask = mask & present
+            sees = sees & present
         part = query[:, :, block], key[:, :, sight], value[:, :, sight]
-        output[:, block] = attend_masked(*part, additive(mask, query.dtype), scores).transpose(1, 2)
+        mask = additive(sees[None], query.dtype, heads, kv_heads)
+        output[:, block] = attend_masked(*part, mask, scores).transpose(1, 2)
     return output
 
 
@@ -93,22 +98,25 @@ def attend_masked(
     """Attention, (batch, heads, rows, value_dim); heads that share keys and values do not copy them.
 
     Queries are (batch, heads, rows, head_dim), keys and values (batch, kv_heads, n, head_dim or value_dim). The mask is
-    what is added to the scores, (rows, n) or (batch, 1, rows, n); None means nothing.
+    what `additive` makes, added to the scores; None means nothing.
     """
     batch, heads, rows, width = query.shape
-    kv_heads = key.shape[1]
+    kv_heads, on_cpu = key.shape[1], query.is_cpu
     if scores.softcap is not None or scores.sinks is not None:
         # Capped scores are small; beside sinks there are models that count on exact ones.
         dtype = query.dtype if scores.sinks is None else exact(query.dtype)
-        weights = probabilities(query, key, None if mask is None else mask[..., None, :, :], scores, dtype)
+        if mask is not None:
+            mask = mask.view(batch, *((1, -1) if on_cpu else (-1, 1)), rows, key.shape[2])
+        weights = probabilities(query, key, mask, scores, dtype)
         return torch.matmul(weights.to(query.dtype).flatten(2, 3), value).reshape(batch, heads, rows, -1)
-    attend, scale = nn.functional.scaled_dot_product_attention, scores.scaling
-    if mask is None or query.is_cpu or heads == kv_heads:
-        return attend(query, key, value, mask, scale=scale, enable_gqa=heads != kv_heads)
-    # Elsewhere no fused kernel takes both a mask and shared heads. So each head of keys is a sequence of its own,
-    # and its query heads all see the one that is there.
-    query = query.reshape(batch * kv_heads, -1, rows, width)
-    key, value = (part.flatten(0, 1)[:, None].expand(-1, heads // kv_heads, -1, -1) for part in (key, value))
-    if batch > 1:
-        mask = mask.repeat_interleave(kv_heads, dim=0)
-    return attend(query, key, value, mask, scale=scale).reshape(batch, heads, rows, -1)
+    attend = nn.functional.scaled_dot_product_attention
+    if mask is None:
+        return attend(query, key, value, scale=scores.scaling, enable_gqa=True)
+    # Under a mask, heads that share keys are on a CPU rows of one, which reads them once. Elsewhere no fused kernel
+    # takes both: each head of keys is a sequence of its own, and its query heads all see the one that is there.
+    if on_cpu:
+        query = query.reshape(batch, kv_heads, -1, width)
+    else:
+        query = query.reshape(batch * kv_heads, -1, rows, width)
+        key, value = (part.flatten(0, 1)[:, None].expand(-1, heads // kv_heads, -1, -1) for part in (key, value))
+    return attend(query, key, value, mask, scale=scores.scaling).reshape(batch, heads, rows, -1)

@@ -7,7 +7,6 @@ from contextlib import nullcontext
 
 import torch
 from torch import nn
-from torch.nn.utils.rnn import pad_sequence
 
 from lazyllm.core.attention import WindowMask, additive, attend_in_blocks, attend_masked, causal, fits_one_block
 from lazyllm.core.errors import LazyLLMError
@@ -39,8 +38,9 @@ class Engine:
         self.group_of = [group for group in self.groups for _ in group.layers]  # of each layer
         self.group = self.groups[0]  # the one of the layer that runs, or ran last
         self.sequences = [Sequence(self, index) for index in range(count)]  # in the order of the batch
-        self.live: list[int] = []  # indexes of the sequences with tokens in the pass under way
-        self.prefilling = True  # whether all of these begin with it
+        self.live: list[Sequence] = []  # those with tokens in the pass under way
+        self.longest = 0  # positions of the longest sequence, the ones of the step under way included
+        self.prefilling = True  # whether all of the live ones begin with the pass
         self.device: torch.device | None = None  # where the layer under way runs
         # Of each layer, (count, kv_heads, slots, head_dim). A slot that a shorter sequence has not written is masked,
         # and yet its value is multiplied, by 0.
@@ -48,36 +48,31 @@ class Engine:
         self.keys = [GrowingTensor(-2, count, fill) for _ in range(layers)]
         self.values = [GrowingTensor(-2, count, fill) for _ in range(layers)]
         self.aux = GrowingTensor(1, count)
-        # What the layers of the group under way have in common: see `_padding` and `_mask`.
-        self._places: tuple[torch.Tensor, torch.Tensor] | None = None
-        self._masks: dict[WindowMask | None, torch.Tensor | None] = {}
+        # What the layers of the group under way that run on one device have in common: see `_settle` and `_mask`.
+        self._settled: torch.device | None = None
+        self._masks: dict[tuple[WindowMask | None, int, int], torch.Tensor | None] = {}
 
-    @property
-    def longest(self) -> int:
-        """Number of positions of the longest sequence, the ones of the step under way included."""
-        return max(sequence.total for sequence in self.sequences)
-
-    def begin_step(self, new: list[int], rows: torch.Tensor | None) -> None:
+    def begin_step(self, new: list[int], rows: torch.Tensor) -> None:
         """Start a forward pass with so many new tokens of each sequence: every position takes part in the first group.
 
-        `rows` are their positions, int64 (rows,), sequence by sequence; None where there is one sequence.
+        `rows` are their positions, int64 (rows,), sequence by sequence.
         """
         for sequence, count in zip(self.sequences, new, strict=True):
             sequence.begin_step(count)
-        self.live = [index for index, count in enumerate(new) if count]
-        self.prefilling = all(self.sequences[index].prefilling for index in self.live)
+        self.live = [sequence for sequence in self.sequences if sequence.new]
+        self.prefilling = all(sequence.prefilling for sequence in self.live)
         first = self.groups[0]
         first.n_cached = first.n_active = [sequence.total for sequence in self.sequences]
         first.n_rows, first.rows, first.row_slots, first.active = new, rows, rows, [None] * len(new)
-        first.owners = None if rows is None else self._owners(new, rows.device)
+        first.owners, first.device = self._owners(new, rows.device), rows.device
+        self.longest = max(first.n_cached)
         self._begin_group(first)
 
     def end_step(self) -> None:
         """Count the tokens of the finished forward pass as seen."""
         count = len(self.sequences)
         kv_bytes = [(key.nbytes + value.nbytes) // count for key, value in zip(self.keys, self.values, strict=True)]
-        for index in self.live:
-            sequence = self.sequences[index]
+        for sequence in self.live:
             sequence.stats.add_step(sequence, kv_bytes, self.aux.nbytes // count)
             sequence.seen, sequence.new = sequence.total, 0
 
@@ -94,12 +89,13 @@ class Engine:
         following.n_active = [0 if active is None else len(active) for active in following.active]
         active = chosen[0] if len(chosen) == 1 else torch.cat(chosen)
         following.to(active.device)
-        _put(self.aux.extend(self.longest, hidden), group.owners, self._rows(), hidden[0])
+        _put(self.aux.extend(self.longest, hidden), group.owners, group.rows, hidden[0])
         owners = self._owners(following.n_active, active.device)
         slots = following.slots.extend(self.longest, active[None])
         rows, following.owners, following.n_rows = self._without_key(following, slots, active, owners)
         ends = [cached + count for cached, count in zip(following.n_cached, following.n_rows, strict=True)]
-        following.row_slots = _ranges(following.n_cached, ends, active.device)
+        spans = [range(*span) for span in zip(following.n_cached, ends, strict=True)]
+        following.row_slots = joined(spans, active.device)
         following.rows, following.n_cached = rows, ends
         _put(slots, following.owners, rows, following.row_slots)
         _put(following.positions.extend(max(ends), active[None]), following.owners, following.row_slots, rows)
@@ -117,22 +113,20 @@ class Engine:
         In prefilling they are what was given, else the layer's, (count, kv_heads, slots, ...).
         """
         group, values = self.group, self.values[layer]
-        if key.device != self.device:
-            self.device = key.device
-            group.to(key.device)
-            self._places, self._masks = None, {}
+        if key.device != self._settled:
+            self._settle(key.device)
         if values.data is not None and values.data.dtype != value.dtype:
             raise LazyLLMError(
                 f"the model computed in {values.data.dtype} before and in {value.dtype} now: keep its dtype, "
                 "and autocast, the same from the prompt to the last token"
             )
-        stored = self.keys[layer].extend(self._n_keys, key), values.extend(self._n_keys, value)
-        for tensor, piece in zip(stored, (key, value), strict=True):
-            if self._slots is not None:
-                tensor[:, :, self._slots].copy_(self._padded(piece))
-            else:
-                tensor[group.owners, :, group.row_slots] = piece[0].transpose(0, 1)
-        return (key, value) if self.prefilling else stored
+        keys, values = self.keys[layer].extend(self._n_keys, key), values.extend(self._n_keys, value)
+        if self._slots is not None:
+            keys[:, :, self._slots], values[:, :, self._slots] = self._padded(key), self._padded(value)
+        else:
+            for stored, piece in ((keys, key), (values, value)):
+                stored[group.owners, :, group.row_slots] = piece[0].transpose(0, 1)
+        return (key, value) if self.prefilling else (keys, values)
 
     def attend(
         self,
@@ -150,34 +144,39 @@ class Engine:
         token.
         """
         group, kernel = self.group, self.setup.kernel
-        expected = (1, self._n_rows) if self.prefilling else (len(self.sequences), self._n_keys)
-        if query.shape[2] != self._n_rows or (key.shape[0], key.shape[2]) != expected:
+        if (query.shape[2], key.shape[0], key.shape[2]) != self._sizes:
             wrong = f"decoder layer {layer} does not attend once, over its own cached keys"
             raise LazyLLMError(f"{wrong}: this architecture is not supported")
         if window is not None or self.setup.windows[layer] is not None:
             self._check_window(layer, window)
-        as_given = {"dropout": 0.0, "scaling": scores.scaling}
-        if scores.softcap is not None:
-            as_given["softcap"] = scores.softcap
-            if kernel.ignores_softcap:
-                scores = scores._replace(softcap=None)
-        self._observe(layer, query, key, value, window, scores)
+        if scores.softcap is not None and kernel.ignores_softcap:
+            scores = scores._replace(softcap=None)
+        if layer in self._observers or (self.prefilling and self.setup.record_importance):
+            self._observe(layer, query, key, value, window, scores)
         plain = scores.sinks is None and (scores.softcap is None or kernel.caps_scores)
         heads = len(self.sequences) * query.shape[1]
         if not self.prefilling and fits_one_block(heads, self._longest_rows, self._n_keys):
-            mask, query = self._mask(window, query.dtype), self._padded(query)
+            mask = self._mask(window, query.dtype, query.shape[1], key.shape[1])
+            query = self._padded(query)
             if mask is None and plain and not kernel.is_sdpa:
-                return self._unpadded(kernel(module, query, key, value, None, **as_given))
+                return self._unpadded(self._fused(module, query, key, value, scores))
             return self._unpadded(attend_masked(query, key, value, mask, scores).transpose(1, 2))
         attended = []
         for sequence, own, keys, values in self._parts(query, key, value):
             seen = None if window is None or sequence.total <= window.window else window.visible
             if self.prefilling and seen is None and plain:
-                attended.append(kernel(module, own, keys, values, None, **as_given))
+                attended.append(self._fused(module, own, keys, values, scores))
                 continue
             positions, present = (sequence.rows(group), sequence.key_positions(group)), sequence.present(group)
             attended.append(attend_in_blocks(own, keys, values, positions, present, seen or causal, scores))
         return attended[0] if len(attended) == 1 else torch.cat(attended, dim=1)
+
+    def _fused(
+        self, module: nn.Module, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scores: Scores
+    ) -> torch.Tensor:
+        """The model's own attention, causal by index, (batch, rows, heads, value_dim)."""
+        softcap = {} if scores.softcap is None else {"softcap": scores.softcap}
+        return self.setup.kernel(module, query, key, value, None, dropout=0.0, scaling=scores.scaling, **softcap)
 
     def _begin_group(self, group: LayerGroup) -> None:
         """Go on with a group, of which `rows`, `n_cached` and what else a step sets is known."""
@@ -185,14 +184,28 @@ class Engine:
         self._n_rows, self._longest_rows = sum(group.n_rows), max(group.n_rows)
         self._n_keys = max(group.n_cached)
         self._equal = len(set(group.n_rows)) == 1
+        # Rows, sequences and keys in attention; in prefilling the sequences lie one after the other.
+        several = len(self.sequences), self._n_keys
+        self._sizes = (self._n_rows, 1, self._n_rows) if self.prefilling else (self._n_rows, *several)
         # Where the rows' keys go, if that is the same in each sequence.
         together = self._equal and len(set(group.n_cached)) == 1
         self._slots = slice(group.n_cached[0] - group.n_rows[0], group.n_cached[0]) if together else None
-        self._places, self._masks = None, {}
+        self._observers: dict[int, list[Sequence]] = {}  # by layer: whose ranking wants it
+        for sequence in self.live:
+            for layer in sequence.wanted(group):
+                self._observers.setdefault(layer, []).append(sequence)
+        self._settled = None
 
-    def _rows(self) -> torch.Tensor:
-        """Positions of the rows of the group under way, int64 (rows,)."""
-        return self.sequences[0].rows(self.group) if self.group.rows is None else self.group.rows
+    def _settle(self, device: torch.device) -> None:
+        """Have what the layers of the group under way have in common on the device where one of them runs."""
+        self.group.to(device)
+        self.device = self._settled = device
+        self._masks = {}
+        if not self._equal:
+            taken = torch.arange(self._longest_rows) < torch.tensor(self.group.n_rows)[:, None]
+            taken = taken.flatten()
+            # Which row each place of the sequences at equal length holds, and at which place each row is, int64.
+            self._padding = (taken.cumsum(0) - 1).clamp_(min=0).to(device), taken.nonzero()[:, 0].to(device)
 
     def _without_key(
         self, following: LayerGroup, slots: torch.Tensor, active: torch.Tensor, owners: torch.Tensor | None
@@ -206,7 +219,7 @@ class Engine:
             return active, owners, following.n_active
         first = self.groups[0]
         if not self.sequences[0].ranking.revives and max(first.n_rows) == 1:
-            return active[-1:] if owners is None else first.rows.to(active.device), first.owners, first.n_rows
+            return first.rows.to(active.device), first.owners, first.n_rows
         fresh = _take(slots, owners, active) < 0
         if owners is None:
             rows = active[fresh]
@@ -226,38 +239,32 @@ class Engine:
         scores: Scores,
     ) -> None:
         """Show a layer's queries, keys and values to the rankings that want them, and record what is asked for."""
-        record = self.prefilling and self.setup.record_importance
-        if not record and not self._is_wanted(layer):
-            return
         # The ranking is exact whatever the model computes in.
-        device = query.device.type
+        device, wanting = query.device.type, self._observers.get(layer, ())
         with torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else nullcontext():
             for sequence, newest, keys, values in self._parts(query, key, value):
                 ranking, sequence.values, sequence.sinks = sequence.ranking, values, scores.sinks
                 sequence.window = None if window is None or sequence.total <= window.window else window.visible
-                if record:
+                if self.prefilling and self.setup.record_importance:
                     attention = newest_row(newest, keys, ranking.seen(layer), *scores)
                     sequence.stats.importance.append(ranking.over_processes(attention))
-                if sequence.wants(layer):
+                if sequence in wanting:
                     ranking.observe(layer, newest, keys, scores.scaling, scores.softcap)
                 sequence.values = sequence.sinks = sequence.window = None
-
-    def _is_wanted(self, layer: int) -> bool:
-        """Whether the ranking of any live sequence wants to observe a layer."""
-        return any(self.sequences[index].wants(layer) for index in self.live)
 
     def _parts(
         self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor
     ) -> Iterator[tuple[Sequence, torch.Tensor, torch.Tensor, torch.Tensor]]:
         """Each live sequence, and its own queries, keys and values, (1, heads, ..., head_dim)."""
         start = 0
-        for index in self.live:
+        for sequence in self.live:
+            index = sequence.index
             rows = slice(start, start + self.group.n_rows[index])
             start = rows.stop
             own, keys = slice(index, index + 1), slice(self.group.n_cached[index])
             if self.prefilling:
                 own, keys = slice(None), rows
-            yield self.sequences[index], query[:, :, rows], key[own, :, keys], value[own, :, keys]
+            yield sequence, query[:, :, rows], key[own, :, keys], value[own, :, keys]
 
     def _owners(self, counts: list[int], device: torch.device) -> torch.Tensor | None:
         """Which sequence each of so many tokens is of, int64 (tokens,); None where there is one sequence."""
@@ -270,51 +277,44 @@ class Engine:
         if len(self.sequences) == 1:
             return rows
         if not self._equal:
-            rows = rows.index_select(2, self._padding()[0])
-        return rows[0].unflatten(1, (len(self.sequences), -1)).transpose(0, 1)
+            rows = rows.index_select(2, self._padding[0])
+        heads, width = rows.shape[1], rows.shape[3]
+        return rows.view(heads, len(self.sequences), -1, width).transpose(0, 1)
 
     def _unpadded(self, padded: torch.Tensor) -> torch.Tensor:
         """(count, longest, heads, width) as (1, rows, heads, width)."""
         if len(self.sequences) == 1:
             return padded
         flat = padded.flatten(0, 1)
-        return flat[None] if self._equal else flat.index_select(0, self._padding()[1])[None]
+        return flat[None] if self._equal else flat.index_select(0, self._padding[1])[None]
 
-    def _padding(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Which row each place of the sequences at equal length holds, and at which place each row is, int64."""
-        if self._places is None:
-            rows = pad_sequence(torch.arange(self._n_rows).split(self.group.n_rows), batch_first=True).flatten()
-            taken = torch.arange(self._longest_rows) < torch.tensor(self.group.n_rows)[:, None]
-            self._places = rows.to(self.device), taken.flatten().nonzero()[:, 0].to(self.device)
-        return self._places
-
-    def _mask(self, window: WindowMask | None, dtype: torch.dtype) -> torch.Tensor | None:
-        """What attention adds to the scores in this group, (count, 1, longest, keys); None where all see all."""
+    def _mask(self, window: WindowMask | None, dtype: torch.dtype, heads: int, kv_heads: int) -> torch.Tensor | None:
+        """What attention adds to the scores in this group, see `attend_masked`; None where all see all."""
         if window is not None and self.longest <= window.window:
             window = None
-        if window not in self._masks:
+        key = window, heads, kv_heads
+        if key not in self._masks:
             group = self.group
             visible = None if group.present is None else group.present[:, None]
             # The newest tokens alone see whatever is there.
             if window is not None or self._longest_rows > 1 or (visible is None and len(set(group.n_cached)) > 1):
-                rows = self._padded(self._rows()[None, None, :, None])[:, 0]
-                first = group.index == 0
-                keys = torch.arange(self._n_keys, device=self.device) if first else group.positions.view
+                rows = self._padded(group.rows[None, None, :, None])[:, 0]
+                keys = torch.arange(self._n_keys, device=self.device) if group.index == 0 else group.positions.view
                 sees = (causal if window is None else window.visible)(0, 0, rows, keys[..., None, :])
-                visible = sees if visible is None else visible & sees
-            self._masks[window] = None if visible is None else additive(visible, dtype)[:, None]
-        return self._masks[window]
+                visible = sees if visible is None else sees.logical_and_(visible)
+            self._masks[key] = None if visible is None else additive(visible, dtype, heads, kv_heads)
+        return self._masks[key]
 
     def _check_window(self, layer: int, window: WindowMask | None) -> None:
         """Refuse a layer that drops tokens without saying so, or that cannot see the tokens it is to rank."""
-        total, held = max(self.sequences[index].total for index in self.live), self.setup.windows[layer]
+        total, held = max(sequence.total for sequence in self.live), self.setup.windows[layer]
         if window is None and held is not None and total > held:
             raise LazyLLMError(
                 f"the cache of layer {layer} drops all but {held} positions, which the layer's mask does not "
                 f"say: this architecture is supported up to {held} tokens of prompt and answer"
             )
         # A ranking may look at other layers besides the stage's own, which is to see all.
-        ends = layer == self.group.layers[-1] and self._is_wanted(layer)
+        ends = layer == self.group.layers[-1] and layer in self._observers
         if window is None or total <= window.window or not ends:
             return
         # Where all see a window, what is out of it matters least.
@@ -323,11 +323,11 @@ class Engine:
             raise LazyLLMError(f"{seen}: put the stage after layer {nearest(full, layer)}")
 
 
-def _ranges(starts: list[int], ends: list[int], device: torch.device) -> torch.Tensor:
-    """The numbers from each start to before its end, one range after the other, int64."""
-    if len(starts) == 1:
-        return torch.arange(starts[0], ends[0], device=device)
-    return torch.cat([torch.arange(*span) for span in zip(starts, ends, strict=True)]).to(device)
+def joined(ranges: list[range], device: torch.device) -> torch.Tensor:
+    """The numbers of some ranges, one range after the other, int64."""
+    if len(ranges) == 1:
+        return torch.arange(ranges[0].start, ranges[0].stop, device=device)
+    return torch.tensor([number for part in ranges for number in part], dtype=torch.int64).to(device)
 
 
 def _take(tensor: torch.Tensor, owners: torch.Tensor | None, places: torch.Tensor) -> torch.Tensor:

@@ -35,6 +35,7 @@ class GrowingTensor:
         self._count = count
         self._fill = fill
         self._room = 0
+        self.nbytes = 0  # allocated, room to spare included
         self.data: torch.Tensor | None = None  # room to spare included
 
     def extend(self, length: int, like: torch.Tensor) -> torch.Tensor:
@@ -47,6 +48,7 @@ class GrowingTensor:
             # A tensor made in inference mode could not be written to outside of it, in a later step.
             with torch.inference_mode(False):
                 self.data = like.new_empty(shape) if self._fill is None else like.new_full(shape, self._fill)
+            self.nbytes = self.data.nbytes
             if old is not None:
                 self.data.narrow(self.dim, 0, old.shape[self.dim]).copy_(old)
         if length > self.length:
@@ -62,11 +64,6 @@ class GrowingTensor:
         """Move the tensor to a device."""
         if self.data is not None:
             self.data = self.data.to(device)
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes allocated, room to spare included."""
-        return 0 if self.data is None else self.data.nbytes
 
     @property
     def view(self) -> torch.Tensor:
@@ -97,17 +94,20 @@ class LayerGroup:
     n_rows: list[int] = field(default_factory=list)
     # The positions that take part in this step, sorted, int64 (n_active,) each; None means all of them.
     active: list[torch.Tensor | None] = field(default_factory=list)
-    # Positions computed in this step, sorted, those of one sequence after the other, and their slots, int64 (rows,);
-    # None means the new tokens of the only sequence.
+    # Positions computed in this step, sorted, those of one sequence after the other, and their slots, int64 (rows,).
     rows: torch.Tensor | None = None
     row_slots: torch.Tensor | None = None
     # The sequence of each row, int64 (rows,); None where there is one sequence.
     owners: torch.Tensor | None = None
     # Which slots take part in this step, bool (count, slots); None means all of them.
     present: torch.Tensor | None = None
+    device: torch.device | None = None  # where all of these are
 
     def to(self, device: torch.device) -> None:
         """Move what says where the tokens are to the device of the layer that runs."""
+        if device == self.device:
+            return
+        self.device = device
         for tensor in (self.slots, self.positions):
             tensor.to(device)
         for name in ("rows", "row_slots", "owners", "present"):
@@ -146,6 +146,7 @@ class Sequence:
     """The tokens of one sequence, what ranks them, and the counts of it.
 
     Attributes:
+        index: its place in the batch.
         seen: positions of the steps before the one under way.
         new: positions that the step under way began with.
         prompt_length: tokens of the first pass, which is the prompt, or its first chunk.
@@ -162,7 +163,7 @@ class Sequence:
 
     def __init__(self, engine: Engine, index: int) -> None:
         self._engine = engine
-        self._index = index
+        self.index = index
         self.group_of = engine.group_of
         self.seen = self.new = self.prompt_length = self.opening = 0
         self.short = False
@@ -209,25 +210,23 @@ class Sequence:
         """Position of each key that attention gets, int64 (n_keys,)."""
         if group.index == 0:
             return self.positions()
-        return group.positions.data[self._index, : group.n_cached[self._index]]
+        return group.positions.data[self.index, : group.n_cached[self.index]]
 
     def rows(self, group: LayerGroup) -> torch.Tensor:
         """Positions computed in this step, sorted, int64 (n_rows,)."""
-        if group.rows is None:
-            return self.positions(self.seen)
-        return group.rows.split(group.n_rows)[self._index]
+        return group.rows.split(group.n_rows)[self.index]
 
     def active(self, group: LayerGroup) -> torch.Tensor:
         """Positions that take part in this step, sorted, int64 (n_active,)."""
-        active = group.active[self._index]
+        active = group.active[self.index]
         return self.positions() if active is None else active
 
     def present(self, group: LayerGroup) -> torch.Tensor | None:
         """Which keys take part in this step, bool (n_keys,); None means all of them."""
-        keys = group.n_cached[self._index]
-        if group.present is None or keys == group.n_active[self._index]:
+        keys = group.n_cached[self.index]
+        if group.present is None or keys == group.n_active[self.index]:
             return None
-        return group.present[self._index, :keys]
+        return group.present[self.index, :keys]
 
     def uncomputed(self, group: LayerGroup) -> torch.Tensor:
         """Which positions have no key and value behind the stage that ends `group`, bool (positions,)."""
@@ -235,15 +234,16 @@ class Sequence:
             return torch.ones(self.total, dtype=torch.bool, device=self._engine.device)
         following = self._engine.groups[group.index + 1]
         following.to(self._engine.device)
-        return following.slots.extend(self._engine.longest, following.slots.data)[self._index, : self.total] < 0
+        return following.slots.extend(self._engine.longest, following.slots.data)[self.index, : self.total] < 0
 
-    def wants(self, layer: int) -> bool:
-        """Whether the ranking needs the queries and keys of a layer in the step under way."""
-        return (self.prefilling or not self.ranking.for_good) and self.ranking.wants(layer)
+    def wanted(self, group: LayerGroup) -> list[int]:
+        """The layers of a group whose queries and keys the ranking needs in the step under way."""
+        asks = self.prefilling or not self.ranking.for_good
+        return [layer for layer in group.layers if asks and self.ranking.wants(layer)]
 
     def survivors(self, group: LayerGroup) -> torch.Tensor:
         """The positions that go on behind the stage that ends a group, sorted, int64 (k,)."""
-        layer, active = group.layers[-1], group.n_active[self._index]
+        layer, active = group.layers[-1], group.n_active[self.index]
         if self.ranking.for_good and not self.prefilling:
             return torch.cat([self._gone_on[layer], self.positions(self.prompt_length).to(self._gone_on[layer].device)])
         count = active if self.short else group.stage.kept(active)

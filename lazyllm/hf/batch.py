@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch.nn.functional import pad
 
+from lazyllm.core.engine import joined
 from lazyllm.hf.refusals import refusal, refuse_if
 from lazyllm.hf.requests import given_tokens
 
@@ -47,12 +48,11 @@ class Batch:
         counted: bool = False,  # whether the position_ids are counted from the mask, one after the other
         chunked: bool = False,  # whether more chunks of the prompts follow, so that some may have no token in this one
         follows: bool = False,  # whether the positions were made together with those of the pass before
-    ) -> tuple[dict[str, Any], list[int], torch.Tensor | None]:
+    ) -> tuple[dict[str, Any], list[int], torch.Tensor]:
         """A decoder's arguments, of (count, width) tokens, as those of one sequence; what else is known is optional.
 
         Returns:
-            the arguments, how many tokens of each sequence are in them, and the positions of these, int64 (tokens,),
-            or None where there is one sequence.
+            the arguments, how many tokens of each sequence are in them, and the positions of these, int64 (tokens,).
         """
         mask, over = None if grows else kwargs.get("attention_mask"), any(ended)
         given = {name: kwargs[name] for name in _PER_TOKEN if kwargs.get(name) is not None}
@@ -80,12 +80,10 @@ class Batch:
             earlier = self._left_out.items()
             left_out = {name: torch.cat([value, given[name]], dim=1) for name, value in earlier if name in given}
         self._next = self.columns + width, computed, left_out, self._reached(ranges, kept, here, follows)
-        if fresh is None and self._count == 1:
-            return kwargs, new, None
-        positions = torch.cat([torch.arange(part.start, part.stop) for part in ranges])
-        positions = positions.to(given_tokens(kwargs).device)
-        packed = self._packed(kwargs, given, positions, kept, fresh)
-        return packed, new, None if self._count == 1 else positions
+        positions = joined(ranges, given_tokens(kwargs).device)
+        if fresh is not None or self._count > 1:
+            kwargs = self._packed(kwargs, given, positions, kept, fresh)
+        return kwargs, new, positions
 
     def _fresh(
         self, mask: torch.Tensor | None, ended: Sequence[bool], width: int, chunked: bool, placed: bool
@@ -184,8 +182,8 @@ def _check_positions(
     # Tokens that an earlier pass left out come first, and have no positions here.
     counts = [width] * len(ranges) if here is None else here.sum(dim=1).tolist()
     found = whole.flatten(-2) if here is None else whole[..., here.to(given.device)]
-    spans = [torch.arange(part.stop - count, part.stop) for part, count in zip(ranges, counts, strict=True)]
-    same = (found == torch.cat(spans).to(given.device)).view(-1, found.shape[-1]).all(dim=-1).tolist()
+    spans = [range(part.stop - count, part.stop) for part, count in zip(ranges, counts, strict=True)]
+    same = (found == joined(spans, given.device)).view(-1, found.shape[-1]).all(dim=-1).tolist()
     if all(same):
         return None
     # Of four axes the first counts the tokens, as no axis of images does.

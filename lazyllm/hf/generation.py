@@ -134,14 +134,12 @@ class Generation(Engine):
         """
         if self._running is None:
             return self.batch.columns
-        rows = self.group.rows
-        if len(self.sequences) == 1 and self._n_rows == 1:
-            return self.sequences[0].total - 1
-        if rows is None:
-            return self.sequences[0].seen
+        first = self.sequences[0]
+        if len(self.sequences) == 1 and (self._n_rows == 1 or self.group.index == 0):
+            return first.total - self._n_rows
         module, device = self._running
         moved_to = getattr(getattr(module, "_hf_hook", None), "execution_device", None)  # where it has a device_map
-        rows = rows.to(device if moved_to is None else moved_to)
+        rows = self.group.rows.to(device if moved_to is None else moved_to)
         return rows - torch.arange(rows.shape[0], device=rows.device)
 
     def newest(self, hidden: torch.Tensor) -> torch.Tensor:
@@ -151,7 +149,8 @@ class Generation(Engine):
         if len(self.live) == len(self.sequences):
             return hidden
         whole = hidden.new_zeros(len(self.sequences), *hidden.shape[1:])
-        return whole.index_copy(0, torch.tensor(self.live, device=hidden.device), hidden)
+        live = torch.tensor([sequence.index for sequence in self.live])
+        return whole.index_copy(0, live.to(hidden.device), hidden)
 
     def _newest_rows(self, hidden: torch.Tensor) -> torch.Tensor:
         """Of the rows, (1, rows, hidden), the newest token's of each live sequence, (1, live, hidden)."""
@@ -159,7 +158,7 @@ class Generation(Engine):
             return hidden[:, -1:]
         if self._n_rows == len(self.live):
             return hidden
-        ends = torch.tensor([self.group.n_rows[index] for index in self.live]).cumsum(0) - 1
+        ends = torch.tensor([rows for rows in self.group.n_rows if rows]).cumsum(0) - 1
         return hidden.index_select(1, ends.to(hidden.device))
 
     def _widened(self, output: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import threading
 from collections.abc import Callable, Iterator
@@ -52,9 +53,18 @@ class Patch:
 
 def by_name(method: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
     """The arguments of a call of `method`, all by their names."""
-    if not args:
-        return kwargs
-    return {**dict(zip(inspect.signature(method).parameters, args, strict=False)), **kwargs}
+    return {**dict(zip(parameters(method), args, strict=False)), **kwargs} if args else kwargs
+
+
+def parameters(method: Callable[..., Any]) -> tuple[str, ...]:
+    """The names of the parameters of a bound method, or of what stands for one."""
+    function = getattr(method, "__func__", None)
+    return tuple(inspect.signature(method).parameters) if function is None else _parameters(function)[1:]
+
+
+@functools.lru_cache(maxsize=64)
+def _parameters(function: Callable[..., Any]) -> tuple[str, ...]:
+    return tuple(inspect.signature(function).parameters)
 
 
 class Calls:
