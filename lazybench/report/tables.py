@@ -95,7 +95,7 @@ def numbers(block: Block) -> pd.DataFrame:
 
 
 def _speed(row: Row, parts: dict[str, Part]) -> tuple[bool, int]:
-    found = measured(ran(together(parts).records), averages.TTFT[0]).estimate
+    found = averages.cell(parts, averages.TTFT[0]).estimate
     return row.method != "baseline", round(found.value) if found else 0
 
 
@@ -103,8 +103,9 @@ def _differing(records: pd.DataFrame, row: Row, block: Block) -> pd.DataFrame:
     """The records with `score_difference`, to the baseline's score of the same record under the same conditions."""
     baselines = [of for of in block.rows if of.method == "baseline" and agree(of.runs[0], row.runs[0])]
     known = pd.concat([ran(of.records) for of in baselines[:1]] or [records.head(0)])
-    scores = known.set_index(["dataset", "_id"])["score"].reindex(pd.MultiIndex.from_frame(records[["dataset", "_id"]]))
-    return records.assign(score_difference=records["score"] - scores.to_numpy())
+    key = ["dataset", "_id"]
+    scores = records[[*key, "score"]].merge(known[[*key, "score"]], "left", on=key, suffixes=("", "_baseline"))
+    return records.assign(score_difference=(scores["score"] - scores["score_baseline"]).to_numpy(float))
 
 
 def select(spec: Spec, lines: pd.DataFrame) -> pd.DataFrame:

@@ -45,12 +45,11 @@ def causal(batch: int, head: int, query: torch.Tensor, key: torch.Tensor) -> tor
     return key <= query
 
 
-def additive(visible: torch.Tensor, dtype: torch.dtype, heads: int, kv_heads: int) -> torch.Tensor:
+def additive(visible: torch.Tensor, dtype: torch.dtype, kv_heads: int) -> torch.Tensor:
     """A mask, bool (batch, rows, n), as `attend_masked` takes it: 0, and minus infinity where a key is not seen."""
     batch, rows, n = visible.shape
-    copies = heads // kv_heads if visible.is_cpu else 1 if batch == 1 else kv_heads
-    mask = torch.full((batch, copies, rows, n), float("-inf"), dtype=dtype, device=visible.device)
-    return mask.masked_fill_(visible[:, None], 0).view(-1, 1, copies * rows if visible.is_cpu else rows, n)
+    copies = 1 if visible.is_cpu or batch == 1 else kv_heads
+    return visible[:, None].to(dtype).log_().expand(-1, copies, -1, -1).reshape(-1, 1, rows, n)
 
 
 def fits_one_block(heads: int, rows: int, columns: int) -> bool:
@@ -73,12 +72,11 @@ def attend_in_blocks(
     of the keys take part, bool (n,). Returns (1, rows, heads, value_dim), contiguous.
     """
     heads, rows = query.shape[1:3]
-    kv_heads = key.shape[1]
     prefilling = rows == key.shape[2]
     output = query.new_empty(1, rows, heads, value.shape[-1])
     # Fused attention under a mask holds that on a CPU, and no scores.
     fused = scores.softcap is None and scores.sinks is None and query.is_cpu
-    size = max(1, _BLOCK_ELEMENTS // (key.shape[2] * (heads // kv_heads if fused else heads)))
+    size = max(1, _BLOCK_ELEMENTS // (key.shape[2] * (1 if fused else heads)))
     for start in range(0, rows, size):
         block = slice(start, min(start + size, rows))
         # In prefilling, tokens behind the block are out of its sight.
@@ -87,7 +85,7 @@ def attend_in_blocks(
         if present is not None:
             sees = sees & present
         part = query[:, :, block], key[:, :, sight], value[:, :, sight]
-        mask = additive(sees[None], query.dtype, heads, kv_heads)
+        mask = additive(sees[None], query.dtype, key.shape[1])
         output[:, block] = attend_masked(*part, mask, scores).transpose(1, 2)
     return output
 
@@ -101,20 +99,20 @@ def attend_masked(
     what `additive` makes, added to the scores; None means nothing.
     """
     batch, heads, rows, width = query.shape
-    kv_heads, on_cpu = key.shape[1], query.is_cpu
+    kv_heads = key.shape[1]
     if scores.softcap is not None or scores.sinks is not None:
         # Capped scores are small; beside sinks there are models that count on exact ones.
         dtype = query.dtype if scores.sinks is None else exact(query.dtype)
         if mask is not None:
-            mask = mask.view(batch, *((1, -1) if on_cpu else (-1, 1)), rows, key.shape[2])
+            mask = mask.view(batch, -1, 1, rows, key.shape[2])
         weights = probabilities(query, key, mask, scores, dtype)
         return torch.matmul(weights.to(query.dtype).flatten(2, 3), value).reshape(batch, heads, rows, -1)
     attend = nn.functional.scaled_dot_product_attention
-    if mask is None:
-        return attend(query, key, value, scale=scores.scaling, enable_gqa=True)
+    if mask is None or (query.is_cpu and rows > 1):
+        return attend(query, key, value, mask, scale=scores.scaling, enable_gqa=True)
     # Under a mask, heads that share keys are on a CPU rows of one, which reads them once. Elsewhere no fused kernel
     # takes both: each head of keys is a sequence of its own, and its query heads all see the one that is there.
-    if on_cpu:
+    if query.is_cpu:
         query = query.reshape(batch, kv_heads, -1, width)
     else:
         query = query.reshape(batch * kv_heads, -1, rows, width)

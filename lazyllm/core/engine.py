@@ -50,7 +50,7 @@ class Engine:
         self.aux = GrowingTensor(1, count)
         # What the layers of the group under way that run on one device have in common: see `_settle` and `_mask`.
         self._settled: torch.device | None = None
-        self._masks: dict[tuple[WindowMask | None, int, int], torch.Tensor | None] = {}
+        self._masks: dict[tuple[WindowMask | None, int], torch.Tensor | None] = {}
 
     def begin_step(self, new: list[int], rows: torch.Tensor) -> None:
         """Start a forward pass with so many new tokens of each sequence: every position takes part in the first group.
@@ -156,7 +156,7 @@ class Engine:
         plain = scores.sinks is None and (scores.softcap is None or kernel.caps_scores)
         heads = len(self.sequences) * query.shape[1]
         if not self.prefilling and fits_one_block(heads, self._longest_rows, self._n_keys):
-            mask = self._mask(window, query.dtype, query.shape[1], key.shape[1])
+            mask = self._mask(window, query.dtype, key.shape[1])
             query = self._padded(query)
             if mask is None and plain and not kernel.is_sdpa:
                 return self._unpadded(self._fused(module, query, key, value, scores))
@@ -288,11 +288,11 @@ class Engine:
         flat = padded.flatten(0, 1)
         return flat[None] if self._equal else flat.index_select(0, self._padding[1])[None]
 
-    def _mask(self, window: WindowMask | None, dtype: torch.dtype, heads: int, kv_heads: int) -> torch.Tensor | None:
+    def _mask(self, window: WindowMask | None, dtype: torch.dtype, kv_heads: int) -> torch.Tensor | None:
         """What attention adds to the scores in this group, see `attend_masked`; None where all see all."""
         if window is not None and self.longest <= window.window:
             window = None
-        key = window, heads, kv_heads
+        key = window, kv_heads
         if key not in self._masks:
             group = self.group
             visible = None if group.present is None else group.present[:, None]
@@ -302,7 +302,7 @@ class Engine:
                 keys = torch.arange(self._n_keys, device=self.device) if group.index == 0 else group.positions.view
                 sees = (causal if window is None else window.visible)(0, 0, rows, keys[..., None, :])
                 visible = sees if visible is None else sees.logical_and_(visible)
-            self._masks[key] = None if visible is None else additive(visible, dtype, heads, kv_heads)
+            self._masks[key] = None if visible is None else additive(visible, dtype, kv_heads)
         return self._masks[key]
 
     def _check_window(self, layer: int, window: WindowMask | None) -> None:

@@ -10,19 +10,20 @@ import optuna
 import pandas as pd
 import pytest
 import torch
-import yaml
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 from transformers import AutoModelForCausalLM
 
-from lazybench.calibration import frontier, study
+from lazybench.calibration import frontier
 from lazybench.calibration.search import MOST_STAGES, Candidate, Space, searchable
 from lazybench.calibration.setup import parse_budgets
 from lazybench.calibration.times import Times, measure
 from lazybench.config import HALVES, DataConfig
 from lazybench.data import half_of, load_records
 from lazybench.errors import LazyBenchError
+from lazybench.methods.calibrated import config_of
+from lazybench.methods.lazyllm import LazyLLM
 from lazyllm import Importance, PruningSchedule
 
 STEP = {1: 0.01, 11: 0.02}
@@ -204,5 +205,6 @@ def test_a_score_loss_is_of_the_mean_over_datasets():
 
 def test_hashes_that_look_like_numbers_stay_text():
     hashes = ["0123456789012345", "1234567890123e45", "1e10000000000000"]
-    written = yaml.safe_dump({"records": [study._Hash(of) for of in hashes]}, default_flow_style=None)
-    assert OmegaConf.create(written).records == hashes
+    records = [SimpleNamespace(hash=of) for of in hashes]
+    written = config_of("found", "lazyllm", "2x", [(LazyLLM("lazyllm"), records)], {})
+    assert OmegaConf.create(written).folds[0].records == hashes

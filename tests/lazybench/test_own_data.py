@@ -104,8 +104,8 @@ def test_all_of_ones_own_data_is_planned_run_and_reported(own_run, lazybench, tm
     code, out, err = lazybench("report", f"runs={tmp_path / 'runs'}", f"output={tmp_path / 'report'}")
     assert code == 0, err
     table = (tmp_path / "report/table1.md").read_text()
-    assert "| birds | baseline | 0.00 (floor) | 1.00 | 3 |" in table
-    assert "| animals | baseline | 0.00 (floor) | 1.00 | 3 |" in table
+    assert "| birds | baseline | 0.00 (floor) | 0.00 | 1.00 | 3 |" in table
+    assert "| animals | baseline | 0.00 (floor) | 0.00 | 1.00 | 3 |" in table
 
 
 def test_a_metric_of_ones_own_scores_and_its_edits_run_again(own_run, own, tmp_path):

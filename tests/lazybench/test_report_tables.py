@@ -119,7 +119,7 @@ def test_missing_cells_say_why(runs, made, tmp_path):
     assert (one["first_token_kl_missing"], one["identical_answers_missing"]) == ("not traced", "not paired")
     for name in ("fidelity.md", "report.html"):
         text = (tmp_path / "report" / name).read_text("utf-8")
-        assert "Not traced: KL of next token (nats), KL of first token (nats); " in text
+        assert "KL of next token (nats), KL of first token (nats)" in text
         assert "; no runs: random drop, Single-document QA" in text
 
 

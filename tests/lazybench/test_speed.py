@@ -94,7 +94,8 @@ def test_what_keys_and_values_take(speed):
     assert row["prompt_kv_mb"] == pytest.approx(3600 * per_token, rel=1e-4)
     # 450 and 225 tokens go on behind layers 1 and 2; every buffer has room for some more.
     assert 2475 * per_token <= row["method_prompt_kv_mb"] <= (2475 + 4 * 128.5) * per_token
-    assert 0 < row["method_memory_mb"] < row["memory_mb"]
+    # Of so few layers the peak is in the first, which both compute whole.
+    assert 0 < row["method_memory_mb"] < 1.01 * row["memory_mb"]
 
 
 @pytest.mark.parametrize(
