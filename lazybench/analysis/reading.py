@@ -150,9 +150,10 @@ def _summarise(rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 def _computed(rows: list[dict[str, Any]]) -> dict[str, Any]:
     traced = [row for row in rows if row.get("computed")]
-    if not traced:
+    stages = {tuple(_layer(stage) for stage in row["stages"]) for row in traced}
+    if len(stages) != 1:  # none, or a calibrated method's, whose folds prune behind different layers
         return {}
-    layers = [_layer(stage) for stage in traced[0]["stages"]]
+    layers = list(stages.pop())
     steps = max(len(row["computed"]) for row in traced)
     held = np.empty((len(traced), len(layers), steps))
     for record, row in zip(held, traced, strict=True):

@@ -9,6 +9,7 @@ from support import folders, one_line, rows
 
 import lazyllm
 from lazybench.config import CONF
+from lazybench.methods import build_method
 
 
 @pytest.fixture
@@ -83,7 +84,7 @@ def test_records_it_was_calibrated_on_are_marked(use, lazybench, tmp_path):
         assert mark in (tmp_path / "report" / name).read_text(), name
 
 
-def test_each_record_gets_the_schedule_found_without_it(use, calibrations, monkeypatch, tmp_path):
+def test_each_record_gets_the_schedule_found_without_it(use, calibrations, lazybench, monkeypatch, tmp_path):
     from lazybench.methods.lazyllm import LazyLLM
 
     used, session = {}, LazyLLM.session
@@ -93,18 +94,21 @@ def test_each_record_gets_the_schedule_found_without_it(use, calibrations, monke
         return session(self, prompt, decode)
 
     method = method_of(calibrations, "cross")
-    for fold, schedule in zip(method["folds"], ("1:0.5", "2:0.4"), strict=True):
+    for fold, schedule in zip(method["folds"], ("1:0.5", "2:0.4,3:0.5"), strict=True):
         fold["method"]["schedule"] = schedule  # two that differ for sure
     (tmp_path / "own" / "method").mkdir(parents=True)
     (tmp_path / "own" / "method" / "crossed.yaml").write_text(yaml.safe_dump(method))
     monkeypatch.setattr(LazyLLM, "session", noted)
-    code, _, err = use("method=crossed", methods=tmp_path / "own")
+    code, _, err = use("method=crossed", "trace=true", methods=tmp_path / "own")
     assert code == 0, err
     (folder,) = folders(tmp_path / "runs")
     assert len(rows(folder)) == 4
     first, second = (fold["records"] for fold in method["folds"])
-    assert used == dict.fromkeys(first, "2:0.4") | dict.fromkeys(second, "1:0.5")
+    assert used == dict.fromkeys(first, "2:0.4,3:0.5") | dict.fromkeys(second, "1:0.5")
     assert "calibrated_on" not in yaml.safe_load((folder / "config.yaml").read_text())
+    code, out, err = lazybench("report", f"runs={tmp_path / 'runs'}", f"output={tmp_path / 'report'}")
+    assert code == 0, err
+    assert "left out" not in out
 
 
 def test_a_calibrated_method_is_for_its_own_model(run, calibrations):
@@ -127,6 +131,14 @@ def test_another_importance_than_the_papers_has_another_name(run, tmp_path, word
     assert code == 0, err
     (folder,) = folders(tmp_path / "runs")
     assert folder.parts[-2] == name
+
+
+def test_committed_methods_can_be_run():
+    found = [path for path in (CONF.parent / "results").rglob("method/*.yaml")]
+    assert len(found) > 10
+    for path in found:
+        settings = yaml.safe_load(path.read_text("utf-8"))
+        assert build_method(settings).name == settings["name"]
 
 
 def test_lazyllm_plus_is_the_librarys():

@@ -7,6 +7,7 @@ import re
 from html import unescape
 
 import pytest
+from matplotlib import pyplot
 from support import one_line
 
 
@@ -75,6 +76,19 @@ def test_a_prompt_of_ones_own_which_stays(call, page, tmp_path):
     assert str(tmp_path) not in page.read_text()
     assert "the file of text=" in one_line(*call(f"text={mine}", f"output={mine}")[::2])
     assert mine.read_text("utf-8") == prompt
+
+
+def test_a_short_prompt_as_a_picture(call, page, tmp_path):
+    mine, picture = tmp_path / "mine.txt", page.with_suffix(".png")
+    mine.write_text("The tortoise is called Admiral. What is it called?")
+    code, _, err = call(f"text={mine}", "method=lazyllm,static_pruning", f"output={picture}")
+    assert code == 0, err
+    drawn = pyplot.imread(picture)
+    assert drawn.shape[0] > 200 < drawn.shape[1]
+    assert len({tuple(colour) for colour in drawn[::3, ::3].reshape(-1, drawn.shape[2]).round(2)}) > 4  # of shades
+    mine.write_text("So many words. " * 100)
+    code, _, err = call(f"text={mine}", f"output={picture}")
+    assert "do not fit a picture, which shows 400" in one_line(code, err)
 
 
 @pytest.mark.parametrize(
