@@ -27,6 +27,7 @@ from lazybench.calibration.study import csv
 from lazybench.calibration.tuning import Tuning
 from lazybench.config import HALVES, MatchConfig
 from lazybench.data import Record, choose, data_label, fingerprint, half_of, load_facts
+from lazybench.errors import LazyBenchError
 from lazybench.methods import Method, build_method
 from lazybench.methods.calibrated import config_of, settings_of
 from lazybench.model import environment
@@ -139,8 +140,11 @@ def _timed(given: _Given, where: Mapping[str, Any]) -> Iterator[tuple[float, str
 def _tuned(given: _Given) -> Iterator[tuple[float, str, str]]:
     """By speedup, the config of the method as each half of the records found it for the other, and what to say."""
     config, method, trials = given.config, given.method, given.method.trials()
-    decides = given.decides | {"answer_tokens": config.answer_tokens}
+    data = {key: value for key, value in asdict(config.data).items() if key not in ("root", "limit", "half")}
+    decides = given.decides | {"answer_tokens": config.answer_tokens, "data": data}
     halves = {half: records[: config.records] for half, records in given.halves.items()}
+    if not all(halves.values()):
+        raise LazyBenchError("a half of the records is empty: raise data.limit, or take a task with more of them")
     about = {"model": config.model.name, "layers": given.model.config.get_text_config().num_hidden_layers}
     about |= {"data": data_label(config.data), "task": config.task, "limit": config.model.limit}
     about |= {"answer_tokens": config.answer_tokens, "trials": len(trials), "records": config.records}

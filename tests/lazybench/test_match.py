@@ -233,6 +233,7 @@ def test_trials_are_as_fast_by_their_operations(wanted, method):
         (("method.layer=9",), "method.layer"),
         (("method=prompt_compression", "tune=true"), "method prompt_compression does not say what it computes"),
         (("method=fastkv", "tune=true", "speedups=[90]"), "so 90 is out of reach"),
+        (("method=fastkv", "tune=true", "task=lcc"), "a half of the records is empty"),
     ],
 )
 def test_what_cannot_be_matched_is_said_in_one_line(call, words, said, tmp_path):
