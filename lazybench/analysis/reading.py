@@ -131,7 +131,7 @@ def _settings(path: Path) -> dict[str, Any]:
 
 def _portable(word: str) -> str:
     """A word of a command with `FOLDER` for the places of the machine that it was given on."""
-    return re.sub(r"(?<![\w.:/])/[^\s,\]}'\"]*/", "FOLDER/", str(word))
+    return re.sub(r"(?:file://|(?<![\w.:/]))/[^\s,\]}'\"]*/", "FOLDER/", str(word))
 
 
 def _summarise(rows: list[dict[str, Any]]) -> dict[str, Any]:

@@ -116,6 +116,7 @@ def test_what_settings_say_is_text_everywhere(tmp_path, report):
 
 def test_a_run_shows_its_own_command_and_older_ones_do_without(tmp_path, report):
     command = ["run", "--config-dir", "/home/me/conf", "method=mine", "data.root=/data/LB", "data.depths=[0,25]"]
+    command.append('hydra.searchpath=["file:///home/me/found"]')
     write_run(tmp_path / "runs", "lazyllm", rows_of(TASK), environment={"command": command})
     older = write_run(tmp_path / "runs", "static_pruning", rows_of(TASK))
     settings = yaml.safe_load((older / "config.yaml").read_text("utf-8"))
