@@ -9,7 +9,7 @@ import pandas as pd
 
 from lazybench.analysis.labels import METHODS, data_title, label, model_title, short, stages, strength_order
 from lazybench.analysis.run_data import Run
-from lazybench.data.facts import datasets_of, english, task_names, tasks
+from lazybench.data.facts import DatasetFacts, datasets_of, english, task_names, tasks
 
 # What runs must share for their numbers to be compared, besides model and data.
 _MODEL = ("limit", "chat", "remove")
@@ -93,13 +93,18 @@ class Block:
         """Whether scores are shown by the records' length, too."""
         return any(run.facts[name].by_length for run in self.runs for name in run.datasets)
 
+    @property
+    def facts(self) -> dict[str, DatasetFacts]:
+        """The facts of all datasets that its runs know."""
+        return {name: fact for run in self.runs for name, fact in run.facts.items()}
+
     def tasks(self) -> dict[str, list[str]]:
         """Datasets by task: the tasks of which there are records, then each dataset that stands alone and was run.
 
         Where there are any of LongBench's English datasets, its six tasks are all among them, and every task is whole;
         on other data a task is those of its datasets that there are.
         """
-        facts = {name: fact for run in self.runs for name, fact in run.facts.items()}
+        facts = self.facts
         run = {name for run in self.runs for name in run.datasets}
         there = {name for run in self.runs for name in run.has} | run
         grouped = {task: datasets_of(task, facts) for task in task_names(facts)}

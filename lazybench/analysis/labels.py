@@ -91,8 +91,7 @@ def provenance(method: Mapping[str, Any]) -> str:
     for fold in method["folds"]:
         of = fold.get("method") or {"schedule": fold["schedule"], "importance": fold["importance"]}  # as it was in 0.1
         count = found.get("records") or len(fold["records"])
-        named = of.get("name", "lazyllm")
-        schedules.append(f"{setting_of(named, {**of, 'name': named})} on {count} records")
+        schedules.append(f"{setting_of(of.get('name', 'lazyllm'), of)} on {count} records")
     said = (("of", "data"), ("task", "task"), ("with", "model"))
     where = [f"{name} {found[key]}" for name, key in said if key in found]
     where += [f"cut to {found['limit']} tokens"] if "limit" in found else []

@@ -24,7 +24,7 @@ from optuna.trial import FrozenTrial, TrialState
 from lazybench.calibration.times import Times
 from lazybench.data import Record
 from lazybench.errors import LazyBenchError, RecordFailure
-from lazybench.methods import Method
+from lazybench.methods import Method, Output
 from lazybench.methods.lazyllm import EQ1, PAPER, LazyLLM
 from lazybench.methods.static_pruning import StaticPruning
 from lazybench.model.decoding import Decoder
@@ -103,14 +103,19 @@ class Harm:
 
         `LazyBenchError` where a model cannot run on the record, `LazyLLMError` where it cannot be pruned like this.
         """
+        kl, output = self.by(candidate.method, record, candidate.name)
+        return Harmed(kl, output.stats.rows[1:])
+
+    def by(self, method: Method, record: Record, name: str) -> tuple[float, Output]:
+        """The same mean KL of any method, called `name` where it fails, and what it made of the prompt."""
         self.learn(record)
         try:
-            kls, output = divergence(candidate.method, *self._ask(record), self._expected[record.key])
+            kls, output = divergence(method, *self._ask(record), self._expected[record.key])
             if not (kl := float(kls.mean())) < math.inf:
                 raise RecordFailure("the divergence is not finite")
         except RecordFailure as failure:
-            raise LazyBenchError(f"{candidate.name} on {record.dataset} {record.id}: {failure}") from failure
-        return Harmed(kl, output.stats.rows[1:])
+            raise LazyBenchError(f"{name} on {record.dataset} {record.id}: {failure}") from failure
+        return kl, output
 
     def learn(self, record: Record) -> None:
         """Have the unmodified model answer a record, once; `LazyBenchError` where it cannot."""

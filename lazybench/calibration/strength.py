@@ -62,9 +62,10 @@ class Operations:
         share, layers = round(share, _DIGITS), self.model.config.get_text_config().num_hidden_layers
         if share not in self.trials:
             method = self.method.pruning(share)
-            whole = sum(operations(self.model, [tokens] * layers) for tokens in self.lengths)
-            pruned = sum(operations(self.model, method.layer_tokens(self.model, tokens)) for tokens in self.lengths)
-            self.trials[share] = Trial(share, whole / pruned, len(self.lengths))
+            whole = [tokens for tokens in self.lengths for _ in range(layers)]
+            pruned = [of for tokens in self.lengths for of in method.layer_tokens(self.model, tokens)]
+            speedup = operations(self.model, whole) / operations(self.model, pruned)
+            self.trials[share] = Trial(share, speedup, len(self.lengths))
         return self.trials[share]
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -15,12 +15,12 @@ from typing import Any
 from tqdm import tqdm
 from transformers import PreTrainedModel
 
+from lazybench.calibration.search import Harm
 from lazybench.data import Record
 from lazybench.methods import Method
 from lazybench.methods.calibrated import settings_of
-from lazybench.model.decoding import decoder_for
+from lazybench.model.decoding import Decoder, decoder_for
 from lazybench.model.prompts import Prompt
-from lazybench.run.divergence import Expected, divergence, expected
 from lazybench.store import Journal
 from lazybench.store.journal import Key
 from lazybench.store.run_folder import digest
@@ -42,7 +42,9 @@ class Tuning:
     folder: Path
     decides: Mapping[str, Any]
     bar: tqdm
-    _expected: dict[Key, Expected] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._harm = Harm(self._ask, self.answer_tokens)
 
     def best(self, trials: Sequence[Method], records: Sequence[Record]) -> tuple[Method, list[dict[str, Any]]]:
         """The least harmful trial, and a row about each: all on the first half of the records, the better half on all.
@@ -60,16 +62,15 @@ class Tuning:
         """The method's harm on these records."""
         journal = Journal(self.folder / f"{digest({**self.decides, 'method': settings_of(method)})}.jsonl")
         journal.load()
-        for record in records:
-            if record.key not in journal.rows:
-                journal.add({"dataset": record.dataset, "_id": record.id, "kl": self._kl(method, record)})
-                self.bar.update()
+        missing = [record for record in records if record.key not in journal.rows]
+        if missing:
+            method.prepare(self.model)
+        for record in missing:
+            kl, _ = self._harm.by(method, record, f"method {method.name}")
+            journal.add({"dataset": record.dataset, "_id": record.id, "kl": kl})
+            self.bar.update()
         return math.exp(fmean(math.log(max(_LEAST, journal.rows[record.key]["kl"])) for record in records))
 
-    def _kl(self, method: Method, record: Record) -> float:
-        method.prepare(self.model)
+    def _ask(self, record: Record) -> tuple[Prompt, Decoder]:
         prompt = self.prompts[record.key]
-        decode = decoder_for(self.model, prompt)
-        if record.key not in self._expected:
-            self._expected[record.key] = expected(prompt, decode, self.answer_tokens)
-        return float(divergence(method, prompt, decode, self._expected[record.key])[0].mean())
+        return prompt, decoder_for(self.model, prompt)

@@ -91,6 +91,10 @@ class Calibrated(Method):
         ]
         return replace(self, budget=f"{self.budget}, pruning {share:.2f}", folds=folds)
 
+    def layer_tokens(self, model: PreTrainedModel, tokens: int) -> list[int]:
+        """Those of the first fold."""
+        return self._methods[0].layer_tokens(model, tokens)
+
     @property
     def appearance(self) -> dict[str, str]:
         return self._methods[0].appearance

@@ -161,10 +161,7 @@ class Staged(OnEngine):
 
     def pruning(self, share: float) -> Self:
         """The same stages, each keep to the same power."""
-        return self.to_power(math.log(1 - share) / math.log(self.left))
-
-    def to_power(self, power: float) -> Self:
-        """The same stages, each keep to this power: above 1 prunes more."""
+        power = math.log(1 - share) / math.log(self.left)
         return replace(self, schedule=",".join(f"{layer}:{round(keep**power, 4)}" for layer, keep in self._stages))
 
     @property

@@ -19,8 +19,8 @@ class FastKV(OneStage):
 
     The importance of a token is the sum over the last `window` queries and all heads of their attention probability
     on it in that layer, averaged over `pooling` neighbours, or the largest of them, as the authors' repository has it
-    since; the window itself always goes on. FastKV also thins out
-    the cache of the layers before, which leaves the time to first token as it is: that part is left out.
+    since; the window itself always goes on. FastKV also thins out the cache of the layers before, which leaves the time
+    to first token as it is: that part is left out.
     """
 
     layer: int | str = setting("50%", LAYER)

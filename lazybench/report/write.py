@@ -152,7 +152,7 @@ def _about(block: Block) -> dict[str, str]:
     """What a reader wants to know before the numbers, by name; empty texts where it is not known."""
     met = block.records.drop_duplicates(["dataset", "_id"])
     tokens = met["prompt_tokens"].dropna()
-    facts = {name: fact for run in block.runs for name, fact in run.facts.items()}
+    facts = block.facts
     whole = [0 if block.generated else facts[name].records for name in met["dataset"].unique()]
     records = f"{len(met):,} of {sum(whole):,}" if all(whole) else f"{len(met):,}"
     known = {"Computed in": "dtype", "Device": "device", "Commit": "commit", "Date": "date"}

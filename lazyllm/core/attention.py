@@ -74,7 +74,7 @@ def attend_in_blocks(
     heads, rows = query.shape[1:3]
     prefilling = rows == key.shape[2]
     output = query.new_empty(1, rows, heads, value.shape[-1])
-    # Fused attention under a mask holds that on a CPU, and no scores.
+    # Fused attention under a mask holds one mask for all heads on a CPU, and no scores.
     fused = scores.softcap is None and scores.sinks is None and query.is_cpu
     size = max(1, _BLOCK_ELEMENTS // (key.shape[2] * (1 if fused else heads)))
     for start in range(0, rows, size):

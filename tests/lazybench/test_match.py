@@ -96,6 +96,9 @@ def test_all_stages_of_a_fold_prune_more_by_one_power(share):
     assert powers[:2] == pytest.approx([powers[0]] * 2, rel=0.02)
     assert [of.fractions[-1] for of in after] == pytest.approx([1 - share] * 2, rel=0.02)
     assert [fold["records"] for fold in changed.folds] == [["0"], ["1"]]
+    with torch.device("meta"):
+        model = build(0, num_hidden_layers=30)
+    assert method.layer_tokens(model, 100) == [100] * 4 + [60] * 4 + [42] * 22
     assert changed.budget.startswith("speedup >= 2, pruning 0.")
 
 
@@ -185,7 +188,7 @@ def test_each_half_of_the_records_is_tuned_for_the_other(call, lazybench, monkey
         found = of_half[of_half["best"]]
         assert found["kl"].item() == of_half.loc[of_half["records"] == 2, "kl"].min()
         assert f"layer={fold['method']['layer']} keep={fold['method']['keep']}" in found["settings"].item()
-    monkeypatch.setattr("lazybench.calibration.tuning.divergence", None)  # nothing is measured again
+    monkeypatch.setattr("lazybench.calibration.search.divergence", None)  # nothing is measured again
     words = shlex.split(out.strip().splitlines()[-1])[3:]
     code, out, err = call(*asked)
     assert code == 0, err
