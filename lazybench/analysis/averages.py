@@ -2,7 +2,8 @@
 
 A dataset's value is a mean over its records, or a ratio of two means. A task's value is the mean over its datasets, and
 the mean of the tasks is the mean over those. Failed records are in none of them, disturbed ones in none that is made of
-times. A record that lacks a number is left out of it, and where a dataset has no record left there is no number.
+times. A record that lacks a number is left out of it, and where a dataset has no record left there is no number: unless
+`timing.every` passed over all of the dataset. Then the others stand for its task, and a note says so.
 """
 
 from __future__ import annotations
@@ -209,10 +210,13 @@ def measured(records: pd.DataFrame, of: Measure) -> Cell:
     """One measure of records that did not fail, with their `task` and `dataset`: the mean over tasks of datasets'."""
     counted = countable(records, of)
     have, total = len(counted), len(records)
-    if counted["dataset"].nunique() < records["dataset"].nunique():
-        absent = "disturbed" if of.timed and undisturbed(records).empty else of.absent
-        return Cell(None, have, absent if have == 0 else f"{absent}: {total - have} of {total}")
     note = "" if have == total else f"{have} of {total} records"
+    lacking = records[~records["dataset"].isin(counted["dataset"])]
+    if len(lacking):
+        if lacking["ttft_s"].notna().any() or counted["task"].nunique() < records["task"].nunique():
+            absent = "disturbed" if of.timed and undisturbed(records).empty else of.absent
+            return Cell(None, have, absent if have == 0 else f"{absent}: {total - have} of {total}")
+        note += f", {counted['dataset'].nunique()} of {records['dataset'].nunique()} datasets"
     if of.percentile is not None:
         return Cell(Estimate(float(np.percentile(counted[of.top], of.percentile)), None, None), have, note=note)
     tasks = _by_task(counted)

@@ -245,6 +245,15 @@ def test_the_mean_of_the_tasks_is_the_mean_of_their_lines(runs, made):
         assert not [one for one in tables[name] if (one["task"], one["label"]) == ("mean_of_tasks", "baseline")]
 
 
+def test_datasets_that_timing_every_passed_over_are_left_out_of_times_alone(runs, made):
+    untimed = dict.fromkeys(f"{of}{time}_s" for of in ("", "baseline_", "keep_1_") for time in ("ttft", "generation"))
+    rows = [row("hotpotqa", 0, ttft_s=1.0), row("hotpotqa", 1, **untimed), row("2wikimqa", 0, ttft_s=0.5)]
+    write_run(runs, "lazyllm", [*rows, row("musique", 0, **untimed, score=0.2)])
+    one = line(made()["table1"])
+    assert values(one, "ttft_speedup", "score") == [pytest.approx((2 + 4) / 2), pytest.approx(40)]
+    assert (one["ttft_speedup_note"], one["score_note"]) == ("2 of 4 records, 2 of 3 datasets", "")
+
+
 def test_where_every_method_scores_0_nothing_is_shown(runs, made, tmp_path):
     zero = [row(name, number, score=0.0) for name in EVERY["synthetic"] for number in range(8)]
     write_run(runs, "lazyllm", zero, task="synthetic")
