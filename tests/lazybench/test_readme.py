@@ -118,7 +118,7 @@ def test_the_table_of_architectures_is_not_stale():
 
 @pytest.mark.slow
 def test_committed_tables_follow_from_their_records(lazybench, tmp_path):
-    committed = ROOT / "results/equal_speed"
+    committed = ROOT / "results/tuned"
     assert lazybench("report", f"runs={committed}/records", f"output={tmp_path}")[0] == 0
     again, before = (sorted(pd.read_csv(of / "table1.csv")["score"]) for of in (tmp_path, committed))
     assert again == pytest.approx(before, rel=1e-4)

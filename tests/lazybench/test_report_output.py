@@ -59,7 +59,7 @@ def test_a_whole_report_comes_from_its_records_again(tmp_path):
 @pytest.mark.slow
 def test_committed_results_read_and_give_the_committed_numbers(tmp_path, monkeypatch):
     monkeypatch.setattr("lazybench.report.figures.drawings.FIGURES", ())
-    results = ROOT / "results/equal_speed"
+    results = ROOT / "results/tuned"
     assert main([f"runs={results / 'records'}", f"output={tmp_path / 'report'}"]) == 0
     for name in (*TABLES, "paired"):
         made, kept = ((folder / f"{name}.csv").read_text("utf-8") for folder in (tmp_path / "report", results))
