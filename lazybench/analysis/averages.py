@@ -3,7 +3,8 @@
 A dataset's value is a mean over its records, or a ratio of two means. A task's value is the mean over its datasets, and
 the mean of the tasks is the mean over those. Failed records are in none of them, disturbed ones in none that is made of
 times. A record that lacks a number is left out of it, and where a dataset has no record left there is no number: unless
-`timing.every` passed over all of the dataset. Then the others stand for its task, and a note says so.
+it is one that timed records alone have, and `timing.every` passed over all of the dataset. Then the others stand for
+its task, and a note says so.
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ class Measure:
     absent: str = "not timed"  # why there is none where the columns are empty
     by_seed: str = ""  # column with the values of several seeds, of which the value is the mean
     timed: bool = False  # whether it is made of times, which leaves out disturbed records
+    beside_times: bool = False  # whether it is recorded of timed records alone, and yet made of no times
     long_tailed: bool = False  # whether a few records may have most of the sum: an interval then needs more records
     least: float = 0.0  # the smallest value there can be, as shown; no interval goes below it
     most: float = math.inf  # the largest one
@@ -89,7 +91,7 @@ COMPUTED = replace(
 _KL = Measure("", "", "", digits=4, absent="not traced", long_tailed=True, lower_is_better=True)
 FIRST_TOKEN_KL = replace(_KL, key="first_token_kl", title="KL of first token (nats)", top="first_token_kl")
 KL = replace(_KL, key="kl", title="KL of next token (nats)", top="kl")
-_SAME = replace(_PERCENT, digits=1, most=100)
+_SAME = replace(_PERCENT, digits=1, most=100, beside_times=True)
 TOKENS = replace(_SAME, key="identical_tokens", title="Identical tokens (%)", top="identical_tokens")
 ANSWERS = replace(
     _SAME, key="identical_answers", title="Identical answers (%)", top="identical_answer", absent="not paired"
@@ -213,7 +215,8 @@ def measured(records: pd.DataFrame, of: Measure) -> Cell:
     note = "" if have == total else f"{have} of {total} records"
     lacking = records[~records["dataset"].isin(counted["dataset"])]
     if len(lacking):
-        if lacking["ttft_s"].notna().any() or counted["task"].nunique() < records["task"].nunique():
+        passed_over = (of.timed or of.beside_times) and lacking["ttft_s"].isna().all()
+        if not passed_over or counted["task"].nunique() < records["task"].nunique():
             absent = "disturbed" if of.timed and undisturbed(records).empty else of.absent
             return Cell(None, have, absent if have == 0 else f"{absent}: {total - have} of {total}")
         note += f", {counted['dataset'].nunique()} of {records['dataset'].nunique()} datasets"
