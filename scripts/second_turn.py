@@ -6,7 +6,6 @@ the file holds already is not measured again.
 """
 
 import argparse
-import json
 import sys
 import time
 from dataclasses import asdict, dataclass, replace
@@ -34,6 +33,7 @@ from lazybench.model.prompts import Prompt, PromptBuilder
 from lazybench.run import scoring
 from lazybench.run.divergence import divergence, expected
 from lazybench.run.sources import Sources
+from lazybench.store.run_folder import digest
 from lazyllm import LazyLLMError
 
 NO_ANSWER = "\N{REPLACEMENT CHARACTER}"  # stands in a chat for the first answer, whose tokens are known
@@ -110,7 +110,7 @@ def main() -> None:
     for prompt, question in questions[: asked.records]:
         missing = {}
         for name, method in methods.items():
-            settings = json.dumps(asdict(method) | under, default=str)
+            settings = digest(asdict(method) | under)
             if (settings, *prompt.record.key) not in known:
                 missing[name] = method, settings
         if missing:
