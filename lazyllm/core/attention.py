@@ -13,6 +13,8 @@ from lazyllm.core.importance import Scores, exact, probabilities
 
 # Query rows are taken in blocks so that no block's scores or mask have more elements than this.
 _BLOCK_ELEMENTS = 1 << 24
+# A CPU's fused attention takes so many rows at once.
+_FUSED_ROWS = 32
 
 # Says for a query's positions and a key's, which broadcast, who sees whom; the first two arguments are not used.
 MaskFunction = Callable[[Any, Any, torch.Tensor, torch.Tensor], torch.Tensor]
@@ -49,7 +51,8 @@ def additive(visible: torch.Tensor, dtype: torch.dtype, kv_heads: int) -> torch.
     """A mask, bool (batch, rows, n), as `attend_masked` takes it: 0, and minus infinity where a key is not seen."""
     batch, rows, n = visible.shape
     copies = 1 if visible.is_cpu or batch == 1 else kv_heads
-    return visible[:, None].to(dtype).log_().expand(-1, copies, -1, -1).reshape(-1, 1, rows, n)
+    mask = visible.new_full((batch, 1, rows, n), -torch.inf, dtype=dtype).masked_fill_(visible[:, None], 0)
+    return mask.expand(-1, copies, -1, -1).reshape(-1, 1, rows, n)
 
 
 def fits_one_block(heads: int, rows: int, columns: int) -> bool:
@@ -100,6 +103,7 @@ def attend_masked(
     """
     batch, heads, rows, width = query.shape
     kv_heads = key.shape[1]
+    shared = heads // kv_heads
     if scores.softcap is not None or scores.sinks is not None:
         # Capped scores are small; beside sinks there are models that count on exact ones.
         dtype = query.dtype if scores.sinks is None else exact(query.dtype)
@@ -108,13 +112,14 @@ def attend_masked(
         weights = probabilities(query, key, mask, scores, dtype)
         return torch.matmul(weights.to(query.dtype).flatten(2, 3), value).reshape(batch, heads, rows, -1)
     attend = nn.functional.scaled_dot_product_attention
-    if mask is None or (query.is_cpu and rows > 1):
+    if mask is None or (query.is_cpu and rows >= _FUSED_ROWS):
         return attend(query, key, value, mask, scale=scores.scaling, enable_gqa=True)
     # Under a mask, heads that share keys are on a CPU rows of one, which reads them once. Elsewhere no fused kernel
     # takes both: each head of keys is a sequence of its own, and its query heads all see the one that is there.
     if query.is_cpu:
         query = query.reshape(batch, kv_heads, -1, width)
+        mask = mask if rows == 1 else mask.repeat(1, 1, shared, 1)
     else:
         query = query.reshape(batch * kv_heads, -1, rows, width)
-        key, value = (part.flatten(0, 1)[:, None].expand(-1, heads // kv_heads, -1, -1) for part in (key, value))
+        key, value = (part.flatten(0, 1)[:, None].expand(-1, shared, -1, -1) for part in (key, value))
     return attend(query, key, value, mask, scale=scores.scaling).reshape(batch, heads, rows, -1)

@@ -157,10 +157,16 @@ class Engine:
         heads = len(self.sequences) * query.shape[1]
         if not self.prefilling and fits_one_block(heads, self._longest_rows, self._n_keys):
             mask = self._mask(window, query.dtype, key.shape[1])
-            query = self._padded(query)
             if mask is None and plain and not kernel.is_sdpa:
-                return self._unpadded(self._fused(module, query, key, value, scores))
-            return self._unpadded(attend_masked(query, key, value, mask, scores).transpose(1, 2))
+                return self._unpadded(self._fused(module, self._padded(query), key, value, scores))
+            if self._equal or not query.is_cpu:
+                return self._unpadded(attend_masked(self._padded(query), key, value, mask, scores).transpose(1, 2))
+            # A CPU pays for the padding, and little for a call more.
+            attended = []
+            for sequence, own, keys, values in self._parts(query, key, value):
+                seen = None if mask is None else mask[sequence.index, None, :, : own.shape[2], : keys.shape[2]]
+                attended.append(attend_masked(own, keys, values, seen, scores).transpose(1, 2))
+            return torch.cat(attended, dim=1)
         attended = []
         for sequence, own, keys, values in self._parts(query, key, value):
             seen = None if window is None or sequence.total <= window.window else window.visible
