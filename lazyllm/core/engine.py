@@ -160,7 +160,8 @@ class Engine:
             if mask is None and plain and not kernel.is_sdpa:
                 return self._unpadded(self._fused(module, self._padded(query), key, value, scores))
             if self._equal or not query.is_cpu:
-                return self._unpadded(attend_masked(self._padded(query), key, value, mask, scores).transpose(1, 2))
+                output = attend_masked(self._padded(query), key, value, mask, scores)
+                return self._unpadded(output.transpose(1, 2).contiguous())
             # A CPU pays for the padding, and little for a call more.
             attended = []
             for sequence, own, keys, values in self._parts(query, key, value):
