@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import nn
@@ -20,15 +20,15 @@ _FUSED_ROWS = 32
 MaskFunction = Callable[[Any, Any, torch.Tensor, torch.Tensor], torch.Tensor]
 
 
-class Kernel(Protocol):
+@dataclass(frozen=True)
+class Kernel:
     """The model's own attention, causal by index."""
 
     name: str
+    attend: Callable[..., torch.Tensor]
     is_sdpa: bool  # whether it is PyTorch's fused attention
     caps_scores: bool  # whether it can cap attention scores itself
     ignores_softcap: bool  # whether the unmodified model runs without its cap
-
-    def __call__(self, module: nn.Module, *args: Any, **kwargs: Any) -> torch.Tensor: ...
 
 
 @dataclass(frozen=True)

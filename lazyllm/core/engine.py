@@ -115,11 +115,6 @@ class Engine:
         group, values = self.group, self.values[layer]
         if key.device != self._settled:
             self._settle(key.device)
-        if values.data is not None and values.data.dtype != value.dtype:
-            raise LazyLLMError(
-                f"the model computed in {values.data.dtype} before and in {value.dtype} now: keep its dtype, "
-                "and autocast, the same from the prompt to the last token"
-            )
         keys, values = self.keys[layer].extend(self._n_keys, key), values.extend(self._n_keys, value)
         if self._slots is not None:
             keys[:, :, self._slots], values[:, :, self._slots] = self._padded(key), self._padded(value)
@@ -183,7 +178,7 @@ class Engine:
     ) -> torch.Tensor:
         """The model's own attention, causal by index, (batch, rows, heads, value_dim)."""
         softcap = {} if scores.softcap is None else {"softcap": scores.softcap}
-        return self.setup.kernel(module, query, key, value, None, dropout=0.0, scaling=scores.scaling, **softcap)
+        return self.setup.kernel.attend(module, query, key, value, None, dropout=0.0, scaling=scores.scaling, **softcap)
 
     def _begin_group(self, group: LayerGroup) -> None:
         """Go on with a group, of which `rows`, `n_cached` and what else a step sets is known."""
@@ -199,7 +194,8 @@ class Engine:
         self._slots = slice(group.n_cached[0] - group.n_rows[0], group.n_cached[0]) if together else None
         self._observers: dict[int, list[Sequence]] = {}  # by layer: whose ranking wants it
         for sequence in self.live:
-            for layer in sequence.wanted(group):
+            ranks = sequence.prefilling or not sequence.ranking.for_good
+            for layer in filter(sequence.ranking.wants, group.layers) if ranks else ():
                 self._observers.setdefault(layer, []).append(sequence)
         self._settled = None
 
@@ -250,14 +246,15 @@ class Engine:
         device, wanting = query.device.type, self._observers.get(layer, ())
         with torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else nullcontext():
             for sequence, newest, keys, values in self._parts(query, key, value):
-                ranking, sequence.values, sequence.sinks = sequence.ranking, values, scores.sinks
+                ranking = sequence.ranking
+                ranking.values, ranking.sinks = values, scores.sinks
                 sequence.window = None if window is None or sequence.total <= window.window else window.visible
                 if self.prefilling and self.setup.record_importance:
                     attention = newest_row(newest, keys, ranking.seen(layer), *scores)
                     sequence.stats.importance.append(ranking.over_processes(attention))
                 if sequence in wanting:
                     ranking.observe(layer, newest, keys, scores.scaling, scores.softcap)
-                sequence.values = sequence.sinks = sequence.window = None
+                ranking.values = ranking.sinks = sequence.window = None
 
     def _parts(
         self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor

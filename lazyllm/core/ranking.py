@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
@@ -35,10 +34,12 @@ class Selection(ABC):
         parallel: whether it ranks alike in all processes of a tensor-parallel model, by `over_processes`. A subclass
             says so with `class Mine(Selection, parallel=True)`.
         processes: those among which the model's heads are split; None means one process.
-        protects: set by `most_important`: whether the protected tokens are among those that it gives. Else what
-            `survivors` gives goes on besides them.
+        protects: set by `most_important`: that the protected tokens are among those that it gives. What a `checked`
+            selection, or another one without it, gives goes on besides them.
         importance: set by `observe`: the importance of each position, (positions,), negative where it takes no part.
         cache: the state of the sequence, prompt length and positions so far among it.
+        values: within `observe`, the values of the keys, (1, kv_heads, n_keys, value_dim).
+        sinks: within `observe`, each query head's logit of attending to no token, (heads,), in a model with such sinks.
     """
 
     single_stage = False
@@ -50,6 +51,8 @@ class Selection(ABC):
     protects = False
     importance: Tensor
     cache: Sequence
+    values: Tensor | None = None
+    sinks: Tensor | None = None
 
     def __init_subclass__(cls, checked: bool = True, parallel: bool = False, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -57,13 +60,6 @@ class Selection(ABC):
 
     def check(self) -> None:  # noqa: B027 - most have nothing to check
         """Raise `LazyLLMError` for settings that are not right; called by `enable`."""
-
-    def copy_for(self, cache: Sequence) -> Selection:
-        """The copy that one sequence of a generation works on."""
-        self.check()  # a setting may have changed since `enable`
-        own = copy.deepcopy(self)
-        own.cache = cache
-        return own
 
     def wants(self, layer: int) -> bool:
         """Whether the queries and keys of `layer` are needed at this step; by default, if a stage ends it."""
@@ -100,7 +96,7 @@ class Selection(ABC):
         if self.checked:
             check_importance(self)
         importance, protected = self.importance, self.cache.protected
-        if protected is not None:
+        if len(protected):
             importance = importance.index_fill(0, protected.to(importance.device), math.inf)
             self.protects = True
         return most_important(importance, count)
@@ -156,16 +152,6 @@ class Selection(ABC):
         importance = importance.clone()
         all_reduce(importance, ReduceOp.MAX if how == "max" else ReduceOp.SUM, self.processes)
         return importance if how == "max" else importance / self.processes.size()
-
-    @property
-    def values(self) -> Tensor:
-        """Within `observe`: the values of the keys, (1, kv_heads, n_keys, value_dim)."""
-        return self.cache.values
-
-    @property
-    def sinks(self) -> Tensor | None:
-        """Within `observe`: each query head's logit of attending to no token, (heads,), in a model with such sinks."""
-        return self.cache.sinks
 
 
 def check_importance(selection: Selection) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -55,16 +56,6 @@ class GrowingTensor:
             self.length = length
         return self.data.narrow(self.dim, 0, self.length)
 
-    def append(self, piece: torch.Tensor) -> None:
-        """Write `piece` behind what is there."""
-        start, size = self.length, piece.shape[self.dim]
-        self.extend(start + size, piece).narrow(self.dim, start, size).copy_(piece)
-
-    def to(self, device: torch.device) -> None:
-        """Move the tensor to a device."""
-        if self.data is not None:
-            self.data = self.data.to(device)
-
     @property
     def view(self) -> torch.Tensor:
         """What has been written so far, as a view."""
@@ -109,7 +100,8 @@ class LayerGroup:
             return
         self.device = device
         for tensor in (self.slots, self.positions):
-            tensor.to(device)
+            if tensor.data is not None:
+                tensor.data = tensor.data.to(device)
         for name in ("rows", "row_slots", "owners", "present"):
             if (part := getattr(self, name)) is not None:
                 setattr(self, name, part.to(device))
@@ -153,12 +145,10 @@ class Sequence:
         opening: tokens of all passes before the first one of a single token: what was given before any was generated.
         group_of: the layer group of each layer.
         short: whether its prompt is too short to be pruned.
-        protected: the positions that always go on, sorted, int64 (n,); None where there are none.
-        values, sinks, window: while a ranking observes a layer, see `Selection`; the last says whom a query sees in it.
+        protected: the positions that always go on, sorted, int64 (n,) on the CPU.
+        window: while a ranking observes a layer, whom a query sees in it.
     """
 
-    values: torch.Tensor | None = None
-    sinks: torch.Tensor | None = None
     window: MaskFunction | None = None
 
     def __init__(self, engine: Engine, index: int) -> None:
@@ -167,11 +157,10 @@ class Sequence:
         self.group_of = engine.group_of
         self.seen = self.new = self.prompt_length = self.opening = 0
         self.short = False
-        self._gone_on: dict[int, torch.Tensor] = {}  # by stage, where that is for good: what goes on of the prompt
-        self.protected: torch.Tensor | None = None
-        self._last_protected = -1
-        self.ranking = engine.setup.selection.copy_for(self)
-        self.ranking.processes = engine.setup.processes
+        self.protected = torch.empty(0, dtype=torch.int64)
+        engine.setup.selection.check()  # a setting may have changed since `enable`
+        self.ranking = copy.deepcopy(engine.setup.selection)
+        self.ranking.cache, self.ranking.processes = self, engine.setup.processes
         self.stats = Stats(engine.groups, index, engine.setup.record_positions)
 
     @property
@@ -182,17 +171,6 @@ class Sequence:
     @property
     def prefilling(self) -> bool:
         return self.seen == 0
-
-    def protect(self, positions: torch.Tensor) -> None:
-        """Have these positions, sorted, int64 (n,) on the CPU, go on at every stage."""
-        self.protected = positions if len(positions) else None
-        self._last_protected = int(positions[-1]) if len(positions) else -1
-        self.stats.protected = len(positions)
-
-    @property
-    def must_stay(self) -> int:
-        """How many tokens go on whatever their importance: the protected ones, and the newest."""
-        return self.stats.protected + (self._last_protected < self.total - 1)
 
     def begin_step(self, new: int) -> None:
         if self.prefilling:
@@ -236,26 +214,23 @@ class Sequence:
         following.to(self._engine.device)
         return following.slots.extend(self._engine.longest, following.slots.data)[self.index, : self.total] < 0
 
-    def wanted(self, group: LayerGroup) -> list[int]:
-        """The layers of a group whose queries and keys the ranking needs in the step under way."""
-        asks = self.prefilling or not self.ranking.for_good
-        return [layer for layer in group.layers if asks and self.ranking.wants(layer)]
-
     def survivors(self, group: LayerGroup) -> torch.Tensor:
         """The positions that go on behind the stage that ends a group, sorted, int64 (k,)."""
         layer, active = group.layers[-1], group.n_active[self.index]
         if self.ranking.for_good and not self.prefilling:
-            return torch.cat([self._gone_on[layer], self.positions(self.prompt_length).to(self._gone_on[layer].device)])
+            # All that has keys there goes on, and lies in order of position.
+            kept = self.key_positions(self._engine.groups[group.index + 1])
+            return torch.cat([kept, self.positions(self.seen).to(kept.device)])
         count = active if self.short else group.stage.kept(active)
-        if count < self.must_stay:
+        # The newest always goes on, too.
+        if (stay := len(self.protected)) and count < (stay := stay + (self.total - 1 not in self.protected)):
             self.stats.exceeded.add(layer)
-            count = self.must_stay
+            count = stay
+        self.ranking.protects = False
         survivors = self.ranking.survivors(layer, count)
         if self.ranking.checked:
             check_survivors(self.ranking, survivors, layer)
             survivors = survivors.clone()  # whatever becomes of the ranking's own tensor
-        if self.protected is not None and not self.ranking.protects:
+        if len(self.protected) and (self.ranking.checked or not self.ranking.protects):
             survivors = torch.cat([survivors, self.protected.to(survivors.device)]).unique()
-        if self.ranking.for_good:
-            self._gone_on[layer] = survivors
         return survivors

@@ -183,7 +183,7 @@ def template_tokens(tokenizer: Any, messages: Sequence[dict[str, Any]], **templa
 
 def _text_ids(model: PreTrainedModel, name: str, given: Any) -> torch.Tensor:
     """Token ids, int64 (1, n), where the model takes them; `LazyLLMError` where `given` are not those of one text."""
-    refuse_if(model.training, "text_training")
+    refuse_if(model.training, "training")
     adapter = getattr(model, "active_peft_config", None)
     refuse_if(getattr(adapter, "is_prompt_learning", False), "virtual_tokens", owner=model)
     try:

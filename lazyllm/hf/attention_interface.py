@@ -11,27 +11,24 @@ from torch import nn
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from lazyllm.core.attention import WindowMask
+from lazyllm.core.attention import Kernel, WindowMask
 from lazyllm.hf.images import WITHIN, AheadMask
 from lazyllm.hf.refusals import refusal
 
 NAME = "lazyllm"
 
 
-class FusedAttention:
-    """The attention implementation the model was loaded with, callable while the config names ours."""
+def kernel_of(config: Any) -> Kernel:
+    """The attention implementation that a model was loaded with, callable while its config names ours."""
+    name, loaded = config._attn_implementation, copy.copy(config)
+    # Eager attention would allocate the whole matrix; SDPA computes the same without.
+    function = ALL_ATTENTION_FUNCTIONS["sdpa" if name == "eager" else name]
 
-    def __init__(self, config: Any) -> None:
-        self.name = config._attn_implementation
-        # Eager attention would allocate the whole matrix; SDPA computes the same without.
-        self._function = ALL_ATTENTION_FUNCTIONS["sdpa" if self.name == "eager" else self.name]
-        self._config = copy.copy(config)
-        self.is_sdpa = self.name in ("sdpa", "eager")
-        self.caps_scores = self.name.startswith("flash_attention")
-        self.ignores_softcap = self.name == "sdpa"  # it leaves caps out, where transformers lets it
+    def attend(module: nn.Module, *args: Any, **kwargs: Any) -> torch.Tensor:
+        return function(_AsLoaded(module, loaded), *args, **kwargs)[0]
 
-    def __call__(self, module: nn.Module, *args: Any, **kwargs: Any) -> torch.Tensor:
-        return self._function(_AsLoaded(module, self._config), *args, **kwargs)[0]
+    # PyTorch's leaves caps out, where transformers lets it.
+    return Kernel(name, attend, name in ("sdpa", "eager"), name.startswith("flash_attention"), name == "sdpa")
 
 
 class _AsLoaded:

@@ -26,16 +26,15 @@ class Batch:
         # The inputs since a sequence ended, by name, (count, width, ...): its own were left out, and a later turn may
         # ask for them.
         self._left_out: dict[str, torch.Tensor] = {}
-        self._reach = [-1] * count  # the largest position of each sequence
-        self._next: tuple[int, torch.Tensor | None, dict[str, torch.Tensor], list[int]] = 0, None, {}, self._reach
+        self._next: tuple[int, torch.Tensor | None, dict[str, torch.Tensor]] = 0, None, {}
 
     def advance(self) -> None:
         """Count the pass that was packed last, which has gone through all layers."""
-        self.columns, self._computed, self._left_out, self._reach = self._next
+        self.columns, self._computed, self._left_out = self._next
 
     def coming(self) -> torch.Tensor:
         """Which tokens have been computed once the pass that was packed last has ended, bool (count, columns)."""
-        columns, computed, *_ = self._next
+        columns, computed, _ = self._next
         return torch.ones(self._count, columns, dtype=torch.bool) if computed is None else computed
 
     def pack(
@@ -47,7 +46,6 @@ class Batch:
         grows: bool = False,  # whether the mask is that of before with ones for the new tokens
         counted: bool = False,  # whether the position_ids are counted from the mask, one after the other
         chunked: bool = False,  # whether more chunks of the prompts follow, so that some may have no token in this one
-        follows: bool = False,  # whether the positions were made together with those of the pass before
     ) -> tuple[dict[str, Any], list[int], torch.Tensor]:
         """A decoder's arguments, of (count, width) tokens, as those of one sequence; what else is known is optional.
 
@@ -79,7 +77,7 @@ class Batch:
         if self._left_out and (over or mask is None):
             earlier = self._left_out.items()
             left_out = {name: torch.cat([value, given[name]], dim=1) for name, value in earlier if name in given}
-        self._next = self.columns + width, computed, left_out, self._reached(ranges, kept, here, follows)
+        self._next = self.columns + width, computed, left_out
         positions = joined(ranges, given_tokens(kwargs).device)
         if fresh is not None or self._count > 1:
             kwargs = self._packed(kwargs, given, positions, kept, fresh)
@@ -106,28 +104,6 @@ class Batch:
                 refuse_if(not begun, "hides_all", index=index)
             refuse_if(not (shown[:, -1:] | over).all(), "hides_last")
         return None if torch.equal(fresh, whole) else fresh
-
-    def _reached(
-        self, ranges: list[range], kept: torch.Tensor | None, here: torch.Tensor | None, follows: bool
-    ) -> list[int]:
-        """The largest position of each sequence, this pass's included, which must begin behind the last unless known.
-
-        `kept` are positions of a text with images, see `_check_positions`, and `here` tells whose are in them.
-        """
-        reached = list(self._reach)
-        for index, (before, part) in enumerate(zip(self._reach, ranges, strict=True)):
-            if not part:
-                continue
-            first, last = part.start, part.stop - 1
-            if kept is not None:
-                # Of four axes the first counts the tokens.
-                axes = kept[-3:, index].cpu()
-                axes = axes if here is None else axes[:, here[index]]
-                first, last = int(axes[:, 0].max()), int(axes.max())
-            wrong = not follows and first != before + 1
-            refuse_if(wrong, "images_between", first=first, index=index, before=before)
-            reached[index] = max(last, before)
-        return reached
 
     def _packed(
         self,

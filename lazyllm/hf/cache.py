@@ -27,13 +27,6 @@ def _refused(why: str) -> Callable[..., NoReturn]:
     return refuse
 
 
-def _of_states(name: str) -> Callable[..., Any]:
-    def ask(self: Any, *args: Any, **kwargs: Any) -> Any:
-        return getattr(self.generation.states, name)(*args, **kwargs)
-
-    return ask
-
-
 class LazyCache(Cache):
     """Stands where transformers expects a `Cache`, of which it has little: a generation belongs to whoever holds it."""
 
@@ -43,7 +36,8 @@ class LazyCache(Cache):
     def of(cls, generation: Generation, given: Cache | None) -> LazyCache:
         """The cache of a generation: the empty one that was given, which becomes it, or else a new one."""
         cache: Any = cls(layers=_NoLayers()) if given is None else given
-        cache.__class__, cache.layers, cache.generation = cls, _NoLayers(), generation
+        # Of layers that carry a state, transformers keeps that.
+        cache.__class__, cache.layers, cache.generation = cls, generation.state_layers or _NoLayers(), generation
         return cache
 
     @property
@@ -73,12 +67,7 @@ class LazyCache(Cache):
         return self.generation.offset()
 
     def get_mask_sizes(self, query_length: int, layer_idx: int = 0) -> tuple[int, int]:
-        if CURRENT.get() is not self.generation:
-            return self.generation.batch.columns + query_length, 0
-        return sum(sequence.total for sequence in self.generation.sequences), 0
-
-    def get_max_length(self, layer_idx: int | None = None) -> int:
-        return -1
+        return self.generation.batch.columns + query_length, 0
 
     @property
     def is_croppable(self) -> bool:
@@ -87,16 +76,5 @@ class LazyCache(Cache):
     crop = reset = reorder_cache = batch_repeat_interleave = batch_select_indices = __reduce_ex__ = _refused(
         "takes no token back, does not branch as beams do, and is not pickled: for a second way on, use copy.deepcopy"
     )
-    max_batch_size = property(_refused("grows with its sequences, and has no largest batch"))
     offload = prefetch = _refused("stays where the layers are: load the model with a device_map to offload both")
     activate_past_recording = update_indexer = early_initialization = _refused("keeps no past states")
-
-    def is_recording_past(self, layer_idx: int) -> bool:
-        return False
-
-    get_conv_state, update_conv_state = _of_states("get_conv_state"), _of_states("update_conv_state")
-    get_recurrent_state, update_recurrent_state = (
-        _of_states("get_recurrent_state"),
-        _of_states("update_recurrent_state"),
-    )
-    has_previous_state = _of_states("has_previous_state")

@@ -202,7 +202,7 @@ class ModelCalls:
             generation = Generation(setup, count, self._rope_limits, chunked)
             if self._anatomy.stateful:
                 refuse_if(count > 1, "one_sequence")
-                generation.states = DynamicCache(config=self._anatomy.decoder.config)
+                generation.state_layers = DynamicCache(config=self._anatomy.decoder.config).layers
             return generation
         begun = cache.generation
         refuse_if(begun.setup.kernel is not setup.kernel, "earlier_cache")
@@ -226,7 +226,6 @@ def _known(call: _Generate, generation: Generation, kwargs: dict[str, Any], widt
         "grows": follows and masked and columns > 0 and columns >= call.chunked,
         "counted": counted and masked and (follows or columns == 0),
         "chunked": call.chunked - columns > width,
-        "follows": follows,
     }
 
 

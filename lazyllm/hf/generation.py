@@ -10,7 +10,6 @@ from typing import Any, NoReturn
 
 import torch
 from torch import nn
-from transformers import Cache
 
 from lazyllm.core.attention import WindowMask
 from lazyllm.core.engine import Engine
@@ -34,7 +33,7 @@ class Generation(Engine):
     def __init__(self, setup: Setup, count: int, rope_limits: tuple[int | None, int | None], chunked: int = 0) -> None:
         super().__init__(setup, count, chunked)
         self.protected: torch.Tensor | None = None
-        self.states: Cache | None = None  # of layers that carry a state from token to token
+        self.state_layers: list[Any] = []  # transformers' cache of layers that carry a state from token to token
         self._rope_limits = rope_limits
         self.batch = Batch(count)
         self.rope_deltas: list[Any] | None = None  # see `RopeDeltas`
@@ -51,6 +50,7 @@ class Generation(Engine):
     def step(self, kwargs: dict[str, Any], known: dict[str, Any]) -> Iterator[dict[str, Any]]:
         """A forward pass of the decoder; gives its arguments for the packed sequences, see `Batch.pack`."""
         refuse_if(not self._under_way.acquire(blocking=False), "pass_under_way")
+        outer = CURRENT.set(self)
         try:
             refuse_if(self._broken, "broken_pass")
             seen = [sequence.seen for sequence in self.sequences]
@@ -60,13 +60,8 @@ class Generation(Engine):
             self._protect()
             self._arguments.begin_step(new, self.group, prunes=len(self.groups) > 1)
             self.layer, self._new, self._newest_alone = -1, sum(new), False
-            outer = CURRENT.set(self)
             self._broken = True
-            try:
-                yield kwargs
-            finally:
-                CURRENT.reset(outer)
-                self._running = None
+            yield kwargs
             if self.layer != self._last:
                 ran = f"the model ran {self.layer + 1} of its {self._last + 1} decoder layers"
                 raise refusal("architecture", what=ran)
@@ -74,6 +69,8 @@ class Generation(Engine):
             self.batch.advance()
             self._broken = False
         finally:
+            CURRENT.reset(outer)
+            self._running = None
             self._under_way.release()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Generation:
@@ -125,7 +122,8 @@ class Generation(Engine):
         if self.protected is None or self.batch.columns >= self.protected.shape[1]:
             return
         for sequence, row, real in zip(self.sequences, self.protected, self.batch.coming(), strict=True):
-            sequence.protect(row[: len(real)][real[: len(row)]].nonzero()[:, 0])
+            sequence.protected = row[: len(real)][real[: len(row)]].nonzero()[:, 0]
+            sequence.stats.protected = len(sequence.protected)
 
     def offset(self) -> int | torch.Tensor:
         """By how much positions exceed indexes: of the next pass's tokens, padding included, or in a layer of its rows.

@@ -32,16 +32,12 @@ class AheadMask:
         if asked["allow_is_causal_skip"]:
             return True  # without anything that the model adds to it
         plain: Any = causal_mask_function if window is None else sliding_window_causal_mask_function(window)
-        queries = torch.arange(asked["q_length"], device=asked["device"]) + asked["q_offset"]
-        keys = torch.arange(asked["kv_length"], device=asked["device"]) + asked["kv_offset"]
-        for rows in queries[:, None].split(max(1, _BLOCK_ELEMENTS // len(keys))):
-            expected = plain(0, 0, rows, keys[None])
-            found: Any = (
-                asked["mask_function"](sequence, 0, rows, keys[None]) for sequence in range(asked["batch_size"])
-            )
-            if not all(torch.equal(part, expected) for part in found):
-                return False
-        return True
+        device, batch = asked["device"], asked["batch_size"]
+        queries = torch.arange(asked["q_length"], device=device) + asked["q_offset"]
+        keys = torch.arange(asked["kv_length"], device=device) + asked["kv_offset"]
+        sequences, found = torch.arange(batch, device=device)[:, None, None], asked["mask_function"]
+        blocks = queries[:, None].split(max(1, _BLOCK_ELEMENTS // (batch * len(keys))))
+        return all(bool((found(sequences, 0, rows, keys) == plain(0, 0, rows, keys)).all()) for rows in blocks)
 
 
 def padding_of(mask: Any, window: int | None) -> Any:

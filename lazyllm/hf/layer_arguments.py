@@ -30,7 +30,8 @@ class LayerArguments:
         self._new: list[int] = []
         self._tables: dict[tuple[str, int], _Table] = {}  # by argument and layer
         self._leading: set[int] = set()  # the layers that are the first ones with a table
-        self._made: dict[int, _Table] = {}  # of the pass under way, by the object that the model made
+        # Of the pass under way, by the object that the model made, which is held: another may be made where it was.
+        self._made: dict[int, tuple[_Table, Any]] = {}
 
     def begin_step(self, new: list[int], first: LayerGroup, prunes: bool) -> None:
         """Start a pass with new tokens of each sequence, those that the first group computes."""
@@ -73,14 +74,13 @@ class LayerArguments:
     def _table(self, name: str, layer: int, value: Any) -> _Table:
         # Layers share a table when the model hands them the same object, as it does for each kind of layer.
         table = self._tables.get((name, layer))
-        if table is None and name != _OWN:  # another may be made where it was
-            table = self._made.get(id(value))
+        if table is None:
+            table, _ = self._made.get(id(value), (None, None))
         if table is None:
             table = _Table(name)
             self._leading.add(layer)
         self._tables[name, layer] = table
-        if name != _OWN:
-            self._made[id(value)] = table
+        self._made[id(value)] = table, value
         table.cover(value, self._arrived)
         return table
 

@@ -12,7 +12,6 @@ _MESSAGES = {
     # models, their adapters and their weights
     "not_transformers": "{name} is not a Hugging Face model: give lazyllm.enable a transformers PreTrainedModel",
     "encoder_decoder": "{name} is an encoder-decoder: LazyLLM prunes decoder-only models, such as Llama or Qwen",
-    "no_generation": "{name} does not generate token by token, which LazyLLM is for",
     "own_cache": "{name} goes by a cache of a kind of its own, in whose place LazyLLM's cannot stand",
     "stacks": "{name} has {what} of decoder layers that know their place in it: LazyLLM needs a decoder-only language model with exactly one",
     "other_outputs": "{name} gives other outputs than a language model's, of hidden states that LazyLLM does not compute: give lazyllm.enable the language model, or the decoder alone with newest_only=True",
@@ -68,7 +67,7 @@ _MESSAGES = {
     "no_position_ids": "{decoder} takes no position_ids, which tell the sequences of a batch from their padding: generate one sequence at a time",
     "one_sequence": "layers of this model carry a state over all tokens, which LazyLLM keeps for one sequence: generate one at a time",
     "checkpointing": "gradient checkpointing is on and leaves no keys and values: call model.eval() before generating",
-    "training": "the model is in training mode, with dropout: call model.eval() before generating",
+    "training": "the model is in training mode: call model.eval() first",
     "architecture": "{what}: this architecture is not supported",
     "not_plainly_causal": "the model's attention mask is not plainly causal, as where the tokens of an image see each other: LazyLLM cannot prune under it",
     "gradients": "there are no gradients through decoding steps, whose cache is written in place: take the prompt's",
@@ -87,7 +86,6 @@ _MESSAGES = {
     "hides_between": "the attention mask hides tokens between others, and no position_ids say whether positions count them: give position_ids that count what the mask shows",
     "hides_all": "the attention mask hides all tokens of sequence {index}: it needs one, such as BOS",
     "hides_last": "the attention mask hides a sequence's last token of the pass: pad prompts at their left, padding_side='left'",
-    "images_between": "the position_ids begin at {first}, and sequence {index} has come to {before}: other images came in between, so give the conversation's own position_ids",
     "late_tokens": "the attention mask shows tokens that it hid in an earlier pass: keep it as it was",
     "empty_chunk": "a chunk holds padding alone: use a larger prefill_chunk_size, or less padding",
     "per_token": "the {name} are of shape {given}, which is not one for each token",
@@ -102,7 +100,6 @@ _MESSAGES = {
     # texts given as ids
     "text_ids": "{name} must be token ids of one text, a list such as [5, 6] or int64 of shape (n,) or (1, n), not {given!r}; it begins with at least one, such as BOS",
     "unknown_ids": "{name} must hold ids of the model's vocabulary, 0 to {largest}",
-    "text_training": "the model is in training mode: call model.eval() first",
 }
 
 

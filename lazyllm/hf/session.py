@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
@@ -15,7 +16,7 @@ from lazyllm.core.ranking import Selection
 from lazyllm.core.schedule import PruningSchedule
 from lazyllm.core.state import Setup
 from lazyllm.core.stats import Stats, only
-from lazyllm.hf.attention_interface import NAME, FusedAttention
+from lazyllm.hf.attention_interface import NAME, kernel_of
 from lazyllm.hf.calls import ModelCalls, run_layer
 from lazyllm.hf.patching import Patch
 from lazyllm.hf.refusals import refuse_if
@@ -90,11 +91,11 @@ class Session:
         refuse_if(lacks, "heads_split", name=type(selection).__name__)
         self._protect, self._newest_only = protect, newest_only
         self._wanted = selection, min_tokens, record_positions, record_importance
-        self._patches: list[Patch] = []
+        self._on: ExitStack | None = None  # what makes the model what it was, while LazyLLM is on
         self._calls: ModelCalls | None = None
 
     def __repr__(self) -> str:
-        state = "never entered" if self._calls is None else "on" if self._patches else "ended"
+        state = "never entered" if self._calls is None else "on" if self._on else "ended"
         return f"<LazyLLM on {type(self._model).__name__}, {self.schedule}: {state}>"
 
     @property
@@ -124,16 +125,15 @@ class Session:
         anatomy, config = self._anatomy, self._anatomy.decoder.config
         check_attention(anatomy.decoder)
         check_parts(self._model.modules())
-        setup = Setup(self.schedule, FusedAttention(config), self._windows, anatomy.processes, *self._wanted)
+        setup = Setup(self.schedule, kernel_of(config), self._windows, anatomy.processes, *self._wanted)
         self._calls = ModelCalls(self._model, anatomy, setup, self._protect, self._newest_only)
-        self._before = setup.kernel.name, self._calls.rope_deltas.get()
-        config._attn_implementation = {"": NAME}  # "": its own, and not its sub-configs'
-        try:
+        with ExitStack() as before:
+            before.callback(self._calls.rope_deltas.set, self._calls.rope_deltas.get())
+            before.callback(setattr, config, "_attn_implementation", {"": setup.kernel.name})
+            config._attn_implementation = {"": NAME}  # "": its own, and not its sub-configs'
             for patched in self._methods(self._calls):
-                self._patches.append(Patch(*patched))
-        except BaseException:
-            self._restore()
-            raise
+                before.callback(Patch(*patched).remove)
+            self._on = before.pop_all()
         return self
 
     __enter__ = start
@@ -145,12 +145,11 @@ class Session:
             LazyLLMError: it never began, or something is still under way in another thread, and gets an error there.
         """
         refuse_if(self._calls is None, "never_entered")
-        if not self._patches:
+        before, self._on = self._on, None
+        if before is None:
             return  # ended before
-        try:
+        with before:
             under_way = self._calls.under_way.close()
-        finally:
-            self._restore()
         refuse_if(under_way, "under_way", under_way=" and ".join(under_way))
 
     def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
@@ -177,14 +176,6 @@ class Session:
             yield model, "init_continuous_batching", lambda *_, **__: refuse_if(True, "continuous_batching")
         for name in ("generate", "forward") if self._given is not model else ():
             yield self._given, name, _through_wrapper
-
-    def _restore(self) -> None:
-        for patch in reversed(self._patches):
-            patch.remove()
-        self._patches.clear()
-        attention, deltas = self._before
-        self._anatomy.decoder.config._attn_implementation = {"": attention}
-        self._calls.rope_deltas.set(deltas)
 
 
 enable = Session

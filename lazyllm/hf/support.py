@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import nn
 from torch.distributed import ProcessGroup
-from transformers import DynamicCache, GenerationMixin, PreTrainedConfig, PreTrainedModel
+from transformers import DynamicCache, PreTrainedConfig, PreTrainedModel
 from transformers.cache_utils import DynamicLayer
 
 from lazyllm.hf.attention_interface import NAME
@@ -61,7 +61,6 @@ def dissect(model: Any, newest_only: bool, for_good: bool) -> Anatomy:
         found = [part for part in found if part[0] is model.get_decoder()] or found
     generates = model.can_generate()
     refuse_if(getattr(model.config, "is_encoder_decoder", False), "encoder_decoder", name=model)
-    refuse_if(generates and not isinstance(model, GenerationMixin), "no_generation", name=model)
     refuse_if(generates and not model._supports_default_dynamic_cache(), "own_cache", name=model)
     refuse_if(len(found) != 1, "stacks", name=model, what=f"{len(found)} stacks" if found else "no stack")
     decoder, layers, parts = found[0]

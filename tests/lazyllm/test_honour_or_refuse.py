@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import architectures
 import families
 import pytest
@@ -230,3 +232,22 @@ def test_steering_by_a_hook_is_steering_by_a_bias(model, ids, hook, layer, same_
     assert torch.equal(found.sequences, expected.sequences)
     assert lists(lazy.stats.positions) == lists(wanted.positions)
     assert not torch.allclose(torch.stack(found.logits), torch.stack(unsteered.logits), atol=1e-2)
+
+
+def test_rotary_tables_made_for_one_layer_are_that_layers(model, ids):
+    """One may lie in memory where that of the layer before did, if nobody holds that."""
+    held, holds = [], True
+
+    def scale(index, module, args, kwargs):
+        cosine, sine = kwargs["position_embeddings"]
+        made = cosine * (1 + index / 4), sine
+        held.append(made if holds else None)
+        return args, {**kwargs, "position_embeddings": made}
+
+    for index, layer in enumerate(model.model.layers):
+        layer.register_forward_pre_hook(partial(scale, index), with_kwargs=True)
+    expected, _ = recorded(model, STAGES, ids, 12)
+    holds = False
+    found, stats = recorded(model, STAGES, ids, 12)
+    assert stats.rows[1:].max() > 1, "nothing was revived"
+    assert torch.equal(torch.stack(found.logits), torch.stack(expected.logits))

@@ -69,6 +69,16 @@ def test_protected_tokens_go_on_everywhere(model, positions, ranking, chunk):
             entered = left
 
 
+def test_a_ranking_of_ones_own_cannot_lose_what_is_protected(model):
+    class Forgetful(lazyllm.Importance, checked=True):
+        def survivors(self, layer, count):
+            return super().survivors(layer, count)[4 if layer == 3 else 0 :]
+
+    with lazyllm.enable(model, STAGES, selection=Forgetful(), record_positions=True) as lazy:
+        generate(model, LONG, protect=[(0, 8)])
+    assert all(set(range(8)) <= set(active.tolist()) for step in lazy.stats.positions for active in step)
+
+
 def test_protection_comes_in_several_forms(model):
     with lazyllm.enable(model, STAGES, protect=lambda ids: [(0, 8)]) as lazy:
         always = generate(model, LONG)
