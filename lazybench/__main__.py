@@ -1,7 +1,5 @@
 """The command line, `python -m lazybench` or `lazybench`: exit code, and one line for an error."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

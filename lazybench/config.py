@@ -1,7 +1,5 @@
 """The schemas of the settings of `run`, `speed`, `match`, `map` and `calibrate`: names, types and ranges."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields
@@ -304,7 +302,7 @@ class Shard:
     count: int
 
     @classmethod
-    def parse(cls, text: str | None) -> Shard | None:
+    def parse(cls, text: str | None) -> "Shard | None":
         """Read `i/n`; None is the whole run.
 
         Raises:

@@ -1,7 +1,5 @@
 """What goes wrong in ways that are expected, and how it is said."""
 
-from __future__ import annotations
-
 import traceback
 from collections.abc import Iterable, Iterator
 from difflib import get_close_matches

@@ -20,8 +20,6 @@ and ways to generate; the tests hold it to this file. The paper's terms, by sect
 It runs models of the shapes of Llama, Mistral, Qwen2 and Qwen3, and gpt-oss, all without sliding windows.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field

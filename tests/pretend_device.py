@@ -13,8 +13,6 @@ Operators compute what they compute on the CPU, to the bit, fused attention too.
 out. All threads see the devices. What PyTorch once registered stays, but nothing is on a device outside its `with`.
 """
 
-from __future__ import annotations
-
 import sys
 import threading
 from collections import Counter
@@ -50,7 +48,7 @@ class PretendDevice:
         there: those that are there, by index.
     """
 
-    there: ClassVar[dict[int, PretendDevice]] = {}
+    there: ClassVar["dict[int, PretendDevice]"] = {}
 
     def __init__(self, index: int = 0) -> None:
         self.index = index
@@ -60,7 +58,7 @@ class PretendDevice:
         self.launches = 0
         self._lock = threading.Lock()
 
-    def __enter__(self) -> PretendDevice:
+    def __enter__(self) -> "PretendDevice":
         if self.index in self.there:
             raise RuntimeError(f"{self.name} is there already")
         _register()
@@ -71,7 +69,7 @@ class PretendDevice:
         del self.there[self.index]
 
     @classmethod
-    def at(cls, index: int | None) -> PretendDevice:
+    def at(cls, index: int | None) -> "PretendDevice":
         """The device of an index; None means the first."""
         if (index or 0) not in cls.there:
             raise RuntimeError(f"there is no device {KIND}:{index or 0}: its `with` has ended, or was never entered")
@@ -91,7 +89,7 @@ class PretendTensor(torch.Tensor):
     index: int
 
     @staticmethod
-    def __new__(cls, held: torch.Tensor, index: int = 0, requires_grad: bool = False) -> PretendTensor:
+    def __new__(cls, held: torch.Tensor, index: int = 0, requires_grad: bool = False) -> "PretendTensor":
         # accelerate makes a parameter anew, of its class, from a tensor that is there already, or on no device.
         if isinstance(held, PretendTensor):
             return held
@@ -124,7 +122,7 @@ class PretendTensor(torch.Tensor):
         return ["held"], self.index
 
     @staticmethod
-    def __tensor_unflatten__(parts: dict[str, torch.Tensor], index: int, *shape: Any) -> PretendTensor:
+    def __tensor_unflatten__(parts: dict[str, torch.Tensor], index: int, *shape: Any) -> "PretendTensor":
         return PretendTensor(parts["held"], index)
 
     def __setitem__(self, place: Any, value: Any) -> None:

@@ -1,7 +1,5 @@
 """What is installed from a wheel works without the checkout."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -7,8 +7,6 @@ it is one that timed records alone have, and `timing.every` passed over all of t
 its task, and a note says so.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """Joins runs into the rows of a table, and keeps apart what must not be compared."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cached_property
 

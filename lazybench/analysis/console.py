@@ -1,7 +1,5 @@
 """Frames as texts, and tables for the terminal."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -17,14 +15,14 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -
     return tabulate(rows, header, "simple", disable_numparse=True, colalign=sides if rows else None)
 
 
-def frame_table(frame: pd.DataFrame, columns: Sequence[tuple[str, str, str]], left: int = 1) -> str:
+def frame_table(frame: "pd.DataFrame", columns: Sequence[tuple[str, str, str]], left: int = 1) -> str:
     """Columns of a frame, those it has of what is given by title, name and form; with `_low` and `_high`, if any."""
     columns = [column for column in columns if column[1] in frame]
     cells = [texts(frame, name, form) for _, name, form in columns]
     return table([title for title, _, _ in columns], list(zip(*cells, strict=True)), left)
 
 
-def texts(frame: pd.DataFrame, name: str, form: str, gap: str = "-") -> list[str]:
+def texts(frame: "pd.DataFrame", name: str, form: str, gap: str = "-") -> list[str]:
     """A column's numbers as text, with `name_low` and `name_high` behind them where they are and differ."""
     from pandas import notna  # takes long to import
 

@@ -16,8 +16,6 @@ differences, ratios of times and divergences, in 1 to 16 datasets of 2 to 200 re
 Percentiles of a bootstrap cover 0.6 to 0.9 with 2 to 8 records.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """What a method's run is called in tables and figures, and where its settings come from."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 from collections.abc import Mapping

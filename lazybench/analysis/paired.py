@@ -5,8 +5,6 @@ leave p to the few records that differ, though each is a sign that the methods d
 ranks but still leaves them out of the sums, and has no p where all are equal.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from functools import cache
 from itertools import combinations

@@ -1,7 +1,5 @@
 """Finds the runs that a report is about, and reads them, their traces as what figures need of these."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable, Iterator, Sequence

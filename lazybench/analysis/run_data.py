@@ -3,8 +3,6 @@
 Its compact form is a CSV of the numbers and a JSON of everything else, small enough to commit.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Iterable, Mapping

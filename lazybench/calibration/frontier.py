@@ -1,7 +1,5 @@
 """The frontier: the harm of what was found, and of what one would pick instead, against speed."""
 
-from __future__ import annotations
-
 import math
 
 import pandas as pd

@@ -3,8 +3,6 @@
 Harm is the divergence of next tokens from the unmodified model's, along that model's own answer.
 """
 
-from __future__ import annotations
-
 import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence

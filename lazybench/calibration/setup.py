@@ -1,7 +1,5 @@
 """A calibration's settings and all that follows from them, before the model is loaded."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -92,7 +90,7 @@ class Setup:
     left_out: str | None
 
     @classmethod
-    def of(cls, config: CalibrateConfig) -> Setup:
+    def of(cls, config: CalibrateConfig) -> "Setup":
         """Check the settings and find data and weights; `LazyBenchError` for what cannot work."""
         asked = parse_budgets(config.budget)
         importance, searched = _importance(config.importance, config.answer_tokens > 1)

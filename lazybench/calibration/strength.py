@@ -1,7 +1,5 @@
 """How strongly a method must prune to be so much faster: by its measured time to first token, or by its operations."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial

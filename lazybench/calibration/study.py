@@ -1,7 +1,5 @@
 """One calibration under way: its folder, the searches, and what is measured of what they find."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -56,7 +54,7 @@ class Folder:
         self._journals: dict[str, Journal] = {}
 
     @contextmanager
-    def opened(self, settings: Mapping[str, Any], environment: Mapping[str, Any]) -> Iterator[Folder]:
+    def opened(self, settings: Mapping[str, Any], environment: Mapping[str, Any]) -> "Iterator[Folder]":
         """Make or reopen the folder for this process alone; `Busy` where another one is at work in it."""
         with writing.writing(self.path):
             for inner in (self.path / "searches", self.path / "measured", self.found / "method"):

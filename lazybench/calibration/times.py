@@ -1,7 +1,5 @@
 """What pruning would ideally gain: from a model's time against token count, and a decode step's against rows."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -45,7 +43,7 @@ class Times:
     unmodified_step: float
 
     @classmethod
-    def fit(cls, measured: Mapping[str, Mapping[int, float]], layers: int) -> Times:
+    def fit(cls, measured: Mapping[str, Mapping[int, float]], layers: int) -> "Times":
         """The curve with non-negative parts that is nearest to what `measure` gave, each by its relative error."""
         step, prompt = dict(sorted(measured[STEP].items())), measured[PROMPT]
         counts, seconds = np.asarray(list(prompt), dtype=float), np.asarray(list(prompt.values()))

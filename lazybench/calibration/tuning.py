@@ -3,8 +3,6 @@
 It serves the records of the other half, and the other way round, so that none is judged by settings that saw it.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

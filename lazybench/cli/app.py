@@ -1,7 +1,5 @@
 """The commands that Hydra configures: one job, several in turn, or several through one of Hydra's launchers."""
 
-from __future__ import annotations
-
 import os
 import re
 import sys
@@ -88,7 +86,7 @@ def start(command: str, words: Sequence[str]) -> int:
     return 0
 
 
-def _check(jobs: Sequence[_Job], in_turn: bool, plan: bool) -> tuple[list[RunJob], Sources]:
+def _check(jobs: Sequence[_Job], in_turn: bool, plan: bool) -> "tuple[list[RunJob], Sources]":
     """Check every job of a sweep before the first one starts, and where only a plan is asked for, show it."""
     # The imports below take seconds.
     print(f"checking {len(jobs)} job{'s' * (len(jobs) > 1)} before any starts", flush=True)
@@ -120,7 +118,7 @@ def _check(jobs: Sequence[_Job], in_turn: bool, plan: bool) -> tuple[list[RunJob
     return checked, sources
 
 
-def _in_turn(name: str, jobs: Sequence[_Job], sources: Sources | None) -> str | None:
+def _in_turn(name: str, jobs: Sequence[_Job], sources: "Sources | None") -> str | None:
     """Run the jobs here, those of a model one after the other; returns what to say where some failed."""
     models = [job.settings.model for job in jobs]
     failed = 0
@@ -171,7 +169,7 @@ def _launched(config: DictConfig) -> str:
         raise
 
 
-def _carry_out(name: str, job: _Job, *sources: Sources) -> str:
+def _carry_out(name: str, job: _Job, *sources: "Sources") -> str:
     _begin(name, job)
     module = import_module("lazybench.run.runner" if name == "run" else f"lazybench.cli.{name}")
     return str((module.run if name == "run" else module.main)(job.settings, *sources))

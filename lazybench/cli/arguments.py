@@ -1,7 +1,5 @@
 """Commands' words, read with argparse, whose mistakes are said in one line; and the folders of configs they name."""
 
-from __future__ import annotations
-
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Iterator, Sequence
 from functools import cache

@@ -1,7 +1,5 @@
 """`lazybench calibrate`: search, measure what was found on other records, write it down, and print it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

@@ -4,8 +4,6 @@ A small command is a module of this folder, whose `main` takes the command's wor
 ends the process for `--help`, and what is wrong with the words or with what they name is a `LazyBenchError`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from importlib import import_module
 

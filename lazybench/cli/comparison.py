@@ -1,7 +1,5 @@
 """What a sweep ends with: its runs side by side."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,7 +15,7 @@ if TYPE_CHECKING:
     from lazybench.run.job import Job
 
 
-def comparison(jobs: Sequence[Job]) -> str | None:
+def comparison(jobs: "Sequence[Job]") -> str | None:
     """A row a finished run: what tells it from the others, its score and its speedups; None for less than two.
 
     A run over several tasks has the mean over them, one over several datasets of a task the mean over those.
@@ -36,7 +34,7 @@ def comparison(jobs: Sequence[Job]) -> str | None:
     return table([*keys, *shown], rows, left=len(keys))
 
 
-def _named(job: Job) -> dict[str, str]:
+def _named(job: "Job") -> dict[str, str]:
     config = job.config
     about = {"method": job.method.name, "task": config.task, "model": config.model.name, "data": config.data.name}
     return about | {"settings": in_few_words(config.method)}

@@ -1,7 +1,5 @@
 """The help of a command that Hydra configures: its choices, and its settings as the files in `conf/` explain them."""
 
-from __future__ import annotations
-
 import textwrap
 from collections.abc import Sequence
 from inspect import getdoc

@@ -1,7 +1,5 @@
 """`lazybench list`: what there is to choose from."""
 
-from __future__ import annotations
-
 from argparse import ArgumentParser
 from collections.abc import Sequence
 from pathlib import Path

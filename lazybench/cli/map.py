@@ -1,7 +1,5 @@
 """`lazybench map`: generate from one prompt with each method, and show what became of its tokens, page or picture."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path

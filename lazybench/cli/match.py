@@ -3,8 +3,6 @@
 By the measured TTFT, its settings as they are; or, with `tune=true`, by operations, its settings those of least harm.
 """
 
-from __future__ import annotations
-
 import math
 import re
 import shlex

@@ -1,7 +1,5 @@
 """`lazybench report`: words in, a folder of tables, figures and records out."""
 
-from __future__ import annotations
-
 from argparse import ArgumentParser
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """`lazybench score`: LongBench's scores of files of predictions."""
 
-from __future__ import annotations
-
 import json
 import sys
 from argparse import ArgumentParser

@@ -1,7 +1,5 @@
 """Settings: Hydra composes them of a command's words, this checks them; what is wrong with them is said in one line."""
 
-from __future__ import annotations
-
 import os
 import re
 import sys

@@ -1,7 +1,5 @@
 """`lazybench speed`: measure every prompt length, then show a table, and write it, a plot and a profile."""
 
-from __future__ import annotations
-
 import os
 from functools import partial
 from pathlib import Path

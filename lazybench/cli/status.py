@@ -1,7 +1,5 @@
 """`lazybench status`: what has become of each run."""
 
-from __future__ import annotations
-
 from argparse import ArgumentParser
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """What LazyBench knows about each dataset: LongBench's own facts, and those of a user's datasets."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Whether the hub can be asked: its library retries for minutes where it cannot."""
 
-from __future__ import annotations
-
 from functools import cache
 
 from lazybench.errors import LazyBenchError

@@ -1,7 +1,5 @@
 """Which datasets a task stands for, and their records: generated, LongBench's, or read by a function of the user's."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from inspect import Parameter, signature
@@ -69,7 +67,7 @@ def choose(task: str, config: DataConfig, facts: Mapping[str, DatasetFacts]) -> 
 def load_records(
     dataset: str,
     config: DataConfig,
-    tokenizer: PreTrainedTokenizerBase | None,
+    tokenizer: "PreTrainedTokenizerBase | None",
     prompt_tokens: Callable[[str, str], int] | None = None,
 ) -> list[Record]:
     """The records of one dataset, as the data config says.

@@ -1,7 +1,5 @@
 """Reads LongBench's records, from files or from the hub."""
 
-from __future__ import annotations
-
 import zipfile
 import zlib
 from collections.abc import Iterator

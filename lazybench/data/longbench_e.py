@@ -3,8 +3,6 @@
 Its files lie beside LongBench's as `<dataset>_e.jsonl`. `conf/data/longbench_e.yaml` names the datasets.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """One LongBench item, and how it is read from JSON Lines."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping

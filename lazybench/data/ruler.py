@@ -4,8 +4,6 @@ The tasks are those of Hsieh et al. 2024 (arXiv 2404.06654), written anew after 
 Its prompts stand in `conf/data/ruler.yaml`. The records are not RULER's own: they are drawn by another generator.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass

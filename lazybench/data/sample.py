@@ -4,8 +4,6 @@ A record is a text of invented statements and filler sentences with one fact pla
 `sample.yaml` says for each dataset what facts there are and what the text around them looks like.
 """
 
-from __future__ import annotations
-
 import hashlib
 import re
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """What a sweep asks of a cluster, and what must hold there before it starts."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 from collections.abc import Sequence

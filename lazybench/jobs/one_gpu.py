@@ -1,7 +1,5 @@
 """One GPU a job where several jobs share a machine and no scheduler shares out its GPUs."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import tempfile

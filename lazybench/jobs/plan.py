@@ -1,7 +1,5 @@
 """What a sweep would do: its jobs, what is already done, and about how long and how much memory each takes."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from copy import deepcopy
 from timeit import repeat

@@ -1,7 +1,5 @@
 """What a method is."""
 
-from __future__ import annotations
-
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -38,7 +36,7 @@ class Output:
     stats: Stats | None = None
 
 
-def answer(method: Method, prompt: Prompt, decode: Decoder, seed: int) -> Output:
+def answer(method: "Method", prompt: Prompt, decode: Decoder, seed: int) -> Output:
     """What `method.generate` makes of a prompt within its session; `LazyBenchError` where it breaks its contract."""
     given = prompt.ids.clone()
     with method.session(prompt, decode) as decode.session:
@@ -104,7 +102,7 @@ class Method(ABC):
         """What is entered before the clock starts and left behind the last token; `decode.session` is what it gives."""
         return nullcontext()
 
-    def pruning(self, share: float) -> Method:
+    def pruning(self, share: float) -> "Method":
         """The same method where it prunes such a share of the prompt's tokens in the end, 0 to 1: for `match`.
 
         Raises:
@@ -114,7 +112,7 @@ class Method(ABC):
             raise LazyBenchError(f"method {self.name} cannot be matched: it has no `keep`, and no `pruning` of its own")
         return replace(self, keep=round(1 - share, 4))
 
-    def trials(self) -> Sequence[Method]:
+    def trials(self) -> "Sequence[Method]":
         """The settings that `match tune=true` tries: as many for each method that is compared, itself if no others."""
         return [self]
 
@@ -127,7 +125,7 @@ class Method(ABC):
         raise LazyBenchError(f"method {self.name} does not say what it computes: match it without tune=true")
 
     @property
-    def keep_1(self) -> Method | None:
+    def keep_1(self) -> "Method | None":
         """Its engine with nothing pruned, timed beside it to tell pruning's part; None without an engine of its own."""
         return None
 

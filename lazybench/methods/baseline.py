@@ -1,7 +1,5 @@
 """The unmodified model."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from lazybench.methods.base import Method, Output

@@ -1,7 +1,5 @@
 """A method with settings that `lazybench calibrate` or `lazybench match tune=true` found."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field, replace
@@ -83,7 +81,7 @@ class Calibrated(Method):
         """How many of `records` every fold was calibrated on."""
         return sum(all(record.hash in seen for seen in self._seen) for record in records)
 
-    def pruning(self, share: float) -> Calibrated:
+    def pruning(self, share: float) -> "Calibrated":
         """Each fold where it prunes such a share."""
         folds = [
             fold | {"method": settings_of(of.pruning(share))}

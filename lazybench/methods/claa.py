@@ -1,7 +1,5 @@
 """Cross-layer attention aggregation, CLAA (McDanel et al. 2026, arXiv 2602.16054)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

@@ -1,7 +1,5 @@
 """What methods share that answer a prompt in one generation of LazyLLM's engine."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, replace
 from itertools import groupby

@@ -1,7 +1,5 @@
 """FastKV's token-selective propagation (Jo et al. 2025, arXiv 2502.01068)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import Self
 

@@ -1,7 +1,5 @@
 """GemFilter (Shi et al. 2024, arXiv 2409.17422)."""
 
-from __future__ import annotations
-
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Self
@@ -36,7 +34,7 @@ class GemFilter(OneStage):
     keep_1 = None  # nothing of the engine's runs with it
 
     @property
-    def selection(self) -> FilterSelection:
+    def selection(self) -> "FilterSelection":
         return FilterSelection()
 
     def trials(self) -> list[Self]:

@@ -1,7 +1,5 @@
 """LazyLLM (Fu et al. 2024)."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any

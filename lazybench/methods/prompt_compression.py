@@ -4,8 +4,6 @@ A text is handled as borders: a list of units is the sorted positions at which t
 end of the one before. White space before a unit is thereby its own, as in the original's phrases.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import re
 from dataclasses import dataclass, replace
@@ -79,7 +77,7 @@ class PromptCompression(Method):
     def prefills(self) -> float:
         return _PREFILLS[self.scope]
 
-    def pruning(self, share: float) -> PromptCompression:
+    def pruning(self, share: float) -> "PromptCompression":
         return replace(self, ratio=round(share, 4))
 
     def prepare(self, model: PreTrainedModel) -> None:
@@ -94,18 +92,18 @@ class PromptCompression(Method):
         computed = min(1.0, compressed.ids.shape[1] / prompt.ids.shape[1])
         return Output(decode(compressed.ids), prompt_computed=computed)
 
-    def _prompt(self, prompt: Prompt, scorer: Scorer) -> Prompt:
+    def _prompt(self, prompt: Prompt, scorer: "Scorer") -> Prompt:
         text = prompt.text
         for start, end in reversed(shortenable(prompt)):  # places before `start` stay true
             text = text[:start] + self._compressed(text[start:end], scorer) + text[end:]
         return prompt if text == prompt.text else prompt.with_text(text)
 
-    def _record(self, prompt: Prompt, scorer: Scorer) -> Prompt:
+    def _record(self, prompt: Prompt, scorer: "Scorer") -> Prompt:
         context, end = prompt.record.context, before_continued(prompt.record, prompt.builder.facts)
         compressed = self._compressed(context[:end], scorer) + context[end:]
         return prompt if compressed == context else prompt.with_context(compressed)
 
-    def _compressed(self, text: str, scorer: Scorer) -> str:
+    def _compressed(self, text: str, scorer: "Scorer") -> str:
         left = self._compressor.compress(text, scorer)
         if text.strip() and not left.strip():
             raise RecordFailure("empty prompt: nothing of the context is left")
@@ -119,7 +117,7 @@ class ScoredTokens:
     ends: np.ndarray
     information: np.ndarray
 
-    def visible(self, text: str) -> ScoredTokens:
+    def visible(self, text: str) -> "ScoredTokens":
         """These tokens without those that are white space alone."""
         seen = np.array([not text[start:end].isspace() for start, end in pairwise([0, *self.ends])], bool)
         return ScoredTokens(self.ends[seen], self.information[seen])

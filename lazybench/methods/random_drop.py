@@ -1,7 +1,5 @@
 """Random token drop."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """What methods of several kinds share: rules for their settings, an average of neighbours, a second model."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Callable, Iterator, Sequence

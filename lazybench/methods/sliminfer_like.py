@@ -1,7 +1,5 @@
 """Pruning of hidden states by blocks, like SlimInfer's (Long et al. 2025, arXiv 2508.06447)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

@@ -1,7 +1,5 @@
 """SnapKV (Li et al. 2024, arXiv 2404.14469)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -23,7 +21,7 @@ from lazybench.model.decoding import Decoder
 from lazybench.model.prompts import Prompt
 
 _NAME = "lazybench_snapkv"  # among transformers' attention functions
-_filling: ContextVar[SnapCache] = ContextVar("filling")
+_filling: "ContextVar[SnapCache]" = ContextVar("filling")
 
 
 @dataclass

@@ -1,7 +1,5 @@
 """SpecPrefill (Liu et al. 2025, arXiv 2502.02789)."""
 
-from __future__ import annotations
-
 import copy
 import math
 from contextlib import AbstractContextManager, nullcontext
@@ -61,7 +59,7 @@ class SpecPrefill(Method):
             self._draft = load_second("draft", self.draft, model)
             lazyllm.enable(self._draft[0], ())
 
-    def session(self, prompt: Prompt, decode: Decoder) -> AbstractContextManager[tuple[LookAhead, lazyllm.Session]]:
+    def session(self, prompt: Prompt, decode: Decoder) -> "AbstractContextManager[tuple[LookAhead, lazyllm.Session]]":
         if self._draft is not None and prompt.builder.tokenizer.get_vocab() != self._draft[1].get_vocab():
             raise LazyBenchError(
                 f"method.draft={self.draft} has another vocabulary than the model, so its ids are other words: take a "
@@ -120,7 +118,7 @@ class LookAhead(lazyllm.Selection, checked=False):
         self.pooling, self.tokens = pooling, tokens
         self.largest: list[Tensor] = []
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> LookAhead:
+    def __deepcopy__(self, memo: dict[int, Any]) -> "LookAhead":
         return copy.copy(self)  # a generation works on a deep copy, and what it saw is asked of the original
 
     def wants(self, layer: int) -> bool:

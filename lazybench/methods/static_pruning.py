@@ -1,7 +1,5 @@
 """Static token pruning, a baseline of the paper (section 5.1)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import lazyllm

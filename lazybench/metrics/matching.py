@@ -1,7 +1,5 @@
 """Metrics that look for a class, a number, a line of code or given words in a prediction."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from difflib import SequenceMatcher

@@ -1,7 +1,5 @@
 """The metrics by name."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from functools import partial
 from numbers import Real

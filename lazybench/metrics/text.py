@@ -1,7 +1,5 @@
 """Metrics of running text: token F1 of an answer, as SQuAD defines it, and ROUGE-L of a summary."""
 
-from __future__ import annotations
-
 import logging
 import re
 import string
@@ -72,7 +70,7 @@ def segment(text: str) -> list[str]:
 
 
 @cache
-def _tokenizer() -> jieba.Tokenizer:
+def _tokenizer() -> "jieba.Tokenizer":
     # jieba 0.42.1 warns of its own escapes and of pkg_resources when it is imported.
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -124,7 +122,7 @@ def _rouge_l(prediction: str, reference: str, official_depth: int) -> float:
 
 
 @cache
-def _scorer() -> Rouge:
+def _scorer() -> "Rouge":
     from rouge import Rouge
 
     return Rouge(metrics=["rouge-l"])

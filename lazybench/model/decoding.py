@@ -1,7 +1,5 @@
 """Greedy generation with a clock in it, the same for every method."""
 
-from __future__ import annotations
-
 import inspect
 import time
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """On what, and in which dtype, a model computes, and what it looks like when its memory runs out."""
 
-from __future__ import annotations
-
 import gc
 
 import torch

@@ -1,7 +1,5 @@
 """What a run ran on."""
 
-from __future__ import annotations
-
 import os
 import platform
 import subprocess

@@ -1,7 +1,5 @@
 """Makes the object that settings name as `_target_`, or says in one line why there is none."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping
 from inspect import signature

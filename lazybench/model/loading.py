@@ -1,7 +1,5 @@
 """Loads the model under test and its tokenizer."""
 
-from __future__ import annotations
-
 import hashlib
 import importlib.util
 import json

@@ -1,7 +1,5 @@
 """Builds prompts as LongBench's official pipeline does, to the token, and says what of them a method may shorten."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass, replace
 from string import Formatter
@@ -34,15 +32,15 @@ class Prompt:
 
     ids: torch.Tensor
     record: Record
-    builder: PromptBuilder
+    builder: "PromptBuilder"
     text: str
     cut: int | None = None
 
-    def with_context(self, context: str) -> Prompt:
+    def with_context(self, context: str) -> "Prompt":
         """The same question about another context, truncated and tokenised anew."""
         return self.builder.build(replace(self.record, context=context))
 
-    def with_text(self, text: str) -> Prompt:
+    def with_text(self, text: str) -> "Prompt":
         """The same prompt with other words, wrapped and tokenised anew, nothing of it cut out."""
         return self.builder.finish(self.record, text)
 

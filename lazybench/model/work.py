@@ -1,7 +1,5 @@
 """What prefilling takes, counted: the operations of layers that compute so many tokens each."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from transformers import PreTrainedModel

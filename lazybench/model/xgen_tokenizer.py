@@ -1,7 +1,5 @@
 """XGen's tokenizer: GPT-2's byte-level BPE with runs of white space and special tokens of its own."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Iterator, Mapping

@@ -1,7 +1,5 @@
 """What a reader of one block's numbers must know: warnings before they compare, and notes below the tables."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from itertools import product

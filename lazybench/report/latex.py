@@ -1,7 +1,5 @@
 """Tables as LaTeX, to be taken into a paper as they are: one page each, in one column or two."""
 
-from __future__ import annotations
-
 import re
 import textwrap
 from collections.abc import Sequence

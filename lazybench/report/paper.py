@@ -1,7 +1,5 @@
 """Others' numbers to stand beside the measured ones: the paper's (Fu et al. 2024) and LongBench's of its baselines."""
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from functools import cache
 

@@ -1,7 +1,5 @@
 """The tables: which measures and rows, their numbers as one frame, and what is said below them."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any

@@ -1,7 +1,5 @@
 """Writes a report: tables, figures, the page, and the records that make it again."""
 
-from __future__ import annotations
-
 import base64
 import json
 import re

@@ -1,7 +1,5 @@
 """Times a method and the unmodified model on the same records."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from statistics import fmean

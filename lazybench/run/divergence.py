@@ -1,7 +1,5 @@
 """What a method does to the next tokens: its divergence from the unmodified model, along that model's own answer."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 import torch

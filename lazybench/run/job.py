@@ -1,7 +1,5 @@
 """One run before it starts: what follows from its settings, and what can be checked without the weights."""
 
-from __future__ import annotations
-
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path

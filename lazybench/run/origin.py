@@ -1,7 +1,5 @@
 """How a run was asked for: the words of its command, to be stored and printed."""
 
-from __future__ import annotations
-
 import re
 import shlex
 import sys

@@ -1,7 +1,5 @@
 """Digests of the code that decides a run's results and is not LazyBench's: an edit of it makes another run."""
 
-from __future__ import annotations
-
 import ast
 import re
 import sys

@@ -1,7 +1,5 @@
 """Runs one method on one model over the records of a task."""
 
-from __future__ import annotations
-
 import shlex
 from collections import Counter
 from collections.abc import Mapping

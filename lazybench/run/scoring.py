@@ -1,7 +1,5 @@
 """LongBench's scores: of one prediction, of a dataset, of a task."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import TypeVar
 

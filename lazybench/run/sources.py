@@ -1,7 +1,5 @@
 """What jobs are made from, each part loaded once for all jobs that share it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any

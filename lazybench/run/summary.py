@@ -1,7 +1,5 @@
 """From records to a dataset's and a task's numbers, and how a run prints them."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace

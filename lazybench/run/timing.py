@@ -1,7 +1,5 @@
 """Timed passes: how long an answer took, and whether other work on the machine slowed it down."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 

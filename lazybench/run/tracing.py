@@ -1,7 +1,5 @@
 """Untimed passes that look inside: what the figures and the fidelity measures are made of."""
 
-from __future__ import annotations
-
 from dataclasses import asdict, replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What LazyLLM's engine costs the host: decode steps of a model so narrow that little but launching work takes time."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack

@@ -1,7 +1,5 @@
 """Times every prompt length: ratios of passes that ran side by side, each with its spread over the repeats."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -58,7 +56,7 @@ class Subjects:
     prompt: Prompt
     cpu_share: float
 
-    def untimed(self, new_tokens: int) -> Subjects:
+    def untimed(self, new_tokens: int) -> "Subjects":
         """The same with so many new tokens, each pass taken as it is."""
         return replace(self, decode=Decoder(self.decode.model, new_tokens), cpu_share=0)
 

@@ -1,7 +1,5 @@
 """What a pass takes: memory, and the time of each operation."""
 
-from __future__ import annotations
-
 import gc
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

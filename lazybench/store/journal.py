@@ -1,7 +1,5 @@
 """Records on disk: JSON Lines files that grow by one record at a time."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

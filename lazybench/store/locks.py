@@ -1,7 +1,5 @@
 """Locks on files, which end with the process that holds them, even where it is killed."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import time

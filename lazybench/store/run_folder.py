@@ -1,7 +1,5 @@
 """A run's folder: what was set, where it ran, and one line a record, written once each."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -72,7 +70,7 @@ class RunFolder:
     @contextmanager
     def opened(
         self, config: Mapping[str, Any], environment: Mapping[str, Any], anew: bool = False
-    ) -> Iterator[RunFolder]:
+    ) -> "Iterator[RunFolder]":
         """Make or reopen the folder for this process alone, and read the records already done.
 
         Its `config.yaml` and `environment.json` are to say what is given. With `anew` a finished run is put aside,

@@ -1,7 +1,5 @@
 """What can be told of runs on disk without taking part in them: for `status`, plans, sweeps and reports."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Iterator, Mapping

@@ -1,7 +1,5 @@
 """Writes files and folders whole or not at all, and says in one line where they cannot be written."""
 
-from __future__ import annotations
-
 import os
 import platform
 import re

@@ -1,7 +1,5 @@
 """A page that shows which tokens of a prompt reached which layers, and which came back for which generated token."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +9,7 @@ if TYPE_CHECKING:
     from lazyllm import Stats
 
 
-def html(stats: Stats, tokenizer: Any, ids: torch.Tensor | Iterable[int], title: str = "LazyLLM") -> str:
+def html(stats: "Stats", tokenizer: Any, ids: "torch.Tensor | Iterable[int]", title: str = "LazyLLM") -> str:
     """A page of a generation's text: how deep each token got in prefilling, and which came back, step by step.
 
     It is one HTML document that loads nothing, which a notebook shows as it is.

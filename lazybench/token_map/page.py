@@ -1,7 +1,5 @@
 """How deep each token of a generation got, where and when it came back, and the page of HTML that shows it."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -34,7 +32,7 @@ class Reach:
     revived: list[list[list[int]]]
 
     @classmethod
-    def of(cls, stats: Stats | None, ids: torch.Tensor | Iterable[int], title: str) -> Reach:
+    def of(cls, stats: Stats | None, ids: torch.Tensor | Iterable[int], title: str) -> "Reach":
         """What `stats` recorded of a generation: of its prompt and answer, int64 (tokens,) or (1, tokens), unpadded.
 
         Raises:

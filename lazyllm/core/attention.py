@@ -1,7 +1,5 @@
 """Attention where plain causality by index does not say who sees whom: revived rows, windows, capped scores, sinks."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """The engine: passes over one or several sequences that score, keep, prune, revive, attend (paper, section 3.2)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import nullcontext
 
@@ -112,10 +110,10 @@ class Engine:
 
         In prefilling they are what was given, else the layer's, (count, kv_heads, slots, ...).
         """
-        group, values = self.group, self.values[layer]
+        group = self.group
         if key.device != self._settled:
             self._settle(key.device)
-        keys, values = self.keys[layer].extend(self._n_keys, key), values.extend(self._n_keys, value)
+        keys, values = self.keys[layer].extend(self._n_keys, key), self.values[layer].extend(self._n_keys, value)
         if self._slots is not None:
             keys[:, :, self._slots], values[:, :, self._slots] = self._padded(key), self._padded(value)
         else:
@@ -160,8 +158,8 @@ class Engine:
             # A CPU pays for the padding, and little for a call more.
             attended = []
             for sequence, own, keys, values in self._parts(query, key, value):
-                seen = None if mask is None else mask[sequence.index, None, :, : own.shape[2], : keys.shape[2]]
-                attended.append(attend_masked(own, keys, values, seen, scores).transpose(1, 2))
+                cut = None if mask is None else mask[sequence.index, None, :, : own.shape[2], : keys.shape[2]]
+                attended.append(attend_masked(own, keys, values, cut, scores).transpose(1, 2))
             return torch.cat(attended, dim=1)
         attended = []
         for sequence, own, keys, values in self._parts(query, key, value):

@@ -1,7 +1,5 @@
 """How much the next token needs each token (paper, Eq. 1), and which of them go on."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import torch

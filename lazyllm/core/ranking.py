@@ -1,7 +1,5 @@
 """The interface of a ranking: it observes queries and keys, and says which tokens go on at a stage."""
 
-from __future__ import annotations
-
 import math
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
@@ -50,7 +48,7 @@ class Selection(ABC):
     processes: ProcessGroup | None = None
     protects = False
     importance: Tensor
-    cache: Sequence
+    cache: "Sequence"
     values: Tensor | None = None
     sinks: Tensor | None = None
 

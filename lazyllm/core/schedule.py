@@ -1,7 +1,5 @@
 """Where tokens are pruned, and how many stay."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import operator
@@ -50,7 +48,7 @@ class PruningSchedule:
         object.__setattr__(self, "stages", checked)
 
     @classmethod
-    def parse(cls, text: str, num_layers: int | None = None, layers: Sequence[int] | None = None) -> PruningSchedule:
+    def parse(cls, text: str, num_layers: int | None = None, layers: Sequence[int] | None = None) -> "PruningSchedule":
         """Read `layer:keep` pairs, e.g. `"10:0.7,20:0.5"` or with spaces between; an empty text prunes nothing.
 
         A layer may be a part of the depth where `num_layers` is given: `p%` prunes when `p` percent of the layers have

@@ -1,7 +1,5 @@
 """What is known of the tokens so far: active sets and slots group by group, and what a ranking may ask of them."""
 
-from __future__ import annotations
-
 import copy
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -151,7 +149,7 @@ class Sequence:
 
     window: MaskFunction | None = None
 
-    def __init__(self, engine: Engine, index: int) -> None:
+    def __init__(self, engine: "Engine", index: int) -> None:
         self._engine = engine
         self.index = index
         self.group_of = engine.group_of

@@ -1,7 +1,5 @@
 """What LazyLLM computed in one generation."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -31,7 +29,7 @@ class Stats:
             probability on each active token in prefilling, (n,).
     """
 
-    def __init__(self, groups: list[LayerGroup], index: int, record_positions: bool) -> None:
+    def __init__(self, groups: "list[LayerGroup]", index: int, record_positions: bool) -> None:
         # The groups alone: holding on to the engine would keep all its keys and values alive.
         self._groups, self._index, self._record_positions = groups, index, record_positions
         self._rows: list[list[int]] = []
@@ -46,7 +44,7 @@ class Stats:
         self.computed: list[list[Tensor]] = []
         self.importance: list[Tensor] = []
 
-    def add_step(self, sequence: Sequence, kv_bytes: list[int], aux_bytes: int) -> None:
+    def add_step(self, sequence: "Sequence", kv_bytes: list[int], aux_bytes: int) -> None:
         """Take the counts of the forward pass that has just gone through all layers."""
         self.prompt_length = sequence.prompt_length
         self._rows.append(self._by_layer(lambda group: group.n_rows[self._index]))
@@ -57,7 +55,7 @@ class Stats:
             self.positions.append(self._by_layer(lambda group: sequence.active(group).cpu()))
             self.computed.append(self._by_layer(lambda group: sequence.rows(group).cpu()))
 
-    def _by_layer(self, of: Callable[[LayerGroup], Any]) -> list[Any]:
+    def _by_layer(self, of: "Callable[[LayerGroup], Any]") -> list[Any]:
         """What holds for the group of each layer."""
         return [found for group in self._groups for found in [of(group)] * len(group.layers)]
 
@@ -102,7 +100,7 @@ class Stats:
         if not self._rows:
             raise LazyLLMError("no step of this generation was finished, so nothing is known of its prompt")
 
-        def fraction(group: LayerGroup) -> float:
+        def fraction(group: "LayerGroup") -> float:
             if group.index == 0:
                 return 1.0
             return int((group.slots.data[self._index, : self.prompt_length] >= 0).sum()) / self.prompt_length

@@ -3,8 +3,6 @@
 `python -m lazyllm.extras.lm_eval` is `lm_eval` with that model; in a program, importing this module registers it.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn

@@ -1,7 +1,5 @@
 """LazyLLM on an OpenAI-compatible port, through transformers' own server: `python -m lazyllm.extras.serve MODEL`."""
 
-from __future__ import annotations
-
 import argparse
 import importlib.util
 import inspect

@@ -1,7 +1,5 @@
 """What is asked of a model about a given text: which tokens of a prompt to keep, and how likely an answer is."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

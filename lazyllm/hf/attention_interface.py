@@ -1,7 +1,5 @@
 """The attention that runs while LazyLLM is enabled, registered in transformers' interfaces next to `sdpa`."""
 
-from __future__ import annotations
-
 import copy
 from contextvars import ContextVar
 from typing import Any

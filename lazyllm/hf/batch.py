@@ -1,7 +1,5 @@
 """Several sequences as one: the tokens of a batch one after the other, without its padding."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

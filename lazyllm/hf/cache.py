@@ -1,7 +1,5 @@
 """What transformers carries from step to step, and so the way back to a generation."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable
 from typing import Any, NoReturn
@@ -33,7 +31,7 @@ class LazyCache(Cache):
     generation: Generation
 
     @classmethod
-    def of(cls, generation: Generation, given: Cache | None) -> LazyCache:
+    def of(cls, generation: Generation, given: Cache | None) -> "LazyCache":
         """The cache of a generation: the empty one that was given, which becomes it, or else a new one."""
         cache: Any = cls(layers=_NoLayers()) if given is None else given
         # Of layers that carry a state, transformers keeps that.
@@ -50,7 +48,7 @@ class LazyCache(Cache):
         """Counts of each sequence of the batch."""
         return [sequence.stats for sequence in self.generation.sequences]
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> LazyCache:
+    def __deepcopy__(self, memo: dict[int, Any]) -> "LazyCache":
         """A second one of the same tokens, of a generation that goes on by itself."""
         return LazyCache.of(copy.deepcopy(self.generation, memo), None)
 

@@ -1,7 +1,5 @@
 """What happens when an enabled model is called: its `generate`, its forward pass, its decoder's, its layers'."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
@@ -38,7 +36,7 @@ class _Generate:
     made: dict[str, tuple[torch.Tensor, int | None]] | None = None
     cache: Any = None  # of its passes; others may run within
     generation: Generation | None = None  # what its last pass was of
-    ended: Ended | None = None
+    ended: "Ended | None" = None
 
     def has_made(self, name: str, given: Any) -> bool:
         """Whether an argument of a pass is what transformers made, and unchanged: then its values need no reading."""

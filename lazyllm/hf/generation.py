@@ -1,7 +1,5 @@
 """One generation on a transformers model: what happens around each decoder layer."""
 
-from __future__ import annotations
-
 import copy
 import threading
 from collections.abc import Callable, Iterator
@@ -73,7 +71,7 @@ class Generation(Engine):
             self._running = None
             self._under_way.release()
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Generation:
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Generation":
         """A generation that goes on from here by itself; what those of one session have in common stays so."""
         refuse_if(not self._under_way.acquire(blocking=False), "pass_under_way")
         try:

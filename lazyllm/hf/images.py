@@ -1,7 +1,5 @@
 """What models of text and images need: masks that are made ahead of the decoder, and where text goes on after them."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager

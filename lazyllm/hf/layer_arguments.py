@@ -1,7 +1,5 @@
 """What a decoder layer is told about each token besides its hidden state, for the rows it computes now."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch
@@ -71,7 +69,7 @@ class LayerArguments:
         """Whether the rows are the tokens that the model was given, which the newest always is among."""
         return group.index == 0 or (group.n_rows == self._new and max(self._new) == 1)
 
-    def _table(self, name: str, layer: int, value: Any) -> _Table:
+    def _table(self, name: str, layer: int, value: Any) -> "_Table":
         # Layers share a table when the model hands them the same object, as it does for each kind of layer.
         table = self._tables.get((name, layer))
         if table is None:

@@ -1,7 +1,5 @@
 """Puts LazyLLM in the way of a model's own methods, counts the calls under way, and takes it out again."""
 
-from __future__ import annotations
-
 import functools
 import inspect
 import threading

@@ -1,7 +1,5 @@
 """What is refused of models, calls and inputs: one table of what is wrong, and what would be right."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from torch import nn

@@ -1,7 +1,5 @@
 """What LazyLLM takes of `generate` and of a forward pass: ways to generate, inputs, and the outputs asked for."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

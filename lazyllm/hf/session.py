@@ -1,7 +1,5 @@
 """Turns LazyLLM on for a model, and off again."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from functools import partial
@@ -116,7 +114,7 @@ class Session:
         refuse_if(not self._calls.sequences, "no_stats")
         return self._calls.sequences
 
-    def start(self) -> Session:
+    def start(self) -> "Session":
         """Begin, as a `with` does; until `stop`, everything that the model generates is pruned.
 
         Raises:

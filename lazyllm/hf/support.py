@@ -1,7 +1,5 @@
 """Which models are supported: finds their decoder layers, and refuses what LazyLLM cannot prune right."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """The paper's Eq. 1, and ways to weigh tokens beyond it, each a part that can be set: `lazyllm+`."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, field, fields
 
@@ -72,6 +70,9 @@ class Importance(Selection, checked=False, parallel=True):
     cap: int | None = field(default=None, metadata={"search": (None, 16, 4), "revival": True})
     for_good: bool = field(default=False, metadata={"search": (False,), "revival": True})
 
+    def __post_init__(self) -> None:
+        self.check()
+
     def check(self) -> None:
         rules = {
             "queries": (_is_whole(self.queries, 1), "a whole number, at least 1"),
@@ -91,8 +92,6 @@ class Importance(Selection, checked=False, parallel=True):
                 raise LazyLLMError(f"importance {name}={getattr(self, name)!r} must be {must}")
         self.bonus = float(self.bonus)
         self.half_life = None if self.half_life is None else float(self.half_life)
-
-    __post_init__ = check
 
     @property
     def revives(self) -> bool:  # type: ignore[override]

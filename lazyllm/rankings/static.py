@@ -1,7 +1,5 @@
 """Rankings that choose once, in prefilling: the paper's static token pruning, and others that are built on it."""
 
-from __future__ import annotations
-
 from torch import Tensor
 
 from lazyllm.core.importance import newest_row

@@ -1,7 +1,5 @@
 """What several tests of `lazybench calibrate` share."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -5,8 +5,6 @@ random moment within that time; `writes` kills the n-th start at its n-th write 
 that ends by itself ends the program, with its exit code. The imports are done once: a start is a fork.
 """
 
-from __future__ import annotations
-
 import io
 import os
 import random

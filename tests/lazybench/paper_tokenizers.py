@@ -1,7 +1,5 @@
 """The tokenizers of the paper's two models as others make them: XGen's by tiktoken, and one of Llama 2's kind."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 from functools import cache

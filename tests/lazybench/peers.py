@@ -1,7 +1,5 @@
 """What the tests of methods share that are held against a naive computation: a small model, and what it was given."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Any
 

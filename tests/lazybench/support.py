@@ -1,7 +1,5 @@
 """What several tests of the harness share."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """What a user gets wrong costs one line that says what would be right, and exit code 2, and writes nothing."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -1,7 +1,5 @@
 """`lazybench calibrate` on a tiny model: what it writes, how it goes on, and what it refuses."""
 
-from __future__ import annotations
-
 import json
 
 import pandas as pd

@@ -1,7 +1,5 @@
 """Calibrated methods, and other importances than the paper's, in `lazybench run` and `lazybench report`."""
 
-from __future__ import annotations
-
 import pytest
 import yaml
 from calibrating import METHOD, line, method_of

@@ -1,7 +1,5 @@
 """What `lazybench calibrate` is made of: times, schedules of a speedup, budgets, the frontier."""
 
-from __future__ import annotations
-
 import math
 from itertools import pairwise
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """The search of `lazybench calibrate`, and the harm that it measures."""
 
-from __future__ import annotations
-
 import math
 import re
 from statistics import fmean

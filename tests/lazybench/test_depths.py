@@ -1,7 +1,5 @@
 """Methods at their defaults on models of any depth, with windows, and with tokens that always go on."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 import transformers

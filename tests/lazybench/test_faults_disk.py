@@ -1,7 +1,5 @@
 """What a full, read-only or vanished disk does to a run: one line, and what was written stays valid."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 from collections.abc import Iterator

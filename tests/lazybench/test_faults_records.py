@@ -1,7 +1,5 @@
 """One record that cannot be run: its row says why, and the run goes on."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import weakref

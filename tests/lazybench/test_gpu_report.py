@@ -1,7 +1,5 @@
 """The script that measures everything on a GPU, tried without one."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

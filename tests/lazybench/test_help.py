@@ -1,7 +1,5 @@
 """Help: every command's settings on one page, at once; and what there is to choose from."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Runs that are killed with SIGKILL and started again: every record once, and the answers of an undisturbed run."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Where a sweep's jobs run: other processes of this machine, one GPU each, or a cluster that can take them."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import re

@@ -1,7 +1,5 @@
 """LazyLLM as a model of the Language Model Evaluation Harness: what it answers is what the library answers."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import re

@@ -1,7 +1,5 @@
 """`lazybench map`: a page of what became of a prompt's tokens."""
 
-from __future__ import annotations
-
 import json
 import re
 from html import unescape

@@ -1,7 +1,5 @@
 """`lazybench match`: strengths for speedups."""
 
-from __future__ import annotations
-
 import math
 import re
 import shlex

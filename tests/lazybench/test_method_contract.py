@@ -1,7 +1,5 @@
 """What every method keeps to: ranges of its settings, a prompt of one token; and what is said of one that does not."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

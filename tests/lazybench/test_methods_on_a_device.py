@@ -1,7 +1,5 @@
 """Every method, its clock, traces, calibration and speed on a device that is not the CPU: the answers are the CPU's."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import asdict, replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Each model of `conf/model`, small and with random weights, from a record to its score."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

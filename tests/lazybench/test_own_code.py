@@ -1,7 +1,5 @@
 """Results are those of the code there is: an edit of a user's method, metric or tokenizer makes another run."""
 
-from __future__ import annotations
-
 import importlib
 import json
 import sys

@@ -1,7 +1,5 @@
 """Data, tasks, models and methods of one's own, from a folder outside: in runs, in `task=all` and in `list`."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

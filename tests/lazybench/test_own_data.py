@@ -1,7 +1,5 @@
 """Datasets in a format of one's own, read by a function of one's own and scored by one's own metric."""
 
-from __future__ import annotations
-
 import importlib
 import sys
 

@@ -1,7 +1,5 @@
 """Methods and rankings from outside the package, as the methods' page says to write them."""
 
-from __future__ import annotations
-
 import json
 import re
 import sys

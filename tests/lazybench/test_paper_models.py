@@ -3,8 +3,6 @@
 What LongBench's official code does with a record is written out again here, over other tokenizer libraries.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The small methods against naive computations, most of them on the eager model's own attention."""
 
-from __future__ import annotations
-
 import math
 import statistics
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """`lazybench plan`: what is done, and about how long the rest takes, here and on an A100."""
 
-from __future__ import annotations
-
 import pytest
 from support import LAZY, one_line
 

@@ -1,7 +1,5 @@
 """What a command says while one waits."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

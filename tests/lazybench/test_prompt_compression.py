@@ -1,7 +1,5 @@
 """Prompt compression against Selective Context's algorithm, written out again here, and its invariants."""
 
-from __future__ import annotations
-
 import importlib.util
 import re
 import sys

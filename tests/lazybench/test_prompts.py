@@ -1,7 +1,5 @@
 """Prompts and stops against LongBench's official steps, written out again here, and what a method may shorten."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import cache
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What the READMEs tell people to write works as it stands there, and their tables are those of the results."""
 
-from __future__ import annotations
-
 import re
 import runpy
 import shlex

@@ -1,7 +1,5 @@
 """A run that cannot be read is named and left out, whatever is wrong with it, and the report goes on."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

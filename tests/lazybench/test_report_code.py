@@ -1,7 +1,5 @@
 """Rows whose code differs are kept apart or told apart: another engine, another commit, an edited method or metric."""
 
-from __future__ import annotations
-
 import pytest
 from report_runs import rows_of, write_run
 

@@ -1,7 +1,5 @@
 """Figures for a paper: their size and type, whose texts never overlap, and what they show of the numbers."""
 
-from __future__ import annotations
-
 import json
 from itertools import combinations, product
 from unittest import mock

@@ -1,7 +1,5 @@
 """Confidence intervals: their level, by simulation, and where there is none."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

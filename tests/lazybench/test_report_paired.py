@@ -1,7 +1,5 @@
 """Paired tests between methods at equal speed: which rows are paired, on which records, and their numbers."""
 
-from __future__ import annotations
-
 from statistics import fmean
 
 import numpy as np

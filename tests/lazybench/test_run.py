@@ -1,7 +1,5 @@
 """`lazybench run` as a user meets it, on a tiny model."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from statistics import fmean, stdev

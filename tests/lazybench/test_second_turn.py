@@ -1,7 +1,5 @@
 """`scripts/second_turn.py`: the second question about a document."""
 
-from __future__ import annotations
-
 import runpy
 import sys
 from pathlib import Path

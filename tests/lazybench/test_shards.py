@@ -1,7 +1,5 @@
 """A run's records shared out among jobs, and records that are run again."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

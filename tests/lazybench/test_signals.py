@@ -1,7 +1,5 @@
 """SIGINT and SIGTERM end a command in one line; what it wrote stays whole, and the same command goes on."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

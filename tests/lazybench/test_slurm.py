@@ -1,7 +1,5 @@
 """Sweeps on a real Slurm, whose jobs are cancelled, whose nodes fail and whose driver is killed."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

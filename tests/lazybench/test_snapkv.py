@@ -1,7 +1,5 @@
 """SnapKV: what each head keeps, by the eager model's attention, and what the model answers from that."""
 
-from __future__ import annotations
-
 from statistics import fmean
 
 import pytest

@@ -1,7 +1,5 @@
 """SpecPrefill: which chunks a draft keeps, by its eager attention, and what the model makes of them there."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """`lazybench speed` and models with random weights."""
 
-from __future__ import annotations
-
 import re
 
 import pandas as pd

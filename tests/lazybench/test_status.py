@@ -1,7 +1,5 @@
 """`lazybench status` says what there is, not what there was; old run folders are read as they are."""
 
-from __future__ import annotations
-
 import json
 import shutil
 

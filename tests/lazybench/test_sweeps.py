@@ -1,7 +1,5 @@
 """Sweeps: every combination, each model loaded once, faults in one job, the sweeps of the paper and of the user's."""
 
-from __future__ import annotations
-
 import sys
 
 import pytest

@@ -1,7 +1,5 @@
 """What a timed pass takes from other work on the machine: told by CPU time, taken again, marked, left out."""
 
-from __future__ import annotations
-
 import json
 import time
 from contextlib import contextmanager

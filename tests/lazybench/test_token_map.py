@@ -1,7 +1,5 @@
 """The page that shows how deep each token got, and for which generated token it came back."""
 
-from __future__ import annotations
-
 import json
 import re
 from html import unescape

@@ -1,7 +1,5 @@
 """Weights, tokenizers and devices: what their files hold is said, and what is wrong with them is one line."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """XGen's tokenizer: its ids are tiktoken's, it is saved and loaded like any other, and a config names it."""
 
-from __future__ import annotations
-
 import json
 import random
 import shutil

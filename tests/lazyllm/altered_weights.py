@@ -3,8 +3,6 @@
 Run by `test_altered_weights.py` where the packages that this needs are.
 """
 
-from __future__ import annotations
-
 import families
 import peft
 import pytest

@@ -3,8 +3,6 @@
 A case is a type, or a type and a variant of its settings: `qwen2`, `qwen2/narrow`.
 """
 
-from __future__ import annotations
-
 import dataclasses
 
 import torch

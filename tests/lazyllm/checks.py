@@ -1,7 +1,5 @@
 """What tests share: prompts and padding, what a generation did, what is refused, and an oracle for any family."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator
 

@@ -1,7 +1,5 @@
 """Tiny random models of every family the engine is proved on."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -4,8 +4,6 @@ The engine is the definition's, as in `reference`: rows are computed from their 
 active members at or before them.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

@@ -5,8 +5,6 @@
 Each folder holds a model. Prints one line for each case that is the same; anything else is an error.
 """
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from unittest import mock

@@ -1,7 +1,5 @@
 """Runs altered_weights.py where the packages it needs are, apart from everything else."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -5,8 +5,6 @@ unmodified eager model over the recorded active sets, whose attention ranks the 
 second turn equals the unmodified model's, too, and each sequence of a batch what it is alone, or they are refused.
 """
 
-from __future__ import annotations
-
 import resource
 import warnings
 from contextlib import suppress

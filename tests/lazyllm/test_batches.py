@@ -1,7 +1,5 @@
 """Each sequence of a batch is what it would be alone."""
 
-from __future__ import annotations
-
 import families
 import naive_importance
 import pytest

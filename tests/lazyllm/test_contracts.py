@@ -1,7 +1,5 @@
 """A ranking of one's own is held to its contract, in one line that names it; LazyLLM's own are trusted."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 import families

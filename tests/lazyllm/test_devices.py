@@ -3,8 +3,6 @@
 Where a generation waits for the device, and how much it launches there, is counted; see `pretend_device`.
 """
 
-from __future__ import annotations
-
 import sys
 from collections import Counter
 from contextlib import nullcontext

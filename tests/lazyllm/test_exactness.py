@@ -1,7 +1,5 @@
 """The engine against the unmodified model, against a one-pass replay, and against plain loops."""
 
-from __future__ import annotations
-
 import importlib.util
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What is built on generations: log-likelihoods of given texts, and `lazyllm.select`."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import families

@@ -1,7 +1,5 @@
 """Ways to generate: which work under LazyLLM, and which are refused, with what to do instead, and leave no trace."""
 
-from __future__ import annotations
-
 import copy
 
 import families

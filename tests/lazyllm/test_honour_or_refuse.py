@@ -1,7 +1,5 @@
 """What users and their code hand to a model, or hook into it, is honoured as the unmodified model does, or refused."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import architectures

@@ -1,7 +1,5 @@
 """Every part of `lazyllm.Importance`, with attention sinks and without: what goes on is what the formula says."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field, fields
 
 import families

@@ -1,7 +1,5 @@
 """The library's README: its examples run as written."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

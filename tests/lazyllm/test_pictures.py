@@ -1,7 +1,5 @@
 """Models of text and pictures: text alone is as in any model, and a picture is right or refused in one line."""
 
-from __future__ import annotations
-
 import sys
 from concurrent.futures import ThreadPoolExecutor
 

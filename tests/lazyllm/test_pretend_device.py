@@ -1,7 +1,5 @@
 """The pretend device itself: it computes as the CPU does, refuses what CUDA refuses, and counts waits and launches."""
 
-from __future__ import annotations
-
 import families
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """Requests in one `with`, one after the other, in turn and at once: each gets what it gets alone. And a `with` left."""
 
-from __future__ import annotations
-
 import contextvars
 import sys
 import threading

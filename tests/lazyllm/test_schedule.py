@@ -1,7 +1,5 @@
 """Schedules: their forms, what each keeps, and where a part of the depth falls."""
 
-from __future__ import annotations
-
 import tomllib
 from importlib.metadata import version
 from pathlib import Path

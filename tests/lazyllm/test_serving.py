@@ -1,7 +1,5 @@
 """Pipelines, transformers' own server and LazyLLM's on a model that LazyLLM is enabled on."""
 
-from __future__ import annotations
-
 import runpy
 import signal
 import socket

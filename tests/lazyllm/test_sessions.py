@@ -1,7 +1,5 @@
 """A model before, during and after a `with`: given back as it was, refused in one line, and no needless work."""
 
-from __future__ import annotations
-
 import copy
 import gc
 import os

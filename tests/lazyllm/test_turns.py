@@ -1,7 +1,5 @@
 """A generation goes on with its cache: second turns, chunks, steps of one's own, copies, and what is refused of it."""
 
-from __future__ import annotations
-
 import copy
 import pickle
 

@@ -1,7 +1,5 @@
 """The figures: the paper's, and retrieval by depth and length; None where a block's runs lack what one shows."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 

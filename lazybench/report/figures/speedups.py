@@ -1,7 +1,5 @@
 """The figures of single commands: the frontier of a calibration, and what `lazybench speed` measured."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pandas as pd

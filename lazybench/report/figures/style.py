@@ -3,8 +3,6 @@
 Figures are as wide as a column of a paper, so that nothing is scaled there; sizes are in `paper.mplstyle`.
 """
 
-from __future__ import annotations
-
 import re
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence

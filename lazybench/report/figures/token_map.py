@@ -1,7 +1,5 @@
 """A token map as a picture, as wide as a paper's column: words shaded by how many layers they went through."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from io import BytesIO
