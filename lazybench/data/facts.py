@@ -7,7 +7,7 @@ from dataclasses import MISSING, asdict, dataclass, fields
 from functools import cache
 from importlib.resources import files
 from string import Formatter
-from typing import Any
+from typing import Any, get_args
 
 from lazybench import metrics
 from lazybench.errors import LazyBenchError, suggest
@@ -18,7 +18,7 @@ CHINESE = "chinese"
 # What of a prompt its answer can continue: see `DatasetFacts.continues`.
 CONTINUED = ("context", "last_file")
 _NAME = "use letters, digits, '_', '-' and '.', with a letter or digit first"
-_TYPES = {"str": "text", "int": "a whole number above 0", "bool": "true or false"}
+_TYPES = {str: "text", int: "a whole number above 0", bool: "true or false"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,8 +164,8 @@ def _user_facts(name: str, given: object, longbench: Mapping[str, DatasetFacts])
     for key, value in values.items():
         if key not in known:
             raise LazyBenchError(f"dataset {name!r}: unknown fact {key!r}: {suggest(str(key), [*known, 'like'])}")
-        kind, _, optional = str(known[key].type).partition(" | ")
-        if type(value).__name__ != kind and not (value is None and optional):
+        kind, *optional = get_args(known[key].type) or [known[key].type]
+        if type(value) is not kind and not (value is None and optional):
             raise LazyBenchError(f"dataset {name!r}: {key} must be {_TYPES[kind]}, not {value!r}")
     for key, of in known.items():
         if of.default is MISSING and key not in values:
@@ -188,7 +188,7 @@ def _wrong(facts: DatasetFacts) -> Iterator[str]:
             yield "prompt must hold {context} or {input}"
     for key in ("max_new_tokens", "records"):
         if (count := getattr(facts, key)) is not None and count < 1:
-            yield f"{key} must be {_TYPES['int']}, not {count}"
+            yield f"{key} must be {_TYPES[int]}, not {count}"
     # Whether a function of the user's can be imported is seen where it is needed: a report does without.
     if "." not in facts.metric and facts.metric not in metrics.names():
         yield f"metric {facts.metric!r} is unknown: {suggest(facts.metric, metrics.names())}"
