@@ -201,6 +201,13 @@ def test_figure_7_ends_where_half_still_generate_from_runs_and_from_what_a_repor
         assert np.allclose(one.get_xydata(), other.get_xydata())
 
 
+def test_figure_7_leaves_out_a_method_whose_runs_prune_behind_different_layers(tmp_path):
+    for task, layers in (("hotpotqa", (10, 20)), ("qasper", (5, 20))):
+        rows = [row(task, place, new_tokens=4) for place in range(3)]
+        write_run(tmp_path, "lazyllm", rows, task=task, digest=task, traces=stage_traces(rows, layers))
+    assert draw(figure7, tmp_path) is None
+
+
 def test_depth_by_length_has_tasks_that_show_something_and_the_mildest_strength_first(tmp_path):
     settings = yaml.safe_load((CONF / "data/ruler.yaml").read_text("utf-8"))
     data = {key: settings[key] for key in ("name", "label", "source", "datasets")} | {"root": None}

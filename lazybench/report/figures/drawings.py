@@ -274,8 +274,11 @@ def _score(row: Row, tasks: Mapping[str, list[str]]) -> Estimate | None:
 )
 def figure7(block: Block) -> Figure | None:
     """A panel a traced row."""
-    traced = [(row, [run for run in row.runs if "living" in run.traces.get("computed", {})]) for row in block.rows]
-    traced = [(row, runs) for row, runs in traced if runs]
+    # Halves of a calibrated method may prune behind different layers, and then there is nothing to draw of it.
+    traced = [
+        (row, [run for run in row.runs if _stages(run) or "folds" in run.settings["method"]]) for row in block.rows
+    ]
+    traced = [(row, runs) for row, runs in traced if len(stages := {*map(_stages, runs)}) == 1 and all(stages)]
     traced = [(row, runs) for row, runs in traced if any(map(_revives, runs))] or traced
     if not traced:
         return None
@@ -313,6 +316,11 @@ def _panel(axes: Axes, runs: list[Run], looks: dict[int, dict[str, Any]]) -> tup
         axes.plot(range(steps), mean[place], markevery=max(1, steps // 4), **looks[layer])
     axes.set_ylim(0, 104)
     return living[0], living[steps - 1]
+
+
+def _stages(run: Run) -> tuple[int | str, ...]:
+    """The layers that prune, as far as there is something to draw of them."""
+    return tuple(run.traces["layers"]) if "living" in run.traces.get("computed", {}) else ()
 
 
 def _revives(run: Run) -> bool:
