@@ -7,7 +7,7 @@ import pandas as pd
 
 from lazybench.analysis.labels import METHODS, data_title, label, model_title, short, stages, strength_order
 from lazybench.analysis.run_data import Run
-from lazybench.data.facts import DatasetFacts, datasets_of, english, task_names, tasks
+from lazybench.data.facts import CHINESE, DatasetFacts, datasets_of, english, task_names, tasks
 
 # What runs must share for their numbers to be compared, besides model and data.
 _MODEL = ("limit", "chat", "remove")
@@ -59,9 +59,10 @@ class Block:
 
     @property
     def compared(self) -> list[Row]:
-        """The rows without the single-stage schedules, which are Figure 6's, where lazyllm has others."""
-        several = any(len(stages(run)) > 1 for run in self.runs)
-        return [row for row in self.rows if not (several and len(stages(row.runs[0])) == 1)]
+        """The rows without LazyLLM's single-stage schedules, which are Figure 6's, where it has others."""
+        single = [row.label for row in self.rows if row.method == "lazyllm" and len(stages(row.runs[0])) == 1]
+        several = any(row.method == "lazyllm" and len(stages(row.runs[0])) > 1 for row in self.rows)
+        return [row for row in self.rows if not (several and row.label in single)]
 
     @property
     def called(self) -> str:
@@ -117,6 +118,11 @@ class Block:
         """Datasets by task, of the tasks with a run."""
         run = {name for run in self.runs for name in run.datasets}
         return {task: names for task, names in self.tasks().items() if run & set(names)}
+
+    def averaged(self) -> dict[str, list[str]]:
+        """Those that count for the mean over the tasks: no dataset by itself, nor the Chinese part of the others."""
+        run = self.tasks_run()
+        return {task: names for task, names in run.items() if names != [task] and task != CHINESE} or run
 
 
 def conditions(run: Run) -> dict[str, str]:

@@ -60,12 +60,12 @@ class Tuning:
         """The method's harm on these records."""
         journal = Journal(self.folder / f"{digest({**self.decides, 'method': settings_of(method)})}.jsonl")
         journal.load()
-        missing = [record for record in records if record.key not in journal.rows]
+        missing = [of for of in records if journal.rows.get(of.key, {}).get("record") != of.hash]
         if missing:
             method.prepare(self.model)
         for record in missing:
             kl, _ = self._harm.by(method, record, f"method {method.name}")
-            journal.add({"dataset": record.dataset, "_id": record.id, "kl": kl})
+            journal.add({"dataset": record.dataset, "_id": record.id, "record": record.hash, "kl": kl})
             self.bar.update()
         return math.exp(fmean(math.log(max(_LEAST, journal.rows[record.key]["kl"])) for record in records))
 

@@ -91,7 +91,6 @@ def _check(jobs: Sequence[_Job], in_turn: bool, plan: bool) -> "tuple[list[RunJo
     # The imports below take seconds.
     print(f"checking {len(jobs)} job{'s' * (len(jobs) > 1)} before any starts", flush=True)
     _quiet()
-    from lazybench.jobs import cluster
     from lazybench.jobs import plan as planning
     from lazybench.model.device import device_of
     from lazybench.run.job import check_job, prepare
@@ -106,8 +105,6 @@ def _check(jobs: Sequence[_Job], in_turn: bool, plan: bool) -> "tuple[list[RunJo
     if plan:
         planning.show(checked, sources, launcher)
         return checked, sources
-    for text in cluster.check(launcher, checked):
-        print(f"warning: {text}", file=sys.stderr)
     if in_turn:
         for job in jobs:
             device_of(job.settings.model)

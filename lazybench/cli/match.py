@@ -32,6 +32,7 @@ from lazybench.model import environment
 from lazybench.model.decoding import check_limit
 from lazybench.model.loading import load_model, load_skeleton
 from lazybench.model.prompts import Prompt, PromptBuilder
+from lazybench.run import own_code
 from lazybench.run.job import PLACES
 from lazybench.run.origin import chosen, config_dirs, typed
 from lazybench.run.sources import Sources
@@ -84,7 +85,8 @@ def main(config: MatchConfig) -> Path:
     records = [of for half in halves.values() for of in half[: config.records]]
     if not config.tune:  # spread evenly over the datasets
         every = in_turns(met)
-        records = [every[place * len(every) // config.records] for place in range(min(config.records, len(every)))]
+        count = min(config.records, len(every))
+        records = [every[place * len(every) // count] for place in range(count)]
     tokenizer, folder = sources.tokenizer(config.model), Path(config.output)
     prompts = {of.key: PromptBuilder(tokenizer, config.model, facts[of.dataset]).build(of) for of in records}
     with writing(folder):
@@ -96,6 +98,8 @@ def main(config: MatchConfig) -> Path:
     print(f"weights: {where['weights_format']}\nrecords: {data_label(config.data)}; {on}", flush=True)
     decides = {key: value for key, value in asdict(config.model).items() if key not in PLACES}
     decides |= {"weights": sources.weights(config.model)}
+    decides |= {"where": {key: value for key, value in where.items() if key != "commit"}}
+    decides |= {"code": own_code.digests(method, {"method": config.method}, ())}
     # Methods of one name differ in their configs' names: those that `calibrate` found, and others of the user's.
     called = chosen("method") or method.name
     given = _Given(config, method, called, load_model(config.model), halves, prompts, on, decides)
@@ -110,7 +114,6 @@ def _timed(given: _Given, where: Mapping[str, Any]) -> Iterator[tuple[float, str
     """By speedup, the config of the method at the strength of that TTFT, and what to say of it."""
     config, method, prompts = given.config, given.method, list(given.prompts.values())
     decides = given.decides | {"records": fingerprint(of.record for of in prompts), "cpu": config.cpu_share}
-    decides |= {"where": {key: value for key, value in where.items() if key != "commit"}}
     kept = digest(decides | {"kind": str(type(method)), "method": asdict(method)})
     with tqdm(desc="strengths", unit="strength") as bar:
 

@@ -1,5 +1,6 @@
 """What a sweep would do: its jobs, what is already done, and about how long and how much memory each takes."""
 
+import shutil
 from collections.abc import Sequence
 from copy import deepcopy
 from timeit import repeat
@@ -11,7 +12,6 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from lazybench.analysis.console import table
 from lazybench.config import ModelConfig
 from lazybench.data import Record
-from lazybench.jobs import cluster
 from lazybench.model import environment
 from lazybench.model.device import device_of, dtype_of
 from lazybench.model.loading import cached
@@ -30,6 +30,8 @@ _TOKENS_PER_WORD = 1.4
 _CONTEXT_BYTES = 1e9  # what CUDA and its libraries take for themselves
 # Tokens of a trace's answer, and of the prompt that this machine is measured with.
 _TRACED, _MEASURED = 16, 1024
+# What a Slurm launcher may ask for.
+_ASKED = "partition account qos constraint gres gpus_per_node cpus_per_task mem_gb timeout_min"
 
 
 class Pace(NamedTuple):
@@ -49,10 +51,11 @@ def show(jobs: Sequence[Job], sources: Sources, launcher: Any) -> None:
         launcher: Hydra's settings of what starts the jobs.
     """
     rows, here, there, unfinished, paces = [], [], [], 0, {}
+    slurm = launcher._target_.endswith(".SlurmLauncher")
     for job in jobs:
         config, model = job.config, sources.skeleton(job.config.model)
         if (name := repr(config.model)) not in paces:
-            paces[name] = None if model is None or cluster.is_slurm(launcher) else measure(model, config.model)
+            paces[name] = None if model is None or slurm else measure(model, config.model)
         done, own = done_records(job), len(job.own)
         unfinished += done < own
         share = (own - done) / own / 3600
@@ -76,10 +79,18 @@ def show(jobs: Sequence[Job], sources: Sources, launcher: Any) -> None:
             print(f"about {_hours(sum(known))} hours {said}")
     if unknown := there.count(None):
         print(f"{unknown} of a model whose size cannot be had here, marked ? and not counted in hours")
-    if cluster.is_slurm(launcher):
-        print(cluster.submission(launcher, len(jobs)))
+    if slurm:
+        print(_submission(launcher, len(jobs)))
     for why in sources.missing.values():
         print(f"run here, it would end with: {why}")
+
+
+def _submission(launcher: Any, jobs: int) -> str:
+    """What a sweep of so many jobs would ask Slurm for."""
+    asked = " ".join(f"{key}={launcher[key]}" for key in _ASKED.split() if launcher.get(key) is not None)
+    most = launcher.get("array_parallelism") or jobs
+    said = f"run -m submits an array of {jobs} to Slurm, {min(most, jobs)} at a time, each with {asked}"
+    return said + ("" if shutil.which("sbatch") else "; there is no sbatch here to submit it with")
 
 
 def _hours(hours: float | None) -> str:

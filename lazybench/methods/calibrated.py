@@ -102,7 +102,7 @@ class Calibrated(Method):
         return self._methods[0].keep_1
 
     def check(self, model: PreTrainedModel) -> None:
-        layers = getattr(model.config, "num_hidden_layers", None)
+        layers = getattr(model.config.get_text_config(), "num_hidden_layers", None)
         if self.found.get("layers") not in (None, layers):
             raise LazyBenchError(
                 f"method {self.name} was calibrated on {self.found.get('model')}, of {self.found['layers']} layers, "

@@ -14,6 +14,7 @@ def operations(model: PreTrainedModel, layer_tokens: Sequence[int]) -> float:
     config = model.config.get_text_config()
     heads = config.num_attention_heads
     width = heads * (getattr(config, "head_dim", None) or config.hidden_size // heads)
-    weights = sum(of.numel() for name, of in model.named_parameters() if ".layers." in name and of.ndim > 1)
+    parts = model.get_decoder().named_parameters()  # what sees or hears has layers of its own
+    weights = sum(of.numel() for name, of in parts if "layers." in name and of.ndim > 1)
     weights /= config.num_hidden_layers
     return sum(2 * weights * tokens + 2 * width * tokens * (tokens + 1) for tokens in layer_tokens)

@@ -11,7 +11,7 @@ from lazybench.analysis.averages import MEAN, NO_RUN, Cell, Measure, Part, measu
 from lazybench.analysis.blocks import Block, Row, agree
 from lazybench.analysis.console import texts
 from lazybench.analysis.labels import METHODS, task_title, title_of
-from lazybench.data.facts import CHINESE, tasks
+from lazybench.data.facts import tasks
 from lazybench.report import paper
 from lazybench.report.caveats import floors
 
@@ -59,9 +59,7 @@ def numbers(block: Block) -> pd.DataFrame:
         `_missing`, why there is none, and `_note`; where they apply `_seed_deviation`, and `_paper` as printed there;
         `title`, the task's for people; and `by_dataset`, whether it is about one dataset of a task.
     """
-    of_tasks, at_floor = block.tasks_run(), floors(block)
-    # No dataset by itself, nor the Chinese part of the others.
-    averaged = [task for task, members in of_tasks.items() if members != [task] and task != CHINESE]
+    of_tasks, at_floor, averaged = block.tasks_run(), floors(block), [*block.averaged()]
     datasets = {name: [name] for name in paper.published(block)}
     sections = {MEAN: averaged} if len(averaged) > 1 else {}
     sections |= {name: [name] for name in (*of_tasks, *datasets)}

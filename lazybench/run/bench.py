@@ -140,7 +140,8 @@ class Bench:
 
         own = take_own() if backwards else []
         beside = {}
-        for name, method in self.job.compared.items():
+        others = [*self.job.compared.items()]
+        for name, method in others[::-1] if backwards else others:
             try:
                 beside[name] = self._pass(method, prompt, decode, 0, least)
             except RecordFailure as failure:

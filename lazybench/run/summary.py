@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 
 from lazybench.analysis import averages
-from lazybench.analysis.averages import MEAN, SCORE, Measure, Tasks
+from lazybench.analysis.averages import MEAN, SCORE, Tasks
 from lazybench.analysis.console import table
 from lazybench.analysis.run_data import records_table, row_of
 from lazybench.data import DatasetFacts
@@ -58,24 +58,22 @@ def summarise(rows: Iterable[Mapping[str, Any]], facts: Mapping[str, DatasetFact
     }
 
 
-def _numbers(tasks: Tasks, by_length: bool) -> dict[str, Any]:
-    every = pd.concat([records for datasets in tasks for records in datasets])
+def _numbers(tasks: Tasks, has_lengths: bool) -> dict[str, Any]:
+    every = pd.concat(of.assign(task=place) for place, datasets in enumerate(tasks) for of in datasets)
     ran = averages.ran(every)
-    scores = zip(LENGTHS, (_average(tasks, of) for of in averages.SCORE_BY_LENGTH), strict=True)
+    whole = set(ran["dataset"]) == set(every["dataset"])  # no mean is without a dataset that failed altogether
+    means = {of: averages.measured(ran, of).estimate for of in (*_AVERAGED, *averages.SCORE_BY_LENGTH) if whole}
+    values = {of: None if mean is None else mean.value for of, mean in means.items()}
+    by_length = dict(zip(LENGTHS, map(values.get, averages.SCORE_BY_LENGTH), strict=True)) if has_lengths else None
     return {
-        **{of.key: _average(tasks, of) for of in _AVERAGED},
-        "score_by_length": dict(scores) if by_length else None,
+        **{of.key: values.get(of) for of in _AVERAGED},
+        "score_by_length": by_length,
         "score_by_seed": averages.average_by_seed(averages.usable(tasks, SCORE), SCORE),
         "records": len(ran),
         "failed": len(every) - len(ran),
         "disturbed": len(ran) - len(averages.undisturbed(ran)),
         "retaken": int(ran["retaken"].sum()),
     }
-
-
-def _average(tasks: Tasks, of: Measure) -> float | None:
-    found = averages.average(averages.usable(tasks, of), of)
-    return None if found is None else found.value
 
 
 def scores_table(scores: Mapping[str, Any]) -> str:

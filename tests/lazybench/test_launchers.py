@@ -8,15 +8,13 @@ import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import yaml
 from support import folders, rows, stubborn_method
 
-from lazybench.config import CONF, ModelConfig
-from lazybench.errors import LazyBenchError
-from lazybench.jobs import cluster, one_gpu
+from lazybench.config import CONF
+from lazybench.jobs import one_gpu
 
 CLUSTERS = sorted(path.stem for path in (CONF / "cluster").glob("*.yaml"))
 NEEDS = {"joblib": "joblib", "local": "submitit", "slurm_a100": "submitit", "slurm_cpu": "submitit", "ray": "ray"}
@@ -131,26 +129,3 @@ def test_a_machine_without_gpus_is_left_as_it_is(gpus, monkeypatch, tmp_path):
     (tmp_path / "nvidia-smi").write_text("#!/bin/sh\nexit 9\n")
     one_gpu.claim()
     assert "CUDA_VISIBLE_DEVICES" not in os.environ
-
-
-@pytest.mark.parametrize(
-    ("commands", "said"),
-    [
-        ({}, "no sbatch here"),
-        ({"sbatch": "", "scontrol": "echo 'AccountingStorageType   = (null)'"}, "keeps no accounts"),
-        ({"sbatch": "", "scontrol": "echo refused >&2; exit 1"}, "scontrol show config fails: refused"),
-        ({"sbatch": "", "scontrol": "echo 'AccountingStorageType = accounting_storage/slurmdbd'"}, None),
-    ],
-)
-def test_what_slurm_needs_is_looked_at_before_jobs_are_submitted(tmp_path, monkeypatch, commands, said):
-    monkeypatch.setenv("PATH", str(tmp_path))
-    for name, script in commands.items():
-        (tmp_path / name).write_text(f"#!/bin/sh\n{script}\n")
-        (tmp_path / name).chmod(0o755)
-    job = SimpleNamespace(config=SimpleNamespace(model=ModelConfig(name="m", path="someone/model", limit=100)))
-    assert cluster.check("JoblibLauncher", [job]) == []
-    if said is None:
-        assert "fetch them once" in cluster.check(cluster.SLURM, [job, job])[0]
-    else:
-        with pytest.raises(LazyBenchError, match=said):
-            cluster.check(cluster.SLURM, [job])

@@ -1,5 +1,6 @@
 """`lazybench match`: strengths for speedups."""
 
+import json
 import math
 import re
 import shlex
@@ -12,11 +13,14 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 from peers import build
+from transformers import Gemma3Config, Gemma3ForCausalLM, Gemma3ForConditionalGeneration, Gemma3TextConfig
 
+from lazybench.calibration import search
 from lazybench.calibration.strength import Operations, Trial, match
 from lazybench.config import CONF
 from lazybench.errors import LazyBenchError
 from lazybench.methods import build_method
+from lazybench.model.work import operations
 from lazyllm import PruningSchedule
 
 METHODS = "lazybench.methods"
@@ -194,6 +198,29 @@ def test_each_half_of_the_records_is_tuned_for_the_other(call, lazybench, monkey
     code, out, err = lazybench(*words, "timing.warmup=0", "timing.paired=false", f"output={tmp_path / 'runs'}")
     assert code == 0, err
     assert "calibrated for 1.5x: found layer=" in out
+
+
+def test_a_record_that_was_edited_is_measured_again(call, monkeypatch, tmp_path):
+    asked = ("tune=true", "method=fastkv", "speedups=[1.5]", "task=code", "data.limit=4", "tolerance=0.005")
+    assert call(*asked)[0] == 0
+    (kept, *_) = (tmp_path / "matches" / "measured").glob("*.jsonl")
+    before, *others = kept.read_text().splitlines()
+    kept.write_text("\n".join([json.dumps(json.loads(before) | {"record": "as it was"}), *others]) + "\n")
+    measured = []
+    divergence = search.divergence
+    monkeypatch.setattr(search, "divergence", lambda *of, **more: (measured.append(of), divergence(*of, **more))[1])
+    assert call(*asked)[0] == 0
+    assert len(measured) == 1
+
+
+def test_layers_that_see_images_are_no_part_of_the_operations():
+    text = {"num_hidden_layers": 2, "hidden_size": 16, "intermediate_size": 32, "vocab_size": 64}
+    text |= {"num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 8}
+    vision = {"num_hidden_layers": 3, "hidden_size": 16, "intermediate_size": 32, "num_attention_heads": 2}
+    with torch.device("meta"):
+        alone = Gemma3ForCausalLM(Gemma3TextConfig(**text))
+        both = Gemma3ForConditionalGeneration(Gemma3Config(text_config=text, vision_config=vision))
+    assert operations(both, [100, 50]) == operations(alone, [100, 50]) > 0
 
 
 @pytest.mark.parametrize("wanted", [1.5, 2.0, 3.0])

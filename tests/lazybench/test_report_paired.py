@@ -149,6 +149,15 @@ def test_only_shared_records_that_did_not_fail_count(add, pairs):
     assert pair["kl_p"] == pytest.approx(wilcoxon(*both).pvalue)
 
 
+def test_chinese_is_in_no_comparison(add, pairs, tmp_path):
+    for seed, name in enumerate(("lazyllm", "static_pruning")):
+        add(name, rows_with(divergences(10, seed=seed)))
+        chinese = [row("dureader", number, ttft_s=1.0, baseline_ttft_s=9.0) for number in range(5)]
+        write_run(tmp_path / "runs", name, chinese, task="chinese", digest="c")
+    (pair,) = pairs().values()
+    assert (pair["records"], pair["first_ttft_speedup"]) == (20, 2)
+
+
 def test_the_score_difference_is_over_tasks_of_datasets(add, pairs):
     scores = np.random.default_rng(3).uniform(0, 1, (2, 2, 20)).round(6)
     for name, values in zip(("static_pruning", "lazyllm"), scores, strict=True):

@@ -124,7 +124,7 @@ def test_what_is_compared_is_timed_side_by_side_in_alternating_order(run, tmp_pa
     code, _, err = run(*LAZY, "data.limit=3", "timing.warmup=0")
     assert code == 0, err
     forwards = ["baseline", "keep_1", "lazyllm"]
-    assert taken == [*forwards, "lazyllm", "baseline", "keep_1", *forwards]
+    assert taken == [*forwards, "lazyllm", "keep_1", "baseline", *forwards]
     (folder,) = folders(tmp_path / "runs")
     for row in rows(folder):
         for whose in ("", "baseline_", "keep_1_"):

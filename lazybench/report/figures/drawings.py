@@ -13,7 +13,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import LogLocator, NullLocator
 from scipy.special import stdtrit
 
-from lazybench.analysis.averages import EQUAL_LENGTH, SCORE, TTFT, cell, part_of, ran, undisturbed
+from lazybench.analysis.averages import EQUAL_LENGTH, SCORE, TTFT, cell, part_of, ran, together, undisturbed
 from lazybench.analysis.blocks import Block, Row, conditions
 from lazybench.analysis.intervals import Estimate
 from lazybench.analysis.labels import colour, is_calibrated, label, method_title, stages, task_title
@@ -55,11 +55,11 @@ def _drawn(caption: str, needs: str | None) -> Callable[[_Draw], _Draw]:
 )
 def speed_against_harm(block: Block) -> Figure | None:
     """Two panels of one scale; methods without KL, or with a record that they leave as it is, have no mark."""
-    rows, points = [], []
+    rows, points, tasks = [], [], block.averaged()
     for row in block.compared:
-        parts = {task: part_of(row, members) for task, members in block.tasks_run().items()}
+        parts = {task: part_of(row, members) for task, members in tasks.items()}
         speedups = {"first token": cell(parts, TTFT[0]).estimate, "whole answer": cell(parts, EQUAL_LENGTH).estimate}
-        harm = np.log(ran(pd.concat([run.records for run in row.runs]))["kl"].where(lambda kl: kl > 0))
+        harm = np.log(ran(together(parts).records)["kl"].where(lambda kl: kl > 0))
         if row.method == "baseline" or None in speedups.values() or len(harm) < 2 or harm.isna().any():
             continue
         ends = np.exp(harm.mean() + stdtrit(len(harm) - 1, 0.975) * harm.sem() * np.array([0, -1, 1]))
