@@ -220,8 +220,10 @@ class Sequence:
             kept = self.key_positions(self._engine.groups[group.index + 1])
             return torch.cat([kept, self.positions(self.seen).to(kept.device)])
         count = active if self.short else group.stage.kept(active)
-        # The newest always goes on, too.
-        if (stay := len(self.protected)) and count < (stay := stay + (self.total - 1 not in self.protected)):
+        stay = len(self.protected)
+        if stay and self.total - 1 not in self.protected:
+            stay += 1  # the newest always goes on, too
+        if count < stay:
             self.stats.exceeded.add(layer)
             count = stay
         self.ranking.protects = False
