@@ -55,8 +55,6 @@ _ABOVE = {"speedups": 1, "tolerance": 0, "minutes": 0}
 
 
 class _Checked:
-    """Settings that are checked by the tables above when they are made."""
-
     _section: ClassVar[str] = ""
 
     def __post_init__(self) -> None:
@@ -68,7 +66,6 @@ class _Checked:
 
 
 def _check(key: str, value: Any) -> None:
-    """Raise `LazyBenchError` where a setting's value, or an item of it, is none of the choices or out of range."""
     if key.endswith(".name"):
         check_name(key, value)
     if key == "output" and not value:

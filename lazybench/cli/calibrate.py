@@ -74,7 +74,6 @@ def _calibrate(setup: Setup, study: Study, folder: Folder, where: Mapping[str, A
 
 
 def _answer(setup: Setup, study: Study, folder: Folder, budget: Budget) -> None:
-    """Write the method of a budget; print it, and its scores on the records that it was not found on."""
     found = {half: study.choose(budget, half) for half in setup.halves}
     if missed := [half for half, trial in found.items() if trial is None]:
         lower = 1 + (setup.speedups[0] - 1) / 2

@@ -156,7 +156,6 @@ def explain(error: BaseException) -> str:
 
 
 def _no_choice(group: str, name: str, options: Sequence[str]) -> str:
-    """What was meant by a name that nothing in a config group has."""
     if group == "hydra/launcher" and name in _EXTRAS:
         return f"hydra/launcher={name} is not installed: pip install 'lazybench[{_EXTRAS[name]}]'"
     said = f"there is no {group} {name!r}: {suggest(name, options)}"
@@ -166,7 +165,6 @@ def _no_choice(group: str, name: str, options: Sequence[str]) -> str:
 
 
 def _no_setting(cause: OmegaConfBaseException) -> str:
-    """Which setting was meant by one that is not there."""
     place, (prefix, _, leaf) = cause.parent_node, str(cause.full_key).rpartition(".")
     there = place if isinstance(place, DictConfig) else ()
     hint = f"it has none; add one of your own with a plus, +{prefix}={{{leaf}: VALUE}}"

@@ -151,7 +151,6 @@ def is_name(name: object) -> bool:
 
 
 def _user_facts(name: str, given: object, longbench: Mapping[str, DatasetFacts]) -> DatasetFacts:
-    """Facts as a config gives them, of the right names and types."""
     if not isinstance(given, Mapping):
         raise LazyBenchError(f"dataset {name!r}: its facts must be a mapping, not {type(given).__name__}")
     values = dict(given)
@@ -174,7 +173,6 @@ def _user_facts(name: str, given: object, longbench: Mapping[str, DatasetFacts])
 
 
 def _wrong(facts: DatasetFacts) -> Iterator[str]:
-    """What keeps these from being facts of a dataset."""
     for key, allowed in (("prompt", ("context", "input")), ("answer_prefix", ("input",))):
         names = " and ".join(f"{{{name}}}" for name in allowed)
         try:

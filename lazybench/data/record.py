@@ -79,7 +79,6 @@ def to_records(rows: Iterable[tuple[str, Any]], dataset: str, like: str) -> Iter
 
 
 def _wrong(row: object, dataset: str, like: str) -> str | None:
-    """What keeps `row` from being a record of `dataset`; None where nothing does."""
     if not isinstance(row, Mapping):
         return f"must be a Record, or a mapping with LongBench's fields, not {type(row).__name__}"
     for field in _FIELDS:

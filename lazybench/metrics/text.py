@@ -40,7 +40,6 @@ def qa_f1(prediction: str, reference: str, all_classes: Sequence[str] | None) ->
 
 
 def _token_f1(prediction: Sequence[str], reference: Sequence[str]) -> float:
-    """F1 of two bags of tokens; 0 where they share none."""
     shared = sum((Counter(prediction) & Counter(reference)).values())
     if shared == 0:
         return 0.0

@@ -96,7 +96,6 @@ class Subjects:
         return self._timed(method, self.prompt, self.decode, seed)
 
     def _part(self, count: int, _: int) -> Pass:
-        """The first token after the prompt's first `count` tokens."""
         first = Decoder(self.decode.model, max_new_tokens=1)
         return self._timed(UNMODIFIED, replace(self.prompt, ids=self.prompt.ids[:, :count]), first, 0)
 
