@@ -322,13 +322,9 @@ class Shard:
 
 # What each command that Hydra configures is set by; `plan` has those of `run`.
 SCHEMAS = {"run": RunConfig, "speed": SpeedConfig, "match": MatchConfig, "map": MapConfig, "calibrate": CalibrateConfig}
-
-
-def register() -> None:
-    """Put the schemas where the configs in `conf/` find them."""
-    store = ConfigStore.instance()
-    for command, schema in SCHEMAS.items():
-        store.store(name="schema" if command == "run" else f"{command}_schema", node=schema)
+# Where the configs in `conf/` find them.
+for _command, _schema in SCHEMAS.items():
+    ConfigStore.instance().store(name="schema" if _command == "run" else f"{_command}_schema", node=_schema)
 
 
 def plain(config: RunConfig) -> dict[str, Any]:

@@ -16,13 +16,10 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 from yaml import MarkedYAMLError
 
-from lazybench import config as schema
 from lazybench.config import CONF
 from lazybench.data import choose, load_facts
 from lazybench.errors import LazyBenchError, causes_of, first_line, suggest
 from lazybench.run.origin import own_folders
-
-schema.register()
 
 # Which extra brings a launcher of Hydra's.
 _EXTRAS = {"joblib": "joblib", "submitit_local": "submitit", "submitit_slurm": "submitit", "ray": "ray"}
