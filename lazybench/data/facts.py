@@ -77,11 +77,6 @@ def task_names(facts: Mapping[str, DatasetFacts]) -> list[str]:
     return list(dict.fromkeys([*tasks(), *named]))
 
 
-def task_choices(facts: Mapping[str, DatasetFacts]) -> list[str]:
-    """What `task=` takes: `all`, the tasks, and single datasets; `facts` is what `load_facts` returned."""
-    return [ALL, *task_names(facts), *facts]
-
-
 def english() -> list[str]:
     """LongBench's 16 English datasets, in the order of its table."""
     return [name for names in _longbench()["tasks"].values() for name in names]
@@ -137,7 +132,7 @@ def datasets_of(task: str, facts: Mapping[str, DatasetFacts], has: Sequence[str]
         if task in tasks() and has is not None and not {*has} & {*english()}:
             return [name for name in names if name in has] or names
         return names
-    raise LazyBenchError(f"unknown task or dataset {task!r}: {suggest(task, task_choices(facts))}")
+    raise LazyBenchError(f"unknown task or dataset {task!r}: {suggest(task, [ALL, *task_names(facts), *facts])}")
 
 
 @cache
