@@ -55,8 +55,6 @@ _ABOVE = {"speedups": 1, "tolerance": 0, "minutes": 0}
 
 
 class _Checked:
-    """Settings that are checked by the tables above when they are made."""
-
     _section: ClassVar[str] = ""
 
     def __post_init__(self) -> None:
@@ -68,7 +66,6 @@ class _Checked:
 
 
 def _check(key: str, value: Any) -> None:
-    """Raise `LazyBenchError` where a setting's value, or an item of it, is none of the choices or out of range."""
     if key.endswith(".name"):
         check_name(key, value)
     if key == "output" and not value:
@@ -325,13 +322,9 @@ class Shard:
 
 # What each command that Hydra configures is set by; `plan` has those of `run`.
 SCHEMAS = {"run": RunConfig, "speed": SpeedConfig, "match": MatchConfig, "map": MapConfig, "calibrate": CalibrateConfig}
-
-
-def register() -> None:
-    """Put the schemas where the configs in `conf/` find them."""
-    store = ConfigStore.instance()
-    for command, schema in SCHEMAS.items():
-        store.store(name="schema" if command == "run" else f"{command}_schema", node=schema)
+# Where the configs in `conf/` find them.
+for _command, _schema in SCHEMAS.items():
+    ConfigStore.instance().store(name="schema" if _command == "run" else f"{_command}_schema", node=_schema)
 
 
 def plain(config: RunConfig) -> dict[str, Any]:

@@ -90,7 +90,6 @@ def arguments() -> tuple[argparse.Namespace, list[str]]:
 
 def main() -> None:
     asked, words = arguments()
-    schema.register()
     places = ",".join(f'"file://{place.resolve()}"' for place in asked.config_dir)
     with initialize_config_dir(str(schema.CONF), version_base=None):
         configs = {

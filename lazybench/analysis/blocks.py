@@ -30,11 +30,6 @@ class Row:
         """One row a record, of all runs."""
         return pd.concat([run.records for run in self.runs])
 
-    @property
-    def datasets(self) -> list[str]:
-        """The datasets that its runs cover once they are finished."""
-        return [name for run in self.runs for name in run.datasets]
-
 
 @dataclass(frozen=True)
 class Block:

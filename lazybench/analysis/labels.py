@@ -44,12 +44,9 @@ def setting_of(method: str, settings: Mapping[str, Any]) -> str:
 
 def method_title(run: Run) -> str:
     """What a reader knows the method by: what it wants to be called, else what its name says."""
-    title = _appearance(run).get("label")
-    return (
-        " ".join(title.split())
-        if isinstance(title, str) and title.strip()
-        else title_of(run.method, run.settings["method"])
-    )
+    given = _appearance(run).get("label")
+    title = " ".join(given.split()) if isinstance(given, str) else ""
+    return title or title_of(run.method, run.settings["method"])
 
 
 def title_of(method: str, settings: Mapping[str, Any] | None = None) -> str:

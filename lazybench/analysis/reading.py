@@ -190,7 +190,6 @@ def _spread(values: np.ndarray) -> dict[str, Any]:
 
 
 def _short(values: np.ndarray, digits: int = 5) -> list[Any]:
-    """Lists of numbers with a few significant digits."""
     if values.ndim > 1:
         return [_short(row, digits) for row in values]
     return [float(f"{value:.{digits}g}") for value in values]

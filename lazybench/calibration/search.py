@@ -75,16 +75,6 @@ class Candidate:
         return {"schedule": self.schedule.spec, "importance": ranking}
 
 
-class Harmed(NamedTuple):
-    """A candidate's divergence on a record, in nats, and the tokens that it computed.
-
-    These by decode step and layer, int64 (steps, layers).
-    """
-
-    kl: float
-    rows: torch.Tensor
-
-
 class Harm:
     """Measures candidates on records; the unmodified model answers each record once.
 
@@ -96,13 +86,14 @@ class Harm:
         self._tokens = tokens
         self._expected: dict[tuple[str, str], Expected] = {}
 
-    def of(self, candidate: Candidate, record: Record) -> Harmed:
-        """KL(unmodified || pruned) of the next token, mean over the answer's tokens, and what was computed.
+    def of(self, candidate: Candidate, record: Record) -> tuple[float, torch.Tensor]:
+        """KL(unmodified || pruned) of the next token, mean over the answer's tokens, in nats, and what was computed.
 
+        That is the tokens by decode step and layer, int64 (steps, layers).
         `LazyBenchError` where a model cannot run on the record, `LazyLLMError` where it cannot be pruned like this.
         """
         kl, output = self.by(candidate.method, record, candidate.name)
-        return Harmed(kl, output.stats.rows[1:])
+        return kl, output.stats.rows[1:]
 
     def by(self, method: Method, record: Record, name: str) -> tuple[float, Output]:
         """The same mean KL of any method, called `name` where it fails, and what it made of the prompt."""
@@ -289,11 +280,15 @@ class Search:
                 self._study.enqueue_trial(parameters, skip_if_exists=True)
 
     def run(
-        self, seconds: float, harm: Callable[[Candidate, Record], Harmed], tick: Callable[[Trial | None], None]
+        self,
+        seconds: float,
+        harm: Callable[[Candidate, Record], tuple[float, torch.Tensor]],
+        tick: Callable[[Trial | None], None],
     ) -> str | None:
         """Try candidates for so many seconds, earlier starts included; at least one that is fast enough is completed.
 
-        `harm` measures a candidate on a record; `tick` is called after each record, and with a trial after its last.
+        `harm` measures a candidate on a record, as `Harm.of` does; `tick` is called after each record, and with a trial
+        after its last.
 
         Returns:
             why nothing was found; None where something was.
@@ -326,10 +321,10 @@ class Search:
         values, steps = [], []
         space, may_end = self._space, self.best is not None  # else nothing to compare with is fast enough
         for place, record in enumerate(self._records):
-            harmed = harm(candidate, record)
-            values.append(harmed.kl)
-            steps.append(space.times.step_of(harmed.rows))
-            trial.report(harmed.kl, place)
+            kl, rows = harm(candidate, record)
+            values.append(kl)
+            steps.append(space.times.step_of(rows))
+            trial.report(kl, place)
             tick(None)
             slowness = fmean(steps) / space.times.step[1]
             short = _ENOUGH * space.speedup / space.speedup_of(candidate.schedule, slowness) - 1

@@ -1,13 +1,13 @@
 """How strongly a method must prune to be so much faster: by its measured time to first token, or by its operations."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from statistics import fmean
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import pandas as pd
+from tqdm import tqdm
 from transformers import PreTrainedModel
 
 from lazybench.calibration.study import csv
@@ -16,7 +16,7 @@ from lazybench.methods import Method
 from lazybench.model.decoding import Decoder
 from lazybench.model.prompts import Prompt
 from lazybench.model.work import operations
-from lazybench.run.timing import UNMODIFIED, Pass, timed, undisturbed
+from lazybench.run.timing import UNMODIFIED, Pass, undisturbed
 from lazybench.store.writing import replace
 
 _MOST = 0.98  # of the prompt's tokens; what prunes more leaves nothing
@@ -34,16 +34,6 @@ class Trial(NamedTuple):
 
 class OutOfReach(LazyBenchError):
     """A method is never so fast."""
-
-
-class Speedups(Protocol):
-    """How fast a method is at any strength; `trials` are those asked for so far, by their share."""
-
-    method: Method
-    trials: dict[float, Trial]
-
-    def at(self, share: float) -> Trial:
-        """The method where it prunes such a share of the prompt."""
 
 
 @dataclass
@@ -72,7 +62,6 @@ class Timed:
     """By the mean TTFT of the unmodified model over the method's, each pair side by side.
 
     Pairs that other work disturbed are left out. Each strength is timed once and kept in a CSV, a row a strength.
-    `tick` is called with each speedup.
     """
 
     method: Method
@@ -80,7 +69,7 @@ class Timed:
     model: PreTrainedModel
     cpu_share: float
     kept: Path
-    tick: Callable[[float], None]
+    bar: tqdm
 
     def __post_init__(self) -> None:
         self._decode = Decoder(self.model, max_new_tokens=1)
@@ -100,22 +89,22 @@ class Timed:
                 raise LazyBenchError("other work on this machine disturbed every pass: stop it, or set cpu_share=0")
             before, after = (fmean(done.ttft_s for done in of) for of in zip(*pairs, strict=True))
             self.trials[share] = Trial(share, before / after, len(pairs))
-            self.tick(before / after)
+            self.bar.update()
+            self.bar.set_postfix_str(f"{before / after:.2f}x")
             replace(self.kept, csv(pd.DataFrame(sorted(self.trials.values())), digits=17))
         return self.trials[share]
 
     def _pair(self, method: Method, prompt: Prompt, least: float, backwards: int = 0) -> list[Pass]:
         """A pass of the unmodified model and one of the method on a prompt; `backwards` takes the method's first."""
-        order, device = (-1 if backwards else 1), self.model.device
-        passes = [
-            undisturbed(partial(timed, of, prompt, self._decode, 0), device, least)
-            for of in (UNMODIFIED, method)[::order]
-        ]
+        order = -1 if backwards else 1
+        passes = [undisturbed(of, prompt, self._decode, 0, least) for of in (UNMODIFIED, method)[::order]]
         return passes[::order]
 
 
-def match(speedups: Speedups, wanted: float, tolerance: float) -> Trial:
+def match(speedups: Operations | Timed, wanted: float, tolerance: float) -> Trial:
     """The trial whose speedup, above 1, is as wanted within a fraction of it, or the nearest after a number of them.
+
+    The `trials` of `speedups` are those asked for so far, by their share.
 
     Raises:
         OutOfReach: the method is slower than that however much it prunes.

@@ -237,10 +237,10 @@ class Study:
         )
 
     def _measure(self, candidate: Candidate, record: Record) -> dict[str, float]:
-        harmed, tokens = self._harm.of(candidate, record), self._setup.prompts[record.key].ids.shape[1]
-        step_s = self._times.step_of(harmed.rows)
+        (kl, rows), tokens = self._harm.of(candidate, record), self._setup.prompts[record.key].ids.shape[1]
+        step_s = self._times.step_of(rows)
         pruned_s = self._times.pruned(candidate.schedule, tokens, self._answer_tokens, step_s)
-        return {"kl": harmed.kl, "unmodified_s": self._times.whole(tokens, self._answer_tokens), "pruned_s": pruned_s}
+        return {"kl": kl, "unmodified_s": self._times.whole(tokens, self._answer_tokens), "pruned_s": pruned_s}
 
     def answers(self, candidate: Candidate, records: Sequence[Record]) -> pd.DataFrame:
         """LongBench's scores of whole answers, 0 to 1: `dataset`, `_id`, `unmodified` and `calibrated`."""

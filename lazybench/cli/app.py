@@ -52,11 +52,8 @@ def start(command: str, words: Sequence[str]) -> int:
     typed = [re.sub(r"^(lengths|speedups)=([\d.]+)$", r"\1=[\2]", word) for word in given.settings]
     if command == "calibrate":  # these hold signs that mean something to Hydra
         typed = [re.sub(r"^(budget|reference)=([^'\"].*)$", r'\1="\2"', word) for word in typed]
-    # Hydra takes folders of configs in one word.
-    searched = [word for word in typed if word.startswith("hydra.searchpath=") and "file://" in word]
-    folders = [*given.config_dir, *map(Path, re.findall(r"file://([^\"',\]]+)", "".join(searched)))]
-    if folders:
-        typed = [settings.search_path(folders), *(word for word in typed if word not in searched)]
+    if given.config_dir:
+        typed = [settings.search_path(given.config_dir), *typed]
     several = given.multirun or command in ("plan", "map")
     configs, sweep = settings.compose_jobs(name, typed, several or given.cfg is not None)
     if given.cfg is not None:

@@ -2,7 +2,6 @@
 
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Iterator, Sequence
-from functools import cache
 from pathlib import Path
 from typing import NoReturn
 
@@ -46,7 +45,6 @@ def add_runs(parser: ArgumentParser, meaning: str) -> None:
     )
 
 
-@cache
 def names_in(group: str) -> list[str]:
     """What there is to choose in a config group of LazyBench's."""
     return sorted(path.stem for path in (CONF / group).glob("*.yaml"))

@@ -64,8 +64,9 @@ def _calibrate(setup: Setup, study: Study, folder: Folder, where: Mapping[str, A
     task = "" if setup.config.task == "all" else task_title(setup.config.task)
     lengths = [prompt.ids.shape[1] for prompt in setup.prompts.values()]
     said = [data_title(data_label(setup.config.data)), task, prompts(lengths)]
-    draw(table, tried, about(setup.config.model.name, [where], said), folder.found / "frontier")
-    shown = frontier.of_all(table).dropna(axis="columns", how="all")
+    shown = frontier.of_all(table)
+    draw(shown, tried, about(setup.config.model.name, [where], said), folder.found / "frontier")
+    shown = shown.dropna(axis="columns", how="all")
     print(f"\n{shown.to_string(index=False, na_rep='', float_format='{:.4g}'.format)}\n")
     for line in frontier.beaten(table):
         print(f"warning: {line}")
@@ -74,7 +75,6 @@ def _calibrate(setup: Setup, study: Study, folder: Folder, where: Mapping[str, A
 
 
 def _answer(setup: Setup, study: Study, folder: Folder, budget: Budget) -> None:
-    """Write the method of a budget; print it, and its scores on the records that it was not found on."""
     found = {half: study.choose(budget, half) for half in setup.halves}
     if missed := [half for half, trial in found.items() if trial is None]:
         lower = 1 + (setup.speedups[0] - 1) / 2

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from lazybench.analysis.averages import MEAN
 from lazybench.analysis.console import table
+from lazybench.analysis.labels import setting_of
 from lazybench.run.summary import columns
 from lazybench.store.run_folder import SCORES
-from lazybench.store.survey import in_few_words, runs_of
+from lazybench.store.survey import runs_of
 
 if TYPE_CHECKING:
     from lazybench.run.job import Job
@@ -26,9 +27,8 @@ def comparison(jobs: "Sequence[Job]") -> str | None:
     if len(found) < 2:
         return None
     shown = columns([scores for _, scores in found])
-    keys = ["method", *(key for key in ("task", "model", "data") if len({of[key] for of, _ in found}) > 1)]
-    if len({tuple(of[key] for key in keys) for of, _ in found}) < len(found):
-        keys.append("settings")
+    further = ("task", "model", "data", "settings")
+    keys = ["method", *(key for key in further if len({of[key] for of, _ in found}) > 1)]
     cells = [[of[key] for key in keys] for of, _ in found]
     rows = [[*about, *values] for about, values in zip(cells, zip(*shown.values(), strict=True), strict=True)]
     return table([*keys, *shown], rows, left=len(keys))
@@ -37,7 +37,7 @@ def comparison(jobs: "Sequence[Job]") -> str | None:
 def _named(job: "Job") -> dict[str, str]:
     config = job.config
     about = {"method": job.method.name, "task": config.task, "model": config.model.name, "data": config.data.name}
-    return about | {"settings": in_few_words(config.method)}
+    return about | {"settings": setting_of(job.method.name, job.settings["method"])}
 
 
 def _scores(folder: Path) -> dict[str, Any] | None:

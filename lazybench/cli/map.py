@@ -103,7 +103,6 @@ def _chosen(config: MapConfig, sources: Sources) -> tuple[DatasetFacts, Record]:
 
 
 def _reach(method: Method, prompt: Prompt, model: PreTrainedModel) -> Reach:
-    """What became of the prompt's tokens under a method."""
     output = _answer(method, prompt, model)
     # All that decide how it prunes, as in reports.
     settings = METHOD_DEFAULTS | dataclasses.asdict(method)

@@ -20,7 +20,7 @@ from transformers import PreTrainedModel
 
 from lazybench.analysis.labels import setting_of
 from lazybench.calibration.setup import in_turns
-from lazybench.calibration.strength import Operations, OutOfReach, Speedups, Timed, Trial, match
+from lazybench.calibration.strength import Operations, OutOfReach, Timed, Trial, match
 from lazybench.calibration.study import csv
 from lazybench.calibration.tuning import Tuning
 from lazybench.config import HALVES, MatchConfig
@@ -34,7 +34,7 @@ from lazybench.model.loading import load_model, load_skeleton
 from lazybench.model.prompts import Prompt, PromptBuilder
 from lazybench.run import own_code
 from lazybench.run.job import PLACES
-from lazybench.run.origin import chosen, config_dirs, typed
+from lazybench.run.origin import own_folders, typed
 from lazybench.run.sources import Sources
 from lazybench.store.journal import Key
 from lazybench.store.run_folder import digest
@@ -101,7 +101,7 @@ def main(config: MatchConfig) -> Path:
     decides |= {"where": {key: value for key, value in where.items() if key != "commit"}}
     decides |= {"code": own_code.digests(method, {"method": config.method}, ())}
     # Methods of one name differ in their configs' names: those that `calibrate` found, and others of the user's.
-    called = chosen("method") or method.name
+    called = str(HydraConfig.get().runtime.choices["method"])
     given = _Given(config, method, called, load_model(config.model), halves, prompts, on, decides)
     for wanted, text, said in _tuned(given) if config.tune else _timed(given, where):
         name = f"{called}_{wanted:g}x"
@@ -116,13 +116,8 @@ def _timed(given: _Given, where: Mapping[str, Any]) -> Iterator[tuple[float, str
     decides = given.decides | {"records": fingerprint(of.record for of in prompts), "cpu": config.cpu_share}
     kept = digest(decides | {"kind": str(type(method)), "method": asdict(method)})
     with tqdm(desc="strengths", unit="strength") as bar:
-
-        def tick(speedup: float) -> None:
-            bar.update()
-            bar.set_postfix_str(f"{speedup:.2f}x")
-
         path = given.measured / f"{given.called}_{kept}.csv"
-        timed = Timed(method, prompts, given.model, config.cpu_share, path, tick)
+        timed = Timed(method, prompts, given.model, config.cpu_share, path, bar)
         found, missed = _found(timed, given.speedups, config.tolerance)
     if missed is not None:
         if not found:
@@ -176,7 +171,9 @@ def _tuned(given: _Given) -> Iterator[tuple[float, str, str]]:
         yield wanted, text, f"{settings}; geometric mean of KL on the other half's records {elsewhere:.3f}"
 
 
-def _found(speedups: Speedups, wanted: list[float], tolerance: float) -> tuple[dict[float, Trial], OutOfReach | None]:
+def _found(
+    speedups: Operations | Timed, wanted: list[float], tolerance: float
+) -> tuple[dict[float, Trial], OutOfReach | None]:
     """The trial for each speedup within reach, and why the next one is not."""
     found = {}
     for speedup in wanted:
@@ -195,8 +192,7 @@ def _differing(method: Method, given: Method) -> str:
 
 def run_command(folder: Path, name: str, task: str, *more: str) -> str:
     """What runs a method that was found in `folder` on the model and data of this command, in the words given."""
-    given = HydraConfig.get().overrides.task if HydraConfig.initialized() else []
-    words = [f"method={name}", f"task={task}", *(word for word in given if re.match(r"\+*(model|data)[.=]", word))]
-    if places := config_dirs():  # `--config-dir` is for the method that was found
-        more += ("hydra.searchpath=[" + ",".join(f'"file://{place}"' for place in places) + "]",)
-    return f"python -m lazybench run --config-dir {shlex.join([str(folder), *words, *more])}"
+    about = HydraConfig.get()
+    folders = [f"--config-dir={place}" for place in (folder, *own_folders(about))]
+    given = [word for word in about.overrides.task if re.match(r"\+*(model|data)[.=]", word)]
+    return f"python -m lazybench run {shlex.join([*folders, f'method={name}', f'task={task}', *given, *more])}"

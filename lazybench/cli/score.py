@@ -13,7 +13,7 @@ from lazybench.cli.arguments import add_config_dir, own_datasets, read
 from lazybench.config import CONF
 from lazybench.data.facts import DatasetFacts, datasets_of, load_facts
 from lazybench.data.longbench_e import LENGTHS
-from lazybench.data.record import kind, parse, wrong_length, wrong_references
+from lazybench.data.record import parse, wrong_length, wrong_references
 from lazybench.errors import LazyBenchError, suggest
 from lazybench.run import scoring
 from lazybench.store.writing import replace
@@ -83,7 +83,8 @@ def _score_line(row: dict[str, Any], where: str, default: str, facts: Facts) -> 
         raise LazyBenchError(f"{where}: unknown dataset {dataset!r}: {suggest(dataset, facts)}{hint}")
     prediction = row.get("prediction", row.get("pred"))
     if not isinstance(prediction, str):
-        raise LazyBenchError(f"{where}: 'prediction' (or 'pred') must be a string, not {kind(prediction)}")
+        said = json.dumps(prediction, default=str)
+        raise LazyBenchError(f"{where}: 'prediction' (or 'pred') must be a string, not {said:.60}")
     answers, classes = row.get("answers"), row.get("all_classes")
     if wrong := wrong_references(answers, classes):
         raise LazyBenchError(f"{where}: {wrong}")
@@ -114,20 +115,15 @@ def _tables(lines: Sequence[Mapping[str, Any]], families: Mapping[str, Facts]) -
 
     rows, task_rows = [], []
     for data, facts in families.items():
-        of_dataset = {name: scored[scored["dataset"] == name] for name in facts}
+        there = {name: of for name in facts if not (of := scored[scored["dataset"] == name]).empty}
         scored = scored[~scored["dataset"].isin(facts)]
-        of_task: dict[str, list[pd.DataFrame]] = {}
-        for name, of in of_dataset.items():
-            if of.empty:
-                continue
-            of_task.setdefault(facts[name].task or "", []).append(of.assign(task=facts[name].task))
+        for name, of in there.items():
             further = pd.DataFrame(of["beside"].tolist()).mean() * 100
             told = ", ".join(f"{metric} {score:.2f}" for metric, score in further.items())
             rows.append([name, str(len(of)), *cells(of.assign(task=name)), told])
-        for task, found in of_task.items():
-            if task:
-                named, count = f"{task} [data={data}]" if data else task, len(datasets_of(task, facts))
-                task_rows.append([named, f"{len(found)}/{count}", *cells(pd.concat(found))])
+        for task, found in scoring.by_task(there, facts).items():
+            named, count = f"{task} [data={data}]" if data else task, len(datasets_of(task, facts))
+            task_rows.append([named, f"{len(found)}/{count}", *cells(pd.concat(found).assign(task=task))])
     parts = [table(["dataset", "records", *heads, ""], rows)]
     parts += [table(["task", "datasets", *heads], task_rows)] if task_rows else []
     return "\n\n".join(parts)

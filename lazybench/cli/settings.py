@@ -16,13 +16,10 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 from yaml import MarkedYAMLError
 
-from lazybench import config as schema
 from lazybench.config import CONF
 from lazybench.data import choose, load_facts
 from lazybench.errors import LazyBenchError, causes_of, first_line, suggest
 from lazybench.run.origin import own_folders
-
-schema.register()
 
 # Which extra brings a launcher of Hydra's.
 _EXTRAS = {"joblib": "joblib", "submitit_local": "submitit", "submitit_slurm": "submitit", "ray": "ray"}
@@ -156,7 +153,6 @@ def explain(error: BaseException) -> str:
 
 
 def _no_choice(group: str, name: str, options: Sequence[str]) -> str:
-    """What was meant by a name that nothing in a config group has."""
     if group == "hydra/launcher" and name in _EXTRAS:
         return f"hydra/launcher={name} is not installed: pip install 'lazybench[{_EXTRAS[name]}]'"
     said = f"there is no {group} {name!r}: {suggest(name, options)}"
@@ -166,7 +162,6 @@ def _no_choice(group: str, name: str, options: Sequence[str]) -> str:
 
 
 def _no_setting(cause: OmegaConfBaseException) -> str:
-    """Which setting was meant by one that is not there."""
     place, (prefix, _, leaf) = cause.parent_node, str(cause.full_key).rpartition(".")
     there = place if isinstance(place, DictConfig) else ()
     hint = f"it has none; add one of your own with a plus, +{prefix}={{{leaf}: VALUE}}"

@@ -9,16 +9,7 @@ from lazybench.config import SpeedConfig
 from lazybench.errors import LazyBenchError
 from lazybench.report.figures import speedups
 from lazybench.speed import host
-from lazybench.speed.measures import (
-    MEMORY_TOKENS,
-    METHOD,
-    STEPS,
-    WHOLE,
-    Subjects,
-    measure,
-    steps_column,
-    subjects_of,
-)
+from lazybench.speed.measures import MEMORY_TOKENS, METHOD, STEPS, WHOLE, Subjects, measure, steps_column, subjects_of
 from lazybench.speed.memory import write_profile
 from lazybench.store.writing import writing
 

@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from lazybench.analysis.console import table
+from lazybench.analysis.labels import setting_of
 from lazybench.cli.arguments import BOTH_FORMS, add_runs, read
 from lazybench.errors import LazyBenchError
 from lazybench.store.journal import PREDICTIONS, read_rows
 from lazybench.store.run_folder import CONFIG, ENVIRONMENT, FAILURE, RunFolder
-from lazybench.store.survey import about, in_few_words, run_folders, scored_records
+from lazybench.store.survey import about, run_folders, scored_records
 
 RUNNING, FAILED, STOPPED, DONE = "running", "failed", "stopped", "done"
 
@@ -44,7 +45,7 @@ def _rows(output: Path) -> Iterator[list[str]]:
     for folder in folders:
         settings, environment = about(folder)
         model, data, method, digest = folder.relative_to(output).parts
-        method = f"{method} {in_few_words(settings.get('method') or {}) or digest}"
+        method = f"{method} {setting_of(method, settings.get('method') or {}) or digest}"
         state, note, records = _state(folder, settings, environment)
         yield [state, str(settings.get("task", "")), model, data, method, note, records]
 

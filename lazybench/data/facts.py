@@ -77,11 +77,6 @@ def task_names(facts: Mapping[str, DatasetFacts]) -> list[str]:
     return list(dict.fromkeys([*tasks(), *named]))
 
 
-def task_choices(facts: Mapping[str, DatasetFacts]) -> list[str]:
-    """What `task=` takes: `all`, the tasks, and single datasets; `facts` is what `load_facts` returned."""
-    return [ALL, *task_names(facts), *facts]
-
-
 def english() -> list[str]:
     """LongBench's 16 English datasets, in the order of its table."""
     return [name for names in _longbench()["tasks"].values() for name in names]
@@ -137,7 +132,7 @@ def datasets_of(task: str, facts: Mapping[str, DatasetFacts], has: Sequence[str]
         if task in tasks() and has is not None and not {*has} & {*english()}:
             return [name for name in names if name in has] or names
         return names
-    raise LazyBenchError(f"unknown task or dataset {task!r}: {suggest(task, task_choices(facts))}")
+    raise LazyBenchError(f"unknown task or dataset {task!r}: {suggest(task, [ALL, *task_names(facts), *facts])}")
 
 
 @cache
@@ -151,7 +146,6 @@ def is_name(name: object) -> bool:
 
 
 def _user_facts(name: str, given: object, longbench: Mapping[str, DatasetFacts]) -> DatasetFacts:
-    """Facts as a config gives them, of the right names and types."""
     if not isinstance(given, Mapping):
         raise LazyBenchError(f"dataset {name!r}: its facts must be a mapping, not {type(given).__name__}")
     values = dict(given)
@@ -174,7 +168,6 @@ def _user_facts(name: str, given: object, longbench: Mapping[str, DatasetFacts])
 
 
 def _wrong(facts: DatasetFacts) -> Iterator[str]:
-    """What keeps these from being facts of a dataset."""
     for key, allowed in (("prompt", ("context", "input")), ("answer_prefix", ("input",))):
         names = " and ".join(f"{{{name}}}" for name in allowed)
         try:

@@ -79,7 +79,6 @@ def to_records(rows: Iterable[tuple[str, Any]], dataset: str, like: str) -> Iter
 
 
 def _wrong(row: object, dataset: str, like: str) -> str | None:
-    """What keeps `row` from being a record of `dataset`; None where nothing does."""
     if not isinstance(row, Mapping):
         return f"must be a Record, or a mapping with LongBench's fields, not {type(row).__name__}"
     for field in _FIELDS:
@@ -87,7 +86,7 @@ def _wrong(row: object, dataset: str, like: str) -> str | None:
             return f"the field {field!r} is missing"
     for field in _TEXTS:
         if not isinstance(row[field], str):
-            return f"{field!r} must be a string, not {kind(row[field])}"
+            return f"{field!r} must be a string, not {json.dumps(row[field], default=str):.60}"
     if row["dataset"] != dataset:
         return f"'dataset' must be {dataset!r}, like {like}, not {row['dataset']!r}"
     return wrong_references(row["answers"], row["all_classes"]) or wrong_length(row["length"])
@@ -134,11 +133,5 @@ def parse(lines: Iterable[bytes], source: object) -> Iterator[tuple[str, dict[st
         except (ValueError, RecursionError) as error:
             raise LazyBenchError(f"{where}: not JSON: {str(error).replace('line 1 ', '')}") from error
         if not isinstance(value, dict):
-            raise LazyBenchError(f"{where}: a JSON object must stand on each line, not {kind(value)}")
+            raise LazyBenchError(f"{where}: a JSON object must stand on each line, not {text.decode().strip():.60}")
         yield where, value
-
-
-def kind(value: object) -> str:
-    """What JSON calls the type of a parsed value, for messages."""
-    names = {type(None): "null", bool: "a boolean", int: "a number", float: "a number", str: "a string"}
-    return names.get(type(value)) or ("a list" if isinstance(value, list | tuple) else "an object")

@@ -257,7 +257,6 @@ def _letters(alphabet: str, length: int) -> Draw:
 
 
 def _different(draw: Draw, rng: Random, count: int) -> list[str]:
-    """`count` of what `draw` gives, no two the same."""
     found: dict[str, None] = {}
     while len(found) < count:
         found[draw(rng)] = None

@@ -10,6 +10,7 @@ import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from lazybench.analysis.console import table
+from lazybench.analysis.labels import setting_of
 from lazybench.config import ModelConfig
 from lazybench.data import Record
 from lazybench.model import environment
@@ -19,7 +20,7 @@ from lazybench.run.job import Job
 from lazybench.run.sources import Sources
 from lazybench.store import RunFolder
 from lazybench.store.run_folder import SCORES
-from lazybench.store.survey import about, in_few_words, runs_of
+from lazybench.store.survey import about, runs_of
 
 # One A100 in bfloat16: what prefilling reaches of its 312e12 operations a second, and Python's time between kernels.
 _OPERATIONS_PER_S = 140e12
@@ -63,7 +64,8 @@ def show(jobs: Sequence[Job], sources: Sources, launcher: Any) -> None:
         there.append(None if model is None else estimate(job, on_a100(model, config.model)) * share)
         task = config.task + (f" {config.shard}" if config.shard else "")
         memory = "?" if model is None else f"{memory_gb(job, model):.0f}"
-        about_job = [f"{job.method.name} {in_few_words(config.method)}", config.model.name, config.data.name, task]
+        method = f"{job.method.name} {setting_of(job.method.name, job.settings['method'])}"
+        about_job = [method, config.model.name, config.data.name, task]
         rows.append([*about_job, f"{done}/{own}", _hours(here[-1]), _hours(there[-1]), memory])
     print(
         table(["method", "model", "data", "task", "records done", "hours here", "A100 hours", "GPU GB"], rows, left=4)

@@ -2,7 +2,6 @@
 
 import math
 from dataclasses import dataclass, replace
-from itertools import groupby
 from typing import Any, ClassVar, Self
 
 from transformers import PreTrainedModel
@@ -34,19 +33,10 @@ SCHEDULES = (
 
 
 def stages_said(method: Method, model: PreTrainedModel) -> str | None:
-    """What became of the parts of the depth in a method's schedule: `schedule: 23% -> after layer 6`; None without."""
-    schedule = getattr(method, "schedule", None)
-    if not isinstance(method, OnEngine) or not isinstance(schedule, str) or "%" not in schedule:
+    """What became of the parts of the depth in a method's schedule: `schedule: 23%:0.6 -> 6:0.6`; None without."""
+    if not isinstance(method, OnEngine) or not isinstance(method.schedule, str) or "%" not in method.schedule:
         return None
-    words = schedule.split(",")
-    placed = [lazyllm.enable(model, word, selection=method.selection).schedule.stages[0] for word in words]
-    said = []
-    for layer, found in groupby(zip(placed, words, strict=True), key=lambda of: of[0].layer):
-        stages, places = zip(*((stage, word.partition(":")[0]) for stage, word in found), strict=True)
-        keep = math.prod(stage.keep for stage in stages)
-        together = f" (one stage that keeps {keep:g})" if len(stages) > 1 else ""
-        said.append(f"{' and '.join(places)} -> after layer {layer}{together}")
-    return f"schedule: {', '.join(said)}"
+    return f"schedule: {method.schedule} -> {method.placed(model).spec}"
 
 
 @dataclass
@@ -149,20 +139,11 @@ class Staged(OnEngine):
     def trials(self) -> list[Self]:
         return [replace(self, schedule=schedule) for schedule in SCHEDULES]
 
-    @property
-    def left(self) -> float:
-        """The fraction of the prompt's tokens that all stages leave; `LazyBenchError` where it is all."""
-        left = math.prod(keep for _, keep in self._stages)
+    def pruning(self, share: float) -> Self:
+        """The same stages, each keep to the same power; `LazyBenchError` where they prune nothing."""
+        pairs = [part.split(":") for part in self.schedule.split(",") if part]
+        left = math.prod(float(keep) for _, keep in pairs)
         if left == 1:
             raise LazyBenchError(f"method.schedule={self.schedule} prunes nothing: give stages that do")
-        return left
-
-    def pruning(self, share: float) -> Self:
-        """The same stages, each keep to the same power."""
-        power = math.log(1 - share) / math.log(self.left)
-        return replace(self, schedule=",".join(f"{layer}:{round(keep**power, 4)}" for layer, keep in self._stages))
-
-    @property
-    def _stages(self) -> list[tuple[str, float]]:
-        pairs = [part.split(":") for part in self.schedule.split(",") if part]
-        return [(layer, float(keep)) for layer, keep in pairs]
+        power = math.log(1 - share) / math.log(left)
+        return replace(self, schedule=",".join(f"{layer}:{round(float(keep) ** power, 4)}" for layer, keep in pairs))

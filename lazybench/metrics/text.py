@@ -15,14 +15,13 @@ from lazybench.metrics.registry import metric
 
 if TYPE_CHECKING:
     import jieba
-    from rouge import Rouge
 
 # `rouge` walks the longest common subsequence back recursively, and LongBench's code gives 0 to a pair
 # that needs more frames than Python's default limit leaves its script. The same allowance holds here,
 # however deep the caller stands, so that a score does not depend on who asks for it. (Python 3.11 counts
 # the caller's C frames too, which nothing can see from here: there it is short by a handful.)
 _OFFICIAL_LIMIT = 1000
-_FRAMES_HERE = 3  # `_depth`, `_recursion_limit`, contextlib's `__enter__`
+_FRAMES_HERE = 2  # `_recursion_limit`, contextlib's `__enter__`
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
 # LongBench's own list: it leaves out some common marks, `《` among them.
@@ -40,7 +39,6 @@ def qa_f1(prediction: str, reference: str, all_classes: Sequence[str] | None) ->
 
 
 def _token_f1(prediction: Sequence[str], reference: Sequence[str]) -> float:
-    """F1 of two bags of tokens; 0 where they share none."""
     shared = sum((Counter(prediction) & Counter(reference)).values())
     if shared == 0:
         return 0.0
@@ -113,7 +111,9 @@ def rouge_score_l(prediction: str, reference: str, all_classes: Sequence[str] | 
 
 def _rouge_l(prediction: str, reference: str, official_depth: int) -> float:
     """ROUGE-L F, for a metric whose call in LongBench's code stands `official_depth` frames deep."""
-    scorer = _scorer()
+    from rouge import Rouge
+
+    scorer = Rouge(metrics=["rouge-l"])
     try:
         with _recursion_limit(_OFFICIAL_LIMIT - official_depth):
             return scorer.get_scores([prediction], [reference], avg=True)["rouge-l"]["f"]
@@ -121,26 +121,14 @@ def _rouge_l(prediction: str, reference: str, official_depth: int) -> float:
         return 0.0
 
 
-@cache
-def _scorer() -> "Rouge":
-    from rouge import Rouge
-
-    return Rouge(metrics=["rouge-l"])
-
-
 @contextmanager
 def _recursion_limit(frames: int) -> Iterator[None]:
     """Leave the body of the `with` statement `frames` frames to call into."""
-    before = sys.getrecursionlimit()
-    sys.setrecursionlimit(_depth() - _FRAMES_HERE + frames)
+    before, frame, depth = sys.getrecursionlimit(), sys._getframe(), 0
+    while frame is not None:
+        frame, depth = frame.f_back, depth + 1
+    sys.setrecursionlimit(depth - _FRAMES_HERE + frames)
     try:
         yield
     finally:
         sys.setrecursionlimit(before)
-
-
-def _depth() -> int:
-    frame, depth = sys._getframe(), 0
-    while frame is not None:
-        frame, depth = frame.f_back, depth + 1
-    return depth

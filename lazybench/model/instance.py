@@ -1,7 +1,7 @@
 """Makes the object that settings name as `_target_`, or says in one line why there is none."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from inspect import signature
 from typing import Any
 
@@ -10,10 +10,6 @@ from hydra.utils import get_object, instantiate
 
 from lazybench.errors import LazyBenchError, causes_of, suggest
 from lazyllm import LazyLLMError
-
-
-class NotMade(LazyBenchError):
-    """The class or function that `_target_` names is not there, or failed; its own exception is among the causes."""
 
 
 def make(key: str, settings: Mapping[str, Any], example: str) -> Any:
@@ -35,24 +31,17 @@ def make(key: str, settings: Mapping[str, Any], example: str) -> Any:
     for cause in causes:  # a check of ours says it best
         if isinstance(cause, LazyBenchError | LazyLLMError):
             raise cause
-    raise NotMade(_why(key, str(target), causes)) from causes[0]
+    raise LazyBenchError(_why(key, str(target), causes)) from causes[0]
 
 
 def _why(key: str, target: str, causes: list[BaseException]) -> str:
     said = " ".join(str(causes[-1]).split()) or type(causes[-1]).__name__
     if found := re.search(r"unexpected keyword argument '([^']*)'", said):
-        names = signature(get_object(target)).parameters
-        return f"there is no setting '{key}.{found[1]}': {which_setting(found[1], names, f'{key}.')}"
+        names = [name for name in signature(get_object(target)).parameters if name not in ("_target_", "name")]
+        hint = suggest(found[1], names, f"{key}.") if names else "it has no settings, leave it out"
+        return f"there is no setting '{key}.{found[1]}': {hint}"
     if found := re.search(r"missing \d+ required .*?: '(\w+)'", said):
         return f"nothing is set for {key}.{found[1]}: give it as {key}.{found[1]}=VALUE"
     if str(causes[0]).startswith("Error in call to target"):
         return f"{key}: {said}"
     return f"{key}._target_: {said.partition('. It cannot be authorized')[0].partition(' full_key:')[0]}"
-
-
-def which_setting(leaf: str, names: Iterable[str], prefix: str) -> str:
-    """Which of the settings `names` of an object was meant by `leaf`."""
-    names = [name for name in names if name not in ("_target_", "name")]
-    if not names:
-        return "it has no settings, leave it out"
-    return suggest(leaf, names, prefix)

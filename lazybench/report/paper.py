@@ -23,8 +23,9 @@ def heading(block: Block, by_dataset: bool) -> str:
 
 def published(block: Block) -> list[str]:
     """The datasets whose score LongBench's own table has for the block's model, of those that its baseline ran on."""
-    run = {name for row in block.rows if row.method == "baseline" and _is_theirs(row) for name in row.datasets}
-    return [name for model, name in _table("longbench").index if model == block.model and name in run]
+    rows = [row for row in block.rows if row.method == "baseline" and _is_theirs(row)]
+    ran = {name for row in rows for run in row.runs for name in run.datasets}
+    return [name for model, name in _table("longbench").index if model == block.model and name in ran]
 
 
 def value(row: Row, section: str, datasets: Collection[str], column: str) -> str:

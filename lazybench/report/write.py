@@ -79,7 +79,6 @@ def write(
 
 
 def _put(path: Path, warnings: Sequence[str], bodies: Sequence[_Body]) -> None:
-    """Write a table as CSV, Markdown and LaTeX."""
     numbers, texts, tex = zip(*bodies, strict=True)
     title = _TITLES[path.name]
     pd.concat(numbers).to_csv(path.with_suffix(".csv"), index=False, float_format="%.6g", lineterminator="\n")
@@ -134,7 +133,6 @@ def _page(sections: Sequence[dict[str, Any]], warnings: Sequence[str]) -> str:
 def _section(
     block: Block, shown: Sequence[Any], pairs: pd.DataFrame, drawn: Sequence[dict[str, str]]
 ) -> dict[str, Any]:
-    """What the page shows of a block, of what `write` made of it."""
     return {
         "block": block,
         "about": _about(block),
@@ -177,7 +175,6 @@ def _run(run: Run) -> dict[str, Any]:
 
 
 def _some(values: Iterable[object]) -> str:
-    """Each value once, at most a few of them."""
     found = sorted({str(value) for value in values if value})
     more = len(found) - _SHOWN
     return "; ".join(found[:_SHOWN]) + (f"; and {more} more" if more > 0 else "")

@@ -10,13 +10,12 @@ from transformers import PreTrainedModel
 
 from lazybench.data import Record, data_label
 from lazybench.errors import RecordFailure
-from lazybench.methods.base import Method
 from lazybench.model.decoding import Decoder, decoder_for, read
 from lazybench.model.device import ran_out, release
 from lazybench.model.prompts import Prompt
 from lazybench.run import scoring
 from lazybench.run.job import Job
-from lazybench.run.timing import Pass, timed, undisturbed
+from lazybench.run.timing import Pass, undisturbed
 from lazybench.store.journal import CPU_TIMES, WALL_TIMES, with_compared
 from lazyllm import LazyLLMError
 
@@ -95,7 +94,7 @@ class Bench:
         if times:
             own, beside = self._passes(prompt, decode, self.job.config.timing.cpu_share, backwards)
         else:
-            own, beside = [self._pass(self.job.method, prompt, decode, seed) for seed in self._seeds], {}
+            own, beside = self._own(prompt, decode, least=0), {}
         predictions = [read(done.output.tokens, prompt) for done in own]
         scores = [scoring.score(facts, text, record.answers, record.all_classes) for text in predictions]
         measured = dict.fromkeys(_MEASURED) | {
@@ -134,27 +133,20 @@ class Bench:
         self, prompt: Prompt, decode: Decoder, least: float, backwards: bool = False
     ) -> tuple[list[Pass], dict[str, Pass]]:
         """The method's passes, one a seed, and right before or after them those beside it, by name."""
-
-        def take_own() -> list[Pass]:
-            return [self._pass(self.job.method, prompt, decode, seed, least) for seed in self._seeds]
-
-        own = take_own() if backwards else []
+        own = self._own(prompt, decode, least) if backwards else []
         beside = {}
         others = [*self.job.compared.items()]
         for name, method in others[::-1] if backwards else others:
             try:
-                beside[name] = self._pass(method, prompt, decode, 0, least)
+                beside[name] = undisturbed(method, prompt, decode, 0, least)
             except RecordFailure as failure:
                 who = "the unmodified model" if name == "baseline" else "the engine with nothing pruned"
                 raise RecordFailure(f"{who}: {failure}") from failure
-        return own or take_own(), beside
+        return own or self._own(prompt, decode, least), beside
 
-    @property
-    def _seeds(self) -> range:
-        return range(self.job.method.repeats)
-
-    def _pass(self, method: Method, prompt: Prompt, decode: Decoder, seed: int, least: float = 0) -> Pass:
-        return undisturbed(lambda: timed(method, prompt, decode, seed), self.model.device, least)
+    def _own(self, prompt: Prompt, decode: Decoder, least: float) -> list[Pass]:
+        method = self.job.method
+        return [undisturbed(method, prompt, decode, seed, least) for seed in range(method.repeats)]
 
 
 def _times(passes: list[Pass]) -> dict[str, float | None]:

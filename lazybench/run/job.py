@@ -52,7 +52,6 @@ class Job:
     records: list[Record] = field(repr=False)
     settings: dict[str, Any]
     left_out: str | None = None
-    _prompts: dict[Key, Prompt] = field(init=False, repr=False, default_factory=dict)
 
     @cached_property
     def shard(self) -> Shard | None:
@@ -92,11 +91,8 @@ class Job:
         return self.keys.index(record.key) % self.config.timing.every == 0
 
     def prompt(self, record: Record) -> Prompt:
-        """The record's prompt, built once."""
-        if record.key not in self._prompts:
-            builder = PromptBuilder(self.tokenizer, self.config.model, self.facts[record.dataset])
-            self._prompts[record.key] = builder.build(record)
-        return self._prompts[record.key]
+        """The record's prompt."""
+        return PromptBuilder(self.tokenizer, self.config.model, self.facts[record.dataset]).build(record)
 
     def folder(self, where: dict[str, Any]) -> Path:
         """The run's folder on a machine that `environment.describe` described as `where`."""

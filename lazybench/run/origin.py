@@ -10,19 +10,15 @@ from omegaconf import DictConfig
 
 
 def command() -> list[str]:
-    """The words behind `python -m lazybench` that ask for the job under way alone; none where Hydra did not read any.
+    """The words behind `python -m lazybench` that ask for the job under way alone.
 
     They are Hydra's and not `sys.argv`, which in a launcher's process, or of a sweep, is not this job's.
     """
-    if not HydraConfig.initialized():
-        return []
     about = HydraConfig.get()
     # An experiment that sweeps is refused without -m; the job's own words leave one job of it.
     flags = ["-m"] if about.mode == RunMode.MULTIRUN else []
-    for source in about.runtime.config_sources:
-        flags += ["--config-dir", source.path] if source.provider == "command-line" else []
-    more = [word for word in about.overrides.hydra if word.startswith("hydra.searchpath=")]
-    return ["run", *flags, *more, *about.overrides.task]
+    folders = [f"--config-dir={place}" for place in own_folders(about)]
+    return ["run", *flags, *folders, *about.overrides.task]
 
 
 def typed(command: str) -> str:
@@ -31,16 +27,6 @@ def typed(command: str) -> str:
     return shlex.join(["python", "-m", "lazybench", command, *words])
 
 
-def chosen(group: str) -> str | None:
-    """The name of the config that the command under way chose for a group; None where Hydra did not read one."""
-    return str(HydraConfig.get().runtime.choices[group]) if HydraConfig.initialized() else None
-
-
 def own_folders(about: DictConfig) -> list[str]:
     """The user's folders of configs, in a job's part `hydra`."""
     return [of.path for of in about.runtime.config_sources if of.provider.endswith("command-line")]
-
-
-def config_dirs() -> list[str]:
-    """The user's folders of configs, as the command under way names them; none where Hydra did not read one."""
-    return own_folders(HydraConfig.get()) if HydraConfig.initialized() else []

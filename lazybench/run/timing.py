@@ -1,6 +1,6 @@
 """Timed passes: how long an answer took, and whether other work on the machine slowed it down."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -71,22 +71,17 @@ def timed(method: Method, prompt: Prompt, decode: Decoder, seed: int) -> Pass:
     return Pass(output, clock.times, clock.cpu_times[0], clock.cpu_times[-1])
 
 
-def undisturbed(take: Callable[[], Pass], device: torch.device, least: float) -> Pass:
+def undisturbed(method: Method, prompt: Prompt, decode: Decoder, seed: int, least: float) -> Pass:
     """A pass that other work has not slowed down, or the last of several that it has.
 
-    A pass on a CPU is disturbed if its process got less than a share of wall time times threads; it is taken again,
-    up to `RETAKES` times. The process's CPU time says nothing of a pass on another device: that counts as it is.
-
-    Args:
-        take: takes the pass.
-        device: what the model computes on.
-        least: the share, 0 to 1; 0 takes every pass as it is.
+    A pass on a CPU is disturbed if its process got less than `least` of wall time times threads, 0 to 1; it is taken
+    again, up to `RETAKES` times. The process's CPU time says nothing of a pass on another device: that counts as it is.
     """
-    done = take()
-    if device.type != "cpu":
+    done = timed(method, prompt, decode, seed)
+    if decode.model.device.type != "cpu":
         return done
     for retaken in range(1, RETAKES + 1):
         if done.cpu_share >= least:
             return done
-        done = replace(take(), retaken=retaken)
+        done = replace(timed(method, prompt, decode, seed), retaken=retaken)
     return replace(done, disturbed=done.cpu_share < least)

@@ -101,8 +101,6 @@ def _attention(prompt: Prompt, decode: Decoder) -> dict[str, Any]:
     at = torch.linspace(0, tokens, _SHARES).round().long()
     mass = torch.cat([torch.zeros(layers, 1, dtype=mass.dtype), mass], dim=1)[:, at].mean(0)
     return {
-        "layers": layers,
-        "bins": bins,
         "map": [[float(f"{value:.3g}") for value in row] for row in binned.tolist()],
         "sorted_mass": [round(value, 5) for value in mass.tolist()],
     }

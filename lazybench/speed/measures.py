@@ -23,7 +23,7 @@ from lazybench.model.device import ran_out
 from lazybench.model.loading import load_model, load_skeleton, load_tokenizer
 from lazybench.model.prompts import Prompt, PromptBuilder
 from lazybench.model.work import operations
-from lazybench.run.timing import UNMODIFIED, Pass, timed, undisturbed
+from lazybench.run.timing import UNMODIFIED, Pass, undisturbed
 from lazybench.speed.memory import Memory
 from lazybench.speed.memory import measure as measure_memory
 
@@ -77,13 +77,7 @@ class Subjects:
             runs[count] = partial(self._part, count)
         return runs
 
-    @cached_property
-    def memory(self) -> dict[str, Memory]:
-        """The memory that the unmodified model and the method take in prefilling and the first steps, by name."""
-        few = self.untimed(min(MEMORY_TOKENS, self.decode.max_new_tokens))
-        return {name: few._memory(name) for name in (WHOLE, METHOD)}
-
-    def _memory(self, name: str) -> Memory:
+    def memory(self, name: str) -> Memory:
         """The memory that one of the `runs` takes; keys and values also where LazyLLM's engine holds them."""
         passes: list[Pass] = []
         run = self.runs()[name]
@@ -93,15 +87,11 @@ class Subjects:
         return replace(found, kv=found.kv[-len(output.tokens) :])  # a method may prefill twice
 
     def _pass(self, method: Method, seed: int = 0) -> Pass:
-        return self._timed(method, self.prompt, self.decode, seed)
+        return undisturbed(method, self.prompt, self.decode, seed, self.cpu_share)
 
     def _part(self, count: int, _: int) -> Pass:
-        """The first token after the prompt's first `count` tokens."""
-        first = Decoder(self.decode.model, max_new_tokens=1)
-        return self._timed(UNMODIFIED, replace(self.prompt, ids=self.prompt.ids[:, :count]), first, 0)
-
-    def _timed(self, method: Method, prompt: Prompt, decode: Decoder, seed: int) -> Pass:
-        return undisturbed(lambda: timed(method, prompt, decode, seed), decode.model.device, self.cpu_share)
+        first, prompt = Decoder(self.decode.model, 1), replace(self.prompt, ids=self.prompt.ids[:, :count])
+        return undisturbed(UNMODIFIED, prompt, first, 0, self.cpu_share)
 
 
 def subjects_of(config: SpeedConfig) -> list[Subjects]:
@@ -201,7 +191,8 @@ def _row(subjects: Subjects, repeats: int) -> dict[str, float]:
             f"other work on this machine disturbed each of the {len(rounds)} repeats: end it and measure again, or set "
             "cpu_share=0 to take the times as they are"
         )
-    whole, method = subjects.memory[WHOLE], subjects.memory[METHOD]
+    few = subjects.untimed(min(MEMORY_TOKENS, subjects.decode.max_new_tokens))
+    whole, method = few.memory(WHOLE), few.memory(METHOD)
     return {
         **_summary(times, subjects),
         "retaken": sum(done.retaken for passes in rounds for done in passes.values()),

@@ -109,7 +109,6 @@ def journal_names(traced: bool) -> tuple[str, ...]:
 
 
 def _parse(line: bytes) -> dict[str, Any] | None:
-    """The record on a whole, sound line, else None."""
     try:
         row = json.loads(line) if line.endswith(b"\n") else None
     except ValueError:

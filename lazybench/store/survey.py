@@ -11,9 +11,6 @@ import yaml
 from lazybench.store.journal import PREDICTIONS, journals
 from lazybench.store.run_folder import CONFIG, ENVIRONMENT, SCORES
 
-# Settings of a calibrated method that say more than its budget does in a few words.
-_LONG = ("folds", "found")
-
 
 def run_folders(root: Path) -> list[Path]:
     """Folders below `root` that hold a run, or what is left of one: its records, or two of its other files.
@@ -76,18 +73,6 @@ def begins_anew(folder: Path, settings: Mapping[str, Any], where: Mapping[str, A
     return (
         f"begun in {before}; since then {', '.join(changed)} changed: results would not compare, so it begins anew in "
         f"{folder}"
-    )
-
-
-def in_few_words(method: Mapping[str, Any]) -> str:
-    """A method's settings, which tell apart the runs of one method."""
-    return " ".join(
-        f"{key}={','.join(map(str, value)) if isinstance(value, list) else value}"
-        for key, value in method.items()
-        if key not in ("_target_", "name", *_LONG)
-        and value is not None
-        and value is not False
-        and (key, value) != ("repeats", 1)
     )
 
 

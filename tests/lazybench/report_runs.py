@@ -156,7 +156,7 @@ def attention_traces(rows, layers=32, bins=200):
         weights[:, -5:] += 20
         weights /= weights.sum(axis=1, keepdims=True)
         mass = np.linspace(0, 1, 101) ** generator.uniform(0.1, 0.25)
-        attention = {"layers": layers, "bins": bins, "map": weights.tolist(), "sorted_mass": mass.tolist()}
+        attention = {"map": weights.tolist(), "sorted_mass": mass.tolist()}
         made.append({"_id": line["_id"], "dataset": line["dataset"], "first_token_kl": 0.0, "attention": attention})
     return made
 

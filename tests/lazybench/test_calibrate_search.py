@@ -10,7 +10,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 import lazyllm
-from lazybench.calibration.search import Candidate, Harm, Harmed, Search, Space
+from lazybench.calibration.search import Candidate, Harm, Search, Space
 from lazybench.calibration.times import Times
 from lazybench.errors import LazyBenchError
 from lazybench.model.decoding import Decoder
@@ -23,7 +23,7 @@ EQ1 = Importance()
 
 def _made_up_harm(candidate, record):
     """Grows the earlier the first stage is, and with the record; nothing is revived."""
-    return Harmed(record * 2.0 ** -candidate.schedule.stages[0].layer, torch.ones(3, 16, dtype=torch.int64))
+    return record * 2.0 ** -candidate.schedule.stages[0].layer, torch.ones(3, 16, dtype=torch.int64)
 
 
 def _search(path, records=range(1, 21), answer_tokens=1):
@@ -73,7 +73,7 @@ def test_a_search_counts_what_is_revived(tmp_path):
         # Three rows behind the first stage, five where it keeps least.
         rows = torch.ones(7, 16, dtype=torch.int64)
         rows[:, candidate.schedule.stages[0].layer + 1 :] = 3 if candidate.schedule.stages[0].keep > 0.2 else 5
-        return Harmed(_made_up_harm(candidate, record).kl, rows)
+        return _made_up_harm(candidate, record)[0], rows
 
     search = _search(tmp_path / "log", answer_tokens=40)
     search.start_from([Candidate(PruningSchedule([(2, 0.5)]), EQ1)])
@@ -84,7 +84,7 @@ def test_a_search_counts_what_is_revived(tmp_path):
     assert again.candidate.schedule.stages[0].keep < slow.candidate.schedule.stages[0].keep
     assert slow.speedup_with_revivals < 1.99 <= again.speedup_with_revivals
     assert TIMES.speedup(slow.candidate.schedule, LENGTHS, 40) == pytest.approx(2, rel=1e-3)
-    step = TIMES.step_of(reviving(slow.candidate, 1).rows)
+    step = TIMES.step_of(reviving(slow.candidate, 1)[1])
     assert step == pytest.approx((3 * 0.001 + 13 * 0.0012) / 16)
     assert slow.speedup_with_revivals == pytest.approx(TIMES.speedup(slow.candidate.schedule, LENGTHS, 40, step))
     fast = [trial for trial in ended if trial.complete and trial.speedup_with_revivals >= 1.99]
@@ -96,7 +96,7 @@ def test_a_search_says_why_it_found_nothing(tmp_path, monkeypatch):
     monkeypatch.setattr("lazybench.calibration.search._MOST_MISSES", 5)
 
     def flooded(candidate, record):
-        return Harmed(0.1, torch.full((7, 16), 10_000))
+        return 0.1, torch.full((7, 16), 10_000)
 
     def never(candidate, record):
         raise LazyLLMError("a window")
@@ -163,14 +163,13 @@ def asked(model):
 
 
 def test_no_pruning_does_no_harm(asked):
-    assert asked.harm.of(Candidate(PruningSchedule([(0, 1)]), EQ1), asked.record).kl == pytest.approx(0, abs=1e-6)
+    assert asked.harm.of(Candidate(PruningSchedule([(0, 1)]), EQ1), asked.record)[0] == pytest.approx(0, abs=1e-6)
 
 
 @pytest.mark.parametrize("importance", [EQ1, Importance(queries=8, pooling=7)])
 def test_harm_is_the_divergence_along_the_unmodified_answer(model, asked, importance):
     schedule = PruningSchedule([(0, 0.3), (2, 0.2)])
-    harmed = asked.harm.of(Candidate(schedule, importance), asked.record)
-    found = harmed.kl
+    found, rows = asked.harm.of(Candidate(schedule, importance), asked.record)
     with torch.no_grad():
         answer = model.generate(asked.ids, max_new_tokens=6, do_sample=False)[0, 60:]
         whole = model(torch.cat([asked.ids, answer[None]], dim=1)).logits[0, 59:-1].double().log_softmax(-1)
@@ -183,8 +182,8 @@ def test_harm_is_the_divergence_along_the_unmodified_answer(model, asked, import
                 step = model(token.view(1, 1), past_key_values=step.past_key_values, use_cache=True)
     assert found > 0.001
     assert found == pytest.approx(sum(expected) / len(expected), rel=1e-3)
-    assert harmed.rows.shape == (len(answer) - 1, model.config.num_hidden_layers)
-    assert harmed.rows.max() > 1
+    assert rows.shape == (len(answer) - 1, model.config.num_hidden_layers)
+    assert rows.max() > 1
 
 
 def test_logits_that_are_not_finite_are_no_harm_of_zero(tiny_model):
@@ -192,7 +191,7 @@ def test_logits_that_are_not_finite_are_no_harm_of_zero(tiny_model):
     record = SimpleNamespace(key=("made-up", "1"), dataset="made-up", id="1")
     harm = Harm(lambda _: (SimpleNamespace(ids=torch.full((1, 40), 7)), Decoder(model, 32)), tokens=2)
     candidate = Candidate(PruningSchedule([(1, 0.5)]), EQ1)
-    assert harm.of(candidate, record).kl >= 0
+    assert harm.of(candidate, record)[0] >= 0
     with torch.no_grad():
         model.model.norm.weight.fill_(float("nan"))
     with pytest.raises(LazyBenchError, match="on made-up 1: the logits of new token 1 are not finite"):

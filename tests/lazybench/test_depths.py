@@ -85,7 +85,7 @@ def test_layers_of_papers_are_parts_of_the_depth(layers, static, half):
     found = {name: METHODS[name].placed(model).stages[-1].layer for name in ENGINE}
     assert found["static_pruning"] == static
     assert found["fastkv"] == found["claa"] == found["lazyllm"] == found["sliminfer_like"] == half
-    assert stages_said(METHODS["fastkv"], model) == f"schedule: 50% -> after layer {half}"
+    assert stages_said(METHODS["fastkv"], model) == f"schedule: 50%:0.2 -> {half}:0.2"
     assert stages_said(build_method(FILES["fastkv"] | {"layer": 3}), model) is None
 
 
@@ -100,9 +100,8 @@ def test_a_method_computes_what_it_says_it_does(name):
 
 def test_stages_go_to_layers_that_see_everything_and_say_so():
     model = windowed("gemma3")  # layers 5 and 11 see everything, and 11 is the last
-    assert stages_said(METHODS["static_pruning"], model) == "schedule: 16% -> after layer 5"
-    together = "schedule: 23% and 50% -> after layer 5 (one stage that keeps 0.36)"
-    assert stages_said(METHODS["lazyllm"], model) == together
+    assert stages_said(METHODS["static_pruning"], model) == "schedule: 16%:0.5 -> 5:0.5"
+    assert stages_said(METHODS["lazyllm"], model) == "schedule: 23%:0.6,50%:0.6 -> 5:0.36"
     assert METHODS["lazyllm"].placed(model).stages == ((5, pytest.approx(0.36)),)
 
 
@@ -185,4 +184,4 @@ def test_lazyllm_for_good_brings_nothing_back():
 def test_a_run_says_where_it_prunes(run, tmp_path):
     code, out, err = run("method=fastkv", "data.limit=1", "timing.paired=false", "timing.warmup=0")
     assert code == 0, err
-    assert out.count("schedule: 50% -> after layer 1\n") == 1
+    assert out.count("schedule: 50%:0.2 -> 1:0.2\n") == 1

@@ -104,7 +104,7 @@ def test_layouts_and_limit(tmp_path, layout):
         (b"", "qasper.jsonl: the file is empty"),
         (lines(ROW) + b'{"input": \n', "qasper.jsonl:2: not JSON: Expecting value"),
         (lines(ROW) + b"\xff\n", "qasper.jsonl:2: not JSON: 'utf-8' codec can't decode byte 0xff"),
-        (b"[1]\n", "qasper.jsonl:1: a JSON object must stand on each line, not a list"),
+        (b"[1]\n", "qasper.jsonl:1: a JSON object must stand on each line, not [1]"),
         (lines({k: v for k, v in ROW.items() if k != "answers"}), ":1: the field 'answers' is missing"),
         (lines(ROW | {"input": None}), ":1: 'input' must be a string, not null"),
         (lines(ROW | {"answers": "me"}), ":1: 'answers' must be a list of one string or more"),

@@ -137,7 +137,7 @@ def test_a_matched_method_runs_and_the_same_command_goes_on(call, lazybench, mon
     code, out, err = lazybench(*words, "timing.warmup=0", "timing.paired=false", f"output={tmp_path / 'runs'}")
     assert code == 0, err
     assert "method static_pruning" in out
-    monkeypatch.setattr("lazybench.calibration.strength.timed", None)  # nothing is timed again
+    monkeypatch.setattr("lazybench.calibration.strength.undisturbed", None)  # nothing is timed again
     code, _, err = call(*asked)
     assert code == 0, err
     assert matched.read_text() == text

@@ -113,8 +113,10 @@ def test_configs_may_lie_in_several_folders(lazybench, mine, tmp_path):
     words = (f"--config-dir={mine}", "-cd", "more", "model=own", "data=my_records", "method=short", "task=my_qa")
     code, _, err = lazybench("run", *words, *QUICK)
     assert code == 0, err
-    words = (f"--config-dir={mine}", f"hydra.searchpath=['file://{tmp_path}/more']", *words[3:])
+    words = (f"hydra.searchpath=['file://{mine}','file://{tmp_path}/more']", *words[3:])
     assert "finished earlier" in lazybench("run", *words, *QUICK)[1]
+    (path,) = (tmp_path / "results/runs").rglob("environment.json")
+    assert "finished earlier" in lazybench(*json.loads(path.read_text())["command"])[1]
 
 
 def test_a_model_given_by_path_alone_is_filed_under_its_own_name(lazybench, tmp_path, tiny_model):

@@ -4,6 +4,7 @@ import json
 import time
 from contextlib import contextmanager
 from dataclasses import replace
+from types import SimpleNamespace
 
 import peers
 import pytest
@@ -17,6 +18,7 @@ from lazybench.methods.gemfilter import GemFilter
 from lazybench.methods.lazyllm import LazyLLM
 from lazybench.methods.specprefill import SpecPrefill
 from lazybench.model.decoding import Clock, Decoder
+from lazybench.run import timing
 from lazybench.run.timing import Pass, timed, undisturbed
 
 QUIET = Pass(Output([1, 2, 3], 1.0), times_s=[1.0, 1.5, 3.0], ttft_cpu_s=1.0, generation_cpu_s=3.0)
@@ -30,6 +32,11 @@ def one_thread(monkeypatch):
     monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
 
 
+def on(device):
+    """A decoder on a device, for passes that are made up."""
+    return Decoder(SimpleNamespace(device=device), max_new_tokens=1)
+
+
 @pytest.mark.parametrize(
     ("passes", "retaken", "disturbed"),
     [
@@ -40,18 +47,20 @@ def one_thread(monkeypatch):
         ([EARLY, LATE, LATE, EARLY], 3, True),
     ],
 )
-def test_a_disturbed_pass_is_taken_again_three_times_at_most(passes, retaken, disturbed):
+def test_a_disturbed_pass_is_taken_again_three_times_at_most(monkeypatch, passes, retaken, disturbed):
     left = list(passes)
-    done = undisturbed(lambda: left.pop(0), CPU, 0.9)
+    monkeypatch.setattr(timing, "timed", lambda *_: left.pop(0))
+    done = undisturbed(Baseline("baseline"), None, on(CPU), 0, 0.9)
     assert not left
     assert (done.retaken, done.disturbed) == (retaken, disturbed)
     assert replace(done, retaken=0, disturbed=False) == passes[-1]
 
 
 @pytest.mark.parametrize(("device", "least"), [(torch.device("cuda"), 0.9), (CPU, 0)])
-def test_elsewhere_and_unasked_every_pass_counts(device, least):
+def test_elsewhere_and_unasked_every_pass_counts(monkeypatch, device, least):
     left = [EARLY]
-    assert undisturbed(lambda: left.pop(0), device, least) == EARLY
+    monkeypatch.setattr(timing, "timed", lambda *_: left.pop(0))
+    assert undisturbed(Baseline("baseline"), None, on(device), 0, least) == EARLY
 
 
 def test_a_decode_step_leaves_prefilling_out():
@@ -116,11 +125,8 @@ def test_a_run_marks_and_counts_what_stays_disturbed(run, tmp_path, monkeypatch)
 
 
 def test_what_is_compared_is_timed_side_by_side_in_alternating_order(run, tmp_path, monkeypatch):
-    from lazybench.run import bench
-
     taken = []
-    timed = bench.timed
-    monkeypatch.setattr(bench, "timed", lambda method, *rest: (taken.append(method.name), timed(method, *rest))[1])
+    monkeypatch.setattr(timing, "timed", lambda method, *rest: (taken.append(method.name), timed(method, *rest))[1])
     code, _, err = run(*LAZY, "data.limit=3", "timing.warmup=0")
     assert code == 0, err
     forwards = ["baseline", "keep_1", "lazyllm"]

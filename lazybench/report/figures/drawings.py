@@ -203,7 +203,6 @@ def figure5(block: Block) -> Figure | None:
 
 
 def _points(block: Block, task: str, members: list[str]) -> Iterator[dict[str, object]]:
-    """A point a row that has what the figure shows of it."""
     for row in block.compared:
         parts = {task: part_of(row, members)}
         score, speedup = cell(parts, SCORE), cell(parts, TTFT[0]).estimate

@@ -12,13 +12,11 @@ from lazybench.report.figures.style import PALE, around, canvas, finish, line, s
 _BESIDE = 0.012  # of the axis: by how much lines stand apart, so that no interval hides another
 
 
-def frontier(frontier: pd.DataFrame, tried: pd.DataFrame, about: str, stem: Path) -> list[Path]:
-    """Draw what `calibration.frontier.table` gives, a line a kind, and of `Study.tried` what was measured in full.
+def frontier(shown: pd.DataFrame, tried: pd.DataFrame, about: str, stem: Path) -> list[Path]:
+    """Draw what `calibration.frontier.of_all` gives, a line a kind, and of `Study.tried` what was measured in full.
 
     `about` is as `style.about` gives it, and `stem` the files, PNG and PDF, which are returned, without their suffix.
     """
-    together = frontier[frontier["half"] == "cross"]
-    shown = frontier if together.empty else together
     tried = tried[tried["complete"]]
     with style.styled():
         figure = canvas(2.0)
