@@ -10,7 +10,7 @@ from torch import nn
 from lazyllm.core.importance import Scores, exact, probabilities
 
 # Query rows are taken in blocks so that no block's scores or mask have more elements than this.
-_BLOCK_ELEMENTS = 1 << 24
+BLOCK_ELEMENTS = 1 << 24
 # A CPU's fused attention takes so many rows at once.
 _FUSED_ROWS = 32
 
@@ -45,17 +45,10 @@ def causal(batch: int, head: int, query: torch.Tensor, key: torch.Tensor) -> tor
     return key <= query
 
 
-def additive(visible: torch.Tensor, dtype: torch.dtype, kv_heads: int) -> torch.Tensor:
+def additive(visible: torch.Tensor, dtype: torch.dtype, copies: int = 1) -> torch.Tensor:
     """A mask, bool (batch, rows, n), as `attend_masked` takes it: 0, and minus infinity where a key is not seen."""
-    batch, rows, n = visible.shape
-    copies = 1 if visible.is_cpu or batch == 1 else kv_heads
-    mask = visible.new_full((batch, 1, rows, n), -torch.inf, dtype=dtype).masked_fill_(visible[:, None], 0)
-    return mask.expand(-1, copies, -1, -1).reshape(-1, 1, rows, n)
-
-
-def fits_one_block(heads: int, rows: int, columns: int) -> bool:
-    """Whether all scores of an attention are few enough to be held at once."""
-    return heads * rows * columns <= _BLOCK_ELEMENTS
+    mask = visible.new_full(visible.shape, -torch.inf, dtype=dtype).masked_fill_(visible, 0)
+    return mask[:, None].expand(-1, copies, -1, -1).contiguous()
 
 
 def attend_in_blocks(
@@ -77,7 +70,7 @@ def attend_in_blocks(
     output = query.new_empty(1, rows, heads, value.shape[-1])
     # Fused attention under a mask holds one mask for all heads on a CPU, and no scores.
     fused = scores.softcap is None and scores.sinks is None and query.is_cpu
-    size = max(1, _BLOCK_ELEMENTS // (key.shape[2] * (1 if fused else heads)))
+    size = max(1, BLOCK_ELEMENTS // (key.shape[2] * (1 if fused else heads)))
     for start in range(0, rows, size):
         block = slice(start, min(start + size, rows))
         # In prefilling, tokens behind the block are out of its sight.
@@ -86,7 +79,7 @@ def attend_in_blocks(
         if present is not None:
             sees = sees & present
         part = query[:, :, block], key[:, :, sight], value[:, :, sight]
-        mask = additive(sees[None], query.dtype, key.shape[1])
+        mask = additive(sees[None], query.dtype)
         output[:, block] = attend_masked(*part, mask, scores).transpose(1, 2)
     return output
 
@@ -97,7 +90,8 @@ def attend_masked(
     """Attention, (batch, heads, rows, value_dim); heads that share keys and values do not copy them.
 
     Queries are (batch, heads, rows, head_dim), keys and values (batch, kv_heads, n, head_dim or value_dim). The mask is
-    what `additive` makes, added to the scores; None means nothing.
+    what `additive` makes, (batch, copies, rows, n), added to the scores; None means nothing. Copies of it are one for
+    each head that shares keys on a CPU, elsewhere one for each head of keys; for a batch of one a single one will do.
     """
     batch, heads, rows, width = query.shape
     kv_heads = key.shape[1]
@@ -106,18 +100,19 @@ def attend_masked(
         # Capped scores are small; beside sinks there are models that count on exact ones.
         dtype = query.dtype if scores.sinks is None else exact(query.dtype)
         if mask is not None:
-            mask = mask.view(batch, -1, 1, rows, key.shape[2])
+            mask = mask[:, :1, None]
         weights = probabilities(query, key, mask, scores, dtype)
         return torch.matmul(weights.to(query.dtype).flatten(2, 3), value).reshape(batch, heads, rows, -1)
     attend = nn.functional.scaled_dot_product_attention
     if mask is None or (query.is_cpu and rows >= _FUSED_ROWS):
-        return attend(query, key, value, mask, scale=scores.scaling, enable_gqa=True)
+        return attend(query, key, value, mask if mask is None else mask[:, :1], scale=scores.scaling, enable_gqa=True)
     # Under a mask, heads that share keys are on a CPU rows of one, which reads them once. Elsewhere no fused kernel
     # takes both: each head of keys is a sequence of its own, and its query heads all see the one that is there.
     if query.is_cpu:
         query = query.reshape(batch, kv_heads, -1, width)
-        mask = mask if rows == 1 else mask.repeat(1, 1, shared, 1)
+        mask = mask.expand(-1, shared, -1, -1).reshape(batch, 1, -1, mask.shape[3])
     else:
+        mask = mask.flatten(0, 1)[:, None]
         query = query.reshape(batch * kv_heads, -1, rows, width)
         key, value = (part.flatten(0, 1)[:, None].expand(-1, shared, -1, -1) for part in (key, value))
     return attend(query, key, value, mask, scale=scores.scaling).reshape(batch, heads, rows, -1)

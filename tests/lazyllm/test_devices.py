@@ -89,8 +89,9 @@ def test_every_family_by_every_ranking(device, ids, family):
 @pytest.mark.parametrize(("family", "way"), [("gemma2", "dynamic"), ("gemma3", "queries"), ("llama", "dynamic")])
 def test_attention_in_several_blocks(device, monkeypatch, family, way):
     """Over windows and with capped scores, or where many rows are revived."""
-    ours = [module for name, module in sys.modules.items() if name.startswith("lazyllm.core.")]
-    monkeypatch.setattr(next(module for module in ours if hasattr(module, "_BLOCK_ELEMENTS")), "_BLOCK_ELEMENTS", 512)
+    for name, module in sys.modules.items():
+        if name.startswith("lazyllm.core.") and hasattr(module, "BLOCK_ELEMENTS"):
+            monkeypatch.setattr(module, "BLOCK_ELEMENTS", 512)
     windowed = family != "llama"
     model = families.build(family, **WINDOWED if windowed else {})
     stats = check(device, model, families.prompt(50 if windowed else 120), way)
