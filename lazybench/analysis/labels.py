@@ -5,12 +5,14 @@ import re
 from collections.abc import Mapping
 from functools import partial
 from importlib.resources import files
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from lazybench.analysis.run_data import Run
 from lazybench.config import CONF
+
+if TYPE_CHECKING:  # it imports pandas, which `status` does without
+    from lazybench.analysis.run_data import Run
 
 # The methods of the paper's Table 1, in its order.
 METHODS = ("baseline", "random_drop", "static_pruning", "prompt_compression", "lazyllm")
@@ -20,7 +22,7 @@ _STRENGTHS = ("schedule", "layer", "keep", "scope", "ratio")
 _TITLES = yaml.safe_load(files("lazybench.analysis").joinpath("titles.yaml").read_text("utf-8"))
 
 
-def label(run: Run) -> str:
+def label(run: "Run") -> str:
     """The method and its settings, e.g. `LazyLLM 10:0.7,20:0.5` or `static pruning layer=8 keep=0.7`.
 
     Settings that say how strongly it prunes, and what, are always there, others where they are not the named config's.
@@ -42,7 +44,7 @@ def setting_of(method: str, settings: Mapping[str, Any]) -> str:
     return " ".join(str(of) if key == "schedule" else f"{key}={short(_text(of))}" for key, of in shown.items())
 
 
-def method_title(run: Run) -> str:
+def method_title(run: "Run") -> str:
     """What a reader knows the method by: what it wants to be called, else what its name says."""
     given = _appearance(run).get("label")
     title = " ".join(given.split()) if isinstance(given, str) else ""
@@ -65,12 +67,12 @@ def _titled(kind: str, name: str) -> str:
 model_title, data_title, task_title = (partial(_titled, kind) for kind in ("model", "data", "task"))
 
 
-def colour(run: Run) -> str | None:
+def colour(run: "Run") -> str | None:
     """The colour that the method wants in figures, as it is given; None where it says nothing."""
     return _appearance(run).get("colour")
 
 
-def _appearance(run: Run) -> dict[str, Any]:
+def _appearance(run: "Run") -> dict[str, Any]:
     found = run.environment.get("appearance")
     return found if isinstance(found, dict) else {}
 
@@ -101,7 +103,7 @@ def _text(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def is_calibrated(run: Run) -> bool:
+def is_calibrated(run: "Run") -> bool:
     """Whether the run's schedule comes from `lazybench calibrate`."""
     return "folds" in run.settings["method"]
 
@@ -112,7 +114,7 @@ def strength_order(text: str) -> list[Any]:
     return [(1, float(part), "") if part[0].isdecimal() else (0, 0.0, part) for part in parts]
 
 
-def stages(run: Run) -> list[tuple[str, float]]:
+def stages(run: "Run") -> list[tuple[str, float]]:
     """The stages of a schedule such as `10:0.7,50%:0.5`, layer and keep; empty for a method without one."""
     schedule = str(run.settings["method"].get("schedule", ""))
     pairs = [re.fullmatch(r"(\d+(?:\.\d*)?%?):(\d*\.?\d+)", stage) for stage in schedule.split(",")]

@@ -25,6 +25,7 @@ from lazybench.run.summary import disturbances, failures, kind, scores_table, su
 from lazybench.run.tracing import trace
 from lazybench.store import RunFolder
 from lazybench.store.journal import PREDICTIONS, TRACES, read_rows
+from lazybench.store.run_folder import SCORES
 from lazybench.store.survey import about, begins_anew
 
 
@@ -56,7 +57,8 @@ def run(config: RunConfig, sources: Sources | None = None) -> Path:
         # is the commit, of which one that was stopped may have several.
         shown = {"date": f"{datetime.now(UTC):%Y-%m-%d}", "command": command(), **environment.cpu()}
         shown |= {"appearance": job.method.appearance} if job.method.appearance else {}
-        begun = about(folder.path)[1].get("commit") if folder.done() and not config.rerun else None
+        anew = config.rerun and (folder.path / SCORES).exists()
+        begun = about(folder.path)[1].get("commit") if not anew and folder.done() else None
         commits = [*(begun or "").split(", "), where["commit"]]
         shown |= {"commit": ", ".join(dict.fromkeys(filter(None, commits))) or None}
         model = sources.model(config.model, load_model)
