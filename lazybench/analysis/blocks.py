@@ -114,10 +114,14 @@ class Block:
         run = {name for run in self.runs for name in run.datasets}
         return {task: names for task, names in self.tasks().items() if run & set(names)}
 
-    def averaged(self) -> dict[str, list[str]]:
-        """Those that count for the mean over the tasks: no dataset by itself, nor the Chinese part of the others."""
+    def judged(self) -> dict[str, list[str]]:
+        """Those that methods are compared on as a whole: without the Chinese part of the others, unless it is all."""
         run = self.tasks_run()
-        return {task: names for task, names in run.items() if names != [task] and task != CHINESE} or run
+        return {task: names for task, names in run.items() if task != CHINESE} or run
+
+    def averaged(self) -> dict[str, list[str]]:
+        """Those that count for the mean over the tasks, of which a dataset by itself is none."""
+        return {task: names for task, names in self.judged().items() if names != [task]}
 
 
 def conditions(run: Run) -> dict[str, str]:

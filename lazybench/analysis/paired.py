@@ -54,7 +54,7 @@ def holm(values: Sequence[float]) -> list[float]:
 
 def _pairs(block: Block) -> Iterator[dict[str, Any]]:
     rows = [row for row in block.compared if row.method != "baseline"]
-    complete = [_complete(row, block.averaged()) for row in rows]
+    complete = [_complete(row, block.judged()) for row in rows]
     datasets = [frozenset(records["dataset"]) for records in complete]
 
     @cache

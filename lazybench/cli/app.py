@@ -53,6 +53,8 @@ def start(command: str, words: Sequence[str]) -> int:
     if command == "calibrate":  # these hold signs that mean something to Hydra
         typed = [re.sub(r"^(budget|reference)=([^'\"].*)$", r'\1="\2"', word) for word in typed]
     if given.config_dir:
+        if any(word.startswith("hydra.searchpath=") for word in typed):
+            raise LazyBenchError("hydra.searchpath= beside --config-dir is not read: give each folder as --config-dir")
         typed = [settings.search_path(given.config_dir), *typed]
     several = given.multirun or command in ("plan", "map")
     configs, sweep = settings.compose_jobs(name, typed, several or given.cfg is not None)

@@ -101,7 +101,7 @@ def main(config: MatchConfig) -> Path:
     decides |= {"where": {key: value for key, value in where.items() if key != "commit"}}
     decides |= {"code": own_code.digests(method, {"method": config.method}, ())}
     # Methods of one name differ in their configs' names: those that `calibrate` found, and others of the user's.
-    called = str(HydraConfig.get().runtime.choices["method"])
+    called = str(HydraConfig.get().runtime.choices["method"]).replace("/", "_")
     given = _Given(config, method, called, load_model(config.model), halves, prompts, on, decides)
     for wanted, text, said in _tuned(given) if config.tune else _timed(given, where):
         name = f"{called}_{wanted:g}x"

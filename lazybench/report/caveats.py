@@ -32,8 +32,10 @@ def _commits(block: Block) -> Iterator[str]:
     commits = [(str(run.environment.get("commit")), row.label) for row in block.rows for run in row.runs]
     if told := _apart(commits, lambda commit: commit.replace("+", " with uncommitted changes")):
         yield f"rows from different commits, whose code may differ: {told}"
-    elif commits[0][0].endswith("+"):
-        yield f"all rows are from commit {commits[0][0][:-1]} with uncommitted changes: no commit has their code"
+    elif "+" in (commit := commits[0][0]):
+        yield f"all rows are from commit {commit.replace('+', '')} with uncommitted changes: no commit has their code"
+    elif ", " in commit:
+        yield f"all rows are from runs that went on at another commit, whose code may differ: {commit}"
 
 
 def _records(block: Block) -> Iterator[str]:

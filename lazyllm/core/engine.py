@@ -223,7 +223,8 @@ class Engine:
             return active, owners, following.n_active
         first = self.groups[0]
         if not self.sequences[0].ranking.revives and max(first.n_rows) == 1:
-            return first.rows.to(active.device), first.owners, first.n_rows
+            owners = None if owners is None else first.owners.to(active.device)
+            return first.rows.to(active.device), owners, first.n_rows
         fresh = _take(slots, owners, active) < 0
         if owners is None:
             rows = active[fresh]

@@ -57,8 +57,10 @@ def test_different_commits_are_told_with_their_rows(add, block):
     ]
 
 
-@pytest.mark.parametrize(("commit", "told"), [("08229ba4e09e", 0), (None, 0), ("08229ba4e09e+", 1)])
-def test_one_commit_is_told_only_if_there_were_changes_beyond_it(add, block, commit, told):
+@pytest.mark.parametrize(
+    ("commit", "told"), [("08229ba4e09e", 0), (None, 0), ("08229ba4e09e+", 1), ("08229ba4e09e, 195e72d1f9dd", 1)]
+)
+def test_one_commit_is_told_only_if_there_is_code_beyond_it(add, block, commit, told):
     add("baseline", commit=commit)
     add("lazyllm", commit=commit)
     assert len(warnings(block())) == told

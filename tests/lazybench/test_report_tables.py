@@ -216,6 +216,13 @@ def test_tasks_are_those_of_the_users_data_and_nothing_is_missing(runs, made, tm
         assert "Summarization" not in text
 
 
+def test_datasets_of_no_task_have_no_mean(runs, made):
+    facts = {key: {"prompt": "{context}", "max_new_tokens": 8, "metric": "rouge"} for key in ("one", "two")}
+    data = {"name": "mine", "source": "my_reader.read", "datasets": facts, "has": [*facts]}
+    write_run(runs, "lazyllm", rows_of(list(facts)), task="all", data=data)
+    assert {one["task"] for one in made()["table1"]} == {"one", "two"}
+
+
 def test_the_summary_of_the_run_itself_agrees(runs, made):
     from lazybench.run.summary import summarise
 

@@ -177,15 +177,16 @@ def test_every_family_over_two_devices(device, other, ids, family):
     check_same(answer(spread(model, PLACES["in turn"], device, other), ids.to(device.name)), expected)
 
 
+@pytest.mark.parametrize("ranking", [lazyllm.Importance(), lazyllm.Importance(for_good=True)], ids=str)
 @pytest.mark.parametrize("places", PLACES)
-def test_a_batch_over_devices(device, other, places):
+def test_a_batch_over_devices(device, other, places, ranking):
     model, ids = families.build("llama4"), torch.cat([families.prompt(40, seed) for seed in range(3)])
     mask = torch.ones_like(ids)
     mask[0, :3], mask[2, :30] = 0, 0
-    expected = answer(model, ids, mask=mask)
+    expected = answer(model, ids, mask=mask, selection=ranking)
     model = spread(model, PLACES[places], device, other)
     before = [module.forward for module in model.modules()]
-    check_same(answer(model, ids.to(device.name), mask=mask.to(device.name)), expected)
+    check_same(answer(model, ids.to(device.name), mask=mask.to(device.name), selection=ranking), expected)
     assert [module.forward for module in model.modules()] == before
     assert (model.model.layers[1].self_attn.q_proj.weight.device.type == "meta") == (places == "offloaded")
 

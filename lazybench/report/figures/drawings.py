@@ -55,7 +55,7 @@ def _drawn(caption: str, needs: str | None) -> Callable[[_Draw], _Draw]:
 )
 def speed_against_harm(block: Block) -> Figure | None:
     """Two panels of one scale; methods without KL, or with a record that they leave as it is, have no mark."""
-    rows, points, tasks = [], [], block.averaged()
+    rows, points, tasks = [], [], block.judged()
     for row in block.compared:
         parts = {task: part_of(row, members) for task, members in tasks.items()}
         speedups = {"first token": cell(parts, TTFT[0]).estimate, "whole answer": cell(parts, EQUAL_LENGTH).estimate}
@@ -273,10 +273,8 @@ def _score(row: Row, tasks: Mapping[str, list[str]]) -> Estimate | None:
 )
 def figure7(block: Block) -> Figure | None:
     """A panel a traced row."""
+    traced = [(row, [run for run in row.runs if run.traces]) for row in block.rows]
     # Halves of a calibrated method may prune behind different layers, and then there is nothing to draw of it.
-    traced = [
-        (row, [run for run in row.runs if _stages(run) or "folds" in run.settings["method"]]) for row in block.rows
-    ]
     traced = [(row, runs) for row, runs in traced if len(stages := {*map(_stages, runs)}) == 1 and all(stages)]
     traced = [(row, runs) for row, runs in traced if any(map(_revives, runs))] or traced
     if not traced:
