@@ -45,8 +45,15 @@ def causal(batch: int, head: int, query: torch.Tensor, key: torch.Tensor) -> tor
     return key <= query
 
 
-def additive(visible: torch.Tensor, dtype: torch.dtype, copies: int = 1) -> torch.Tensor:
-    """A mask, bool (batch, rows, n), as `attend_masked` takes it: 0, and minus infinity where a key is not seen."""
+def additive(visible: torch.Tensor, dtype: torch.dtype, heads: int, kv_heads: int) -> torch.Tensor:
+    """A mask, bool (batch, rows, n), as `attend_masked` takes it: 0, and minus infinity where a key is not seen.
+
+    Returns (batch, copies, rows, n): as many copies as one call reads, so that no layer has to make them.
+    """
+    batch, rows, _ = visible.shape
+    copies = kv_heads if batch > 1 else 1
+    if visible.is_cpu:
+        copies = heads // kv_heads if rows < _FUSED_ROWS else 1
     mask = visible.new_full(visible.shape, -torch.inf, dtype=dtype).masked_fill_(visible, 0)
     return mask[:, None].expand(-1, copies, -1, -1).contiguous()
 
@@ -79,7 +86,7 @@ def attend_in_blocks(
         if present is not None:
             sees = sees & present
         part = query[:, :, block], key[:, :, sight], value[:, :, sight]
-        mask = additive(sees[None], query.dtype)
+        mask = additive(sees[None], query.dtype, heads, key.shape[1])
         output[:, block] = attend_masked(*part, mask, scores).transpose(1, 2)
     return output
 
@@ -90,8 +97,7 @@ def attend_masked(
     """Attention, (batch, heads, rows, value_dim); heads that share keys and values do not copy them.
 
     Queries are (batch, heads, rows, head_dim), keys and values (batch, kv_heads, n, head_dim or value_dim). The mask is
-    what `additive` makes, (batch, copies, rows, n), added to the scores; None means nothing. Copies of it are one for
-    each head that shares keys on a CPU, elsewhere one for each head of keys; for a batch of one a single one will do.
+    what `additive` makes, or of a batch's some rows and keys, added to the scores; None means nothing.
     """
     batch, heads, rows, width = query.shape
     kv_heads = key.shape[1]
@@ -105,7 +111,7 @@ def attend_masked(
         return torch.matmul(weights.to(query.dtype).flatten(2, 3), value).reshape(batch, heads, rows, -1)
     attend = nn.functional.scaled_dot_product_attention
     if mask is None or (query.is_cpu and rows >= _FUSED_ROWS):
-        return attend(query, key, value, mask if mask is None else mask[:, :1], scale=scores.scaling, enable_gqa=True)
+        return attend(query, key, value, mask, scale=scores.scaling, enable_gqa=True)
     # Under a mask, heads that share keys are on a CPU rows of one, which reads them once. Elsewhere no fused kernel
     # takes both: each head of keys is a sequence of its own, and its query heads all see the one that is there.
     if query.is_cpu:

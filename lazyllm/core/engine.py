@@ -149,10 +149,7 @@ class Engine:
         plain = scores.sinks is None and (scores.softcap is None or kernel.caps_scores)
         elements = len(self.sequences) * query.shape[1] * self._longest_rows * self._n_keys  # of all scores at once
         if not self.prefilling and elements <= BLOCK_ELEMENTS:
-            copies = key.shape[1] if key.shape[0] > 1 else 1
-            if query.is_cpu:
-                copies = query.shape[1] // key.shape[1]
-            mask = self._mask(window, query.dtype, copies)
+            mask = self._mask(window, query.dtype, query.shape[1], key.shape[1])
             if mask is None and plain and not kernel.is_sdpa:
                 return self._unpadded(self._fused(module, self._padded(query), key, value, scores))
             if self._equal or not query.is_cpu:
@@ -294,11 +291,11 @@ class Engine:
         flat = padded.flatten(0, 1)
         return flat[None] if self._equal else flat.index_select(0, self._padding[1])[None]
 
-    def _mask(self, window: WindowMask | None, dtype: torch.dtype, copies: int) -> torch.Tensor | None:
+    def _mask(self, window: WindowMask | None, dtype: torch.dtype, heads: int, kv_heads: int) -> torch.Tensor | None:
         """What attention adds to the scores in this group, see `attend_masked`; None where all see all."""
         if window is not None and self.longest <= window.window:
             window = None
-        key = window, copies
+        key = window, heads, kv_heads
         if key not in self._masks:
             group = self.group
             visible = None if group.present is None else group.present[:, None]
@@ -308,7 +305,7 @@ class Engine:
                 keys = torch.arange(self._n_keys, device=self.device) if group.index == 0 else group.positions.view
                 sees = (causal if window is None else window.visible)(0, 0, rows, keys[..., None, :])
                 visible = sees if visible is None else sees.logical_and_(visible)
-            self._masks[key] = None if visible is None else additive(visible, dtype, copies)
+            self._masks[key] = None if visible is None else additive(visible, dtype, heads, kv_heads)
         return self._masks[key]
 
     def _check_window(self, layer: int, window: WindowMask | None) -> None:
