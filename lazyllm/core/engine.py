@@ -48,7 +48,7 @@ class Engine:
         self.aux = GrowingTensor(1, count)
         # What the layers of the group under way that run on one device have in common: see `_settle` and `_mask`.
         self._settled: torch.device | None = None
-        self._masks: dict[tuple[WindowMask | None, int], torch.Tensor | None] = {}
+        self._masks: dict[tuple[WindowMask | None, int, int], torch.Tensor | None] = {}
 
     def begin_step(self, new: list[int], rows: torch.Tensor) -> None:
         """Start a forward pass with so many new tokens of each sequence: every position takes part in the first group.
