@@ -25,8 +25,7 @@ from lazybench.run.summary import disturbances, failures, kind, scores_table, su
 from lazybench.run.tracing import trace
 from lazybench.store import RunFolder
 from lazybench.store.journal import PREDICTIONS, TRACES, read_rows
-from lazybench.store.run_folder import SCORES
-from lazybench.store.survey import about, begins_anew
+from lazybench.store.survey import begins_anew
 
 
 def run(config: RunConfig, sources: Sources | None = None) -> Path:
@@ -53,14 +52,9 @@ def run(config: RunConfig, sources: Sources | None = None) -> Path:
     if scores is None or (config.retry_failed and folder.failed(config.trace)):
         folder.check()
         check_job(job, sources)
-        # When and how it was asked for, on which CPU, and how the method is shown, are no part of the run's hash; nor
-        # is the commit, of which one that was stopped may have several.
+        # When and how it was asked for, on which CPU, and how the method is shown, are no part of the run's hash.
         shown = {"date": f"{datetime.now(UTC):%Y-%m-%d}", "command": command(), **environment.cpu()}
         shown |= {"appearance": job.method.appearance} if job.method.appearance else {}
-        anew = config.rerun and (folder.path / SCORES).exists()
-        begun = about(folder.path)[1].get("commit") if not anew and folder.done() else None
-        commits = [*(begun or "").split(", "), where["commit"]]
-        shown |= {"commit": ", ".join(dict.fromkeys(filter(None, commits))) or None}
         model = sources.model(config.model, load_model)
         counts = {"records_of": dict(Counter(record.dataset for record in job.records))}
         with folder.opened({**job.settings, **counts}, {**where, **shown}, anew=config.rerun):

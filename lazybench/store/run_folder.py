@@ -73,8 +73,8 @@ class RunFolder:
     ) -> "Iterator[RunFolder]":
         """Make or reopen the folder for this process alone, and read the records already done.
 
-        Its `config.yaml` and `environment.json` are to say what is given. With `anew` a finished run is put aside,
-        where nothing that reads runs looks.
+        Its `config.yaml` and `environment.json` are to say what is given, and the `commit` of a run that goes on those
+        of its earlier starts, too. With `anew` a finished run is put aside, where nothing that reads runs looks.
 
         Raises:
             LazyBenchError: the folder cannot be written; `Busy` where another process is at work in it.
@@ -95,6 +95,8 @@ class RunFolder:
             self._read.clear()
             with writing(self.path):
                 self.path.mkdir(exist_ok=True)
+            commits = [*self._commits(), environment.get("commit")]
+            environment = {**environment, "commit": ", ".join(dict.fromkeys(filter(None, commits))) or None}
             _remove([scores, note])  # rows may change from here on: they are not to look finished
             replace(self.path / CONFIG, yaml.safe_dump(dict(config), sort_keys=False, allow_unicode=True))
             replace(self.path / ENVIRONMENT, json.dumps(dict(environment), indent=2) + "\n")
@@ -156,6 +158,13 @@ class RunFolder:
         replace(self.path / SCORES, json.dumps(scores, indent=2) + "\n")
         _remove(self.path.glob(f"{Path(FAILURE).stem}*.txt"))  # of shards that others have stood in for
         return scores
+
+    def _commits(self) -> list[str]:
+        """Of the starts that have left records."""
+        with suppress(OSError, ValueError):
+            said = json.loads((self.path / ENVIRONMENT).read_text("utf-8")) if self.done() else {}
+            return (said.get("commit") or "").split(", ")
+        return []
 
     def _lock(self, shard: Shard | None) -> Path:
         return self.path.parent / _part(f".{self.path.name}.lock", shard)
