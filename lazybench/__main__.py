@@ -14,6 +14,9 @@ def script() -> int:
         sys.stdout.flush()
         return code
     except KeyboardInterrupt:
+        # Where it fell into an `exec` of a string, such as `@dataclass` makes, CPython would end the process by the
+        # signal even though it is caught, and with no exit code; the next such `exec` makes it forget.
+        exec("")
         print(f"\nlazybench: stopped; the same command {onward}", file=sys.stderr)
         return 128 + signal.SIGINT
     except BrokenPipeError:

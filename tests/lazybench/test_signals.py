@@ -96,6 +96,14 @@ def test_at_any_moment(tmp_path, words, seed):
     _records(tmp_path)
 
 
+def test_a_stop_within_exec_of_a_string(tmp_path):
+    """As in every `@dataclass`: CPython alone would end the process by the signal, with no exit code."""
+    lines = "import lazybench.__main__ as command", "command.main = lambda: exec('raise KeyboardInterrupt')"
+    (tmp_path / "stopped.py").write_text("\n".join([*lines, "raise SystemExit(command.script())"]))
+    paths = os.environ | {"PYTHONPATH": os.pathsep.join([str(_ROOT), str(tmp_path)])}
+    assert subprocess.run([sys.executable, "-m", "stopped"], env=paths).returncode == 130
+
+
 @pytest.mark.slow
 def test_who_stops_reading_is_not_told(tmp_path):
     process = _start(tmp_path, "list")
