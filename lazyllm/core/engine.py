@@ -69,6 +69,8 @@ class Engine:
     def end_step(self) -> None:
         """Count the tokens of the finished forward pass as seen."""
         count = len(self.sequences)
+        if not self.sequences[0].ranking.revives:
+            self.aux = GrowingTensor(1, count)  # nothing will go on from it
         kv_bytes = [(key.nbytes + value.nbytes) // count for key, value in zip(self.keys, self.values, strict=True)]
         for sequence in self.live:
             sequence.stats.add_step(sequence, kv_bytes, self.aux.nbytes // count)
@@ -87,7 +89,8 @@ class Engine:
         following.n_active = [0 if active is None else len(active) for active in following.active]
         active = chosen[0] if len(chosen) == 1 else torch.cat(chosen)
         following.to(active.device)
-        _put(self.aux.extend(self.longest, hidden), group.owners, group.rows, hidden[0])
+        if not self._revives_nothing:
+            _put(self.aux.extend(self.longest, hidden), group.owners, group.rows, hidden[0])
         owners = self._owners(following.n_active, active.device)
         slots = following.slots.extend(self.longest, active[None])
         rows, following.owners, following.n_rows = self._without_key(following, slots, active, owners)
@@ -103,7 +106,12 @@ class Engine:
             following.present = torch.zeros(len(ends), width, dtype=torch.bool, device=slots.device)
             following.present.view(-1).index_fill_(0, places if owners is None else places + owners * width, True)
         self._begin_group(following)
-        return _take(self.aux.data, following.owners, rows).to(hidden.device)[None]
+        return hidden if self._revives_nothing else _take(self.aux.data, following.owners, rows).to(hidden.device)[None]
+
+    @property
+    def _revives_nothing(self) -> bool:
+        """Whether the step computes the newest tokens alone, one of each live sequence, in every layer."""
+        return not (self.prefilling or self.sequences[0].ranking.revives) and max(self.groups[0].n_rows) == 1
 
     def update(self, layer: int, key: torch.Tensor, value: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Store the rows' keys and values, (1, kv_heads, rows, ...), and return those to attend to.
@@ -206,7 +214,8 @@ class Engine:
             taken = torch.arange(self._longest_rows) < torch.tensor(self.group.n_rows)[:, None]
             taken = taken.flatten()
             # Which row each place of the sequences at equal length holds, and at which place each row is, int64.
-            self._padding = (taken.cumsum(0) - 1).clamp_(min=0).to(device), taken.nonzero()[:, 0].to(device)
+            places = (taken.cumsum(0) - 1).clamp_(min=0), taken.nonzero()[:, 0]
+            self._padding = tuple(of.to(device, non_blocking=True) for of in places)
 
     def _without_key(
         self, following: LayerGroup, slots: torch.Tensor, active: torch.Tensor, owners: torch.Tensor | None
@@ -218,8 +227,8 @@ class Engine:
         """
         if self.prefilling:
             return active, owners, following.n_active
-        first = self.groups[0]
-        if not self.sequences[0].ranking.revives and max(first.n_rows) == 1:
+        if self._revives_nothing:
+            first = self.groups[0]
             owners = None if owners is None else first.owners.to(active.device)
             return first.rows.to(active.device), owners, first.n_rows
         fresh = _take(slots, owners, active) < 0
@@ -273,7 +282,7 @@ class Engine:
         """Which sequence each of so many tokens is of, int64 (tokens,); None where there is one sequence."""
         if len(counts) == 1:
             return None
-        return torch.arange(len(counts)).repeat_interleave(torch.tensor(counts)).to(device)
+        return torch.arange(len(counts)).repeat_interleave(torch.tensor(counts)).to(device, non_blocking=True)
 
     def _padded(self, rows: torch.Tensor) -> torch.Tensor:
         """(1, heads, rows, width) as (count, heads, longest, width); what a sequence lacks is of any row."""
@@ -330,7 +339,8 @@ def joined(ranges: list[range], device: torch.device) -> torch.Tensor:
     """The numbers of some ranges, one range after the other, int64."""
     if len(ranges) == 1:
         return torch.arange(ranges[0].start, ranges[0].stop, device=device)
-    return torch.tensor([number for part in ranges for number in part], dtype=torch.int64).to(device)
+    numbers = torch.tensor([number for part in ranges for number in part], dtype=torch.int64)
+    return numbers.to(device, non_blocking=True)
 
 
 def _take(tensor: torch.Tensor, owners: torch.Tensor | None, places: torch.Tensor) -> torch.Tensor:

@@ -95,7 +95,7 @@ class Selection(ABC):
             check_importance(self)
         importance, protected = self.importance, self.cache.protected
         if len(protected):
-            importance = importance.index_fill(0, protected.to(importance.device), math.inf)
+            importance = importance.index_fill(0, self.cache.protected_on(importance.device), math.inf)
             self.protects = True
         return most_important(importance, count)
 

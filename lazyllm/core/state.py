@@ -52,7 +52,7 @@ class GrowingTensor:
                 self.data.narrow(self.dim, 0, old.shape[self.dim]).copy_(old)
         if length > self.length:
             self.length = length
-        return self.data.narrow(self.dim, 0, self.length)
+        return self.view
 
     @property
     def view(self) -> torch.Tensor:
@@ -156,6 +156,7 @@ class Sequence:
         self.seen = self.new = self.prompt_length = self.opening = 0
         self.short = False
         self.protected = torch.empty(0, dtype=torch.int64)
+        self._copied: tuple[torch.Tensor, torch.Tensor] | None = None  # that, and what it is on another device
         engine.setup.selection.check()  # a setting may have changed since `enable`
         self.ranking = copy.deepcopy(engine.setup.selection)
         self.ranking.cache, self.ranking.processes = self, engine.setup.processes
@@ -212,6 +213,19 @@ class Sequence:
         following.to(self._engine.device)
         return following.slots.extend(self._engine.longest, following.slots.data)[self.index, : self.total] < 0
 
+    def computed(self, positions: torch.Tensor) -> torch.Tensor:
+        """Which positions are new, or have keys and values in all layers, bool (n,) on the CPU like they are."""
+        slots, new = self._engine.groups[-1].slots.data, positions >= self.seen
+        if slots is None:  # one group, which computes all
+            return torch.ones_like(new)
+        return new | (slots[self.index, : self.seen].cpu()[positions.clamp(max=self.seen - 1)] >= 0)
+
+    def protected_on(self, device: torch.device) -> torch.Tensor:
+        """The protected positions on a device, copied there once."""
+        if self._copied is None or self._copied[0] is not self.protected or self._copied[1].device != device:
+            self._copied = self.protected, self.protected.to(device)
+        return self._copied[1]
+
     def survivors(self, group: LayerGroup) -> torch.Tensor:
         """The positions that go on behind the stage that ends a group, sorted, int64 (k,)."""
         layer, active = group.layers[-1], group.n_active[self.index]
@@ -232,5 +246,5 @@ class Sequence:
             check_survivors(self.ranking, survivors, layer)
             survivors = survivors.clone()  # whatever becomes of the ranking's own tensor
         if len(self.protected) and (self.ranking.checked or not self.ranking.protects):
-            survivors = torch.cat([survivors, self.protected.to(survivors.device)]).unique()
+            survivors = torch.cat([survivors, self.protected_on(survivors.device)]).unique()
         return survivors

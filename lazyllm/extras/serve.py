@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import jinja2
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
 import lazyllm
@@ -41,6 +42,7 @@ class _Strict(BaseHandler):
     """A handler of transformers' server, which refuses what that one would leave out of account."""
 
     prompt: str  # the field that has it
+    layers: int  # of the model
     honoured: set[str]  # fields that the answer follows
 
     async def handle_request(self, body: dict[str, Any], request_id: str) -> Any:
@@ -64,7 +66,9 @@ class _Strict(BaseHandler):
         config = super()._build_generation_config(body, *args, **kwargs)
         if body.get("temperature") or (body.get("top_p") and body.get("temperature") is None):
             config.do_sample = True  # else a model that is greedy by default would ignore them
-        vars(config)["schedule"] = body.get("schedule")
+        if isinstance(schedule := body.get("schedule"), str):  # refused before a stream begins
+            lazyllm.PruningSchedule.parse(schedule, self.layers).check(self.layers)
+        vars(config)["schedule"] = schedule
         return config
 
 
@@ -106,6 +110,7 @@ def application(name: str, model: Any, tokenizer: Any, protects: bool = False) -
     """
     models: Any = ModelManager()
     state = GenerationState()
+    _Strict.layers = model.config.get_text_config().num_hidden_layers
     models.loaded_models[models.process_model_name(name)] = TimedModel(model, -1, tokenizer)
     models.force_model = name
     models.get_gen_models = lambda: [{"id": name, "object": "model", "created": 0, "owned_by": "local"}]
@@ -120,7 +125,8 @@ def application(name: str, model: Any, tokenizer: Any, protects: bool = False) -
     app.router.routes = [route for route in app.router.routes if getattr(route, "path", None) in kept]
 
     @app.exception_handler(ValueError)
-    async def refused(request: Any, error: ValueError) -> JSONResponse:
+    @app.exception_handler(jinja2.TemplateError)  # of a chat template that refuses a conversation
+    async def refused(request: Any, error: Exception) -> JSONResponse:
         return JSONResponse({"error": {"message": str(error)}}, status_code=400)
 
     return app

@@ -1,6 +1,7 @@
 """What is asked of a model about a given text: which tokens of a prompt to keep, and how likely an answer is."""
 
 import copy
+import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -162,19 +163,32 @@ def template_tokens(tokenizer: Any, messages: Sequence[dict[str, Any]], **templa
     """
     template = {"add_generation_prompt": True, **template, "tokenize": False}
     text = tokenizer.apply_chat_template(list(messages), **template)
-    said = [message["role"] not in ("system", "developer") and message.get("content") for message in messages]
-    said = [content if isinstance(content, str) and content.strip() else None for content in said]
-    # In place of what was said, marks that cut the template's own text into pieces.
-    mark = "\x02said\x03"
-    marked = [{**one, "content": mark} if content else one for one, content in zip(messages, said, strict=True)]
-    pieces = tokenizer.apply_chat_template(marked, **template).split(mark)
+    said: list[str] = []
+    mark = "\ue000said\ue001"  # which JSON in a template leaves as it is
+
+    def marked(content: Any) -> Any:
+        """The content of a message with marks in place of its texts, which cut the template's own into pieces."""
+        if isinstance(content, list):
+            return [{**part, "text": marked(part["text"])} if "text" in part else part for part in content]
+        if not isinstance(content, str) or not content.strip():
+            return content
+        said.append(content.strip())
+        return mark
+
+    kept = ("system", "developer")
+    others = [
+        one if one["role"] in kept else {key: marked(of) if key == "content" else of for key, of in one.items()}
+        for one in messages
+    ]
+    pieces = tokenizer.apply_chat_template(others, **template).split(mark)
     told = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
     starts, ends = torch.tensor(told["offset_mapping"]).unbind(dim=1)
     own, end = torch.ones(len(starts), dtype=torch.bool), 0
-    for piece, content in zip(pieces, filter(None, said), strict=False):
-        start = text.find(content.strip(), end + len(piece))
-        if start >= 0:  # else the template leaves it out, or changes it
-            end = start + len(content.strip())
+    for piece, content in zip(pieces, said, strict=False):
+        forms = content, json.dumps(content, ensure_ascii=False)[1:-1]
+        found = [(start, start + len(form)) for form in forms if (start := text.find(form, end + len(piece))) >= 0]
+        if found:  # else the template leaves it out, or changes it
+            start, end = min(found)
             own &= ~((starts >= start) & (ends <= end))
     return own
 

@@ -166,10 +166,10 @@ class ModelCalls:
         with self.under_way.enter("a forward pass"):
             given, call = kwargs.get("past_key_values"), self._thread.generate
             own = call is not None and given is not None and given is call.cache
-            generation = self._generation(given, count, width, call if own else None)
+            generation = self._generation(given, count, width, call, own)
             if own and call.protected is not None and call.generation is not generation:
                 generation.protected = call.protected.repeat_interleave(count // len(call.protected), dim=0)
-            elif call is None and self.protect is not None and not generation.batch.columns:
+            elif not own and self.protect is not None and not generation.batch.columns:
                 generation.protected = requests.read_protected(self.protect, kwargs.get("input_ids"))
             requests.check_arguments(kwargs, len(generation.groups[0].layers))
             known = _known(call, generation, kwargs, width) if own else {}
@@ -188,24 +188,28 @@ class ModelCalls:
             output.last_hidden_state = generation.newest(output.last_hidden_state)
             return output
 
-    def _generation(self, cache: Any, count: int, width: int, call: _Generate | None) -> Generation:
-        """The generation that a pass over `count` sequences, of so many tokens, goes on with; `call` is its own."""
-        setup, chunked = self._setup, 0 if call is None else call.chunked
-        if call is not None and call.schedule is not None:
-            setup = replace(setup, schedule=call.schedule)
+    def _generation(self, cache: Any, count: int, width: int, call: _Generate | None, own: bool) -> Generation:
+        """The generation that a pass goes on with, over `count` sequences, of so many tokens.
+
+        The pass is within `call`, as its `own` or by what it calls; what guides it goes by its schedule, too.
+        """
+        chunked = call.chunked if own else 0
+        brought = call.schedule if call is not None and (own or call.guided) else None
+        setup = self._setup if brought is None else replace(self._setup, schedule=brought)
         if not isinstance(cache, LazyCache):
             _refuse_outside(cache)
-            if max(width, chunked) < setup.min_tokens:
-                setup = replace(setup, schedule=PruningSchedule())
-            generation = Generation(setup, count, self._rope_limits, chunked)
+            short = max(width, chunked) < setup.min_tokens
+            pruned = replace(setup, schedule=PruningSchedule()) if short else setup
+            generation = Generation(pruned, count, self._rope_limits, chunked)
+            generation.asked = setup.schedule
             if self._anatomy.stateful:
                 refuse_if(count > 1, "one_sequence")
                 generation.state_layers = DynamicCache(config=self._anatomy.decoder.config).layers
             return generation
         begun = cache.generation
         refuse_if(begun.setup.kernel is not setup.kernel, "earlier_cache")
-        asked = None if call is None or call.generation is begun else call.schedule
-        refuse_if(asked not in (None, begun.setup.schedule), "other_schedule", begun=begun.setup.schedule.spec)
+        other = own and call.generation is not begun and brought not in (None, begun.asked)
+        refuse_if(other, "other_schedule", begun=begun.asked.spec)
         refuse_if(len(begun.sequences) != count, "other_count", count=count, cache=len(begun.sequences))
         return begun
 

@@ -24,12 +24,13 @@ from lazyllm.hf.requests import check_rotary
 class Generation(Engine):
     """The engine between the decoder layers of a model; with its `rope_limits`.
 
-    `protected` says of the tokens so far, padding included, which always go on, bool (count, columns) on the CPU; None
-    means none.
+    `asked` is the schedule asked for, also of a prompt too short to be pruned. `protected` says of the tokens so far,
+    padding included, which always go on, bool (count, columns) on the CPU; None means none.
     """
 
     def __init__(self, setup: Setup, count: int, rope_limits: tuple[int | None, int | None], chunked: int = 0) -> None:
         super().__init__(setup, count, chunked)
+        self.asked = setup.schedule
         self.protected: torch.Tensor | None = None
         self.state_layers: list[Any] = []  # transformers' cache of layers that carry a state from token to token
         self._rope_limits = rope_limits
@@ -120,7 +121,10 @@ class Generation(Engine):
         if self.protected is None or self.batch.columns >= self.protected.shape[1]:
             return
         for sequence, row, real in zip(self.sequences, self.protected, self.batch.coming(), strict=True):
-            sequence.protected = row[: len(real)][real[: len(row)]].nonzero()[:, 0]
+            found = row[: len(real)][real[: len(row)]].nonzero()[:, 0]
+            if sequence.seen and not sequence.ranking.revives:
+                found = found[sequence.computed(found)]  # what was left behind stays there
+            sequence.protected = found
             sequence.stats.protected = len(sequence.protected)
 
     def offset(self) -> int | torch.Tensor:

@@ -74,8 +74,11 @@ def read_protected(given: Any, ids: Any) -> torch.Tensor | None:
     mask = given
     if not isinstance(given, torch.Tensor):
         mask = torch.zeros(ids.shape[1], dtype=torch.bool)
-        for start, end in given:
-            mask[start:end] = True
+        try:
+            for start, end in given:
+                mask[start:end] = True
+        except (TypeError, ValueError):  # not pairs of numbers
+            refuse_if(True, "protect", shape=tuple(ids.shape))
     mask = mask[None] if mask.ndim == 1 else mask
     refuse_if(mask.shape != ids.shape or mask.dtype != torch.bool, "protect", shape=tuple(ids.shape))
     return mask.cpu()

@@ -49,7 +49,7 @@ class Importance(Selection, checked=False, parallel=True):
             important, at least 1: one that was left behind must be worth the time that its revival takes.
         cap: at most so many tokens that were left behind are revived at a stage in a step, the most important. Computed
             ones take the places of the others, as far as there are any. Tokens that always go on, and once found no
-            room, count as well. None means any number.
+            room, count as well, those of `protect` do not. None means any number.
         for_good: rank in prefilling alone, at any number of stages: what is left behind never returns, and all later
             tokens go on. It is the cheapest to decode with, and the only way on models whose layers carry a state from
             token to token (hybrids with linear attention, Mamba or convolution).
@@ -155,6 +155,7 @@ class Importance(Selection, checked=False, parallel=True):
             # Of the tokens that were left behind only the most important are ranked.
             left_behind = self.uncomputed(layer)
             left_behind[self.cache.seen :] = False
+            left_behind.index_fill_(0, self.cache.protected_on(left_behind.device), False)
             ranked = torch.where(left_behind, self.importance, -1).sort(descending=True, stable=True).indices
             excess = left_behind.index_fill(0, ranked[: self.cap], False)
             self.importance = self.importance.masked_fill(excess, -1)

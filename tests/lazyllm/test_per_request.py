@@ -1,5 +1,7 @@
 """Short prompts, tokens that must stay, and schedules that a call brings."""
 
+import json
+
 import families
 import pytest
 import torch
@@ -42,6 +44,55 @@ def test_short_prompts_are_the_unmodified_models(model):
         assert torch.equal(both[1:], long)
         generate(model, LONG, prefill_chunk_size=20)  # its chunks are short, and it is not
         assert lazy.stats.stages == [1, 3]
+
+
+def test_a_short_conversation_goes_on_with_the_schedule_that_it_asked_for(model):
+    with lazyllm.enable(model, STAGES, min_tokens=25):
+        begun = generate(model, SHORT, schedule="2:0.5", return_dict_in_generate=True)
+        more = {"past_key_values": begun.past_key_values}
+        ids = torch.cat([begun.sequences, LONG], dim=1)
+        with pytest.raises(lazyllm.LazyLLMError, match=r"with the schedule '2:0\.5'"):
+            generate(model, ids, schedule="1:0.5", **more)
+        again = generate(model, ids, schedule="2:0.5", **more)
+    assert torch.equal(again, generate(model, ids))
+
+
+def test_what_guides_a_generation_goes_by_its_settings(model):
+    def scores(**settings):
+        kept = {"return_dict_in_generate": True, "output_scores": True}
+        found = generate(model, LONG, guidance_scale=2.0, negative_prompt_ids=SHORT, **kept, **settings)
+        return torch.stack(found.scores)
+
+    plain = scores()
+    with lazyllm.enable(model, STAGES):
+        pruned = scores()
+        torch.testing.assert_close(scores(schedule=""), plain)
+    with lazyllm.enable(model, ""):
+        torch.testing.assert_close(scores(schedule=STAGES), pruned)
+    assert (pruned - plain).abs().max() > 0.01
+    with lazyllm.enable(model, STAGES, protect=lambda ids: [(0, len(ids))]):
+        torch.testing.assert_close(scores()[0], plain[0])  # what is generated later is not protected
+
+
+@pytest.mark.parametrize("more", [1, 5])
+@pytest.mark.parametrize("parts", [{"cap": 0}, {"cap": 2}, {"for_good": True}, {}], ids=str)
+def test_what_is_protected_later_comes_back_where_it_can(model, parts, more):
+    ranking = lazyllm.Importance(**parts)
+    with lazyllm.enable(model, STAGES, selection=ranking, record_positions=True):
+        begun = generate(model, LONG, return_dict_in_generate=True)
+        earlier = begun.past_key_values.stats.steps
+        ids = torch.cat([begun.sequences, SHORT[:, : more - 1]], dim=1)
+        generate(model, ids, past_key_values=begun.past_key_values, protect=[(0, 30)])
+    stats = begun.past_key_values.stats
+    cached = [set() for _ in stats.positions[0]]
+    for step, layers in enumerate(zip(stats.positions, stats.computed, strict=True)):
+        if step == earlier:
+            protected = set(range(30)) if ranking.revives else set(range(30)) & cached[-1]
+        for layer, (active, computed) in enumerate(zip(*layers, strict=True)):
+            cached[layer] |= set(computed.tolist())
+            assert set(active.tolist()) <= cached[layer]
+            assert step < earlier or protected <= set(active.tolist())
+    assert stats.protected == len(protected) >= 8
 
 
 @settings(max_examples=15, deadline=None)
@@ -96,6 +147,9 @@ def test_protection_comes_in_several_forms(model):
         assert [stats.protected for stats in lazy.sequences] == [4, 8]
         with pytest.raises(lazyllm.LazyLLMError, match=r"protect must be a mask .* bool \(1, 60\)"):
             generate(model, LONG, protect=torch.ones(5, dtype=torch.bool))
+        for spans in ([True] * 60, [(0,)], [5, 6]):
+            with pytest.raises(lazyllm.LazyLLMError, match=r"or spans of one prompt, such as"):
+                generate(model, LONG, protect=spans)
 
 
 def test_a_call_brings_its_own_schedule(model):
@@ -115,10 +169,12 @@ def test_a_call_brings_its_own_schedule(model):
             generate(model, begun.sequences, past_key_values=begun.past_key_values, schedule="2:0.5")
 
 
-TEMPLATE = (
-    "{% if tools %}<s>{{ tools | tojson }}</s>{% endif %}{% for m in messages %}<{{ m.role }}>{{ m.content | trim }}</>"
-    "{% endfor %}<assistant>"
-)
+TEMPLATE = """\
+{% if tools %}<s>{{ tools | tojson }}</s>{% endif %}\
+{% for m in messages %}<{{ m.role }}>\
+{% for part in ([{"text": m.content}] if m.content is string else m.content) %}\
+{{ part.text | trim | tojson if m.role == "tool" else part.text | trim }}/{% endfor %}</>\
+{% endfor %}<assistant>"""
 
 
 class Letters:
@@ -127,23 +183,37 @@ class Letters:
     def apply_chat_template(self, messages, tokenize, add_generation_prompt, tools=None):
         from jinja2 import Environment
 
-        return Environment().from_string(TEMPLATE).render(messages=messages, tools=tools)
+        environment = Environment()
+        environment.filters["tojson"] = as_json  # as transformers has it
+        return environment.from_string(TEMPLATE).render(messages=messages, tools=tools)
 
     def __call__(self, text, **kwargs):
         return {"offset_mapping": [(place, place + 1) for place in range(len(text))]}
 
 
+def as_json(value):
+    return json.dumps(value, ensure_ascii=False)
+
+
+said_texts = st.text('ab <>/user"\n', max_size=12)
+
+
 @settings(max_examples=50, deadline=None)
 @given(
-    st.lists(st.tuples(st.sampled_from(["user", "assistant", "tool"]), st.text("ab <>/user", max_size=12)), max_size=5),
+    st.lists(
+        st.tuples(st.sampled_from(["user", "assistant", "tool"]), said_texts | st.lists(said_texts, max_size=3)),
+        max_size=5,
+    ),
     st.text("ab <user>", max_size=20),
 )
 def test_template_tokens_are_what_nobody_said(said, system):
-    messages = [{"role": "system", "content": system}]
-    messages += [{"role": role, "content": content} for role, content in said]
+    messages, wanted = [{"role": "system", "content": system}], ""
+    for role, content in said:
+        parts = [{"type": "text", "text": text} for text in content]
+        messages.append({"role": role, "content": content if isinstance(content, str) else parts})
+        for text in [content] if isinstance(content, str) else content:
+            wanted += as_json(text.strip())[1:-1] if role == "tool" else text.strip()
     tools = [{"name": "ab", "user": system}]
     text = Letters().apply_chat_template(messages, False, True, tools)
     own = lazyllm.template_tokens(Letters(), messages, tools=tools)
-    assert "".join(letter for letter, mine in zip(text, own.tolist(), strict=True) if not mine) == "".join(
-        content.strip() for _, content in said
-    )
+    assert "".join(letter for letter, mine in zip(text, own.tolist(), strict=True) if not mine) == wanted

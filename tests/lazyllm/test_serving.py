@@ -42,7 +42,8 @@ def tokenizer():
     words.pre_tokenizer = pre_tokenizers.Whitespace()
     template = (
         "w1 {% for tool in tools or [] %}w6 {{ tool.function.description }} w7 {% endfor %}"
-        "{% for message in messages %}{{ message.content or 'w8' }} {% endfor %}w5"
+        "{% for message in messages %}{{ raise_exception('no system') if message.role == 'system' }}"
+        "{{ message.content or 'w8' }} {% endfor %}w5"
     )
     return PreTrainedTokenizerFast(tokenizer_object=words, pad_token="w0", padding_side="left", chat_template=template)
 
@@ -148,8 +149,9 @@ def test_requests_bring_their_own_settings_and_tools_stay(model, tokenizer, clie
         assert int(own.sum()) == 8  # w1, those of the tool, the call's and w5
         for active in lazy.stats.positions[0]:
             assert set(own.nonzero()[:, 0].tolist()) <= set(active.tolist())
-        with pytest.raises(openai.BadRequestError, match="after layer 9, but the model has"):
-            ask(client, TEXTS[0], extra_body={"schedule": "9:0.5"})
+        for stream in (False, True):
+            with pytest.raises(openai.BadRequestError, match="after layer 9, but the model has"):
+                ask(client, TEXTS[0], extra_body={"schedule": "9:0.5"}, stream=stream)
         with pytest.raises(openai.BadRequestError, match="must be template or none"):
             ask(client, TEXTS[0], extra_body={"protect": "all"})
 
@@ -187,6 +189,7 @@ def test_what_is_refused_is_an_answer_and_the_server_goes_on(model, tokenizer, c
     [
         ("chat.completions", {"messages": []}, "messages is empty"),
         ("chat.completions", {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "must hold text"),
+        ("chat.completions", {"messages": [{"role": "system", "content": "w9"}]}, "no system"),
         ("chat.completions", {"n": 2, "logprobs": True, "top_logprobs": 2}, "support logprobs, n, top_logprobs"),
         ("chat.completions", {"parallel_tool_calls": False}, "support parallel_tool_calls"),
         ("chat.completions", {"extra_body": {"top_k": 2}}, "support top_k"),

@@ -278,6 +278,9 @@ def test_pruned_tokens_take_no_memory_where_they_are_not_computed(exact):
         assert (held[done] <= computed + 128 + 512 * (done > 0)).all()  # with room for tokens to come
     assert held[0, -1] < 0.7 * held[0, 0]
     assert (stats.aux_bytes / (48 * 8)).tolist() == [528, 528, 528]
+    with lazyllm.enable(exact, STAGES, selection=lazyllm.Importance(for_good=True)) as lazy:
+        families.generate(exact, families.prompt(400), 3)
+    assert lazy.stats.aux_bytes.tolist() == [0, 0, 0]  # nothing comes back
     with lazyllm.enable(exact, "0:1.0") as lazy:
         families.generate(exact, families.prompt(40), 1)
     assert lazy.stats.aux_bytes.tolist() == [0]
