@@ -21,10 +21,10 @@ OTHERS = ("random_drop", "static_pruning", "prompt_compression")  # of the paper
 
 @pytest.fixture
 def weights(tmp_path):
-    """A tiny model deep enough for the default schedule, which ends every answer with its first token."""
+    """A tiny model deep enough for the default settings, which ends every answer with its first token."""
     tokenizer = byte_tokenizer()
     tokenizer.chat_template = "{{ messages[0]['content'] }}"
-    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 30, "num_attention_heads": 2}
+    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 8, "num_attention_heads": 2}
     config = LlamaConfig(vocab_size=len(tokenizer), max_position_embeddings=4096, eos_token_id=0, **sizes)
     torch.manual_seed(0)
     model = LlamaForCausalLM(config)
