@@ -227,6 +227,8 @@ class SpeedConfig(_Checked):
         super().__post_init__()
         if self.new_tokens < 2:
             raise LazyBenchError(f"new_tokens={self.new_tokens} is out of range: at least 2")
+        if self.output and Path(self.output).suffix in (".png", ".pdf"):
+            raise LazyBenchError(f"output={self.output} is to be a table: give a .csv, and a plot comes beside it")
         if not self.lengths:
             raise LazyBenchError("lengths=[] measures nothing: give prompt lengths such as lengths=[1024,2048]")
 

@@ -156,10 +156,14 @@ def _block(runs: list[Run]) -> Block:
     for key, value in (item for run in runs for item in of[run.name].items()):
         values.setdefault(key, set()).add(value)
     differing = {key: sorted(found) for key, found in values.items() if len(found) > 1}
+    methods: dict[str, set[str]] = {}  # by what they want to be called
+    for run in runs:
+        methods.setdefault(label(run), set()).add(run.method)
     groups: dict[tuple[str, str, str], list[Run]] = {}
     for run in runs:
         under = ", ".join(f"{key}={of[run.name][key]}" for key in differing if key in of[run.name])
-        groups.setdefault((run.method, label(run), under), []).append(run)
+        name = label(run) if len(methods[label(run)]) == 1 else f"{label(run)} ({run.method})"
+        groups.setdefault((run.method, name, under), []).append(run)
     rows = [row for key, members in groups.items() for row in _rows(*key, members)]
     order = {name: place for place, name in enumerate(METHODS)}
     rows.sort(key=lambda row: (order.get(row.method, len(order)), row.method, strength_order(row.label)))

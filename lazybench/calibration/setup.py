@@ -12,9 +12,10 @@ from lazybench.config import HALVES, CalibrateConfig
 from lazybench.data import Record, choose, fingerprint, half_of, load_facts
 from lazybench.errors import LazyBenchError
 from lazybench.methods.lazyllm import EQ1, NAMED, parse_importance
+from lazybench.model.environment import RESULTS_VERSION
 from lazybench.model.prompts import Prompt, PromptBuilder
 from lazybench.run import own_code
-from lazybench.run.job import PLACES, RESULTS_VERSION
+from lazybench.run.job import PLACES
 from lazybench.run.sources import Sources
 from lazybench.store.journal import Key
 from lazybench.store.run_folder import digest
@@ -135,7 +136,9 @@ class Setup:
         ranking = str(self.importance).replace(":", "_").replace(",", "_")
         if not self.searched:
             return ranking
-        return _SEARCH if self.importance.is_eq1 else f"{_SEARCH}_{ranking}"
+        parts, changed = searchable(self.importance, self.config.answer_tokens > 1), self.importance.changed
+        usual = [f"{part}_{getattr(self.importance, part)}" for part in parts if part not in {*self.searched, *changed}]
+        return "_".join([_SEARCH, *([ranking] if changed else []), *usual])
 
     def folder(self, where: Mapping[str, Any]) -> Path:
         """The folder on a machine that `environment.describe` gave, named by all that decides speed and harm."""

@@ -66,6 +66,13 @@ def start(command: str, words: Sequence[str]) -> int:
     if not (in_turn or several):
         raise LazyBenchError("+cluster= is where the jobs of a sweep run: add -m, also for a single one")
     jobs = [_Job(settings.read(config, config.hydra), config) for config in configs]
+    for key in ("output", "profile") if command == "speed" else ():
+        files = [file for job in jobs if (file := getattr(job.settings, key))]
+        if len(set(files)) < len(files):
+            own = f"{key}='{Path(files[0]).stem}_${{method.name}}{Path(files[0]).suffix}'"
+            raise LazyBenchError(
+                f"{key}={files[0]} is one file for {len(files)} jobs: give each its own, such as {own}"
+            )
     if command == "map":
         _begin(name, jobs[0], ", ".join(str(job.settings.method.get("name")) for job in jobs))
         import_module("lazybench.cli.map").main([job.settings for job in jobs])

@@ -21,8 +21,7 @@ def comparison(jobs: "Sequence[Job]") -> str | None:
 
     A run over several tasks has the mean over them, one over several datasets of a task the mean over those.
     """
-    places = ((next(runs_of(job.place, job.settings), None), job) for job in jobs)
-    folders = {folder: job for folder, job in places if folder}  # shards share one
+    folders = {folder: job for job in jobs if (folder := _folder(job))}  # shards share one
     found = [(_named(job), scores) for folder, job in folders.items() if (scores := _scores(folder))]
     if len(found) < 2:
         return None
@@ -32,6 +31,12 @@ def comparison(jobs: "Sequence[Job]") -> str | None:
     cells = [[of[key] for key in keys] for of, _ in found]
     rows = [[*about, *values] for about, values in zip(cells, zip(*shown.values(), strict=True), strict=True)]
     return table([*keys, *shown], rows, left=len(keys))
+
+
+def _folder(job: "Job") -> Path | None:
+    """The folder of a job's run: this machine's, or where there is none, as after a sweep on others, the latest."""
+    here = job.folder_here
+    return here if here and here.exists() else next(runs_of(job.place, job.settings), None)
 
 
 def _named(job: "Job") -> dict[str, str]:
@@ -46,4 +51,4 @@ def _scores(folder: Path) -> dict[str, Any] | None:
         scores = json.loads((folder / SCORES).read_text("utf-8"))
     except (OSError, ValueError):
         return None
-    return scores[MEAN] or next(iter(scores["tasks"].values()), None)
+    return scores[MEAN] or next(iter((scores["tasks"] or scores["datasets"]).values()), None)

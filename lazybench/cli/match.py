@@ -84,7 +84,7 @@ def main(config: MatchConfig) -> Path:
     halves = {half: in_turns([[of for of in each if half_of(of) == half] for each in met]) for half in HALVES}
     records = [of for half in halves.values() for of in half[: config.records]]
     if not config.tune:  # spread evenly over the datasets
-        every = in_turns(met)
+        every = [of for each in met for of in in_turns([each])]
         count = min(config.records, len(every))
         records = [every[place * len(every) // count] for place in range(count)]
     tokenizer, folder = sources.tokenizer(config.model), Path(config.output)
@@ -143,7 +143,7 @@ def _tuned(given: _Given) -> Iterator[tuple[float, str, str]]:
         raise LazyBenchError("a half of the records is empty: raise data.limit, or take a task with more of them")
     about = {"model": config.model.name, "layers": given.model.config.get_text_config().num_hidden_layers}
     about |= {"data": data_label(config.data), "task": config.task, "limit": config.model.limit}
-    about |= {"answer_tokens": config.answer_tokens, "trials": len(trials), "records": config.records}
+    about |= {"answer_tokens": config.answer_tokens, "records": [*map(len, halves.values())]}
     lengths = [prompt.ids.shape[1] for prompt in given.prompts.values()]
     for wanted in given.speedups:
         matched, missed = [], None
@@ -165,7 +165,7 @@ def _tuned(given: _Given) -> Iterator[tuple[float, str, str]]:
         ]
         replace(Path(config.output) / f"{given.called}_{wanted:g}x.csv", csv(pd.DataFrame(rows)))
         folds = [(found, given.halves[half]) for half, (found, _) in best.items()]
-        measured = about | {"kl_on_the_other_half": round(elsewhere, 4)}
+        measured = about | {"tried": len(matched), "kl_on_the_other_half": round(elsewhere, 4)}
         settings = " and ".join(setting_of(found.name, asdict(found)) for found, _ in best.values())
         text = config_of(typed("match"), method.name, f"{wanted:g}x", folds, measured)
         yield wanted, text, f"{settings}; geometric mean of KL on the other half's records {elsewhere:.3f}"

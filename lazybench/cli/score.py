@@ -66,12 +66,15 @@ def _families(places: Sequence[Path]) -> dict[str, dict[str, DatasetFacts]]:
 def _score_file(path: Path, dataset: str | None, facts: Facts) -> list[dict[str, Any]]:
     try:
         with path.open("rb") as file:
-            scored = [_score_line(row, where, dataset or path.stem, facts) for where, row in parse(file, path)]
+            rows = list(parse(file, path))
     except OSError as error:
         raise LazyBenchError(f"{path}: cannot be read: {error.strerror}") from error
-    if not scored:
-        raise LazyBenchError(f"{path}: the file is empty: one prediction a line was expected")
-    return scored
+    # Records of a run that its method could not answer.
+    if failed := sum(bool(row.get("error")) for _, row in rows):
+        print(f"{path}: {failed} of {len(rows)} records failed and are left out", file=sys.stderr)
+    if failed == len(rows):
+        raise LazyBenchError(f"{path}: there is no prediction in it: one a line was expected")
+    return [_score_line(row, where, dataset or path.stem, facts) for where, row in rows if not row.get("error")]
 
 
 def _score_line(row: dict[str, Any], where: str, default: str, facts: Facts) -> dict[str, Any]:

@@ -48,13 +48,14 @@ def compose_jobs(command: str, words: Sequence[str], multirun: bool) -> tuple[li
         LazyBenchError: a word is not what Hydra takes, or there are several jobs.
     """
     jobs: list[DictConfig] = []
+    sweeps: list[list[str]] = []  # of each experiment
     name = file_of(command)
     GlobalHydra.instance().clear()
     try:
         with initialize_config_dir(str(CONF), version_base="1.3"):
             for given in _each(words, multirun):
                 config = compose(name, given, return_hydra_config=True)
-                swept = _swept(config, words)
+                sweeps.append(swept := _swept(config, words))
                 if swept and not multirun:
                     keys = " and ".join(word.partition("=")[0] for word in swept)
                     raise LazyBenchError(f"the experiment sweeps over {keys}: add -m, or set a value of each")
@@ -62,6 +63,8 @@ def compose_jobs(command: str, words: Sequence[str], multirun: bool) -> tuple[li
                 jobs += [compose(name, one, return_hydra_config=True) for one in each] if swept else [config]
     except Exception as error:  # Hydra meets bad words with any
         raise LazyBenchError(explain(error)) from error
+    if not jobs[0].hydra.launcher._target_.endswith("BasicLauncher") and any(of != swept for of in sweeps):
+        raise LazyBenchError("experiments that sweep over different things, with +cluster=: give one at a time")
     return jobs, [*swept, *words, *(["hydra.sweeper.params=null"] if swept else [])]
 
 

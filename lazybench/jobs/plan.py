@@ -13,6 +13,7 @@ from lazybench.analysis.console import table
 from lazybench.analysis.labels import setting_of
 from lazybench.config import ModelConfig
 from lazybench.data import Record
+from lazybench.data.sample import estimate_tokens
 from lazybench.model import environment
 from lazybench.model.device import device_of, dtype_of
 from lazybench.model.loading import cached
@@ -52,12 +53,12 @@ def show(jobs: Sequence[Job], sources: Sources, launcher: Any) -> None:
         launcher: Hydra's settings of what starts the jobs.
     """
     rows, here, there, unfinished, paces = [], [], [], 0, {}
-    slurm = launcher._target_.endswith(".SlurmLauncher")
+    slurm, in_turn = (launcher._target_.endswith(name) for name in (".SlurmLauncher", ".BasicLauncher"))
     for job in jobs:
         config, model = job.config, sources.skeleton(job.config.model)
         if (name := repr(config.model)) not in paces:
             paces[name] = None if model is None or slurm else measure(model, config.model)
-        done, own = done_records(job), len(job.own)
+        done, own = done_records(job, in_turn), len(job.own)
         unfinished += done < own
         share = (own - done) / own / 3600
         here.append(None if paces[name] is None else estimate(job, paces[name]) * share)
@@ -99,9 +100,10 @@ def _hours(hours: float | None) -> str:
     return "?" if hours is None else f"{hours:.1f}" if hours >= 0.05 or hours == 0 else "<0.1"
 
 
-def done_records(job: Job) -> int:
-    """How many of a job's records are done."""
-    for folder in runs_of(job.place, job.settings):
+def done_records(job: Job, in_turn: bool) -> int:
+    """How many of a job's records are done; with `in_turn` on this machine and its versions, else on any."""
+    found = [job.folder_here] if in_turn and job.folder_here else runs_of(job.place, job.settings)
+    for folder in found:
         if about(folder)[1].get("results_version") != environment.RESULTS_VERSION:
             continue
         if job.config.rerun and (folder / SCORES).exists():
@@ -155,8 +157,10 @@ def estimate(job: Job, pace: Pace) -> float:
     """Seconds of all of a job's records at most."""
 
     def seconds(record: Record) -> float:
-        prefill = min(record.length * _TOKENS_PER_WORD, job.config.model.limit) * pace.token_s
-        answer = prefill + job.facts[record.dataset].max_new_tokens * pace.step_s
+        tokens = max(record.length * _TOKENS_PER_WORD, estimate_tokens(record.context))  # of code a word is many
+        facts = job.facts[record.dataset]
+        prefill = (min(tokens, job.config.model.limit) if facts.truncate else tokens) * pace.token_s
+        answer = prefill + facts.max_new_tokens * pace.step_s
         first = pace.warms * (prefill + pace.step_s)  # an untimed pass of two tokens
         method = job.method.repeats * (answer + (job.method.prefills - 1) * prefill + first)
         beside = len(job.compared) * (answer + first) / job.config.timing.every

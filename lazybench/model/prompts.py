@@ -104,12 +104,13 @@ class PromptBuilder:
         return self.tokenizer.decode(ids, skip_special_tokens=True)
 
     def _encode(self, text: str) -> list[int]:
-        """Token ids with exactly one BOS, whether the tokenizer or a chat template puts it there."""
-        beginning = self.tokenizer.bos_token
         ids = self.tokenizer(text, verbose=False).input_ids
-        if beginning and text.startswith(beginning) and ids[:2] == [self.tokenizer.bos_token_id] * 2:
-            return ids[1:]
-        return ids
+        return ids[self.doubled(text, ids) :]
+
+    def doubled(self, text: str, ids: list[int]) -> bool:
+        """Whether both the tokenizer and a chat template put a BOS before a text; a prompt has exactly one."""
+        beginning = self.tokenizer.bos_token
+        return bool(beginning) and text.startswith(beginning) and ids[:2] == [self.tokenizer.bos_token_id] * 2
 
 
 def before_continued(record: Record, facts: DatasetFacts) -> int:
@@ -149,8 +150,9 @@ def template_tokens(prompt: Prompt) -> torch.Tensor:
         raise LazyBenchError("method.protect=template: this model's tokenizer tells no places of tokens")
     wrapped, stripped = builder.wrapped(prompt.record, prompt.text), prompt.text.strip()  # as chat templates do
     shift = wrapped.index(stripped) - prompt.text.index(stripped)
-    offsets = builder.tokenizer(wrapped, return_offsets_mapping=True, verbose=False).offset_mapping
-    first, last = torch.tensor(offsets)[-len(within) :].T  # without a second BOS
+    whole = builder.tokenizer(wrapped, return_offsets_mapping=True, verbose=False)
+    begin = builder.doubled(wrapped, whole.input_ids)
+    first, last = torch.tensor(whole.offset_mapping)[begin : begin + len(within)].T  # ids may be cut at their end
     for start, end in _context(prompt, len(prompt.record.context)):
         within |= (first >= start + shift) & (last <= end + shift) & (first < last)
     return ~within

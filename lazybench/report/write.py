@@ -147,7 +147,7 @@ def _section(
 def _about(block: Block) -> dict[str, str]:
     """What a reader wants to know before the numbers, by name; empty texts where it is not known."""
     met = block.records.drop_duplicates(["dataset", "_id"])
-    tokens = met["prompt_tokens"].dropna()
+    tokens = block.records.drop_duplicates(["dataset", "_id", "prompt_tokens"])["prompt_tokens"].dropna()
     facts = block.facts
     whole = [0 if block.generated else facts[name].records for name in met["dataset"].unique()]
     records = f"{len(met):,} of {sum(whole):,}" if all(whole) else f"{len(met):,}"

@@ -1,5 +1,6 @@
 """One run before it starts: what follows from its settings, and what can be checked without the weights."""
 
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -15,8 +16,8 @@ from lazybench.errors import LazyBenchError
 from lazybench.methods import Method, build_method
 from lazybench.methods.baseline import Baseline
 from lazybench.methods.calibrated import Calibrated
+from lazybench.model import environment
 from lazybench.model.decoding import check_limit
-from lazybench.model.environment import RESULTS_VERSION
 from lazybench.model.prompts import Prompt, PromptBuilder
 from lazybench.run import own_code
 from lazybench.run.sources import Sources
@@ -99,6 +100,13 @@ class Job:
         return self.place / digest(self._decisive(where))
 
     @property
+    def folder_here(self) -> Path | None:
+        """The run's folder on this machine; None where it cannot run here."""
+        with suppress(LazyBenchError):
+            return self.folder(environment.describe(self.config.model)) if self.settings["weights"] else None
+        return None
+
+    @property
     def place(self) -> Path:
         """The folder that holds the run's folder."""
         return Path(self.config.output) / self.config.model.name / self.config.data.name / self.method.name
@@ -112,7 +120,7 @@ class Job:
         facts = {name: asdict(self.facts[name]) for name in self.datasets}
         for of in facts.values():
             del of["by_length"]  # which scores are shown
-        return {**rest, "model": model, "where": where, "facts": facts, "results_version": RESULTS_VERSION}
+        return {**rest, "model": model, "where": where, "facts": facts, "results_version": environment.RESULTS_VERSION}
 
 
 def check_job(job: Job, sources: Sources) -> None:
@@ -143,6 +151,8 @@ def prepare(config: RunConfig, sources: Sources) -> Job:
     method = build_method(config.method)
     tokenizer = sources.tokenizer(config.model)
     records = [record for name in choice.datasets for record in sources.records(name, config.data, config.model)]
+    if not records:
+        raise LazyBenchError(f"data.half={config.data.half}: none of the records is in that half: raise data.limit")
     seen = method.calibrated_on(records) if isinstance(method, Calibrated) else 0
     if seen and config.calibrated == "refuse":
         raise LazyBenchError(

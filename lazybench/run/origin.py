@@ -23,7 +23,7 @@ def command() -> list[str]:
 
 def typed(command: str) -> str:
     """The words of the command under way, without the folders of this machine."""
-    words = [re.sub(r"^([\w.]+)=/.*/", r"\1=", word) for word in sys.argv[1:]]
+    words = [re.sub(r"^([\w.-]+)=/.*/", r"\1=", word) for word in sys.argv[1:]]
     return shlex.join(["python", "-m", "lazybench", command, *words])
 
 

@@ -19,9 +19,9 @@ from lazyllm import LazyLLMError, Stats
 
 _BINS = 200
 _SHARES = 101
-# Answers of the unmodified model that are kept for the next job; each takes some megabytes.
+# Answers of one unmodified model that are kept for the next job, by its digest and the prompt's; each takes megabytes.
 _MOST_KNOWN = 200
-_known: dict[str, Expected] = {}
+_known: dict[str, dict[str, Expected]] = {}
 
 
 def trace(bench: Bench, record: Record) -> dict[str, Any]:
@@ -63,17 +63,15 @@ def _traced(bench: Bench, prompt: Prompt, decode: Decoder) -> dict[str, Any]:
 
 def _unmodified(job: Job, prompt: Prompt, decode: Decoder) -> Expected:
     """What the unmodified model answers; the jobs of a sweep ask it once about a record."""
-    asks = {
-        "model": job.settings["model"],
-        "weights": job.settings["weights"],
-        "facts": asdict(prompt.builder.facts),
-        "ids": prompt.ids.tolist(),
-    }
-    if (key := digest(asks)) not in _known:
-        if len(_known) == _MOST_KNOWN:
-            return expected(prompt, decode)
-        _known[key] = expected(prompt, decode)
-    return _known[key]
+    model = digest({key: job.settings[key] for key in ("model", "weights")})
+    if model not in _known:
+        _known.clear()
+    known = _known.setdefault(model, {})
+    key = digest({"facts": asdict(prompt.builder.facts), "ids": prompt.ids.tolist()})
+    found = known.get(key) or expected(prompt, decode)
+    if len(known) < _MOST_KNOWN:
+        known[key] = found
+    return found
 
 
 def _progress(stats: Stats) -> dict[str, Any]:

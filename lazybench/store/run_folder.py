@@ -57,8 +57,10 @@ class RunFolder:
     @property
     def is_busy(self) -> bool:
         """Whether a process is at work on these records or, for a whole run, on any of them."""
-        whole = self._shard is None
-        locks = self.path.parent.glob(f".{self.path.name}*.lock") if whole else map(self._lock, [None, self._shard])
+        locks = {*self.path.parent.glob(f".{self.path.name}*.lock")}
+        if self._shard is not None:  # the other ones of as many parts share no record with it
+            parts = (Shard(part + 1, self._shard.count) for part in range(self._shard.count))
+            locks -= {self._lock(part) for part in parts if part != self._shard}
         return any(map(is_held, locks))
 
     def check(self) -> None:

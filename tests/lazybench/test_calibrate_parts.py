@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM
 
 from lazybench.calibration import frontier
 from lazybench.calibration.search import MOST_STAGES, Candidate, Space, searchable
-from lazybench.calibration.setup import parse_budgets
+from lazybench.calibration.setup import Setup, parse_budgets
 from lazybench.calibration.times import Times, measure
 from lazybench.config import HALVES, DataConfig
 from lazybench.data import half_of, load_records
@@ -199,6 +199,20 @@ def test_a_score_loss_is_of_the_mean_over_datasets():
         for before, after in zip(*pairs, strict=True)
     ]
     assert frontier.loss(pd.DataFrame(rows)) == pytest.approx(100 / 3)
+
+
+def test_what_is_searched_has_a_folder_of_its_own():
+    def slug(**given):
+        searched = {part: of for part, of in searchable(EQ1, True).items() if part not in given}
+        config = OmegaConf.create({"answer_tokens": 4})
+        return Setup(config, [], [], {}, Importance(**given), searched, "", None).slug
+
+    assert [slug(), slug(queries=1), slug(queries=8), slug(queries=8, pooling=1)] == [
+        "search",
+        "search_queries_1",
+        "search_queries_8",
+        "search_queries_8_pooling_1",
+    ]
 
 
 def test_hashes_that_look_like_numbers_stay_text():

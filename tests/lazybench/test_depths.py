@@ -1,5 +1,7 @@
 """Methods at their defaults on models of any depth, with windows, and with tokens that always go on."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 import transformers
@@ -149,6 +151,8 @@ def test_all_but_the_context_always_goes_on(name, chat):
     assert around == f"<s>{wrapped}"
     assert prompt.cut is not None
     assert set(tokenizer.decode(prompt.ids[0][~protected])) <= set("Some facts about cats. ")
+    cut = replace(prompt, ids=prompt.ids[:, :150])  # as `speed` has it, of a length asked for
+    assert torch.equal(template_tokens(cut), protected[:150])
     model = build(0, vocab_size=300)
     always = set(protected.nonzero()[:, 0].tolist())
     for protect, all_of_them in (("template", True), ("none", False)):

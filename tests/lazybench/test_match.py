@@ -16,7 +16,7 @@ from peers import build
 from transformers import Gemma3Config, Gemma3ForCausalLM, Gemma3ForConditionalGeneration, Gemma3TextConfig
 
 from lazybench.calibration import search
-from lazybench.calibration.strength import Operations, Trial, match
+from lazybench.calibration.strength import Operations, Timed, Trial, match
 from lazybench.config import CONF
 from lazybench.errors import LazyBenchError
 from lazybench.methods import build_method
@@ -164,6 +164,14 @@ def test_what_is_matched_is_called_as_its_config_is(call, tmp_path):
     assert yaml.safe_load(written.read_text())["name"] == "static_pruning"
 
 
+def test_the_prompts_that_are_timed_are_of_as_many_datasets_as_can_be(call, half_as_fast, monkeypatch):
+    met = []
+    at = Timed.at
+    monkeypatch.setattr(Timed, "at", lambda self, share: (met.append(self.prompts), at(self, share))[1])
+    assert call("task=all", "data.limit=4", "records=6", "speedups=[1.5]")[0] == 0
+    assert len({prompt.record.dataset for prompt in met[0]}) == len(met[0]) == 6
+
+
 def test_a_speedup_out_of_reach_leaves_the_others(call, half_as_fast, tmp_path):
     code, _, err = call("method.layer=0", "speedups=[3,1.5]")
     assert code == 0, err
@@ -182,10 +190,11 @@ def test_each_half_of_the_records_is_tuned_for_the_other(call, lazybench, monkey
     text = (tmp_path / "matches" / "method" / "fastkv_1.5x.yaml").read_text()
     written, tried = yaml.safe_load(text), pd.read_csv(tmp_path / "matches" / "fastkv_1.5x.csv")
     first, second = written["folds"]
+    assert written["found"]["records"] == [2, 2]
     assert not set(first["records"]) & set(second["records"])
     for half, fold in (("first", first), ("second", second)):
         of_half = tried[tried["half"] == half]
-        assert len(of_half) == written["found"]["trials"] == 12
+        assert len(of_half) == written["found"]["tried"] == 12
         assert set(of_half["records"]) == {1, 2}
         found = of_half[of_half["best"]]
         assert found["kl"].item() == of_half.loc[of_half["records"] == 2, "kl"].min()

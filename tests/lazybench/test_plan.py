@@ -1,7 +1,7 @@
 """`lazybench plan`: what is done, and about how long the rest takes, here and on an A100."""
 
 import pytest
-from support import LAZY, one_line
+from support import LAZY, folders, one_line
 
 from lazybench.jobs import plan as planning
 
@@ -36,6 +36,17 @@ def test_a_plan_runs_nothing_and_knows_what_is_done(run, plan, tmp_path):
     assert [row[-4] for row in cells(plan(*LAZY, *QUICK, "task=hotpotqa", "shard=1/2,2/2"))] == ["1/1", "0/1"]
     assert cells(plan(*LAZY, *QUICK, "data.limit=4"))[0][-4] == "0/4"  # other records are another run
     assert cells(plan(*LAZY, *QUICK, "rerun=true"))[0][-4] == "0/2"
+    for folder in folders(tmp_path / "runs"):
+        folder.rename(folder.with_name(folder.name[::-1]))  # as another machine's, so that it would begin anew
+    assert cells(plan(*LAZY, *QUICK))[0][-4] == "0/2"
+
+
+def test_the_length_of_prompts_is_that_of_their_tokens(plan, monkeypatch):
+    monkeypatch.setattr(planning, "measure", lambda *_: planning.Pace(36, 0, False))
+    words = ("method=baseline", "data=ruler", "task=niah_multikey_2", "data.tokens=2000", "data.limit=2")
+    hours = float(cells(plan(*words, *QUICK))[0][-3])
+    # By tokens as English has them: the tiny model has one a letter.
+    assert 2 * 300 < 100 * hours < 2 * 2000
 
 
 def test_the_time_here_is_measured(plan, monkeypatch):

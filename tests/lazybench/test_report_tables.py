@@ -271,6 +271,15 @@ def test_only_lazyllms_single_stages_beside_others_of_its_own_are_left_to_figure
     assert labels == {"LazyLLM 8:0.5,20:0.5", "LazyLLM+ 8:0.4"}
 
 
+def test_two_methods_that_want_the_same_name_are_told_apart(runs, made):
+    for name in ("ends", "ends2"):
+        write_run(runs, name, rows_of(TASK), environment={"appearance": {"label": "keep ends"}})
+    assert [one["label"] for one in made()["table1"] if one["task"] == "multidoc_qa"] == [
+        "keep ends (ends)",
+        "keep ends (ends2)",
+    ]
+
+
 def test_where_every_method_scores_0_nothing_is_shown(runs, made, tmp_path):
     zero = [row(name, number, score=0.0) for name in EVERY["synthetic"] for number in range(8)]
     write_run(runs, "lazyllm", zero, task="synthetic")

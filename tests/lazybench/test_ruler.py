@@ -242,5 +242,6 @@ def test_lengths_are_run_and_reported_under_their_own_name(run, lazybench, tmp_p
         assert length - 92 <= longest <= length
     assert lazybench("report", f"runs={tmp_path / 'runs'}", f"output={tmp_path / 'report'}")[0] == 0
     assert (tmp_path / "report/depth_by_length_tiny_ruler6_generated.png").stat().st_size > 10_000
+    assert f"longest {longest - 4:,} tokens" in (tmp_path / "report/report.html").read_text()
     code, _, err = run("data=ruler", "method=baseline", "task=all", "data.tokens=700")
     assert "record 0 of niah_single_1 needs data.tokens=942 or more with this model, not 700" in one_line(code, err)

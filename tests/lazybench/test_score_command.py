@@ -47,6 +47,15 @@ def test_table_and_records(tmp_path, capsys):
     ]
 
 
+def test_records_that_failed_are_left_out_and_counted(tmp_path, capsys):
+    file = tmp_path / "predictions.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in (ROW, ROW | {"prediction": None, "error": "oom"})))
+    assert main([str(file)]) == 0
+    out, err = capsys.readouterr()
+    assert f"{ROW['dataset']}  " in out
+    assert "1 of 2 records failed and are left out" in err
+
+
 def test_several_files_are_scored_as_one(tmp_path, capsys):
     files = [write(tmp_path / f"{name}.jsonl", ROW | {"dataset": None}) for name in ("hotpotqa", "musique")]
     assert main(files) == 0
@@ -95,7 +104,8 @@ def test_out_may_be_the_file_itself_or_a_link_to_it(tmp_path):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("", "the file is empty"),
+        ("", "there is no prediction in it"),
+        (json.dumps(ROW | {"error": "oom"}), "there is no prediction in it"),
         (json.dumps(ROW) + "\n{", "p.jsonl:2: not JSON"),
         (json.dumps(ROW | {"dataset": "hotpot"}), ":1: unknown dataset 'hotpot': did you mean 'hotpotqa'?"),
         (json.dumps(ROW | {"prediction": None}), ":1: 'prediction' (or 'pred') must be a string, not null"),

@@ -81,6 +81,7 @@ def test_one_process_to_a_run_and_one_to_a_shard(run, tmp_path):
             code, _, err = run(*LAZY, *TASK, taken)
             assert code == 2
             assert "another process is at work" in err
+        assert run(*LAZY, *TASK, "shard=1/3")[0] == 2  # which shares records with it
     with RunFolder(path).opened({}, {}):
         assert run(*LAZY, *TASK, "shard=2/2")[0] == 2
     assert run(*LAZY, *TASK, "shard=2/2")[0] == 0
