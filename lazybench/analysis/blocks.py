@@ -1,11 +1,21 @@
 """Joins runs into the rows of a table, and keeps apart what must not be compared."""
 
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import pandas as pd
 
-from lazybench.analysis.labels import METHODS, data_title, label, model_title, short, stages, strength_order
+from lazybench.analysis.labels import (
+    METHODS,
+    data_title,
+    label,
+    method_title,
+    model_title,
+    short,
+    stages,
+    strength_order,
+)
 from lazybench.analysis.run_data import Run
 from lazybench.data.facts import CHINESE, DatasetFacts, datasets_of, english, task_names, tasks
 
@@ -147,7 +157,20 @@ def agree(run: Run, other: Run) -> bool:
 def blocks(runs: list[Run]) -> list[Block]:
     """The runs, one block a model and data."""
     names = sorted({(run.model, run.data) for run in runs})
-    return [_block([run for run in runs if (run.model, run.data) == name]) for name in names]
+    return [_block(_told_apart([run for run in runs if (run.model, run.data) == name])) for name in names]
+
+
+def _told_apart(runs: list[Run]) -> list[Run]:
+    """The runs, with the method's name behind what several methods want to be called."""
+    wanted = Counter(title for _, title in {(run.method, method_title(run)) for run in runs})
+
+    def told(run: Run) -> Run:
+        if wanted[title := method_title(run)] == 1:
+            return run
+        appearance = {**(run.environment.get("appearance") or {}), "label": f"{title} ({run.method})"}
+        return replace(run, environment={**run.environment, "appearance": appearance})
+
+    return list(map(told, runs))
 
 
 def _block(runs: list[Run]) -> Block:
@@ -156,14 +179,10 @@ def _block(runs: list[Run]) -> Block:
     for key, value in (item for run in runs for item in of[run.name].items()):
         values.setdefault(key, set()).add(value)
     differing = {key: sorted(found) for key, found in values.items() if len(found) > 1}
-    methods: dict[str, set[str]] = {}  # by what they want to be called
-    for run in runs:
-        methods.setdefault(label(run), set()).add(run.method)
     groups: dict[tuple[str, str, str], list[Run]] = {}
     for run in runs:
         under = ", ".join(f"{key}={of[run.name][key]}" for key in differing if key in of[run.name])
-        name = label(run) if len(methods[label(run)]) == 1 else f"{label(run)} ({run.method})"
-        groups.setdefault((run.method, name, under), []).append(run)
+        groups.setdefault((run.method, label(run), under), []).append(run)
     rows = [row for key, members in groups.items() for row in _rows(*key, members)]
     order = {name: place for place, name in enumerate(METHODS)}
     rows.sort(key=lambda row: (order.get(row.method, len(order)), row.method, strength_order(row.label)))

@@ -137,7 +137,11 @@ class Setup:
         if not self.searched:
             return ranking
         parts, changed = searchable(self.importance, self.config.answer_tokens > 1), self.importance.changed
-        usual = [f"{part}_{getattr(self.importance, part)}" for part in parts if part not in {*self.searched, *changed}]
+        usual = [
+            f"{part}_{getattr(self.importance, part)}".lower()
+            for part in parts
+            if part not in {*self.searched, *changed}
+        ]
         return "_".join([_SEARCH, *([ranking] if changed else []), *usual])
 
     def folder(self, where: Mapping[str, Any]) -> Path:

@@ -5,6 +5,7 @@ import re
 import sys
 import traceback
 from argparse import ArgumentParser
+from collections import Counter
 from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
@@ -67,11 +68,11 @@ def start(command: str, words: Sequence[str]) -> int:
         raise LazyBenchError("+cluster= is where the jobs of a sweep run: add -m, also for a single one")
     jobs = [_Job(settings.read(config, config.hydra), config) for config in configs]
     for key in ("output", "profile") if command == "speed" else ():
-        files = [file for job in jobs if (file := getattr(job.settings, key))]
-        if len(set(files)) < len(files):
-            own = f"{key}='{Path(files[0]).stem}_${{method.name}}{Path(files[0]).suffix}'"
+        files = Counter(file for job in jobs if (file := getattr(job.settings, key)))
+        if shared := next((file for file, count in files.items() if count > 1), None):
+            own = Path(shared).with_stem(f"{Path(shared).stem}_${{model.name}}_${{method.name}}")
             raise LazyBenchError(
-                f"{key}={files[0]} is one file for {len(files)} jobs: give each its own, such as {own}"
+                f"{key}={shared} is one file for {files[shared]} jobs: give each its own: {key}='{own}'"
             )
     if command == "map":
         _begin(name, jobs[0], ", ".join(str(job.settings.method.get("name")) for job in jobs))
@@ -85,7 +86,7 @@ def start(command: str, words: Sequence[str]) -> int:
         said = _in_turn(name, jobs, sources) if in_turn else _launch(name, sweep)
         from lazybench.cli.comparison import comparison
 
-        if (shown := comparison(checked)) is not None:
+        if (shown := comparison(checked, in_turn)) is not None:
             print(f"\n{shown}")
         if said:
             raise LazyBenchError(f"{said}; the same command runs what is missing")

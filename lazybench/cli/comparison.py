@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from lazybench.analysis.averages import MEAN
 from lazybench.analysis.console import table
 from lazybench.analysis.labels import setting_of
+from lazybench.model.environment import describe
 from lazybench.run.summary import columns
 from lazybench.store.run_folder import SCORES
 from lazybench.store.survey import runs_of
@@ -16,12 +17,17 @@ if TYPE_CHECKING:
     from lazybench.run.job import Job
 
 
-def comparison(jobs: "Sequence[Job]") -> str | None:
+def comparison(jobs: "Sequence[Job]", in_turn: bool) -> str | None:
     """A row a finished run: what tells it from the others, its score and its speedups; None for less than two.
 
+    Jobs `in_turn` ran in this process; of others their latest runs are taken, on whatever machine.
     A run over several tasks has the mean over them, one over several datasets of a task the mean over those.
     """
-    folders = {folder: job for job in jobs if (folder := _folder(job))}  # shards share one
+    places = (
+        (job.folder(describe(job.config.model)) if in_turn else next(runs_of(job.place, job.settings), None), job)
+        for job in jobs
+    )
+    folders = {folder: job for folder, job in places if folder}  # shards share one
     found = [(_named(job), scores) for folder, job in folders.items() if (scores := _scores(folder))]
     if len(found) < 2:
         return None
@@ -31,12 +37,6 @@ def comparison(jobs: "Sequence[Job]") -> str | None:
     cells = [[of[key] for key in keys] for of, _ in found]
     rows = [[*about, *values] for about, values in zip(cells, zip(*shown.values(), strict=True), strict=True)]
     return table([*keys, *shown], rows, left=len(keys))
-
-
-def _folder(job: "Job") -> Path | None:
-    """The folder of a job's run: this machine's, or where there is none, as after a sweep on others, the latest."""
-    here = job.folder_here
-    return here if here and here.exists() else next(runs_of(job.place, job.settings), None)
 
 
 def _named(job: "Job") -> dict[str, str]:

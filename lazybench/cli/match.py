@@ -83,10 +83,12 @@ def main(config: MatchConfig) -> Path:
     met = [sources.records(name, config.data, config.model) for name in choice.datasets]
     halves = {half: in_turns([[of for of in each if half_of(of) == half] for each in met]) for half in HALVES}
     records = [of for half in halves.values() for of in half[: config.records]]
-    if not config.tune:  # spread evenly over the datasets
-        every = [of for each in met for of in in_turns([each])]
-        count = min(config.records, len(every))
-        records = [every[place * len(every) // count] for place in range(count)]
+    if not any(met):
+        raise LazyBenchError(f"data.half={config.data.half}: none of the records is in that half: raise data.limit")
+    if not config.tune:  # of as many datasets as can be
+        there = list(filter(None, met))
+        count = min(config.records, len(there))
+        records = in_turns([there[place * len(there) // count] for place in range(count)])[: config.records]
     tokenizer, folder = sources.tokenizer(config.model), Path(config.output)
     prompts = {of.key: PromptBuilder(tokenizer, config.model, facts[of.dataset]).build(of) for of in records}
     with writing(folder):

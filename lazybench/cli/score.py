@@ -33,8 +33,11 @@ def main(argv: Sequence[str]) -> int:
         sys.stdout.writelines(lines)
     elif given.output is not None:
         replace(Path(given.output), "".join(lines))
+    ran = [of for of in scored if not of["error"]]
+    if len(ran) < len(scored):
+        print(f"{len(scored) - len(ran)} of {len(scored)} records failed and are in no score", file=sys.stderr)
     # With the records on stdout, the table must not mix with them.
-    print(_tables(scored, families), file=sys.stderr if given.output == "-" else sys.stdout)
+    print(_tables(ran, families), file=sys.stderr if given.output == "-" else sys.stdout)
     return 0
 
 
@@ -66,15 +69,12 @@ def _families(places: Sequence[Path]) -> dict[str, dict[str, DatasetFacts]]:
 def _score_file(path: Path, dataset: str | None, facts: Facts) -> list[dict[str, Any]]:
     try:
         with path.open("rb") as file:
-            rows = list(parse(file, path))
+            scored = [_score_line(row, where, dataset or path.stem, facts) for where, row in parse(file, path)]
     except OSError as error:
         raise LazyBenchError(f"{path}: cannot be read: {error.strerror}") from error
-    # Records of a run that its method could not answer.
-    if failed := sum(bool(row.get("error")) for _, row in rows):
-        print(f"{path}: {failed} of {len(rows)} records failed and are left out", file=sys.stderr)
-    if failed == len(rows):
+    if all(of["error"] for of in scored):
         raise LazyBenchError(f"{path}: there is no prediction in it: one a line was expected")
-    return [_score_line(row, where, dataset or path.stem, facts) for where, row in rows if not row.get("error")]
+    return scored
 
 
 def _score_line(row: dict[str, Any], where: str, default: str, facts: Facts) -> dict[str, Any]:
@@ -84,6 +84,9 @@ def _score_line(row: dict[str, Any], where: str, default: str, facts: Facts) -> 
     if dataset not in facts:
         hint = "" if named else " (the line has no 'dataset': name it with --dataset NAME)"
         raise LazyBenchError(f"{where}: unknown dataset {dataset!r}: {suggest(dataset, facts)}{hint}")
+    given = {"row": row, "dataset": dataset, "error": row.get("error") or "", "score_by_seed": "", "length": None}
+    if given["error"]:  # a run's record that its method could not answer
+        return given | {"score": None, "beside": {}}
     prediction = row.get("prediction", row.get("pred"))
     if not isinstance(prediction, str):
         said = json.dumps(prediction, default=str)
@@ -94,12 +97,12 @@ def _score_line(row: dict[str, Any], where: str, default: str, facts: Facts) -> 
     length = row.get("length") if facts[dataset].by_length else None
     if facts[dataset].by_length and (wrong := wrong_length(length)):
         raise LazyBenchError(f"{where}: {wrong}: {dataset} has scores by length")
-    given = facts[dataset], prediction, answers, classes
+    of = facts[dataset], prediction, answers, classes
     try:
-        scores = {"score": scoring.score(*given), "beside": scoring.beside(*given)}
+        scores = {"score": scoring.score(*of), "beside": scoring.beside(*of)}
     except LazyBenchError as error:
         raise LazyBenchError(f"{where}: {error}") from error
-    return {"row": row, "dataset": dataset, "length": length, "error": "", "score_by_seed": "", **scores}
+    return given | {"length": length} | scores
 
 
 def _tables(lines: Sequence[Mapping[str, Any]], families: Mapping[str, Facts]) -> str:

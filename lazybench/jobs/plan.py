@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Sequence
+from contextlib import suppress
 from copy import deepcopy
 from timeit import repeat
 from typing import Any, NamedTuple
@@ -14,6 +15,7 @@ from lazybench.analysis.labels import setting_of
 from lazybench.config import ModelConfig
 from lazybench.data import Record
 from lazybench.data.sample import estimate_tokens
+from lazybench.errors import LazyBenchError
 from lazybench.model import environment
 from lazybench.model.device import device_of, dtype_of
 from lazybench.model.loading import cached
@@ -52,13 +54,14 @@ def show(jobs: Sequence[Job], sources: Sources, launcher: Any) -> None:
         sources: what they were loaded from.
         launcher: Hydra's settings of what starts the jobs.
     """
-    rows, here, there, unfinished, paces = [], [], [], 0, {}
+    rows, here, there, unfinished, paces, machines = [], [], [], 0, {}, {}
     slurm, in_turn = (launcher._target_.endswith(name) for name in (".SlurmLauncher", ".BasicLauncher"))
     for job in jobs:
         config, model = job.config, sources.skeleton(job.config.model)
         if (name := repr(config.model)) not in paces:
             paces[name] = None if model is None or slurm else measure(model, config.model)
-        done, own = done_records(job, in_turn), len(job.own)
+            machines[name] = this_machine(job) if in_turn else None
+        done, own = done_records(job, machines[name]), len(job.own)
         unfinished += done < own
         share = (own - done) / own / 3600
         here.append(None if paces[name] is None else estimate(job, paces[name]) * share)
@@ -100,10 +103,16 @@ def _hours(hours: float | None) -> str:
     return "?" if hours is None else f"{hours:.1f}" if hours >= 0.05 or hours == 0 else "<0.1"
 
 
-def done_records(job: Job, in_turn: bool) -> int:
-    """How many of a job's records are done; with `in_turn` on this machine and its versions, else on any."""
-    found = [job.folder_here] if in_turn and job.folder_here else runs_of(job.place, job.settings)
-    for folder in found:
+def this_machine(job: Job) -> dict[str, Any] | None:
+    """What a job would run on here; None where it cannot."""
+    with suppress(LazyBenchError):
+        return environment.describe(job.config.model) if job.settings["weights"] else None
+    return None
+
+
+def done_records(job: Job, where: dict[str, Any] | None) -> int:
+    """How many of a job's records are done on the machine `where`; None is any."""
+    for folder in runs_of(job.place, job.settings) if where is None else [job.folder(where)]:
         if about(folder)[1].get("results_version") != environment.RESULTS_VERSION:
             continue
         if job.config.rerun and (folder / SCORES).exists():

@@ -2,6 +2,7 @@
 
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import Self
 
 import torch
@@ -38,11 +39,8 @@ class GemFilter(OneStage):
         return FilterSelection()
 
     def trials(self) -> list[Self]:
-        return [
-            replace(self, layer=layer, pooling=of)
-            for layer in ("8%", "17%", "25%", "33%")
-            for of in (self.pooling, 15, 31)
-        ]
+        settings = product(("8%", "17%", "25%", "33%"), (self.pooling, 15, 31))
+        return [replace(self, layer=layer, pooling=of) for layer, of in settings]
 
     def layer_tokens(self, model: PreTrainedModel, tokens: int) -> list[int]:
         [stage], layers = self.placed(model).stages, model.config.get_text_config().num_hidden_layers

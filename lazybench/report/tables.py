@@ -168,11 +168,8 @@ def lacking(spec: Spec, block: Block, lines: pd.DataFrame) -> str:
     for of in spec.measures:
         if not taken(of, lines):
             said.setdefault(of.absent, []).append(of.title)
-    if (
-        any(run.settings["data"].get("source") == "longbench" for run in block.runs)
-        and block.of_longbench
-        and not spec.by_dataset
-    ):
+    sources = {run.settings["data"].get("source") for run in block.runs}
+    if "longbench" in sources and block.of_longbench and not spec.by_dataset:
         run = {row.method for row in block.rows} | set(spec.skip)
         said["no runs"] = [title_of(method) for method in METHODS if method not in run]
         said["no runs"] += [task_title(task) for task in tasks() if task not in block.tasks_run()]

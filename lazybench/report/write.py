@@ -58,10 +58,8 @@ def write(
                 cells, lacking = tables.shown(spec, block, chosen), tables.lacking(spec, block, chosen)
                 shown.append((spec.title, cells, lacking))
                 named = [tables.MEASURES[key] for key in columns if spec.name == "table1" and key in lines]
-                tex = [
-                    *map(_comment, said),
-                    latex(spec, named, block, lines[~lines["by_dataset"]] if named else chosen),
-                ]
+                numbers = lines[~lines["by_dataset"]] if named else chosen
+                tex = [*map(_comment, said), latex(spec, named, block, numbers)]
                 text = _markdown(block, cells, [lacking, *(f"- {note}" for note in said)])
                 bodies[spec.name].append((chosen.drop(columns="title"), text, "\n".join(tex)))
             pairs = compare(block)

@@ -1,6 +1,7 @@
 """Times a method and the unmodified model on the same records."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Any, TypeVar
@@ -40,11 +41,9 @@ class Bench:
         prompt, rounds = self.job.prompt(record), self.job.config.timing.warmup
         if rounds:
             print(f"warming up: {rounds} untimed rounds of the first record", flush=True)
-        try:
+        with suppress(RecordFailure):  # its row will say so
             for _ in trange(rounds, desc="warm-up", unit="round", disable=None):
                 self.attempt(prompt, lambda decode: self._untimed(prompt, decode))
-        except RecordFailure:
-            pass  # its row will say so
 
     def row(self, record: Record, backwards: bool = False, times: bool = True) -> dict[str, Any]:
         """The finished row of one record; one that cannot be run has an `error` and no measurements.
@@ -151,8 +150,7 @@ class Bench:
 
 def _times(passes: list[Pass]) -> dict[str, float | None]:
     """Mean of each time over some passes, in seconds; of the decode steps over those that have one."""
-    values = {time: [getattr(done, time) for done in passes] for time in _TIMES}
-    there = {time: [value for value in of if value is not None] for time, of in values.items()}
+    there = {time: [value for done in passes if (value := getattr(done, time)) is not None] for time in _TIMES}
     return {time: fmean(of) if of else None for time, of in there.items()}
 
 

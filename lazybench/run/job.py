@@ -1,6 +1,5 @@
 """One run before it starts: what follows from its settings, and what can be checked without the weights."""
 
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -98,13 +97,6 @@ class Job:
     def folder(self, where: dict[str, Any]) -> Path:
         """The run's folder on a machine that `environment.describe` described as `where`."""
         return self.place / digest(self._decisive(where))
-
-    @property
-    def folder_here(self) -> Path | None:
-        """The run's folder on this machine; None where it cannot run here."""
-        with suppress(LazyBenchError):
-            return self.folder(environment.describe(self.config.model)) if self.settings["weights"] else None
-        return None
 
     @property
     def place(self) -> Path:

@@ -65,7 +65,8 @@ class Sources:
                 if not self._plan or not facts.records:
                     raise
                 self.missing.setdefault(data.name, str(error))
-                count = min(facts.records, data.limit or facts.records) // (1 if data.half is None else 2)
+                count = min(facts.records, data.limit or facts.records)
+                count = count if data.half is None else -(-count // 2)
                 # As many as are known to be there, each as long as a prompt may be.
                 return [Record(f"{number}", dataset, "", "", (), None, model.limit) for number in range(count)]
 

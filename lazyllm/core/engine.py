@@ -211,11 +211,9 @@ class Engine:
         self.device = self._settled = device
         self._masks = {}
         if not self._equal:
-            taken = torch.arange(self._longest_rows) < torch.tensor(self.group.n_rows)[:, None]
-            taken = taken.flatten()
+            taken = (torch.arange(self._longest_rows) < torch.tensor(self.group.n_rows)[:, None]).flatten()
             # Which row each place of the sequences at equal length holds, and at which place each row is, int64.
-            places = (taken.cumsum(0) - 1).clamp_(min=0), taken.nonzero()[:, 0]
-            self._padding = tuple(of.to(device, non_blocking=True) for of in places)
+            self._padding = (taken.cumsum(0) - 1).clamp_(min=0).to(device), taken.nonzero()[:, 0].to(device)
 
     def _without_key(
         self, following: LayerGroup, slots: torch.Tensor, active: torch.Tensor, owners: torch.Tensor | None
@@ -282,7 +280,7 @@ class Engine:
         """Which sequence each of so many tokens is of, int64 (tokens,); None where there is one sequence."""
         if len(counts) == 1:
             return None
-        return torch.arange(len(counts)).repeat_interleave(torch.tensor(counts)).to(device, non_blocking=True)
+        return torch.arange(len(counts)).repeat_interleave(torch.tensor(counts)).to(device)
 
     def _padded(self, rows: torch.Tensor) -> torch.Tensor:
         """(1, heads, rows, width) as (count, heads, longest, width); what a sequence lacks is of any row."""
@@ -339,8 +337,7 @@ def joined(ranges: list[range], device: torch.device) -> torch.Tensor:
     """The numbers of some ranges, one range after the other, int64."""
     if len(ranges) == 1:
         return torch.arange(ranges[0].start, ranges[0].stop, device=device)
-    numbers = torch.tensor([number for part in ranges for number in part], dtype=torch.int64)
-    return numbers.to(device, non_blocking=True)
+    return torch.tensor([number for part in ranges for number in part], dtype=torch.int64).to(device)
 
 
 def _take(tensor: torch.Tensor, owners: torch.Tensor | None, places: torch.Tensor) -> torch.Tensor:

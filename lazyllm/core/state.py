@@ -156,7 +156,7 @@ class Sequence:
         self.seen = self.new = self.prompt_length = self.opening = 0
         self.short = False
         self.protected = torch.empty(0, dtype=torch.int64)
-        self._copied: tuple[torch.Tensor, torch.Tensor] | None = None  # that, and what it is on another device
+        self._protected_on: dict[torch.device, torch.Tensor] = {}  # the same elsewhere
         engine.setup.selection.check()  # a setting may have changed since `enable`
         self.ranking = copy.deepcopy(engine.setup.selection)
         self.ranking.cache, self.ranking.processes = self, engine.setup.processes
@@ -214,17 +214,22 @@ class Sequence:
         return following.slots.extend(self._engine.longest, following.slots.data)[self.index, : self.total] < 0
 
     def computed(self, positions: torch.Tensor) -> torch.Tensor:
-        """Which positions are new, or have keys and values in all layers, bool (n,) on the CPU like they are."""
+        """Which of these are new, or have keys and values in all layers, bool (n,), on the CPU as the positions are."""
         slots, new = self._engine.groups[-1].slots.data, positions >= self.seen
         if slots is None:  # one group, which computes all
             return torch.ones_like(new)
         return new | (slots[self.index, : self.seen].cpu()[positions.clamp(max=self.seen - 1)] >= 0)
 
+    def protect(self, positions: torch.Tensor) -> None:
+        """Have these always go on, sorted, int64 (n,) on the CPU."""
+        self.protected, self.stats.protected = positions, len(positions)
+        self._protected_on.clear()
+
     def protected_on(self, device: torch.device) -> torch.Tensor:
         """The protected positions on a device, copied there once."""
-        if self._copied is None or self._copied[0] is not self.protected or self._copied[1].device != device:
-            self._copied = self.protected, self.protected.to(device)
-        return self._copied[1]
+        if device not in self._protected_on:
+            self._protected_on[device] = self.protected.to(device)
+        return self._protected_on[device]
 
     def survivors(self, group: LayerGroup) -> torch.Tensor:
         """The positions that go on behind the stage that ends a group, sorted, int64 (k,)."""

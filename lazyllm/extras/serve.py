@@ -13,6 +13,8 @@ import jinja2
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
 import lazyllm
+from lazyllm.hf.requests import read_schedule
+from lazyllm.hf.support import windows
 
 try:
     import openai  # noqa: F401 - transformers' server takes its types
@@ -42,7 +44,7 @@ class _Strict(BaseHandler):
     """A handler of transformers' server, which refuses what that one would leave out of account."""
 
     prompt: str  # the field that has it
-    layers: int  # of the model
+    seen: list[int | None]  # how many positions each layer sees, None all
     honoured: set[str]  # fields that the answer follows
 
     async def handle_request(self, body: dict[str, Any], request_id: str) -> Any:
@@ -66,8 +68,8 @@ class _Strict(BaseHandler):
         config = super()._build_generation_config(body, *args, **kwargs)
         if body.get("temperature") or (body.get("top_p") and body.get("temperature") is None):
             config.do_sample = True  # else a model that is greedy by default would ignore them
-        if isinstance(schedule := body.get("schedule"), str):  # refused before a stream begins
-            lazyllm.PruningSchedule.parse(schedule, self.layers).check(self.layers)
+        if (schedule := body.get("schedule")) is not None:  # refused before a stream begins
+            read_schedule(schedule, self.seen, lazyllm.Importance())
         vars(config)["schedule"] = schedule
         return config
 
@@ -106,11 +108,10 @@ def application(name: str, model: Any, tokenizer: Any, protects: bool = False) -
 
     Besides OpenAI's fields a request may bring `schedule`, its own one, where "" prunes nothing, and a chat `protect`:
     "template", see `lazyllm.template_tokens`, or "none"; without it `protects` decides. What LazyLLM or `generate`
-    refuses (a `ValueError`), and what it would ignore, is an HTTP error 400 with its reason.
+    refuses (a `ValueError`), or a chat template, and what it would ignore, is an HTTP error 400 with its reason.
     """
     models: Any = ModelManager()
     state = GenerationState()
-    _Strict.layers = model.config.get_text_config().num_hidden_layers
     models.loaded_models[models.process_model_name(name)] = TimedModel(model, -1, tokenizer)
     models.force_model = name
     models.get_gen_models = lambda: [{"id": name, "object": "model", "created": 0, "owned_by": "local"}]
@@ -119,6 +120,9 @@ def application(name: str, model: Any, tokenizer: Any, protects: bool = False) -
     chats.tokenizer, chats.protects = tokenizer, protects
     handlers["completion_handler"] = _Completions(models, state)
     handlers["response_handler"] = _Responses(models, state)
+    text = model.config.get_text_config()
+    for handler in filter(None, handlers.values()):
+        handler.seen = windows(text, text.num_hidden_layers)
     app = build_server(models, generation_state=state, **handlers)
     # The others load models, unload this one, or do what it is not made for.
     kept = ("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/models", "/health")

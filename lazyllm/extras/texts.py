@@ -169,7 +169,10 @@ def template_tokens(tokenizer: Any, messages: Sequence[dict[str, Any]], **templa
     def marked(content: Any) -> Any:
         """The content of a message with marks in place of its texts, which cut the template's own into pieces."""
         if isinstance(content, list):
-            return [{**part, "text": marked(part["text"])} if "text" in part else part for part in content]
+            return [
+                {**part, "text": marked(part["text"])} if isinstance(part, dict) and "text" in part else part
+                for part in content
+            ]
         if not isinstance(content, str) or not content.strip():
             return content
         said.append(content.strip())
@@ -188,7 +191,7 @@ def template_tokens(tokenizer: Any, messages: Sequence[dict[str, Any]], **templa
         forms = content, json.dumps(content, ensure_ascii=False)[1:-1]
         found = [(start, start + len(form)) for form in forms if (start := text.find(form, end + len(piece))) >= 0]
         if found:  # else the template leaves it out, or changes it
-            start, end = min(found)
+            start, end = min(found, key=lambda of: (of[0], -of[1]))
             own &= ~((starts >= start) & (ends <= end))
     return own
 

@@ -31,7 +31,8 @@ class _Generate:
     chunked: int  # how many of its tokens come in chunks
     guided: bool  # whether a generation besides its own guides it
     schedule: PruningSchedule | None = None  # one of its own
-    protected: torch.Tensor | None = None  # see `read_protected`
+    protect: Any = None  # what it was asked to protect, and that of its prompts: see `read_protected`
+    protected: torch.Tensor | None = None
     # What transformers made for its next pass: each tensor, and its version then. None where something else made it.
     made: dict[str, tuple[torch.Tensor, int | None]] | None = None
     cache: Any = None  # of its passes; others may run within
@@ -93,9 +94,10 @@ class ModelCalls:
         call = _Generate(given.get("position_ids") is not None, chunked, guided)
         if (schedule := requests.setting("schedule", given)) is not None:
             call.schedule = requests.read_schedule(schedule, self._setup.windows, self._setup.selection)
-        if (protect := requests.setting("protect", given, self)) is not None:
+        call.protect = requests.setting("protect", given, self)
+        if call.protect is not None:
             ids = given.get("input_ids") if given.get("inputs") is None else given["inputs"]
-            call.protected = requests.read_protected(protect, ids)
+            call.protected = requests.read_protected(call.protect, ids)
         kwargs = {name: value for name, value in kwargs.items() if name not in ("schedule", "protect")}
         _refuse_outside(cache := given.get("past_key_values"))
         outer, self._thread.generate = self._thread.generate, call
@@ -169,8 +171,11 @@ class ModelCalls:
             generation = self._generation(given, count, width, call, own)
             if own and call.protected is not None and call.generation is not generation:
                 generation.protected = call.protected.repeat_interleave(count // len(call.protected), dim=0)
-            elif not own and self.protect is not None and not generation.batch.columns:
-                generation.protected = requests.read_protected(self.protect, kwargs.get("input_ids"))
+            elif not own and not generation.batch.columns:
+                # Of what guides a call the prompt is another one: a function knows what of it to protect.
+                guided = call is not None and call.guided and callable(call.protect) and "input_ids" in kwargs
+                protect = self.protect if call is None else call.protect if guided else None
+                generation.protected = requests.read_protected(protect, kwargs.get("input_ids"))
             requests.check_arguments(kwargs, len(generation.groups[0].layers))
             known = _known(call, generation, kwargs, width) if own else {}
             with generation.step(kwargs, known) as packed:
@@ -208,7 +213,7 @@ class ModelCalls:
             return generation
         begun = cache.generation
         refuse_if(begun.setup.kernel is not setup.kernel, "earlier_cache")
-        other = own and call.generation is not begun and brought not in (None, begun.asked)
+        other = own and call.generation is not begun and brought not in (None, begun.asked, begun.setup.schedule)
         refuse_if(other, "other_schedule", begun=begun.asked.spec)
         refuse_if(len(begun.sequences) != count, "other_count", count=count, cache=len(begun.sequences))
         return begun

@@ -124,8 +124,7 @@ class Generation(Engine):
             found = row[: len(real)][real[: len(row)]].nonzero()[:, 0]
             if sequence.seen and not sequence.ranking.revives:
                 found = found[sequence.computed(found)]  # what was left behind stays there
-            sequence.protected = found
-            sequence.stats.protected = len(sequence.protected)
+            sequence.protect(found)
 
     def offset(self) -> int | torch.Tensor:
         """By how much positions exceed indexes: of the next pass's tokens, padding included, or in a layer of its rows.
@@ -134,9 +133,8 @@ class Generation(Engine):
         """
         if self._running is None:
             return self.batch.columns
-        first = self.sequences[0]
         if len(self.sequences) == 1 and (self._n_rows == 1 or self.group.index == 0):
-            return first.total - self._n_rows
+            return self.sequences[0].total - self._n_rows
         module, device = self._running
         moved_to = getattr(getattr(module, "_hf_hook", None), "execution_device", None)  # where it has a device_map
         rows = self.group.rows.to(device if moved_to is None else moved_to)

@@ -7,7 +7,7 @@ from transformers import GenerationConfig, PreTrainedConfig
 
 from lazyllm.core.ranking import Selection
 from lazyllm.core.schedule import PruningSchedule, nearest, rankable
-from lazyllm.hf.refusals import refuse_if
+from lazyllm.hf.refusals import refusal, refuse_if
 
 _BEAMS = ("num_beams", "force_words_ids", "constraints")
 _ASSISTED = ("assistant_model", "assistant_early_exit", "prompt_lookup_num_tokens", "use_mtp")
@@ -78,7 +78,7 @@ def read_protected(given: Any, ids: Any) -> torch.Tensor | None:
             for start, end in given:
                 mask[start:end] = True
         except (TypeError, ValueError):  # not pairs of numbers
-            refuse_if(True, "protect", shape=tuple(ids.shape))
+            raise refusal("protect", shape=tuple(ids.shape)) from None
     mask = mask[None] if mask.ndim == 1 else mask
     refuse_if(mask.shape != ids.shape or mask.dtype != torch.bool, "protect", shape=tuple(ids.shape))
     return mask.cpu()

@@ -50,10 +50,11 @@ def test_table_and_records(tmp_path, capsys):
 def test_records_that_failed_are_left_out_and_counted(tmp_path, capsys):
     file = tmp_path / "predictions.jsonl"
     file.write_text("".join(json.dumps(row) + "\n" for row in (ROW, ROW | {"prediction": None, "error": "oom"})))
-    assert main([str(file)]) == 0
+    assert main([str(file), "--output", str(file)]) == 0
+    assert [json.loads(line)["score"] for line in file.read_text().splitlines()] == [pytest.approx(1), None]
     out, err = capsys.readouterr()
     assert f"{ROW['dataset']}  " in out
-    assert "1 of 2 records failed and are left out" in err
+    assert "1 of 2 records failed and are in no score" in err
 
 
 def test_several_files_are_scored_as_one(tmp_path, capsys):

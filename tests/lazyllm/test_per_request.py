@@ -72,6 +72,7 @@ def test_what_guides_a_generation_goes_by_its_settings(model):
     assert (pruned - plain).abs().max() > 0.01
     with lazyllm.enable(model, STAGES, protect=lambda ids: [(0, len(ids))]):
         torch.testing.assert_close(scores()[0], plain[0])  # what is generated later is not protected
+        torch.testing.assert_close(scores(protect=None), pruned)
 
 
 @pytest.mark.parametrize("more", [1, 5])

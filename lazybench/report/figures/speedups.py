@@ -28,8 +28,7 @@ def frontier(shown: pd.DataFrame, tried: pd.DataFrame, about: str, stem: Path) -
         for place, kind in enumerate(kinds):
             rows = shown[shown["kind"] == kind].sort_values("speedup")
             at = rows["speedup"] + _BESIDE * reach * (place - (len(kinds) - 1) / 2)
-            bars = around(rows, "kl")
-            axes.errorbar(at, rows["kl"], yerr=bars, elinewidth=0.6, label=kind, **line(place))
+            axes.errorbar(at, rows["kl"], yerr=around(rows, "kl"), elinewidth=0.6, label=kind, **line(place))
         axes.set(xlabel="ideal speedup of whole answers (×)", ylabel="KL of the next token (nats)", yscale="log")
         axes.yaxis.set_minor_locator(LogLocator(subs=(2, 5)))
         for show in (axes.yaxis.set_major_formatter, axes.yaxis.set_minor_formatter):
@@ -50,8 +49,7 @@ def speed(measured: pd.DataFrame, stem: Path) -> list[Path]:
         figure = canvas(2.2)
         axes = figure.subplots()
         for place, (key, name) in enumerate(shown.items()):
-            bars = around(measured, key)
-            axes.errorbar(tokens, measured[key], yerr=bars, elinewidth=0.6, label=name, **line(place))
+            axes.errorbar(tokens, measured[key], yerr=around(measured, key), elinewidth=0.6, label=name, **line(place))
         if "ideal_speedup" in measured:
             axes.plot(
                 tokens, measured["ideal_speedup"], label="first token, by the work that is left", **style.REFERENCE
