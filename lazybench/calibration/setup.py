@@ -99,7 +99,7 @@ class Setup:
             raise LazyBenchError(f"data.half={config.data.half}: calibrate splits the records itself: set half=")
         facts, sources = load_facts(config.data.datasets), Sources()
         choice = choose(config.task, config.data, facts)
-        met = [sources.records(name, config.data, config.model) for name in choice.datasets]
+        met = sources.of_each(choice.datasets, config.data, config.model)
         records = []
         for half in HALVES:
             found = in_turns([[record for record in dataset if half_of(record) == half] for dataset in met])

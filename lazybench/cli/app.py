@@ -63,7 +63,7 @@ def start(command: str, words: Sequence[str]) -> int:
         keys = [key for key in configs[0] if (key == "hydra") == (given.cfg == "hydra")]
         print(OmegaConf.to_yaml(OmegaConf.masked_copy(configs[0], keys)), end="")
         return 0
-    in_turn = configs[0].hydra.launcher._target_.endswith("BasicLauncher")
+    in_turn = settings.in_turn(configs[0])
     if not (in_turn or several):
         raise LazyBenchError("+cluster= is where the jobs of a sweep run: add -m, also for a single one")
     jobs = [_Job(settings.read(config, config.hydra), config) for config in configs]
@@ -110,7 +110,7 @@ def _check(jobs: Sequence[_Job], in_turn: bool, plan: bool) -> "tuple[list[RunJo
         check_job(checked[-1], sources)
     launcher = jobs[0].config.hydra.launcher
     if plan:
-        planning.show(checked, sources, launcher)
+        planning.show(checked, sources, launcher, in_turn)
         return checked, sources
     if in_turn:
         for job in jobs:

@@ -91,7 +91,7 @@ def _chosen(config: MapConfig, sources: Sources) -> tuple[DatasetFacts, Record]:
     """The facts of the dataset of the record that `record` names, by its number or its id, and that record."""
     facts = load_facts(config.data.datasets)
     datasets = choose(config.task, config.data, facts).datasets
-    records = [record for name in datasets for record in sources.records(name, config.data, config.model)]
+    records = [record for each in sources.of_each(datasets, config.data, config.model) for record in each]
     wanted = "0" if config.record is None else config.record
     found = {record.id: record for record in reversed(records)} | {str(of): one for of, one in enumerate(records)}
     if wanted not in found:

@@ -34,6 +34,11 @@ def search_path(folders: Iterable[Path]) -> str:
     return f"hydra.searchpath=[{places}]"
 
 
+def in_turn(config: DictConfig) -> bool:
+    """Whether a sweep's jobs run in this process, one after the other: no launcher is asked for."""
+    return config.hydra.launcher._target_.endswith(".BasicLauncher")
+
+
 def file_of(command: str) -> str:
     """The name of a command's own config in `conf/`."""
     return "config" if command in ("run", "plan") else command
@@ -63,7 +68,7 @@ def compose_jobs(command: str, words: Sequence[str], multirun: bool) -> tuple[li
                 jobs += [compose(name, one, return_hydra_config=True) for one in each] if swept else [config]
     except Exception as error:  # Hydra meets bad words with any
         raise LazyBenchError(explain(error)) from error
-    if not jobs[0].hydra.launcher._target_.endswith("BasicLauncher") and any(of != swept for of in sweeps):
+    if not in_turn(jobs[0]) and any(of != swept for of in sweeps):
         raise LazyBenchError("experiments that sweep over different things, with +cluster=: give one at a time")
     return jobs, [*swept, *words, *(["hydra.sweeper.params=null"] if swept else [])]
 

@@ -46,16 +46,17 @@ class Pace(NamedTuple):
     warms: bool
 
 
-def show(jobs: Sequence[Job], sources: Sources, launcher: Any) -> None:
+def show(jobs: Sequence[Job], sources: Sources, launcher: Any, in_turn: bool) -> None:
     """Print the plan.
 
     Args:
         jobs: the checked jobs.
         sources: what they were loaded from.
         launcher: Hydra's settings of what starts the jobs.
+        in_turn: whether that is this process, which runs them one after the other.
     """
     rows, here, there, unfinished, paces, machines = [], [], [], 0, {}, {}
-    slurm, in_turn = (launcher._target_.endswith(name) for name in (".SlurmLauncher", ".BasicLauncher"))
+    slurm = launcher._target_.endswith(".SlurmLauncher")
     for job in jobs:
         config, model = job.config, sources.skeleton(job.config.model)
         if (name := repr(config.model)) not in paces:

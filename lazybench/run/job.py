@@ -142,9 +142,7 @@ def prepare(config: RunConfig, sources: Sources) -> Job:
     choice = choose(config.task, config.data, facts)
     method = build_method(config.method)
     tokenizer = sources.tokenizer(config.model)
-    records = [record for name in choice.datasets for record in sources.records(name, config.data, config.model)]
-    if not records:
-        raise LazyBenchError(f"data.half={config.data.half}: none of the records is in that half: raise data.limit")
+    records = [record for each in sources.of_each(choice.datasets, config.data, config.model) for record in each]
     seen = method.calibrated_on(records) if isinstance(method, Calibrated) else 0
     if seen and config.calibrated == "refuse":
         raise LazyBenchError(

@@ -1,6 +1,6 @@
 """What jobs are made from, each part loaded once for all jobs that share it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -9,6 +9,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from lazybench.config import DataConfig, ModelConfig
 from lazybench.data import Record, load_facts, load_records
 from lazybench.data.hub import OutOfReach
+from lazybench.errors import LazyBenchError
 from lazybench.model.loading import load_skeleton, load_tokenizer, locate, names_tokenizer, tokenizer_fingerprint
 from lazybench.model.prompts import PromptBuilder
 from lazybench.store.run_folder import digest
@@ -71,6 +72,13 @@ class Sources:
                 return [Record(f"{number}", dataset, "", "", (), None, model.limit) for number in range(count)]
 
         return self._once("records", {"dataset": dataset, "data": asdict(data), "model": own}, load)
+
+    def of_each(self, datasets: Sequence[str], data: DataConfig, model: ModelConfig) -> list[list[Record]]:
+        """The records of each dataset; `LazyBenchError` where there are none at all."""
+        found = [self.records(name, data, model) for name in datasets]
+        if not any(found):
+            raise LazyBenchError(f"data.half={data.half}: none of the records is in that half: raise data.limit")
+        return found
 
     def _identity(self, model: ModelConfig) -> str | None:
         tokenizer = self.tokenizer(model)

@@ -59,6 +59,8 @@ class Engine:
             sequence.begin_step(count)
         self.live = [sequence for sequence in self.sequences if sequence.new]
         self.prefilling = all(sequence.prefilling for sequence in self.live)
+        # Whether the newest tokens alone are computed in every layer, one of each live sequence.
+        self._one_row_each = not (self.prefilling or self.sequences[0].ranking.revives) and max(new) == 1
         first = self.groups[0]
         first.n_cached = first.n_active = [sequence.total for sequence in self.sequences]
         first.n_rows, first.rows, first.row_slots, first.active = new, rows, rows, [None] * len(new)
@@ -89,7 +91,7 @@ class Engine:
         following.n_active = [0 if active is None else len(active) for active in following.active]
         active = chosen[0] if len(chosen) == 1 else torch.cat(chosen)
         following.to(active.device)
-        if not self._revives_nothing:
+        if not self._one_row_each:
             _put(self.aux.extend(self.longest, hidden), group.owners, group.rows, hidden[0])
         owners = self._owners(following.n_active, active.device)
         slots = following.slots.extend(self.longest, active[None])
@@ -106,12 +108,7 @@ class Engine:
             following.present = torch.zeros(len(ends), width, dtype=torch.bool, device=slots.device)
             following.present.view(-1).index_fill_(0, places if owners is None else places + owners * width, True)
         self._begin_group(following)
-        return hidden if self._revives_nothing else _take(self.aux.data, following.owners, rows).to(hidden.device)[None]
-
-    @property
-    def _revives_nothing(self) -> bool:
-        """Whether the step computes the newest tokens alone, one of each live sequence, in every layer."""
-        return not (self.prefilling or self.sequences[0].ranking.revives) and max(self.groups[0].n_rows) == 1
+        return hidden if self._one_row_each else _take(self.aux.data, following.owners, rows).to(hidden.device)[None]
 
     def update(self, layer: int, key: torch.Tensor, value: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Store the rows' keys and values, (1, kv_heads, rows, ...), and return those to attend to.
@@ -225,7 +222,7 @@ class Engine:
         """
         if self.prefilling:
             return active, owners, following.n_active
-        if self._revives_nothing:
+        if self._one_row_each:
             first = self.groups[0]
             owners = None if owners is None else first.owners.to(active.device)
             return first.rows.to(active.device), owners, first.n_rows

@@ -172,10 +172,11 @@ class ModelCalls:
             if own and call.protected is not None and call.generation is not generation:
                 generation.protected = call.protected.repeat_interleave(count // len(call.protected), dim=0)
             elif not own and not generation.batch.columns:
+                ids = kwargs.get("input_ids")
                 # Of what guides a call the prompt is another one: a function knows what of it to protect.
-                guided = call is not None and call.guided and callable(call.protect) and "input_ids" in kwargs
+                guided = call is not None and call.guided and callable(call.protect) and ids is not None
                 protect = self.protect if call is None else call.protect if guided else None
-                generation.protected = requests.read_protected(protect, kwargs.get("input_ids"))
+                generation.protected = requests.read_protected(protect, ids)
             requests.check_arguments(kwargs, len(generation.groups[0].layers))
             known = _known(call, generation, kwargs, width) if own else {}
             with generation.step(kwargs, known) as packed:
@@ -204,9 +205,7 @@ class ModelCalls:
         if not isinstance(cache, LazyCache):
             _refuse_outside(cache)
             short = max(width, chunked) < setup.min_tokens
-            pruned = replace(setup, schedule=PruningSchedule()) if short else setup
-            generation = Generation(pruned, count, self._rope_limits, chunked)
-            generation.asked = setup.schedule
+            generation = Generation(setup, count, self._rope_limits, chunked, short)
             if self._anatomy.stateful:
                 refuse_if(count > 1, "one_sequence")
                 generation.state_layers = DynamicCache(config=self._anatomy.decoder.config).layers

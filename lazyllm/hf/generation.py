@@ -4,6 +4,7 @@ import copy
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, NoReturn
 
 import torch
@@ -12,6 +13,7 @@ from torch import nn
 from lazyllm.core.attention import WindowMask
 from lazyllm.core.engine import Engine
 from lazyllm.core.importance import Scores
+from lazyllm.core.schedule import PruningSchedule
 from lazyllm.core.state import Setup
 from lazyllm.hf.attention_interface import CURRENT
 from lazyllm.hf.batch import Batch
@@ -24,12 +26,14 @@ from lazyllm.hf.requests import check_rotary
 class Generation(Engine):
     """The engine between the decoder layers of a model; with its `rope_limits`.
 
-    `asked` is the schedule asked for, also of a prompt too short to be pruned. `protected` says of the tokens so far,
-    padding included, which always go on, bool (count, columns) on the CPU; None means none.
+    `asked` is the schedule asked for, also where the prompt is too `short` to be pruned. `protected` says of the tokens
+    so far, padding included, which always go on, bool (count, columns) on the CPU; None means none.
     """
 
-    def __init__(self, setup: Setup, count: int, rope_limits: tuple[int | None, int | None], chunked: int = 0) -> None:
-        super().__init__(setup, count, chunked)
+    def __init__(
+        self, setup: Setup, count: int, rope_limits: tuple[int | None, int | None], chunked: int, short: bool
+    ) -> None:
+        super().__init__(replace(setup, schedule=PruningSchedule()) if short else setup, count, chunked)
         self.asked = setup.schedule
         self.protected: torch.Tensor | None = None
         self.state_layers: list[Any] = []  # transformers' cache of layers that carry a state from token to token
