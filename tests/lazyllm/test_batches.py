@@ -107,6 +107,21 @@ def test_nothing_pruned_is_the_unmodified_model(model):
     close(found.logits, expected.logits)  # transformers counts the padding in no position, either
 
 
+def test_padding_between_turns_takes_no_place_in_a_window():
+    """As if each sequence were alone; the unmodified model counts what is hidden between the tokens of a window."""
+    model = families.build("gemma3", dtype=torch.float64, sliding_window=12)
+    parts = [padded(texts(*lengths)) for lengths in ((9, 20), (1, 6), (8, 8))]
+    ids, mask = (torch.cat(of, dim=1) for of in zip(*parts, strict=True))
+    positions = (mask.cumsum(dim=1) - 1).clamp(min=0)
+    with lazyllm.enable(model, ""), torch.no_grad():
+        cache = model(ids[:, :20], attention_mask=mask[:, :20], logits_to_keep=1).past_key_values
+        turn = {"attention_mask": mask, "position_ids": positions[:, 20:], "past_key_values": cache}
+        found = model(ids[:, 20:], **turn, logits_to_keep=1).logits
+    with torch.no_grad():
+        expected = [model(row[real.bool()][None]).logits[:, -1:] for row, real in zip(ids, mask, strict=True)]
+    close(found[:, None], expected)
+
+
 def test_token_types_are_each_tokens_own():
     model = families.build("gpt2", dtype=torch.float64)
     ids, mask = padded(texts(9, 14))
