@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 
 from lazybench.analysis.blocks import Row
-from lazybench.analysis.intervals import Estimate, estimate
+from lazybench.analysis.intervals import Estimate, estimate, geometric_mean
 from lazybench.data.longbench_e import LENGTHS
 
 # Records with the columns of `run_data.COLUMNS`, by task and dataset.
@@ -49,6 +49,7 @@ class Measure:
     lengths: tuple[float, float] | None = None  # of the records that count: from so many words on, below so many
     lower_is_better: bool = False
     percentile: int | None = None  # of `top` over all records together, in place of its mean; it has no interval
+    geometric: bool = False  # the geometric mean of `top` over all records together
 
 
 def _speedups(key: str, title: str, time: str) -> tuple[Measure, Measure]:
@@ -89,6 +90,7 @@ COMPUTED = replace(
 _KL = Measure("", "", "", digits=4, absent="not traced", long_tailed=True, lower_is_better=True)
 FIRST_TOKEN_KL = replace(_KL, key="first_token_kl", title="KL of first token (nats)", top="first_token_kl")
 KL = replace(_KL, key="kl", title="KL of next token (nats)", top="kl")
+GEOMETRIC_KL = replace(KL, key="geometric_kl", title="KL, geometric mean (nats)", geometric=True)
 _SAME = replace(_PERCENT, digits=1, most=100, beside_times=True)
 TOKENS = replace(_SAME, key="identical_tokens", title="Identical tokens (%)", top="identical_tokens")
 ANSWERS = replace(
@@ -220,6 +222,8 @@ def measured(records: pd.DataFrame, of: Measure) -> Cell:
         note += f", {counted['dataset'].nunique()} of {records['dataset'].nunique()} datasets"
     if of.percentile is not None:
         return Cell(Estimate(float(np.percentile(counted[of.top], of.percentile)), None, None), have, note=note)
+    if of.geometric:
+        return Cell(geometric_mean(counted[of.top].to_numpy(float)), have, note=note)
     tasks = _by_task(counted)
     found = average(tasks, of)
     if found is None:

@@ -20,8 +20,8 @@ from lazybench.analysis.run_data import Run
 from lazybench.data.facts import CHINESE, DatasetFacts, datasets_of, english, task_names, tasks
 
 # What runs must share for their numbers to be compared, besides model and data.
-_MODEL = ("limit", "chat", "remove")
-_DATA = ("limit", "half", "seed", "tokens")
+_MODEL = ("limit", "chat", "remove", "shape")
+_DATA = ("limit", "half", "seed", "tokens", "depths")
 _ENVIRONMENT = ("results_version", "weights_format", "dtype", "attention", "device", "threads")
 _VERSIONS = ("torch", "transformers")
 
@@ -145,13 +145,15 @@ def conditions(run: Run) -> dict[str, str]:
     found["timing.warmup"] = (settings.get("timing") or {}).get("warmup")
     found["weights"] = settings.get("weights")
     found |= {f"code.{module}": code for module, code in (settings.get("code") or {}).items()}
-    return {key: short(str(value)) for key, value in found.items()}
+    # Runs of earlier versions lack what is empty.
+    return {key: short(str(None if value in ([], {}) else value)) for key, value in found.items()}
 
 
 def agree(run: Run, other: Run) -> bool:
-    """Whether two runs share all conditions that both have."""
+    """Whether two runs share all conditions that both have, and the facts of the datasets that both ran on."""
     one, another = conditions(run), conditions(other)
-    return all(one[key] == another[key] for key in one.keys() & another.keys())
+    facts = (run.facts[name].decisive == other.facts[name].decisive for name in {*run.datasets} & {*other.datasets})
+    return all(one[key] == another[key] for key in one.keys() & another.keys()) and all(facts)
 
 
 def blocks(runs: list[Run]) -> list[Block]:
@@ -190,11 +192,11 @@ def _block(runs: list[Run]) -> Block:
 
 
 def _rows(method: str, name: str, under: str, runs: list[Run]) -> list[Row]:
-    """One row where no two runs share a dataset, else further ones with the hash of a run behind them."""
+    """One row where no two runs share a dataset or differ in class, else further ones with a run's hash behind them."""
     sets: list[list[Run]] = []
     # The runs that cover most, and finished ones before others, go together.
     for run in sorted(runs, key=lambda run: (not run.finished, -len(run.datasets), run.name)):
-        free = (of for of in sets if not any({*run.datasets} & {*other.datasets} for other in of))
+        free = (of for of in sets if not any(_apart(run, other) for other in of))
         members = next(free, None)
         if members is None:
             sets.append(members := [])
@@ -204,3 +206,9 @@ def _rows(method: str, name: str, under: str, runs: list[Run]) -> list[Row]:
         Row(method, full if len(sets) == 1 else f"{full} #{members[0].digest}", under, tuple(members))
         for members in sets
     ]
+
+
+def _apart(run: Run, other: Run) -> bool:
+    """Whether two runs of one name and setting cannot be parts of one row."""
+    of, another = (each.settings["method"].get("_target_") for each in (run, other))
+    return of != another or bool({*run.datasets} & {*other.datasets})

@@ -27,6 +27,7 @@ LEVEL = 0.95
 # So many records, over all datasets, must differ from the most common value of their dataset; found by simulation.
 LEAST, LEAST_LONG_TAILED = 5, 40
 _HIDDEN = 3
+NEGLIGIBLE = 1e-6  # nats
 # Values nearer to each other than this, relative to the largest, are the same.
 _SAME = 1e-9
 
@@ -80,6 +81,21 @@ def estimate(
         return Estimate(value, None, None)
     least, most = limits
     return Estimate(value, max(min(value, least), value - ends[0]), min(max(value, most), value + ends[1]))
+
+
+def geometric_mean(values: np.ndarray) -> Estimate:
+    """The geometric mean over records of numbers from 0, and Student's interval of it; 0 where all of them are 0.
+
+    A number below `NEGLIGIBLE` counts as that: rounding decides there.
+    """
+    if not values.any():
+        return Estimate(0.0, None, None)
+    logs = np.log(np.maximum(values, NEGLIGIBLE))
+    mean = float(logs.mean())
+    if len(logs) <= LEAST:
+        return Estimate(math.exp(mean), None, None)
+    reach = float(stdtrit(len(logs) - 1, (1 + LEVEL) / 2)) * float(logs.std(ddof=1)) / math.sqrt(len(logs))
+    return Estimate(math.exp(mean), math.exp(mean - reach), math.exp(mean + reach))
 
 
 def _reach(

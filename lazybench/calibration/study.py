@@ -260,7 +260,7 @@ class Study:
     def write_method(self, budget: Budget, found: Mapping[str, Trial], command: str) -> str:
         """Write the YAML of a budget's method, of the schedule that each half found; returns its config name."""
         config, trials = self._setup.config, list(found.values())
-        name = PAPER if all(trial.candidate.importance.is_eq1 for trial in trials) else PLUS
+        name = PLUS if any(trial.candidate.importance.changed for trial in trials) else PAPER
         folds = [(trial.candidate.method, self._setup.of_half(half)) for half, trial in found.items()]
         about = {"model": config.model.name, "layers": self._layers, "weights": self._setup.weights}
         about |= {"data": data_label(config.data), "task": config.task, "limit": config.model.limit}

@@ -8,7 +8,7 @@ import re
 import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -127,8 +127,8 @@ def _timed(given: _Given, where: Mapping[str, Any]) -> Iterator[tuple[float, str
         strong = method.pruning(trial.share)
         on = f"{given.on}, {config.model.name}, {where['dtype']}, {where['device']}"
         text = yaml.safe_dump(settings_of(strong), sort_keys=False, allow_unicode=True, width=120)
-        said = f"{trial.speedup:.2f}x with {_differing(strong, method)}"
-        if abs(trial.speedup / wanted - 1) > config.tolerance:
+        said = f"{trial.speedup:.2f}x with {setting_of(strong.name, asdict(strong))}"
+        if not _is_near(trial, wanted, config.tolerance):
             said += "\n  no strength was nearer to what is wanted: times vary, or it goes in steps"
         yield wanted, f"# TTFT speedup {trial.speedup:.3f}: {on}\n# {typed('match')}\n{text}", said
 
@@ -149,15 +149,16 @@ def _tuned(given: _Given) -> Iterator[tuple[float, str, str]]:
         matched, missed = [], None
         for trial in trials:
             found, out_of_reach = _found(Operations(trial, lengths, given.model), [wanted], config.tolerance)
-            matched += [trial.pruning(of.share) for of in found.values()]
+            matched += [trial.pruning(of.share) for of in found.values() if _is_near(of, wanted, config.tolerance)]
             missed = out_of_reach or missed
         if not matched:
-            raise missed
+            raise missed or LazyBenchError(f"no trial of {method.name} comes as near to {wanted:g}x: raise tolerance=")
         with tqdm(desc=f"{given.called}, {wanted:g}x", unit="record") as bar:
             tuning = Tuning(given.model, given.prompts, config.answer_tokens, given.measured, decides, bar)
             best = {half: tuning.best(matched, records) for half, records in halves.items()}
-            first, second = (halves[half] for half in HALVES)
-            elsewhere = math.sqrt(tuning.harm(best["first"][0], second) * tuning.harm(best["second"][0], first))
+            others = [(best[half][0], halves[other]) for half, other in zip(HALVES, HALVES[::-1], strict=True)]
+            logs = sum(len(records) * math.log(tuning.harm(of, records)) for of, records in others)
+            elsewhere = math.exp(logs / sum(len(records) for _, records in others))
         rows = [
             {"half": half, "settings": setting_of(of.name, asdict(of)), **row}
             for half, (_, each) in best.items()
@@ -184,10 +185,8 @@ def _found(
     return found, None
 
 
-def _differing(method: Method, given: Method) -> str:
-    """What differs from the method that was given, of what its repr shows."""
-    shown = [of.name for of in fields(method) if of.repr and getattr(method, of.name) != getattr(given, of.name)]
-    return ", ".join(f"{key}={getattr(method, key)}" for key in shown) or "the settings as they were given"
+def _is_near(trial: Trial, wanted: float, tolerance: float) -> bool:
+    return abs(trial.speedup / wanted - 1) <= tolerance
 
 
 def run_command(folder: Path, name: str, task: str, *more: str) -> str:

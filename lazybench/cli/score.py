@@ -6,6 +6,7 @@ from argparse import ArgumentParser
 from collections import ChainMap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from lazybench.analysis.console import table
@@ -87,9 +88,10 @@ def _score_line(row: dict[str, Any], where: str, default: str, facts: Facts) -> 
     given = {"row": row, "dataset": dataset, "error": row.get("error") or "", "score_by_seed": "", "length": None}
     if given["error"]:  # a run's record that its method could not answer
         return given | {"score": None, "beside": {}}
-    prediction = row.get("prediction", row.get("pred"))
-    if not isinstance(prediction, str):
-        said = json.dumps(prediction, default=str)
+    # A run's record of several seeds scores as their mean.
+    predictions = [of.get("prediction", of.get("pred")) for of in row.get("repeats") or [row]]
+    for wrong in (of for of in predictions if not isinstance(of, str)):
+        said = json.dumps(wrong, default=str)
         raise LazyBenchError(f"{where}: 'prediction' (or 'pred') must be a string, not {said:.60}")
     answers, classes = row.get("answers"), row.get("all_classes")
     if wrong := wrong_references(answers, classes):
@@ -97,12 +99,14 @@ def _score_line(row: dict[str, Any], where: str, default: str, facts: Facts) -> 
     length = row.get("length") if facts[dataset].by_length else None
     if facts[dataset].by_length and (wrong := wrong_length(length)):
         raise LazyBenchError(f"{where}: {wrong}: {dataset} has scores by length")
-    of = facts[dataset], prediction, answers, classes
+    of = answers, classes
     try:
-        scores = {"score": scoring.score(*of), "beside": scoring.beside(*of)}
+        score = fmean(scoring.score(facts[dataset], text, *of) for text in predictions)
+        every = [scoring.beside(facts[dataset], text, *of) for text in predictions]
+        beside = {metric: fmean(each[metric] for each in every) for metric in every[0]}
     except LazyBenchError as error:
         raise LazyBenchError(f"{where}: {error}") from error
-    return given | {"length": length} | scores
+    return given | {"length": length, "score": score, "beside": beside}
 
 
 def _tables(lines: Sequence[Mapping[str, Any]], families: Mapping[str, Facts]) -> str:

@@ -65,6 +65,11 @@ class DatasetFacts:
         for wrong in _wrong(self):
             raise LazyBenchError(f"dataset {self.name!r}: {wrong}")
 
+    @property
+    def decisive(self) -> dict[str, Any]:
+        """Those that decide results: all but which scores are shown."""
+        return {key: value for key, value in asdict(self).items() if key != "by_length"}
+
 
 def tasks() -> list[str]:
     """LongBench's six tasks, in the order of its table."""

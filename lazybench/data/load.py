@@ -35,10 +35,10 @@ class Choice:
 def choose(task: str, config: DataConfig, facts: Mapping[str, DatasetFacts]) -> Choice:
     """The datasets that `task` stands for on this data.
 
-    A task or dataset that is asked for by name is taken whole, whether its files are there or not; `all` is what there
-    is: of a folder or archive LongBench's 16 English datasets and the user's, as far as there is a file; of the user's
-    own source, the user's, as are the six tasks where it has datasets of them; of generated records and the hub's
-    archive, the 16.
+    A task or dataset that is asked for by name is taken whole, whether its files are there or not, but on data that has
+    none of LongBench's English datasets a task is those of it that the data has; `all` is what there is: of a folder or
+    archive LongBench's 16 English datasets and the user's, as far as there is a file; of the user's own source, the
+    user's; of generated records and the hub's archive, the 16.
 
     Raises:
         LazyBenchError: no such task or dataset, no such data, or nothing of `all` there.
@@ -53,7 +53,7 @@ def choose(task: str, config: DataConfig, facts: Mapping[str, DatasetFacts]) -> 
     files = longbench.names(config.root)
     has = [name for name in (*english(), *config.datasets) if name in files]
     if task != ALL:
-        return Choice(datasets_of(task, facts), has)
+        return Choice(datasets_of(task, facts, has), has)
     if not has:
         found = ", ".join(files) or "no .jsonl file"
         raise LazyBenchError(

@@ -16,6 +16,7 @@ from lazybench.config import ModelConfig
 from lazybench.data import Record
 from lazybench.data.sample import estimate_tokens
 from lazybench.errors import LazyBenchError
+from lazybench.methods import OnEngine
 from lazybench.model import environment
 from lazybench.model.device import device_of, dtype_of
 from lazybench.model.loading import cached
@@ -174,7 +175,10 @@ def estimate(job: Job, pace: Pace) -> float:
         first = pace.warms * (prefill + pace.step_s)  # an untimed pass of two tokens
         method = job.method.repeats * (answer + (job.method.prefills - 1) * prefill + first)
         beside = len(job.compared) * (answer + first) / job.config.timing.every
-        return method + beside + job.config.trace * 2 * (prefill + _TRACED * pace.step_s)
+        traced = prefill + job.method.repeats * job.method.prefills * prefill
+        traced += (1 + job.method.repeats) * _TRACED * pace.step_s
+        inside = answer * isinstance(job.method, OnEngine) / job.config.timing.every
+        return method + beside + job.config.trace * (traced + inside)
 
     return sum(map(seconds, job.own))
 

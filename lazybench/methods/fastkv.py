@@ -32,7 +32,8 @@ class FastKV(OneStage):
         return WindowSelection(self.window, self.pooling, self.kernel)
 
     def trials(self) -> list[Self]:
-        ways = ((self.pooling, self.kernel), (15, self.kernel), (self.pooling, "max"))
+        other = "average" if self.kernel == "max" else "max"
+        ways = ((self.pooling, self.kernel), (15, self.kernel), (self.pooling, other))
         return [
             replace(self, layer=layer, pooling=of, kernel=by) for layer in ("4%", "8%", "12%", "20%") for of, by in ways
         ]

@@ -34,7 +34,7 @@ class LazyLLM(Staged):
         self.importance = self.selection.changed or EQ1
         if self.name in (PAPER, PLUS, FOR_GOOD):
             plus = FOR_GOOD if self.selection.for_good else PLUS
-            self.name = PAPER if self.selection.is_eq1 else plus
+            self.name = plus if self.selection.changed else PAPER
 
 
 def parse_importance(value: object, key: str, names: Sequence[str]) -> lazyllm.Importance:

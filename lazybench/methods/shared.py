@@ -84,6 +84,11 @@ def pooled(scores: torch.Tensor, pooling: int, kernel: str = "average") -> torch
     return nn.functional.avg_pool1d(scores[None], pooling, stride=1, padding=pooling // 2)[0]
 
 
+def second_model(setting: str, path: str, device: str = "auto") -> ModelConfig:
+    """The settings of the model at the path that a method's `setting` names."""
+    return ModelConfig(name=setting, path=path, device=device, limit=2)  # limit is about the model under test's prompts
+
+
 def load_second(
     setting: str, path: str, under_test: PreTrainedModel
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
@@ -91,8 +96,7 @@ def load_second(
 
     `LazyBenchError` where it or its tokenizer cannot be had, naming the method's field `setting`.
     """
-    # limit is about prompts of the model under test.
-    config = ModelConfig(name=setting, path=path, device=str(under_test.device), limit=2)
+    config = second_model(setting, path, str(under_test.device))
     try:
         return load_model(config), load_tokenizer(config)
     except LazyBenchError as error:

@@ -32,7 +32,6 @@ def describe(config: ModelConfig) -> dict[str, Any]:
         "commit": _commit(),
         "weights_format": weights_format(config),
         "device": _device_name(device),
-        "device_kind": device.type,
         "dtype": str(dtype_of(config)).removeprefix("torch."),
         "attention": config.attention,
         "threads": torch.get_num_threads(),

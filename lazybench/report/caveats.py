@@ -7,7 +7,7 @@ from typing import Any
 
 from lazybench.analysis.averages import ran
 from lazybench.analysis.blocks import Block, Row, agree
-from lazybench.analysis.labels import is_calibrated, provenance
+from lazybench.analysis.labels import is_calibrated, provenance, short
 
 
 def warnings(block: Block) -> list[str]:
@@ -39,13 +39,16 @@ def _commits(block: Block) -> Iterator[str]:
 
 
 def _records(block: Block) -> Iterator[str]:
-    """Records that differ between rows, by their names, or by their content under the same names."""
+    """Records that differ between rows, by names, by content under the same names, or by what is asked of them."""
     names: dict[str, list[tuple[frozenset[str], str]]] = {}
+    facts: dict[str, list[tuple[str, str]]] = {}
     contents: dict[tuple[str, str], list[tuple[str, str]]] = {}
     for row in block.rows:
         for run in row.runs:
             for dataset, records in run.records.groupby("dataset") if run.finished else ():
                 names.setdefault(str(dataset), []).append((frozenset(records["_id"]), row.label))
+            for name in run.datasets:
+                facts.setdefault(name, []).append((str(run.facts[name].decisive), row.label))
             under = run.settings["task"], row.conditions
             contents.setdefault(under, []).append((str(run.settings.get("records"))[:12], row.label))
     differing: dict[str, list[str]] = {}
@@ -57,6 +60,9 @@ def _records(block: Block) -> Iterator[str]:
     for (task, _), found in contents.items():
         if told := _apart(found):
             yield f"the content of the records of {task} differs: {told}"
+    for name, found in facts.items():
+        if told := _apart(found, short):
+            yield f"the facts of {name} (prompt, metric and so on) differ: {told}"
 
 
 def _apart(found: Iterable[tuple[Any, str]], form: Callable[[Any], str] = str) -> str:

@@ -18,7 +18,7 @@ _SIGNS: dict[int, str] = str.maketrans(
     | {"\\": "\\textbackslash{}", "~": "\\textasciitilde{}", "^": "\\textasciicircum{}", '"': "''"}
     # In LaTeX's usual encoding these print as others, or not at all.
     | {"<": "$<$", ">": "$>$", "|": "$|$", "×": "$\\times$", "±": "$\\pm$", "−": "$-$", "≤": "$\\leq$"}
-    | {"≥": "$\\geq$", "—": "--", "–": "--", "…": "\\ldots{}"}
+    | {"≥": "$\\geq$", "†": "$\\dagger$", "—": "--", "–": "--", "…": "\\ldots{}"}
 )
 
 _FLOAT = r"""\begin{table*}
@@ -60,17 +60,21 @@ def latex(spec: Spec, named: Sequence[Measure], block: Block, lines: pd.DataFram
     records = "; ".join(f"{title} {min(of)} to {max(of)}" for title, of in counts.items())
     title = ", ".join(of.title.removesuffix(" (×)") for of in measures)
     said = f"{title}: {block.title}. Bold: the best of each task but the baseline. Records a task: {records}."
+    said += " †: of fewer records than others there." if cells["text"].str.contains("dagger").any() else ""
     return _float(f"{spec.name}-{block.model}-{block.data}", said, text)
 
 
 def _cells(of: Measure, lines: pd.DataFrame) -> pd.DataFrame:
     """A row a cell: its task, method's label, measure and text."""
     values = lines[of.key].round(of.digits)
-    rivals = values.where(lines["method"] != "baseline").groupby(lines["task"])
+    behind = lines[["datasets", f"{of.key}_records"]]
+    fewer = behind < behind.where(values.notna()).groupby(lines["task"]).transform("max")
+    rival = (lines["method"] != "baseline") & ~fewer["datasets"]
+    rivals = values.where(rival).groupby(lines["task"])
     best = rivals.transform("min" if of.lower_is_better else "max")
-    several = rivals.transform("nunique") > 1
-    bold = (values == best) & several & (lines["method"] != "baseline")
+    bold = rival & (values == best) & (rivals.transform("nunique") > 1)
     shown = [escaped(NONE) if pd.isna(value) else f"{value:.{of.digits}f}" for value in values]
+    shown = [f"{text}$^\\dagger$" if less else text for text, less in zip(shown, fewer.any(axis=1), strict=True)]
     return pd.DataFrame(
         {
             "task": lines["title"],

@@ -33,7 +33,8 @@ class Spec:
 
 _ANSWERS = (averages.SCORE, averages.SCORE_DIFFERENCE, *averages.TTFT)
 _GENERATION = (averages.COMPUTED, *averages.GENERATION, averages.EQUAL_LENGTH, *averages.DECODE_STEP)
-_FIDELITY = (averages.TTFT[0], averages.KL, averages.FIRST_TOKEN_KL, averages.TOKENS, averages.ANSWERS)
+_KL = (averages.GEOMETRIC_KL, averages.KL, averages.FIRST_TOKEN_KL)
+_FIDELITY = (averages.TTFT[0], *_KL, averages.TOKENS, averages.ANSWERS)
 SPECS = (
     Spec("fidelity", "Speed, and fidelity to the baseline", _FIDELITY, skip=("baseline",)),
     Spec("table1", "Table 1. Score and TTFT speedup", _ANSWERS, ("score", "ttft_speedup")),
@@ -98,8 +99,8 @@ def _speed(row: Row, parts: dict[str, Part]) -> tuple[bool, int]:
 def _differing(records: pd.DataFrame, row: Row, block: Block) -> pd.DataFrame:
     """The records with `score_difference`, to the baseline's score of the same record under the same conditions."""
     baselines = [of for of in block.rows if of.method == "baseline" and agree(of.runs[0], row.runs[0])]
-    known = pd.concat([ran(of.records) for of in baselines[:1]] or [records.head(0)])
     key = ["dataset", "_id"]
+    known = pd.concat([records.head(0), *(ran(of.records) for of in baselines)]).drop_duplicates(key)
     scores = records[[*key, "score"]].merge(known[[*key, "score"]], "left", on=key, suffixes=("", "_baseline"))
     return records.assign(score_difference=(scores["score"] - scores["score_baseline"]).to_numpy(float))
 

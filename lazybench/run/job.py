@@ -1,6 +1,6 @@
 """One run before it starts: what follows from its settings, and what can be checked without the weights."""
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from lazybench.errors import LazyBenchError
 from lazybench.methods import Method, build_method
 from lazybench.methods.baseline import Baseline
 from lazybench.methods.calibrated import Calibrated
+from lazybench.methods.shared import MODEL, second_model
 from lazybench.model import environment
 from lazybench.model.decoding import check_limit
 from lazybench.model.prompts import Prompt, PromptBuilder
@@ -109,9 +110,7 @@ class Job:
         # The records' own hash says which they are, wherever they come from.
         rest = {key: value for key, value in self.settings.items() if key != "data"}
         where = {key: value for key, value in where.items() if key != "commit"}
-        facts = {name: asdict(self.facts[name]) for name in self.datasets}
-        for of in facts.values():
-            del of["by_length"]  # which scores are shown
+        facts = {name: self.facts[name].decisive for name in self.datasets}
         return {**rest, "model": model, "where": where, "facts": facts, "results_version": environment.RESULTS_VERSION}
 
 
@@ -158,6 +157,8 @@ def prepare(config: RunConfig, sources: Sources) -> Job:
         settings["data"]["has"] = choice.has  # what `all` stands for, should data be added later
     settings["method"] = {"_target_": config.method["_target_"], **asdict(method)}
     settings |= {"weights": sources.weights(config.model), "records": fingerprint(records)}
+    named = {of.name: getattr(method, of.name) for of in fields(method) if of.metadata.get("rule") is MODEL}
+    settings |= {f"{key}_weights": sources.weights(second_model(key, path)) for key, path in named.items() if path}
     measured = {facts[name].metric for name in choice.datasets}
     for metric in measured:
         metrics.get(metric)

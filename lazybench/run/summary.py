@@ -16,13 +16,14 @@ from lazybench.data import DatasetFacts
 from lazybench.data.longbench_e import LENGTHS
 from lazybench.run import scoring
 
-_TIMES = (*averages.TTFT, *averages.GENERATION, *averages.DECODE_STEP)
+_TIMES = (*averages.TTFT, *averages.GENERATION, averages.EQUAL_LENGTH, *averages.DECODE_STEP)
 _AVERAGED = (SCORE, *_TIMES, replace(averages.COMPUTED, scale=1))
 # Of the engine with nothing pruned the terminal shows the first token alone; a report's tables have all of it.
 _SPEEDUPS = {
     "TTFT speedup": "ttft_speedup",
     "over keep 1": "ttft_speedup_over_keep_1",
     "generation speedup": "generation_speedup",
+    "at equal length": "generation_speedup_equal_length",
     "decode step speedup": "decode_step_speedup",
 }
 
@@ -42,8 +43,9 @@ def summarise(rows: Iterable[Mapping[str, Any]], facts: Mapping[str, DatasetFact
         method that has several, else None), `score_by_length` (the score of the records of each length, None where a
         dataset has none; None for datasets without such scores), and speedups: `ttft_speedup`, `generation_speedup` and
         `decode_step_speedup` over the unmodified model, each also `..._over_keep_1`, over the method's own engine with
-        nothing pruned. A dataset's speedup is the mean of that time over the mean of the method's on the same
-        records; None without such times. A task's values are the mean over its datasets, and `mean_of_tasks` is the
+        nothing pruned, and `generation_speedup_equal_length`. A dataset's speedup is the mean of that time over the
+        mean of the method's on the same records; None without such times. A task's values are the mean over its
+        datasets, and `mean_of_tasks` is the
         mean over the tasks.
     """
     records = records_table(map(row_of, rows))
@@ -93,7 +95,7 @@ def columns(every: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
     """Cells by title, of the numbers of some datasets, tasks or runs; without columns that would be empty."""
     cells = {"records": [str(of["records"]) for of in every], "score": [_score(of) for of in every]}
     cells |= {name: [_text((of.get("score_by_length") or {}).get(name), "{:.2f}") for of in every] for name in LENGTHS}
-    cells |= {title: [_text(of[key], "{:.2f}x") for of in every] for title, key in _SPEEDUPS.items()}
+    cells |= {title: [_text(of.get(key), "{:.2f}x") for of in every] for title, key in _SPEEDUPS.items()}
     cells["% prompt computed"] = [_text(of["prompt_computed"], "{:.2%}").removesuffix("%") for of in every]
     cells |= {key: [str(of[key]) for of in every] for key in ("failed", "disturbed")}
     return {key: of for key, of in cells.items() if key in ("records", "score") or set(of) - {"-", "0"}}

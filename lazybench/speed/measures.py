@@ -69,7 +69,7 @@ class Subjects:
             return None
 
     def runs(self) -> dict[str | int, Callable[[int], Pass]]:
-        """The passes to time, by name; each takes the number of the repeat, which is the method's seed."""
+        """The passes to time, by name; each takes the number of the repeat, by which the method's seeds take turns."""
         runs = {WHOLE: lambda repeat: self._pass(UNMODIFIED), METHOD: partial(self._pass, self.method)}
         if (keep_1 := self.method.keep_1) is not None:
             runs[KEEP_1] = lambda repeat: self._pass(keep_1)
@@ -87,7 +87,7 @@ class Subjects:
         return replace(found, kv=found.kv[-len(output.tokens) :])  # a method may prefill twice
 
     def _pass(self, method: Method, seed: int = 0) -> Pass:
-        return undisturbed(method, self.prompt, self.decode, seed, self.cpu_share)
+        return undisturbed(method, self.prompt, self.decode, seed % method.repeats, self.cpu_share)
 
     def _part(self, count: int, _: int) -> Pass:
         first, prompt = Decoder(self.decode.model, 1), replace(self.prompt, ids=self.prompt.ids[:, :count])

@@ -43,14 +43,16 @@ def runs_of(place: Path, settings: Mapping[str, Any], but: tuple[str, ...] = ())
     """The run folders in `place` whose results are those of `settings`, on whatever machine, the latest first.
 
     Settings named in `but` may differ, and those that are None are out of reach here and taken to be the run's. Which
-    records they are on says their hash, or where that may differ the data's settings without its place.
+    records they are on says their hash, and what is asked of them their facts; or where that may differ the data's
+    settings without its place.
     """
     keys = {key for key, value in settings.items() if value is not None and key not in but}
-    if "records" in keys:
-        keys.remove("data")
 
     def compared(said: Mapping[str, Any]) -> dict[str, Any]:
-        return {key: {**said[key], "root": None} if key == "data" else said[key] for key in keys if key in said}
+        found, data = {key: said[key] for key in keys & said.keys()}, said.get("data") or {}
+        if "records" in keys:
+            return found | {"data": data.get("datasets")}
+        return found | {"data": {**data, "root": None}}
 
     asked = compared(json.loads(json.dumps(settings, default=str)))
     for folder in sorted(run_folders(place), key=lambda path: path.stat().st_mtime, reverse=True):

@@ -59,8 +59,9 @@ class Engine:
             sequence.begin_step(count)
         self.live = [sequence for sequence in self.sequences if sequence.new]
         self.prefilling = all(sequence.prefilling for sequence in self.live)
+        self._begins = any(sequence.prefilling for sequence in self.live)
         # Whether the newest tokens alone are computed in every layer, one of each live sequence.
-        self._one_row_each = not (self.prefilling or self.sequences[0].ranking.revives) and max(new) == 1
+        self._one_row_each = not (self.prefilling or self.sequences[0].revives) and max(new) == 1
         first = self.groups[0]
         first.n_cached = first.n_active = [sequence.total for sequence in self.sequences]
         first.n_rows, first.rows, first.row_slots, first.active = new, rows, rows, [None] * len(new)
@@ -71,7 +72,7 @@ class Engine:
     def end_step(self) -> None:
         """Count the tokens of the finished forward pass as seen."""
         count = len(self.sequences)
-        if not self.sequences[0].ranking.revives:
+        if not self.sequences[0].revives:
             self.aux = GrowingTensor(1, count)  # nothing will go on from it
         kv_bytes = [(key.nbytes + value.nbytes) // count for key, value in zip(self.keys, self.values, strict=True)]
         for sequence in self.live:
@@ -149,7 +150,7 @@ class Engine:
             self._check_window(layer, window)
         if scores.softcap is not None and kernel.ignores_softcap:
             scores = scores._replace(softcap=None)
-        if layer in self._observers or (self.prefilling and self.setup.record_importance):
+        if layer in self._observers or (self._begins and self.setup.record_importance):
             self._observe(layer, query, key, value, window, scores)
         plain = scores.sinks is None and (scores.softcap is None or kernel.caps_scores)
         elements = len(self.sequences) * query.shape[1] * self._longest_rows * self._n_keys  # of all scores at once
@@ -252,7 +253,7 @@ class Engine:
                 ranking = sequence.ranking
                 ranking.values, ranking.sinks = values, scores.sinks
                 sequence.window = None if window is None or sequence.total <= window.window else window.visible
-                if self.prefilling and self.setup.record_importance:
+                if sequence.prefilling and self.setup.record_importance:
                     attention = newest_row(newest, keys, ranking.seen(layer), *scores)
                     sequence.stats.importance.append(ranking.over_processes(attention))
                 if sequence in wanting:

@@ -93,7 +93,7 @@ def most_important(importance: Tensor, count: int) -> Tensor:
         # Sorting takes a CPU longer than attention does. The bits of a float that is not negative order as it does, so
         # a whole number of bits and position orders by both, and the smallest one that goes on tells all of them.
         bits = (importance + 0.0).view(torch.int32)  # a zero below zero becomes one
-        order = torch.arange(newest, -1, -1).add(bits, alpha=1 << 32)
+        order = torch.arange(newest, -1, -1, device=bits.device).add(bits, alpha=1 << 32)
         order[newest] = torch.iinfo(torch.int64).max
         last = order.kthvalue(newest + 2 - count).values
         return torch.nonzero_static(order >= last, size=count)[:, 0]

@@ -24,7 +24,7 @@ class Selection(ABC):
 
     Attributes:
         single_stage: whether it works with one stage only.
-        revives: whether a token that was left behind may go on in a later step.
+        revives: whether a token that was left behind may go on in a later step; with `for_good` none does.
         for_good: whether it ranks in prefilling alone: what it leaves behind never returns, and all later tokens go on.
             Then layers that carry a state from token to token can follow, as in hybrid models.
         checked: whether what `survivors` returns is checked at every stage, which takes a read of the device each time.
@@ -153,11 +153,12 @@ class Selection(ABC):
 
 
 def check_importance(selection: Selection) -> None:
-    """Raise `LazyLLMError` unless `observe` has left one number for each position; reads the device once."""
+    """Raise `LazyLLMError` unless `observe` has left a float for each position, from 0 on; reads the device once."""
     found, positions = getattr(selection, "importance", None), selection.cache.total
-    shaped = isinstance(found, Tensor) and found.shape == (positions,) and not found.is_complex()
-    if not shaped or bool(found.isnan().any()):
-        must = f"one number, not NaN, for each of {positions} positions, as self.by_position makes of one for each key"
+    shaped = isinstance(found, Tensor) and found.shape == (positions,) and found.is_floating_point()
+    if not shaped or int((found >= 0).sum()) < selection.cache.n_active:
+        must = f"a float for each of {positions} positions, as self.by_position makes of one for each key, none of an"
+        must = f"{must} active position negative or NaN"
         raise LazyLLMError(f"{type(selection).__name__}.observe must leave in self.importance {must}")
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import jinja2
+import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
 import lazyllm
@@ -19,7 +20,7 @@ from lazyllm.hf.support import windows
 try:
     import openai  # noqa: F401 - transformers' server takes its types
     import uvicorn
-    from fastapi import FastAPI
+    from fastapi import FastAPI, HTTPException
     from fastapi.responses import JSONResponse
 except ModuleNotFoundError as error:
     if __name__ != "__main__":
@@ -38,11 +39,16 @@ _SHARED = {"model", "stream", "generation_config", "temperature", "top_p", "seed
 # What changes no answer, and what asks for no more than is done anyway.
 _HARMLESS = {"metadata", "prompt_cache_key", "safety_identifier", "service_tier", "store", "stream_options", "user"}
 _NEUTRAL = {"n": 1, "presence_penalty": 0, "tool_choice": "auto", "parallel_tool_calls": True, "echo": False}
+# Parts of messages, and items beside them, that are read.
+_READ = {"text", "input_text", "output_text", "reasoning_text", "reasoning", "function_call", "function_call_output"}
 
 
 class _Strict(BaseHandler):
     """A handler of transformers' server, which refuses what that one would leave out of account."""
 
+    known: str  # the model's name in the server
+    tokenizer: Any
+    protects: bool  # whether a request that does not say has its template's tokens protected
     prompt: str  # the field that has it
     seen: list[int | None]  # how many positions each layer sees, None all
     honoured: set[str]  # fields that the answer follows
@@ -51,46 +57,54 @@ class _Strict(BaseHandler):
         given = body.get(self.prompt)
         if not given:
             raise lazyllm.LazyLLMError(f"{self.prompt} is empty: there is nothing to answer")
-        contents = [message.get("content") for message in given if isinstance(message, dict)]
-        if any("text" not in part for parts in contents if isinstance(parts, list) for part in parts):
+        messages = [one for one in given if isinstance(one, dict)]
+        parts = [one for one in messages if "role" not in one]
+        parts += [part for one in messages if isinstance(one.get("content"), list) for part in one["content"]]
+        if any(part.get("type") not in _READ for part in parts):
             raise lazyllm.LazyLLMError(f"{self.prompt} must hold text alone: this server reads no images or files")
+        if messages:  # with calls, even none, transformers leaves out what is said
+            given = [{key: of for key, of in one.items() if of or key != "tool_calls"} for one in messages]
         others = body.keys() - self.honoured - _HARMLESS
         ignored = sorted(name for name in others if body[name] not in (None, _NEUTRAL.get(name)))
         if ignored:
             raise lazyllm.LazyLLMError(f"this server does not support {', '.join(ignored)}: leave that out")
         # Unless told otherwise, transformers' server streams responses, and OpenAI's does not.
-        return await super().handle_request({"stream": False, **body}, request_id)  # type: ignore[misc]
+        return await super().handle_request({"stream": False, **body, self.prompt: given}, request_id)  # type: ignore[misc]
 
     def _validate_request(self, body: dict[str, Any]) -> None:
         super()._validate_request({name: value for name, value in body.items() if name not in ("schedule", "protect")})
 
     def _build_generation_config(self, body: dict[str, Any], *args: Any, **kwargs: Any) -> GenerationConfig:
-        config = super()._build_generation_config(body, *args, **kwargs)
+        config = super()._build_generation_config({**body, "seed": None}, *args, **kwargs)
         if body.get("temperature") or (body.get("top_p") and body.get("temperature") is None):
             config.do_sample = True  # else a model that is greedy by default would ignore them
-        if (schedule := body.get("schedule")) is not None:  # refused before a stream begins
-            read_schedule(schedule, self.seen, lazyllm.Importance())
-        vars(config)["schedule"] = schedule
+        own = vars(config)
+        if (seed := body.get("seed")) is not None:
+            # On the thread that generates, and just before this request: when it came in, others were under way.
+            self.generation_state.get_manager(self.known).submit(torch.manual_seed, seed)
+        own["schedule"] = body.get("schedule", own.get("schedule"))
+        if own["schedule"] is not None:  # refused before a stream begins
+            read_schedule(own["schedule"], self.seen, lazyllm.Importance())
+        if "protect" in self.honoured:
+            asked = body.get("protect", "template" if self.protects else "none")
+            if asked not in ("template", "none"):
+                raise lazyllm.LazyLLMError(f"protect={asked!r} must be template or none")
+            if asked == "template":
+                messages, tools = self._conversation(body)
+                messages = self.get_processor_inputs_from_messages(messages, Modality.LLM)
+                template = {**self.chat_template_kwargs, **(body.get("chat_template_kwargs") or {})}
+                own["protect"] = lazyllm.template_tokens(self.tokenizer, messages, tools=tools, **template)
         return config
+
+    def _conversation(self, body: dict[str, Any]) -> tuple[list[dict[str, Any]], Any]:
+        """The messages and tools that the chat template is given."""
+        return body["messages"], body.get("tools")
 
 
 class _Chats(_Strict, ChatCompletionHandler):
-    tokenizer: Any
-    protects: bool  # whether a request that does not say has its template's tokens protected
     prompt = "messages"
     honoured = _SHARED | {"messages", "max_tokens", "max_completion_tokens", "stop", "frequency_penalty", "logit_bias"}
     honoured |= {"tools", "chat_template_kwargs", "protect"}
-
-    def _build_generation_config(self, body: dict[str, Any], *args: Any, **kwargs: Any) -> GenerationConfig:
-        config = super()._build_generation_config(body, *args, **kwargs)
-        asked = body.get("protect", "template" if self.protects else "none")
-        if asked not in ("template", "none"):
-            raise lazyllm.LazyLLMError(f"protect={asked!r} must be template or none")
-        if asked == "template":
-            messages = self.get_processor_inputs_from_messages(body["messages"], Modality.LLM)
-            template = {"tools": body.get("tools"), **self.chat_template_kwargs, **body.get("chat_template_kwargs", {})}
-            vars(config)["protect"] = lazyllm.template_tokens(self.tokenizer, messages, **template)
-        return config
 
 
 class _Completions(_Strict, CompletionHandler):
@@ -100,38 +114,46 @@ class _Completions(_Strict, CompletionHandler):
 
 class _Responses(_Strict, ResponseHandler):
     prompt = "input"
-    honoured = _SHARED | {"input", "instructions", "max_output_tokens", "tools"}
+    honoured = _SHARED | {"input", "instructions", "max_output_tokens", "tools", "protect"}
+
+    def _conversation(self, body: dict[str, Any]) -> tuple[list[dict[str, Any]], Any]:
+        return self._normalize_input(body), self._normalize_tools(body.get("tools"))
 
 
-def application(name: str, model: Any, tokenizer: Any, protects: bool = False) -> FastAPI:
+def application(name: str, model: Any, tokenizer: Any, protects: bool = True) -> FastAPI:
     """Serves chats, completions and responses of one loaded model, by its name; run it inside a `with` of `enable`.
 
-    Besides OpenAI's fields a request may bring `schedule`, its own one, where "" prunes nothing, and a chat `protect`:
-    "template", see `lazyllm.template_tokens`, or "none"; without it `protects` decides. What LazyLLM or `generate`
-    refuses (a `ValueError`), or a chat template, and what it would ignore, is an HTTP error 400 with its reason.
+    Besides OpenAI's fields a request may bring `schedule`, its own one, where "" prunes nothing, and a chat or response
+    `protect`: "template", see `lazyllm.template_tokens`, or "none"; without it `protects` decides. What LazyLLM or
+    `generate` refuses (a `ValueError`), or a chat template, or what cannot be read, and fields that it would ignore,
+    are an HTTP error 400 with its reason. As in transformers' server, a message with tool calls is these alone.
     """
     models: Any = ModelManager()
     state = GenerationState()
-    models.loaded_models[models.process_model_name(name)] = TimedModel(model, -1, tokenizer)
+    known = models.process_model_name(name)
+    models.loaded_models[known] = TimedModel(model, -1, tokenizer)
     models.force_model = name
     models.get_gen_models = lambda: [{"id": name, "object": "model", "created": 0, "owned_by": "local"}]
     handlers = dict.fromkeys(part for part in inspect.signature(build_server).parameters if part.endswith("_handler"))
-    handlers["chat_handler"] = chats = _Chats(models, state)
-    chats.tokenizer, chats.protects = tokenizer, protects
+    handlers["chat_handler"] = _Chats(models, state)
     handlers["completion_handler"] = _Completions(models, state)
     handlers["response_handler"] = _Responses(models, state)
     text = model.config.get_text_config()
     for handler in filter(None, handlers.values()):
         handler.seen = windows(text, text.num_hidden_layers)
+        handler.known, handler.tokenizer, handler.protects = known, tokenizer, protects
     app = build_server(models, generation_state=state, **handlers)
     # The others load models, unload this one, or do what it is not made for.
     kept = ("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/models", "/health")
     app.router.routes = [route for route in app.router.routes if getattr(route, "path", None) in kept]
 
-    @app.exception_handler(ValueError)
-    @app.exception_handler(jinja2.TemplateError)  # of a chat template that refuses a conversation
     async def refused(request: Any, error: Exception) -> JSONResponse:
-        return JSONResponse({"error": {"message": str(error)}}, status_code=400)
+        said = getattr(error, "detail", str(error) if isinstance(error, ValueError) else f"{error!r} in the request")
+        return JSONResponse({"error": {"message": said}}, status_code=getattr(error, "status_code", 400))
+
+    # A chat template refuses a conversation by its own error; forms that transformers does not expect raise the next.
+    for kind in (ValueError, jinja2.TemplateError, KeyError, TypeError, AttributeError, HTTPException):
+        app.add_exception_handler(kind, refused)
 
     return app
 

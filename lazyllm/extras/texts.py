@@ -2,6 +2,7 @@
 
 import copy
 import json
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -164,7 +165,6 @@ def template_tokens(tokenizer: Any, messages: Sequence[dict[str, Any]], **templa
     template = {"add_generation_prompt": True, **template, "tokenize": False}
     text = tokenizer.apply_chat_template(list(messages), **template)
     said: list[str] = []
-    mark = "\ue000said\ue001"  # which JSON in a template leaves as it is
 
     def marked(content: Any) -> Any:
         """The content of a message with marks in place of its texts, which cut the template's own into pieces."""
@@ -176,23 +176,27 @@ def template_tokens(tokenizer: Any, messages: Sequence[dict[str, Any]], **templa
         if not isinstance(content, str) or not content.strip():
             return content
         said.append(content.strip())
-        return mark
+        return f"\ue000{len(said) - 1}\ue001"  # which JSON in a template leaves as it is
 
-    kept = ("system", "developer")
     others = [
-        one if one["role"] in kept else {key: marked(of) if key == "content" else of for key, of in one.items()}
+        one
+        if one["role"] in ("system", "developer")
+        else {key: marked(of) if key in ("content", "reasoning_content") else of for key, of in one.items()}
         for one in messages
     ]
-    pieces = tokenizer.apply_chat_template(others, **template).split(mark)
+    # A template may leave out contents, or change their order: the marks have numbers.
+    pieces = re.split("\ue000(\\d+)\ue001", tokenizer.apply_chat_template(others, **template))
     told = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
     starts, ends = torch.tensor(told["offset_mapping"]).unbind(dim=1)
     own, end = torch.ones(len(starts), dtype=torch.bool), 0
-    for piece, content in zip(pieces, said, strict=False):
-        forms = content, json.dumps(content, ensure_ascii=False)[1:-1]
-        found = [(start, start + len(form)) for form in forms if (start := text.find(form, end + len(piece))) >= 0]
-        if found:  # else the template leaves it out, or changes it
-            start, end = min(found, key=lambda of: (of[0], -of[1]))
-            own &= ~((starts >= start) & (ends <= end))
+    for piece, number, following in zip(pieces[::2], pieces[1::2], pieces[2::2], strict=False):
+        start = max(end, text.find(piece, end)) + len(piece)
+        start += len(text[start:]) - len(text[start:].lstrip())
+        forms = said[int(number)], json.dumps(said[int(number)], ensure_ascii=False)[1:-1]
+        found = [start + len(form) for form in forms if text.startswith(form, start)]
+        # What a template changes, as by leaving out the reasoning in it, ends where its own text goes on.
+        end = max(found) if found else max(start, text.find(following, start))
+        own &= ~((starts >= start) & (ends <= end))
     return own
 
 

@@ -33,7 +33,7 @@ class Batch:
     def coming(self) -> torch.Tensor:
         """Which tokens have been computed once the pass that was packed last has ended, bool (count, columns)."""
         columns, computed, _ = self._next
-        return torch.ones(self._count, columns, dtype=torch.bool) if computed is None else computed
+        return self._known(columns, computed)
 
     def pack(
         self,
@@ -63,8 +63,7 @@ class Batch:
             placed = kwargs.get("position_ids") is not None
             fresh = self._fresh(mask, ended if over else [False] * self._count, width, chunked, placed)
         if before is not None or fresh is not None:
-            before = torch.ones(self._count, self.columns, dtype=torch.bool) if before is None else before
-            computed = pad(before, (0, width), value=fresh is None)
+            computed = pad(self._known(self.columns, before), (0, width), value=fresh is None)
             computed = computed if fresh is None else computed | fresh
             computed = None if computed.all() else computed
         here = None if fresh is None else fresh[:, self.columns :]
@@ -81,6 +80,10 @@ class Batch:
             kwargs = self._packed(kwargs, given, positions, kept, fresh)
         return kwargs, new, positions
 
+    def _known(self, columns: int, computed: torch.Tensor | None) -> torch.Tensor:
+        """What is computed, bool (count, columns), on the CPU whatever the default device is; None means all of it."""
+        return torch.ones(self._count, columns, dtype=torch.bool, device="cpu") if computed is None else computed
+
     def _fresh(
         self, mask: torch.Tensor | None, ended: Sequence[bool], width: int, chunked: bool, placed: bool
     ) -> torch.Tensor | None:
@@ -88,9 +91,9 @@ class Batch:
 
         Some may be of earlier columns, which `mask` hid until now.
         """
-        before = torch.ones(self._count, self.columns, dtype=torch.bool) if self._computed is None else self._computed
-        before, over = pad(before, (0, width)), torch.tensor(ended)[:, None]
-        whole = torch.arange(self.columns + width).expand_as(before) >= self.columns
+        before = pad(self._known(self.columns, self._computed), (0, width))
+        over = torch.tensor(ended, device="cpu")[:, None]
+        whole = torch.arange(self.columns + width, device="cpu").expand_as(before) >= self.columns
         shown = torch.where(over, before, before | whole if mask is None else mask.bool().cpu())
         fresh = shown & ~before
         if mask is not None:

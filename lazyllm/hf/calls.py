@@ -92,7 +92,7 @@ class ModelCalls:
         given = by_name(generate, args, kwargs)
         chunked, guided = requests.check_ways(given, self._model.generation_config)
         call = _Generate(given.get("position_ids") is not None, chunked, guided)
-        if (schedule := requests.setting("schedule", given)) is not None:
+        if (schedule := requests.setting("schedule", given, self._model.generation_config)) is not None:
             call.schedule = requests.read_schedule(schedule, self._setup.windows, self._setup.selection)
         call.protect = requests.setting("protect", given, self)
         if call.protect is not None:

@@ -126,7 +126,7 @@ class Generation(Engine):
             return
         for sequence, row, real in zip(self.sequences, self.protected, self.batch.coming(), strict=True):
             found = row[: len(real)][real[: len(row)]].nonzero()[:, 0]
-            if sequence.seen and not sequence.ranking.revives:
+            if sequence.seen and not sequence.revives:
                 found = found[sequence.computed(found)]  # what was left behind stays there
             sequence.protect(found)
 

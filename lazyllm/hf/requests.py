@@ -70,7 +70,8 @@ def read_protected(given: Any, ids: Any) -> torch.Tensor | None:
         return None
     refuse_if(not isinstance(ids, torch.Tensor) or ids.ndim != 2, "protect_ids")
     if callable(given):
-        return torch.cat([read_protected(given(row), row[None]) for row in ids])
+        each = [(given(row), row[None]) for row in ids]
+        return torch.cat([read_protected([] if own is None else own, of) for own, of in each])
     mask = given
     if not isinstance(given, torch.Tensor):
         mask = torch.zeros(ids.shape[1], dtype=torch.bool)

@@ -100,14 +100,9 @@ class Importance(Selection, checked=False, parallel=True):
 
     @property
     def changed(self) -> dict[str, int | float | str | bool]:
-        """The parts that differ from Eq. 1, and `_target_`, the class, if it is a subclass."""
+        """The parts that differ from Eq. 1, and `_target_`, the class, if it is a subclass; none is the paper's."""
         own = {} if type(self) is Importance else {"_target_": f"{type(self).__module__}.{type(self).__qualname__}"}
         return own | {part.name: value for part in fields(self) if (value := getattr(self, part.name)) != part.default}
-
-    @property
-    def is_eq1(self) -> bool:
-        """Whether it is the paper's."""
-        return not self.changed
 
     def __str__(self) -> str:
         own = [] if type(self) is Importance else [type(self).__qualname__]

@@ -116,7 +116,6 @@ def write_run(root, name, rows, *, task="multidoc_qa", digest="000000000001", fi
         "versions": {"python": "3.12.0", "lazybench": "0.1.0", "torch": "2.13.0", "transformers": "5.23.0"},
         "commit": "abc",
         "device": "NVIDIA A100",
-        "device_kind": "cuda",
         "dtype": "bfloat16",
         "attention": "sdpa",
         "threads": 1,

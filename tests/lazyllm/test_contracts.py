@@ -63,10 +63,12 @@ def test_survivors_must_be_active(model, ids):
         lambda found: torch.rand(7),
         lambda found: found[None],
         lambda found: found / 0 * 0,
+        lambda found: found.log(),
+        lambda found: (8 * found).long(),
         lambda found: found.tolist(),
         lambda found: None,
     ],
-    ids=["short", "2-D", "NaN", "list", "none"],
+    ids=["short", "2-D", "NaN", "negative", "whole numbers", "list", "none"],
 )
 def test_importance_is_one_number_a_position(model, ids, base, spoil):
     class Spoilt(base):
@@ -83,6 +85,16 @@ def test_importance_of_keys_is_not_that_of_positions(model, ids):
             self.importance = lazyllm.newest_row(query, key, self.present(layer), scaling)
 
     refuse("as self.by_position makes", lambda: recorded(model, STAGES, ids, 2, selection=Unplaced()))
+
+
+def test_what_ranks_for_good_needs_no_aux_cache(model, ids):
+    class Once(lazyllm.Selection):
+        for_good = True
+
+        def observe(self, layer, query, key, scaling, softcap):
+            self.importance = lazyllm.newest_row(query, key, self.seen(layer), scaling)
+
+    assert recorded(model, "1:0.6", ids, 3, selection=Once())[1].aux_bytes.tolist() == [0, 0, 0]
 
 
 def test_a_selection_that_keeps_the_contract_runs_as_lazyllms_own(model, ids):

@@ -117,8 +117,8 @@ def test_parts_given_as_in_eq1_are_eq1(model, ids):
     parts = {"queries": 1, "pooling": 1, "heads": "mean", "layers": 1, "value_norm": False, "first": 0, "last": 1}
     eq1 = lazyllm.Importance(**parts, bonus=1, cap=None)
     assert eq1 == lazyllm.Importance()
-    assert eq1.is_eq1
-    assert not any(lazyllm.Importance(**changed).is_eq1 for changed in PARTS.values())
+    assert not eq1.changed
+    assert all(lazyllm.Importance(**changed).changed for changed in PARTS.values())
     output, stats = recorded(model, THREE, ids, 6, selection=eq1)
     traced(stats, output.sequences[0, 24:].tolist(), reference.run(model, ids[0].tolist(), THREE, 6))
 
@@ -190,7 +190,7 @@ class Aged(lazyllm.Importance):
 def test_a_subclass_adds_a_part(model, ids):
     assert Aged(skip=8, queries=4).changed == {"_target_": f"{__name__}.Aged", "queries": 4, "skip": 8}
     assert str(Aged(skip=8)) == "Aged,skip:8"
-    assert not Aged().is_eq1
+    assert Aged().changed
     assert {part.name: part.metadata["search"] for part in fields(Aged)}.keys() >= {*naive.ALONE, "skip"}
     rankings = (lazyllm.Importance(), Aged(), Aged(skip=8))
     found = [lists(recorded(model, THREE, ids, 3, selection=ranking)[1].positions) for ranking in rankings]

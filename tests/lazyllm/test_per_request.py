@@ -141,6 +141,8 @@ def test_protection_comes_in_several_forms(model):
     mask[0, 36:40] = mask[1, :8] = True
     with lazyllm.enable(model, STAGES) as lazy:
         assert torch.equal(generate(model, LONG, protect=[(0, 3), (3, 8)]), always)
+        generate(model, LONG, protect=lambda ids: None)
+        assert lazy.stats.protected == 0
         short = generate(model, SHORT, protect=[(0, 4)])
         both = generate(model, BATCH, attention_mask=MASK, protect=mask)
         assert torch.equal(both[:1, 36:], short)
@@ -153,7 +155,7 @@ def test_protection_comes_in_several_forms(model):
                 generate(model, LONG, protect=spans)
 
 
-def test_a_call_brings_its_own_schedule(model):
+def test_a_call_brings_its_own_schedule(model, monkeypatch):
     plain = generate(model, LONG)
     config = GenerationConfig(max_new_tokens=5, do_sample=False, pad_token_id=0)
     config.schedule = "2:0.25"
@@ -163,6 +165,10 @@ def test_a_call_brings_its_own_schedule(model):
         assert lazy.stats.active[0].tolist() == [60, 60, 60, 15, 15]
         generate(model, LONG)
         assert lazy.stats.stages == [1, 3]
+        monkeypatch.setattr(model.generation_config, "schedule", "2:0.25", raising=False)
+        generate(model, LONG)
+        assert lazy.stats.stages == [2]
+        monkeypatch.undo()
         with pytest.raises(lazyllm.LazyLLMError, match="after layer 9, but the model has 5"):
             generate(model, LONG, schedule="9:0.5")
         begun = generate(model, LONG, return_dict_in_generate=True)
@@ -178,15 +184,26 @@ TEMPLATE = """\
 {% endfor %}<assistant>"""
 
 
+# As Llama 3.1 leaves out what is said beside a call, and Qwen 3 the reasoning before an answer.
+CHANGING = """\
+{% for m in messages %}<{{ m.role }}>\
+{% if m.tool_calls %}{{ m.tool_calls | tojson }}\
+{% else %}{{ m.reasoning_content }}|{{ m.content.split("</think>")[-1] | trim }}{% endif %}</>\
+{% endfor %}<assistant>"""
+
+
 class Letters:
     """A tokenizer of letters, with a chat template."""
+
+    def __init__(self, template=TEMPLATE):
+        self.template = template
 
     def apply_chat_template(self, messages, tokenize, add_generation_prompt, tools=None):
         from jinja2 import Environment
 
         environment = Environment()
         environment.filters["tojson"] = as_json  # as transformers has it
-        return environment.from_string(TEMPLATE).render(messages=messages, tools=tools)
+        return environment.from_string(self.template).render(messages=messages, tools=tools)
 
     def __call__(self, text, **kwargs):
         return {"offset_mapping": [(place, place + 1) for place in range(len(text))]}
@@ -218,3 +235,16 @@ def test_template_tokens_are_what_nobody_said(said, system):
     text = Letters().apply_chat_template(messages, False, True, tools)
     own = lazyllm.template_tokens(Letters(), messages, tools=tools)
     assert "".join(letter for letter, mine in zip(text, own.tolist(), strict=True) if not mine) == wanted
+
+
+def test_what_a_template_leaves_out_protects_nothing_that_was_said():
+    call = {"role": "assistant", "content": "I call it", "tool_calls": ["maps"]}
+    turns = [{"role": "user", "content": "near"}, call, {"role": "tool", "content": "a long result"}] * 2
+    turns += [{"role": "assistant", "content": "<think>it is far</think>It is near"}, turns[0]]
+    turns += [{"role": "assistant", "content": "here", "reasoning_content": "so far"}]
+    own = lazyllm.template_tokens(Letters(CHANGING), turns)
+    text = Letters(CHANGING).apply_chat_template(turns, False, True)
+    kept = "".join(letter if mine else "_" for letter, mine in zip(text, own.tolist(), strict=True))
+    user, tool = "<user>|____</>", "<tool>|_____________</>"
+    once = user + '<assistant>["maps"]</>' + tool
+    assert kept == f"{once}{once}<assistant>|__________</>{user}<assistant>______|____</><assistant>"

@@ -93,7 +93,7 @@ def client_of(port, alive):
 def client(model, tokenizer):
     """A client of our server, on the tiny model."""
     port = free_port()
-    app = serve.application("tiny", model, tokenizer)
+    app = serve.application("tiny", model, tokenizer, protects=False)
     server = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=port, log_level="error"))
     thread = threading.Thread(target=server.run)
     thread.start()
@@ -152,6 +152,8 @@ def test_requests_bring_their_own_settings_and_tools_stay(model, tokenizer, clie
         for stream in (False, True):
             with pytest.raises(openai.BadRequestError, match="after layer 9, but the model has"):
                 ask(client, TEXTS[0], extra_body={"schedule": "9:0.5"}, stream=stream)
+        client.responses.create(model="tiny", input=TEXTS[1], extra_body={"protect": "template"})
+        assert lazy.stats.protected == 2  # w1 and w5
         with pytest.raises(openai.BadRequestError, match="must be template or none"):
             ask(client, TEXTS[0], extra_body={"protect": "all"})
 
@@ -189,6 +191,8 @@ def test_what_is_refused_is_an_answer_and_the_server_goes_on(model, tokenizer, c
     [
         ("chat.completions", {"messages": []}, "messages is empty"),
         ("chat.completions", {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "must hold text"),
+        ("chat.completions", {"messages": [{"role": "user", "content": [{"type": "a", "text": "w9"}]}]}, "hold text"),
+        ("chat.completions", {"messages": "w9"}, "in the request"),
         ("chat.completions", {"messages": [{"role": "system", "content": "w9"}]}, "no system"),
         ("chat.completions", {"n": 2, "logprobs": True, "top_logprobs": 2}, "support logprobs, n, top_logprobs"),
         ("chat.completions", {"parallel_tool_calls": False}, "support parallel_tool_calls"),
@@ -198,13 +202,15 @@ def test_what_is_refused_is_an_answer_and_the_server_goes_on(model, tokenizer, c
         ("completions", {"best_of": 2}, "support best_of"),
         ("completions", {"logprobs": 0}, "support logprobs"),
         ("responses", {"input": []}, "input is empty"),
+        ("responses", {"input": [{"type": "input_image", "image_url": "w9"}]}, "must hold text"),
+        ("responses", {"model": "another"}, "pinned to 'tiny'"),
         ("responses", {"reasoning": {"effort": "high"}}, "support reasoning"),
     ],
 )
 def test_what_would_be_ignored_is_refused(client, kind, fields, said):
     given = {"chat.completions": {"messages": chat(TEXTS[0])}, "completions": {"prompt": TEXTS[0]}}
     with pytest.raises(openai.BadRequestError) as error:
-        attrgetter(kind)(client).create(model="tiny", **given.get(kind, {"input": TEXTS[0]}) | fields)
+        attrgetter(kind)(client).create(**{"model": "tiny"} | given.get(kind, {"input": TEXTS[0]}) | fields)
     assert said in error.value.body["message"]
 
 
@@ -214,9 +220,18 @@ def test_what_is_asked_for_is_done(client):
     assert ask(client, TEXTS[0], **asks_nothing) == answer
     assert ask(client, TEXTS[0], logit_bias={"9": 100.0}, max_tokens=2) == "w9 w9"
     for sampling in ({"temperature": 2.0}, {"temperature": None, "top_p": 0.99}):
-        drawn = [ask(client, TEXTS[0], seed=seed, **sampling) for seed in (1, 1, 2)]
+
+        def draw(seed, sampling=sampling):
+            return ask(client, TEXTS[0], seed=seed, **sampling)
+
+        drawn = [*map(draw, (1, 1, 2))]
         assert drawn[0] == drawn[1]
         assert len({*drawn, answer}) == 3
+        with ThreadPoolExecutor(3) as pool:  # each goes by its own seed, whatever the others do
+            assert [*pool.map(draw, (1, 2, 1, 2))] == drawn[1:] * 2
+    turns = [*chat(TEXTS[0]), {"role": "assistant", "content": TEXTS[1]}, *chat(TEXTS[2])]
+    same = [{**turn, "tool_calls": None} if turn["role"] == "assistant" else turn for turn in turns]
+    assert ask(client, "", messages=turns) == ask(client, "", messages=same) != ask(client, "", messages=turns[2:])
 
 
 def test_a_client_that_leaves_in_the_middle_is_not_waited_for(model, tokenizer, client):

@@ -140,7 +140,7 @@ def test_chunks_of_a_batch(model):
     """A prompt may begin in a later chunk."""
     prompts, asked = [text(3), text(24)], {"max_new_tokens": 4, "eos_token_id": None}
     ids, mask = padded(prompts)
-    with lazyllm.enable(model, STAGES) as lazy:
+    with lazyllm.enable(model, STAGES, record_importance=True) as lazy:
         expected, stats = [], []
         for prompt, chunk in zip(prompts, (None, 10), strict=True):
             expected += alone(model, [prompt], prefill_chunk_size=chunk, **asked)

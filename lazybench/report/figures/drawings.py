@@ -11,9 +11,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import LogLocator, NullLocator
-from scipy.special import stdtrit
 
-from lazybench.analysis.averages import EQUAL_LENGTH, SCORE, TTFT, cell, part_of, ran, together, undisturbed
+from lazybench.analysis.averages import EQUAL_LENGTH, GEOMETRIC_KL, SCORE, TTFT, cell, part_of, ran, undisturbed
 from lazybench.analysis.blocks import Block, Row, conditions
 from lazybench.analysis.intervals import Estimate
 from lazybench.analysis.labels import colour, is_calibrated, label, method_title, stages, task_title
@@ -54,18 +53,17 @@ def _drawn(caption: str, needs: str | None) -> Callable[[_Draw], _Draw]:
     needs="-m method=baseline,lazyllm,static_pruning task=all trace=true",
 )
 def speed_against_harm(block: Block) -> Figure | None:
-    """Two panels of one scale; methods without KL, or with a record that they leave as it is, have no mark."""
+    """Two panels of one scale; methods without KL, or with none on any record, have no mark."""
     rows, points, tasks = [], [], block.judged()
     for row in block.compared:
         parts = {task: part_of(row, members) for task, members in tasks.items()}
         speedups = {"first token": cell(parts, TTFT[0]).estimate, "whole answer": cell(parts, EQUAL_LENGTH).estimate}
-        harm = np.log(ran(together(parts).records)["kl"].where(lambda kl: kl > 0))
-        if row.method == "baseline" or None in speedups.values() or len(harm) < 2 or harm.isna().any():
+        harm = cell(parts, GEOMETRIC_KL).estimate
+        if row.method == "baseline" or None in speedups.values() or harm is None or harm.value == 0:
             continue
-        ends = np.exp(harm.mean() + stdtrit(len(harm) - 1, 0.975) * harm.sem() * np.array([0, -1, 1]))
         of = {"line": _name(row), "method": row.method, "colour": colour(row.runs[0])}
-        of |= dict(zip(("harm", "harm_low", "harm_high"), ends, strict=True))
-        points.append(of | {name: at for key, by in speedups.items() for name, at in columns(key, by).items()})
+        measured = speedups | {"harm": harm}
+        points.append(of | {name: at for key, by in measured.items() for name, at in columns(key, by).items()})
         rows.append(row)
     if len(rows) < 2:
         return None
@@ -76,7 +74,11 @@ def speed_against_harm(block: Block) -> Figure | None:
         for name, of in table.sort_values(key).groupby("line", sort=False):
             axes.errorbar(of[key], of["harm"], xerr=around(of, key), yerr=around(of, "harm"), label=name, **looks[name])
         axes.set(title=key, yscale="log")
-    major = LogLocator(10, subs=(1, 2, 5))
+    low, high = grid[0].get_ylim()
+    digits = (1, 2, 5) if high < 1000 * low else (1,)
+    marks = np.outer(10.0 ** np.arange(-9, 5), digits).ravel()
+    grid[0].set_ylim(marks[marks <= low].max(), marks[marks >= high].min())  # so that two are there at least
+    major = LogLocator(10, subs=digits, numticks=len(marks))
     grid[0].yaxis.set(major_locator=major, minor_locator=NullLocator(), major_formatter="{x:g}")
     finish(figure, of_rows(block, rows))
     return figure
@@ -111,7 +113,7 @@ def figure1(block: Block) -> Figure | None:
     names = [wrapped(name, 26) for name in bars]
     shares = [share for share, _ in bars.values()]
     places = [*range(len(bars) - 1), len(bars) - 0.7]  # the paper's stands apart
-    figure = canvas(0.6 + len(bars) * (0.19 + 0.12 * max(name.count("\n") for name in names)))
+    figure = canvas(max(1.3, 0.6 + len(bars) * (0.19 + 0.12 * max(name.count("\n") for name in names))))
     axes = figure.add_subplot()
     axes.barh(places, shares, height=0.7, color=style.BLUE, label="TTFT (prefilling)")
     rest = [100 - share for share in shares]
