@@ -83,8 +83,8 @@ class PromptCompression(Method):
     def prepare(self, model: PreTrainedModel) -> None:
         if self.unit == "phrase":
             phrase_parser()
-        if self.scorer is not None:
-            self._scorer = Scorer(*load_second("scorer", self.scorer, model), self.window_tokens)
+        if (second := load_second(self, model)) is not None:
+            self._scorer = Scorer(*second, self.window_tokens)
 
     def generate(self, prompt: Prompt, decode: Decoder, seed: int) -> Output:
         scorer = self._scorer or Scorer(decode.model, prompt.builder.tokenizer, self.window_tokens)

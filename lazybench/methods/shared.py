@@ -84,20 +84,27 @@ def pooled(scores: torch.Tensor, pooling: int, kernel: str = "average") -> torch
     return nn.functional.avg_pool1d(scores[None], pooling, stride=1, padding=pooling // 2)[0]
 
 
-def second_model(setting: str, path: str, device: str = "auto") -> ModelConfig:
-    """The settings of the model at the path that a method's `setting` names."""
-    return ModelConfig(name=setting, path=path, device=device, limit=2)  # limit is about the model under test's prompts
+def second_models(method: Any, of: Callable[[ModelConfig], Any], device: str = "auto") -> dict[str, Any]:
+    """What `of` gives for each model that a method names besides the one under test, by its setting.
 
-
-def load_second(
-    setting: str, path: str, under_test: PreTrainedModel
-) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """The causal language model at `path`, a hub id, folder or `.gguf` file, on the device of the model under test.
-
-    `LazyBenchError` where it or its tokenizer cannot be had, naming the method's field `setting`.
+    `LazyBenchError` where one cannot be had, naming the setting.
     """
-    config = second_model(setting, path, str(under_test.device))
-    try:
-        return load_model(config), load_tokenizer(config)
-    except LazyBenchError as error:
-        raise LazyBenchError(f"method.{setting}: {error}") from error
+    found = {}
+    for part in fields(method):
+        path = getattr(method, part.name)
+        if part.metadata.get("rule") is MODEL and path is not None:
+            try:  # limit is about prompts of the model under test
+                found[part.name] = of(ModelConfig(name=part.name, path=path, device=device, limit=2))
+            except LazyBenchError as error:
+                raise LazyBenchError(f"method.{part.name}: {error}") from error
+    return found
+
+
+def load_second(method: Any, under_test: PreTrainedModel) -> tuple[PreTrainedModel, PreTrainedTokenizerBase] | None:
+    """The causal language model that a method names, on the device of the model under test; None if it names none.
+
+    `LazyBenchError` where it or its tokenizer cannot be had.
+    """
+    device = str(under_test.device)
+    found = second_models(method, lambda config: (load_model(config), load_tokenizer(config)), device)
+    return next(iter(found.values()), None)

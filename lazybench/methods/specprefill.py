@@ -55,8 +55,8 @@ class SpecPrefill(Method):
 
     def prepare(self, model: PreTrainedModel) -> None:
         super().prepare(model)
-        if self.draft is not None:
-            self._draft = load_second("draft", self.draft, model)
+        self._draft = load_second(self, model)
+        if self._draft is not None:
             lazyllm.enable(self._draft[0], ())
 
     def session(self, prompt: Prompt, decode: Decoder) -> "AbstractContextManager[tuple[LookAhead, lazyllm.Session]]":

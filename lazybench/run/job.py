@@ -1,6 +1,6 @@
 """One run before it starts: what follows from its settings, and what can be checked without the weights."""
 
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from lazybench.errors import LazyBenchError
 from lazybench.methods import Method, build_method
 from lazybench.methods.baseline import Baseline
 from lazybench.methods.calibrated import Calibrated
-from lazybench.methods.shared import MODEL, second_model
+from lazybench.methods.shared import second_models
 from lazybench.model import environment
 from lazybench.model.decoding import check_limit
 from lazybench.model.prompts import Prompt, PromptBuilder
@@ -157,8 +157,7 @@ def prepare(config: RunConfig, sources: Sources) -> Job:
         settings["data"]["has"] = choice.has  # what `all` stands for, should data be added later
     settings["method"] = {"_target_": config.method["_target_"], **asdict(method)}
     settings |= {"weights": sources.weights(config.model), "records": fingerprint(records)}
-    named = {of.name: getattr(method, of.name) for of in fields(method) if of.metadata.get("rule") is MODEL}
-    settings |= {f"{key}_weights": sources.weights(second_model(key, path)) for key, path in named.items() if path}
+    settings |= {f"{key}_weights": weights for key, weights in second_models(method, sources.weights).items()}
     measured = {facts[name].metric for name in choice.datasets}
     for metric in measured:
         metrics.get(metric)

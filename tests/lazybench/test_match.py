@@ -130,7 +130,7 @@ def test_a_matched_method_runs_and_the_same_command_goes_on(call, lazybench, mon
     (kept,) = (tmp_path / "matches" / "measured").iterdir()
     table = pd.read_csv(kept)
     (row,) = table[(1 - table["share"] - written["keep"]).abs() < 1e-6].to_dict("records")
-    assert f"{row['speedup']:.2f}x with keep={written['keep']}" in out
+    assert f"{row['speedup']:.2f}x with layer=0 keep={written['keep']}" in out
     # The command that it ends with is whole: model, data and limits are those that were given.
     words = shlex.split(out.strip().splitlines()[-1])[3:]
     assert set(words) >= {"model.limit=300", "data.limit=1", "data.tokens=512", "model.name=tiny"}
@@ -271,6 +271,7 @@ def test_trials_are_as_fast_by_their_operations(wanted, method):
         (("method=prompt_compression", "tune=true"), "method prompt_compression does not say what it computes"),
         (("method=fastkv", "tune=true", "speedups=[90]"), "so 90 is out of reach"),
         (("method=fastkv", "tune=true", "task=lcc"), "a half of the records is empty"),
+        (("method=fastkv", "tune=true", "tolerance=1e-9"), "no trial of fastkv comes as near to 2x"),
     ],
 )
 def test_what_cannot_be_matched_is_said_in_one_line(call, words, said, tmp_path):

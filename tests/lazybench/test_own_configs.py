@@ -8,6 +8,9 @@ import pytest
 import yaml
 from support import folders, one_line, rows
 
+from lazybench.config import DataConfig
+from lazybench.data import choose, load_facts
+
 METHOD = """
 from dataclasses import dataclass, field
 
@@ -160,3 +163,15 @@ def test_a_bad_folder_is_one_line(lazybench, tmp_path, monkeypatch, files, says)
         (tmp_path / "configs" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "configs" / name).write_text(text)
     assert says in one_line(*lazybench("list", "--config-dir=configs")[::2])
+
+
+def test_a_task_of_data_without_longbenchs_is_what_is_there_of_it(mine, tmp_path):
+    facts = {"my_qa": {"like": "hotpotqa"}, "my_lost": {"like": "hotpotqa"}}
+    data = DataConfig(name="mine", source="longbench", root=str(tmp_path / "records"), datasets=facts)
+    assert choose("multidoc_qa", data, load_facts(facts)).datasets == ["my_qa"]
+
+
+def test_a_sweep_ends_with_all_that_its_runs_have(own_run):
+    code, out, err = own_run("-m", "task=all", "method.tokens=20,30")
+    assert code == 0, err
+    assert [line.split()[1] for line in out.rstrip().splitlines()[-4:]] == ["my_group", "my_alone"] * 2

@@ -6,6 +6,8 @@ from report_runs import rows_of, write_run
 from lazybench.analysis.blocks import Block, blocks
 from lazybench.analysis.reading import find
 from lazybench.report.caveats import warnings
+from lazybench.report.latex import latex
+from lazybench.report.tables import SPECS, numbers
 
 TASK = ("hotpotqa", "2wikimqa", "musique")
 LAZY = "LazyLLM 10:0.7,20:0.5"
@@ -75,3 +77,38 @@ def test_a_method_that_was_edited_is_two_rows_and_code_of_others_is_no_differenc
     assert [row.label for row in block().rows] == ["baseline", "ends [code.ends=a]", "ends [code.ends=b]"]
     (said,) = warnings(block())
     assert "the runs differ in code.ends (a, b): kept as separate rows" in said
+
+
+def test_rows_of_one_name_and_another_class_are_two(tmp_path, block):
+    for digest, (target, dataset) in enumerate({"mine.Mine": "musique", "lazybench.Own": "hotpotqa"}.items()):
+        changes = {"task": dataset, "digest": f"{digest:012d}", "method": {"_target_": target}}
+        write_run(tmp_path / "runs", "ends", rows_of([dataset]), **changes)
+    assert [len(row.runs) for row in block().rows] == [1, 1]
+
+
+def test_runs_under_other_facts_are_not_compared(tmp_path, block):
+    for name, metric in {"baseline": "qa_f1", "lazyllm": "rouge"}.items():
+        facts = {"my_qa": {"prompt": "{context}", "max_new_tokens": 8, "metric": metric, "task": "mine"}}
+        data = {"datasets": facts, "has": ["my_qa"]}
+        write_run(tmp_path / "runs", name, rows_of(["my_qa"]), task="my_qa", data=data)
+    (said,) = warnings(block())
+    assert "the facts of my_qa (prompt, metric and so on) differ" in said
+    lazy = numbers(block()).set_index("method").loc["lazyllm"]
+    assert lazy["score_difference_missing"] == "no baseline"
+
+
+def test_all_runs_of_the_baseline_are_what_scores_are_compared_with(tmp_path, block):
+    write_run(tmp_path / "runs", "baseline", rows_of(["musique"]), task="musique")
+    write_run(tmp_path / "runs", "baseline", rows_of(TASK), digest="000000000002")
+    write_run(tmp_path / "runs", "lazyllm", rows_of(TASK))
+    lazy = numbers(block()).set_index("method").loc["lazyllm"]
+    assert lazy["score_difference_records"] == 12
+
+
+def test_what_rests_on_fewer_records_is_no_best_in_latex(tmp_path, block):
+    for name in ("baseline", "lazyllm", "random_drop"):
+        write_run(tmp_path / "runs", name, rows_of(TASK, speedup=2.0, score=0.3))
+    write_run(tmp_path / "runs", "static_pruning", rows_of(["musique"], speedup=9.0, score=0.9), task="musique")
+    lines = [line for line in latex(SPECS[1], [], block(), numbers(block())).splitlines() if line.startswith("static")]
+    assert "dagger" in lines[0]
+    assert "textbf" not in lines[0]

@@ -57,6 +57,14 @@ def test_records_that_failed_are_left_out_and_counted(tmp_path, capsys):
     assert "1 of 2 records failed and are in no score" in err
 
 
+def test_a_runs_record_of_several_seeds_scores_as_their_mean(tmp_path, capsys):
+    row = ROW | {"repeats": [{"prediction": text} for text in ("Paris", "Rome", "Rome", "Rome")]}
+    out = tmp_path / "scored.jsonl"
+    assert main([write(tmp_path / "predictions.jsonl", row), "--output", str(out)]) == 0
+    assert read(out)[0]["score"] == 0.25
+    assert "25.00" in capsys.readouterr().out
+
+
 def test_several_files_are_scored_as_one(tmp_path, capsys):
     files = [write(tmp_path / f"{name}.jsonl", ROW | {"dataset": None}) for name in ("hotpotqa", "musique")]
     assert main(files) == 0

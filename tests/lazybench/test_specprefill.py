@@ -1,6 +1,7 @@
 """SpecPrefill: which chunks a draft keeps, by its eager attention, and what the model makes of them there."""
 
 import math
+import shutil
 
 import pytest
 import torch
@@ -134,3 +135,12 @@ def test_flash_attention_takes_no_gaps():
     model.config._attn_implementation = "flash_attention_2"
     with pytest.raises(LazyBenchError, match=r"set model\.attention=sdpa"):
         SpecPrefill("specprefill").check(model)
+
+
+def test_a_draft_that_was_changed_is_another_run(run, tiny_model, tmp_path):
+    draft = shutil.copytree(tiny_model, tmp_path / "draft")
+    words = ("method=specprefill", f"method.draft={draft}", "data.limit=1", "timing.warmup=0", "timing.paired=false")
+    assert run(*words)[0] == 0
+    assert "finished earlier" in run(*words)[1]
+    (draft / "model.safetensors").write_bytes((draft / "model.safetensors").read_bytes() + b"0")
+    assert "finished earlier" not in run(*words)[1]

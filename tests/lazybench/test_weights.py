@@ -17,7 +17,7 @@ from transformers import LlamaForCausalLM
 from lazybench.config import CONF, ModelConfig
 from lazybench.data import hub
 from lazybench.errors import LazyBenchError
-from lazybench.model.loading import load_model, load_skeleton, load_tokenizer, weights_format
+from lazybench.model.loading import load_model, load_skeleton, load_tokenizer, locate, weights_format
 
 EMBEDDED = yaml.safe_load((CONF / "model" / "smollm2_135m.yaml").read_text())
 
@@ -44,6 +44,18 @@ def said_of(load, of: ModelConfig) -> str:
     assert "\n" not in said
     assert f"model.path={of.path}" in said
     return said
+
+
+@pytest.mark.parametrize("place", [0.2, 0.4, 0.7])
+def test_weights_that_were_changed_are_others(copy, place):
+    """A hundredth of a file is changed, as by the merge of an adapter into some of its matrices."""
+    path = copy / "weights.bin"
+    path.write_bytes(os.urandom(1 << 23))
+    before, found = locate(config(copy)).identity(config(copy)), bytearray(path.read_bytes())
+    part = slice(int(place * len(found)), int((place + 0.01) * len(found)))
+    found[part] = bytes(len(found[part]))
+    path.write_bytes(found)
+    assert locate(config(copy)).identity(config(copy)) != before
 
 
 @pytest.mark.parametrize("name", ["config.json", "generation_config.json", "model.safetensors"])
