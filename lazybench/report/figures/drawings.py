@@ -69,7 +69,7 @@ def speed_against_harm(block: Block) -> Figure | None:
         return None
     table = pd.DataFrame(points)
     looks = style.method_lines({of.line: (of.method, of.colour) for of in table.drop_duplicates("line").itertuples()})
-    figure, grid = panels(2, 2.0, "speedup (×)", "KL (nats)", sharey=True)
+    figure, grid = panels(2, 2.0, "speedup (×)", "KL, geometric mean (nats)", sharey=True)
     for axes, key in zip(grid, ("first token", "whole answer"), strict=True):
         for name, of in table.sort_values(key).groupby("line", sort=False):
             axes.errorbar(of[key], of["harm"], xerr=around(of, key), yerr=around(of, "harm"), label=name, **looks[name])
