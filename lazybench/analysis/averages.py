@@ -120,13 +120,8 @@ def countable(records: pd.DataFrame, of: Measure) -> pd.DataFrame:
     return records.dropna(subset=[of.top, *([of.bottom] if of.bottom else [])])
 
 
-def usable(tasks: Tasks, of: Measure) -> Tasks:
-    """The records that count for a measure."""
-    return [[countable(ran(records), of) for records in datasets] for datasets in tasks]
-
-
 def average(tasks: Tasks, of: Measure) -> Estimate | None:
-    """The mean over tasks of the mean over their datasets, of records that `usable` gives, with its interval.
+    """The mean over tasks of the mean over their datasets, of records that `countable` gives, with its interval.
 
     None where a dataset has no records, or a ratio has a denominator of zero.
     """
@@ -135,7 +130,7 @@ def average(tasks: Tasks, of: Measure) -> Estimate | None:
     return estimate(ratios, weights, long_tailed=of.long_tailed, limits=(of.least, of.most))
 
 
-def average_by_seed(tasks: Tasks, of: Measure) -> list[float] | None:
+def _average_by_seed(tasks: Tasks, of: Measure) -> list[float] | None:
     """The same average once for each seed; None unless all records have the same several seeds."""
     if not of.by_seed:
         return None
@@ -170,7 +165,12 @@ class Cell:
     records: int = 0  # number of records behind it
     reason: str = ""  # why it is missing
     note: str = ""  # what it does not cover or show
-    seed_deviation: float | None = None  # standard deviation over seeds, where there are several
+    seeds: list[float] | None = None  # the same number once for each seed, where there are several
+
+    @property
+    def seed_deviation(self) -> float | None:
+        """Standard deviation over seeds."""
+        return stdev(self.seeds) if self.seeds else None
 
 
 def part_of(row: Row, members: Sequence[str]) -> Part:
@@ -230,8 +230,7 @@ def measured(records: pd.DataFrame, of: Measure) -> Cell:
         return Cell(None, have, "not defined: a sum is zero")
     if of.long_tailed and found.low is not None:
         note = "; ".join(filter(None, [note, _without_largest(counted, found, of)]))
-    seeds = average_by_seed(tasks, of)
-    return Cell(found, have, note=note, seed_deviation=stdev(seeds) if seeds else None)
+    return Cell(found, have, note=note, seeds=_average_by_seed(tasks, of))
 
 
 def _by_task(records: pd.DataFrame) -> Tasks:

@@ -64,13 +64,13 @@ def _numbers(tasks: Tasks, has_lengths: bool) -> dict[str, Any]:
     every = pd.concat(of.assign(task=place) for place, datasets in enumerate(tasks) for of in datasets)
     ran = averages.ran(every)
     whole = set(ran["dataset"]) == set(every["dataset"])  # no mean is without a dataset that failed altogether
-    means = {of: averages.measured(ran, of).estimate for of in (*_AVERAGED, *averages.SCORE_BY_LENGTH) if whole}
-    values = {of: None if mean is None else mean.value for of, mean in means.items()}
+    cells = {of: averages.measured(ran, of) for of in (*_AVERAGED, *averages.SCORE_BY_LENGTH) if whole}
+    values = {of: cell.estimate.value if cell.estimate else None for of, cell in cells.items()}
     by_length = dict(zip(LENGTHS, map(values.get, averages.SCORE_BY_LENGTH), strict=True)) if has_lengths else None
     return {
         **{of.key: values.get(of) for of in _AVERAGED},
         "score_by_length": by_length,
-        "score_by_seed": averages.average_by_seed(averages.usable(tasks, SCORE), SCORE),
+        "score_by_seed": cells[SCORE].seeds if whole else None,
         "records": len(ran),
         "failed": len(every) - len(ran),
         "disturbed": len(ran) - len(averages.undisturbed(ran)),

@@ -24,8 +24,7 @@ class Kernel:
 
     name: str
     attend: Callable[..., torch.Tensor]
-    is_sdpa: bool  # whether it is PyTorch's fused attention
-    caps_scores: bool  # whether it can cap attention scores itself
+    is_sdpa: bool  # whether it is PyTorch's fused attention, which caps no scores, as FlashAttention does
     ignores_softcap: bool  # whether the unmodified model runs without its cap
 
 

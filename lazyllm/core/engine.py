@@ -152,7 +152,7 @@ class Engine:
             scores = scores._replace(softcap=None)
         if layer in self._observers or (self._begins and self.setup.record_importance):
             self._observe(layer, query, key, value, window, scores)
-        plain = scores.sinks is None and (scores.softcap is None or kernel.caps_scores)
+        plain = scores.sinks is None and (scores.softcap is None or not kernel.is_sdpa)
         elements = len(self.sequences) * query.shape[1] * self._longest_rows * self._n_keys  # of all scores at once
         if not self.prefilling and elements <= BLOCK_ELEMENTS:
             mask = self._mask(window, query.dtype, query.shape[1], key.shape[1])

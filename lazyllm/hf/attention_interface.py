@@ -26,7 +26,7 @@ def kernel_of(config: Any) -> Kernel:
         return function(_AsLoaded(module, loaded), *args, **kwargs)[0]
 
     # PyTorch's leaves caps out, where transformers lets it.
-    return Kernel(name, attend, name in ("sdpa", "eager"), name.startswith("flash_attention"), name == "sdpa")
+    return Kernel(name, attend, name in ("sdpa", "eager"), name == "sdpa")
 
 
 class _AsLoaded:

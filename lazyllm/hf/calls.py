@@ -229,7 +229,7 @@ def _known(call: _Generate, generation: Generation, kwargs: dict[str, Any], widt
     return {
         "ended": () if call.ended is None else call.ended.flags(len(generation.sequences)),
         # The mask of the prompts has been read by then.
-        "grows": follows and masked and columns > 0 and columns >= call.chunked,
+        "grows": follows and masked and columns >= call.chunked,
         "counted": counted and masked and (follows or columns == 0),
         "chunked": call.chunked - columns > width,
     }
