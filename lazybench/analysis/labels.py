@@ -88,7 +88,8 @@ def provenance(method: Mapping[str, Any]) -> str:
     counts = found.get("records") or [len(fold["records"]) for fold in folds]
     counts = counts if isinstance(counts, list) else [counts] * len(folds)
     for fold, count in zip(folds, counts, strict=True):
-        schedules.append(f"{setting_of(fold['method']['name'], fold['method'])} on {count} records")
+        of = fold.get("method") or {"schedule": fold["schedule"], "importance": fold["importance"]}  # as it was in 0.1
+        schedules.append(f"{setting_of(of.get('name', 'lazyllm'), of)} on {count} records")
     said = (("of", "data"), ("task", "task"), ("with", "model"))
     where = [f"{name} {found[key]}" for name, key in said if key in found]
     where += [f"cut to {found['limit']} tokens"] if "limit" in found else []

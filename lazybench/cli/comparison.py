@@ -30,7 +30,7 @@ def comparison(jobs: "Sequence[Job]", in_turn: bool) -> str | None:
     )
     folders = {folder: job for folder, job in places if folder}  # shards share one
     parts = [(job, _parts(folder, job)) for folder, job in folders.items()]
-    if sum(map(bool, (of for _, of in parts))) < 2:
+    if sum(bool(of) for _, of in parts) < 2:
         return None
     found = [
         (_named(job) | {"of": name if len(of) > 1 else ""}, scores) for job, of in parts for name, scores in of.items()

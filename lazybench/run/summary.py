@@ -45,8 +45,7 @@ def summarise(rows: Iterable[Mapping[str, Any]], facts: Mapping[str, DatasetFact
         `decode_step_speedup` over the unmodified model, each also `..._over_keep_1`, over the method's own engine with
         nothing pruned, and `generation_speedup_equal_length`. A dataset's speedup is the mean of that time over the
         mean of the method's on the same records; None without such times. A task's values are the mean over its
-        datasets, and `mean_of_tasks` is the
-        mean over the tasks.
+        datasets, and `mean_of_tasks` is the mean over the tasks.
     """
     records = records_table(map(row_of, rows))
     by_dataset = dict(iter(records.groupby("dataset")))

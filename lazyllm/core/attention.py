@@ -24,7 +24,7 @@ class Kernel:
 
     name: str
     attend: Callable[..., torch.Tensor]
-    is_sdpa: bool  # whether it is PyTorch's fused attention, which caps no scores, as FlashAttention does
+    is_sdpa: bool  # whether it is PyTorch's fused attention, which cannot cap scores, and not FlashAttention, which can
     ignores_softcap: bool  # whether the unmodified model runs without its cap
 
 

@@ -157,9 +157,9 @@ def check_importance(selection: Selection) -> None:
     found, positions = getattr(selection, "importance", None), selection.cache.total
     shaped = isinstance(found, Tensor) and found.shape == (positions,) and found.is_floating_point()
     if not shaped or int((found >= 0).sum()) < selection.cache.n_active:
-        must = f"a float for each of {positions} positions, as self.by_position makes of one for each key, none of an"
-        must = f"{must} active position negative or NaN"
-        raise LazyLLMError(f"{type(selection).__name__}.observe must leave in self.importance {must}")
+        must = f"a float for each of {positions} positions, as self.by_position makes of one for each key"
+        right = "and for those that take part a number from 0 on"
+        raise LazyLLMError(f"{type(selection).__name__}.observe must leave in self.importance {must}, {right}")
 
 
 def check_survivors(selection: Selection, survivors: object, layer: int) -> None:
