@@ -81,7 +81,8 @@ class _Strict(BaseHandler):
         own = vars(config)
         if (seed := body.get("seed")) is not None:
             # On the thread that generates, and just before this request: when it came in, others were under way.
-            self.generation_state.get_manager(self.known).submit(torch.manual_seed, seed)
+            manager: Any = self.generation_state.get_manager(self.known)
+            manager.submit(torch.manual_seed, seed)
         own["schedule"] = body.get("schedule", own.get("schedule"))
         if own["schedule"] is not None:  # refused before a stream begins
             read_schedule(own["schedule"], self.seen, lazyllm.Importance())
