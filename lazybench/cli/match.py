@@ -28,6 +28,7 @@ from lazybench.data import Record, choose, data_label, fingerprint, half_of, loa
 from lazybench.errors import LazyBenchError
 from lazybench.methods import Method, build_method
 from lazybench.methods.calibrated import config_of, settings_of
+from lazybench.methods.shared import second_models
 from lazybench.model import environment
 from lazybench.model.decoding import check_limit
 from lazybench.model.loading import load_model, load_skeleton
@@ -97,7 +98,7 @@ def main(config: MatchConfig) -> Path:
     on = f"{len(prompts)} prompts of {tokens[0]} to {tokens[-1]} tokens"
     print(f"weights: {where['weights_format']}\nrecords: {data_label(config.data)}; {on}", flush=True)
     decides = {key: value for key, value in asdict(config.model).items() if key not in PLACES}
-    decides |= {"weights": sources.weights(config.model)}
+    decides |= {"weights": sources.weights(config.model), **second_models(method, sources.weights)}
     decides |= {"where": {key: value for key, value in where.items() if key != "commit"}}
     decides |= {"code": own_code.digests(method, {"method": config.method}, ())}
     # Methods of one name differ in their configs' names: those that `calibrate` found, and others of the user's.
