@@ -196,7 +196,7 @@ def _rows(method: str, name: str, under: str, runs: list[Run]) -> list[Row]:
     sets: list[list[Run]] = []
     # The runs that cover most, and finished ones before others, go together.
     for run in sorted(runs, key=lambda run: (not run.finished, -len(run.datasets), run.name)):
-        free = (of for of in sets if not any(_apart(run, other) for other in of))
+        free = (of for of in sets if not any(_conflict(run, other) for other in of))
         members = next(free, None)
         if members is None:
             sets.append(members := [])
@@ -208,7 +208,7 @@ def _rows(method: str, name: str, under: str, runs: list[Run]) -> list[Row]:
     ]
 
 
-def _apart(run: Run, other: Run) -> bool:
+def _conflict(run: Run, other: Run) -> bool:
     """Whether two runs of one name and setting cannot be parts of one row."""
     of, another = (each.settings["method"].get("_target_") for each in (run, other))
     return of != another or bool({*run.datasets} & {*other.datasets})

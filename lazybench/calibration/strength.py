@@ -31,6 +31,10 @@ class Trial(NamedTuple):
     speedup: float
     prompts: int
 
+    def off(self, wanted: float) -> float:
+        """How far its speedup is from what is wanted, as a fraction of that."""
+        return abs(self.speedup / wanted - 1)
+
 
 class OutOfReach(LazyBenchError):
     """A method is never so fast."""
@@ -112,11 +116,11 @@ def match(speedups: Operations | Timed, wanted: float, tolerance: float) -> Tria
     trials = speedups.trials  # to which `at` adds
 
     def nearest() -> Trial:
-        return min(trials.values(), key=lambda trial: abs(trial.speedup / wanted - 1))
+        return min(trials.values(), key=lambda trial: trial.off(wanted))
 
     for turn in range(_MOST_TRIALS):
         share = _next(sorted(trials.values()), wanted, halving=turn % 3 == 2)
-        if (trials and abs(nearest().speedup / wanted - 1) <= tolerance) or round(share, _DIGITS) in trials:
+        if (trials and nearest().off(wanted) <= tolerance) or round(share, _DIGITS) in trials:
             break
         speedups.at(share)
     strongest = max(trials.values())

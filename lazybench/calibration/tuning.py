@@ -7,12 +7,13 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
+import numpy as np
 from tqdm import tqdm
 from transformers import PreTrainedModel
 
+from lazybench.analysis.intervals import NEGLIGIBLE, geometric_mean
 from lazybench.calibration.search import Harm
 from lazybench.data import Record
 from lazybench.methods import Method
@@ -22,8 +23,6 @@ from lazybench.model.prompts import Prompt
 from lazybench.store import Journal
 from lazybench.store.journal import Key
 from lazybench.store.run_folder import digest
-
-_LEAST = 1e-6  # nats: below that, rounding decides
 
 
 @dataclass
@@ -67,7 +66,8 @@ class Tuning:
             kl, _ = self._harm.by(method, record, f"method {method.name}")
             journal.add({"dataset": record.dataset, "_id": record.id, "record": record.hash, "kl": kl})
             self.bar.update()
-        return math.exp(fmean(math.log(max(_LEAST, journal.rows[record.key]["kl"])) for record in records))
+        kls = np.array([journal.rows[record.key]["kl"] for record in records])
+        return max(NEGLIGIBLE, geometric_mean(kls).value)
 
     def _ask(self, record: Record) -> tuple[Prompt, Decoder]:
         prompt = self.prompts[record.key]

@@ -129,7 +129,7 @@ def _timed(given: _Given, where: Mapping[str, Any]) -> Iterator[tuple[float, str
         on = f"{given.on}, {config.model.name}, {where['dtype']}, {where['device']}"
         text = yaml.safe_dump(settings_of(strong), sort_keys=False, allow_unicode=True, width=120)
         said = f"{trial.speedup:.2f}x with {setting_of(strong.name, asdict(strong))}"
-        if not _is_near(trial, wanted, config.tolerance):
+        if trial.off(wanted) > config.tolerance:
             said += "\n  no strength was nearer to what is wanted: times vary, or it goes in steps"
         yield wanted, f"# TTFT speedup {trial.speedup:.3f}: {on}\n# {typed('match')}\n{text}", said
 
@@ -150,7 +150,7 @@ def _tuned(given: _Given) -> Iterator[tuple[float, str, str]]:
         matched, missed = [], None
         for trial in trials:
             found, out_of_reach = _found(Operations(trial, lengths, given.model), [wanted], config.tolerance)
-            matched += [trial.pruning(of.share) for of in found.values() if _is_near(of, wanted, config.tolerance)]
+            matched += [trial.pruning(of.share) for of in found.values() if of.off(wanted) <= config.tolerance]
             missed = out_of_reach or missed
         if not matched:
             raise missed or LazyBenchError(f"no trial of {method.name} comes as near to {wanted:g}x: raise tolerance=")
@@ -184,10 +184,6 @@ def _found(
         except OutOfReach as error:
             return found, error  # what is faster still is out of reach, too
     return found, None
-
-
-def _is_near(trial: Trial, wanted: float, tolerance: float) -> bool:
-    return abs(trial.speedup / wanted - 1) <= tolerance
 
 
 def run_command(folder: Path, name: str, task: str, *more: str) -> str:

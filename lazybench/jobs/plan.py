@@ -175,8 +175,8 @@ def estimate(job: Job, pace: Pace) -> float:
         first = pace.warms * (prefill + pace.step_s)  # an untimed pass of two tokens
         method = job.method.repeats * (answer + (job.method.prefills - 1) * prefill + first)
         beside = len(job.compared) * (answer + first) / job.config.timing.every
-        traced = prefill + job.method.repeats * job.method.prefills * prefill
-        traced += (1 + job.method.repeats) * _TRACED * pace.step_s
+        start = _TRACED * pace.step_s
+        traced = prefill + start + job.method.repeats * (job.method.prefills * prefill + start)
         inside = answer * isinstance(job.method, OnEngine) / job.config.timing.every
         return method + beside + job.config.trace * (traced + inside)
 

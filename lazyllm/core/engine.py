@@ -59,7 +59,6 @@ class Engine:
             sequence.begin_step(count)
         self.live = [sequence for sequence in self.sequences if sequence.new]
         self.prefilling = all(sequence.prefilling for sequence in self.live)
-        self._begins = any(sequence.prefilling for sequence in self.live)
         # Whether the newest tokens alone are computed in every layer, one of each live sequence.
         self._one_row_each = not (self.prefilling or self.sequences[0].revives) and max(new) == 1
         first = self.groups[0]
@@ -150,7 +149,8 @@ class Engine:
             self._check_window(layer, window)
         if scores.softcap is not None and kernel.ignores_softcap:
             scores = scores._replace(softcap=None)
-        if layer in self._observers or (self._begins and self.setup.record_importance):
+        recorded = self.setup.record_importance and any(sequence.prefilling for sequence in self.live)
+        if recorded or layer in self._observers:
             self._observe(layer, query, key, value, window, scores)
         plain = scores.sinks is None and (scores.softcap is None or not kernel.is_sdpa)
         elements = len(self.sequences) * query.shape[1] * self._longest_rows * self._n_keys  # of all scores at once

@@ -139,7 +139,6 @@ class Sequence:
         index: its place in the batch.
         seen: positions of the steps before the one under way.
         new: positions that the step under way began with.
-        n_active: while its survivors are chosen, how many positions they are chosen from.
         prompt_length: tokens of the first pass, which is the prompt, or its first chunk.
         opening: tokens of all passes before the first one of a single token: what was given before any was generated.
         group_of: the layer group of each layer.
@@ -155,7 +154,7 @@ class Sequence:
         self._engine = engine
         self.index = index
         self.group_of = engine.group_of
-        self.seen = self.new = self.n_active = self.prompt_length = self.opening = 0
+        self.seen = self.new = self.prompt_length = self.opening = 0
         self.short = False
         self.protected = torch.empty(0, dtype=torch.int64)
         self._protected_on: dict[torch.device, torch.Tensor] = {}  # the same elsewhere
@@ -173,6 +172,11 @@ class Sequence:
     @property
     def prefilling(self) -> bool:
         return self.seen == 0
+
+    @property
+    def n_active(self) -> int:
+        """How many positions take part in the layers under way."""
+        return self._engine.group.n_active[self.index]
 
     def begin_step(self, new: int) -> None:
         if self.prefilling:
@@ -236,12 +240,12 @@ class Sequence:
 
     def survivors(self, group: LayerGroup) -> torch.Tensor:
         """The positions that go on behind the stage that ends a group, sorted, int64 (k,)."""
-        layer, self.n_active = group.layers[-1], group.n_active[self.index]
+        layer, active = group.layers[-1], group.n_active[self.index]
         if self.ranking.for_good and not self.prefilling:
             # All that has keys there goes on, and lies in order of position.
             kept = self.key_positions(self._engine.groups[group.index + 1])
             return torch.cat([kept, self.positions(self.seen).to(kept.device)])
-        count = self.n_active if self.short else group.stage.kept(self.n_active)
+        count = active if self.short else group.stage.kept(active)
         stay = len(self.protected)
         if stay and self.total - 1 not in self.protected:
             stay += 1  # the newest always goes on, too
