@@ -10,7 +10,6 @@ its task, and a note says so.
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from statistics import stdev
 
 import numpy as np
 import pandas as pd
@@ -166,11 +165,6 @@ class Cell:
     reason: str = ""  # why it is missing
     note: str = ""  # what it does not cover or show
     seeds: list[float] | None = None  # the same number once for each seed, where there are several
-
-    @property
-    def seed_deviation(self) -> float | None:
-        """Standard deviation over seeds."""
-        return stdev(self.seeds) if self.seeds else None
 
 
 def part_of(row: Row, members: Sequence[str]) -> Part:

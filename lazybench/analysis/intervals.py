@@ -41,6 +41,11 @@ class Estimate:
     high: float | None
 
 
+def columns(name: str, of: Estimate | None) -> dict[str, float | None]:
+    """An estimate as columns, its ends as `_low` and `_high`; None throughout where there is none."""
+    return {name + end: getattr(of, key, None) for end, key in (("", "value"), ("_low", "low"), ("_high", "high"))}
+
+
 def estimate(
     datasets: Sequence[tuple[np.ndarray, np.ndarray]],
     weights: Sequence[float] | None = None,

@@ -5,7 +5,7 @@ leave p to the few records that differ, though each is a sign that the methods d
 ranks but still leaves them out of the sums, and has no p where all are equal.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import cache
 from itertools import combinations
 from typing import Any
@@ -15,6 +15,7 @@ import pandas as pd
 
 from lazybench.analysis.averages import KL, SCORE_DIFFERENCE, TTFT, Measure, measured, part_of, ran, together
 from lazybench.analysis.blocks import Block, Row, agree
+from lazybench.analysis.intervals import columns
 
 EQUAL = 0.1  # how much larger one of two equal speedups may be
 FEWEST = 6  # five records cannot give a p below 0.05
@@ -25,31 +26,26 @@ def compare(block: Block) -> pd.DataFrame:
     """Every two of Table 1's rows at equal speed, without the baseline, which KL and speedup are measured against.
 
     Returns:
-        A row a pair, with `model`, `data`, the labels of `first` and `second`, and, over the records that both ran
-        without failing: `first_ttft_speedup` and `second_ttft_speedup` over the tasks that they share; `records`;
-        `score_difference`, of 100, the first's less the second's, with its interval. Over those of them with a KL of
-        the next token under both (`kl_records`): `first_kl`, `second_kl` (nats) and `kl_ratio`, below 1 where the
-        first is nearer to the unmodified model; `records_first_lower_kl` and `records_equal_kl`; `kl_p` of Wilcoxon's
-        signed-rank test, two-sided, and `kl_p_holm`, by Holm's method for the block's `comparisons`; `kl_missing`, why
-        there is no KL or no p. No rows where no two are at equal speed.
+        A row a pair, with `model`, `data`, the labels of `first` and `second`; `first_ttft_speedup` and
+        `second_ttft_speedup`, each over its own timed records of the datasets that they share; and, over the records
+        that both ran without failing, `records` and `score_difference`, of 100, the first's less the second's, with its
+        interval. Over those of them with a KL of the next token under both (`kl_records`): `first_kl`, `second_kl`
+        (nats) and `kl_ratio`, below 1 where the first is nearer to the unmodified model; `records_first_lower_kl` and
+        `records_equal_kl`; `kl_p` of Wilcoxon's signed-rank test, two-sided, and `kl_p_holm`, by Holm's method for the
+        block's `comparisons`; `kl_missing`, why there is no KL or no p. No rows where no two are at equal speed.
     """
     found = pd.DataFrame(_pairs(block))
     if found.empty:
         return found
-    tested = found["kl_p"].notna()
-    found.loc[tested, "kl_p_holm"] = holm(found.loc[tested, "kl_p"].tolist())
-    found["comparisons"] = tested.sum()
     counts, rest = ["records_first_lower_kl", "records_equal_kl"], ["first_kl", "second_kl", "kl_ratio", "kl_p"]
-    return found.astype(dict.fromkeys(counts, "Int64") | dict.fromkeys([*rest, "kl_p_holm"], float))
+    found = found.astype(dict.fromkeys(counts, "Int64") | dict.fromkeys(rest, float))
+    return found.assign(kl_p_holm=holm(found["kl_p"].dropna()), comparisons=found["kl_p"].count())
 
 
-def holm(values: Sequence[float]) -> list[float]:
-    """Holm's (1979) adjustment: p-values that may be read as if there were one comparison."""
-    adjusted, least = [0.0] * len(values), 0.0
-    for done, place in enumerate(sorted(range(len(values)), key=values.__getitem__)):
-        least = max(least, min(1.0, (len(values) - done) * values[place]))
-        adjusted[place] = least
-    return adjusted
+def holm(values: pd.Series) -> pd.Series:
+    """Holm's (1979) adjustment: p-values that may be read as if there were one comparison; by the same index."""
+    ordered = values.sort_values()
+    return (ordered * np.arange(len(ordered), 0, -1)).clip(upper=1).cummax()
 
 
 def _pairs(block: Block) -> Iterator[dict[str, Any]]:
@@ -70,9 +66,9 @@ def _pairs(block: Block) -> Iterator[dict[str, Any]]:
         speedups = [speedup(row, shared) for row in pair]
         if None in speedups or max(speedups) > (1 + EQUAL + 1e-9) * min(speedups):
             continue
-        columns = ["task", "dataset", "_id", "kl", "score"]
-        first, second = (_of(complete[row], shared)[columns] for row in pair)
-        both = first.merge(second, on=columns[:3], suffixes=("_first", "_second"))
+        key = ["task", "dataset", "_id"]
+        first, second = (_of(complete[row], shared)[[*key, "kl", "score"]] for row in pair)
+        both = first.merge(second, on=key, suffixes=("_first", "_second"))
         if len(both):
             about = {"model": block.model, "data": block.data}
             about |= {side: rows[row].label for side, row in zip(_SIDES, pair, strict=True)}
@@ -117,6 +113,4 @@ def _wilcoxon(apart: np.ndarray) -> float | None:
 
 def _difference(both: pd.DataFrame) -> dict[str, Any]:
     apart = both.assign(score_difference=both["score_first"] - both["score_second"])
-    found = measured(apart, SCORE_DIFFERENCE).estimate
-    key = SCORE_DIFFERENCE.key
-    return {key: found.value, f"{key}_low": found.low, f"{key}_high": found.high}
+    return columns(SCORE_DIFFERENCE.key, measured(apart, SCORE_DIFFERENCE).estimate)

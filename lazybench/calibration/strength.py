@@ -49,16 +49,13 @@ class Operations:
     model: PreTrainedModel
     trials: dict[float, Trial] = field(default_factory=dict)
 
-    def at(self, share: float) -> Trial:
-        """The method where it prunes such a share of the prompt."""
-        share, layers = round(share, _DIGITS), self.model.config.get_text_config().num_hidden_layers
-        if share not in self.trials:
-            method = self.method.pruning(share)
-            whole = [tokens for tokens in self.lengths for _ in range(layers)]
-            pruned = [of for tokens in self.lengths for of in method.layer_tokens(self.model, tokens)]
-            speedup = operations(self.model, whole) / operations(self.model, pruned)
-            self.trials[share] = Trial(share, speedup, len(self.lengths))
-        return self.trials[share]
+    def at(self, share: float) -> None:
+        """Try the method where it prunes such a share of the prompt."""
+        method, layers = self.method.pruning(share), self.model.config.get_text_config().num_hidden_layers
+        whole = [tokens for tokens in self.lengths for _ in range(layers)]
+        pruned = [of for tokens in self.lengths for of in method.layer_tokens(self.model, tokens)]
+        speedup = operations(self.model, whole) / operations(self.model, pruned)
+        self.trials[share] = Trial(share, speedup, len(self.lengths))
 
 
 @dataclass
@@ -80,23 +77,20 @@ class Timed:
         rows = pd.read_csv(self.kept).itertuples(index=False) if self.kept.exists() else ()
         self.trials = {row.share: Trial(*row) for row in rows}
 
-    def at(self, share: float) -> Trial:
-        """The method where it prunes such a share of the prompt, timed."""
-        share = round(share, _DIGITS)
-        if share not in self.trials:
-            method = self.method.pruning(share)
-            method.prepare(self.model)
-            self._pair(method, self.prompts[0], least=0)  # untimed
-            pairs = [self._pair(method, prompt, self.cpu_share, turn % 2) for turn, prompt in enumerate(self.prompts)]
-            pairs = [pair for pair in pairs if not any(done.disturbed for done in pair)]
-            if not pairs:
-                raise LazyBenchError("other work on this machine disturbed every pass: stop it, or set cpu_share=0")
-            before, after = (fmean(done.ttft_s for done in of) for of in zip(*pairs, strict=True))
-            self.trials[share] = Trial(share, before / after, len(pairs))
-            self.bar.update()
-            self.bar.set_postfix_str(f"{before / after:.2f}x")
-            replace(self.kept, csv(pd.DataFrame(sorted(self.trials.values())), digits=17))
-        return self.trials[share]
+    def at(self, share: float) -> None:
+        """Time the method where it prunes such a share of the prompt."""
+        method = self.method.pruning(share)
+        method.prepare(self.model)
+        self._pair(method, self.prompts[0], least=0)  # untimed
+        pairs = [self._pair(method, prompt, self.cpu_share, turn % 2) for turn, prompt in enumerate(self.prompts)]
+        pairs = [pair for pair in pairs if not any(done.disturbed for done in pair)]
+        if not pairs:
+            raise LazyBenchError("other work on this machine disturbed every pass: stop it, or set cpu_share=0")
+        before, after = (fmean(done.ttft_s for done in of) for of in zip(*pairs, strict=True))
+        self.trials[share] = Trial(share, before / after, len(pairs))
+        self.bar.update()
+        self.bar.set_postfix_str(f"{before / after:.2f}x")
+        replace(self.kept, csv(pd.DataFrame(sorted(self.trials.values())), digits=17))
 
     def _pair(self, method: Method, prompt: Prompt, least: float, backwards: int = 0) -> list[Pass]:
         """A pass of the unmodified model and one of the method on a prompt; `backwards` takes the method's first."""
@@ -119,8 +113,8 @@ def match(speedups: Operations | Timed, wanted: float, tolerance: float) -> Tria
         return min(trials.values(), key=lambda trial: trial.off(wanted))
 
     for turn in range(_MOST_TRIALS):
-        share = _next(sorted(trials.values()), wanted, halving=turn % 3 == 2)
-        if (trials and nearest().off(wanted) <= tolerance) or round(share, _DIGITS) in trials:
+        share = round(_next(sorted(trials.values()), wanted, halving=turn % 3 == 2), _DIGITS)
+        if (trials and nearest().off(wanted) <= tolerance) or share in trials:
             break
         speedups.at(share)
     strongest = max(trials.values())

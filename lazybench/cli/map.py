@@ -7,7 +7,7 @@ from textwrap import shorten
 
 from transformers import PreTrainedModel
 
-from lazybench.analysis.labels import METHOD_DEFAULTS, model_title, setting_of, title_of
+from lazybench.analysis.labels import model_title, setting_of, title_of
 from lazybench.config import MapConfig
 from lazybench.data import DatasetFacts, Record, choose, data_label, load_facts
 from lazybench.errors import LazyBenchError, RecordFailure
@@ -103,9 +103,7 @@ def _chosen(config: MapConfig, sources: Sources) -> tuple[DatasetFacts, Record]:
 
 
 def _reach(method: Method, prompt: Prompt, model: PreTrainedModel) -> Reach:
-    output = _answer(method, prompt, model)
-    # All that decide how it prunes, as in reports.
-    settings = METHOD_DEFAULTS | dataclasses.asdict(method)
+    output, settings = _answer(method, prompt, model), dataclasses.asdict(method)
     title = f"{method.label or title_of(method.name, settings)} {setting_of(method.name, settings)}".strip()
     reach = Reach.of(output.stats, prompt.ids[0].tolist() + output.tokens, title)
     revived = sum(len(of) for stages in reach.revived for of in stages)

@@ -68,7 +68,6 @@ class PromptCompression(Method):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._compressor = Compressor(self.unit, self.ratio, self.windows == "sentence", self.faithful_whitespace)
         self._scorer: Scorer | None = None
         if self.name in _NAMES.values():
             self.name = _NAMES[self.scope]
@@ -104,10 +103,33 @@ class PromptCompression(Method):
         return prompt if compressed == context else prompt.with_context(compressed)
 
     def _compressed(self, text: str, scorer: "Scorer") -> str:
-        left = self._compressor.compress(text, scorer)
+        left = self.compress(text, scorer)
         if text.strip() and not left.strip():
             raise RecordFailure("empty prompt: nothing of the context is left")
         return left
+
+    def compress(self, full: str, scorer: "Scorer") -> str:
+        """A text without the units whose value is strictly below the `ratio` percentile; one without sentences as is.
+
+        Sentences are scored each by itself, as in the original, or the text in windows; with `faithful_whitespace` each
+        run of white space becomes one space first, as there, else what is kept is kept byte for byte.
+        """
+        flat, by_sentence = self.faithful_whitespace, self.windows == "sentence"
+        text, spans = _flatten(full, _GLUE[self.unit]) if flat else (full, _sentences(full))
+        tokens = scorer.score(text, spans if by_sentence or not spans else [(0, len(text))])
+        if not tokens.ends.size:
+            return full
+        if self.unit == "token":
+            ends = np.unique(tokens.ends)
+        else:
+            ends = np.array(_phrase_ends(text, spans) if self.unit == "phrase" else [end for _, end in spans])
+        values = (tokens.visible(text) if self.unit == "phrase" else tokens).means(ends)
+        # A unit without a value stays, in the original too.
+        kept = ~(values < np.nanpercentile(values, self.ratio * 100))
+        units = [text[start:end] for start, end in pairwise([0, *ends[:-1], len(text)])]
+        if flat and self.unit == "sentence":  # the original leaves the space where one was
+            return " ".join(unit.strip() if keep else "" for unit, keep in zip(units, kept, strict=True))
+        return "".join(unit for unit, keep in zip(units, kept, strict=True) if keep)
 
 
 @dataclass(frozen=True)
@@ -198,39 +220,6 @@ class Scorer:
             f"the scorer {self.model.name_or_path} has neither a BOS nor an EOS token, which goes before a text: "
             "set method.scorer to another model"
         )
-
-
-@dataclass(frozen=True)
-class Compressor:
-    """Removes the units of a text whose value is strictly below its `ratio` percentile, as a fraction.
-
-    With `by_sentence` each sentence is scored by itself, as in the original, else the text in windows; with `flat` each
-    run of white space becomes one space first, as there, else what is kept is kept byte for byte.
-    """
-
-    unit: str
-    ratio: float
-    by_sentence: bool
-    flat: bool
-
-    def compress(self, text: str, scorer: Scorer) -> str:
-        """`text` without its least informative units; a text without sentences as it is."""
-        full = text
-        text, spans = _flatten(full, _GLUE[self.unit]) if self.flat else (full, _sentences(full))
-        tokens = scorer.score(text, spans if self.by_sentence or not spans else [(0, len(text))])
-        if not tokens.ends.size:
-            return full
-        if self.unit == "token":
-            ends = np.unique(tokens.ends)
-        else:
-            ends = np.array(_phrase_ends(text, spans) if self.unit == "phrase" else [end for _, end in spans])
-        values = (tokens.visible(text) if self.unit == "phrase" else tokens).means(ends)
-        # A unit without a value stays, in the original too.
-        kept = ~(values < np.nanpercentile(values, self.ratio * 100))
-        units = [text[start:end] for start, end in pairwise([0, *ends[:-1], len(text)])]
-        if self.flat and self.unit == "sentence":  # the original leaves the space where one was
-            return " ".join(unit.strip() if keep else "" for unit, keep in zip(units, kept, strict=True))
-        return "".join(unit for unit, keep in zip(units, kept, strict=True) if keep)
 
 
 def _sentences(text: str) -> Spans:

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from importlib.resources import files
+from statistics import stdev
 from typing import Any
 
 import pandas as pd
@@ -10,6 +11,7 @@ from lazybench.analysis import averages
 from lazybench.analysis.averages import MEAN, NO_RUN, Cell, Measure, Part, measured, part_of, ran, together, undisturbed
 from lazybench.analysis.blocks import Block, Row, agree
 from lazybench.analysis.console import texts
+from lazybench.analysis.intervals import columns
 from lazybench.analysis.labels import METHODS, task_title, title_of
 from lazybench.data.facts import tasks
 from lazybench.report import paper
@@ -110,19 +112,19 @@ def select(spec: Spec, lines: pd.DataFrame) -> pd.DataFrame:
     lines = lines[lines["by_dataset"] == spec.by_dataset]
     if not any(of.key in lines and taken(of, lines) for of in spec.measures):
         return lines.head(0)
-    columns = [*_ABOUT, "title"]
+    chosen = [*_ABOUT, "title"]
     for of in spec.measures:
         ends = ["", "_low", "_high", "_records", "_missing", "_note", "_seed_deviation", "_paper"]
-        columns += [f"{of.key}{end}" for end in ends if f"{of.key}{end}" in lines]
+        chosen += [f"{of.key}{end}" for end in ends if f"{of.key}{end}" in lines]
     bare = (lines["task"] == MEAN) & lines[[of.key for of in spec.measures]].isna().all(axis=1)
-    return lines.loc[~lines["method"].isin(spec.skip) & ~bare, columns]
+    return lines.loc[~lines["method"].isin(spec.skip) & ~bare, chosen]
 
 
 def _columns(of: Measure, found: Cell) -> dict[str, Any]:
-    values = [None] * 3 if found.estimate is None else [found.estimate.value, found.estimate.low, found.estimate.high]
-    columns = dict(zip((of.key, f"{of.key}_low", f"{of.key}_high"), values, strict=True))
-    columns |= {f"{of.key}_records": found.records, f"{of.key}_missing": found.reason, f"{of.key}_note": found.note}
-    return columns | ({f"{of.key}_seed_deviation": found.seed_deviation} if of.by_seed else {})
+    line: dict[str, Any] = columns(of.key, found.estimate)
+    line |= {f"{of.key}_records": found.records, f"{of.key}_missing": found.reason, f"{of.key}_note": found.note}
+    deviation = stdev(found.seeds) if found.seeds else None
+    return line | ({f"{of.key}_seed_deviation": deviation} if of.by_seed else {})
 
 
 def taken(of: Measure, lines: pd.DataFrame) -> bool:
@@ -135,15 +137,15 @@ def shown(spec: Spec, block: Block, lines: pd.DataFrame) -> pd.DataFrame:
 
     Parts are a number, its deviation over seeds, its interval and its note; or a dash and why there is no number.
     """
-    columns: dict[str, Any] = {"Task": lines["title"], "Method": lines["label"]}
+    cells: dict[str, Any] = {"Task": lines["title"], "Method": lines["label"]}
     for of in spec.measures:
         if taken(of, lines):
-            columns[of.title] = lines.apply(_parts, axis=1, of=of)
+            cells[of.title] = lines.apply(_parts, axis=1, of=of)
         if of.key in spec.in_paper and lines[f"{of.key}_paper"].any():
             whose = paper.heading(block, spec.by_dataset)
-            columns[f"{of.title.removesuffix(' (×)')}, {whose}"] = lines[f"{of.key}_paper"]
-    columns["Records"] = lines.apply(_records, axis=1)
-    return pd.DataFrame(columns)
+            cells[f"{of.title.removesuffix(' (×)')}, {whose}"] = lines[f"{of.key}_paper"]
+    cells["Records"] = lines.apply(_records, axis=1)
+    return pd.DataFrame(cells)
 
 
 def _parts(line: pd.Series, of: Measure) -> list[str]:

@@ -19,7 +19,6 @@ from lazybench.data.facts import load_facts
 from lazybench.data.record import Record
 from lazybench.errors import LazyBenchError, RecordFailure
 from lazybench.methods.prompt_compression import (
-    Compressor,
     PromptCompression,
     ScoredTokens,
     Scorer,
@@ -144,7 +143,10 @@ def phrase_values(phrases: list[str], tokens: list[str], scores: list[float]) ->
 
 def compress(text: str, scorer: Scorer = SCORER, **changes) -> str:
     chosen = {"unit": "token", "ratio": 0.5, "by_sentence": True, "flat": False, **changes}
-    return Compressor(**chosen).compress(text, scorer)
+    method = PromptCompression("prompt_compression", unit=chosen["unit"], faithful_whitespace=chosen["flat"])
+    method.ratio = chosen["ratio"]  # 0 too, which is no setting
+    method.windows = "sentence" if chosen["by_sentence"] else "long"
+    return method.compress(text, scorer)
 
 
 def is_subsequence(part: str, whole: str) -> bool:

@@ -14,7 +14,7 @@ from matplotlib.ticker import LogLocator, NullLocator
 
 from lazybench.analysis.averages import EQUAL_LENGTH, GEOMETRIC_KL, SCORE, TTFT, cell, part_of, ran, undisturbed
 from lazybench.analysis.blocks import Block, Row, conditions
-from lazybench.analysis.intervals import Estimate
+from lazybench.analysis.intervals import Estimate, columns
 from lazybench.analysis.labels import colour, is_calibrated, label, method_title, stages, task_title
 from lazybench.analysis.reading import BINS
 from lazybench.analysis.run_data import Run
@@ -22,7 +22,7 @@ from lazybench.data.facts import CHINESE
 from lazybench.data.ruler import depth_of
 from lazybench.report import paper
 from lazybench.report.figures import style
-from lazybench.report.figures.style import REFERENCE, around, canvas, columns, finish, line, of_rows, panels, wrapped
+from lazybench.report.figures.style import REFERENCE, around, canvas, finish, line, of_rows, panels, wrapped
 
 _Draw = Callable[[Block], Figure | None]
 

@@ -20,7 +20,6 @@ from matplotlib.figure import Figure
 
 from lazybench.analysis.averages import ran
 from lazybench.analysis.blocks import Block, Row
-from lazybench.analysis.intervals import Estimate
 from lazybench.analysis.labels import data_title, model_title
 
 COLUMN = 3.3  # inches
@@ -111,11 +110,6 @@ def method_lines(methods: Mapping[str, tuple[str, str | None]]) -> dict[str, dic
         look = line(_PLACES.index(name) if own.get(name) == title else next(free))
         looks[title] = look | ({"color": colour} if is_color_like(colour) else {})
     return looks
-
-
-def columns(name: str, of: Estimate | None) -> dict[str, float | None]:
-    """An estimate as the columns that `around` takes."""
-    return {name + end: getattr(of, key, None) for end, key in (("", "value"), ("_low", "low"), ("_high", "high"))}
 
 
 def around(frame: pd.DataFrame, name: str) -> np.ndarray:
