@@ -139,8 +139,8 @@ class Sequence:
         index: its place in the batch.
         seen: positions of the steps before the one under way.
         new: positions that the step under way began with.
-        prompt_length: tokens of the first pass, which is the prompt, or its first chunk.
-        opening: tokens of all passes before the first one of a single token: what was given before any was generated.
+        prompt_length: tokens of all passes before the first one of a single token: what was given before any was
+            generated.
         group_of: the layer group of each layer.
         revives: whether what is left behind may come back.
         short: whether its prompt is too short to be pruned.
@@ -154,7 +154,7 @@ class Sequence:
         self._engine = engine
         self.index = index
         self.group_of = engine.group_of
-        self.seen = self.new = self.prompt_length = self.opening = 0
+        self.seen = self.new = self.prompt_length = 0
         self.short = False
         self.protected = torch.empty(0, dtype=torch.int64)
         self._protected_on: dict[torch.device, torch.Tensor] = {}  # the same elsewhere
@@ -180,11 +180,10 @@ class Sequence:
 
     def begin_step(self, new: int) -> None:
         if self.prefilling:
-            self.prompt_length = new
             self.short = max(new, self._engine.chunked) < self._engine.setup.min_tokens
         self.new = new
-        if self.opening == self.seen and (self.prefilling or new > 1):
-            self.opening = self.total
+        if self.prompt_length == self.seen and (self.prefilling or new > 1):
+            self.prompt_length = self.total
 
     def positions(self, start: int = 0) -> torch.Tensor:
         """All positions from `start` on, int64, on the device of the layer under way."""
@@ -219,13 +218,6 @@ class Sequence:
         following = self._engine.groups[group.index + 1]
         following.to(self._engine.device)
         return following.slots.extend(self._engine.longest, following.slots.data)[self.index, : self.total] < 0
-
-    def computed(self, positions: torch.Tensor) -> torch.Tensor:
-        """Which of these are new, or have keys and values in all layers, bool (n,), on the CPU as the positions are."""
-        slots, new = self._engine.groups[-1].slots.data, positions >= self.seen
-        if slots is None:  # one group, which computes all
-            return torch.ones_like(new)
-        return new | (slots[self.index, : self.seen].cpu()[positions.clamp(max=self.seen - 1)] >= 0)
 
     def protect(self, positions: torch.Tensor) -> None:
         """Have these always go on, sorted, int64 (n,) on the CPU."""

@@ -17,7 +17,7 @@ class Stats:
     """Counts of one sequence's generation; a step is one forward pass, step 0 is prefilling.
 
     Attributes:
-        prompt_length: tokens of the first pass, which is the prompt, or its first chunk.
+        prompt_length: tokens of the prompt, all its chunks included.
         schedule: the stages that prune.
         stages: the layers after which this generation prunes.
         positions: with `record_positions=True`, `positions[step][layer]` is the sorted active set, int64 (n,).
@@ -25,8 +25,8 @@ class Stats:
             values were computed in that layer at that step, int64 (n,).
         protected: how many of its tokens always go on.
         exceeded: the layers after which those were more than the stage keeps, and so all that went on.
-        importance: with `record_importance=True`, `importance[layer]` is the newest token's mean attention
-            probability on each active token in prefilling, (n,).
+        importance: with `record_importance=True`, the newest token's mean attention probability on each active token in
+            prefilling, (n,), of every layer that attends, in order.
     """
 
     def __init__(self, groups: "list[LayerGroup]", index: int, record_positions: bool) -> None:

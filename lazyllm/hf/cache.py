@@ -1,7 +1,6 @@
 """What transformers carries from step to step, and so the way back to a generation."""
 
 import copy
-from collections.abc import Callable
 from typing import Any, NoReturn
 
 import torch
@@ -13,22 +12,19 @@ from lazyllm.hf.generation import Generation
 from lazyllm.hf.refusals import refusal
 
 
+def _refuse(self: Any, *args: Any, **kwargs: Any) -> NoReturn:
+    raise refusal("cache_lacks")
+
+
 class _NoLayers(list):
-    def __getitem__(self, index: Any) -> NoReturn:
-        raise refusal("look_into")
-
-
-def _refused(why: str) -> Callable[..., NoReturn]:
-    def refuse(self: Any, *args: Any, **kwargs: Any) -> NoReturn:
-        raise refusal("cache_lacks", why=why)
-
-    return refuse
+    __getitem__ = _refuse
 
 
 class LazyCache(Cache):
     """Stands where transformers expects a `Cache`, of which it has little: a generation belongs to whoever holds it."""
 
     generation: Generation
+    _is_user_defined = True  # has `generate` stop at once, and not undo a pass: on Apple's GPUs it defers stopping
 
     @classmethod
     def of(cls, generation: Generation, given: Cache | None) -> "LazyCache":
@@ -71,8 +67,5 @@ class LazyCache(Cache):
     def is_croppable(self) -> bool:
         return False
 
-    crop = reset = reorder_cache = batch_repeat_interleave = batch_select_indices = __reduce_ex__ = _refused(
-        "takes no token back, does not branch as beams do, and is not pickled: for a second way on, use copy.deepcopy"
-    )
-    offload = prefetch = _refused("stays where the layers are: load the model with a device_map to offload both")
-    activate_past_recording = update_indexer = early_initialization = _refused("keeps no past states")
+    crop = reset = reorder_cache = batch_repeat_interleave = batch_select_indices = __reduce_ex__ = _refuse
+    offload = prefetch = activate_past_recording = update_indexer = early_initialization = _refuse

@@ -126,8 +126,9 @@ class Generation(Engine):
             return
         for sequence, row, real in zip(self.sequences, self.protected, self.batch.coming(), strict=True):
             found = row[: len(real)][real[: len(row)]].nonzero()[:, 0]
-            if sequence.seen and not sequence.revives:
-                found = found[sequence.computed(found)]  # what was left behind stays there
+            if sequence.seen and not sequence.revives and len(self.groups) > 1:  # what was left behind stays there
+                left_behind = sequence.uncomputed(self.groups[-2]).cpu()
+                found = found[(found >= sequence.seen) | ~left_behind[found]]
             sequence.protect(found)
 
     def offset(self) -> int | torch.Tensor:

@@ -1,6 +1,5 @@
 """Puts LazyLLM in the way of a model's own methods, counts the calls under way, and takes it out again."""
 
-import functools
 import inspect
 import threading
 from collections.abc import Callable, Iterator
@@ -56,13 +55,7 @@ def by_name(method: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str,
 
 def parameters(method: Callable[..., Any]) -> tuple[str, ...]:
     """The names of the parameters of a bound method, or of what stands for one."""
-    function = getattr(method, "__func__", None)
-    return tuple(inspect.signature(method).parameters) if function is None else _parameters(function)[1:]
-
-
-@functools.lru_cache(maxsize=64)
-def _parameters(function: Callable[..., Any]) -> tuple[str, ...]:
-    return tuple(inspect.signature(function).parameters)
+    return tuple(inspect.signature(method).parameters)
 
 
 class Calls:
@@ -71,14 +64,14 @@ class Calls:
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._names: dict[int, list[str]] = {}  # by thread
-        self._closing = self._closed = False
+        self._closing = False
 
     @contextmanager
     def enter(self, name: str) -> Iterator[None]:
         """Count a call as under way in this thread."""
         thread = threading.get_ident()
         with self._changed:
-            if self._closed or (self._closing and thread not in self._names):
+            if self._closing and thread not in self._names:
                 raise refusal("ended")
             self._names.setdefault(thread, []).append(name)
         try:
@@ -91,13 +84,10 @@ class Calls:
                     self._changed.notify_all()
 
     def close(self) -> list[str]:
-        """Let no new thread in, wait a little for others, then let nothing in; gives what they have not finished."""
+        """Let no new thread in, and wait a little for others; gives what they have not finished."""
         with self._changed:
             self._closing = True
-            try:
-                self._changed.wait_for(lambda: not self._others(), PATIENCE)
-            finally:
-                self._closed = True
+            self._changed.wait_for(lambda: not self._others(), PATIENCE)
             return self._others()
 
     def _others(self) -> list[str]:

@@ -105,10 +105,9 @@ def check_logits(kwargs: dict[str, Any], every_token: bool) -> None:
     With `every_token`, a pass that asks for the logits of all tokens is accepted and gets the newest token's alone.
     """
     wanted, new = kwargs.get("logits_to_keep", 0), size(kwargs)[1]
-    number = isinstance(wanted, int) and wanted >= 0
+    newest = isinstance(wanted, int) and (wanted == 1 or (wanted >= 0 and new == 1) or (wanted == 0 and every_token))
     refuse_if(kwargs.get("labels") is not None, "loss")
-    refuse_if(not number or (wanted > 1 and new > 1), "few_logits")
-    refuse_if(number and wanted == 0 and new > 1 and not every_token, "every_logits")
+    refuse_if(not newest, "every_logits")
 
 
 def check_flags(kwargs: dict[str, Any], config: PreTrainedConfig) -> None:

@@ -143,7 +143,7 @@ class Importance(Selection, checked=False, parallel=True):
                 importance = torch.where(self.uncomputed(layer), importance / self.bonus, importance)
             # Where not all of the protected ones have room, the newest do.
             protected = torch.arange(1, len(active) + 1, device=active.device, dtype=importance.dtype) * _PROTECTED
-            for part in (slice(min(self.first, self.cache.opening)), slice(-last, None)):
+            for part in (slice(min(self.first, self.cache.prompt_length)), slice(-last, None)):
                 importance[part] = protected[part]
             self.importance = importance.masked_fill(~active, -1)
         if self.cap is not None and not self.cache.prefilling:

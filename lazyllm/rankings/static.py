@@ -10,7 +10,6 @@ class FrozenSelection(Selection, checked=False, parallel=True):
     """At one stage, in the first pass, for good: what it prunes never returns, and no later token is pruned."""
 
     single_stage = True
-    revives = False
     for_good = True
 
 
@@ -21,10 +20,6 @@ class StaticSelection(FrozenSelection, checked=False, parallel=True):
         return self.cache.group_of[layer].stage is not None
 
     def observe(self, layer: int, query: Tensor, key: Tensor, scaling: float, softcap: float | None) -> None:
-        importance = newest_row(query, key, self.seen(layer), scaling, softcap, self.sinks)
+        importance = self.over_processes(newest_row(query, key, self.seen(layer), scaling, softcap, self.sinks))
         earlier = getattr(self, "importance", None)  # the mean ranks as the sum does
         self.importance = importance if earlier is None else earlier.to(importance.device) + importance
-
-    def survivors(self, layer: int, count: int) -> Tensor:
-        self.importance = self.over_processes(self.importance)
-        return super().survivors(layer, count)

@@ -188,7 +188,7 @@ def scoring(model):
     return lambda ids, scores: scores + model(ids).logits[:, -1]
 
 
-BATCH, EVERY, NEWEST = "call generate with a batch", "logits of every token", "of more than the newest token"
+BATCH, EVERY, NEWEST = "call generate with a batch", "logits of every token", "of more than the newest"
 # What is refused of passes, and of other calls; with `newest_only` where it is named first.
 PASSES = {
     "batching": (BATCH, lambda model: model.generate_batch([[5, 6]])),
@@ -297,3 +297,19 @@ def test_heads_that_read_other_tokens_are_refused(kind):
     model = getattr(transformers, f"LlamaFor{kind}")(families.config("llama"))
     for newest_only in (False, True):
         refuse("other outputs", lambda newest=newest_only: lazyllm.enable(model, STAGES, newest_only=newest))
+
+
+def test_stopping_is_not_deferred(model, monkeypatch):
+    """On Apple's GPUs transformers runs one pass more than it needs, where it can be undone."""
+    deferred = getattr(transformers.generation.utils, "DeferredStopCheck", None)
+    if deferred is None:
+        pytest.skip("this transformers defers nothing")
+
+    def anywhere(device, cache, cache_is_returned, is_assistant):
+        return cache.is_croppable or not cache_is_returned
+
+    monkeypatch.setattr(deferred, "is_supported", staticmethod(anywhere))
+    ids = torch.cat([IDS, IDS.flip(1)])
+    with lazyllm.enable(model, STAGES) as lazy:
+        output = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=5, do_sample=False)
+        assert [stats.steps for stats in lazy.sequences] == [output.shape[1] - 40] * 2

