@@ -5,6 +5,7 @@ import math
 import pandas as pd
 
 from lazybench.analysis.averages import Measure, average
+from lazybench.analysis.intervals import columns
 
 # How a schedule was made: found by a search, or the reference scaled; or another method's.
 CALIBRATED, KEEPS, STATIC = "calibrated", "reference, keeps scaled", "static pruning, keep scaled"
@@ -49,9 +50,7 @@ def _row(half: str, part: pd.DataFrame) -> dict[str, object]:
         "records": len(part),
     }
     for measure in _MEASURES:
-        of = average([[part]], measure)
-        values = (None, None, None) if of is None else (of.value, of.low, of.high)
-        row |= zip((measure.key, f"{measure.key}_low", f"{measure.key}_high"), values, strict=True)
+        row |= columns(measure.key, average([[part]], measure))
     return row
 
 
@@ -75,6 +74,6 @@ def beaten(table: pd.DataFrame) -> list[str]:
 
 
 def loss(rows: pd.DataFrame) -> float:
-    """How much lower the mean over datasets of `Study.answers` is, in percent of the unmodified model's."""
+    """How much lower the mean over datasets of `Study.answers` is, in percent of the unmodified model's; NaN of 0."""
     means = rows.groupby("dataset")[["unmodified", "calibrated"]].mean().mean()
-    return 0.0 if means["unmodified"] == 0 else float(100 * (1 - means["calibrated"] / means["unmodified"]))
+    return math.nan if means["unmodified"] == 0 else float(100 * (1 - means["calibrated"] / means["unmodified"]))

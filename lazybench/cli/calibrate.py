@@ -8,7 +8,7 @@ import pandas as pd
 
 from lazybench.analysis.labels import data_title, task_title
 from lazybench.calibration import frontier
-from lazybench.calibration.setup import KL, Budget, Setup
+from lazybench.calibration.setup import KL, SCORE_LOSS, Budget, Setup
 from lazybench.calibration.study import Folder, Study
 from lazybench.cli.match import run_command
 from lazybench.config import CalibrateConfig
@@ -79,7 +79,9 @@ def _answer(setup: Setup, study: Study, folder: Folder, budget: Budget) -> None:
     if missed := [half for half, trial in found.items() if trial is None]:
         lower = 1 + (setup.speedups[0] - 1) / 2
         halves = " and the ".join(missed)
-        print(f"{budget}: no schedule found on the {halves} half keeps to it: try lower speedups, speedups=[{lower:g}]")
+        zero = ", or the unmodified model scores 0 there" * (budget.what == SCORE_LOSS)
+        said = f"no schedule found on the {halves} half keeps to it{zero}: try lower speedups, speedups=[{lower:g}]"
+        print(f"{budget}: {said}")
         return
     name, elsewhere = study.write_method(budget, found, typed("calibrate")), study.kl_elsewhere(found)
     print(f"{budget}: {' | '.join(str(trial.candidate.schedule) for trial in found.values())}")

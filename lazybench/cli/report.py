@@ -56,7 +56,7 @@ def _parser() -> ArgumentParser:
     add_runs(parser, "folders that hold run folders, or the records/ of an earlier report")
     out = "folder to write; an earlier report in it is replaced (default: %(default)s)"
     parser.add_argument("--output", metavar="FOLDER", type=folder, default="results/report", help=out)
-    chosen = "report these methods alone, by the names of their configs (default: all there are)"
+    chosen = "report these methods alone, by their names (default: all there are)"
     parser.add_argument("--methods", metavar="NAME,...", type=_words, default=[], help=chosen)
     shown = "what table1.tex shows, by names of the CSV files' columns such as score,kl (default: as the paper's)"
     parser.add_argument("--columns", metavar="KEY,...", type=_words, default=[], help=shown)

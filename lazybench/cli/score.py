@@ -60,10 +60,14 @@ def _families(places: Sequence[Path]) -> dict[str, dict[str, DatasetFacts]]:
     families = {"": dict(longbench)}
     for place in places:
         for name, known in own_datasets(place):
-            if longbench.keys() <= known.keys():
-                families[""] |= known
-            else:
+            if not longbench.keys() <= known.keys():
                 families.setdefault(name, known)
+                continue
+            own = {dataset: facts for dataset, facts in known.items() if facts != longbench.get(dataset)}
+            for dataset, facts in own.items():
+                if families[""].get(dataset) not in (longbench.get(dataset), facts):
+                    raise LazyBenchError(f"data={name} and another data config differ in {dataset!r}: rename it in one")
+            families[""] |= own
     return families
 
 

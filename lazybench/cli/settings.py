@@ -129,10 +129,14 @@ def _check_names(settings: Any) -> None:
 
 
 def _name_model(config: DictConfig, words: Iterable[str]) -> None:
-    """Name a model that was given by its path alone, so that it is not filed under another's name."""
+    """Name a model that was given by its path alone, so that it has not another one's name and dtype."""
     given = {word.partition("=")[0] for word in words}
     # The path of a shape with random weights is its tokenizer's alone.
-    if "model.path" in given and "model.name" not in given and not config.model.get("shape"):
+    if "model.path" not in given or config.model.get("shape"):
+        return
+    if not given & {"model", "model.dtype"}:
+        config.model.dtype = "auto"
+    if "model.name" not in given:
         stem = Path(config.model.path).name.removesuffix(".gguf")
         config.model.name = re.sub(r"[^\w.-]+", "-", stem, flags=re.ASCII).lstrip("-_.") or "model"
 

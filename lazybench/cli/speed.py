@@ -62,7 +62,7 @@ def _writable(key: str, name: str | None) -> Path | None:
 def _profile(subjects: Subjects, path: Path) -> None:
     passes = {
         f"{name}, {tokens} new tokens": partial(subjects.untimed(tokens).runs()[name], 0)
-        for tokens in (1, MEMORY_TOKENS)
+        for tokens in (1, min(MEMORY_TOKENS, subjects.decode.max_new_tokens))
         for name in (WHOLE, METHOD)
     }
     write_profile(subjects.decode.model.device, passes, path)

@@ -13,13 +13,13 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from lazybench.analysis.console import table
 from lazybench.analysis.labels import setting_of
 from lazybench.config import ModelConfig
-from lazybench.data import Record
 from lazybench.data.sample import estimate_tokens
 from lazybench.errors import LazyBenchError
 from lazybench.methods import OnEngine
 from lazybench.model import environment
 from lazybench.model.device import device_of, dtype_of
 from lazybench.model.loading import cached
+from lazybench.model.work import operations
 from lazybench.run.job import Job
 from lazybench.run.sources import Sources
 from lazybench.store import RunFolder
@@ -40,9 +40,9 @@ _ASKED = "partition account qos constraint gres gpus_per_node cpus_per_task mem_
 
 
 class Pace(NamedTuple):
-    """Seconds to prefill a token and of a decode step, and whether each prompt's shape is warmed up first."""
+    """Seconds of an operation in prefilling and of a decode step, and whether each prompt's shape is warmed up."""
 
-    token_s: float
+    operation_s: float
     step_s: float
     warms: bool
 
@@ -66,8 +66,8 @@ def show(jobs: Sequence[Job], sources: Sources, launcher: Any, in_turn: bool) ->
         done, own = done_records(job, machines[name]), len(job.own)
         unfinished += done < own
         share = (own - done) / own / 3600
-        here.append(None if paces[name] is None else estimate(job, paces[name]) * share)
-        there.append(None if model is None else estimate(job, on_a100(model, config.model)) * share)
+        here.append(None if paces[name] is None else estimate(job, model, paces[name]) * share)
+        there.append(None if model is None else estimate(job, model, on_a100(model, config.model)) * share)
         task = config.task + (f" {config.shard}" if config.shard else "")
         memory = "?" if model is None else f"{memory_gb(job, model):.0f}"
         method = f"{job.method.name} {setting_of(job.method.name, job.settings['method'])}"
@@ -126,11 +126,9 @@ def done_records(job: Job, where: dict[str, Any] | None) -> int:
 
 
 def on_a100(model: PreTrainedModel, config: ModelConfig) -> Pace:
-    """By the model's size: two operations a weight and token, and steps that read all weights and wait for Python."""
-    weights = _weights(model)
-    layers = model.config.get_text_config().num_hidden_layers
-    step = layers * _LAYER_STEP_S + weights * _size(config) / _BYTES_PER_S
-    return Pace(2 * weights / _OPERATIONS_PER_S, step, warms=True)
+    """By the model's size: decode steps read all weights and wait for Python."""
+    step = _layers(model) * _LAYER_STEP_S + _weights(model) * _size(config) / _BYTES_PER_S
+    return Pace(1 / _OPERATIONS_PER_S, step, warms=True)
 
 
 def measure(model: PreTrainedModel, config: ModelConfig) -> Pace | None:
@@ -150,9 +148,9 @@ def measure(model: PreTrainedModel, config: ModelConfig) -> Pace | None:
                 times.append(_times(AutoModelForCausalLM.from_config(small, **kind).eval(), tokens))
     except Exception:  # a model's own code may raise anything, and memory may run out
         return None
-    more = model.config.get_text_config().num_hidden_layers - 1
-    prefill, step = (one + more * max(two - one, 0) for one, two in zip(*times, strict=True))
-    return Pace(prefill / tokens, step, warms=device.type != "cpu")
+    layers = _layers(model)
+    prefill, step = (one + (layers - 1) * max(two - one, 0) for one, two in zip(*times, strict=True))
+    return Pace(prefill / operations(model, layers * [tokens]), step, warms=device.type != "cpu")
 
 
 @torch.no_grad()
@@ -164,35 +162,45 @@ def _times(model: PreTrainedModel, tokens: int) -> list[float]:
     return [min(repeat(lambda run=run: run().logits.argmax().item(), number=1, repeat=3)) for run in runs]
 
 
-def estimate(job: Job, pace: Pace) -> float:
+def estimate(job: Job, model: PreTrainedModel, pace: Pace) -> float:
     """Seconds of all of a job's records at most."""
+    records, timing, method = len(job.own), job.config.timing, job.method
+    prefill = pace.operation_s * operations(model, _layers(model) * _lengths(job))
+    answer = prefill + pace.step_s * sum(job.facts[record.dataset].max_new_tokens for record in job.own)
+    untimed = prefill + pace.step_s * records  # of two tokens each
+    first = pace.warms * untimed
+    passes = method.repeats * (answer + (method.prefills - 1) * prefill + first)
+    beside = len(job.compared) * (answer + first) / timing.every
+    start = _TRACED * pace.step_s * records
+    traced = prefill + start + method.repeats * (method.prefills * prefill + start)
+    inside = answer * isinstance(method, OnEngine) / timing.every
+    warmup = timing.warmup * (method.repeats * method.prefills + len(job.compared)) * untimed / records
+    return passes + beside + warmup + job.config.trace * (traced + inside)
 
-    def seconds(record: Record) -> float:
+
+def _lengths(job: Job) -> list[float]:
+    """About how many tokens each of a job's prompts has."""
+    limit, lengths = job.config.model.limit, []
+    for record in job.own:
         tokens = max(record.length * _TOKENS_PER_WORD, estimate_tokens(record.context))  # of code a word is many
-        facts = job.facts[record.dataset]
-        prefill = (min(tokens, job.config.model.limit) if facts.truncate else tokens) * pace.token_s
-        answer = prefill + facts.max_new_tokens * pace.step_s
-        first = pace.warms * (prefill + pace.step_s)  # an untimed pass of two tokens
-        method = job.method.repeats * (answer + (job.method.prefills - 1) * prefill + first)
-        beside = len(job.compared) * (answer + first) / job.config.timing.every
-        start = _TRACED * pace.step_s
-        traced = prefill + start + job.method.repeats * (job.method.prefills * prefill + start)
-        inside = answer * isinstance(job.method, OnEngine) / job.config.timing.every
-        return method + beside + job.config.trace * (traced + inside)
-
-    return sum(map(seconds, job.own))
+        lengths.append(min(tokens, limit) if job.facts[record.dataset].truncate else tokens)
+    return lengths
 
 
 def memory_gb(job: Job, model: PreTrainedModel) -> float:
     """What a job takes of a GPU's memory at the longest prompt."""
     config, size = model.config.get_text_config(), _size(job.config.model)
-    tokens = job.config.model.limit + job.new_tokens
+    tokens = max(_lengths(job)) + job.new_tokens
     heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
     width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     kept = 2 * config.num_hidden_layers * heads * width * tokens * size
     inner = getattr(config, "intermediate_size", 4 * config.hidden_size)
     working = tokens * (8 * config.hidden_size + 3 * inner) * size
     return (_weights(model) * size + kept + working + _CONTEXT_BYTES) / 1e9
+
+
+def _layers(model: PreTrainedModel) -> int:
+    return model.config.get_text_config().num_hidden_layers
 
 
 def _weights(model: PreTrainedModel) -> int:

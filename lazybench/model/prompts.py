@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import dataclass, replace
+from datetime import datetime
 from string import Formatter
 
 import torch
@@ -16,6 +17,11 @@ from lazybench.errors import LazyBenchError
 _PATH = r"^[\w./@+-]*\w\.(?:py|java)\r?$"
 _FILE = re.compile(_PATH, re.MULTILINE)
 _BEGINNING = re.compile(rf"(?:{_PATH}\n)?^(?:package|import|from)\b", re.MULTILINE)
+# Chat templates that write today's date write this one, Llama's usual: a prompt must not change from day to day. What
+# stands in front of a template takes the place of the function that such a one calls.
+_DAY, _CODES = datetime(2024, 7, 26), ("%Y", "%y", "%m", "%d", "%B", "%b", "%A", "%a", "%H", "%M", "%S")
+_DATED = "".join(f"|replace('{code}', '{_DAY.strftime(code)}')" for code in _CODES)
+_DATE = f"{{%- macro strftime_now(form) -%}}{{{{ form{_DATED} }}}}{{%- endmacro %}}\n"
 
 
 @dataclass(frozen=True)
@@ -97,8 +103,11 @@ class PromptBuilder:
             return text
         if self.model.chat != "template":
             return self.model.chat.replace("{prompt}", text)
-        said = [{"role": "user", "content": text}]
-        return self.tokenizer.apply_chat_template(said, tokenize=False, add_generation_prompt=True)
+        said, template = [{"role": "user", "content": text}], self.tokenizer.get_chat_template()
+        template = _DATE * ("strftime_now" in template) + template
+        return self.tokenizer.apply_chat_template(
+            said, chat_template=template, tokenize=False, add_generation_prompt=True
+        )
 
     def _decode(self, ids: list[int]) -> str:
         return self.tokenizer.decode(ids, skip_special_tokens=True)

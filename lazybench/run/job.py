@@ -42,7 +42,7 @@ class Job:
         tokenizer: the model's tokenizer; None in a plan where it is out of reach.
         records: all records of the run, those of other shards too.
         settings: what `config.yaml` says: everything set, and the digests of the weights, records and code met.
-        left_out: one line about the datasets that `all` leaves out; None where it leaves out none.
+        left_out: what to say about datasets that `all` or a half leaves out; None where they leave out none.
     """
 
     config: RunConfig
@@ -141,7 +141,10 @@ def prepare(config: RunConfig, sources: Sources) -> Job:
     choice = choose(config.task, config.data, facts)
     method = build_method(config.method)
     tokenizer = sources.tokenizer(config.model)
-    records = [record for each in sources.of_each(choice.datasets, config.data, config.model) for record in each]
+    each = sources.of_each(choice.datasets, config.data, config.model)
+    records = [record for dataset in each for record in dataset]
+    empty = ", ".join(name for name, dataset in zip(choice.datasets, each, strict=True) if not dataset)
+    lacking = f"data.half={config.data.half} has no record of {empty}: tasks with these have no mean in reports"
     seen = method.calibrated_on(records) if isinstance(method, Calibrated) else 0
     if seen and config.calibrated == "refuse":
         raise LazyBenchError(
@@ -163,7 +166,8 @@ def prepare(config: RunConfig, sources: Sources) -> Job:
         metrics.get(metric)
     made_of = {"method": config.method, "tokenizer": config.model.tokenizer}
     settings["code"] = own_code.digests(method, made_of, measured)
-    job = Job(config, facts, choice.datasets, method, tokenizer, records, settings, choice.left_out)
+    left_out = "\n".join(filter(None, [choice.left_out, lacking if empty else ""])) or None
+    job = Job(config, facts, choice.datasets, method, tokenizer, records, settings, left_out)
     if not job.own:
         raise LazyBenchError(f"shard={config.shard}: the run has {len(records)} records: set fewer parts")
     return job

@@ -52,7 +52,7 @@ def measure(model: PreTrainedModel, run: Callable[[], object]) -> Memory:
 def _kv_bytes(output: Any) -> list[int]:
     """Bytes of the keys and values in transformers' cache behind a forward call; none where they are elsewhere."""
     cache = getattr(output, "past_key_values", None)
-    if type(cache) is not DynamicCache:
+    if not isinstance(cache, DynamicCache):
         return []
     held = [layer for layer in cache.layers if getattr(layer, "keys", None) is not None]
     return [sum(layer.keys.nbytes + layer.values.nbytes for layer in held)]

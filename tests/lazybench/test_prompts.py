@@ -1,6 +1,7 @@
 """Prompts and stops against LongBench's official steps, written out again here, and what a method may shorten."""
 
 from dataclasses import replace
+from datetime import datetime
 from functools import cache
 from pathlib import Path
 
@@ -208,3 +209,15 @@ def test_the_last_file_is_what_is_continued(context, question, whole):
     assert context[end:] == whole
     assert before_continued(record, FACTS["lcc"]) == 0
     assert before_continued(record, FACTS["hotpotqa"]) == len(context)
+
+
+@pytest.mark.parametrize("form", ["%d %b %Y", "%A, %B %d, %Y", "%Y-%m-%d"])
+def test_a_chat_template_that_writes_todays_date_gives_the_same_prompt_every_day(form):
+    tokenizer = byte_tokenizer()
+    plain = " \n {% for m in messages %}On DATE: {{ m['content'] }}{% endfor %}"
+    record = sample.load("qasper", limit=1, seed=0, tokens=256)[0]
+    told = []
+    for date in (f"{{% if strftime_now is defined %}}{{{{ strftime_now('{form}') }}}}{{% endif %}}", "DATE"):
+        tokenizer.chat_template = plain.replace("DATE", date)
+        told.append(PromptBuilder(tokenizer, config(limit=5000, chat="template"), FACTS["qasper"]).wrapped(record, "x"))
+    assert told == [f" \nOn {datetime(2024, 7, 26).strftime(form)}: x", " \nOn DATE: x"]
