@@ -199,6 +199,7 @@ def test_a_score_loss_is_of_the_mean_over_datasets():
         for before, after in zip(*pairs, strict=True)
     ]
     assert frontier.loss(pd.DataFrame(rows)) == pytest.approx(100 / 3)
+    assert math.isnan(frontier.loss(pd.DataFrame(rows).assign(unmodified=0)))
 
 
 def test_what_is_searched_has_a_folder_of_its_own():
