@@ -61,6 +61,13 @@ def test_memory_is_that_of_the_prompts(lazybench, offline):
     assert 22 < long < 30
 
 
+def test_a_half_says_of_which_datasets_it_has_nothing(plan, monkeypatch):
+    monkeypatch.setattr(planning, "measure", lambda *_: None)
+    out = plan("method=baseline", "task=all", "data.limit=1", "data.half=second", *QUICK)
+    (said,) = (line for line in out.splitlines() if line.startswith("data.half=second has no record of "))
+    assert int(cells(out)[0][-4].removeprefix("0/")) == 16 - said.partition(":")[0].count(",") - 1
+
+
 def test_the_time_here_is_measured(plan, monkeypatch):
     monkeypatch.setattr(planning, "measure", lambda *_: planning.Pace(0, 36, False))
     assert cells(plan(*LAZY, *QUICK, "data.limit=4"))[0][-3] == f"{4 * 32 * 36 / 3600:.1f}"  # 32 new tokens a record

@@ -62,6 +62,7 @@ def test_a_run_saves_all_that_is_needed(finished):
     settings = yaml.safe_load((folder / "config.yaml").read_text())
     assert settings["method"]["schedule"] == "1:0.6"
     assert settings["task"] == "multidoc_qa"
+    assert settings["model"]["dtype"] == "auto"  # of a path alone, and not the default model's
     where = json.loads((folder / "environment.json").read_text())
     assert where.keys() >= {"versions", "commit", "device", "dtype", "attention", "threads", "cpu", "instruction_set"}
     assert where["dtype"] == "float32"

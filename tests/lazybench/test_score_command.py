@@ -91,6 +91,11 @@ def test_datasets_of_ones_own_are_known_by_their_configs(tmp_path, capsys):
     assert ["mine", "1/1", "66.67"] in lines
     with pytest.raises(LazyBenchError, match="unknown dataset 'my_qa'"):
         main([file])
+    (tmp_path / "data/other.yaml").write_text(
+        f"source: longbench\ndatasets: {{my_qa: {facts.replace('qa_f1', 'rouge')}}}"
+    )
+    with pytest.raises(LazyBenchError, match="differ in 'my_qa'"):
+        main([file, "--config-dir", str(tmp_path)])
 
 
 def test_out_to_stdout_leaves_the_table_to_stderr(tmp_path, capsys):

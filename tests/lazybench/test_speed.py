@@ -62,6 +62,8 @@ def test_methods_of_each_kind_can_be_timed(speed, method):
     assert table["method"].tolist() == [method]
     assert ("layer=1" in str(table["setting"].iloc[0])) == bool(settings)
     assert ("efficiency" in table) == (method in ("random_drop", "fastkv"))  # which say what they compute
+    if method == "snapkv":
+        assert table["method_prompt_kv_mb"].iloc[0] == pytest.approx(0.3 * table["prompt_kv_mb"].iloc[0], rel=0.1)
 
 
 def test_a_shape_keeps_its_name_whatever_its_tokenizer(lazybench, tiny_model, tmp_path):
