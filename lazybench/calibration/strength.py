@@ -15,7 +15,7 @@ from lazybench.errors import LazyBenchError
 from lazybench.methods import Method
 from lazybench.model.decoding import Decoder
 from lazybench.model.prompts import Prompt
-from lazybench.model.work import operations
+from lazybench.model.work import operations, unpruned_operations
 from lazybench.run.timing import UNMODIFIED, Pass, undisturbed
 from lazybench.store.writing import replace
 
@@ -51,10 +51,9 @@ class Operations:
 
     def at(self, share: float) -> None:
         """Try the method where it prunes such a share of the prompt."""
-        method, layers = self.method.pruning(share), self.model.config.get_text_config().num_hidden_layers
-        whole = [tokens for tokens in self.lengths for _ in range(layers)]
+        method = self.method.pruning(share)
         pruned = [of for tokens in self.lengths for of in method.layer_tokens(self.model, tokens)]
-        speedup = operations(self.model, whole) / operations(self.model, pruned)
+        speedup = unpruned_operations(self.model, self.lengths) / operations(self.model, pruned)
         self.trials[share] = Trial(share, speedup, len(self.lengths))
 
 

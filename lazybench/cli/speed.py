@@ -61,8 +61,8 @@ def _writable(key: str, name: str | None) -> Path | None:
 
 def _profile(subjects: Subjects, path: Path) -> None:
     passes = {
-        f"{name}, {tokens} new tokens": partial(subjects.untimed(tokens).runs()[name], 0)
-        for tokens in (1, min(MEMORY_TOKENS, subjects.decode.max_new_tokens))
+        f"{name}, {of.decode.max_new_tokens} new tokens": partial(of.runs()[name], 0)
+        for of in (subjects.untimed(1), subjects.untimed(MEMORY_TOKENS))
         for name in (WHOLE, METHOD)
     }
     write_profile(subjects.decode.model.device, passes, path)

@@ -19,7 +19,7 @@ from lazybench.methods import OnEngine
 from lazybench.model import environment
 from lazybench.model.device import device_of, dtype_of
 from lazybench.model.loading import cached
-from lazybench.model.work import operations
+from lazybench.model.work import unpruned_operations
 from lazybench.run.job import Job
 from lazybench.run.sources import Sources
 from lazybench.store import RunFolder
@@ -66,10 +66,12 @@ def show(jobs: Sequence[Job], sources: Sources, launcher: Any, in_turn: bool) ->
         done, own = done_records(job, machines[name]), len(job.own)
         unfinished += done < own
         share = (own - done) / own / 3600
-        here.append(None if paces[name] is None else estimate(job, model, paces[name]) * share)
-        there.append(None if model is None else estimate(job, model, on_a100(model, config.model)) * share)
+        lengths = prompt_lengths(job)
+        prefill = None if model is None else unpruned_operations(model, lengths)
+        here.append(None if paces[name] is None else estimate(job, prefill, paces[name]) * share)
+        there.append(None if model is None else estimate(job, prefill, on_a100(model, config.model)) * share)
         task = config.task + (f" {config.shard}" if config.shard else "")
-        memory = "?" if model is None else f"{memory_gb(job, model):.0f}"
+        memory = "?" if model is None else f"{memory_gb(job, model, max(lengths)):.0f}"
         method = f"{job.method.name} {setting_of(job.method.name, job.settings['method'])}"
         about_job = [method, config.model.name, config.data.name, task]
         rows.append([*about_job, f"{done}/{own}", _hours(here[-1]), _hours(there[-1]), memory])
@@ -127,7 +129,8 @@ def done_records(job: Job, where: dict[str, Any] | None) -> int:
 
 def on_a100(model: PreTrainedModel, config: ModelConfig) -> Pace:
     """By the model's size: decode steps read all weights and wait for Python."""
-    step = _layers(model) * _LAYER_STEP_S + _weights(model) * _size(config) / _BYTES_PER_S
+    layers = model.config.get_text_config().num_hidden_layers
+    step = layers * _LAYER_STEP_S + _weights(model) * _size(config) / _BYTES_PER_S
     return Pace(1 / _OPERATIONS_PER_S, step, warms=True)
 
 
@@ -148,9 +151,9 @@ def measure(model: PreTrainedModel, config: ModelConfig) -> Pace | None:
                 times.append(_times(AutoModelForCausalLM.from_config(small, **kind).eval(), tokens))
     except Exception:  # a model's own code may raise anything, and memory may run out
         return None
-    layers = _layers(model)
-    prefill, step = (one + (layers - 1) * max(two - one, 0) for one, two in zip(*times, strict=True))
-    return Pace(prefill / operations(model, layers * [tokens]), step, warms=device.type != "cpu")
+    more = model.config.get_text_config().num_hidden_layers - 1
+    prefill, step = (one + more * max(two - one, 0) for one, two in zip(*times, strict=True))
+    return Pace(prefill / unpruned_operations(model, [tokens]), step, warms=device.type != "cpu")
 
 
 @torch.no_grad()
@@ -162,10 +165,10 @@ def _times(model: PreTrainedModel, tokens: int) -> list[float]:
     return [min(repeat(lambda run=run: run().logits.argmax().item(), number=1, repeat=3)) for run in runs]
 
 
-def estimate(job: Job, model: PreTrainedModel, pace: Pace) -> float:
-    """Seconds of all of a job's records at most."""
+def estimate(job: Job, operations: float, pace: Pace) -> float:
+    """Seconds of all of a job's records at most; prefilling each once takes so many operations."""
     records, timing, method = len(job.own), job.config.timing, job.method
-    prefill = pace.operation_s * operations(model, _layers(model) * _lengths(job))
+    prefill = pace.operation_s * operations
     answer = prefill + pace.step_s * sum(job.facts[record.dataset].max_new_tokens for record in job.own)
     untimed = prefill + pace.step_s * records  # of two tokens each
     first = pace.warms * untimed
@@ -178,7 +181,7 @@ def estimate(job: Job, model: PreTrainedModel, pace: Pace) -> float:
     return passes + beside + warmup + job.config.trace * (traced + inside)
 
 
-def _lengths(job: Job) -> list[float]:
+def prompt_lengths(job: Job) -> list[float]:
     """About how many tokens each of a job's prompts has."""
     limit, lengths = job.config.model.limit, []
     for record in job.own:
@@ -187,20 +190,16 @@ def _lengths(job: Job) -> list[float]:
     return lengths
 
 
-def memory_gb(job: Job, model: PreTrainedModel) -> float:
-    """What a job takes of a GPU's memory at the longest prompt."""
+def memory_gb(job: Job, model: PreTrainedModel, longest: float) -> float:
+    """What a job takes of a GPU's memory at its longest prompt, of so many tokens."""
     config, size = model.config.get_text_config(), _size(job.config.model)
-    tokens = max(_lengths(job)) + job.new_tokens
+    tokens = longest + job.new_tokens
     heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
     width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     kept = 2 * config.num_hidden_layers * heads * width * tokens * size
     inner = getattr(config, "intermediate_size", 4 * config.hidden_size)
     working = tokens * (8 * config.hidden_size + 3 * inner) * size
     return (_weights(model) * size + kept + working + _CONTEXT_BYTES) / 1e9
-
-
-def _layers(model: PreTrainedModel) -> int:
-    return model.config.get_text_config().num_hidden_layers
 
 
 def _weights(model: PreTrainedModel) -> int:

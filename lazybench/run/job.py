@@ -143,8 +143,9 @@ def prepare(config: RunConfig, sources: Sources) -> Job:
     tokenizer = sources.tokenizer(config.model)
     each = sources.of_each(choice.datasets, config.data, config.model)
     records = [record for dataset in each for record in dataset]
-    empty = ", ".join(name for name, dataset in zip(choice.datasets, each, strict=True) if not dataset)
-    lacking = f"data.half={config.data.half} has no record of {empty}: tasks with these have no mean in reports"
+    said = [] if choice.left_out is None else [choice.left_out]
+    if empty := ", ".join(name for name, dataset in zip(choice.datasets, each, strict=True) if not dataset):
+        said.append(f"data.half={config.data.half} has no record of {empty}: tasks with these have no mean in reports")
     seen = method.calibrated_on(records) if isinstance(method, Calibrated) else 0
     if seen and config.calibrated == "refuse":
         raise LazyBenchError(
@@ -166,8 +167,7 @@ def prepare(config: RunConfig, sources: Sources) -> Job:
         metrics.get(metric)
     made_of = {"method": config.method, "tokenizer": config.model.tokenizer}
     settings["code"] = own_code.digests(method, made_of, measured)
-    left_out = "\n".join(filter(None, [choice.left_out, lacking if empty else ""])) or None
-    job = Job(config, facts, choice.datasets, method, tokenizer, records, settings, left_out)
+    job = Job(config, facts, choice.datasets, method, tokenizer, records, settings, "\n".join(said) or None)
     if not job.own:
         raise LazyBenchError(f"shard={config.shard}: the run has {len(records)} records: set fewer parts")
     return job

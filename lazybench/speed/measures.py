@@ -22,7 +22,7 @@ from lazybench.model.decoding import Decoder, positions_of, synchronize
 from lazybench.model.device import ran_out
 from lazybench.model.loading import load_model, load_skeleton, load_tokenizer
 from lazybench.model.prompts import Prompt, PromptBuilder
-from lazybench.model.work import operations
+from lazybench.model.work import operations, unpruned_operations
 from lazybench.run.timing import UNMODIFIED, Pass, undisturbed
 from lazybench.speed.memory import Memory
 from lazybench.speed.memory import measure as measure_memory
@@ -57,8 +57,9 @@ class Subjects:
     cpu_share: float
 
     def untimed(self, new_tokens: int) -> "Subjects":
-        """The same with so many new tokens, each pass taken as it is."""
-        return replace(self, decode=Decoder(self.decode.model, new_tokens), cpu_share=0)
+        """The same with so many new tokens, or as many as it has, each pass taken as it is."""
+        few = min(new_tokens, self.decode.max_new_tokens)
+        return replace(self, decode=Decoder(self.decode.model, few), cpu_share=0)
 
     @cached_property
     def counts(self) -> list[int] | None:
@@ -191,7 +192,7 @@ def _row(subjects: Subjects, repeats: int) -> dict[str, float]:
             f"other work on this machine disturbed each of the {len(rounds)} repeats: end it and measure again, or set "
             "cpu_share=0 to take the times as they are"
         )
-    few = subjects.untimed(min(MEMORY_TOKENS, subjects.decode.max_new_tokens))
+    few = subjects.untimed(MEMORY_TOKENS)
     whole, method = few.memory(WHOLE), few.memory(METHOD)
     return {
         **_summary(times, subjects),
@@ -269,8 +270,7 @@ def matrix_shares(subjects: Subjects, row: Mapping[str, float], rate: float) -> 
     model, tokens = subjects.decode.model, subjects.prompt.ids.shape[1]
     if any(weight.ndim > 2 and ".layers." in name for name, weight in model.named_parameters()):
         return {}
-    whole = [tokens] * model.config.get_text_config().num_hidden_layers
-    found = {"unmodified_matrix_share": operations(model, whole) / row["ttft_s"] / rate}
+    found = {"unmodified_matrix_share": unpruned_operations(model, [tokens]) / row["ttft_s"] / rate}
     if subjects.counts is not None:
         found["method_matrix_share"] = operations(model, subjects.counts) / row["method_ttft_s"] / rate
     return found

@@ -1,5 +1,6 @@
 """Puts LazyLLM in the way of a model's own methods, counts the calls under way, and takes it out again."""
 
+import functools
 import inspect
 import threading
 from collections.abc import Callable, Iterator
@@ -55,7 +56,13 @@ def by_name(method: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str,
 
 def parameters(method: Callable[..., Any]) -> tuple[str, ...]:
     """The names of the parameters of a bound method, or of what stands for one."""
-    return tuple(inspect.signature(method).parameters)
+    function = getattr(method, "__func__", None)
+    return tuple(inspect.signature(method).parameters) if function is None else _parameters(function)[1:]
+
+
+@functools.lru_cache(maxsize=64)
+def _parameters(function: Callable[..., Any]) -> tuple[str, ...]:
+    return tuple(inspect.signature(function).parameters)
 
 
 class Calls:

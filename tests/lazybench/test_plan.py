@@ -43,7 +43,7 @@ def test_a_plan_runs_nothing_and_knows_what_is_done(run, plan, tmp_path):
 
 def test_the_length_of_prompts_is_that_of_their_tokens(plan, monkeypatch):
     monkeypatch.setattr(planning, "measure", lambda *_: planning.Pace(36, 0, False))
-    monkeypatch.setattr(planning, "operations", lambda model, tokens: sum(tokens) / model.config.num_hidden_layers)
+    monkeypatch.setattr(planning, "unpruned_operations", lambda model, lengths: sum(lengths))
     words = ("method=baseline", "data=ruler", "task=niah_multikey_2", "data.tokens=2000", "data.limit=2", *QUICK)
     hours = float(cells(plan(*words))[0][-3])
     # By tokens as English has them: the tiny model has one a letter.
