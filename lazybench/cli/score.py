@@ -28,7 +28,9 @@ def main(argv: Sequence[str]) -> int:
     sys.path += map(str, given.config_dir)  # a metric of the user's own is a file next to its YAML
     families = _families([*given.config_dir, CONF])
     facts = dict(ChainMap(*families.values()))
-    scored = [of for path in given.files for of in _score_file(path, given.dataset, facts)]
+    by_file = {path: _score_file(path, given.dataset, facts) for path in given.files}
+    _refuse_mixed(by_file)
+    scored = [of for lines in by_file.values() for of in lines]
     lines = [json.dumps({**of["row"], "score": of["score"]}) + "\n" for of in scored]
     if given.output == "-":
         sys.stdout.writelines(lines)
@@ -82,6 +84,21 @@ def _score_file(path: Path, dataset: str | None, facts: Facts) -> list[dict[str,
     return scored
 
 
+def _refuse_mixed(by_file: Mapping[Path, Sequence[Mapping[str, Any]]]) -> None:
+    """Raise `LazyBenchError` for two answers to a record, or two files of a dataset that name no records.
+
+    Their scores would be one mean over two models or methods.
+    """
+    met: dict[tuple[str, str], Path] = {}
+    for path, lines in by_file.items():
+        for of in (line for line in lines if not line["error"]):
+            dataset, record = of["dataset"], str(of["row"].get("_id", ""))
+            again, other = (dataset, record) in met, met.setdefault((dataset, record), path)
+            if other is not path or (again and record):
+                what = f"record {record} of {dataset}" if record else dataset
+                raise LazyBenchError(f"{path}: {what} is in {other}, too: score each model's or method's by itself")
+
+
 def _score_line(row: dict[str, Any], where: str, default: str, facts: Facts) -> dict[str, Any]:
     """One line of a file, its dataset, its scores, 0 to 1, and its length where it counts."""
     named = row.get("dataset") is not None
@@ -93,7 +110,10 @@ def _score_line(row: dict[str, Any], where: str, default: str, facts: Facts) -> 
     if given["error"]:  # a run's record that its method could not answer
         return given | {"score": None, "beside": {}}
     # A run's record of several seeds scores as their mean.
-    predictions = [of.get("prediction", of.get("pred")) for of in row.get("repeats") or [row]]
+    every = row.get("repeats") or [row]
+    if not isinstance(every, list) or not all(isinstance(of, dict) for of in every):
+        raise LazyBenchError(f"{where}: 'repeats' must be a list of objects, each with a 'prediction'")
+    predictions = [of.get("prediction", of.get("pred")) for of in every]
     for wrong in (of for of in predictions if not isinstance(of, str)):
         said = json.dumps(wrong, default=str)
         raise LazyBenchError(f"{where}: 'prediction' (or 'pred') must be a string, not {said:.60}")
@@ -106,8 +126,8 @@ def _score_line(row: dict[str, Any], where: str, default: str, facts: Facts) -> 
     of = answers, classes
     try:
         score = fmean(scoring.score(facts[dataset], text, *of) for text in predictions)
-        every = [scoring.beside(facts[dataset], text, *of) for text in predictions]
-        beside = {metric: fmean(each[metric] for each in every) for metric in every[0]}
+        further = [scoring.beside(facts[dataset], text, *of) for text in predictions]
+        beside = {metric: fmean(each[metric] for each in further) for metric in further[0]}
     except LazyBenchError as error:
         raise LazyBenchError(f"{where}: {error}") from error
     return given | {"length": length, "score": score, "beside": beside}

@@ -15,7 +15,6 @@ from lazybench.analysis.labels import setting_of
 from lazybench.config import ModelConfig
 from lazybench.data.sample import estimate_tokens
 from lazybench.errors import LazyBenchError
-from lazybench.methods import OnEngine
 from lazybench.model import environment
 from lazybench.model.device import device_of, dtype_of
 from lazybench.model.loading import cached
@@ -176,7 +175,7 @@ def estimate(job: Job, operations: float, pace: Pace) -> float:
     beside = len(job.compared) * (answer + first) / timing.every
     start = _TRACED * pace.step_s * records
     traced = prefill + start + method.repeats * (method.prefills * prefill + start)
-    inside = answer * isinstance(method, OnEngine) / timing.every
+    inside = answer * (method.keep_1 is not None) / timing.every
     warmup = timing.warmup * (method.repeats * method.prefills + len(job.compared)) * untimed / records
     return passes + beside + warmup + job.config.trace * (traced + inside)
 

@@ -43,6 +43,8 @@ class GemFilter(OneStage):
         return [replace(self, layer=layer, pooling=of) for layer, of in settings]
 
     def layer_tokens(self, model: PreTrainedModel, tokens: int) -> list[int]:
+        if self.keep == 1:
+            return super().layer_tokens(model, tokens)
         [stage], layers = self.placed(model).stages, model.config.get_text_config().num_hidden_layers
         return [tokens] * (stage.layer + 1) + [stage.kept(tokens)] * layers
 

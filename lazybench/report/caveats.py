@@ -101,8 +101,16 @@ def notes(block: Block) -> list[str]:
     said = [f"{row.label}: {provenance(run.settings['method'])}" for row, run in runs if is_calibrated(run)]
     if found := ", ".join(sorted(floors(block))):
         said.append(f"floor: every method scores 0 on every record of {found}, so their scores show nothing")
-    every = {(run.settings.get("timing") or {}).get("every", 1) for run in block.runs} - {1}
-    said += [f"times, and identical tokens and answers, are of one record in {part}" for part in sorted(every)]
+    rows_of: dict[tuple[str, Any], dict[str, None]] = {}  # labels, by setting of `timing` and its value
+    for row, run in runs:
+        for setting in (run.settings.get("timing") or {}).items():
+            rows_of.setdefault(setting, {})[row.label] = None
+    for (name, value), labels in rows_of.items():
+        whose = "" if len(labels) == len(block.rows) else f": {', '.join(labels)}"
+        if name == "every" and value > 1:
+            said.append(f"times, and identical tokens and answers, are of one record in {value}{whose}")
+        if (name, value) == ("cpu_share", 0):
+            said.append(f"no pass was looked at for other work on the machine (timing.cpu_share=0){whose}")
     retaken, stayed = block.records["retaken"].sum(), (block.records["disturbed"] == 1).sum()
     if retaken:
         said.append(f"other work disturbed passes: {retaken:g} were taken again, and {stayed} records stayed disturbed")

@@ -50,13 +50,13 @@ class Engine:
         self._settled: torch.device | None = None
         self._masks: dict[tuple[WindowMask | None, int, int], torch.Tensor | None] = {}
 
-    def begin_step(self, new: list[int], rows: torch.Tensor) -> None:
+    def begin_step(self, new: list[int], rows: torch.Tensor, chunk: bool = False) -> None:
         """Start a forward pass with so many new tokens of each sequence: every position takes part in the first group.
 
-        `rows` are their positions, int64 (rows,), sequence by sequence.
+        `rows` are their positions, int64 (rows,), sequence by sequence. `chunk` says that they are of the prompts.
         """
         for sequence, count in zip(self.sequences, new, strict=True):
-            sequence.begin_step(count)
+            sequence.begin_step(count, chunk)
         self.live = [sequence for sequence in self.sequences if sequence.new]
         self.prefilling = all(sequence.prefilling for sequence in self.live)
         # Whether the newest tokens alone are computed in every layer, one of each live sequence.

@@ -96,6 +96,6 @@ def most_important(importance: Tensor, count: int) -> Tensor:
         order = torch.arange(newest, -1, -1, device=bits.device).add(bits, alpha=1 << 32)
         order[newest] = torch.iinfo(torch.int64).max
         last = order.kthvalue(newest + 2 - count).values
-        return torch.nonzero_static(order >= last, size=count)[:, 0]
+        return (order >= last).nonzero()[:, 0]
     ranked = importance[:newest].sort(descending=True, stable=True).indices
     return torch.cat([ranked[: count - 1].sort().values, ranked.new_full((1,), newest)])

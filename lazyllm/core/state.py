@@ -1,8 +1,9 @@
 """What is known of the tokens so far: active sets and slots group by group, and what a ranking may ask of them."""
 
 import copy
+import weakref
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.distributed import ProcessGroup
@@ -139,8 +140,8 @@ class Sequence:
         index: its place in the batch.
         seen: positions of the steps before the one under way.
         new: positions that the step under way began with.
-        prompt_length: tokens of all passes before the first one of a single token: what was given before any was
-            generated.
+        prompt_length: tokens of all chunks of the prompt, and of all passes behind them before the first one of a
+            single token: what was given before any was generated.
         group_of: the layer group of each layer.
         revives: whether what is left behind may come back.
         short: whether its prompt is too short to be pruned.
@@ -151,7 +152,7 @@ class Sequence:
     window: MaskFunction | None = None
 
     def __init__(self, engine: "Engine", index: int) -> None:
-        self._engine = engine
+        self.belong_to(engine)
         self.index = index
         self.group_of = engine.group_of
         self.seen = self.new = self.prompt_length = 0
@@ -163,6 +164,14 @@ class Sequence:
         self.ranking.cache, self.ranking.processes = self, engine.setup.processes
         self.revives = self.ranking.revives and not self.ranking.for_good
         self.stats = Stats(engine.groups, index, engine.setup.record_positions)
+
+    def belong_to(self, engine: "Engine") -> None:
+        """Be one of an engine's, which holds its sequences, so that its keys and values go as soon as it does."""
+        self._held_by: Any = weakref.ref(engine)
+
+    @property
+    def _engine(self) -> "Engine":
+        return self._held_by()
 
     @property
     def total(self) -> int:
@@ -178,11 +187,11 @@ class Sequence:
         """How many positions take part in the layers under way."""
         return self._engine.group.n_active[self.index]
 
-    def begin_step(self, new: int) -> None:
+    def begin_step(self, new: int, chunk: bool) -> None:
         if self.prefilling:
             self.short = max(new, self._engine.chunked) < self._engine.setup.min_tokens
         self.new = new
-        if self.prompt_length == self.seen and (self.prefilling or new > 1):
+        if self.prompt_length == self.seen and (self.prefilling or new > 1 or chunk):
             self.prompt_length = self.total
 
     def positions(self, start: int = 0) -> torch.Tensor:

@@ -148,6 +148,7 @@ def log_likelihoods(model: PreTrainedModel, ids: Ids, continuations: Iterable[Id
                 greedy.append(row.float().argmax() == token)  # in the dtype that `generate` chooses in
             each = torch.stack(tokens).cpu()
             found.append(LogLikelihood(each, float(each.double().sum()), bool(torch.stack(greedy).all())))
+            del cache  # before the next is copied
     return found
 
 

@@ -59,7 +59,7 @@ class Generation(Engine):
             seen = [sequence.seen for sequence in self.sequences]
             kwargs, new, rows = self.batch.pack(kwargs, seen, **known)
             check_rotary(seen, new, self._rope_limits)
-            self.begin_step(new, rows)
+            self.begin_step(new, rows, chunk=self.batch.columns < self.chunked)
             self._protect()
             self._arguments.begin_step(new, self.group, prunes=len(self.groups) > 1)
             self.layer, self._new, self._newest_alone = -1, sum(new), False
@@ -86,6 +86,8 @@ class Generation(Engine):
             # A tensor made in inference mode could not be written to outside of it, in a later step.
             with torch.inference_mode(False):
                 vars(own).update(copy.deepcopy(vars(self), memo))
+            for sequence in own.sequences:
+                sequence.belong_to(own)
             return own
         finally:
             self._under_way.release()

@@ -50,9 +50,10 @@ class Importance(Selection, checked=False, parallel=True):
         cap: at most so many tokens that were left behind are revived at a stage in a step, the most important. Computed
             ones take the places of the others, as far as there are any. Tokens that always go on, and once found no
             room, count as well, those of `protect` do not. None means any number.
-        for_good: rank in prefilling alone, at any number of stages: what is left behind never returns, and all later
-            tokens go on. It is the cheapest to decode with, and the only way on models whose layers carry a state from
-            token to token (hybrids with linear attention, Mamba or convolution).
+        for_good: rank in the first pass alone, of a prompt in chunks the first chunk, at any number of stages: what is
+            left behind never returns, and all later tokens go on. It is the cheapest to decode with, and the only way
+            on models whose layers carry a state from token to token (hybrids with linear attention, Mamba or
+            convolution).
 
     Raises:
         LazyLLMError: a value out of range.
@@ -118,7 +119,7 @@ class Importance(Selection, checked=False, parallel=True):
         attention = attention_on(key, query, visible, scaling, softcap, self.sinks)
         if self.value_norm:
             attention *= self.values.to(attention.dtype).norm(dim=-1)[:, :, None, None]
-        by_head = attention[:, :, :, -1]
+        by_head = attention.select(3, -1)
         if self.queries > 1:
             attention.nan_to_num_(0.0)  # a query older than all active tokens sees none of them
             if self.half_life is None:

@@ -91,10 +91,12 @@ def test_layers_of_papers_are_parts_of_the_depth(layers, static, half):
     assert stages_said(build_method(FILES["fastkv"] | {"layer": 3}), model) is None
 
 
-@pytest.mark.parametrize("name", [*ENGINE, "gemfilter"])
-def test_a_method_computes_what_it_says_it_does(name):
+@pytest.mark.parametrize(
+    ("name", "keep"), [*((name, {}) for name in [*ENGINE, "gemfilter"]), ("gemfilter", {"keep": 1.0})]
+)
+def test_a_method_computes_what_it_says_it_does(name, keep):
     model, tokens = build(0, num_hidden_layers=12), 70
-    method = build_method(FILES[name] | ({"block": 1} if name == "sliminfer_like" else {}))
+    method = build_method(FILES[name] | keep | ({"block": 1} if name == "sliminfer_like" else {}))
     method.prepare(model)
     output = answer(method, prompt_of(random_ids(1, tokens)), Decoder(model, max_new_tokens=1), seed=0)
     assert sum(method.layer_tokens(model, tokens)) / (12 * tokens) == pytest.approx(output.prompt_computed, abs=1e-6)

@@ -71,6 +71,19 @@ def test_several_files_are_scored_as_one(tmp_path, capsys):
     assert "2/3" in capsys.readouterr().out
 
 
+def test_answers_of_two_methods_have_no_score_together(tmp_path):
+    one, other = (write(tmp_path / f"{name}.jsonl", ROW | {"_id": "a"}) for name in ("one", "other"))
+    both = write(tmp_path / "both.jsonl", ROW | {"_id": "a"}, ROW | {"_id": "b"}, ROW | {"_id": "a"})
+    folders = [tmp_path / name for name in ("x", "y")]
+    for folder in folders:
+        folder.mkdir()
+    official = [write(folder / "hotpotqa.jsonl", ROW | {"dataset": None}) for folder in folders]
+    for files in ([one, other], [both], official):
+        with pytest.raises(LazyBenchError, match="too: score each model's or method's by itself"):
+            main(files)
+    assert main([one, one]) == 0
+
+
 def test_official_prediction_files_take_the_dataset_from_their_name(tmp_path, capsys):
     row = {"pred": "\nDate\nmore", "answers": ["Date"], "all_classes": ["Date", "City"], "length": 9}
     assert main([write(tmp_path / "trec.jsonl", row)]) == 0
@@ -123,6 +136,7 @@ def test_out_may_be_the_file_itself_or_a_link_to_it(tmp_path):
         (json.dumps(ROW) + "\n{", "p.jsonl:2: not JSON"),
         (json.dumps(ROW | {"dataset": "hotpot"}), ":1: unknown dataset 'hotpot': did you mean 'hotpotqa'?"),
         (json.dumps(ROW | {"prediction": None}), ":1: 'prediction' (or 'pred') must be a string, not null"),
+        (json.dumps(ROW | {"repeats": ["Paris"]}), ":1: 'repeats' must be a list of objects, each with a 'prediction'"),
         (json.dumps(ROW | {"answers": "Paris"}), ":1: 'answers' must be a list"),
         (json.dumps(ROW | {"dataset": "trec"}), ":1: classification needs the class names"),
     ],

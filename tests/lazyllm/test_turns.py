@@ -136,9 +136,10 @@ def test_a_batch_of_conversations(model, ends):
                 same(found, wanted)
 
 
-def test_all_chunks_are_the_prompt(model):
+@pytest.mark.parametrize("chunk", [1, 10, 11])  # the last of 11 is a single token
+def test_all_chunks_are_the_prompt(model, chunk):
     with lazyllm.enable(model, STAGES, record_positions=True) as lazy:
-        families.generate(model, families.prompt(45), 4, prefill_chunk_size=10)
+        families.generate(model, families.prompt(45), 4, prefill_chunk_size=chunk)
     stats, layers = lazy.stats, len(model.model.layers)
     held = sum(int((step[layer] < 45).sum()) for step in stats.computed for layer in range(layers))
     assert stats.prompt_length == 45

@@ -1,6 +1,7 @@
 """The figures: the paper's, and retrieval by depth and length; None where a block's runs lack what one shows."""
 
 from collections.abc import Callable, Iterator, Mapping
+from itertools import product
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -69,11 +70,12 @@ def speed_against_harm(block: Block) -> Figure | None:
         return None
     table = pd.DataFrame(points)
     looks = style.method_lines({of.line: (of.method, of.colour) for of in table.drop_duplicates("line").itertuples()})
-    figure, grid = panels(2, 2.0, "speedup (×)", "KL, geometric mean (nats)", sharey=True)
+    figure, grid = panels(2, 2.0, "speedup (×)", "KL, geometric mean (nats, log)", sharey=True)
     for axes, key in zip(grid, ("first token", "whole answer"), strict=True):
-        for name, of in table.sort_values(key).groupby("line", sort=False):
+        for name, each in table.groupby("line", sort=False):
+            of = each.sort_values(key)
             axes.errorbar(of[key], of["harm"], xerr=around(of, key), yerr=around(of, "harm"), label=name, **looks[name])
-        axes.set(title=key, yscale="log")
+        axes.set(title=key, yscale="log", xlim=(min(1.0, axes.get_xlim()[0]), None))
     low, high = grid[0].get_ylim()
     digits = (1, 2, 5) if high < 1000 * low else (1,)
     marks = np.outer(10.0 ** np.arange(-9, 5), digits).ravel()
@@ -338,8 +340,8 @@ _APART = ("data.tokens", "model.limit", "threads")  # the length is an axis, and
 
 @_drawn(
     "Retrieval by depth and length. Mean score (0 to 100) of the records whose hidden line, or the first of several, "
-    "lies at a depth of the text; a panel a length, a line a method, the mildest strength of each first. Tasks on "
-    f"which the unmodified model scores below {_KNOWS} are left out, if there are others. Blank: no records",
+    "lies at a depth of the text; a panel a task and length, a line a method, the mildest strength of each first. "
+    f"Tasks on which the unmodified model scores below {_KNOWS} are left out, if there are others. Blank: no records",
     needs=None,
 )
 def depth_by_length(block: Block) -> Figure | None:
@@ -354,23 +356,26 @@ def depth_by_length(block: Block) -> Figure | None:
     order = records.groupby(["method", "line"], observed=True)["prompt_computed"].mean().reset_index()
     order = order.sort_values(["method", "prompt_computed"], ascending=[True, False])
     lengths, depths = (sorted(records[key].unique()) for key in ("tokens", "depth"))
-    names = [wrapped(name, 25) for name in order["line"]]
-    figure = canvas(0.4 + 0.12 * sum(name.count("\n") + 1.3 for name in names))
-    for axes, tokens in zip(figure.subplots(1, len(lengths), sharey=True, squeeze=False).flat, lengths, strict=True):
-        of = records[records["tokens"] == tokens]
+    tasks, names = records["dataset"].unique(), [wrapped(name, 25) for name in order["line"]]
+    figure = canvas(0.4 + len(tasks) * (0.2 + 0.12 * sum(name.count("\n") + 1.3 for name in names)))
+    grid = figure.subplots(len(tasks), len(lengths), sharex=True, sharey=True, squeeze=False)
+    for axes, (task, tokens) in zip(grid.flat, product(tasks, lengths), strict=True):
+        of = records[(records["dataset"] == task) & (records["tokens"] == tokens)]
         scores = of.pivot_table(values="score", index="line", columns="depth").reindex(order["line"], columns=depths)
         axes.imshow(scores, aspect="auto", cmap="cividis", vmin=0, vmax=100)
         for (row, column), score in np.ndenumerate(scores.to_numpy()):
             if not np.isnan(score):
                 ink = "white" if score < 50 else "black"  # which is on the darker half of the colours
                 axes.text(column, row, f"{score:.0f}", color=ink, ha="center", va="center", fontsize=6)
-        axes.set(title=f"{tokens:,} tokens", xticks=range(len(depths)), yticks=range(len(names)), yticklabels=names)
+        axes.set(
+            title=f"{task}\n{tokens:,} tokens", xticks=range(len(depths)), yticks=range(len(names)), yticklabels=names
+        )
         axes.set_xticklabels([f"{depth:g}" for depth in depths], fontsize=6)
         axes.tick_params(length=0)
         axes.grid(visible=False)
     figure.supxlabel("depth in the text (%)", fontsize="medium")
     met = [row for row in block.rows if any(run.records["_id"].map(depth_of).notna().any() for run in row.runs)]
-    finish(figure, f"{of_rows(block, met)}; mean of {', '.join(records['dataset'].unique())}", entries={})
+    finish(figure, of_rows(block, met), entries={})
     return figure
 
 
