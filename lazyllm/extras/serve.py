@@ -38,6 +38,7 @@ _SHARED = {"model", "stream", "generation_config", "temperature", "top_p", "seed
 # What changes no answer, and what asks for no more than is done anyway.
 _HARMLESS = {"metadata", "prompt_cache_key", "safety_identifier", "service_tier", "store", "stream_options", "user"}
 _NEUTRAL = {"n": 1, "presence_penalty": 0, "tool_choice": "auto", "parallel_tool_calls": True, "echo": False}
+_NEUTRAL |= {"response_format": {"type": "text"}}
 # Parts of messages, and items beside them, that are read.
 _READ = {"text", "input_text", "output_text", "reasoning_text", "reasoning", "function_call", "function_call_output"}
 
