@@ -218,7 +218,8 @@ def test_what_would_be_ignored_is_refused(client, kind, fields, said):
 
 def test_what_is_asked_for_is_done(client):
     answer = ask(client, TEXTS[0])
-    asks_nothing = {"n": 1, "presence_penalty": 0, "parallel_tool_calls": True, "user": "me", "response_format": {"type": "text"}}
+    asks_nothing = {"n": 1, "presence_penalty": 0, "parallel_tool_calls": True, "user": "me"}
+    asks_nothing["response_format"] = {"type": "text"}
     assert ask(client, TEXTS[0], **asks_nothing) == answer
     assert ask(client, TEXTS[0], logit_bias={"9": 100.0}, max_tokens=2) == "w9 w9"
     for sampling in ({"temperature": 2.0}, {"temperature": None, "top_p": 0.99}):
