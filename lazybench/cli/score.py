@@ -110,10 +110,10 @@ def _score_line(row: dict[str, Any], where: str, default: str, facts: Facts) -> 
     if given["error"]:  # a run's record that its method could not answer
         return given | {"score": None, "beside": {}}
     # A run's record of several seeds scores as their mean.
-    every = row.get("repeats") or [row]
-    if not isinstance(every, list) or not all(isinstance(of, dict) for of in every):
+    repeats = row.get("repeats") or [row]
+    if not isinstance(repeats, list) or not all(isinstance(of, dict) for of in repeats):
         raise LazyBenchError(f"{where}: 'repeats' must be a list of objects, each with a 'prediction'")
-    predictions = [of.get("prediction", of.get("pred")) for of in every]
+    predictions = [of.get("prediction", of.get("pred")) for of in repeats]
     for wrong in (of for of in predictions if not isinstance(of, str)):
         said = json.dumps(wrong, default=str)
         raise LazyBenchError(f"{where}: 'prediction' (or 'pred') must be a string, not {said:.60}")
@@ -126,8 +126,8 @@ def _score_line(row: dict[str, Any], where: str, default: str, facts: Facts) -> 
     of = answers, classes
     try:
         score = fmean(scoring.score(facts[dataset], text, *of) for text in predictions)
-        further = [scoring.beside(facts[dataset], text, *of) for text in predictions]
-        beside = {metric: fmean(each[metric] for each in further) for metric in further[0]}
+        every = [scoring.beside(facts[dataset], text, *of) for text in predictions]
+        beside = {metric: fmean(each[metric] for each in every) for metric in every[0]}
     except LazyBenchError as error:
         raise LazyBenchError(f"{where}: {error}") from error
     return given | {"length": length, "score": score, "beside": beside}

@@ -50,7 +50,7 @@ class Engine:
         self._settled: torch.device | None = None
         self._masks: dict[tuple[WindowMask | None, int, int], torch.Tensor | None] = {}
 
-    def begin_step(self, new: list[int], rows: torch.Tensor, chunk: bool = False) -> None:
+    def begin_step(self, new: list[int], rows: torch.Tensor, chunk: bool) -> None:
         """Start a forward pass with so many new tokens of each sequence: every position takes part in the first group.
 
         `rows` are their positions, int64 (rows,), sequence by sequence. `chunk` says that they are of the prompts.
