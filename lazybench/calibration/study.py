@@ -32,7 +32,8 @@ from lazybench.model.decoding import Decoder, decoder_for, read
 from lazybench.model.prompts import Prompt
 from lazybench.run import scoring
 from lazybench.run.timing import UNMODIFIED
-from lazybench.store import Journal, writing
+from lazybench.store import writing
+from lazybench.store.journal import Journal
 from lazybench.store.locks import Busy, Lock
 from lazybench.store.run_folder import digest
 from lazyllm import Importance, PruningSchedule, plus
@@ -61,7 +62,7 @@ class Folder:
                 inner.mkdir(parents=True, exist_ok=True)
             lock = Lock(self.path / ".lock")
         try:
-            if not lock.exclusive():
+            if not lock.take():
                 raise Busy(f"another process is at work in {self.path}")
             writing.replace(
                 self.found / "config.yaml", yaml.safe_dump(dict(settings), sort_keys=False, allow_unicode=True)

@@ -20,8 +20,7 @@ from lazybench.methods import Method
 from lazybench.methods.calibrated import settings_of
 from lazybench.model.decoding import Decoder, decoder_for
 from lazybench.model.prompts import Prompt
-from lazybench.store import Journal
-from lazybench.store.journal import Key
+from lazybench.store.journal import Journal, Key
 from lazybench.store.run_folder import digest
 
 

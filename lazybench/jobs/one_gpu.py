@@ -30,7 +30,7 @@ def claim() -> None:
     while devices and not _held:
         for device in devices:
             lock = Lock(folder / f"gpu-{device}", patience_s=0)
-            if lock.exclusive():
+            if lock.take():
                 _held.append(lock)
                 os.environ["CUDA_VISIBLE_DEVICES"] = device
                 return

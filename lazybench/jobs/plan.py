@@ -21,8 +21,7 @@ from lazybench.model.loading import cached
 from lazybench.model.work import unpruned_operations
 from lazybench.run.job import Job
 from lazybench.run.sources import Sources
-from lazybench.store import RunFolder
-from lazybench.store.run_folder import SCORES
+from lazybench.store.run_folder import SCORES, RunFolder
 from lazybench.store.survey import about, runs_of
 
 # One A100 in bfloat16: what prefilling reaches of its 312e12 operations a second, and Python's time between kernels.

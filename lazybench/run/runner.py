@@ -23,8 +23,8 @@ from lazybench.run.origin import command
 from lazybench.run.sources import Sources
 from lazybench.run.summary import disturbances, failures, kind, scores_table, summarise
 from lazybench.run.tracing import trace
-from lazybench.store import RunFolder
 from lazybench.store.journal import PREDICTIONS, TRACES, read_rows
+from lazybench.store.run_folder import RunFolder
 from lazybench.store.survey import begins_anew
 
 

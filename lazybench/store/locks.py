@@ -29,13 +29,17 @@ class Lock:
         self._patience_s = usual if patience_s is None else patience_s
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
 
-    def exclusive(self) -> bool:
-        """Hold it alone; returns whether that could be had."""
-        return self._take(fcntl.LOCK_EX)
-
-    def shared(self) -> bool:
-        """Hold it together with others that share it; returns whether that could be had."""
-        return self._take(fcntl.LOCK_SH)
+    def take(self, shared: bool = False) -> bool:
+        """Hold it alone, or together with others that share it; returns whether that could be had."""
+        end = time.monotonic() + self._patience_s
+        while True:
+            try:
+                fcntl.flock(self._file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+                return True
+            except BlockingIOError:
+                if time.monotonic() > end:
+                    return False
+                time.sleep(0.05)
 
     def release(self) -> None:
         """Let others have it."""
@@ -44,17 +48,6 @@ class Lock:
     def close(self) -> None:
         """Release it for good."""
         os.close(self._file)
-
-    def _take(self, kind: int) -> bool:
-        end = time.monotonic() + self._patience_s
-        while True:
-            try:
-                fcntl.flock(self._file, kind | fcntl.LOCK_NB)
-                return True
-            except BlockingIOError:
-                if time.monotonic() > end:
-                    return False
-                time.sleep(0.05)
 
 
 def is_restarted() -> bool:

@@ -87,11 +87,11 @@ class RunFolder:
         self._whole, scores, note = locks[0], self.path / SCORES, self.path / _part(FAILURE, self._shard)
         try:
             # Of several shards that begin anew, the first one finds a finished run.
-            if anew and scores.exists() and self._whole.exclusive() and scores.exists():
+            if anew and scores.exists() and self._whole.take() and scores.exists():
                 places = (self.path.with_name(f".{self.path.name}-{number}") for number in count(1))
                 self.earlier = self.path.rename(next(place for place in places if not place.exists()))
             # Shards share the folder with each other, but with no process that takes it for itself.
-            taken = self._whole.exclusive() if self._shard is None else self._whole.shared() and locks[1].exclusive()
+            taken = self._whole.take() if self._shard is None else self._whole.take(shared=True) and locks[1].take()
             if not taken:
                 raise Busy(f"another process is at work in {self.path}")
             self._read.clear()
@@ -149,7 +149,7 @@ class RunFolder:
         """
         if self._shard is not None:
             self._whole.release()
-            if not self._whole.exclusive():
+            if not self._whole.take():
                 return None  # a shard is still at work; the last one to end finds all records there
         self._read.clear()  # this process and other shards have added rows
         if not self._has(records, traced):

@@ -90,7 +90,7 @@ def test_the_same_command_goes_on(calibrate, tmp_path):
     assert len(more) > len(tried)
     assert more["schedule"].tolist()[: len(tried)] == tried["schedule"].tolist()
     other = Lock(folder / ".lock")
-    assert other.exclusive()
+    assert other.take()
     code, _, err = calibrate("confirm=false")
     other.close()
     assert "another process is at work" in one_line(code, err)

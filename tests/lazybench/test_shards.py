@@ -11,7 +11,7 @@ from support import LAZY, folders, rows
 from lazybench.config import Shard
 from lazybench.errors import LazyBenchError
 from lazybench.run.bench import Bench
-from lazybench.store import RunFolder
+from lazybench.store.run_folder import RunFolder
 
 TASK = ("task=multidoc_qa", "data.limit=2", "timing.warmup=0", "timing.paired=false")
 FILES = ["config.yaml", "environment.json", "predictions.jsonl", "scores.json"]

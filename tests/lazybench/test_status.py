@@ -7,7 +7,7 @@ import pytest
 from support import LAZY, folders, rows, stubborn_method
 
 from lazybench.config import Shard
-from lazybench.store import RunFolder
+from lazybench.store.run_folder import RunFolder
 
 QUICK = (*LAZY, "timing.paired=false", "timing.warmup=0")
 
