@@ -196,9 +196,9 @@ def together(parts: Mapping[str, Part]) -> Part:
     )
 
 
-def cell(parts: Mapping[str, Part], of: Measure) -> Cell:
-    """One measure of a row, as the mean over the tasks of `parts`."""
-    whole = together(parts)
+def cell(row: Row, tasks: Mapping[str, Sequence[str]], of: Measure) -> Cell:
+    """One measure of a row, as the mean over tasks, which are given with their datasets."""
+    whole = together({task: part_of(row, members) for task, members in tasks.items()})
     return Cell(None, reason=whole.reason) if whole.reason else measured(ran(whole.records), of)
 
 

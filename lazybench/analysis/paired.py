@@ -73,7 +73,9 @@ def _pairs(block: Block) -> Iterator[dict[str, Any]]:
             about = {"model": block.model, "data": block.data}
             about |= {side: rows[row].label for side, row in zip(_SIDES, pair, strict=True)}
             about |= {f"{side}_ttft_speedup": value for side, value in zip(_SIDES, speedups, strict=True)}
-            yield about | {"records": len(both)} | _divergence(both) | _difference(both)
+            apart = measured(both.assign(score_difference=both["score_first"] - both["score_second"]), SCORE_DIFFERENCE)
+            about |= {"records": len(both)} | _divergence(both)
+            yield about | columns(SCORE_DIFFERENCE.key, apart.estimate)
 
 
 def _complete(row: Row, tasks: dict[str, list[str]]) -> pd.DataFrame:
@@ -109,8 +111,3 @@ def _wilcoxon(apart: np.ndarray) -> float | None:
     from scipy.stats import wilcoxon  # takes long to import
 
     return float(wilcoxon(apart, zero_method="zsplit").pvalue)
-
-
-def _difference(both: pd.DataFrame) -> dict[str, Any]:
-    apart = both.assign(score_difference=both["score_first"] - both["score_second"])
-    return columns(SCORE_DIFFERENCE.key, measured(apart, SCORE_DIFFERENCE).estimate)

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -93,8 +93,9 @@ def read_folder(folder: Path) -> Run:
     """The run in `<model>/<data>/<method>/<hash>`; files that are damaged raise what their readers do."""
     settings = _settings(folder / CONFIG)
     environment = json.loads((folder / ENVIRONMENT).read_text("utf-8"))
-    if "command" in environment:
-        environment["command"] = [_portable(word) for word in environment["command"]]
+    if "command" in environment:  # `FOLDER` stands for the places of the machine that it was given on
+        place = re.compile(r"(?:file://|(?<![\w.:/]))/[^\s,\]}'\"]*/")
+        environment["command"] = [place.sub("FOLDER/", str(word)) for word in environment["command"]]
     lines, traced = read_rows(folder, PREDICTIONS), read_rows(folder, TRACES)
     rows = {key: row_of(line) for key, line in lines.items()}
     for key, row in rows.items():
@@ -107,7 +108,7 @@ def read_folder(folder: Path) -> Run:
         environment=environment,
         finished=(folder / SCORES).is_file() and (scored is None or len(rows) >= scored),
         records=rounded(records_table(rows.values())),
-        traces=_summarise(list(traced.values())),
+        traces=_computed(traced.values()) | _attention(traced.values()),
     )
 
 
@@ -127,28 +128,16 @@ def _settings(path: Path) -> dict[str, Any]:
     return settings
 
 
-def _portable(word: str) -> str:
-    """A word of a command with `FOLDER` for the places of the machine that it was given on."""
-    return re.sub(r"(?:file://|(?<![\w.:/]))/[^\s,\]}'\"]*/", "FOLDER/", str(word))
+def _computed(rows: Collection[dict[str, Any]]) -> dict[str, Any]:
+    """Of a run's lines of `traces.jsonl` what Figure 7 shows, `layers` and `computed`; empty without.
 
-
-def _summarise(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """Means and spreads over the records of a run, given as lines of `traces.jsonl`.
-
-    Returns:
-        `layers` and `computed` (Figure 7): the layers that prune, and `mean`, `low` and `high` (10th and 90th
-        percentile), each `(stages, steps)`, of the fraction of prompt tokens computed behind them. A record whose
-        generation has ended keeps its last value, so that every step is about the same records; `living` counts by
-        step those that have not.
-        `attention` (Figure 2): `map`, the mean of `(layers, BINS)`, and `mean`, `low` and `high` of the cumulative
-        share of attention mass held by the top x % of tokens, x = 0..100. `records` counts them, in both.
+    These are the layers that prune, and `mean`, `low` and `high` (10th and 90th percentile), each `(stages, steps)`, of
+    the fraction of prompt tokens computed behind them, over so many `records`. A record whose generation has ended
+    keeps its last value, so that every step is about the same records; `living` counts by step those that have not.
     """
-    return {**_computed(rows), **_attention(rows)}
-
-
-def _computed(rows: list[dict[str, Any]]) -> dict[str, Any]:
     traced = [row for row in rows if row.get("computed")]
-    stages = {tuple(_layer(stage) for stage in row["stages"]) for row in traced}
+    # Earlier versions wrote a stage with its keep.
+    stages = {tuple(int(of["layer"] if isinstance(of, dict) else of) for of in row["stages"]) for row in traced}
     if len(stages) != 1:  # none, or a calibrated method's, whose folds prune behind different layers
         return {}
     layers = list(stages.pop())
@@ -162,18 +151,16 @@ def _computed(rows: list[dict[str, Any]]) -> dict[str, Any]:
     return {"layers": layers, "computed": {"records": len(traced), "living": living, **_spread(held)}}
 
 
-def _attention(rows: list[dict[str, Any]]) -> dict[str, Any]:
+def _attention(rows: Collection[dict[str, Any]]) -> dict[str, Any]:
+    """What Figure 2 shows, `attention`: `map`, the mean of `(layers, BINS)` over so many `records`, and `mean`, `low`
+    and `high` of the cumulative share of attention mass held by the top x % of tokens, x = 0..100; empty without.
+    """
     traced = [row["attention"] for row in rows if row.get("attention")]
     if not traced:
         return {}
     maps = np.mean([_rebin(np.asarray(of["map"], dtype=float)) for of in traced], axis=0)
     mass = np.asarray([of["sorted_mass"] for of in traced], dtype=float)
     return {"attention": {"records": len(traced), "map": _short(maps, digits=3), **_spread(mass)}}
-
-
-def _layer(stage: Any) -> int:
-    """The layer of a stage, which is written with or without its keep."""
-    return int(stage["layer"] if isinstance(stage, dict) else stage)
 
 
 def _rebin(attention: np.ndarray) -> np.ndarray:
@@ -190,6 +177,4 @@ def _spread(values: np.ndarray) -> dict[str, Any]:
 
 
 def _short(values: np.ndarray, digits: int = 5) -> list[Any]:
-    if values.ndim > 1:
-        return [_short(row, digits) for row in values]
-    return [float(f"{value:.{digits}g}") for value in values]
+    return np.vectorize(lambda value: float(f"{value:.{digits}g}"), [float])(values).tolist()

@@ -10,14 +10,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from random import Random
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 import yaml
 
 from lazybench.data.record import Record
 from lazybench.errors import LazyBenchError
-
-T = TypeVar("T")
 
 Compose = Callable[[int], "Draft"]
 """The record with `n` units of filler: sentences, examples or a few lines of code, each below 64 tokens."""
@@ -181,14 +179,14 @@ class Draft:
     input: str = ""
 
 
-class Stream(Generic[T]):
+class Stream:
     """An endless list that is made on demand, so that a longer record begins with the shorter one's parts."""
 
-    def __init__(self, make: Callable[[], T]) -> None:
+    def __init__(self, make: Callable[[], str]) -> None:
         self._make = make
-        self._made: list[T] = []
+        self._made: list[str] = []
 
-    def take(self, n: int) -> list[T]:
+    def take(self, n: int) -> list[str]:
         """The first `n` parts."""
         while len(self._made) < n:
             self._made.append(self._make())

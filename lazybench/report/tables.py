@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from lazybench.analysis import averages
-from lazybench.analysis.averages import MEAN, NO_RUN, Cell, Measure, Part, measured, part_of, ran, together, undisturbed
+from lazybench.analysis.averages import MEAN, NO_RUN, Cell, Measure, measured, part_of, ran, together, undisturbed
 from lazybench.analysis.blocks import Block, Row, agree
 from lazybench.analysis.console import texts
 from lazybench.analysis.intervals import columns
@@ -68,12 +68,11 @@ def numbers(block: Block) -> pd.DataFrame:
     sections |= {name: [name] for name in (*of_tasks, *datasets)}
     specs = [spec for spec in SPECS if block.by_length or not spec.by_length]
     every = of_tasks | datasets
-    parts = [(row, {name: part_of(row, members) for name, members in every.items()}) for row in block.compared]
-    parts.sort(key=lambda of: _speed(*of))
+    rows = sorted(block.compared, key=lambda row: _speed(row, every))
     lines = []
     for section, names in sections.items():
-        for row, of_row in parts:
-            whole = together({task: of_row[task] for task in names})
+        for row in rows:
+            whole = together({task: part_of(row, every[task]) for task in names})
             if whole.reason == NO_RUN or (section in datasets and row.method != "baseline"):
                 continue
             met, done = whole.records, _differing(ran(whole.records), row, block)
@@ -93,8 +92,8 @@ def numbers(block: Block) -> pd.DataFrame:
     return pd.DataFrame(lines).astype(dict.fromkeys(keys, float))
 
 
-def _speed(row: Row, parts: dict[str, Part]) -> tuple[bool, int]:
-    found = averages.cell(parts, averages.TTFT[0]).estimate
+def _speed(row: Row, tasks: dict[str, list[str]]) -> tuple[bool, int]:
+    found = averages.cell(row, tasks, averages.TTFT[0]).estimate
     return row.method != "baseline", round(found.value) if found else 0
 
 

@@ -68,7 +68,17 @@ def write(
                 bodies[_PAIRED].append((pairs, text, latex_pairs(block, pairs)))
             drawn, lacks = _draw(folder, block)
             undrawn += lacks
-            sections.append(_section(block, shown, pairs, drawn))
+            sections.append(
+                {
+                    "block": block,
+                    "about": _about(block),
+                    "tables": shown,
+                    "notes": said,
+                    "pairs": tables.pairs_shown(pairs) if len(pairs) else None,
+                    "drawings": sorted(drawn, key=lambda of: (*_FIRST, of["name"]).index(of["name"])),
+                    "runs": [_run(run) for run in block.runs],
+                }
+            )
         for name, of in bodies.items():
             if of:
                 _put(folder / name, warnings, of)
@@ -126,20 +136,6 @@ def _page(sections: Sequence[dict[str, Any]], warnings: Sequence[str]) -> str:
     template = Environment(loader=PackageLoader("lazybench.report", ""), autoescape=True).get_template("page.html")
     reading = [line.removeprefix("- ") for line in tables.READING.splitlines()]
     return template.render(sections=sections, warnings=warnings, reading=reading) + "\n"
-
-
-def _section(
-    block: Block, shown: Sequence[Any], pairs: pd.DataFrame, drawn: Sequence[dict[str, str]]
-) -> dict[str, Any]:
-    return {
-        "block": block,
-        "about": _about(block),
-        "tables": shown,
-        "notes": notes(block),
-        "pairs": None if pairs.empty else tables.pairs_shown(pairs),
-        "drawings": sorted(drawn, key=lambda of: (*_FIRST, of["name"]).index(of["name"])),
-        "runs": [_run(run) for run in block.runs],
-    }
 
 
 def _about(block: Block) -> dict[str, str]:

@@ -12,7 +12,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg, RendererAgg
 from matplotlib.colors import to_hex
 from report_runs import attention_traces, row, rows_of, stage_traces, write_everything, write_run
 
-from lazybench.analysis.averages import SCORE, TTFT, cell, part_of
+from lazybench.analysis.averages import SCORE, TTFT, cell
 from lazybench.analysis.blocks import blocks
 from lazybench.analysis.reading import find
 from lazybench.calibration.frontier import CALIBRATED, KEEPS
@@ -147,7 +147,7 @@ def test_figure_5_has_each_methods_points_with_intervals_both_ways(tmp_path):
         (line,) = axes.containers
         across, up = (bars.get_segments() for bars in line.lines[2])
         for place, of in enumerate(sorted(block.rows, key=lambda of: -of.runs[0].settings["method"]["keep"])):
-            score, speedup = (cell({task: part_of(of, members)}, what).estimate for what in (SCORE, TTFT[0]))
+            score, speedup = (cell(of, {task: members}, what).estimate for what in (SCORE, TTFT[0]))
             assert np.allclose(across[place], [[speedup.low, score.value], [speedup.high, score.value]])
             assert np.allclose(up[place], [[speedup.value, score.low], [speedup.value, score.high]])
 

@@ -1,6 +1,6 @@
 """The figures: the paper's, and retrieval by depth and length; None where a block's runs lack what one shows."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from itertools import product
 from typing import Any, NamedTuple
 
@@ -13,9 +13,9 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import LogLocator, NullLocator
 
-from lazybench.analysis.averages import EQUAL_LENGTH, GEOMETRIC_KL, SCORE, TTFT, cell, part_of, ran, undisturbed
+from lazybench.analysis.averages import EQUAL_LENGTH, GEOMETRIC_KL, SCORE, TTFT, cell, ran, undisturbed
 from lazybench.analysis.blocks import Block, Row, conditions
-from lazybench.analysis.intervals import Estimate, columns
+from lazybench.analysis.intervals import columns
 from lazybench.analysis.labels import colour, is_calibrated, label, method_title, stages, task_title
 from lazybench.analysis.reading import BINS
 from lazybench.analysis.run_data import Run
@@ -57,9 +57,8 @@ def speed_against_harm(block: Block) -> Figure | None:
     """Two panels of one scale; methods without KL, or with none on any record, have no mark."""
     rows, points, tasks = [], [], block.judged()
     for row in block.compared:
-        parts = {task: part_of(row, members) for task, members in tasks.items()}
-        speedups = {"first token": cell(parts, TTFT[0]).estimate, "whole answer": cell(parts, EQUAL_LENGTH).estimate}
-        harm = cell(parts, GEOMETRIC_KL).estimate
+        ttft, whole, harm = (cell(row, tasks, of).estimate for of in (TTFT[0], EQUAL_LENGTH, GEOMETRIC_KL))
+        speedups = {"first token": ttft, "whole answer": whole}
         if row.method == "baseline" or None in speedups.values() or harm is None or harm.value == 0:
             continue
         of = {"line": _name(row), "method": row.method, "colour": colour(row.runs[0])}
@@ -208,11 +207,11 @@ def figure5(block: Block) -> Figure | None:
 
 def _points(block: Block, task: str, members: list[str]) -> Iterator[dict[str, object]]:
     for row in block.compared:
-        parts = {task: part_of(row, members)}
-        score, speedup = cell(parts, SCORE), cell(parts, TTFT[0]).estimate
-        if score.estimate is not None and (speedup is not None or row.method == "baseline"):
+        score, speedup = (cell(row, {task: members}, of) for of in (SCORE, TTFT[0]))
+        if score.estimate is not None and (speedup.estimate is not None or row.method == "baseline"):
             of = {"task": task, "line": _name(row), "method": row.method, "colour": colour(row.runs[0])}
-            yield of | {"records": score.records} | columns("score", score.estimate) | columns("speedup", speedup)
+            of |= {"records": score.records}
+            yield of | columns("score", score.estimate) | columns("speedup", speedup.estimate)
 
 
 def _name(row: Row) -> str:
@@ -235,10 +234,10 @@ def figure6(block: Block) -> Figure | None:
     numbered = [row for row in single if stages(row.runs[0])[0][0].isdigit()]
     by_depth, single = not numbered, numbered or single
     tasks = block.tasks()
-    shared = [task for task in tasks if all(_score(row, {task: tasks[task]}) for row in single)]
+    shared = [task for task in tasks if all(cell(row, {task: tasks[task]}, SCORE).estimate for row in single)]
     members = {task: tasks[task] for task in shared if task != CHINESE} or {task: tasks[task] for task in shared}
     rows = single if members else []
-    points = pd.DataFrame([columns("score", _score(row, members)) for row in rows])
+    points = pd.DataFrame([columns("score", cell(row, members, SCORE).estimate) for row in rows])
     points["layer"] = [float(stages(row.runs[0])[0][0].removesuffix("%")) for row in rows]
     points["keep"] = [-stages(row.runs[0])[0][1] for row in rows]
     points["under"] = [row.conditions for row in rows]
@@ -247,9 +246,9 @@ def figure6(block: Block) -> Figure | None:
         return None
     figure = canvas(2.1)
     axes = figure.add_subplot()
-    baselines = [row for row in block.rows if row.method == "baseline" and _score(row, members)]
+    baselines = [row for row in block.rows if row.method == "baseline" and cell(row, members, SCORE).estimate]
     for row in baselines:
-        axes.axhline(_score(row, members).value, label=row.label, **REFERENCE)
+        axes.axhline(cell(row, members, SCORE).estimate.value, label=row.label, **REFERENCE)
     every = points["layer"].unique()
     for place, ((keep, under), of) in enumerate(lines):
         at = of["layer"] + (max(every) - min(every)) / 100 * (place - (len(lines) - 1) / 2)
@@ -261,11 +260,6 @@ def figure6(block: Block) -> Figure | None:
     axes.set_title(wrapped(f"{method_title(single[0].runs[0])} of one stage: {of}", 50))
     finish(figure, of_rows(block, [*baselines, *single]))
     return figure
-
-
-def _score(row: Row, tasks: Mapping[str, list[str]]) -> Estimate | None:
-    """The row's score as the mean over some tasks and their datasets, where it has one of each."""
-    return cell({task: part_of(row, members) for task, members in tasks.items()}, SCORE).estimate
 
 
 @_drawn(
