@@ -70,25 +70,17 @@ def parse_budgets(text: str) -> list[Budget]:
 
 @dataclass(frozen=True)
 class Setup:
-    """What is to be calibrated, and on what.
-
-    Attributes:
-        records: those of both halves, in each a record of each dataset in turn: any first part of a half is like the
-            whole.
-        prompts: their prompts, without the texts, which nothing here needs.
-        searched: the values to try for parts of the importance, by name; empty where it is not searched.
-        weights: what tells the model's weights from others.
-        left_out: one line about the datasets that `all` leaves out; None where it leaves out none.
-    """
+    """What is to be calibrated, and on what."""
 
     config: CalibrateConfig
     budgets: list[Budget]
+    # Those of both halves, in each a record of each dataset in turn: any first part of a half is like the whole.
     records: list[Record]
-    prompts: Mapping[Key, Prompt]
+    prompts: Mapping[Key, Prompt]  # their prompts, without the texts, which nothing here needs
     importance: Importance
-    searched: Mapping[str, Sequence[Any]]
-    weights: str
-    left_out: str | None
+    searched: Mapping[str, Sequence[Any]]  # the values to try for parts of it, by name; empty where it is not searched
+    weights: str  # what tells the model's weights from others
+    left_out: str | None  # one line about the datasets that `all` leaves out; None where it leaves out none
 
     @classmethod
     def of(cls, config: CalibrateConfig) -> "Setup":

@@ -23,43 +23,28 @@ _TYPES = {str: "text", int: "a whole number above 0", bool: "true or false"}
 
 @dataclass(frozen=True, slots=True)
 class DatasetFacts:
-    """The facts about one dataset that decide its prompts, its generation and its scores.
+    """The facts about one dataset that decide its prompts, its generation and its scores."""
 
-    Attributes:
-        name: the dataset's name, also the stem of its file.
-        task: the task it belongs to, one of LongBench's six, `chinese` or a group of the user's; None for a dataset
-            that stands alone.
-        prompt: template with `{context}` and `{input}`.
-        max_new_tokens: tokens to generate at most.
-        metric: name of a function in `lazybench.metrics`, or `module.function` of the user's.
-        language: `en` or `zh`.
-        records: number of records of the full dataset; None where it is not known.
-        chat: whether a chat model's wrapper goes around the prompt.
-        first_line: whether only the first line of a prediction is scored.
-        stop_at_newline: whether generation also ends at a newline.
-        continues: what the answer goes on with, as a completion of code does, so that a method leaves it whole:
-            `context`, all of it; or `last_file`, the input or, where that is empty, the last of the files in the
-            context (`lazybench.model.prompts` says where it begins). None for answers to a question.
-        answer_prefix: template with `{input}` that the answer begins with: it ends the prompt, behind a chat model's
-            wrapper, and belongs to no prediction.
-        truncate: whether a prompt that is longer than the model's limit loses its middle.
-        by_length: whether its score is also shown by the records' length (`lazybench.data.longbench_e.LENGTHS`).
-    """
-
-    name: str
-    prompt: str
-    max_new_tokens: int
-    metric: str
+    name: str  # the dataset's name, also the stem of its file
+    prompt: str  # template with `{context}` and `{input}`
+    max_new_tokens: int  # tokens to generate at most
+    metric: str  # name of a function in `lazybench.metrics`, or `module.function` of the user's
+    # What it belongs to, one of LongBench's six, `chinese` or a group of the user's; None for what stands alone.
     task: str | None = None
-    language: str = "en"
-    records: int | None = None
-    chat: bool = True
-    first_line: bool = False
-    stop_at_newline: bool = False
+    language: str = "en"  # `en` or `zh`
+    records: int | None = None  # number of records of the full dataset; None where it is not known
+    chat: bool = True  # whether a chat model's wrapper goes around the prompt
+    first_line: bool = False  # whether only the first line of a prediction is scored
+    stop_at_newline: bool = False  # whether generation also ends at a newline
+    # What the answer goes on with, as a completion of code does, so that a method leaves it whole: `context`, all of
+    # it; or `last_file`, the input or, where that is empty, the last of the files in the context
+    # (`lazybench.model.prompts` says where it begins). None for answers to a question.
     continues: str | None = None
+    # Template with `{input}` that the answer begins with: it ends the prompt, behind a chat model's wrapper, and
+    # belongs to no prediction.
     answer_prefix: str = ""
-    truncate: bool = True
-    by_length: bool = False
+    truncate: bool = True  # whether a prompt that is longer than the model's limit loses its middle
+    by_length: bool = False  # whether its score is also shown by the records' length (`longbench_e.LENGTHS`)
 
     def __post_init__(self) -> None:
         for wrong in _wrong(self):

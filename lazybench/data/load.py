@@ -19,17 +19,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Choice:
-    """The datasets of a task.
+    """The datasets of a task."""
 
-    Attributes:
-        datasets: names of the datasets to run.
-        has: the datasets that `all` stands for on this data, whatever the task.
-        left_out: one line about the datasets that `all` skips because their files are missing, or None.
-    """
-
-    datasets: list[str]
-    has: list[str]
-    left_out: str | None = None
+    datasets: list[str]  # names of those to run
+    has: list[str]  # those that `all` stands for on this data, whatever the task
+    left_out: str | None = None  # one line about those that `all` skips because their files are missing
 
 
 def choose(task: str, config: DataConfig, facts: Mapping[str, DatasetFacts]) -> Choice:

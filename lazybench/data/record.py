@@ -15,27 +15,16 @@ _BOM = b"\xef\xbb\xbf"
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One item of a dataset, in LongBench's own record format.
+    """One item of a dataset, in LongBench's own record format."""
 
-    Attributes:
-        id: LongBench's `_id`, unique within a run.
-        dataset: name of the dataset, e.g. `hotpotqa`.
-        input: the question or instruction part (may be empty).
-        context: the long text.
-        answers: the references; the best-scoring one counts.
-        all_classes: the class names of a classification dataset, else None.
-        length: length in words, as LongBench counts it.
-        language: `en` or `zh`.
-    """
-
-    id: str
-    dataset: str
-    input: str
-    context: str
-    answers: tuple[str, ...]
-    all_classes: tuple[str, ...] | None
-    length: int
-    language: str = "en"
+    id: str  # LongBench's `_id`, unique within a run
+    dataset: str  # name of the dataset, e.g. `hotpotqa`
+    input: str  # the question or instruction part (may be empty)
+    context: str  # the long text
+    answers: tuple[str, ...]  # the references; the best-scoring one counts
+    all_classes: tuple[str, ...] | None  # the class names of a classification dataset, else None
+    length: int  # in words, as LongBench counts it
+    language: str = "en"  # `en` or `zh`
 
     @property
     def key(self) -> tuple[str, str]:

@@ -21,19 +21,14 @@ from lazyllm import Stats
 
 @dataclass(frozen=True)
 class Output:
-    """What a method made of a prompt.
+    """What a method made of a prompt."""
 
-    Attributes:
-        tokens: ids of the new tokens, as `decode` returned them.
-        prompt_computed: mean over layers of the prompt tokens computed there for the answer, as a fraction of the
-            prompt (Table 2). A token that is computed twice in a layer counts twice, so it may be above 1. Passes over
-            other texts than the prompt, such as a scorer's over single sentences, count in the times alone.
-        stats: what LazyLLM's engine counted, for methods that run on it.
-    """
-
-    tokens: list[int]
+    tokens: list[int]  # ids of the new tokens, as `decode` returned them
+    # Mean over layers of the prompt tokens computed there for the answer, as a fraction of the prompt (Table 2). A
+    # token that is computed twice in a layer counts twice, so it may be above 1. Passes over other texts than the
+    # prompt, such as a scorer's over single sentences, count in the times alone.
     prompt_computed: float
-    stats: Stats | None = None
+    stats: Stats | None = None  # what LazyLLM's engine counted, for methods that run on it
 
 
 def answer(method: "Method", prompt: Prompt, decode: Decoder, seed: int) -> Output:

@@ -76,32 +76,20 @@ class GreatestLogits(LogitsProcessor):
 
 @dataclass
 class Decoder:
-    """Generates from token ids with the settings of one dataset; methods call it on what they make of a prompt.
+    """Generates from token ids with the settings of one dataset; methods call it on what they make of a prompt."""
 
-    Attributes:
-        model: the model under test.
-        max_new_tokens: tokens to generate at most.
-        stop_ids: ids that end a generation; none means that it always runs to `max_new_tokens`.
-        min_new_tokens: tokens before a stop counts.
-        forced: the new tokens, where they are not the model's to choose (teacher forcing); the settings above then do
-            not matter.
-        tracing: an untimed pass that looks inside; keeps the logits.
-        clock: notes the time of each token.
-        logits: in a tracing pass those of each new token, (new tokens, vocabulary), float32, on the CPU.
-        answer: what it returned since `start`; None before the first call.
-        session: what the method's own session gave, entered before `start`.
-    """
-
-    model: PreTrainedModel
-    max_new_tokens: int
-    stop_ids: list[int] = field(default_factory=list)
-    min_new_tokens: int = 0
+    model: PreTrainedModel  # the model under test
+    max_new_tokens: int  # tokens to generate at most
+    stop_ids: list[int] = field(default_factory=list)  # that end a generation; without, it runs to `max_new_tokens`
+    min_new_tokens: int = 0  # tokens before a stop counts
+    # The new tokens, where they are not the model's to choose (teacher forcing); the settings above then do not matter.
     forced: Sequence[int] | None = None
-    tracing: bool = False
-    clock: Clock = field(init=False)
+    tracing: bool = False  # an untimed pass that looks inside; keeps the logits
+    clock: Clock = field(init=False)  # notes the time of each token
+    # In a tracing pass those of each new token, (new tokens, vocabulary), float32, on the CPU.
     logits: torch.Tensor | None = field(init=False, default=None)
-    answer: list[int] | None = field(init=False, default=None)
-    session: Any = field(init=False, default=None)
+    answer: list[int] | None = field(init=False, default=None)  # what it returned since `start`; None before
+    session: Any = field(init=False, default=None)  # what the method's own session gave, entered before `start`
 
     def __post_init__(self) -> None:
         self.clock = Clock(self.model.device)

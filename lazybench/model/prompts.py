@@ -26,21 +26,13 @@ _DATE = f"{{%- macro strftime_now(form) -%}}{{{{ form{_DATED} }}}}{{%- endmacro 
 
 @dataclass(frozen=True)
 class Prompt:
-    """A tokenised prompt and what it was made of.
+    """A tokenised prompt and what it was made of."""
 
-    Attributes:
-        ids: token ids, int64 (1, tokens), on the CPU.
-        record: the record it asks about.
-        builder: what built it, to build it again from another context or text.
-        text: the dataset's prompt, filled in and truncated, without a chat wrapper and an answer's prefix.
-        cut: where in `text` the middle was cut out; None where nothing was.
-    """
-
-    ids: torch.Tensor
-    record: Record
-    builder: "PromptBuilder"
-    text: str
-    cut: int | None = None
+    ids: torch.Tensor  # token ids, int64 (1, tokens), on the CPU
+    record: Record  # the record it asks about
+    builder: "PromptBuilder"  # what built it, to build it again from another context or text
+    text: str  # the dataset's prompt, filled in and truncated, without a chat wrapper and an answer's prefix
+    cut: int | None = None  # where in `text` the middle was cut out; None where nothing was
 
     def with_context(self, context: str) -> "Prompt":
         """The same question about another context, truncated and tokenised anew."""
@@ -53,17 +45,11 @@ class Prompt:
 
 @dataclass(frozen=True)
 class PromptBuilder:
-    """Fills in, truncates, wraps and tokenises the prompts of one dataset.
+    """Fills in, truncates, wraps and tokenises the prompts of one dataset."""
 
-    Attributes:
-        tokenizer: the tokenizer of the model under test.
-        model: its settings: `limit` and `chat` matter here.
-        facts: the dataset's prompt, whether it may be truncated and is wrapped as chat, and what ends it behind that.
-    """
-
-    tokenizer: PreTrainedTokenizerBase
-    model: ModelConfig
-    facts: DatasetFacts
+    tokenizer: PreTrainedTokenizerBase  # of the model under test
+    model: ModelConfig  # its settings: `limit` and `chat` matter here
+    facts: DatasetFacts  # the prompt, whether it may be truncated and is wrapped as chat, and what ends it behind that
 
     def build(self, record: Record) -> Prompt:
         """The prompt of `record`."""

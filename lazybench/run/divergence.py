@@ -14,15 +14,10 @@ TOKENS = 16
 
 @dataclass(frozen=True)
 class Expected:
-    """What the unmodified model answers.
+    """What the unmodified model answers."""
 
-    Attributes:
-        tokens: ids of its answer's first tokens.
-        logits: of every token at each of them, (tokens, vocabulary), float32, on the CPU.
-    """
-
-    tokens: list[int]
-    logits: torch.Tensor
+    tokens: list[int]  # ids of its answer's first tokens
+    logits: torch.Tensor  # of every token at each of them, (tokens, vocabulary), float32, on the CPU
 
 
 def expected(prompt: Prompt, decode: Decoder, tokens: int = TOKENS) -> Expected:

@@ -32,27 +32,16 @@ PLACES = ("name", "path", "device", "tokenizer", "outline")
 
 @dataclass(frozen=True)
 class Job:
-    """A run's settings and all that follows from them.
-
-    Attributes:
-        config: the settings.
-        facts: facts by dataset.
-        datasets: the datasets of the task.
-        method: the method, not yet prepared for the model.
-        tokenizer: the model's tokenizer; None in a plan where it is out of reach.
-        records: all records of the run, those of other shards too.
-        settings: what `config.yaml` says: everything set, and the digests of the weights, records and code met.
-        left_out: what to say about datasets that `all` or a half leaves out; None where they leave out none.
-    """
+    """A run's settings and all that follows from them."""
 
     config: RunConfig
-    facts: dict[str, DatasetFacts]
-    datasets: list[str]
-    method: Method
-    tokenizer: PreTrainedTokenizerBase | None
-    records: list[Record] = field(repr=False)
-    settings: dict[str, Any]
-    left_out: str | None = None
+    facts: dict[str, DatasetFacts]  # by dataset
+    datasets: list[str]  # of the task
+    method: Method  # not yet prepared for the model
+    tokenizer: PreTrainedTokenizerBase | None  # the model's; None in a plan where it is out of reach
+    records: list[Record] = field(repr=False)  # all of the run, those of other shards too
+    settings: dict[str, Any]  # what `config.yaml` says: everything set, digests of the weights, records and code met
+    left_out: str | None = None  # what to say about datasets that `all` or a half leaves out; None without such
 
     @cached_property
     def shard(self) -> Shard | None:

@@ -17,23 +17,14 @@ RETAKES = 3
 
 @dataclass(frozen=True)
 class Pass:
-    """One timed answer.
+    """One timed answer."""
 
-    Attributes:
-        output: what the method gave.
-        times_s: wall time until each new token's id was known on the host, in seconds.
-        ttft_cpu_s: CPU time of this process, all its threads together, until the first new token.
-        generation_cpu_s: CPU time until the last one.
-        retaken: how often it was taken again, having been disturbed.
-        disturbed: whether it stayed so.
-    """
-
-    output: Output
-    times_s: Sequence[float]
-    ttft_cpu_s: float
-    generation_cpu_s: float
-    retaken: int = 0
-    disturbed: bool = False
+    output: Output  # what the method gave
+    times_s: Sequence[float]  # wall time until each new token's id was known on the host, in seconds
+    ttft_cpu_s: float  # CPU time of this process, all its threads together, until the first new token
+    generation_cpu_s: float  # CPU time until the last one
+    retaken: int = 0  # how often it was taken again, having been disturbed
+    disturbed: bool = False  # whether it stayed so
 
     @property
     def ttft_s(self) -> float:

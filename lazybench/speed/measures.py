@@ -43,18 +43,12 @@ WHOLE, METHOD, KEEP_1 = "unmodified", "method", "keep_1"
 
 @dataclass(frozen=True)
 class Subjects:
-    """A method, the unmodified model, and the unmodified model at each token count that the method's layers see.
+    """A method, the unmodified model, and the unmodified model at each token count that the method's layers see."""
 
-    Attributes:
-        method: the method under test, prepared.
-        decode: greedy generation of as many tokens as are measured.
-        cpu_share: a pass on a CPU that got less of wall time times threads is taken again.
-    """
-
-    method: Method
-    decode: Decoder
+    method: Method  # the method under test, prepared
+    decode: Decoder  # greedy generation of as many tokens as are measured
     prompt: Prompt
-    cpu_share: float
+    cpu_share: float  # a pass on a CPU that got less of wall time times threads is taken again
 
     def untimed(self, new_tokens: int) -> "Subjects":
         """The same with so many new tokens, or as many as it has, each pass taken as it is."""

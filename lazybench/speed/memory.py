@@ -16,15 +16,10 @@ _ROWS = 25
 
 @dataclass(frozen=True)
 class Memory:
-    """Bytes that a pass takes.
+    """Bytes that a pass takes."""
 
-    Attributes:
-        peak: the most at once, above what was allocated before.
-        kv: those of keys and values after each forward call, where transformers' own cache holds them.
-    """
-
-    peak: int
-    kv: list[int]
+    peak: int  # the most at once, above what was allocated before
+    kv: list[int]  # of keys and values after each forward call, where transformers' own cache holds them
 
 
 def measure(model: PreTrainedModel, run: Callable[[], object]) -> Memory:
