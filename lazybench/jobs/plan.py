@@ -128,7 +128,7 @@ def done_records(job: Job, where: dict[str, Any] | None) -> int:
 def on_a100(model: PreTrainedModel, config: ModelConfig) -> Pace:
     """By the model's size: decode steps read all weights and wait for Python."""
     layers = model.config.get_text_config().num_hidden_layers
-    step = layers * _LAYER_STEP_S + _weights(model) * _size(config) / _BYTES_PER_S
+    step = layers * _LAYER_STEP_S + model.num_parameters() * _size(config) / _BYTES_PER_S
     return Pace(1 / _OPERATIONS_PER_S, step, warms=True)
 
 
@@ -197,11 +197,7 @@ def memory_gb(job: Job, model: PreTrainedModel, longest: float) -> float:
     kept = 2 * config.num_hidden_layers * heads * width * tokens * size
     inner = getattr(config, "intermediate_size", 4 * config.hidden_size)
     working = tokens * (8 * config.hidden_size + 3 * inner) * size
-    return (_weights(model) * size + kept + working + _CONTEXT_BYTES) / 1e9
-
-
-def _weights(model: PreTrainedModel) -> int:
-    return sum(weight.numel() for weight in model.parameters())
+    return (model.num_parameters() * size + kept + working + _CONTEXT_BYTES) / 1e9
 
 
 def _size(config: ModelConfig) -> int:

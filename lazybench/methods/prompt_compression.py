@@ -22,7 +22,6 @@ from lazybench.methods.shared import COUNT_OR_NULL, FLAG, MODEL, RATIO, load_sec
 from lazybench.model.decoding import Decoder, positions_of
 from lazybench.model.prompts import Prompt, before_continued, shortenable
 
-UNITS = ("phrase", "sentence", "token")
 Spans = list[tuple[int, int]]
 
 _GLUE = {"phrase": " ", "sentence": " ", "token": ""}  # between the original's sentences: tokens lose the space there
@@ -59,7 +58,7 @@ class PromptCompression(Method):
     """
 
     scope: str = setting("prompt", one_of(list(_NAMES)))
-    unit: str = setting("sentence", one_of(UNITS))
+    unit: str = setting("sentence", one_of(list(_GLUE)))
     ratio: float = setting(0.5, RATIO)
     scorer: str | None = setting(None, MODEL)
     windows: str = setting("sentence", one_of(("sentence", "long")))
@@ -183,6 +182,8 @@ class Scorer:
             raise LazyBenchError("the scorer's tokenizer tells no places of tokens: set method.scorer to another model")
         ends: list[int] = []
         losses: list[torch.Tensor] = []
+        holds = positions_of(self.model) or _ANY_WINDOW
+        window = min(holds, self.longest or holds)
         for start, end in spans:
             found = self.tokenizer(
                 text[start:end], add_special_tokens=False, return_offsets_mapping=True, verbose=False
@@ -190,7 +191,7 @@ class Scorer:
             if found.input_ids:
                 # White space that a tokenizer drops at the end is the last token's: the part ends with it.
                 ends += [*(start + stop for _, stop in found.offset_mapping[:-1]), end]
-                losses += [self._losses(window) for window in torch.tensor(found.input_ids).split(self._window)]
+                losses += [self._losses(ids) for ids in torch.tensor(found.input_ids).split(window)]
         information = torch.cat(losses).double().cpu().numpy() if losses else np.empty(0)
         if np.isnan(information).any():
             raise RecordFailure("the scorer's logits are not finite: nothing can be told from them")
@@ -205,11 +206,6 @@ class Scorer:
             cache = output.past_key_values
             losses.append(functional.cross_entropy(output.logits[0].float(), expected, reduction="none"))
         return torch.cat(losses)
-
-    @property
-    def _window(self) -> int:
-        holds = positions_of(self.model) or _ANY_WINDOW
-        return min(holds, self.longest or holds)
 
     @property
     def _beginning(self) -> int:

@@ -45,7 +45,11 @@ def run(config: RunConfig, sources: Sources | None = None) -> Path:
     job = prepare(config, sources)
     where = environment.describe(config.model)
     folder = RunFolder(job.folder(where), job.shard)
-    _announce(job, where)
+    print(f"weights: {where['weights_format']}\nrecords: {data_label(config.data)}")
+    if job.left_out:
+        print(job.left_out)
+    if isinstance(job.method, Calibrated):
+        print(f"calibrated for {job.method.budget}: {provenance(asdict(job.method))}")
     if said := begins_anew(folder.path, job.settings, where):
         print(said)
     scores = None if config.rerun else folder.finished(job.keys, config.trace)
@@ -98,15 +102,6 @@ def _complete(folder: RunFolder, bench: Bench, job: Job) -> Mapping[str, Any] | 
     return folder.finish(
         job.keys, job.config.trace, lambda rows: label | summarise((rows[key] for key in job.keys), job.facts)
     )
-
-
-def _announce(job: Job, where: Mapping[str, Any]) -> None:
-    print(f"weights: {where['weights_format']}")
-    print(f"records: {data_label(job.config.data)}")
-    if job.left_out:
-        print(job.left_out)
-    if isinstance(job.method, Calibrated):
-        print(f"calibrated for {job.method.budget}: {provenance(asdict(job.method))}")
 
 
 def _report(job: Job, scores: Mapping[str, Any] | None, folder: RunFolder) -> None:
