@@ -302,11 +302,7 @@ class Shard:
 
     @classmethod
     def parse(cls, text: str | None) -> "Shard | None":
-        """Read `i/n`; None is the whole run.
-
-        Raises:
-            LazyBenchError: anything else.
-        """
+        """Read `i/n`; None is the whole run, and anything else a `LazyBenchError`."""
         if text is None:
             return None
         found = re.fullmatch(r"([1-9]\d{0,5})/([1-9]\d{0,5})", text, re.ASCII)

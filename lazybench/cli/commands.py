@@ -30,11 +30,7 @@ _SMALL = ("status", "list", "report", "score")
 
 
 def start(words: Sequence[str]) -> int:
-    """Start the command that the first word names, and return its exit code.
-
-    Raises:
-        LazyBenchError: there is no such command, or its words are not what it takes.
-    """
+    """Start the command that the first word names, and return its exit code; `LazyBenchError` for other words."""
     if not words or words[0] in ("-h", "--help", "help"):
         print(USAGE)
         return 0 if words else 2

@@ -48,11 +48,7 @@ def load(dataset: str, root: str | Path | None, limit: int | None, like: str | N
 
 
 def names(root: str | Path) -> list[str]:
-    """Names of the datasets that a folder or archive has a file for, sorted.
-
-    Raises:
-        LazyBenchError: there is no such folder or archive, or it cannot be read.
-    """
+    """Names of the datasets that a folder or archive has a file for, sorted; `LazyBenchError` if it cannot be read."""
     with _opened(Path(root).expanduser()) as (_, files):
         return sorted(files)
 

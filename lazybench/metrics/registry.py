@@ -25,11 +25,7 @@ def names() -> list[str]:
 
 
 def get(name: str) -> Metric:
-    """The metric called `name`: LazyBench's own, or `module.function` of the user's.
-
-    Raises:
-        LazyBenchError: no such metric.
-    """
+    """The metric called `name`: LazyBench's own, or `module.function` of the user's; `LazyBenchError` without one."""
     if "." not in name:
         if name not in _OWN:
             raise LazyBenchError(f"unknown metric {name!r}: {suggest(name, names())}")

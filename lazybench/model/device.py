@@ -12,11 +12,7 @@ _RAN_OUT = ("DefaultCPUAllocator: can't allocate memory", "out of memory", "CUBL
 
 
 def device_of(config: ModelConfig) -> torch.device:
-    """The device the model runs on.
-
-    Raises:
-        LazyBenchError: it is not available here.
-    """
+    """The device the model runs on; `LazyBenchError` where it is not available."""
     if config.device == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:

@@ -69,11 +69,7 @@ class Weights:
 
 
 def locate(config: ModelConfig) -> Weights:
-    """Find the files of a model.
-
-    Raises:
-        LazyBenchError: a file or package that is not there.
-    """
+    """Find the files of a model; `LazyBenchError` for a file or package that is not there."""
     path = config.path
     if path.startswith(_PACKAGE):
         package, _, inside = path.removeprefix(_PACKAGE).partition("/")

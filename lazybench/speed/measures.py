@@ -90,11 +90,7 @@ class Subjects:
 
 
 def subjects_of(config: SpeedConfig) -> list[Subjects]:
-    """What is timed at each prompt length.
-
-    Raises:
-        LazyBenchError: a model, method or length that cannot work.
-    """
+    """What is timed at each prompt length; `LazyBenchError` for a model, method or length that cannot work."""
     method = build_method(config.method)
     skeleton = load_skeleton(config.model)
     holds, needed = positions_of(skeleton), max(config.lengths) + config.new_tokens
