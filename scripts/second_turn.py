@@ -13,13 +13,12 @@ from pathlib import Path
 
 import pandas as pd
 import torch
-from hydra import compose, initialize_config_dir
-from omegaconf import OmegaConf
 from transformers import Cache, PreTrainedModel
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
-from lazybench import config as schema
 from lazybench.calibration.setup import in_turns
+from lazybench.cli.settings import compose_jobs, search_path
+from lazybench.cli.settings import read as read_settings
 from lazybench.config import RunConfig
 from lazybench.data import Record, choose, load_facts
 from lazybench.errors import LazyBenchError
@@ -90,13 +89,10 @@ def arguments() -> tuple[argparse.Namespace, list[str]]:
 
 def main() -> None:
     asked, words = arguments()
-    places = ",".join(f'"file://{place.resolve()}"' for place in asked.config_dir)
-    with initialize_config_dir(str(schema.CONF), version_base=None):
-        configs = {
-            name: OmegaConf.to_object(compose("config", [f"hydra.searchpath=[{places}]", f"method={name}", *words]))
-            for name in asked.methods
-        }
-    config = next(iter(configs.values()))
+    words, configs = [search_path(asked.config_dir), *words], {}
+    for name in asked.methods:
+        (composed,), _ = compose_jobs("run", [*words, f"method={name}"], multirun=False)
+        configs[name] = config = read_settings(composed, composed.hydra)
     methods = {name: build_method(of.method) for name, of in configs.items()}
     questions = ask(config)
     model = load_model(config.model)

@@ -7,7 +7,7 @@ from typing import NoReturn
 
 import yaml
 
-from lazybench.config import CONF, SOURCES
+from lazybench.config import SOURCES
 from lazybench.data import DatasetFacts, load_facts
 from lazybench.errors import LazyBenchError, first_line
 
@@ -43,11 +43,6 @@ def add_runs(parser: ArgumentParser, meaning: str) -> None:
         default="results/runs",
         help=f"{meaning} (default: %(default)s)",
     )
-
-
-def names_in(group: str) -> list[str]:
-    """What there is to choose in a config group of LazyBench's."""
-    return sorted(path.stem for path in (CONF / group).glob("*.yaml"))
 
 
 def add_config_dir(parser: ArgumentParser, purpose: str) -> None:

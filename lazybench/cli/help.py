@@ -6,7 +6,6 @@ from inspect import getdoc
 
 import yaml
 
-from lazybench.cli.arguments import names_in
 from lazybench.config import CONF, DataConfig, ModelConfig
 
 _FOOT = """\
@@ -22,7 +21,8 @@ def text(command: str, words: Sequence[str]) -> str:
     config = yaml.safe_load(content)
     chosen = {key: of[key] for of in config["defaults"] if isinstance(of, dict) for key in of if " " not in key}
     groups = [*chosen, *(("experiment", "cluster") if command in ("run", "plan") else ())]
-    choices = [textwrap.fill(f"{group}: {', '.join(names_in(group))}", 110, subsequent_indent="  ") for group in groups]
+    names = {group: sorted(path.stem for path in (CONF / group).glob("*.yaml")) for group in groups}
+    choices = [textwrap.fill(f"{of}: {', '.join(names[of])}", 110, subsequent_indent="  ") for of in groups]
     parts = [config["hydra"]["help"]["template"].rstrip(), _indented("Choices", "\n".join(choices))]
     parts.append(_indented("Settings", content.partition("_self_\n")[2].partition("\nhydra:\n")[0]))
     for group, kind in (("model", ModelConfig), ("data", DataConfig)):

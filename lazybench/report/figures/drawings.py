@@ -81,8 +81,7 @@ def speed_against_harm(block: Block) -> Figure | None:
     grid[0].set_ylim(marks[marks <= low].max(), marks[marks >= high].min())  # so that two are there at least
     major = LogLocator(10, subs=digits, numticks=len(marks))
     grid[0].yaxis.set(major_locator=major, minor_locator=NullLocator(), major_formatter="{x:g}")
-    finish(figure, of_rows(block, rows))
-    return figure
+    return finish(figure, of_rows(block, rows))
 
 
 @_drawn(
@@ -129,8 +128,7 @@ def figure1(block: Block) -> Figure | None:
     for of in (axes, beside):
         of.tick_params(axis="y", length=0)
     axes.grid(visible=False, axis="y")
-    finish(figure, of_rows(block, rows, counts))
-    return figure
+    return finish(figure, of_rows(block, rows, counts))
 
 
 @_drawn(
@@ -167,8 +165,7 @@ def figure2(block: Block) -> Figure | None:
     lower.plot(top, 100 * mean, color=style.BLUE, label="mean")
     lower.plot(top, top, color=style.VERMILLION, linestyle=":", label="all tokens alike")
     lower.set(xlabel="top tokens of the prompt (%)", ylabel="attention they hold (%)", xlim=(0, 100), ylim=(0, 101))
-    finish(figure, of_rows(block, rows, [sum(weights)]))
-    return figure
+    return finish(figure, of_rows(block, rows, [sum(weights)]))
 
 
 @_drawn(
@@ -201,8 +198,7 @@ def figure5(block: Block) -> Figure | None:
     grid[0].set_xscale("log", base=2)
     major = LogLocator(2, subs=(1, 1.5))
     grid[0].xaxis.set(major_locator=major, minor_locator=NullLocator(), major_formatter="{x:g}")
-    finish(figure, of_rows(block, block.compared))
-    return figure
+    return finish(figure, of_rows(block, block.compared))
 
 
 def _points(block: Block, task: str, members: list[str]) -> Iterator[dict[str, object]]:
@@ -258,8 +254,7 @@ def figure6(block: Block) -> Figure | None:
     axes.set(xlabel="depth that prunes (% of the layers)" if by_depth else "layer that prunes", xticks=every)
     axes.set_ylabel("score (0 to 100)")
     axes.set_title(wrapped(f"{method_title(single[0].runs[0])} of one stage: {of}", 50))
-    finish(figure, of_rows(block, [*baselines, *single]))
-    return figure
+    return finish(figure, of_rows(block, [*baselines, *single]))
 
 
 @_drawn(
@@ -290,8 +285,7 @@ def figure7(block: Block) -> Figure | None:
     entries |= {f"after layer {layer}": Line2D([], [], **look) for layer, look in looks.items()}
     entries["10th–90th percentile"] = Patch(color=style.GREY, alpha=0.3, linewidth=0)
     records = [sum(run.traces["computed"]["records"] for run in runs) for _, runs in traced]
-    finish(figure, of_rows(block, [row for row, _ in traced], records), entries)
-    return figure
+    return finish(figure, of_rows(block, [row for row, _ in traced], records), entries)
 
 
 def _panel(axes: Axes, runs: list[Run], looks: dict[int, dict[str, Any]]) -> tuple[int, int]:
@@ -369,8 +363,7 @@ def depth_by_length(block: Block) -> Figure | None:
         axes.grid(visible=False)
     figure.supxlabel("depth in the text (%)", fontsize="medium")
     met = [row for row in block.rows if any(run.records["_id"].map(depth_of).notna().any() for run in row.runs)]
-    finish(figure, of_rows(block, met), entries={})
-    return figure
+    return finish(figure, of_rows(block, met), entries={})
 
 
 def _records(block: Block, run: Run) -> pd.DataFrame:

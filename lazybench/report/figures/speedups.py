@@ -30,9 +30,7 @@ def frontier(shown: pd.DataFrame, tried: pd.DataFrame, about: str, stem: Path) -
             at = rows["speedup"] + _BESIDE * reach * (place - (len(kinds) - 1) / 2)
             axes.errorbar(at, rows["kl"], yerr=around(rows, "kl"), elinewidth=0.6, label=kind, **line(place))
         axes.set(xlabel="ideal speedup of whole answers (×)", ylabel="KL of the next token (nats)", yscale="log")
-        axes.yaxis.set_minor_locator(LogLocator(subs=(2, 5)))
-        for show in (axes.yaxis.set_major_formatter, axes.yaxis.set_minor_formatter):
-            show("{x:g}")
+        axes.yaxis.set(minor_locator=LogLocator(subs=(2, 5)), major_formatter="{x:g}", minor_formatter="{x:g}")
         axes.set_xticks(shown["speedup"].unique())
         bars = ", 95% intervals" if shown["kl_low"].notna().any() else ""
         finish(figure, f"{about}; lines: n={style.span(shown['records'])} records held out{bars}")

@@ -59,8 +59,8 @@ def panels(count: int, height: float, xlabel: str, ylabel: str, **shared: Any) -
     return figure, [*grid[:count]]
 
 
-def finish(figure: Figure, about: str, entries: Mapping[str, Any] | None = None) -> None:
-    """Put what the figure rests on above its panels, and below one legend: `entries`, by default of each label once."""
+def finish(figure: Figure, about: str, entries: Mapping[str, Any] | None = None) -> Figure:
+    """The figure with what it rests on above its panels, and below one legend: `entries`, else each label once."""
     if entries is None:
         labels = [axes.get_legend_handles_labels() for axes in figure.axes]
         entries = {text: handle for handles, texts in labels for handle, text in zip(handles, texts, strict=True)}
@@ -72,6 +72,7 @@ def finish(figure: Figure, about: str, entries: Mapping[str, Any] | None = None)
     figure.suptitle(heading, x=0.01, ha="left", color=GREY)
     if entries:
         figure.legend(entries.values(), texts, loc="outside lower center", ncols=columns)
+    return figure
 
 
 def save(figure: Figure, stem: Path) -> list[Path]:
