@@ -29,18 +29,15 @@ class Times:
     """A model's times.
 
     Prefilling `n` tokens takes the unmodified model `fixed + linear * n + quadratic * n**2` seconds.
-
-    Attributes:
-        step: seconds of LazyLLM's decode step that computes so many rows in every layer, by their number, increasing.
-        unmodified_step: seconds of the unmodified model's decode step.
     """
 
     fixed: float
     linear: float
     quadratic: float
     layers: int
+    # Seconds of LazyLLM's decode step that computes so many rows in every layer, by their number, increasing.
     step: Mapping[int, float]
-    unmodified_step: float
+    unmodified_step: float  # seconds of the unmodified model's decode step
 
     @classmethod
     def fit(cls, measured: Mapping[str, Mapping[int, float]], layers: int) -> "Times":

@@ -60,21 +60,14 @@ class Method(ABC):
     Everything in `generate` is timed, from the tokenised prompt to the last token. It calls `decode` once, on
     whatever it makes of the prompt. What switches the model over to the method, and does nothing to the prompt, is
     its `session`, which is not timed.
-
-    Attributes:
-        name: its name in run folders, and in tables if it has no label.
-        repeats: how many seeds are run on each record and averaged.
-        prefills: for `plan`: its TTFT at most, as a multiple of the unmodified model's.
-        label: its name in tables and figures; None for `name`.
-        colour: its colour in figures, one of Matplotlib's; None for the next one that is free.
     """
 
-    prefills: ClassVar[float] = 1.0
-    label: ClassVar[str | None] = None
-    colour: ClassVar[str | None] = None
+    prefills: ClassVar[float] = 1.0  # for `plan`: its TTFT at most, as a multiple of the unmodified model's
+    label: ClassVar[str | None] = None  # its name in tables and figures; None for `name`
+    colour: ClassVar[str | None] = None  # in figures, one of Matplotlib's; None for the next one that is free
 
-    name: str
-    repeats: int = setting(1, COUNT)
+    name: str  # in run folders, and in tables if it has no label
+    repeats: int = setting(1, COUNT)  # how many seeds are run on each record and averaged
 
     def __post_init__(self) -> None:
         """Refuse settings that break their rule by a `LazyBenchError`; see `lazybench.methods.shared.setting`."""

@@ -51,18 +51,13 @@ yaml.SafeDumper.add_representer(_Hashes, _represent)
 
 @dataclass
 class Calibrated(Method):
-    """A method as it was calibrated; each record gets settings that were found without it, where there are such.
+    """A method as it was calibrated; each record gets settings that were found without it, where there are such."""
 
-    Attributes:
-        budget: what the settings were to keep to.
-        folds: what was found, each with `method`, its settings, and `records`, the hashes of the records that it was
-            found on. A calibration on one half of the records has one; a cross-fitted one has two.
-        found: how it was found, for the reader; `layers` is the depth of its model.
-    """
-
-    budget: str = ""
-    folds: list[dict[str, Any]] = field(default_factory=list, repr=False)  # names every record it was found on
-    found: dict[str, Any] = field(default_factory=dict)
+    budget: str = ""  # what the settings were to keep to
+    # What was found, each with `method`, its settings, and `records`, the hashes of all records that it was found on. A
+    # calibration on one half of the records has one; a cross-fitted one has two.
+    folds: list[dict[str, Any]] = field(default_factory=list, repr=False)
+    found: dict[str, Any] = field(default_factory=dict)  # how, for the reader; `layers` is the depth of its model
 
     def __post_init__(self) -> None:
         super().__post_init__()
