@@ -21,14 +21,19 @@ from lazyllm import Stats
 
 @dataclass(frozen=True)
 class Output:
-    """What a method made of a prompt."""
+    """What a method made of a prompt.
 
-    tokens: list[int]  # ids of the new tokens, as `decode` returned them
-    # Mean over layers of the prompt tokens computed there for the answer, as a fraction of the prompt (Table 2). A
-    # token that is computed twice in a layer counts twice, so it may be above 1. Passes over other texts than the
-    # prompt, such as a scorer's over single sentences, count in the times alone.
+    Attributes:
+        tokens: ids of the new tokens, as `decode` returned them.
+        prompt_computed: mean over layers of the prompt tokens computed there for the answer, as a fraction of the
+            prompt (Table 2). A token that is computed twice in a layer counts twice, so it may be above 1. Passes over
+            other texts than the prompt, such as a scorer's over single sentences, count in the times alone.
+        stats: what LazyLLM's engine counted, for methods that run on it.
+    """
+
+    tokens: list[int]
     prompt_computed: float
-    stats: Stats | None = None  # what LazyLLM's engine counted, for methods that run on it
+    stats: Stats | None = None
 
 
 def answer(method: "Method", prompt: Prompt, decode: Decoder, seed: int) -> Output:
@@ -60,14 +65,21 @@ class Method(ABC):
     Everything in `generate` is timed, from the tokenised prompt to the last token. It calls `decode` once, on
     whatever it makes of the prompt. What switches the model over to the method, and does nothing to the prompt, is
     its `session`, which is not timed.
+
+    Attributes:
+        name: its name in run folders, and in tables if it has no label.
+        repeats: how many seeds are run on each record and averaged.
+        prefills: for `plan`: its TTFT at most, as a multiple of the unmodified model's.
+        label: its name in tables and figures; None for `name`.
+        colour: its colour in figures, one of Matplotlib's; None for the next one that is free.
     """
 
-    prefills: ClassVar[float] = 1.0  # for `plan`: its TTFT at most, as a multiple of the unmodified model's
-    label: ClassVar[str | None] = None  # its name in tables and figures; None for `name`
-    colour: ClassVar[str | None] = None  # in figures, one of Matplotlib's; None for the next one that is free
+    prefills: ClassVar[float] = 1.0
+    label: ClassVar[str | None] = None
+    colour: ClassVar[str | None] = None
 
-    name: str  # in run folders, and in tables if it has no label
-    repeats: int = setting(1, COUNT)  # how many seeds are run on each record and averaged
+    name: str
+    repeats: int = setting(1, COUNT)
 
     def __post_init__(self) -> None:
         """Refuse settings that break their rule by a `LazyBenchError`; see `lazybench.methods.shared.setting`."""

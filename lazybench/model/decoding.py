@@ -195,8 +195,8 @@ def check_limit(config: ModelConfig, new_tokens: int, model: PreTrainedModel) ->
     holds = positions_of(model)
     if holds is not None and config.limit + new_tokens > holds:
         raise LazyBenchError(
-            f"model.limit={config.limit} and {new_tokens} new tokens are more than the {holds} positions of "
-            f"{config.name}: set model.limit={holds - new_tokens} or less"
+            f"{config.limit} tokens of prompt and {new_tokens} new ones are more than the {holds} positions of "
+            f"{config.name}: set model.limit={holds - new_tokens} or less, and of a text of your own give less"
         )
 
 
