@@ -53,11 +53,12 @@ class Batch:
         mask, over = None if grows else kwargs.get("attention_mask"), any(ended)
         given = {name: kwargs[name] for name in _PER_TOKEN if kwargs.get(name) is not None}
         width = given_tokens(kwargs).shape[1]
+        if mask is None and not grows and self._computed is not None:
+            mask = self._known(self.columns + width, None)  # `generate` leaves out one that hides nothing
         if mask is not None:
             refuse_if(not isinstance(mask, torch.Tensor) or mask.ndim != 2, "own_mask")
             total = self._count, self.columns + width
             refuse_if(mask.shape != total, "mask_shape", mask=tuple(mask.shape), total=total)
-        refuse_if(mask is None and not grows and self._computed is not None, "padding_before")
         before, fresh, computed = self._computed, None, None
         if over or (mask is not None and (before is not None or not bool(mask.all()))):
             placed = kwargs.get("position_ids") is not None

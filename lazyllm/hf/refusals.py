@@ -76,13 +76,12 @@ _MESSAGES = {
     # masks and positions
     "positions": "the position_ids are not {where}, one for each token: LazyLLM takes a text from its first token, without gaps or packed sequences",
     "position_width": "the position_ids, or the attention mask they are counted from, are for {given} tokens, where the pass has {width}",
-    "padding_before": "an earlier pass had padding: pass the attention mask, with that part of it as it was",
     "own_mask": "an attention mask of its own per query is not supported: LazyLLM is causal",
     "mask_shape": "the attention mask is of shape {mask}, where the tokens are {total} so far: LazyLLM takes a prompt from its first token, and goes on with the cache of its own output",
     "hides_computed": "the attention mask hides tokens that an earlier pass has computed: keep it as it was",
     "hides_between": "the attention mask hides tokens between others, and no position_ids say whether positions count them: give position_ids that count what the mask shows",
     "hides_last": "the attention mask hides a sequence's last token of the pass: pad prompts at their left, padding_side='left'",
-    "late_tokens": "the attention mask shows tokens that it hid in an earlier pass: keep it as it was",
+    "late_tokens": "the attention mask, or the lack of one, shows tokens that it hid in an earlier pass: pass it as it was",
     "empty_chunk": "a chunk holds padding alone: use a larger prefill_chunk_size, or less padding",
     "per_token": "the {name} are of shape {given}, which is not one for each token",
     # caches

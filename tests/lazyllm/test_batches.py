@@ -1,5 +1,7 @@
 """Each sequence of a batch is what it would be alone."""
 
+import copy
+
 import families
 import naive_importance
 import pytest
@@ -122,6 +124,35 @@ def test_padding_between_turns_takes_no_place_in_a_window():
     close(found[:, None], expected)
 
 
+@pytest.mark.parametrize("own", [False, True])
+def test_a_mask_of_ones_may_be_left_out(model, own):
+    """As `generate` leaves it out, here also where a model prepares passes by itself and a sequence has ended.
+
+    In the next turn what came after an end is shown, and so computed, as by the unmodified model.
+    """
+
+    class Own(type(model)):
+        def prepare_inputs_for_generation(self, *args, **kwargs):
+            return super().prepare_inputs_for_generation(*args, **kwargs)
+
+    model = copy.copy(model)
+    model.__class__ = Own if own else type(model)
+    ids = torch.tensor([text(20, 1), text(20, 2)])
+    end = int(families.generate(model, ids, 3).sequences[1, 22])
+    asked = {"do_sample": False, "eos_token_id": end, "return_dict_in_generate": True, "pad_token_id": end}
+
+    def talk():
+        first = model.generate(ids, max_new_tokens=6, **asked)
+        longer = torch.cat([first.sequences, ids[:, :3]], dim=1)
+        cache = {"past_key_values": first.past_key_values}
+        return model.generate(longer, attention_mask=torch.ones_like(longer), max_new_tokens=4, **cache, **asked)
+
+    expected = talk().sequences
+    assert expected[1, 22:26].tolist() == [end] * 4
+    with lazyllm.enable(model, ""):
+        assert torch.equal(talk().sequences, expected)
+
+
 def test_token_types_are_each_tokens_own():
     model = families.build("gpt2", dtype=torch.float64)
     ids, mask = padded(texts(9, 14))
@@ -178,7 +209,7 @@ def test_batches_that_cannot_be_right_are_refused(model):
     refuse("shows tokens that it hid in an earlier pass", call(attention_mask=torch.ones_like(longer)))
     refuse("1 sequences came with the cache of 2", call(input_ids=ids[:1, :1], attention_mask=longer[:1]))
     refuse("those that follow on each sequence's", call(attention_mask=longer, position_ids=torch.tensor([[14], [14]])))
-    refuse("pass the attention mask", call())
+    refuse("lack of one, shows tokens that it hid", call())
     call(attention_mask=longer, position_ids=torch.tensor([[9], [14]]))()
 
 
