@@ -19,7 +19,7 @@ def main(argv: Sequence[str]) -> int:
 
     for key in given.columns:
         if key not in MEASURES:
-            raise LazyBenchError(f"columns={key}: {suggest(key, MEASURES)}")
+            raise LazyBenchError(f"columns={key} is none of {', '.join(MEASURES)}")
     runs, met = find([str(place) for place in given.runs])
     there = dict.fromkeys(run.method for run in runs)
     for name in given.methods:
@@ -42,7 +42,7 @@ def main(argv: Sequence[str]) -> int:
     print(f"{len(runs)} runs, {sum(len(run.records) for run in runs)} records; written to {given.output}:")
     print(f"  {', '.join(written)}")
     if undrawn:
-        print(f"not drawn, for lack of runs: {'; '.join(undrawn)}")
+        print(f"not drawn for every model and data, for lack of runs: {'; '.join(undrawn)}")
     return 0
 
 

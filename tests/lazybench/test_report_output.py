@@ -146,7 +146,7 @@ def test_methods_and_columns_are_chosen(tmp_path, report):
     head = next(line for line in text.splitlines() if "shortstack" in line)
     assert re.findall(r"\{(\w+)[\\ ]", head.replace("shortstack[r]", "")) == ["TTFT", "Identical"]
     assert r"\textbf{4.00}" in text  # LazyLLM's speedup
-    for words, said in ((["methods=gone"], "methods=gone: no run of it"), (["columns=scor"], "mean 'score'")):
+    for words, said in ((["methods=gone"], "methods=gone: no run of it"), (["columns=scor"], "scor is none of ")):
         with pytest.raises(LazyBenchError, match=said):
             report(*words)
 

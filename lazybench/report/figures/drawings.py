@@ -195,9 +195,6 @@ def figure5(block: Block) -> Figure | None:
             bars = {"xerr": around(of, "speedup"), "yerr": around(of, "score"), "elinewidth": 0.5}
             axes.errorbar(of["speedup"], of["score"], label=name, **bars, **look)
         axes.set_title(wrapped(f"{task_title(task)}, n={style.span(here['records'])}", 24))
-    grid[0].set_xscale("log", base=2)
-    major = LogLocator(2, subs=(1, 1.5))
-    grid[0].xaxis.set(major_locator=major, minor_locator=NullLocator(), major_formatter="{x:g}")
     return finish(figure, of_rows(block, block.compared))
 
 
@@ -280,7 +277,7 @@ def figure7(block: Block) -> Figure | None:
     figure, grid = panels(len(traced), height, "generation step", "prompt tokens used (%)", **shared)
     for axes, title, (_, runs) in zip(grid, titles, traced, strict=True):
         first, last = _panel(axes, runs, looks)
-        axes.set_title(f"{title}\nn={first} to {last}")
+        axes.set_title(f"{title}\nn={first}" + (f" to {last}" if last < first else ""))
     entries: dict[str, Any] = {"before any stage": Line2D([], [], **REFERENCE)}
     entries |= {f"after layer {layer}": Line2D([], [], **look) for layer, look in looks.items()}
     entries["10th–90th percentile"] = Patch(color=style.GREY, alpha=0.3, linewidth=0)
