@@ -1,5 +1,6 @@
 """What happens when an enabled model is called: its `generate`, its forward pass, its decoder's, its layers'."""
 
+import inspect
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
@@ -18,7 +19,7 @@ from lazyllm.hf.attention_interface import CURRENT, NAME
 from lazyllm.hf.cache import LazyCache
 from lazyllm.hf.generation import Generation
 from lazyllm.hf.images import WITHIN, RopeDeltas, padding_of
-from lazyllm.hf.patching import Calls, by_name, parameters
+from lazyllm.hf.patching import Calls, by_name
 from lazyllm.hf.refusals import refuse_if
 from lazyllm.hf.support import Anatomy, rope_limits
 
@@ -180,7 +181,7 @@ class ModelCalls:
             requests.check_arguments(kwargs, len(generation.groups[0].layers))
             known = _known(call, generation, kwargs, width) if own else {}
             with generation.step(kwargs, known) as packed:
-                takes = packed is kwargs or "position_ids" in parameters(forward)
+                takes = packed is kwargs or "position_ids" in inspect.signature(forward).parameters
                 refuse_if(not takes, "no_position_ids", decoder=decoder)
                 cache = given if isinstance(given, LazyCache) else LazyCache.of(generation, given)
                 begun = cache is not given or not generation.sequences[0].stats.steps

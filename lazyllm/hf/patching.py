@@ -1,6 +1,5 @@
 """Puts LazyLLM in the way of a model's own methods, counts the calls under way, and takes it out again."""
 
-import functools
 import inspect
 import threading
 from collections.abc import Callable, Iterator
@@ -51,18 +50,7 @@ class Patch:
 
 def by_name(method: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
     """The arguments of a call of `method`, all by their names."""
-    return {**dict(zip(parameters(method), args, strict=False)), **kwargs} if args else kwargs
-
-
-def parameters(method: Callable[..., Any]) -> tuple[str, ...]:
-    """The names of the parameters of a bound method, or of what stands for one."""
-    function = getattr(method, "__func__", None)
-    return tuple(inspect.signature(method).parameters) if function is None else _parameters(function)[1:]
-
-
-@functools.lru_cache(maxsize=64)
-def _parameters(function: Callable[..., Any]) -> tuple[str, ...]:
-    return tuple(inspect.signature(function).parameters)
+    return {**dict(zip(inspect.signature(method).parameters, args, strict=False)), **kwargs} if args else kwargs
 
 
 class Calls:
