@@ -28,12 +28,9 @@ class LayerArguments:
         self._new: list[int] = []
         self._tables: dict[tuple[str, int], _Table] = {}  # by argument and layer
         self._leading: set[int] = set()  # the layers that are the first ones with a table
-        # Of the pass under way, by the object that the model made, which is held: another may be made where it was.
-        self._made: dict[int, tuple[_Table, Any]] = {}
 
     def begin_step(self, new: list[int], first: LayerGroup, prunes: bool) -> None:
         """Start a pass with new tokens of each sequence, those that the first group computes."""
-        self._made.clear()
         self._new = new
         start, self._arrived = self._arrived, self._arrived + sum(new)
         if self._places is not None and prunes:
@@ -70,15 +67,14 @@ class LayerArguments:
         return group.index == 0 or (group.n_rows == self._new and max(self._new) == 1)
 
     def _table(self, name: str, layer: int, value: Any) -> "_Table":
-        # Layers share a table when the model hands them the same object, as it does for each kind of layer.
         table = self._tables.get((name, layer))
         if table is None:
-            table, _ = self._made.get(id(value), (None, None))
+            # Layers share a table when the model hands them the same object, as it does for each kind of layer.
+            table = next((other for other in self._tables.values() if other.made_of is value), None)
         if table is None:
             table = _Table(name)
             self._leading.add(layer)
         self._tables[name, layer] = table
-        self._made[id(value)] = table, value
         table.cover(value, self._arrived)
         return table
 
@@ -90,6 +86,7 @@ class _Table:
         self._name, self._dim, self._is_tuple = name, _TOKEN_DIM[name], False
         self._kept = GrowingTensor(self._dim)  # (parts, ...)
         self.taken: dict[int, Any] = {}  # in this step, for the rows of a group
+        self.made_of: Any = None  # what the model made for this step
 
     def cover(self, value: Any, arrived: int) -> None:
         """Append the entries of this step's input tokens, once a step."""
@@ -97,6 +94,7 @@ class _Table:
         if new == 0:
             return
         self.taken.clear()
+        self.made_of = value
         self._is_tuple = isinstance(value, tuple | list)
         parts = value if self._is_tuple else [value]
         for part in parts:
