@@ -3,7 +3,7 @@
 import copy
 import weakref
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch.distributed import ProcessGroup
@@ -134,44 +134,28 @@ class Setup:
 
 
 class Sequence:
-    """The tokens of one sequence, what ranks them, and the counts of it.
+    """The tokens of one sequence, what ranks them, and the counts of it."""
 
-    Attributes:
-        index: its place in the batch.
-        seen: positions of the steps before the one under way.
-        new: positions that the step under way began with.
-        prompt_length: tokens of all chunks of the prompt, and of all passes behind them before the first one of a
-            single token: what was given before any was generated.
-        group_of: the layer group of each layer.
-        revives: whether what is left behind may come back.
-        short: whether its prompt is too short to be pruned.
-        protected: the positions that always go on, sorted, int64 (n,) on the CPU.
-        window: while a ranking observes a layer, whom a query sees in it.
-    """
-
-    window: MaskFunction | None = None
+    window: MaskFunction | None = None  # while a ranking observes a layer, whom a query sees in it
 
     def __init__(self, engine: "Engine", index: int) -> None:
-        self.belong_to(engine)
-        self.index = index
-        self.group_of = engine.group_of
-        self.seen = self.new = self.prompt_length = 0
-        self.short = False
-        self.protected = torch.empty(0, dtype=torch.int64)
+        # The engine holds its sequences; they do not hold it, so that its keys and values go as soon as it does.
+        self._engine: Engine = weakref.proxy(engine)
+        self.index = index  # its place in the batch
+        self.group_of = engine.group_of  # the layer group of each layer
+        self.seen = 0  # positions of the steps before the one under way
+        self.new = 0  # positions that the step under way began with
+        # Tokens of all chunks of the prompt, and of all passes behind them before the first one of a single token: what
+        # was given before any was generated.
+        self.prompt_length = 0
+        self.short = False  # whether its prompt is too short to be pruned
+        self.protected = torch.empty(0, dtype=torch.int64)  # the positions that always go on, sorted, (n,), on the CPU
         self._protected_on: dict[torch.device, torch.Tensor] = {}  # the same elsewhere
         engine.setup.selection.check()  # a setting may have changed since `enable`
         self.ranking = copy.deepcopy(engine.setup.selection)
         self.ranking.cache, self.ranking.processes = self, engine.setup.processes
-        self.revives = self.ranking.revives and not self.ranking.for_good
+        self.revives = self.ranking.revives and not self.ranking.for_good  # whether what is left behind may come back
         self.stats = Stats(engine.groups, index, engine.setup.record_positions)
-
-    def belong_to(self, engine: "Engine") -> None:
-        """Be one of an engine's, which holds its sequences, so that its keys and values go as soon as it does."""
-        self._held_by: Any = weakref.ref(engine)
-
-    @property
-    def _engine(self) -> "Engine":
-        return self._held_by()
 
     @property
     def total(self) -> int:

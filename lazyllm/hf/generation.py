@@ -2,6 +2,7 @@
 
 import copy
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -83,11 +84,10 @@ class Generation(Engine):
             own = object.__new__(type(self))
             memo |= {id(shared): shared for shared in (self.setup, self.setup.processes)}
             memo |= {id(self): own, id(self._under_way): threading.Lock()}
+            memo |= {id(sequence._engine): weakref.proxy(own) for sequence in self.sequences}
             # A tensor made in inference mode could not be written to outside of it, in a later step.
             with torch.inference_mode(False):
                 vars(own).update(copy.deepcopy(vars(self), memo))
-            for sequence in own.sequences:
-                sequence.belong_to(own)
             return own
         finally:
             self._under_way.release()
