@@ -54,8 +54,8 @@ def padding_of(mask: Any, window: int | None) -> Any:
 class RopeDeltas:
     """What the parts of a model keep under the name `rope_deltas`: by how much positions exceed a text's own."""
 
-    def __init__(self, parts: list[nn.Module]) -> None:
-        self._parts = parts
+    def __init__(self, model: nn.Module) -> None:
+        self._parts = [part for part in model.modules() if "rope_deltas" in vars(part)]
         # The model has them once, for all threads: generations take turns.
         self._lock = threading.RLock()
 

@@ -34,7 +34,6 @@ class Anatomy:
     decoder: PreTrainedModel
     layers: nn.ModuleList
     processes: ProcessGroup | None  # those among which heads are split; None means one process
-    with_rope_deltas: list[nn.Module]  # what keeps where text goes on after images
     stateful: bool  # whether layers carry a state from token to token
 
 
@@ -71,8 +70,7 @@ def dissect(model: Any, newest_only: bool, for_good: bool) -> Anatomy:
         for part in (model, decoder, *layers)
     )
     refuse_if(whole, "compiled", name=model)
-    with_rope_deltas = [part for part in modules if "rope_deltas" in vars(part)]
-    return Anatomy(decoder, layers, _tensor_parallel(model, modules), with_rope_deltas, stateful)
+    return Anatomy(decoder, layers, _tensor_parallel(model, modules), stateful)
 
 
 def check_attention(decoder: Any) -> None:
