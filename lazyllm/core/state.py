@@ -51,8 +51,7 @@ class GrowingTensor:
             self.nbytes = self.data.nbytes
             if old is not None:
                 self.data.narrow(self.dim, 0, old.shape[self.dim]).copy_(old)
-        if length > self.length:
-            self.length = length
+        self.length = max(self.length, length)
         return self.view
 
     @property

@@ -11,7 +11,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from lazyllm.core.attention import Kernel, WindowMask
 from lazyllm.hf.images import WITHIN, AheadMask
-from lazyllm.hf.refusals import refusal
+from lazyllm.hf.refusals import refuse_if
 
 NAME = "lazyllm"
 
@@ -46,8 +46,7 @@ CURRENT: ContextVar[Any] = ContextVar("lazyllm_step", default=None)
 
 def _attention(module: nn.Module, *args: Any, **kwargs: Any) -> tuple[torch.Tensor, None]:
     step = CURRENT.get()
-    if step is None:
-        raise refusal("outside_pass")
+    refuse_if(step is None, "outside_pass")
     return step.attention(module, *args, **kwargs), None
 
 
@@ -55,9 +54,8 @@ def _mask(**kwargs: Any) -> WindowMask | AheadMask | None:
     step = CURRENT.get()
     if step is not None:
         return step.mask(**kwargs)
-    if WITHIN.get() is not None:
-        return AheadMask(**kwargs)
-    raise refusal("outside_pass")
+    refuse_if(WITHIN.get() is None, "outside_pass")
+    return AheadMask(**kwargs)
 
 
 AttentionInterface.register(NAME, _attention)

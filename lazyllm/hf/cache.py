@@ -9,7 +9,7 @@ from transformers import Cache
 from lazyllm.core.stats import Stats, only
 from lazyllm.hf.attention_interface import CURRENT
 from lazyllm.hf.generation import Generation
-from lazyllm.hf.refusals import refusal
+from lazyllm.hf.refusals import refusal, refuse_if
 
 
 def _refuse(self: Any, *args: Any, **kwargs: Any) -> NoReturn:
@@ -52,8 +52,7 @@ class LazyCache(Cache):
         self, key_states: torch.Tensor, value_states: torch.Tensor, layer_idx: int, *args: Any, **kwargs: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Store the keys and values of a layer's rows; see `Engine.update`."""
-        if CURRENT.get() is not self.generation:
-            raise refusal("cache_elsewhere")
+        refuse_if(CURRENT.get() is not self.generation, "cache_elsewhere")
         return self.generation.update(layer_idx, key_states, value_states)
 
     def get_seq_length(self, layer_idx: int = 0) -> Any:

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import nn
 
-from lazyllm.hf.refusals import refusal
+from lazyllm.hf.refusals import refusal, refuse_if
 
 # Seconds that the end of a session waits for calls in other threads, most of which are about to return.
 PATIENCE = 10.0
@@ -66,8 +66,7 @@ class Calls:
         """Count a call as under way in this thread."""
         thread = threading.get_ident()
         with self._changed:
-            if self._closing and thread not in self._names:
-                raise refusal("ended")
+            refuse_if(self._closing and thread not in self._names, "ended")
             self._names.setdefault(thread, []).append(name)
         try:
             yield
