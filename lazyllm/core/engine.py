@@ -9,7 +9,7 @@ from torch import nn
 from lazyllm.core.attention import BLOCK_ELEMENTS, WindowMask, additive, attend_in_blocks, attend_masked, causal
 from lazyllm.core.errors import LazyLLMError
 from lazyllm.core.importance import Scores, newest_row
-from lazyllm.core.schedule import nearest, rankable
+from lazyllm.core.schedule import PruningSchedule, nearest, rankable
 from lazyllm.core.state import GrowingTensor, LayerGroup, Sequence, Setup, partition
 
 
@@ -26,13 +26,13 @@ class Engine:
     On several devices the keys and values of a layer are where it runs, the Aux Cache where the first stage is, and a
     group's tensors where its layer under way, or the last one that ran, is.
 
-    `chunked` is how many tokens of the prompts come in chunks.
+    `chunked` is how many tokens of the prompts come in chunks; those that are too `short` are not pruned.
     """
 
-    def __init__(self, setup: Setup, count: int, chunked: int = 0) -> None:
+    def __init__(self, setup: Setup, count: int, chunked: int, short: bool) -> None:
         layers = len(setup.windows)
         self.setup, self.chunked = setup, chunked
-        self.groups = partition(setup.schedule, setup.windows, count)
+        self.groups = partition(PruningSchedule() if short else setup.schedule, setup.windows, count)
         self.group_of = [group for group in self.groups for _ in group.layers]  # of each layer
         self.group = self.groups[0]  # the one of the layer that runs, or ran last
         self.sequences = [Sequence(self, index) for index in range(count)]  # in the order of the batch

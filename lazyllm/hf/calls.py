@@ -213,8 +213,9 @@ class ModelCalls:
             return generation
         begun = cache.generation
         refuse_if(begun.setup.kernel is not setup.kernel, "earlier_cache")
-        other = own and call.generation is not begun and brought not in (None, begun.asked, begun.setup.schedule)
-        refuse_if(other, "other_schedule", begun=begun.asked.spec)
+        same = None, begun.setup.schedule, begun.sequences[0].stats.schedule
+        other = own and call.generation is not begun and brought not in same
+        refuse_if(other, "other_schedule", begun=begun.setup.schedule.spec)
         refuse_if(len(begun.sequences) != count, "other_count", count=count, cache=len(begun.sequences))
         return begun
 

@@ -5,7 +5,6 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any, NoReturn
 
 import torch
@@ -14,7 +13,6 @@ from torch import nn
 from lazyllm.core.attention import WindowMask
 from lazyllm.core.engine import Engine
 from lazyllm.core.importance import Scores
-from lazyllm.core.schedule import PruningSchedule
 from lazyllm.core.state import Setup
 from lazyllm.hf.attention_interface import CURRENT
 from lazyllm.hf.batch import Batch
@@ -25,17 +23,13 @@ from lazyllm.hf.requests import check_rotary
 
 
 class Generation(Engine):
-    """The engine between the decoder layers of a model; with its `rope_limits`.
-
-    `asked` is the schedule asked for, also where the prompt is too `short` to be pruned. `protected` says of the tokens
-    so far, padding included, which always go on, bool (count, columns) on the CPU; None means none.
-    """
+    """The engine between the decoder layers of a model; with its `rope_limits`."""
 
     def __init__(
         self, setup: Setup, count: int, rope_limits: tuple[int | None, int | None], chunked: int, short: bool
     ) -> None:
-        super().__init__(replace(setup, schedule=PruningSchedule()) if short else setup, count, chunked)
-        self.asked = setup.schedule
+        super().__init__(setup, count, chunked, short)
+        # Which tokens so far, padding included, always go on, bool (count, columns) on the CPU; None means none.
         self.protected: torch.Tensor | None = None
         self.state_layers: list[Any] = []  # transformers' cache of layers that carry a state from token to token
         self._rope_limits = rope_limits
@@ -66,9 +60,8 @@ class Generation(Engine):
             self.layer, self._new, self._newest_alone = -1, sum(new), False
             self._broken = True
             yield kwargs
-            if self.layer != self._last:
-                ran = f"the model ran {self.layer + 1} of its {self._last + 1} decoder layers"
-                raise refusal("architecture", what=ran)
+            ran = f"the model ran {self.layer + 1} of its {self._last + 1} decoder layers"
+            refuse_if(self.layer != self._last, "architecture", what=ran)
             self.end_step()
             self.batch.advance()
             self._broken = False
@@ -194,12 +187,11 @@ class Generation(Engine):
         **kwargs: Any,
     ) -> torch.Tensor:
         """See `Engine.attend`; transformers' attention interface. `s_aux` are attention sinks, (heads,)."""
-        if dropout:
-            raise refusal("training")
+        refuse_if(dropout, "training")
         if self._attended:
             raise refusal("architecture", what=f"decoder layer {self.layer} attends more than once")
-        if attention_mask is not None and not isinstance(attention_mask, WindowMask):
-            raise refusal("architecture", what="the model builds an attention mask of its own")
+        own = attention_mask is not None and not isinstance(attention_mask, WindowMask)
+        refuse_if(own, "architecture", what="the model builds an attention mask of its own")
         if self.prefilling:  # it is the same at every step
             tensors = {name for name, other in kwargs.items() if isinstance(other, torch.Tensor)}
             tensors -= {"position_ids", "cache_position"}
