@@ -298,8 +298,6 @@ class Engine:
 
     def _mask(self, window: WindowMask | None, dtype: torch.dtype, heads: int, kv_heads: int) -> torch.Tensor | None:
         """What attention adds to the scores in this group, see `attend_masked`; None where all see all."""
-        if window is not None and self.longest <= window.window:
-            window = None
         key = window, heads, kv_heads
         if key not in self._masks:
             group = self.group
