@@ -160,14 +160,6 @@ def application(name: str, model: Any, tokenizer: Any, protects: bool = True) ->
     return app
 
 
-def _load(name: str) -> tuple[Any, Any]:
-    """The model and the tokenizer of a hub id, a folder or a `.gguf` file."""
-    path = Path(name)
-    where, weights = (path.parent, {"gguf_file": path.name}) if path.suffix == ".gguf" else (name, {})
-    model = AutoModelForCausalLM.from_pretrained(where, device_map="auto", **weights).eval()
-    return model, AutoTokenizer.from_pretrained(where, **weights)
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Serves until interrupted; what does not work is said in one line, before the port is opened, with exit code 2."""
     parser = argparse.ArgumentParser(prog="python -m lazyllm.extras.serve", description=__doc__.partition(":")[0])
@@ -182,7 +174,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     asked = parser.parse_args(arguments)
     try:
         socket.create_server((asked.host, asked.port)).close()  # now, and not after minutes of loading
-        model, tokenizer = _load(asked.model)
+        path = Path(asked.model)
+        where, weights = (path.parent, {"gguf_file": path.name}) if path.suffix == ".gguf" else (asked.model, {})
+        model = AutoModelForCausalLM.from_pretrained(where, device_map="auto", **weights).eval()
+        tokenizer = AutoTokenizer.from_pretrained(where, **weights)
         ranking = lazyllm.plus() if asked.ranking == "plus" else lazyllm.Importance()
         with lazyllm.enable(model, asked.schedule, selection=ranking, min_tokens=asked.min_tokens) as lazy:
             print(f"{asked.model}: {lazy.schedule}", flush=True)
