@@ -21,19 +21,13 @@ _GROWTH = 512  # tokens of room to spare when a buffer must grow later, so that 
 
 
 class GrowingTensor:
-    """A tensor that grows along one dimension; elements once written keep their place.
-
-    Args:
-        dim: the dimension that grows.
-        count: the size of the first dimension, such as one entry a sequence; None takes that of what is written.
-        fill: what a new place holds before it is written; None leaves it uninitialised.
-    """
+    """A tensor that grows along one dimension; elements once written keep their place."""
 
     def __init__(self, dim: int, count: int | None = None, fill: float | None = None) -> None:
-        self.dim = dim
+        self.dim = dim  # the one that grows
         self.length = 0
-        self._count = count
-        self._fill = fill
+        self._count = count  # size of the first dimension, as one entry a sequence; None takes that of what is written
+        self._fill = fill  # what a new place holds before it is written; None leaves it uninitialised
         self._room = 0
         self.nbytes = 0  # allocated, room to spare included
         self.data: torch.Tensor | None = None  # room to spare included

@@ -47,8 +47,7 @@ class Batch:
     ) -> tuple[dict[str, Any], list[int], torch.Tensor]:
         """A decoder's arguments, of (count, width) tokens, as those of one sequence; what else is known is optional.
 
-        Returns:
-            the arguments, how many tokens of each sequence are in them, and the positions of these, int64 (tokens,).
+        Gives them, how many tokens of each sequence are in them, and the positions of these, int64 (tokens,).
         """
         mask, over = None if grows else kwargs.get("attention_mask"), any(ended)
         given = {name: kwargs[name] for name in _PER_TOKEN if kwargs.get(name) is not None}
@@ -142,11 +141,9 @@ def _check_positions(
 ) -> torch.Tensor | None:
     """Refuse positions other than those that follow on each sequence's tokens so far; reads the device once.
 
-    `here` tells which tokens of the pass are computed, bool (sequences, width); None means all.
-
-    Returns:
-        positions that are to be kept as they are, of a text with images: (axes, sequences, width), in time, height
-        and width, which only the rotary tables know; None where a text's own positions say all.
+    `here` tells which tokens of the pass are computed, bool (sequences, width); None means all. Gives the positions
+    that are to be kept as they are, of a text with images: (axes, sequences, width), in time, height and width, which
+    only the rotary tables know; None where a text's own positions say all.
     """
     given, width = kwargs.get("position_ids"), given_tokens(kwargs).shape[1]
     if given is None:

@@ -27,10 +27,8 @@ def setting(name: str, given: dict[str, Any], defaults: Any = None) -> Any:
 def check_ways(given: dict[str, Any], defaults: GenerationConfig) -> tuple[int, bool]:
     """Refuse a call of `generate` that branches, rolls back or replaces the cache, before it changes the model for it.
 
-    `given` are the call's arguments, and `defaults` the model's own settings.
-
-    Returns:
-        how many tokens of the prompts, padding included, come in chunks, and whether a second generation guides it.
+    `given` are the call's arguments, and `defaults` the model's own settings. Gives how many tokens of the prompts,
+    padding included, come in chunks, and whether a second generation guides it.
     """
     for name in _BEAMS:
         refuse_if(setting(name, given, defaults) not in (None, 1), "beams", name=name)
