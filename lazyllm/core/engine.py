@@ -39,7 +39,6 @@ class Engine:
         self.live: list[Sequence] = []  # those with tokens in the pass under way
         self.longest = 0  # positions of the longest sequence, the ones of the step under way included
         self.prefilling = True  # whether all of the live ones begin with the pass
-        self.device: torch.device | None = None  # where the layer under way runs
         # Of each layer, (count, kv_heads, slots, head_dim). A slot that a shorter sequence has not written is masked,
         # and yet its value is multiplied, by 0.
         fill = None if count == 1 else 0
@@ -206,7 +205,7 @@ class Engine:
     def _settle(self, device: torch.device) -> None:
         """Have what the layers of the group under way have in common on the device where one of them runs."""
         self.group.to(device)
-        self.device = self._settled = device
+        self._settled = device
         self._masks = {}
         if not self._equal:
             taken = (torch.arange(self._longest_rows) < torch.tensor(self.group.n_rows)[:, None]).flatten()
@@ -305,7 +304,7 @@ class Engine:
             # The newest tokens alone see whatever is there.
             if window is not None or self._longest_rows > 1 or (visible is None and len(set(group.n_cached)) > 1):
                 rows = self._padded(group.rows[None, None, :, None])[:, 0]
-                keys = torch.arange(self._n_keys, device=self.device) if group.index == 0 else group.positions.view
+                keys = torch.arange(self._n_keys, device=group.device) if group.index == 0 else group.positions.view
                 sees = (causal if window is None else window.visible)(0, 0, rows, keys[..., None, :])
                 visible = sees if visible is None else sees.logical_and_(visible)
             self._masks[key] = None if visible is None else additive(visible, dtype, heads, kv_heads)

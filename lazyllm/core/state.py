@@ -173,7 +173,7 @@ class Sequence:
 
     def positions(self, start: int = 0) -> torch.Tensor:
         """All positions from `start` on, int64, on the device of the layer under way."""
-        return torch.arange(start, self.total, device=self._engine.device)
+        return torch.arange(start, self.total, device=self._engine.group.device)
 
     def key_positions(self, group: LayerGroup) -> torch.Tensor:
         """Position of each key that attention gets, int64 (n_keys,)."""
@@ -200,9 +200,9 @@ class Sequence:
     def uncomputed(self, group: LayerGroup) -> torch.Tensor:
         """Which positions have no key and value behind the stage that ends `group`, bool (positions,)."""
         if self.prefilling:
-            return torch.ones(self.total, dtype=torch.bool, device=self._engine.device)
+            return torch.ones(self.total, dtype=torch.bool, device=self._engine.group.device)
         following = self._engine.groups[group.index + 1]
-        following.to(self._engine.device)
+        following.to(self._engine.group.device)
         return following.slots.extend(self._engine.longest, following.slots.data)[self.index, : self.total] < 0
 
     def protect(self, positions: torch.Tensor) -> None:
