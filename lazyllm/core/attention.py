@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from lazyllm.core.importance import Scores, exact, probabilities
 
@@ -15,7 +15,7 @@ BLOCK_ELEMENTS = 1 << 24
 _FUSED_ROWS = 32
 
 # Says for a query's positions and a key's, which broadcast, who sees whom; the first two arguments are not used.
-MaskFunction = Callable[[Any, Any, torch.Tensor, torch.Tensor], torch.Tensor]
+MaskFunction = Callable[[Any, Any, Tensor, Tensor], Tensor]
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Kernel:
     """The model's own attention, causal by index."""
 
     name: str
-    attend: Callable[..., torch.Tensor]
+    attend: Callable[..., Tensor]
     is_sdpa: bool  # whether it is PyTorch's fused attention, which cannot cap scores, and not FlashAttention, which can
     ignores_softcap: bool  # whether the unmodified model runs without its cap
 
@@ -39,12 +39,12 @@ class WindowMask:
     window: int
 
 
-def causal(batch: int, head: int, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
+def causal(batch: int, head: int, query: Tensor, key: Tensor) -> Tensor:
     """Which positions a query sees without a window: its own and earlier ones."""
     return key <= query
 
 
-def additive(visible: torch.Tensor, dtype: torch.dtype, heads: int, kv_heads: int) -> torch.Tensor:
+def additive(visible: Tensor, dtype: torch.dtype, heads: int, kv_heads: int) -> Tensor:
     """A mask, bool (batch, rows, n), as `attend_masked` takes it: 0, and minus infinity where a key is not seen.
 
     Returns (batch, copies, rows, n): as many copies as one call reads, so that no layer has to make them.
@@ -58,14 +58,14 @@ def additive(visible: torch.Tensor, dtype: torch.dtype, heads: int, kv_heads: in
 
 
 def attend_in_blocks(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    positions: tuple[torch.Tensor, torch.Tensor],
-    present: torch.Tensor | None,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    positions: tuple[Tensor, Tensor],
+    present: Tensor | None,
     visible: MaskFunction,
     scores: Scores,
-) -> torch.Tensor:
+) -> Tensor:
     """`attend_masked` for many rows of one sequence, some rows at a time, so that no mask is rows by keys.
 
     The queries' positions are int64 (rows,), sorted, the keys' int64 (n,), sorted in prefilling; `present` says which
@@ -90,9 +90,7 @@ def attend_in_blocks(
     return output
 
 
-def attend_masked(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None, scores: Scores
-) -> torch.Tensor:
+def attend_masked(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scores: Scores) -> Tensor:
     """Attention, (batch, heads, rows, value_dim); heads that share keys and values do not copy them.
 
     Queries are (batch, heads, rows, head_dim), keys and values (batch, kv_heads, n, head_dim or value_dim). The mask is

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import nullcontext
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from lazyllm.core.attention import BLOCK_ELEMENTS, WindowMask, additive, attend_in_blocks, attend_masked, causal
 from lazyllm.core.errors import LazyLLMError
@@ -47,9 +47,9 @@ class Engine:
         self.aux = GrowingTensor(1, count)
         # What the layers of the group under way that run on one device have in common: see `_settle` and `_mask`.
         self._settled: torch.device | None = None
-        self._masks: dict[tuple[WindowMask | None, int, int], torch.Tensor | None] = {}
+        self._masks: dict[tuple[WindowMask | None, int, int], Tensor | None] = {}
 
-    def begin_step(self, new: list[int], rows: torch.Tensor, chunk: bool) -> None:
+    def begin_step(self, new: list[int], rows: Tensor, chunk: bool) -> None:
         """Start a forward pass with so many new tokens of each sequence: every position takes part in the first group.
 
         `rows` are their positions, int64 (rows,), sequence by sequence. `chunk` says that they are of the prompts.
@@ -77,7 +77,7 @@ class Engine:
             sequence.stats.add_step(sequence, kv_bytes, self.aux.nbytes // count)
             sequence.seen, sequence.new = sequence.total, 0
 
-    def cross(self, hidden: torch.Tensor) -> torch.Tensor:
+    def cross(self, hidden: Tensor) -> Tensor:
         """Cross the stage behind the group under way, with every sequence.
 
         What its ranking lets go on is active in the next group. What of that has no key and value there is computed
@@ -109,7 +109,7 @@ class Engine:
         self._begin_group(following)
         return hidden if self._one_row_each else _take(self.aux.data, following.owners, rows).to(hidden.device)[None]
 
-    def update(self, layer: int, key: torch.Tensor, value: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def update(self, layer: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
         """Store the rows' keys and values, (1, kv_heads, rows, ...), and return those to attend to.
 
         In prefilling they are what was given, else the layer's, (count, kv_heads, slots, ...).
@@ -129,12 +129,12 @@ class Engine:
         self,
         layer: int,
         module: nn.Module,
-        query: torch.Tensor,
-        key: torch.Tensor,
-        value: torch.Tensor,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
         window: WindowMask | None,
         scores: Scores,
-    ) -> torch.Tensor:
+    ) -> Tensor:
         """Attention of the rows, each over its own sequence's active tokens, (1, rows, heads, value_dim).
 
         `query` is (1, heads, rows, head_dim); `key` and `value` are what `update` returned, or made of that token by
@@ -176,9 +176,7 @@ class Engine:
             attended.append(attend_in_blocks(own, keys, values, positions, present, seen or causal, scores))
         return attended[0] if len(attended) == 1 else torch.cat(attended, dim=1)
 
-    def _fused(
-        self, module: nn.Module, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scores: Scores
-    ) -> torch.Tensor:
+    def _fused(self, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, scores: Scores) -> Tensor:
         """The model's own attention, causal by index, (batch, rows, heads, value_dim)."""
         softcap = {} if scores.softcap is None else {"softcap": scores.softcap}
         return self.setup.kernel.attend(module, query, key, value, None, dropout=0.0, scaling=scores.scaling, **softcap)
@@ -213,8 +211,8 @@ class Engine:
             self._padding = (taken.cumsum(0) - 1).clamp_(min=0).to(device), taken.nonzero()[:, 0].to(device)
 
     def _without_key(
-        self, following: LayerGroup, slots: torch.Tensor, active: torch.Tensor, owners: torch.Tensor | None
-    ) -> tuple[torch.Tensor, torch.Tensor | None, list[int]]:
+        self, following: LayerGroup, slots: Tensor, active: Tensor, owners: Tensor | None
+    ) -> tuple[Tensor, Tensor | None, list[int]]:
         """The active positions that have no key and value in the next group, their owners, and how many each has.
 
         How many there are is asked of the device only where it is not known: in prefilling nothing is stored yet, and
@@ -236,13 +234,7 @@ class Engine:
         return active.index_select(0, which), owners.index_select(0, which), counts
 
     def _observe(
-        self,
-        layer: int,
-        query: torch.Tensor,
-        key: torch.Tensor,
-        value: torch.Tensor,
-        window: WindowMask | None,
-        scores: Scores,
+        self, layer: int, query: Tensor, key: Tensor, value: Tensor, window: WindowMask | None, scores: Scores
     ) -> None:
         """Show a layer's queries, keys and values to the rankings that want them, and record what is asked for."""
         # The ranking is exact whatever the model computes in.
@@ -259,9 +251,7 @@ class Engine:
                     ranking.observe(layer, newest, keys, scores.scaling, scores.softcap)
                 ranking.values = ranking.sinks = sequence.window = None
 
-    def _parts(
-        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor
-    ) -> Iterator[tuple[Sequence, torch.Tensor, torch.Tensor, torch.Tensor]]:
+    def _parts(self, query: Tensor, key: Tensor, value: Tensor) -> Iterator[tuple[Sequence, Tensor, Tensor, Tensor]]:
         """Each live sequence, and its own queries, keys and values, (1, heads, ..., head_dim)."""
         start = 0
         for sequence in self.live:
@@ -273,13 +263,13 @@ class Engine:
                 own, keys = slice(None), rows
             yield sequence, query[:, :, rows], key[own, :, keys], value[own, :, keys]
 
-    def _owners(self, counts: list[int], device: torch.device) -> torch.Tensor | None:
+    def _owners(self, counts: list[int], device: torch.device) -> Tensor | None:
         """Which sequence each of so many tokens is of, int64 (tokens,); None where there is one sequence."""
         if len(counts) == 1:
             return None
         return torch.arange(len(counts)).repeat_interleave(torch.tensor(counts)).to(device)
 
-    def _padded(self, rows: torch.Tensor) -> torch.Tensor:
+    def _padded(self, rows: Tensor) -> Tensor:
         """(1, heads, rows, width) as (count, heads, longest, width); what a sequence lacks is of any row."""
         if len(self.sequences) == 1:
             return rows
@@ -288,14 +278,14 @@ class Engine:
         heads, width = rows.shape[1], rows.shape[3]
         return rows.view(heads, len(self.sequences), -1, width).transpose(0, 1)
 
-    def _unpadded(self, padded: torch.Tensor) -> torch.Tensor:
+    def _unpadded(self, padded: Tensor) -> Tensor:
         """(count, longest, heads, width) as (1, rows, heads, width)."""
         if len(self.sequences) == 1:
             return padded
         flat = padded.flatten(0, 1)
         return flat[None] if self._equal else flat.index_select(0, self._padding[1])[None]
 
-    def _mask(self, window: WindowMask | None, dtype: torch.dtype, heads: int, kv_heads: int) -> torch.Tensor | None:
+    def _mask(self, window: WindowMask | None, dtype: torch.dtype, heads: int, kv_heads: int) -> Tensor | None:
         """What attention adds to the scores in this group, see `attend_masked`; None where all see all."""
         key = window, heads, kv_heads
         if key not in self._masks:
@@ -328,20 +318,20 @@ class Engine:
             raise LazyLLMError(f"{seen}: put the stage after layer {nearest(full, layer)}")
 
 
-def joined(ranges: list[range], device: torch.device) -> torch.Tensor:
+def joined(ranges: list[range], device: torch.device) -> Tensor:
     """The numbers of some ranges, one range after the other, int64."""
     if len(ranges) == 1:
         return torch.arange(ranges[0].start, ranges[0].stop, device=device)
     return torch.tensor([number for part in ranges for number in part], dtype=torch.int64).to(device)
 
 
-def _take(tensor: torch.Tensor, owners: torch.Tensor | None, places: torch.Tensor) -> torch.Tensor:
+def _take(tensor: Tensor, owners: Tensor | None, places: Tensor) -> Tensor:
     """Entries (n, ...) of a tensor (count, length, ...) at these places of their owners; None is the only one."""
     places = places.to(tensor.device)
     return tensor[0].index_select(0, places) if owners is None else tensor[owners.to(tensor.device), places]
 
 
-def _put(tensor: torch.Tensor, owners: torch.Tensor | None, places: torch.Tensor, values: torch.Tensor) -> None:
+def _put(tensor: Tensor, owners: Tensor | None, places: Tensor, values: Tensor) -> None:
     """Write entries (n, ...) to a tensor (count, length, ...) at these places of their owners; None is the only one."""
     places, values = places.to(tensor.device), values.to(tensor.device)
     if owners is None:

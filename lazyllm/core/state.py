@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import torch
+from torch import Tensor
 from torch.distributed import ProcessGroup
 
 from lazyllm.core.attention import Kernel, MaskFunction
@@ -30,9 +31,9 @@ class GrowingTensor:
         self._fill = fill  # what a new place holds before it is written; None leaves it uninitialised
         self._room = 0
         self.nbytes = 0  # allocated, room to spare included
-        self.data: torch.Tensor | None = None  # room to spare included
+        self.data: Tensor | None = None  # room to spare included
 
-    def extend(self, length: int, like: torch.Tensor) -> torch.Tensor:
+    def extend(self, length: int, like: Tensor) -> Tensor:
         """Make the tensor `length` long (never shorter) and return it; other sizes and dtype are those of `like`."""
         if length > self._room:
             old, shape = self.data, list(like.shape)
@@ -49,7 +50,7 @@ class GrowingTensor:
         return self.view
 
     @property
-    def view(self) -> torch.Tensor:
+    def view(self) -> Tensor:
         """What has been written so far, as a view."""
         return self.data.narrow(self.dim, 0, self.length)
 
@@ -76,14 +77,14 @@ class LayerGroup:
     n_active: list[int] = field(default_factory=list)
     n_rows: list[int] = field(default_factory=list)
     # The positions that take part in this step, sorted, int64 (n_active,) each; None means all of them.
-    active: list[torch.Tensor | None] = field(default_factory=list)
+    active: list[Tensor | None] = field(default_factory=list)
     # Positions computed in this step, sorted, those of one sequence after the other, and their slots, int64 (rows,).
-    rows: torch.Tensor | None = None
-    row_slots: torch.Tensor | None = None
+    rows: Tensor | None = None
+    row_slots: Tensor | None = None
     # The sequence of each row, int64 (rows,); None where there is one sequence.
-    owners: torch.Tensor | None = None
+    owners: Tensor | None = None
     # Which slots take part in this step, bool (count, slots); None means all of them.
-    present: torch.Tensor | None = None
+    present: Tensor | None = None
     device: torch.device | None = None  # where all of these are
 
     def to(self, device: torch.device) -> None:
@@ -143,7 +144,7 @@ class Sequence:
         self.prompt_length = 0
         self.short = False  # whether its prompt is too short to be pruned
         self.protected = torch.empty(0, dtype=torch.int64)  # the positions that always go on, sorted, (n,), on the CPU
-        self._protected_on: dict[torch.device, torch.Tensor] = {}  # the same elsewhere
+        self._protected_on: dict[torch.device, Tensor] = {}  # the same elsewhere
         engine.setup.selection.check()  # a setting may have changed since `enable`
         self.ranking = copy.deepcopy(engine.setup.selection)
         self.ranking.cache, self.ranking.processes = self, engine.setup.processes
@@ -171,33 +172,33 @@ class Sequence:
         if self.prompt_length == self.seen and (self.prefilling or new > 1 or chunk):
             self.prompt_length = self.total
 
-    def positions(self, start: int = 0) -> torch.Tensor:
+    def positions(self, start: int = 0) -> Tensor:
         """All positions from `start` on, int64, on the device of the layer under way."""
         return torch.arange(start, self.total, device=self._engine.group.device)
 
-    def key_positions(self, group: LayerGroup) -> torch.Tensor:
+    def key_positions(self, group: LayerGroup) -> Tensor:
         """Position of each key that attention gets, int64 (n_keys,)."""
         if group.index == 0:
             return self.positions()
         return group.positions.data[self.index, : group.n_cached[self.index]]
 
-    def rows(self, group: LayerGroup) -> torch.Tensor:
+    def rows(self, group: LayerGroup) -> Tensor:
         """Positions computed in this step, sorted, int64 (n_rows,)."""
         return group.rows.split(group.n_rows)[self.index]
 
-    def active(self, group: LayerGroup) -> torch.Tensor:
+    def active(self, group: LayerGroup) -> Tensor:
         """Positions that take part in this step, sorted, int64 (n_active,)."""
         active = group.active[self.index]
         return self.positions() if active is None else active
 
-    def present(self, group: LayerGroup) -> torch.Tensor | None:
+    def present(self, group: LayerGroup) -> Tensor | None:
         """Which keys take part in this step, bool (n_keys,); None means all of them."""
         keys = group.n_cached[self.index]
         if group.present is None or keys == group.n_active[self.index]:
             return None
         return group.present[self.index, :keys]
 
-    def uncomputed(self, group: LayerGroup) -> torch.Tensor:
+    def uncomputed(self, group: LayerGroup) -> Tensor:
         """Which positions have no key and value behind the stage that ends `group`, bool (positions,)."""
         if self.prefilling:
             return torch.ones(self.total, dtype=torch.bool, device=self._engine.group.device)
@@ -205,18 +206,18 @@ class Sequence:
         following.to(self._engine.group.device)
         return following.slots.extend(self._engine.longest, following.slots.data)[self.index, : self.total] < 0
 
-    def protect(self, positions: torch.Tensor) -> None:
+    def protect(self, positions: Tensor) -> None:
         """Have these always go on, sorted, int64 (n,) on the CPU."""
         self.protected, self.stats.protected = positions, len(positions)
         self._protected_on.clear()
 
-    def protected_on(self, device: torch.device) -> torch.Tensor:
+    def protected_on(self, device: torch.device) -> Tensor:
         """The protected positions on a device, copied there once."""
         if device not in self._protected_on:
             self._protected_on[device] = self.protected.to(device)
         return self._protected_on[device]
 
-    def survivors(self, group: LayerGroup) -> torch.Tensor:
+    def survivors(self, group: LayerGroup) -> Tensor:
         """The positions that go on behind the stage that ends a group, sorted, int64 (k,)."""
         layer, active = group.layers[-1], group.n_active[self.index]
         if self.ranking.for_good and not self.prefilling:
