@@ -5,7 +5,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 from torch import nn
@@ -208,9 +208,5 @@ class Generation(Engine):
         scores = Scores(scaling, softcap, s_aux)
         attended = self.attend(self.layer, module, query, key, value, attention_mask, scores)
         if attended.requires_grad and not self.prefilling:
-            attended.register_hook(_refuse_gradient)  # keys and values are written in place
+            attended.register_hook(lambda _: refuse_if(True, "gradients"))  # keys and values are written in place
         return attended
-
-
-def _refuse_gradient(gradient: torch.Tensor) -> NoReturn:
-    raise refusal("gradients")
