@@ -100,8 +100,7 @@ class Batch:
             refuse_if((before & ~shown).any(), "hides_computed")
             refuse_if(not placed and (~shown & (shown.cumsum(dim=1) > 0)).any(), "hides_between")
             refuse_if(chunked and not fresh.any(), "empty_chunk")
-        if mask is not None and not chunked:
-            refuse_if(not (shown[:, -1:] | over).all(), "hides_last")
+            refuse_if(not chunked and not (shown[:, -1:] | over).all(), "hides_last")
         return None if torch.equal(fresh, whole) else fresh
 
     def _packed(

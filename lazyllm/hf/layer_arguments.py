@@ -10,8 +10,6 @@ from lazyllm.hf.refusals import refusal, refuse_if
 # The dimension that counts tokens: rotary tables are (batch, tokens, head_dim), position ids (batch, tokens).
 _TOKEN_DIM = {"position_embeddings": -2, "position_ids": -1, "cache_position": -1, "per_layer_input": -2}
 _TOKEN_DIM["original_hidden_states"] = -2  # Zamba's embeddings, which each of its shared blocks sees again
-# What each layer is given of its own, (1, tokens, features), made for it alone.
-_OWN = "per_layer_input"
 
 
 class LayerArguments:
@@ -45,8 +43,8 @@ class LayerArguments:
         """`kwargs` of decoder layer `layer` with every per-token argument taken at the rows of its `group`."""
         changed = {}
         for name, value in kwargs.items():
-            if name == _OWN and group.index == 0:
-                continue  # never asked for again
+            if name == "per_layer_input" and group.index == 0:
+                continue  # each layer's own, (1, tokens, features): never asked for again
             if name in _TOKEN_DIM and value is not None:
                 table = self._table(name, layer, value)
                 if self._are_input(group):
