@@ -37,7 +37,6 @@ class Generation(Engine):
         self.rope_deltas: list[Any] | None = None  # see `RopeDeltas`
         self.layer = -1  # the one under way, or that ran last
         self._arguments = LayerArguments(count)
-        self._last = len(setup.windows) - 1
         self._under_way = threading.Lock()
         self._broken = False
         self._running: tuple[nn.Module, torch.device] | None = None  # the layer under way, and where its input is
@@ -60,8 +59,8 @@ class Generation(Engine):
             self.layer, self._new, self._newest_alone = -1, sum(new), False
             self._broken = True
             yield kwargs
-            ran = f"the model ran {self.layer + 1} of its {self._last + 1} decoder layers"
-            refuse_if(self.layer != self._last, "architecture", what=ran)
+            ran = f"the model ran {self.layer + 1} of its {len(self.group_of)} decoder layers"
+            refuse_if(self.layer + 1 != len(self.group_of), "architecture", what=ran)
             self.end_step()
             self.batch.advance()
             self._broken = False
@@ -109,7 +108,7 @@ class Generation(Engine):
         if not self._attended and self.setup.windows[layer] != 0:
             what = f"decoder layer {layer} did not attend through transformers' attention interface and cache"
             raise refusal("architecture", what=what)
-        if layer == self._last and "position_embeddings" not in kwargs:
+        if layer + 1 == len(self.group_of) and "position_embeddings" not in kwargs:
             # Decoders from before rotary tables (GPT-2) reshape what comes out to the shape of their input.
             self._newest_alone = True
             return self._widened(output)
