@@ -55,7 +55,11 @@ class Engine:
         `rows` are their positions, int64 (rows,), sequence by sequence. `chunk` says that they are of the prompts.
         """
         for sequence, count in zip(self.sequences, new, strict=True):
-            sequence.begin_step(count, chunk)
+            if sequence.prefilling:
+                sequence.short = max(count, self.chunked) < self.setup.min_tokens
+            sequence.new = count
+            if sequence.prompt_length == sequence.seen and (sequence.prefilling or count > 1 or chunk):
+                sequence.prompt_length = sequence.total
         self.live = [sequence for sequence in self.sequences if sequence.new]
         self.prefilling = all(sequence.prefilling for sequence in self.live)
         # Whether the newest tokens alone are computed in every layer, one of each live sequence.

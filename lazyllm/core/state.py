@@ -165,13 +165,6 @@ class Sequence:
         """How many positions take part in the layers under way."""
         return self._engine.group.n_active[self.index]
 
-    def begin_step(self, new: int, chunk: bool) -> None:
-        if self.prefilling:
-            self.short = max(new, self._engine.chunked) < self._engine.setup.min_tokens
-        self.new = new
-        if self.prompt_length == self.seen and (self.prefilling or new > 1 or chunk):
-            self.prompt_length = self.total
-
     def positions(self, start: int = 0) -> Tensor:
         """All positions from `start` on, int64, on the device of the layer under way."""
         return torch.arange(start, self.total, device=self._engine.group.device)
