@@ -232,8 +232,7 @@ class Engine:
         if owners is None:
             rows = active[fresh]
             return rows, None, [rows.shape[0]]
-        by_owner = torch.zeros(len(self.sequences), dtype=torch.int64, device=active.device)
-        counts = by_owner.index_add_(0, owners, fresh.long()).tolist()
+        counts = active.new_zeros(len(self.sequences)).index_add_(0, owners, fresh.long()).tolist()
         which = torch.nonzero_static(fresh, size=sum(counts))[:, 0]
         return active.index_select(0, which), owners.index_select(0, which), counts
 

@@ -32,8 +32,7 @@ class Batch:
 
     def coming(self) -> torch.Tensor:
         """Which tokens have been computed once the pass that was packed last has ended, bool (count, columns)."""
-        columns, computed, _ = self._next
-        return self._known(columns, computed)
+        return self._known(*self._next[:2])
 
     def pack(
         self,

@@ -24,6 +24,7 @@ class LazyCache(Cache):
     """Stands where transformers expects a `Cache`, of which it has little: a generation belongs to whoever holds it."""
 
     generation: Generation
+    is_croppable = False
     _is_user_defined = True  # has `generate` stop at once, and not undo a pass: on Apple's GPUs it defers stopping
 
     @classmethod
@@ -61,10 +62,6 @@ class LazyCache(Cache):
 
     def get_mask_sizes(self, query_length: int, layer_idx: int = 0) -> tuple[int, int]:
         return self.generation.batch.columns + query_length, 0
-
-    @property
-    def is_croppable(self) -> bool:
-        return False
 
     crop = reset = reorder_cache = batch_repeat_interleave = batch_select_indices = __reduce_ex__ = _refuse
     offload = prefetch = activate_past_recording = update_indexer = early_initialization = _refuse
