@@ -123,7 +123,7 @@ def read(config: DictConfig, about: DictConfig) -> Any:
 def _check_names(settings: Any) -> None:
     """Refuse, before the imports that take seconds, a task or file that is not there."""
     if (text := getattr(settings, "text", None)) is not None and (not os.path.exists(text) or os.path.isdir(text)):
-        raise LazyBenchError(f"text={text} is no file that can be read")
+        raise LazyBenchError(f"text={text} cannot be read: there is no such file, or it is a folder")
     if getattr(settings, "task", None) is not None:
         choose(settings.task, settings.data, load_facts(settings.data.datasets))
 

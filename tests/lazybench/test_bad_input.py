@@ -186,7 +186,7 @@ def test_one_bad_job_stops_a_sweep_before_its_first(run, cwd, words, says):
         (["speed", "new_tokens=1"], "at least 2"),
         (["speed", "output=speed.png"], "give a .csv, and a plot comes beside it"),
         (["speed", "-m", "method=lazyllm,fastkv", "output=a.csv"], "output='a_${model.name}_${method.name}.csv'"),
-        (["speed", "text=/nowhere"], "text=/nowhere is no file that can be read"),
+        (["speed", "text=/nowhere"], "text=/nowhere cannot be read: there is no such file"),
         (["match", "speedups=[1,2]"], "speedups=1 is out of range: above 1"),
         (["map"], "nothing is set for task"),
         (["map", "task=code,lcc"], "only methods may differ"),
