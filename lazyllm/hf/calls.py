@@ -82,6 +82,7 @@ class ModelCalls:
         self.rope_deltas = RopeDeltas(model)
         self._model, self._anatomy, self._layers = model, anatomy, list(anatomy.layers)
         self._setup, self._rope_limits = setup, rope_limits(anatomy.decoder.config)
+        self._takes_positions = "position_ids" in inspect.signature(anatomy.decoder.forward).parameters
         self.protect, self._newest_only = protect, newest_only
         self._thread = _Thread()
 
@@ -181,8 +182,7 @@ class ModelCalls:
             requests.check_arguments(kwargs, len(generation.groups[0].layers))
             known = _known(call, generation, kwargs, width) if own else {}
             with generation.step(kwargs, known) as packed:
-                takes = packed is kwargs or "position_ids" in inspect.signature(forward).parameters
-                refuse_if(not takes, "no_position_ids", decoder=decoder)
+                refuse_if(packed is not kwargs and not self._takes_positions, "no_position_ids", decoder=decoder)
                 cache = given if isinstance(given, LazyCache) else LazyCache.of(generation, given)
                 begun = cache is not given or not generation.sequences[0].stats.steps
                 if begun and (own or call is None or call.cache is None):
