@@ -7,6 +7,7 @@ from pathlib import Path
 from lazybench.analysis.console import frame_table
 from lazybench.config import SpeedConfig
 from lazybench.errors import LazyBenchError
+from lazybench.model.device import device_of
 from lazybench.report.figures import speedups
 from lazybench.speed import host
 from lazybench.speed.measures import MEMORY_TOKENS, METHOD, STEPS, WHOLE, Subjects, measure, steps_column, subjects_of
@@ -16,13 +17,16 @@ from lazybench.store.writing import writing
 
 def main(config: SpeedConfig) -> int:
     """Measure, print the table, and write CSV, plot and profile where asked to; or print the host's time alone."""
+    output, profile = (_writable(key, getattr(config, key)) for key in ("output", "profile"))
     if config.host:
         print(
             f"a random Llama: {host.LAYERS} layers of width {host.WIDTH}, {host.TOKENS:,} tokens of prompt, one thread"
         )
-        print(frame_table(host.measure(), _HOST))
+        measured = host.measure(device_of(config.model))
+        print(frame_table(measured, _HOST))
+        if output is not None:
+            measured.to_csv(output, index=False, float_format="%.5g")
         return 0
-    output, profile = (_writable(key, getattr(config, key)) for key in ("output", "profile"))
     subjects = subjects_of(config)
     measured = measure(config, subjects)
     reduction = measured["memory_mb"] / measured["method_memory_mb"]

@@ -11,6 +11,7 @@ from tqdm import trange
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
 import lazyllm
+from lazybench.model.decoding import synchronize
 
 UNMODIFIED = "unmodified"
 # A keep of 1 would be no stage; of fewer than 10,000 tokens 0.9999 keeps all as well.
@@ -21,8 +22,8 @@ WARMUP, STEPS = 5, 40
 
 
 @torch.no_grad()
-def measure() -> pd.DataFrame:
-    """Decode steps behind a prompt of `TOKENS` random tokens, of the unmodified model and under each schedule in turn.
+def measure(device: torch.device) -> pd.DataFrame:
+    """Decode steps on a device behind `TOKENS` random tokens of prompt, unmodified and under each schedule in turn.
 
     Returns:
         `sequences` of the batch, `engine`, `step_ms`, the median of `STEPS` steps on one thread, and `ratio`, the
@@ -31,14 +32,14 @@ def measure() -> pd.DataFrame:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        return pd.DataFrame([row for sequences in SEQUENCES for row in _rows(sequences)])
+        return pd.DataFrame([row for sequences in SEQUENCES for row in _rows(sequences, device)])
     finally:
         torch.set_num_threads(threads)
 
 
-def _rows(sequences: int) -> Iterator[dict[str, object]]:
+def _rows(sequences: int, device: torch.device) -> Iterator[dict[str, object]]:
     # A model for each, since a cache belongs to one `with` and the steps are taken in turn.
-    models = {name: _model() for name in (UNMODIFIED, *SCHEDULES)}
+    models = {name: _model().to(device) for name in (UNMODIFIED, *SCHEDULES)}
     with ExitStack() as entered:
         for name, schedule in SCHEDULES.items():
             entered.enter_context(lazyllm.enable(models[name], schedule))
@@ -61,10 +62,12 @@ def _model() -> PreTrainedModel:
 def _steps(model: PreTrainedModel, sequences: int) -> Iterator[float]:
     """Seconds of each decode step of a greedy generation without an end."""
     ids = torch.randint(3, 256, (sequences, TOKENS), generator=torch.Generator().manual_seed(0))
-    mask, cache = torch.ones_like(ids), None
+    ids, cache = ids.to(model.device), None
+    mask = torch.ones_like(ids)
     while True:
         start = time.perf_counter()
         output = model(ids, attention_mask=mask, past_key_values=cache, use_cache=True, logits_to_keep=1)
+        synchronize(model.device)
         seconds = time.perf_counter() - start
         if cache is not None:
             yield seconds
