@@ -74,9 +74,7 @@ def attend_in_blocks(
     heads, rows = query.shape[1:3]
     prefilling = rows == key.shape[2]
     output = query.new_empty(1, rows, heads, value.shape[-1])
-    # Fused attention under a mask holds one mask for all heads on a CPU, and no scores.
-    fused = scores.softcap is None and scores.sinks is None and query.is_cpu
-    size = max(1, BLOCK_ELEMENTS // (key.shape[2] * (1 if fused else heads)))
+    size = max(1, BLOCK_ELEMENTS // (key.shape[2] * (1 if fused(query, scores) else heads)))
     for start in range(0, rows, size):
         block = slice(start, min(start + size, rows))
         # In prefilling, tokens behind the block are out of its sight.
@@ -88,6 +86,11 @@ def attend_in_blocks(
         mask = additive(sees[None], query.dtype, heads, key.shape[1])
         output[:, block] = attend_masked(*part, mask, scores).transpose(1, 2)
     return output
+
+
+def fused(query: Tensor, scores: Scores) -> bool:
+    """Whether attention under a mask holds one mask for all heads of a sequence, and no scores."""
+    return scores.softcap is None and scores.sinks is None and query.device.type in ("cpu", "cuda")
 
 
 def attend_masked(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scores: Scores) -> Tensor:

@@ -6,7 +6,7 @@ from contextlib import nullcontext
 import torch
 from torch import Tensor, nn
 
-from lazyllm.core.attention import BLOCK_ELEMENTS, WindowMask, additive, attend_in_blocks, attend_masked, causal
+from lazyllm.core.attention import BLOCK_ELEMENTS, WindowMask, additive, attend_in_blocks, attend_masked, causal, fused
 from lazyllm.core.errors import LazyLLMError
 from lazyllm.core.importance import Scores, newest_row
 from lazyllm.core.schedule import PruningSchedule, nearest, rankable
@@ -156,8 +156,8 @@ class Engine:
         if recorded or layer in self._observers:
             self._observe(layer, query, key, value, window, scores)
         plain = scores.sinks is None and (scores.softcap is None or not kernel.is_sdpa)
-        elements = len(self.sequences) * query.shape[1] * self._longest_rows * self._n_keys  # of all scores at once
-        if not self.prefilling and elements <= BLOCK_ELEMENTS:
+        held = 1 if len(self.sequences) == 1 and fused(query, scores) else len(self.sequences) * query.shape[1]
+        if not self.prefilling and held * self._longest_rows * self._n_keys <= BLOCK_ELEMENTS:
             mask = self._mask(window, query.dtype, query.shape[1], key.shape[1])
             if mask is None and plain and not kernel.is_sdpa:
                 return self._unpadded(self._fused(module, self._padded(query), key, value, scores))
@@ -212,7 +212,8 @@ class Engine:
         if not self._equal:
             taken = (torch.arange(self._longest_rows) < torch.tensor(self.group.n_rows)[:, None]).flatten()
             # Which row each place of the sequences at equal length holds, and at which place each row is, int64.
-            self._padding = (taken.cumsum(0) - 1).clamp_(min=0).to(device), taken.nonzero()[:, 0].to(device)
+            padding = (taken.cumsum(0) - 1).clamp_(min=0), taken.nonzero()[:, 0]
+            self._padding = placed(padding[0], device), placed(padding[1], device)
 
     def _without_key(
         self, following: LayerGroup, slots: Tensor, active: Tensor, owners: Tensor | None
@@ -270,7 +271,7 @@ class Engine:
         """Which sequence each of so many tokens is of, int64 (tokens,); None where there is one sequence."""
         if len(counts) == 1:
             return None
-        return torch.arange(len(counts)).repeat_interleave(torch.tensor(counts)).to(device)
+        return placed(torch.arange(len(counts)).repeat_interleave(torch.tensor(counts)), device)
 
     def _padded(self, rows: Tensor) -> Tensor:
         """(1, heads, rows, width) as (count, heads, longest, width); what a sequence lacks is of any row."""
@@ -325,7 +326,12 @@ def joined(ranges: list[range], device: torch.device) -> Tensor:
     """The numbers of some ranges, one range after the other, int64."""
     if len(ranges) == 1:
         return torch.arange(ranges[0].start, ranges[0].stop, device=device)
-    return torch.tensor([number for part in ranges for number in part], dtype=torch.int64).to(device)
+    return placed(torch.tensor([number for part in ranges for number in part], dtype=torch.int64), device)
+
+
+def placed(tensor: Tensor, device: torch.device) -> Tensor:
+    """A few numbers of the host's on a device; CUDA has taken them when this returns, and nobody waits for it."""
+    return tensor.to(device, non_blocking=device.type == "cuda")
 
 
 def _take(tensor: Tensor, owners: Tensor | None, places: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from lazyllm.core.attention import WindowMask
-from lazyllm.core.engine import Engine
+from lazyllm.core.engine import Engine, placed
 from lazyllm.core.importance import Scores
 from lazyllm.core.state import Setup
 from lazyllm.hf.attention_interface import CURRENT
@@ -147,7 +147,7 @@ class Generation(Engine):
             return hidden
         whole = hidden.new_zeros(len(self.sequences), *hidden.shape[1:])
         live = torch.tensor([sequence.index for sequence in self.live])
-        return whole.index_copy(0, live.to(hidden.device), hidden)
+        return whole.index_copy(0, placed(live, hidden.device), hidden)
 
     def _newest_rows(self, hidden: torch.Tensor) -> torch.Tensor:
         """Of the rows, (1, rows, hidden), the newest token's of each live sequence, (1, live, hidden)."""
@@ -156,7 +156,7 @@ class Generation(Engine):
         if self._n_rows == len(self.live):
             return hidden
         ends = torch.tensor([rows for rows in self.group.n_rows if rows]).cumsum(0) - 1
-        return hidden.index_select(1, ends.to(hidden.device))
+        return hidden.index_select(1, placed(ends, hidden.device))
 
     def _widened(self, output: Any) -> Any:
         """A layer's output, or a tuple that begins with it, as (1, new tokens, hidden): the newest rows come last."""
