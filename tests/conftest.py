@@ -4,18 +4,21 @@ import os
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pytest
+from cuda_device import CudaDevice
 from pretend_device import PretendDevice
+
+Device = CudaDevice if os.environ.get("TEST_ON_CUDA") else PretendDevice
 
 
 @pytest.fixture
 def device():
     """A device that is not the CPU."""
-    with PretendDevice() as device:
+    with Device() as device:
         yield device
 
 
 @pytest.fixture
 def other():
     """A second one of its kind."""
-    with PretendDevice(1) as other:
+    with Device(1) as other:
         yield other

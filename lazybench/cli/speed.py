@@ -19,9 +19,7 @@ def main(config: SpeedConfig) -> int:
     """Measure, print the table, and write CSV, plot and profile where asked to; or print the host's time alone."""
     output, profile = (_writable(key, getattr(config, key)) for key in ("output", "profile"))
     if config.host:
-        print(
-            f"a random Llama: {host.LAYERS} layers of width {host.WIDTH}, {host.TOKENS:,} tokens of prompt, one thread"
-        )
+        print(f"a random Llama: {host.LAYERS} layers of width {host.WIDTH}, {host.TOKENS:,} tokens, one thread")
         measured = host.measure(device_of(config.model))
         print(frame_table(measured, _HOST))
         if output is not None:

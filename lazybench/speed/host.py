@@ -61,9 +61,8 @@ def _model() -> PreTrainedModel:
 
 def _steps(model: PreTrainedModel, sequences: int) -> Iterator[float]:
     """Seconds of each decode step of a greedy generation without an end."""
-    ids = torch.randint(3, 256, (sequences, TOKENS), generator=torch.Generator().manual_seed(0))
-    ids, cache = ids.to(model.device), None
-    mask = torch.ones_like(ids)
+    ids = torch.randint(3, 256, (sequences, TOKENS), generator=torch.Generator().manual_seed(0)).to(model.device)
+    mask, cache = torch.ones_like(ids), None
     while True:
         start = time.perf_counter()
         output = model(ids, attention_mask=mask, past_key_values=cache, use_cache=True, logits_to_keep=1)
