@@ -11,6 +11,8 @@ from lazyllm.core.importance import Scores, exact, probabilities
 
 # Query rows are taken in blocks so that no block's scores or mask have more elements than this.
 BLOCK_ELEMENTS = 1 << 24
+# Under a window, blocks of more rows than it see much that is masked, and shorter ones than this cost calls.
+_WINDOW_ROWS = 512
 # A CPU's fused attention takes so many rows at once.
 _FUSED_ROWS = 32
 
@@ -63,7 +65,7 @@ def attend_in_blocks(
     value: Tensor,
     positions: tuple[Tensor, Tensor],
     present: Tensor | None,
-    visible: MaskFunction,
+    window: WindowMask | None,
     scores: Scores,
 ) -> Tensor:
     """`attend_masked` for many rows of one sequence, some rows at a time, so that no mask is rows by keys.
@@ -75,10 +77,13 @@ def attend_in_blocks(
     prefilling = rows == key.shape[2]
     output = query.new_empty(1, rows, heads, value.shape[-1])
     size = max(1, BLOCK_ELEMENTS // (key.shape[2] * (1 if fused(query, scores) else heads)))
+    visible, sight = causal if window is None else window.visible, slice(None)
+    if prefilling and window is not None:
+        size = min(size, max(window.window, _WINDOW_ROWS))
     for start in range(0, rows, size):
         block = slice(start, min(start + size, rows))
-        # In prefilling, tokens behind the block are out of its sight.
-        sight = slice(block.stop if prefilling else None)
+        if prefilling:  # what is behind the block is out of its sight, and what is before its first token's window
+            sight = slice(0 if window is None else max(0, start - window.window), block.stop)
         sees = visible(0, 0, positions[0][block, None], positions[1][None, sight])
         if present is not None:
             sees = sees & present

@@ -172,12 +172,12 @@ class Engine:
             return torch.cat(attended, dim=1)
         attended = []
         for sequence, own, keys, values in self._parts(query, key, value):
-            seen = None if window is None or sequence.total <= window.window else window.visible
-            if self.prefilling and seen is None and plain:
+            limited = None if window is None or sequence.total <= window.window else window
+            if self.prefilling and limited is None and plain:
                 attended.append(self._fused(module, own, keys, values, scores))
                 continue
             positions, present = (sequence.rows(group), sequence.key_positions(group)), sequence.present(group)
-            attended.append(attend_in_blocks(own, keys, values, positions, present, seen or causal, scores))
+            attended.append(attend_in_blocks(own, keys, values, positions, present, limited, scores))
         return attended[0] if len(attended) == 1 else torch.cat(attended, dim=1)
 
     def _fused(self, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, scores: Scores) -> Tensor:
