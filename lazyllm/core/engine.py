@@ -156,6 +156,7 @@ class Engine:
         if recorded or layer in self._observers:
             self._observe(layer, query, key, value, window, scores)
         plain = scores.sinks is None and (scores.softcap is None or not kernel.is_sdpa)
+        # A mask has an element a row and key, or one for each head, as scores have.
         held = 1 if len(self.sequences) == 1 and fused(query, scores) else len(self.sequences) * query.shape[1]
         if not self.prefilling and held * self._longest_rows * self._n_keys <= BLOCK_ELEMENTS:
             mask = self._mask(window, query.dtype, query.shape[1], key.shape[1])
