@@ -76,14 +76,14 @@ def attend_in_blocks(
     heads, rows = query.shape[1:3]
     prefilling = rows == key.shape[2]
     output = query.new_empty(1, rows, heads, value.shape[-1])
-    size = max(1, BLOCK_ELEMENTS // (key.shape[2] * (1 if fused(query, scores) else heads)))
-    visible, sight = causal if window is None else window.visible, slice(None)
-    if prefilling and window is not None:
-        size = min(size, max(window.window, _WINDOW_ROWS))
+    size = max(1, BLOCK_ELEMENTS // (key.shape[2] * held(query, scores)))
+    visible, reach = (causal, rows) if window is None else (window.visible, window.window)
+    if prefilling:
+        size = min(size, max(reach, _WINDOW_ROWS))
     for start in range(0, rows, size):
         block = slice(start, min(start + size, rows))
-        if prefilling:  # what is behind the block is out of its sight, and what is before its first token's window
-            sight = slice(0 if window is None else max(0, start - window.window), block.stop)
+        # In prefilling, what is behind a block is out of its sight, and what is before its first token's window.
+        sight = slice(max(0, start - reach), block.stop) if prefilling else slice(None)
         sees = visible(0, 0, positions[0][block, None], positions[1][None, sight])
         if present is not None:
             sees = sees & present
@@ -93,9 +93,10 @@ def attend_in_blocks(
     return output
 
 
-def fused(query: Tensor, scores: Scores) -> bool:
-    """Whether attention under a mask holds one mask for all heads of a sequence, and no scores."""
-    return scores.softcap is None and scores.sinks is None and query.device.type in ("cpu", "cuda")
+def held(query: Tensor, scores: Scores) -> int:
+    """How many elements a row and key of one sequence take: of one mask where attention is fused, or of all scores."""
+    fused = scores.softcap is None and scores.sinks is None and query.device.type in ("cpu", "cuda")
+    return 1 if fused else query.shape[1]
 
 
 def attend_masked(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scores: Scores) -> Tensor:

@@ -6,7 +6,7 @@ from contextlib import nullcontext
 import torch
 from torch import Tensor, nn
 
-from lazyllm.core.attention import BLOCK_ELEMENTS, WindowMask, additive, attend_in_blocks, attend_masked, causal, fused
+from lazyllm.core.attention import BLOCK_ELEMENTS, WindowMask, additive, attend_in_blocks, attend_masked, causal, held
 from lazyllm.core.errors import LazyLLMError
 from lazyllm.core.importance import Scores, newest_row
 from lazyllm.core.schedule import PruningSchedule, nearest, rankable
@@ -156,9 +156,9 @@ class Engine:
         if recorded or layer in self._observers:
             self._observe(layer, query, key, value, window, scores)
         plain = scores.sinks is None and (scores.softcap is None or not kernel.is_sdpa)
-        # A mask has an element a row and key, or one for each head, as scores have.
-        held = 1 if len(self.sequences) == 1 and fused(query, scores) else len(self.sequences) * query.shape[1]
-        if not self.prefilling and held * self._longest_rows * self._n_keys <= BLOCK_ELEMENTS:
+        count = len(self.sequences)  # of several, each head of keys has a mask of its own
+        elements = (held(query, scores) if count == 1 else count * query.shape[1]) * self._longest_rows * self._n_keys
+        if not self.prefilling and elements <= BLOCK_ELEMENTS:
             mask = self._mask(window, query.dtype, query.shape[1], key.shape[1])
             if mask is None and plain and not kernel.is_sdpa:
                 return self._unpadded(self._fused(module, self._padded(query), key, value, scores))
