@@ -65,7 +65,7 @@ def _steps(model: PreTrainedModel, sequences: int) -> Iterator[float]:
     mask, cache = torch.ones_like(ids), None
     while True:
         start = time.perf_counter()
-        output = model(ids, attention_mask=mask, past_key_values=cache, use_cache=True, logits_to_keep=1)
+        output = model(input_ids=ids, attention_mask=mask, past_key_values=cache, use_cache=True, logits_to_keep=1)
         synchronize(model.device)
         seconds = time.perf_counter() - start
         if cache is not None:

@@ -55,8 +55,8 @@ def additive(visible: Tensor, dtype: torch.dtype, heads: int, kv_heads: int) -> 
     copies = kv_heads if batch > 1 else 1
     if visible.is_cpu:
         copies = heads // kv_heads if rows < _FUSED_ROWS else 1
-    mask = visible.new_full(visible.shape, -torch.inf, dtype=dtype).masked_fill_(visible, 0)
-    return mask[:, None].expand(-1, copies, -1, -1).contiguous()
+    mask = visible.new_full((batch, copies, *visible.shape[1:]), -torch.inf, dtype=dtype)
+    return mask.masked_fill_(visible[:, None], 0)
 
 
 def attend_in_blocks(
@@ -103,7 +103,7 @@ def attend_masked(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None
     """Attention, (batch, heads, rows, value_dim); heads that share keys and values do not copy them.
 
     Queries are (batch, heads, rows, head_dim), keys and values (batch, kv_heads, n, head_dim or value_dim). The mask is
-    what `additive` makes, or of a batch's some rows and keys, added to the scores; None means nothing.
+    what `additive` makes, added to the scores; None means nothing.
     """
     batch, heads, rows, width = query.shape
     kv_heads = key.shape[1]
@@ -122,7 +122,7 @@ def attend_masked(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None
     # takes both: each head of keys is a sequence of its own, and its query heads all see the one that is there.
     if query.is_cpu:
         query = query.reshape(batch, kv_heads, -1, width)
-        mask = mask.expand(-1, shared, -1, -1).reshape(batch, 1, -1, mask.shape[3])
+        mask = mask.reshape(batch, 1, -1, mask.shape[3])
     else:
         mask = mask.flatten(0, 1)[:, None]
         query = query.reshape(batch * kv_heads, -1, rows, width)

@@ -162,15 +162,8 @@ class Engine:
             mask = self._mask(window, query.dtype, query.shape[1], key.shape[1])
             if mask is None and plain and not kernel.is_sdpa:
                 return self._unpadded(self._fused(module, self._padded(query), key, value, scores))
-            if self._equal or not query.is_cpu:
-                output = attend_masked(self._padded(query), key, value, mask, scores)
-                return self._unpadded(output.transpose(1, 2).contiguous())
-            # A CPU pays for the padding, and little for a call more.
-            attended = []
-            for sequence, own, keys, values in self._parts(query, key, value):
-                cut = None if mask is None else mask[sequence.index, None, :, : own.shape[2], : keys.shape[2]]
-                attended.append(attend_masked(own, keys, values, cut, scores).transpose(1, 2))
-            return torch.cat(attended, dim=1)
+            output = attend_masked(self._padded(query), key, value, mask, scores)
+            return self._unpadded(output.transpose(1, 2).contiguous())
         attended = []
         for sequence, own, keys, values in self._parts(query, key, value):
             limited = None if window is None or sequence.total <= window.window else window
@@ -298,9 +291,9 @@ class Engine:
             visible = None if group.present is None else group.present[:, None]
             # The newest tokens alone see whatever is there.
             if window is not None or self._longest_rows > 1 or (visible is None and len(set(group.n_cached)) > 1):
-                rows = self._padded(group.rows[None, None, :, None])[:, 0]
+                rows = self._padded(group.rows.view(1, 1, -1, 1))[:, 0]
                 keys = torch.arange(self._n_keys, device=group.device) if group.index == 0 else group.positions.view
-                sees = (causal if window is None else window.visible)(0, 0, rows, keys[..., None, :])
+                sees = (causal if window is None else window.visible)(0, 0, rows, keys.unsqueeze(-2))
                 visible = sees if visible is None else sees.logical_and_(visible)
             self._masks[key] = None if visible is None else additive(visible, dtype, heads, kv_heads)
         return self._masks[key]

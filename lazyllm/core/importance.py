@@ -63,8 +63,8 @@ def probabilities(query: Tensor, key: Tensor, mask: Tensor | None, by: Scores, d
     """As `attention_on`, of a batch, with scores in `dtype`; a mask is bool, or what is added to them."""
     batch, kv_heads, n, width = key.shape
     rows = query.shape[2]
-    query = query.reshape(batch, kv_heads, -1, width)  # so that keys are not copied for each head that shares them
-    scores = torch.matmul(query.to(dtype), key.to(dtype).transpose(-1, -2)) * by.scaling
+    query = query.reshape(batch * kv_heads, -1, width)  # so that keys are not copied for each head that shares them
+    scores = torch.bmm(query.to(dtype), key.to(dtype).flatten(0, 1).transpose(1, 2)) * by.scaling
     scores = scores.view(batch, kv_heads, -1, rows, n)
     if by.softcap is not None:
         scores = by.softcap * torch.tanh(scores / by.softcap)
@@ -89,13 +89,11 @@ def most_important(importance: Tensor, count: int) -> Tensor:
         the positions, sorted, int64 (count,).
     """
     newest = importance.shape[0] - 1
-    if importance.is_cpu and importance.dtype == torch.float32:
-        # Sorting takes a CPU longer than attention does. The bits of a float that is not negative order as it does, so
-        # a whole number of bits and position orders by both, and the smallest one that goes on tells all of them.
-        bits = (importance + 0.0).view(torch.int32)  # a zero below zero becomes one
-        order = torch.arange(newest, -1, -1, device=bits.device).add(bits, alpha=1 << 32)
-        order[newest] = torch.iinfo(torch.int64).max
-        last = order.kthvalue(newest + 2 - count).values
-        return (order >= last).nonzero()[:, 0]
+    if importance.is_cpu and count > 1:
+        # Sorting takes a CPU longer than attention does, and only ties need it.
+        chosen = importance >= importance[:newest].kthvalue(newest + 2 - count).values
+        chosen[newest] = True
+        if len(positions := chosen.nonzero()[:, 0]) == count:
+            return positions
     ranked = importance[:newest].sort(descending=True, stable=True).indices
     return torch.cat([ranked[: count - 1].sort().values, ranked.new_full((1,), newest)])

@@ -148,8 +148,7 @@ class ModelCalls:
             finally:
                 WITHIN.reset(within)
                 CURRENT.reset(outer)
-            what = f"{type(self._model).__name__} did not run the decoder that was found in it"
-            refuse_if(not thread.decoded, "architecture", what=what)
+            refuse_if(not thread.decoded, "architecture", what=f"{type(self._model).__name__} did not run the decoder")
             return output
 
     def decode(self, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -215,7 +214,7 @@ class ModelCalls:
         refuse_if(begun.setup.kernel is not setup.kernel, "earlier_cache")
         same = None, begun.setup.schedule, begun.sequences[0].stats.schedule
         other = own and call.generation is not begun and brought not in same
-        refuse_if(other, "other_schedule", begun=begun.setup.schedule.spec)
+        refuse_if(other, "other_schedule", begun=begun.setup.schedule)
         refuse_if(len(begun.sequences) != count, "other_count", count=count, cache=len(begun.sequences))
         return begun
 

@@ -41,7 +41,6 @@ class Generation(Engine):
         self._broken = False
         self._running: tuple[nn.Module, torch.device] | None = None  # the layer under way, and where its input is
         self._attended = False
-        self._newest_alone = False
 
     @contextmanager
     def step(self, kwargs: dict[str, Any], known: dict[str, Any]) -> Iterator[dict[str, Any]]:

@@ -10,12 +10,11 @@ import torch
 from torch import nn
 from transformers.masking_utils import causal_mask_function, sliding_window_causal_mask_function
 
+from lazyllm.core.attention import BLOCK_ELEMENTS
 from lazyllm.hf.refusals import refuse_if
 
 # The `ModelCalls` of a whole model whose forward pass is under way.
 WITHIN: ContextVar[Any] = ContextVar("lazyllm_model", default=None)
-
-_BLOCK_ELEMENTS = 1 << 22
 
 
 class AheadMask:
@@ -34,7 +33,7 @@ class AheadMask:
         queries = torch.arange(asked["q_length"], device=device) + asked["q_offset"]
         keys = torch.arange(asked["kv_length"], device=device) + asked["kv_offset"]
         sequences, found = torch.arange(batch, device=device)[:, None, None], asked["mask_function"]
-        blocks = queries[:, None].split(max(1, _BLOCK_ELEMENTS // (batch * len(keys))))
+        blocks = queries[:, None].split(max(1, BLOCK_ELEMENTS // (batch * len(keys))))
         return all(bool((found(sequences, 0, rows, keys) == plain(0, 0, rows, keys)).all()) for rows in blocks)
 
 

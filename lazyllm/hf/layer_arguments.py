@@ -65,16 +65,13 @@ class LayerArguments:
         return group.index == 0 or (group.n_rows == self._new and max(self._new) == 1)
 
     def _table(self, name: str, layer: int, value: Any) -> "_Table":
-        table = self._tables.get((name, layer))
-        if table is None:
+        if (name, layer) not in self._tables:
             # Layers share a table when the model hands them the same object, as it does for each kind of layer.
-            table = next((other for other in self._tables.values() if other.made_of is value), None)
-        if table is None:
-            table = _Table(name)
-            self._leading.add(layer)
-        self._tables[name, layer] = table
-        table.cover(value, self._arrived)
-        return table
+            shared = [table for table in self._tables.values() if table.made_of is value]
+            self._leading |= set() if shared else {layer}
+            self._tables[name, layer] = shared[0] if shared else _Table(name)
+        self._tables[name, layer].cover(value, self._arrived)
+        return self._tables[name, layer]
 
 
 class _Table:

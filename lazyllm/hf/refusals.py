@@ -88,7 +88,7 @@ _MESSAGES = {
     "outside_cache": "a {cache} from outside is not supported: LazyLLM keeps a cache of its own, so leave out past_key_values, or give an empty DynamicCache()",
     "earlier_cache": "this cache is from an earlier generation or of another model: a generation stays within one `with` of lazyllm.enable, from its prompt on",
     "other_count": "{count} sequences came with the cache of {cache}: a generation goes on with the sequences it began with",
-    "other_schedule": "the cache is of a generation with the schedule {begun!r}: it goes on with that one",
+    "other_schedule": "the cache is of a generation with the schedule {begun.spec!r}: it goes on with that one",
     "cache_lacks": "LazyLLM's cache takes no token back, does not branch as beams do, is not pickled, stays where the layers are, and is read by nothing else, such as methods that compress the cache: for a second way on use copy.deepcopy, and to offload load the model with a device_map",
     "cache_elsewhere": "this cache belongs to a generation under lazyllm.enable, and to nothing else: go on with it inside the same `with` and on the same model, or start anew without past_key_values",
     # texts given as ids

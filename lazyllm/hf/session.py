@@ -171,7 +171,6 @@ class Session:
             yield model, "generate", calls.generate
             yield model, "prepare_inputs_for_generation", calls.prepare
             yield model, "_get_stopping_criteria", calls.criteria
-        if hasattr(model, "init_continuous_batching"):
             yield model, "init_continuous_batching", lambda *_, **__: refuse_if(True, "continuous_batching")
         for name in ("generate", "forward") if self._given is not model else ():
             yield self._given, name, _through_wrapper
