@@ -51,11 +51,11 @@ def additive(visible: Tensor, dtype: torch.dtype, heads: int, kv_heads: int) -> 
 
     Returns (batch, copies, rows, n): as many copies as one call reads, so that no layer has to make them.
     """
-    batch, rows, _ = visible.shape
+    batch, rows, keys = visible.shape
     copies = kv_heads if batch > 1 else 1
     if visible.is_cpu:
         copies = heads // kv_heads if rows < _FUSED_ROWS else 1
-    mask = visible.new_full((batch, copies, *visible.shape[1:]), -torch.inf, dtype=dtype)
+    mask = visible.new_full((batch, copies, rows, keys), -torch.inf, dtype=dtype)
     return mask.masked_fill_(visible[:, None], 0)
 
 

@@ -68,7 +68,8 @@ class LayerArguments:
         if (name, layer) not in self._tables:
             # Layers share a table when the model hands them the same object, as it does for each kind of layer.
             shared = [table for table in self._tables.values() if table.made_of is value]
-            self._leading |= set() if shared else {layer}
+            if not shared:
+                self._leading.add(layer)
             self._tables[name, layer] = shared[0] if shared else _Table(name)
         self._tables[name, layer].cover(value, self._arrived)
         return self._tables[name, layer]
