@@ -40,7 +40,7 @@ if [ "$1" = test ] && [ "$(cat .venv/stamp-test 2>/dev/null)" != "$wanted" ]; th
     # In a folder that only their tests look into: transformers uses what it finds, so torchao would speak at every
     # start, and peft ask the hub for adapters of every model.
     install "what quantised and adapted models are tested with" --no-deps --upgrade --target .venv/apart \
-        torchao bitsandbytes optimum-quanto ninja peft
+        torchao bitsandbytes optimum-quanto peft
     echo "$wanted" >.venv/stamp-test
 fi
 export PATH="$PWD/.venv/bin:$PATH"

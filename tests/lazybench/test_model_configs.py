@@ -10,8 +10,13 @@ from lazybench.config import CONF
 
 CONFIGS = {path.stem: yaml.safe_load(path.read_text()) for path in sorted((CONF / "model").glob("*.yaml"))}
 OUTLINED = [name for name, config in CONFIGS.items() if "path" in config and "outline" in config]
-# Layers, for one with full attention that has another behind it; two are enough where all have it.
-LAYERS = {"gemma3_4b": 8, "gpt_oss_20b": 4, "qwen3_5_9b": 8}
+SMALL = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2}
+# More layers, for one with full attention that has another behind it; and what else would be large.
+SIZES = {
+    "gemma3_4b": {"num_hidden_layers": 8},
+    "gpt_oss_20b": {"num_hidden_layers": 4, "num_local_experts": 8},
+    "qwen3_5_9b": {"num_hidden_layers": 8, "linear_num_key_heads": 2, "linear_num_value_heads": 4},
+}
 HYBRIDS = ("qwen3_5_9b",)
 QUICK = ("llama3_1_8b", "qwen3_8b")
 TEMPLATE = "{% for said in messages %}<s>{{ said['content'] }}{% endfor %}"
@@ -30,8 +35,8 @@ def tokenizer_folder(tmp_path_factory):
 def test_a_model_of_each_outline_goes_the_whole_way(lazybench, tokenizer_folder, tmp_path, name):
     outline = CONFIGS[name]["outline"]
     heads = outline.get("head_dim", outline["hidden_size"] // outline["num_attention_heads"])
-    small = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": LAYERS.get(name, 2)}
-    sizes = [f"++model.outline.{key}={value}" for key, value in (small | {"head_dim": heads}).items()]
+    small = SMALL | {"head_dim": heads} | SIZES.get(name, {})
+    sizes = [f"++model.outline.{key}={value}" for key, value in small.items()]
     method = "static_pruning" if name in HYBRIDS else "lazyllm"
     paired = "timing.paired=" + ("true" if name in HYBRIDS else "false")
     words = (f"model={name}", f"method=baseline,{method}", *sizes, "model.shape=${model.outline}", "task=2wikimqa")

@@ -7,7 +7,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pandas as pd
 import pytest
 import torch
 from support import folders, rows
@@ -112,11 +111,3 @@ def test_no_table_is_stale():
 def test_the_table_of_architectures_is_not_stale():
     done = subprocess.run([sys.executable, ROOT / "scripts/architectures", "--check"], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-
-
-@pytest.mark.slow
-def test_committed_tables_follow_from_their_records(lazybench, tmp_path):
-    committed = ROOT / "results/tuned"
-    assert lazybench("report", f"runs={committed}/records", f"output={tmp_path}")[0] == 0
-    again, before = (sorted(pd.read_csv(of / "table1.csv")["score"]) for of in (tmp_path, committed))
-    assert again == pytest.approx(before, rel=1e-4)

@@ -195,12 +195,11 @@ def test_unpaired_runs_have_no_speedup(run, tmp_path):
     assert all(row["baseline_ttft_s"] is None for row in rows(folder))
 
 
-@pytest.mark.slow
 def test_keeping_everything_predicts_what_the_baseline_predicts(run, tmp_path):
-    run("method=lazyllm", "method.schedule=[1:1.0]", "task=all", "data.limit=1")
+    run("method=lazyllm", "method.schedule=[1:1.0]", "task=multidoc_qa", "data.limit=1")
     (folder,) = folders(tmp_path / "runs")
     records = rows(folder)
-    assert len(records) == 16
+    assert len(records) == 3
     assert all(row["prediction"] == row["baseline_prediction"] for row in records)
 
 

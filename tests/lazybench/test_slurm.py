@@ -17,11 +17,12 @@ pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = Path(__file__).with_name("slurm_cluster")
+HANGS = 600  # seconds: however slow the machine, something is wrong
 PROGRAMS = ("munged", "mariadbd", "slurmdbd", "slurmctld", "slurmd", "sbatch", "sacct")
 
 
 def control(folder, *words):
-    return subprocess.run([SCRIPT, "--dir", folder, *words], capture_output=True, text=True, timeout=600)
+    return subprocess.run([SCRIPT, "--dir", folder, *words], capture_output=True, text=True, timeout=HANGS)
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +74,7 @@ def sweep(cluster, tiny_model, tmp_path):
     for driver in started:
         driver.kill()
         driver.communicate()
-    wait_for(lambda: not jobs(cluster), 30)
+    wait_for(lambda: not jobs(cluster))
 
 
 def jobs(cluster, *words):
@@ -84,7 +85,7 @@ def jobs(cluster, *words):
 
 def slurm(cluster, *command):
     """What one of Slurm's commands prints."""
-    return subprocess.run(command, env=cluster, capture_output=True, text=True, check=True, timeout=120).stdout
+    return subprocess.run(command, env=cluster, capture_output=True, text=True, check=True, timeout=HANGS).stdout
 
 
 def status(cluster, tmp_path):
@@ -93,8 +94,8 @@ def status(cluster, tmp_path):
     return slurm(cluster, *command).splitlines()[-1]
 
 
-def wait_for(condition, seconds):
-    end = time.monotonic() + seconds
+def wait_for(condition):
+    end = time.monotonic() + HANGS
     while not condition():
         assert time.monotonic() < end, "this takes too long"
         time.sleep(0.3)
@@ -122,47 +123,47 @@ def check(tmp_path, runs, records):
 
 
 def test_a_sweep_and_shards_of_one_run(cluster, sweep, tmp_path):
-    driver = sweep([f"0.{number}" for number in range(41, 45)], 3)
-    out, err = driver.communicate(timeout=240)
+    driver = sweep(("0.4", "0.6"), 3)
+    out, err = driver.communicate(timeout=HANGS)
     assert driver.returncode == 0, err
-    assert out.startswith("checking 4 jobs before any starts\n4 jobs; what they say is in ")
+    assert out.startswith("checking 2 jobs before any starts\n2 jobs; what they say is in ")
     driver = sweep(("0.5",), 3, "shard=1/2,2/2")
-    _, err = driver.communicate(timeout=150)
+    _, err = driver.communicate(timeout=HANGS)
     assert driver.returncode == 0, err
-    check(tmp_path, 5, 3)
-    assert status(cluster, tmp_path) == "5 done"
+    check(tmp_path, 3, 3)
+    assert status(cluster, tmp_path) == "3 done"
 
 
 def test_a_cancelled_job(cluster, sweep, tmp_path):
-    keeps, records = ("0.5", "0.6"), 150
+    keeps, records = ("0.5", "0.6"), 50
     driver = sweep(keeps, records)
-    wait_for(all_at_work(tmp_path, 2), 90)
+    wait_for(all_at_work(tmp_path, 2))
     cancelled = jobs(cluster, "--states=running")[0][0]
     slurm(cluster, "scancel", cancelled)
-    _, err = driver.communicate(timeout=120)
+    _, err = driver.communicate(timeout=HANGS)
     assert driver.returncode == 2
     assert "Traceback" not in err, err
     assert re.search("^lazybench: .*CANCELLED", err, re.MULTILINE)
     assert "stopped" in status(cluster, tmp_path) or "failed" in status(cluster, tmp_path)
-    wait_for(lambda: not jobs(cluster), 180)
+    wait_for(lambda: not jobs(cluster))
     driver = sweep(keeps, records)
-    _, err = driver.communicate(timeout=180)
+    _, err = driver.communicate(timeout=HANGS)
     assert driver.returncode == 0, err
     check(tmp_path, 2, records)
 
 
 def test_a_node_that_fails(cluster, sweep, tmp_path):
-    keeps, records = ("0.5", "0.6"), 150
+    keeps, records = ("0.5", "0.6"), 50
     driver = sweep(keeps, records)
-    wait_for(all_at_work(tmp_path, 2), 90)
+    wait_for(all_at_work(tmp_path, 2))
     _, node = jobs(cluster, "--states=running")[0]
     hit = [number for number, where in jobs(cluster, "--states=running") if where == node]
     assert control(cluster["SLURM_CLUSTER_DIR"], "kill-node", node).returncode == 0
     try:
-        _, err = driver.communicate(timeout=180)
+        _, err = driver.communicate(timeout=HANGS)
         assert "Traceback" not in err
         # Slurm itself puts the job back into the queue, and it goes on where it stopped.
-        wait_for(lambda: not jobs(cluster), 180)
+        wait_for(lambda: not jobs(cluster))
         listed = slurm(
             cluster, "sacct", "-X", "--duplicates", "--noheader", "--parsable2", "--format=State", "-j", hit[0]
         )
@@ -173,13 +174,13 @@ def test_a_node_that_fails(cluster, sweep, tmp_path):
 
 
 def test_a_killed_driver(cluster, sweep, tmp_path):
-    keeps, records = ("0.5", "0.6"), 150
+    keeps, records = ("0.5", "0.6"), 50
     driver = sweep(keeps, records)
-    wait_for(all_at_work(tmp_path, 2), 90)
+    wait_for(all_at_work(tmp_path, 2))
     driver.send_signal(signal.SIGKILL)
     driver.wait()
     again = sweep(keeps, records)  # while the jobs of the first still run
-    _, err = again.communicate(timeout=150)
+    _, err = again.communicate(timeout=HANGS)
     assert again.returncode == 0, err
-    wait_for(lambda: not jobs(cluster), 180)
+    wait_for(lambda: not jobs(cluster))
     check(tmp_path, 2, records)

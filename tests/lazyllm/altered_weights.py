@@ -3,11 +3,14 @@
 Run by `test_altered_weights.py` where the packages that this needs are.
 """
 
+from types import SimpleNamespace
+
 import families
 import peft
 import pytest
 import torch
 from checks import Replay, alone, answers, close, padded, recorded, refuse, text
+from optimum.quanto.library.extensions import get_extension
 from test_exactness import check_by_reference, check_by_replay, check_kept
 from torchao import quantization as torchao
 from transformers import AutoModelForCausalLM, BitsAndBytesConfig, QuantoConfig, TorchAoConfig
@@ -16,6 +19,14 @@ import lazyllm
 from lazyllm.hf.support import ADAPTERS
 
 STAGES = [(0, 0.7), (2, 0.4)]
+
+
+def unpack(packed, bits):
+    """The numbers that lie in each byte: what Quanto would compile C++ for, which takes a minute."""
+    return torch.cat([packed >> shift & (1 << bits) - 1 for shift in range(0, 8, bits)])
+
+
+get_extension("quanto_cpp")._lib = SimpleNamespace(unpack=unpack)
 
 # What an adapter's config needs besides the modules it is for.
 SETTINGS = {
