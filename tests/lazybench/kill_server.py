@@ -1,8 +1,9 @@
 """Starts a command again and again and kills each start with SIGKILL, for the tests of that.
 
 Arguments: how to kill, where to note how often, how often at most, and the command's words. `random:SECONDS` kills at a
-random moment within that time; `writes` kills the n-th start at its n-th write of a file, half of it written. One start
-that ends by itself ends the program, with its exit code. The imports are done once: a start is a fork.
+random moment within that time; `writes:STEP` kills the n-th start at its n-th write of a file, counted in steps of so
+many, half of it written. One start that ends by itself ends the program, with its exit code. The imports are done once:
+a start is a fork.
 """
 
 import io
@@ -67,14 +68,14 @@ def kill_at_write(number: int) -> None:
         module.open = tearing
 
 
-def start(words: list[str], how: str, number: int) -> int:
-    """The process id of one start."""
+def start(words: list[str], write: int) -> int:
+    """The process id of one start, which is killed at a write; 0 means at none."""
     child = os.fork()
     if child:
         return child
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-    if how == "writes":
-        kill_at_write(number)
+    if write:
+        kill_at_write(write)
     sys.argv = ["lazybench", *words]
     os._exit(main())
 
@@ -82,11 +83,11 @@ def start(words: list[str], how: str, number: int) -> int:
 def serve(how: str, note: str, most: int, words: list[str]) -> int:
     """Kill start after start; returns the exit code of the one that was let alone."""
     chance = random.Random(" ".join(words))
-    kind, _, longest = how.partition(":")
+    kind, _, amount = how.partition(":")
     for number in range(1, most + 1):
-        child = start(words, kind, number)
+        child = start(words, number * int(amount) if kind == "writes" else 0)
         if kind == "random":
-            end = time.monotonic() + chance.uniform(0, float(longest))
+            end = time.monotonic() + chance.uniform(0, float(amount))
             while time.monotonic() < end:
                 time.sleep(0.002)
                 done, status = os.waitpid(child, os.WNOHANG)
@@ -98,7 +99,7 @@ def serve(how: str, note: str, most: int, words: list[str]) -> int:
             return status
         with open(note, "a") as file:
             file.write("killed\n")
-    return os.waitstatus_to_exitcode(os.waitpid(start(words, "", 0), 0)[1])
+    return os.waitstatus_to_exitcode(os.waitpid(start(words, 0), 0)[1])
 
 
 if __name__ == "__main__":

@@ -13,17 +13,40 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
-def serve(tiny_model, tmp_path):
-    """Start a run, with traces, and kill it until it is done or has been killed `most` times; returns the kills."""
-    note = tmp_path / "kills"
-    words = [
-        *(f"model.path={tiny_model}", "model.name=tiny", "model.chat=null", "model.limit=900", "data.tokens=512"),
-        *("timing.warmup=0", "timing.paired=false", "task=multidoc_qa", "method.schedule=[1:0.6]", "trace=true"),
+def words(tiny_model):
+    """A run with traces."""
+    return [
+        *(
+            "run",
+            f"model.path={tiny_model}",
+            "model.name=tiny",
+            "model.chat=null",
+            "model.limit=900",
+            "data.tokens=512",
+        ),
+        *("timing.warmup=0", "timing.paired=false", "task=2wikimqa", "method.schedule=[1:0.6]", "trace=true"),
     ]
+
+
+@pytest.fixture
+def calm(lazybench, words):
+    """Run undisturbed."""
+
+    def call(output: Path, *more: str) -> None:
+        code, _, err = lazybench(*words, f"output={output}", *more)
+        assert code == 0, err
+
+    return call
+
+
+@pytest.fixture
+def serve(words, tmp_path):
+    """Start a run and kill it until it is done or has been killed `most` times; returns the kills."""
+    note = tmp_path / "kills"
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(SERVER.parents[2])}
 
     def call(how: str, most: int, output: Path, *more: str) -> int:
-        command = [sys.executable, str(SERVER), how, str(note), str(most), "run", *words, f"output={output}", *more]
+        command = [sys.executable, str(SERVER), how, str(note), str(most), *words, f"output={output}", *more]
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
         assert "Traceback" not in done.stderr, done.stderr
         assert done.returncode == 0
@@ -43,29 +66,28 @@ def answers(output: Path) -> list[tuple[str, str, str, float]]:
     return [(row["dataset"], row["_id"], row["prediction"], row["score"]) for row in found]
 
 
-def test_a_shard_killed_at_every_write(serve, tmp_path):
-    few = ("task=2wikimqa", "data.limit=2")
-    serve("writes", 0, tmp_path / "calm", *few)
-    serve("writes", 0, tmp_path / "runs", *few, "shard=1/2")
-    assert serve("writes", 1000, tmp_path / "runs", *few, "shard=2/2") > 16
+def test_a_shard_killed_at_every_write(calm, serve, tmp_path):
+    calm(tmp_path / "calm", "data.limit=2")
+    calm(tmp_path / "runs", "data.limit=2", "shard=1/2")
+    assert serve("writes:1", 1000, tmp_path / "runs", "data.limit=2", "shard=2/2") > 16
     assert answers(tmp_path / "runs") == answers(tmp_path / "calm")
 
 
-def test_a_rerun_killed_at_every_write(serve, tmp_path):
-    few = ("task=2wikimqa", "data.limit=1")
-    serve("writes", 0, tmp_path / "runs", *few)
-    calm = answers(tmp_path / "runs")
-    assert serve("writes", 1000, tmp_path / "runs", *few, "rerun=true") > 8
-    assert answers(tmp_path / "runs") == calm
+def test_a_rerun_killed_at_every_third_write(calm, serve, tmp_path):
+    calm(tmp_path / "runs", "data.limit=1")
+    before = answers(tmp_path / "runs")
+    assert serve("writes:3", 1000, tmp_path / "runs", "data.limit=1", "rerun=true") > 4
+    assert answers(tmp_path / "runs") == before
     kept = [folder for folder in folders(tmp_path / "runs") if folder.name.startswith(".")]
     assert all(len(rows(folder)) == 1 for folder in kept)
 
 
-def test_kills_at_random_moments(serve, tmp_path):
-    kills = serve("random:1", 0, tmp_path / "calm", "data.limit=4")
+def test_kills_at_random_moments(calm, serve, tmp_path):
+    more = "task=multidoc_qa", "data.limit=2"
+    calm(tmp_path / "calm", *more)
     for number in range(10):
-        if (kills := serve("random:1", 10, tmp_path / f"runs{number}", "data.limit=4")) >= 10:
-            break
+        kills = serve("random:1", 10, tmp_path / f"runs{number}", *more)
         assert answers(tmp_path / f"runs{number}") == answers(tmp_path / "calm")
-    assert kills >= 10
-    assert answers(tmp_path / f"runs{number}") == answers(tmp_path / "calm")
+        if kills >= 10:
+            return
+    raise AssertionError("too few runs were killed")

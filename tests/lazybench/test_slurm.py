@@ -134,7 +134,7 @@ def test_a_sweep_and_shards_of_one_run(cluster, sweep, tmp_path):
     assert status(cluster, tmp_path) == "3 done"
 
 
-def test_a_cancelled_job(cluster, sweep, tmp_path):
+def test_a_cancelled_job_and_a_killed_driver(cluster, sweep, tmp_path):
     keeps, records = ("0.5", "0.6"), 50
     driver = sweep(keeps, records)
     wait_for(all_at_work(tmp_path, 2))
@@ -147,8 +147,13 @@ def test_a_cancelled_job(cluster, sweep, tmp_path):
     assert "stopped" in status(cluster, tmp_path) or "failed" in status(cluster, tmp_path)
     wait_for(lambda: not jobs(cluster))
     driver = sweep(keeps, records)
-    _, err = driver.communicate(timeout=HANGS)
-    assert driver.returncode == 0, err
+    wait_for(lambda: jobs(cluster, "--states=running"))
+    driver.send_signal(signal.SIGKILL)
+    driver.wait()
+    again = sweep(keeps, records)  # while a job of the one before still runs
+    _, err = again.communicate(timeout=HANGS)
+    assert again.returncode == 0, err
+    wait_for(lambda: not jobs(cluster))
     check(tmp_path, 2, records)
 
 
@@ -171,16 +176,3 @@ def test_a_node_that_fails(cluster, sweep, tmp_path):
         check(tmp_path, 2, records)
     finally:
         assert control(cluster["SLURM_CLUSTER_DIR"], "revive-node", node).returncode == 0
-
-
-def test_a_killed_driver(cluster, sweep, tmp_path):
-    keeps, records = ("0.5", "0.6"), 50
-    driver = sweep(keeps, records)
-    wait_for(all_at_work(tmp_path, 2))
-    driver.send_signal(signal.SIGKILL)
-    driver.wait()
-    again = sweep(keeps, records)  # while the jobs of the first still run
-    _, err = again.communicate(timeout=HANGS)
-    assert again.returncode == 0, err
-    wait_for(lambda: not jobs(cluster))
-    check(tmp_path, 2, records)
