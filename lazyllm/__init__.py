@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from lazyllm.core.importance import attention_on, most_important, newest_row
     from lazyllm.core.ranking import Selection
     from lazyllm.core.stats import Stats
-    from lazyllm.extras.texts import LogLikelihood, Selected, log_likelihood, log_likelihoods, select, template_tokens
+    from lazyllm.extras.texts import LogLikelihood, Selected, log_likelihoods, select, template_tokens
     from lazyllm.hf.session import Session, enable
     from lazyllm.rankings.plus import Importance, plus
     from lazyllm.rankings.static import FrozenSelection, StaticSelection
@@ -29,7 +29,6 @@ __all__ = [
     "Stats",
     "attention_on",
     "enable",
-    "log_likelihood",
     "log_likelihoods",
     "most_important",
     "newest_row",

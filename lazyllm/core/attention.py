@@ -32,13 +32,10 @@ class Kernel:
 
 @dataclass(frozen=True)
 class WindowMask:
-    """In place of a mask tensor, of rows by tokens: a layer sees a window or chunk of positions, not all earlier ones.
+    """In place of a mask, of rows by tokens: a layer sees a window or chunk of positions, not all earlier ones."""
 
-    `visible` says who sees whom, and `window` how many positions a token sees.
-    """
-
-    visible: MaskFunction
-    window: int
+    visible: MaskFunction  # says who sees whom
+    window: int  # how many positions a token sees
 
 
 def causal(batch: int, head: int, query: Tensor, key: Tensor) -> Tensor:
@@ -107,13 +104,10 @@ def attend_masked(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None
     """
     batch, heads, rows, width = query.shape
     kv_heads = key.shape[1]
-    shared = heads // kv_heads
     if scores.softcap is not None or scores.sinks is not None:
         # Capped scores are small; beside sinks there are models that count on exact ones.
         dtype = query.dtype if scores.sinks is None else exact(query.dtype)
-        if mask is not None:
-            mask = mask[:, :1, None]
-        weights = probabilities(query, key, mask, scores, dtype)
+        weights = probabilities(query, key, None if mask is None else mask[:, :1, None], scores, dtype)
         return torch.matmul(weights.to(query.dtype).flatten(2, 3), value).reshape(batch, heads, rows, -1)
     attend = nn.functional.scaled_dot_product_attention
     if mask is None or (query.is_cpu and rows >= _FUSED_ROWS):
@@ -126,5 +120,5 @@ def attend_masked(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None
     else:
         mask = mask.flatten(0, 1)[:, None]
         query = query.reshape(batch * kv_heads, -1, rows, width)
-        key, value = (part.flatten(0, 1)[:, None].expand(-1, shared, -1, -1) for part in (key, value))
+        key, value = (part.flatten(0, 1)[:, None].expand(-1, heads // kv_heads, -1, -1) for part in (key, value))
     return attend(query, key, value, mask, scale=scores.scaling).reshape(batch, heads, rows, -1)

@@ -107,11 +107,6 @@ class LogLikelihood:
     greedy: bool
 
 
-def log_likelihood(model: PreTrainedModel, ids: Ids, continuation: Ids) -> LogLikelihood:
-    """Log-likelihood of one continuation of a prompt; see `log_likelihoods`."""
-    return log_likelihoods(model, ids, [continuation])[0]
-
-
 def log_likelihoods(model: PreTrainedModel, ids: Ids, continuations: Iterable[Ids]) -> list[LogLikelihood]:
     """Log-likelihood of each of several continuations of one prompt, as in multiple choice.
 

@@ -79,7 +79,7 @@ class ModelCalls:
     def __init__(self, model: Any, anatomy: Anatomy, setup: Setup, protect: Any, newest_only: bool) -> None:
         self.under_way = Calls()
         self.sequences: list[Stats] = []  # of the generation that began last
-        self.rope_deltas = RopeDeltas(model)
+        self.rope_deltas = RopeDeltas(anatomy.modules)
         self._model, self._anatomy, self._layers = model, anatomy, list(anatomy.layers)
         self._setup, self._rope_limits = setup, rope_limits(anatomy.decoder.config)
         self._takes_positions = "position_ids" in inspect.signature(anatomy.decoder.forward).parameters

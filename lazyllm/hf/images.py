@@ -51,10 +51,10 @@ def padding_of(mask: Any, window: int | None) -> Any:
 
 
 class RopeDeltas:
-    """What the parts of a model keep under the name `rope_deltas`: by how much positions exceed a text's own."""
+    """What the modules of a model keep under the name `rope_deltas`: by how much positions exceed a text's own."""
 
-    def __init__(self, model: nn.Module) -> None:
-        self._parts = [part for part in model.modules() if "rope_deltas" in vars(part)]
+    def __init__(self, modules: list[nn.Module]) -> None:
+        self._parts = [part for part in modules if "rope_deltas" in vars(part)]
         # The model has them once, for all threads: generations take turns.
         self._lock = threading.RLock()
 

@@ -19,7 +19,7 @@ from lazyllm.hf.calls import ModelCalls, run_layer
 from lazyllm.hf.patching import Patch
 from lazyllm.hf.refusals import refuse_if
 from lazyllm.hf.requests import read_schedule
-from lazyllm.hf.support import check_attention, check_parts, dissect, windows
+from lazyllm.hf.support import check_attention, check_parts, dissect, modules_of, windows
 from lazyllm.rankings.plus import Importance
 
 
@@ -123,7 +123,7 @@ class Session:
         """
         anatomy, config = self._anatomy, self._anatomy.decoder.config
         check_attention(anatomy.decoder)
-        check_parts(self._model.modules())
+        check_parts(modules_of(self._model))
         setup = Setup(self.schedule, kernel_of(config), self._windows, anatomy.processes, *self._wanted)
         self._calls = ModelCalls(self._model, anatomy, setup, self._protect, self._newest_only)
         with ExitStack() as before:

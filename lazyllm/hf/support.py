@@ -33,6 +33,7 @@ class Anatomy:
 
     decoder: PreTrainedModel
     layers: nn.ModuleList
+    modules: list[nn.Module]  # all of the model's
     processes: ProcessGroup | None  # those among which heads are split; None means one process
     stateful: bool  # whether layers carry a state from token to token
 
@@ -45,7 +46,7 @@ def dissect(model: Any, newest_only: bool, for_good: bool) -> Anatomy:
     compiled = getattr(model, "_orig_mod", None)
     refuse_if(isinstance(compiled, PreTrainedModel), "compiled", name=compiled)
     refuse_if(not isinstance(model, PreTrainedModel), "not_transformers", name=type(model).__name__)
-    modules = list(model.modules())
+    modules = modules_of(model)
     found = [
         (module, child, parts)
         for module in modules
@@ -70,7 +71,15 @@ def dissect(model: Any, newest_only: bool, for_good: bool) -> Anatomy:
         for part in (model, decoder, *layers)
     )
     refuse_if(whole, "compiled", name=model)
-    return Anatomy(decoder, layers, _tensor_parallel(model, modules), stateful)
+    return Anatomy(decoder, layers, modules, _tensor_parallel(model, modules), stateful)
+
+
+def modules_of(module: nn.Module) -> list[nn.Module]:
+    """A module and all within it, as `modules` gives them, which takes three times as long to name them, too."""
+    found = [module]
+    for part in found:
+        found += filter(None, part._modules.values())
+    return list(dict.fromkeys(found))
 
 
 def check_attention(decoder: Any) -> None:
@@ -85,7 +94,7 @@ def _layer_parts(stack: nn.ModuleList) -> list[nn.Module]:
     """All modules in a list of decoder layers; none unless each of these holds attention that knows its own depth."""
     parts = []
     for index, layer in enumerate(stack):
-        own = list(layer.modules())
+        own = modules_of(layer)
         if not any(vars(part).get("layer_idx") == index for part in own):
             return []
         parts += own

@@ -118,7 +118,7 @@ def test_too_long_a_prompt_loses_its_beginning_as_in_hf(tiny_model, model, token
     prompt, choice = tokenizer(STORY).input_ids, tokenizer(" two", add_special_tokens=False).input_ids
     (found,) = held._loglikelihood_tokens([(None, prompt, choice)], disable_tqdm=True)
     with lazyllm.enable(model, SCHEDULE):
-        assert found[0] == pytest.approx(lazyllm.log_likelihood(model, prompt[-37:], choice).total, abs=1e-4)
+        assert found[0] == pytest.approx(lazyllm.log_likelihoods(model, prompt[-37:], [choice])[0].total, abs=1e-4)
     with pytest.raises(lazyllm.LazyLLMError, match="41 tokens is longer than the model's max_length, 40"):
         held._loglikelihood_tokens([(None, prompt, prompt[:41])], disable_tqdm=True)
 

@@ -120,8 +120,8 @@ def test_prompt_learning_is_refused(kind, ids):
     for given in (wrapper, wrapper.get_base_model()):
         with lazyllm.enable(given, STAGES):
             refuse("puts virtual tokens", lambda: families.generate(wrapper, ids, 3))
-            refuse("puts virtual tokens", lambda: lazyllm.log_likelihood(wrapper, ids, [5, 6]))
-    refuse("puts virtual tokens", lambda: lazyllm.log_likelihood(wrapper, ids, [5, 6]))
+            refuse("puts virtual tokens", lambda: lazyllm.log_likelihoods(wrapper, ids, [[5, 6]]))
+    refuse("puts virtual tokens", lambda: lazyllm.log_likelihoods(wrapper, ids, [[5, 6]]))
     assert torch.equal(families.generate(wrapper, ids, 3).sequences, expected)
     if kind == "prompt_tuning":  # which may be given as embeddings
         model = wrapper.get_base_model()

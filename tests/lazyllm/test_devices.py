@@ -240,7 +240,7 @@ def test_every_ranking_over_two_devices(device, other, ids, way):
 @pytest.mark.parametrize("where", ["disk", "cpu"])
 def test_offload(device, ids, where, tmp_path):
     model = families.build("llama")
-    expected, score = answer(model, ids), lazyllm.log_likelihood(model, ids, [5, 6]).tokens
+    expected, score = answer(model, ids), lazyllm.log_likelihoods(model, ids, [[5, 6]])[0].tokens
     if where == "cpu":
         model, ids = cpu_offload(model, torch.device(device.name)), ids.to(device.name)
     else:
@@ -252,5 +252,5 @@ def test_offload(device, ids, where, tmp_path):
         asked = {"device_map": places, "offload_folder": tmp_path / "offload"}
         model = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "model", **asked)
     assert model.model.layers[4].mlp.up_proj.weight.device.type == "meta"
-    close([lazyllm.log_likelihood(model, ids, [5, 6]).tokens], [score])
+    close([lazyllm.log_likelihoods(model, ids, [[5, 6]])[0].tokens], [score])
     check_same(answer(model, ids), expected)

@@ -23,7 +23,7 @@ def test_likelihoods_are_the_references(family, length):
     continuations = [*ANSWERS, chosen, [*chosen[:-1], 3 if chosen[-1] != 3 else 4]]
     with lazyllm.enable(model, STAGES):
         found = lazyllm.log_likelihoods(model, prompt, continuations)
-        assert torch.equal(lazyllm.log_likelihood(model, prompt, continuations[1]).tokens, found[1].tokens)
+        assert torch.equal(lazyllm.log_likelihoods(model, prompt, [continuations[1]])[0].tokens, found[1].tokens)
     for likelihood, answer in zip(found, continuations, strict=True):
         logits = torch.stack(reference.run(model, prompt, STAGES, len(answer), answer=answer).logits)
         expected = logits.log_softmax(-1).gather(1, torch.tensor(answer)[:, None])[:, 0]
@@ -49,7 +49,7 @@ def test_likelihoods_are_the_unmodified_models_where_nothing_is_pruned(family):
 
 def test_one_prompt_serves_several_continuations(model, ids):
     with lazyllm.enable(model, STAGES, record_positions=True) as lazy:
-        lazyllm.log_likelihood(model, ids, ANSWERS[-1])
+        lazyllm.log_likelihoods(model, ids, [ANSWERS[-1]])
         expected = lazy.stats
         calls = []
         hook = model.model.layers[0].register_forward_hook(lambda *_: calls.append(1))
@@ -147,7 +147,7 @@ def test_a_ranking_of_ones_own_selects(model, ids):
 
 
 def scored(model, ids):
-    return lazyllm.log_likelihood(model, ids, [5, 6]).total
+    return lazyllm.log_likelihoods(model, ids, [[5, 6]])[0].total
 
 
 def selected(model, ids):
@@ -172,10 +172,10 @@ def test_what_they_cannot_do_they_refuse_in_one_line(model, ids):
         ("a continuation must be .* at least one", []),
         ("vocabulary, 0 to 96", [5, -1]),
     ):
-        refuse(says, lambda wrong=continuation: lazyllm.log_likelihood(model, ids, wrong))
+        refuse(says, lambda wrong=continuation: lazyllm.log_likelihoods(model, ids, [wrong]))
     refuse("a list such as", lambda: lazyllm.log_likelihoods(model, ids, [5, 6]))
     mamba = MambaForCausalLM(MambaConfig(vocab_size=97, hidden_size=16, num_hidden_layers=1, state_size=4)).eval()
-    refuse("no cache", lambda: lazyllm.log_likelihood(mamba, ids, [5, 6]))
+    refuse("no cache", lambda: lazyllm.log_likelihoods(mamba, ids, [[5, 6]]))
     for wrong in (0, 1.5, True, float("nan")):
         refuse("keep|stage", lambda wrong=wrong: lazyllm.select(model, ids, wrong))
     refuse("the last useful place is after layer 3", lambda: lazyllm.select(model, ids, "4:0.5"))

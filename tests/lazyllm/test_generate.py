@@ -193,7 +193,7 @@ BATCH, EVERY, NEWEST = "call generate with a batch", "logits of every token", "o
 PASSES = {
     "batching": (BATCH, lambda model: model.generate_batch([[5, 6]])),
     "batching within": (BATCH, lambda model: model.continuous_batching_context_manager().__enter__()),
-    "loss": ("ask lazyllm.log_likelihood", lambda model: model(IDS, labels=IDS)),
+    "loss": ("ask lazyllm.log_likelihoods", lambda model: model(IDS, labels=IDS)),
     "newest, loss": ("a loss was asked for", lambda model: model(IDS, labels=IDS)),
     "every logit": (EVERY, lambda model: model(IDS, None, None)),
     "every logit by 0": (EVERY, lambda model: model(input_ids=IDS, logits_to_keep=0)),

@@ -158,7 +158,7 @@ def test_a_conversation_goes_on_where_its_own_pictures_are(qwen):
     """Whatever was seen meanwhile."""
 
     def score():
-        return [lazyllm.log_likelihood(qwen, words(20), [5, 6, 7]).tokens]
+        return [lazyllm.log_likelihoods(qwen, words(20), [[5, 6, 7]])[0].tokens]
 
     turns = go_on(qwen, generate(qwen, seen()))
     before = score()
