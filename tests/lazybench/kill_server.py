@@ -1,9 +1,8 @@
 """Starts a command again and again and kills each start with SIGKILL, for the tests of that.
 
 Arguments: how to kill, where to note how often, how often at most, and the command's words. `random:SECONDS` kills at a
-random moment within that time; `writes:STEP` kills the n-th start at its n-th write of a file, counted in steps of so
-many, half of it written. One start that ends by itself ends the program, with its exit code. The imports are done once:
-a start is a fork.
+random moment within that time; `writes:STEP` kills the n-th start at its n-th write of a file, in such steps, half of
+it written. A start that ends by itself ends the program, with its exit code. Imports are done once: a start is a fork.
 """
 
 import io

@@ -20,13 +20,10 @@ from lazyllm.hf.support import ADAPTERS
 
 STAGES = [(0, 0.7), (2, 0.4)]
 
-
-def unpack(packed, bits):
-    """The numbers that lie in each byte: what Quanto would compile C++ for, which takes a minute."""
-    return torch.cat([packed >> shift & (1 << bits) - 1 for shift in range(0, 8, bits)])
-
-
-get_extension("quanto_cpp")._lib = SimpleNamespace(unpack=unpack)
+# The numbers that lie in each byte: Quanto would compile C++ for this, which takes a minute.
+get_extension("quanto_cpp")._lib = SimpleNamespace(
+    unpack=lambda packed, bits: torch.cat([packed >> shift & (1 << bits) - 1 for shift in range(0, 8, bits)])
+)
 
 # What an adapter's config needs besides the modules it is for.
 SETTINGS = {

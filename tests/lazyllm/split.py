@@ -68,11 +68,7 @@ class Together(Own, parallel=True):
 
 
 WAYS["own"] = STAGES, Together()
-
-
-def ways(number):
-    """Of the `number`-th model: all for the first; others' heads are split otherwise, which two of the ways show."""
-    return ("eq1", "all") if number else tuple(WAYS)
+FEW = ("eq1", "all")  # for all models but the first, whose heads are split otherwise
 
 
 def main():
@@ -80,7 +76,7 @@ def main():
         model = AutoModelForCausalLM.from_pretrained(folder, distributed_config=DistributedConfig(tp_size=2))
         assert model.tp_size == 2
         whole = AutoModelForCausalLM.from_pretrained(folder)
-        for name in ways(number):
+        for name in WAYS if number == 0 else FEW:
             check(model, whole, name)
             print(f"same: {Path(folder).name} {name};", flush=True)
         ids = torch.arange(3, 43)[None]

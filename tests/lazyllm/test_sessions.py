@@ -239,7 +239,7 @@ def test_tensor_parallel_is_what_one_process_gives(tmp_path):
     done = subprocess.run([*launch, split.__file__, *folders], check=False, **asked)
     assert done.returncode == 0, done.stderr
     for number, folder in enumerate(folders):
-        for way in split.ways(number):
+        for way in split.WAYS if number == 0 else split.FEW:
             assert done.stdout.count(f"same: {folder.name} {way};") == 2, way
     assert done.stdout.count("refused: the model's heads are split over processes, and Own does not say") == 2 * 3
 
