@@ -76,10 +76,12 @@ class _Thread(threading.local):
 class ModelCalls:
     """Stands between the callers of one model and its own methods; see `Patch` for what each is called with."""
 
-    def __init__(self, model: Any, anatomy: Anatomy, setup: Setup, protect: Any, newest_only: bool) -> None:
+    def __init__(
+        self, model: Any, anatomy: Anatomy, setup: Setup, deltas: RopeDeltas, protect: Any, newest_only: bool
+    ) -> None:
         self.under_way = Calls()
         self.sequences: list[Stats] = []  # of the generation that began last
-        self.rope_deltas = RopeDeltas(anatomy.modules)
+        self.rope_deltas = deltas
         self._model, self._anatomy, self._layers = model, anatomy, list(anatomy.layers)
         self._setup, self._rope_limits = setup, rope_limits(anatomy.decoder.config)
         self._takes_positions = "position_ids" in inspect.signature(anatomy.decoder.forward).parameters

@@ -16,6 +16,7 @@ from lazyllm.core.state import Setup
 from lazyllm.core.stats import Stats, only
 from lazyllm.hf.attention_interface import NAME, kernel_of
 from lazyllm.hf.calls import ModelCalls, run_layer
+from lazyllm.hf.images import RopeDeltas
 from lazyllm.hf.patching import Patch
 from lazyllm.hf.refusals import refuse_if
 from lazyllm.hf.requests import read_schedule
@@ -123,9 +124,9 @@ class Session:
         """
         anatomy, config = self._anatomy, self._anatomy.decoder.config
         check_attention(anatomy.decoder)
-        check_parts(modules_of(self._model))
+        check_parts(modules := modules_of(self._model))
         setup = Setup(self.schedule, kernel_of(config), self._windows, anatomy.processes, *self._wanted)
-        self._calls = ModelCalls(self._model, anatomy, setup, self._protect, self._newest_only)
+        self._calls = ModelCalls(self._model, anatomy, setup, RopeDeltas(modules), self._protect, self._newest_only)
         with ExitStack() as before:
             before.callback(self._calls.rope_deltas.set, self._calls.rope_deltas.get())
             before.callback(setattr, config, "_attn_implementation", {"": setup.kernel.name})

@@ -33,7 +33,6 @@ class Anatomy:
 
     decoder: PreTrainedModel
     layers: nn.ModuleList
-    modules: list[nn.Module]  # all of the model's
     processes: ProcessGroup | None  # those among which heads are split; None means one process
     stateful: bool  # whether layers carry a state from token to token
 
@@ -71,11 +70,11 @@ def dissect(model: Any, newest_only: bool, for_good: bool) -> Anatomy:
         for part in (model, decoder, *layers)
     )
     refuse_if(whole, "compiled", name=model)
-    return Anatomy(decoder, layers, modules, _tensor_parallel(model, modules), stateful)
+    return Anatomy(decoder, layers, _tensor_parallel(model, modules), stateful)
 
 
 def modules_of(module: nn.Module) -> list[nn.Module]:
-    """A module and all within it, as `modules` gives them, which takes three times as long to name them, too."""
+    """A module and all within it; `nn.Module.modules`, which names them as well, takes three times as long."""
     found = [module]
     for part in found:
         found += filter(None, part._modules.values())

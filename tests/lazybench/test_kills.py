@@ -21,8 +21,8 @@ def words(tiny_model):
 
 @pytest.fixture
 def calm(lazybench, words):
-    """Run undisturbed."""
-    return lambda output, *more: lazybench(*words, f"output={output}", *more)
+    """Run undisturbed; gives the exit code."""
+    return lambda output, *more: lazybench(*words, f"output={output}", *more)[0]
 
 
 @pytest.fixture
@@ -53,14 +53,14 @@ def answers(output: Path) -> list[tuple[str, str, str, float]]:
 
 
 def test_a_shard_killed_at_every_write(calm, serve, tmp_path):
-    calm(tmp_path / "calm", "data.limit=2")
-    calm(tmp_path / "runs", "data.limit=2", "shard=1/2")
+    assert calm(tmp_path / "calm", "data.limit=2") == 0
+    assert calm(tmp_path / "runs", "data.limit=2", "shard=1/2") == 0
     assert serve("writes:1", 1000, tmp_path / "runs", "data.limit=2", "shard=2/2") > 16
     assert answers(tmp_path / "runs") == answers(tmp_path / "calm")
 
 
 def test_a_rerun_killed_at_every_third_write(calm, serve, tmp_path):
-    calm(tmp_path / "runs", "data.limit=1")
+    assert calm(tmp_path / "runs", "data.limit=1") == 0
     before = answers(tmp_path / "runs")
     assert serve("writes:3", 1000, tmp_path / "runs", "data.limit=1", "rerun=true") > 4
     assert answers(tmp_path / "runs") == before
@@ -70,7 +70,7 @@ def test_a_rerun_killed_at_every_third_write(calm, serve, tmp_path):
 
 def test_kills_at_random_moments(calm, serve, tmp_path):
     more, kills, number = ("task=multidoc_qa", "data.limit=2"), 0, 0
-    calm(tmp_path / "calm", *more)
+    assert calm(tmp_path / "calm", *more) == 0
     while kills < 10:
         number += 1
         kills = serve("random:1", 10, tmp_path / f"runs{number}", *more)

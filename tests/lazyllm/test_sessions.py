@@ -229,7 +229,7 @@ def test_unsupported_generations_say_why(ids, name):
 
 @pytest.mark.slow
 def test_tensor_parallel_is_what_one_process_gives(tmp_path):
-    folders = [tmp_path / family for family in ("llama", "phi3", "gemma2")]
+    folders = [tmp_path / family for family in split.CASES]
     for folder in folders:
         families.build(folder.name).save_pretrained(folder)
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
@@ -238,8 +238,8 @@ def test_tensor_parallel_is_what_one_process_gives(tmp_path):
     asked = {"capture_output": True, "text": True, "timeout": 600, "env": environment}
     done = subprocess.run([*launch, split.__file__, *folders], check=False, **asked)
     assert done.returncode == 0, done.stderr
-    for number, folder in enumerate(folders):
-        for way in split.WAYS if number == 0 else split.FEW:
+    for folder in folders:
+        for way in split.CASES[folder.name]:
             assert done.stdout.count(f"same: {folder.name} {way};") == 2, way
     assert done.stdout.count("refused: the model's heads are split over processes, and Own does not say") == 2 * 3
 
