@@ -3,15 +3,17 @@
 import json
 import re
 from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path, PurePath
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import yaml
 
 from lazybench.analysis.blocks import conditions
 from lazybench.analysis.labels import label
-from lazybench.analysis.run_data import Run, is_compact, read_compact, records_table, rounded, row_of
+from lazybench.analysis.run_data import TIMED, Run, is_compact, read_compact, records_table, rounded, row_of
 from lazybench.config import check_name
 from lazybench.errors import LazyBenchError, first_line, one_line
 from lazybench.store.journal import PREDICTIONS, TRACES, journals, read_rows
@@ -20,6 +22,7 @@ from lazybench.store.survey import run_folders, scored_records
 
 BINS = 100  # that a prompt's attention is kept in
 _SPREAD = (0.1, 0.9)
+_MACHINE = ("device", "threads", "versions")  # what times must share
 
 
 def find(places: Sequence[str]) -> tuple[list[Run], list[str]]:
@@ -38,7 +41,7 @@ def find(places: Sequence[str]) -> tuple[list[Run], list[str]]:
         if not runs:
             others = f" (and {len(bad) - 1} more runs cannot be read)" if len(bad) > 1 else ""
             none = "no runs there; make one first: python -m lazybench run method=lazyllm task=multidoc_qa"
-            raise LazyBenchError(f"runs={place}: " + (f"no run there can be read: {bad[0]}{others}" if bad else none))
+            raise LazyBenchError(f"{place}: " + (f"no run there can be read: {bad[0]}{others}" if bad else none))
         warnings += [f"a run is left out: {reason}" for reason in bad]
         for run in runs:
             other = found.setdefault(run.name, run)
@@ -51,10 +54,45 @@ def find(places: Sequence[str]) -> tuple[list[Run], list[str]]:
     return sorted(found.values(), key=lambda run: run.name), warnings
 
 
+def with_times(runs: Sequence[Run], timed: Sequence[Run]) -> list[Run]:
+    """The runs with the times that others took of the same methods, in place of their own.
+
+    So answers can be given on a GPU or many at once, and times be taken alone, of a part of the records; what was not
+    timed there has no times. `environment["times"]` says where they were taken.
+
+    Raises:
+        LazyBenchError: the others ran on unlike machines, timed a record twice, or are of none of these methods.
+    """
+    where = {key: dict.fromkeys(str(run.environment.get(key)) for run in timed) for key in ("commit", *_MACHINE)}
+    said = {key: "; ".join(values) for key, values in where.items()}
+    for key in _MACHINE:
+        if len(where[key]) > 1:
+            raise LazyBenchError(f"times=: its runs differ in {key} ({said[key]}): give those that agree")
+    times = pd.concat(run.records.assign(of=_measured(run)) for run in timed).set_index(["of", "dataset", "_id"])
+    if times.index.has_duplicates:
+        raise LazyBenchError(f"times=: {' '.join(times.index[times.index.duplicated()][0][1:])} was timed twice")
+    timing = {key: value for key, value in timed[0].settings["timing"].items() if key != "every"}
+    found = []
+    for run in runs:
+        records = run.records.assign(of=_measured(run)).set_index(["of", "dataset", "_id"])
+        records[[*TIMED]] = times[[*TIMED]].reindex(records.index)
+        about = {"settings": run.settings | {"timing": timing}, "environment": run.environment | {"times": said}}
+        found.append(replace(run, **about, records=records.reset_index()[[*run.records]]))
+    if all(run.records["ttft_s"].isna().all() for run in found):
+        raise LazyBenchError("times=: no run there is of a method, model and prompt length of those in runs=")
+    return found
+
+
+def _measured(run: Run) -> str:
+    """What was measured, wherever: model, data and method."""
+    at = {key: of for key, of in conditions(run).items() if key.startswith(("model.", "weights", "dtype", "code."))}
+    return json.dumps([run.model, run.data, run.settings["method"], at], sort_keys=True)
+
+
 def _in(place: Path) -> tuple[list[Run], list[str]]:
     """The runs of a place, and why others cannot be read."""
     if not place.is_dir():
-        raise LazyBenchError(f"runs={place}: no such folder")
+        raise LazyBenchError(f"{place}: no such folder")
     runs, bad = [], []
     for path, read in _readers(place):
         try:

@@ -21,13 +21,16 @@ from lazybench.store.journal import CPU_TIMES, WALL_TIMES, with_compared
 TIMES = with_compared(WALL_TIMES)
 COUNTS = ("length", "prompt_tokens", "baseline_new_tokens", "retaken", "disturbed")
 # Seconds, shares from 0 to 1, nats and counts, of words in `length`; a blank means that it was not measured.
-# `disturbed` is 1 where other work on the machine disturbed a pass.
-NUMBERS = (
-    *("score", "length", "prompt_tokens", "new_tokens"),
+# `disturbed` is 1 where other work on the machine disturbed a pass. Those of timed records alone come first.
+TIMED = (
     *TIMES,
     *with_compared(CPU_TIMES),
-    *("retaken", "disturbed", "baseline_new_tokens", "prompt_computed", "identical_tokens", "identical_answer"),
-    *("first_token_kl", "kl"),
+    *("retaken", "disturbed", "baseline_new_tokens", "identical_tokens", "identical_answer"),
+)
+NUMBERS = (
+    *("score", "length", "prompt_tokens", "new_tokens"),
+    *TIMED,
+    *("prompt_computed", "first_token_kl", "kl"),
 )
 # The digests stand for the texts of two predictions, so that records without texts can still tell them apart.
 # The scores of several seeds stand side by side, with blanks between them.

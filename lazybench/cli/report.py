@@ -12,7 +12,7 @@ def main(argv: Sequence[str]) -> int:
     given = read(_parser(), argv)
     print(f"reading the runs in {', '.join(map(str, given.runs))}", flush=True)  # the imports below take a second
     from lazybench.analysis.blocks import blocks
-    from lazybench.analysis.reading import find
+    from lazybench.analysis.reading import find, with_times
     from lazybench.report.caveats import notes, warnings
     from lazybench.report.tables import MEASURES
     from lazybench.report.write import write
@@ -21,6 +21,9 @@ def main(argv: Sequence[str]) -> int:
         if key not in MEASURES:
             raise LazyBenchError(f"columns={key} is none of {', '.join(MEASURES)}")
     runs, met = find([str(place) for place in given.runs])
+    if given.times:
+        timed, more = find(given.times)
+        runs, met = with_times(runs, timed), met + more
     there = dict.fromkeys(run.method for run in runs)
     for name in given.methods:
         if name not in there:
@@ -55,6 +58,8 @@ def _parser() -> ArgumentParser:
     )
     add_runs(parser, "folders that hold run folders, or the records/ of an earlier report")
     out = "folder to write; an earlier report in it is replaced (default: %(default)s)"
+    apart = "folders of runs that were timed apart: theirs are the times of the same methods on the same records"
+    parser.add_argument("--times", metavar="FOLDER,...", type=_words, default=[], help=apart)
     parser.add_argument("--output", metavar="FOLDER", type=folder, default="results/report", help=out)
     chosen = "report these methods alone, by their names (default: all there are)"
     parser.add_argument("--methods", metavar="NAME,...", type=_words, default=[], help=chosen)

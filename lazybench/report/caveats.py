@@ -114,6 +114,8 @@ def notes(block: Block) -> list[str]:
     retaken, stayed = block.records["retaken"].sum(), (block.records["disturbed"] == 1).sum()
     if retaken:
         said.append(f"other work disturbed passes: {retaken:g} were taken again, and {stayed} records stayed disturbed")
+    if times := block.runs[0].environment.get("times"):
+        said.append("times were taken apart: " + ", ".join(f"{key} {value}" for key, value in times.items()))
     return list(dict.fromkeys(said))
 
 

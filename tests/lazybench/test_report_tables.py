@@ -6,10 +6,11 @@ from statistics import fmean
 
 import numpy as np
 import pytest
-from report_runs import failed, row, rows_of, write_run
+from report_runs import failed, row, rows_of, stage_traces, write_run
 
 from lazybench.cli.report import main
 from lazybench.data.facts import datasets_of, load_facts, tasks
+from lazybench.errors import LazyBenchError
 
 TASK = ("hotpotqa", "2wikimqa", "musique")
 LAZY = "LazyLLM 10:0.7,20:0.5"
@@ -27,8 +28,8 @@ def made(tmp_path, runs, monkeypatch):
     monkeypatch.setattr("lazybench.report.figures.drawings.FIGURES", ())
     out = tmp_path / "report"
 
-    def make():
-        assert main([f"runs={runs}", f"output={out}"]) == 0
+    def make(*words):
+        assert main([f"runs={runs}", f"output={out}", *words]) == 0
         names = ("table1", "table2", "fidelity")
         return {name: list(csv.DictReader((out / f"{name}.csv").open(encoding="utf-8"))) for name in names}
 
@@ -327,3 +328,38 @@ def test_longbenchs_own_scores_stand_beside_a_baselines_by_dataset(runs, made, t
 def test_a_run_for_good_is_called_so(runs, made):
     write_run(runs, "lazyllm+", rows_of(TASK), method={"schedule": "5:0.5", "importance": {"for_good": True}})
     assert made()["table1"][0]["label"].startswith("lazyllm+, for good 5:0.5")
+
+
+def test_times_are_those_of_runs_that_were_timed_apart(tmp_path, runs, made):
+    answered = [row(name, number, score=0.4) for name in TASK for number in (1, 2)]
+    write_run(runs, "lazyllm", answered, traces=stage_traces(answered))
+    timed = tmp_path / "timed"
+    quiet = {"device": "a quiet machine", "threads": 8}
+    faster = [row(name, 1, score=0.9, baseline_ttft_s=5.0) for name in TASK]
+    write_run(timed, "lazyllm", faster, environment=quiet, finished=False)
+    one = line(made(f"times={timed}")["table1"])
+    assert values(one, "score", "ttft_speedup") == [40, 5]
+    runs.rename(tmp_path / "answered")
+    (tmp_path / "report/records").rename(runs)
+    assert line(made()["table1"]) == one
+    assert "times were taken apart: commit abc, device a quiet machine, threads 8" in (
+        (tmp_path / "report/table1.md").read_text("utf-8")
+    )
+
+
+@pytest.mark.parametrize(
+    ("further", "message"),
+    [
+        ({"environment": {"device": "another"}}, r"differ in device \(NVIDIA A100; another\)"),
+        ({"digest": "b"}, "hotpotqa hotpotqa-1 was timed twice"),
+        (None, "no run there is of a method, model and prompt length of those in runs="),
+    ],
+)
+def test_times_that_cannot_stand_for_these_runs(further, message, tmp_path, runs, made):
+    rows = [row(name, 1) for name in TASK]
+    write_run(runs, "lazyllm", rows, model={} if further else {"limit": 100})
+    write_run(tmp_path / "timed", "lazyllm", rows)
+    if further:
+        write_run(tmp_path / "timed", "lazyllm", rows, **{"digest": "a"} | further)
+    with pytest.raises(LazyBenchError, match=message):
+        made(f"times={tmp_path / 'timed'}")

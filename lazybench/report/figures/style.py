@@ -128,6 +128,8 @@ def about(model: str, ran_on: Sequence[Mapping[str, Any]], others: Iterable[str]
         " or ".join(sorted({str(of[key]) for of in ran_on if of.get(key)}))
         for key in ("weights_format", "dtype", "device")
     )
+    if timed_on := {of["times"]["device"] for of in ran_on if "times" in of} - {device}:
+        device += f" (times: {timed_on.pop()})"
     weights = re.sub("GGUF |, dequantised", "", weights)
     within = f"{weights} weights, in {dtype}" if weights not in ("", dtype) else dtype
     return "; ".join(filter(None, [model_title(model) + (f" ({within})" if within else ""), *others, device]))
