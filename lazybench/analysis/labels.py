@@ -84,18 +84,17 @@ def short(text: str) -> str:
 
 def provenance(method: Mapping[str, Any]) -> str:
     """Where a calibrated method's schedules come from, in a few words, by its settings."""
-    schedules, folds, found = [], method["folds"], method.get("found") or {}
+    folds, found = method["folds"], method.get("found") or {}
     counts = found.get("records") or [len(fold["records"]) for fold in folds]
     counts = counts if isinstance(counts, list) else [counts] * len(folds)
-    for fold, count in zip(folds, counts, strict=True):
-        of = fold.get("method") or {"schedule": fold["schedule"], "importance": fold["importance"]}  # as it was in 0.1
-        schedules.append(f"{setting_of(of.get('name', 'lazyllm'), of)} on {count} records")
+    each = [setting_of(fold["method"]["name"], fold["method"]) for fold in folds]
+    schedules = [f"{settings} on {count} records" for settings, count in zip(each, counts, strict=True)]
     said = (("of", "data"), ("task", "task"), ("with", "model"))
     where = [f"{name} {found[key]}" for name, key in said if key in found]
     where += [f"cut to {found['limit']} tokens"] if "limit" in found else []
     where += [f"as the best of {found['tried']} trials"] if "tried" in found else []
-    each = "; each record is run with a schedule that was found on other records" if len(schedules) > 1 else ""
-    return f"found {' and '.join(schedules)} {', '.join(where)}".rstrip() + each
+    others = "; each record is run with a schedule that was found on other records" if len(schedules) > 1 else ""
+    return f"found {' and '.join(schedules)} {', '.join(where)}".rstrip() + others
 
 
 def _text(value: Any) -> str:

@@ -153,7 +153,6 @@ def read_folder(folder: Path) -> Run:
 def _settings(path: Path) -> dict[str, Any]:
     """The settings of a run, without the folders of the machine they come from."""
     settings = yaml.safe_load(path.read_text("utf-8"))
-    settings.pop("command", None)  # run folders of earlier versions have it here
     sections = [settings.get(section) for section in ("model", "data", "method")]
     if "task" not in settings or not all(isinstance(of, dict) and "name" in of for of in sections):
         raise LazyBenchError(f"{path}: 'task', or the name of model, data or method, is missing: not a run's settings")
@@ -174,8 +173,7 @@ def _computed(rows: Collection[dict[str, Any]]) -> dict[str, Any]:
     keeps its last value, so that every step is about the same records; `living` counts by step those that have not.
     """
     traced = [row for row in rows if row.get("computed")]
-    # Earlier versions wrote a stage with its keep.
-    stages = {tuple(int(of["layer"] if isinstance(of, dict) else of) for of in row["stages"]) for row in traced}
+    stages = {tuple(row["stages"]) for row in traced}
     if len(stages) != 1:  # none, or a calibrated method's, whose folds prune behind different layers
         return {}
     layers = list(stages.pop())
