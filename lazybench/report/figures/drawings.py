@@ -74,7 +74,8 @@ def speed_against_harm(block: Block) -> Figure | None:
         for name, each in table.groupby("line", sort=False):
             of = each.sort_values(key)
             axes.errorbar(of[key], of["harm"], xerr=around(of, key), yerr=around(of, "harm"), label=name, **looks[name])
-        axes.set(title=key, yscale="log", xlim=(min(1.0, axes.get_xlim()[0]), None))
+        left, right = axes.get_xlim()
+        axes.set(title=key, yscale="log", xlim=(min(1.0, left), right + 0.1))  # so that no mark is cut
     low, high = grid[0].get_ylim()
     digits = (1, 2, 5) if high < 1000 * low else (1,)
     marks = np.outer(10.0 ** np.arange(-9, 5), digits).ravel()
