@@ -87,14 +87,14 @@ def provenance(method: Mapping[str, Any]) -> str:
     folds, found = method["folds"], method.get("found") or {}
     counts = found.get("records") or [len(fold["records"]) for fold in folds]
     counts = counts if isinstance(counts, list) else [counts] * len(folds)
-    each = [setting_of(fold["method"]["name"], fold["method"]) for fold in folds]
-    schedules = [f"{settings} on {count} records" for settings, count in zip(each, counts, strict=True)]
+    methods = [fold["method"] for fold in folds]
+    schedules = [f"{setting_of(of['name'], of)} on {count} records" for of, count in zip(methods, counts, strict=True)]
     said = (("of", "data"), ("task", "task"), ("with", "model"))
     where = [f"{name} {found[key]}" for name, key in said if key in found]
     where += [f"cut to {found['limit']} tokens"] if "limit" in found else []
     where += [f"as the best of {found['tried']} trials"] if "tried" in found else []
-    others = "; each record is run with a schedule that was found on other records" if len(schedules) > 1 else ""
-    return f"found {' and '.join(schedules)} {', '.join(where)}".rstrip() + others
+    each = "; each record is run with a schedule that was found on other records" if len(schedules) > 1 else ""
+    return f"found {' and '.join(schedules)} {', '.join(where)}".rstrip() + each
 
 
 def _text(value: Any) -> str:

@@ -25,11 +25,12 @@ _SPREAD = (0.1, 0.9)
 _MACHINE = ("device", "threads", "versions")  # what times must share
 
 
-def find(places: Sequence[str]) -> tuple[list[Run], list[str]]:
+def find(places: Sequence[str], option: str = "runs") -> tuple[list[Run], list[str]]:
     """Every run in some places, each once, and warnings, which name runs that cannot be read and why.
 
     Args:
         places: trees of run folders, or of the records that an earlier report wrote.
+        option: what gave them, for messages.
 
     Raises:
         LazyBenchError: a place is missing or holds no runs, or none of its runs can be read.
@@ -37,11 +38,14 @@ def find(places: Sequence[str]) -> tuple[list[Run], list[str]]:
     found: dict[str, Run] = {}
     warnings = []
     for place in places:
+        if not Path(place).is_dir():
+            raise LazyBenchError(f"{option}={place}: no such folder")
         runs, bad = _in(Path(place))
         if not runs:
             others = f" (and {len(bad) - 1} more runs cannot be read)" if len(bad) > 1 else ""
             none = "no runs there; make one first: python -m lazybench run method=lazyllm task=multidoc_qa"
-            raise LazyBenchError(f"{place}: " + (f"no run there can be read: {bad[0]}{others}" if bad else none))
+            said = f"no run there can be read: {bad[0]}{others}" if bad else none
+            raise LazyBenchError(f"{option}={place}: {said}")
         warnings += [f"a run is left out: {reason}" for reason in bad]
         for run in runs:
             other = found.setdefault(run.name, run)
@@ -63,12 +67,14 @@ def with_times(runs: Sequence[Run], timed: Sequence[Run]) -> list[Run]:
     Raises:
         LazyBenchError: the others ran on unlike machines, timed a record twice, or are of none of these methods.
     """
-    where = {key: dict.fromkeys(str(run.environment.get(key)) for run in timed) for key in ("commit", *_MACHINE)}
+    places = [run.environment.get("times", run.environment) for run in timed]
+    where = {key: dict.fromkeys(str(place.get(key)) for place in places) for key in ("commit", *_MACHINE)}
     said = {key: "; ".join(values) for key, values in where.items()}
     for key in _MACHINE:
         if len(where[key]) > 1:
             raise LazyBenchError(f"times=: its runs differ in {key} ({said[key]}): give those that agree")
-    times = pd.concat(run.records.assign(of=_measured(run)) for run in timed).set_index(["of", "dataset", "_id"])
+    times = pd.concat(run.records.dropna(subset="ttft_s").assign(of=_measured(run)) for run in timed)
+    times = times.set_index(["of", "dataset", "_id"])
     if times.index.has_duplicates:
         raise LazyBenchError(f"times=: {' '.join(times.index[times.index.duplicated()][0][1:])} was timed twice")
     timing = {key: value for key, value in timed[0].settings["timing"].items() if key != "every"}
@@ -91,8 +97,6 @@ def _measured(run: Run) -> str:
 
 def _in(place: Path) -> tuple[list[Run], list[str]]:
     """The runs of a place, and why others cannot be read."""
-    if not place.is_dir():
-        raise LazyBenchError(f"{place}: no such folder")
     runs, bad = [], []
     for path, read in _readers(place):
         try:

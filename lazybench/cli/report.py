@@ -22,7 +22,7 @@ def main(argv: Sequence[str]) -> int:
             raise LazyBenchError(f"columns={key} is none of {', '.join(MEASURES)}")
     runs, met = find([str(place) for place in given.runs])
     if given.times:
-        timed, more = find(given.times)
+        timed, more = find(given.times, "times")
         runs, met = with_times(runs, timed), met + more
     there = dict.fromkeys(run.method for run in runs)
     for name in given.methods:

@@ -245,8 +245,8 @@ def test_a_report_replaces_a_report_and_nothing_else(tmp_path, report, monkeypat
     [
         (["results"], "unrecognized arguments: results"),
         (["output="], "argument --output: empty, give a folder"),
-        (["runs=nowhere"], "nowhere: no such folder"),
-        (["runs=."], ".: no runs there"),
+        (["runs=nowhere"], "runs=nowhere: no such folder"),
+        (["runs=."], "runs=.: no runs there"),
     ],
 )
 def test_bad_words(words, message, tmp_path, monkeypatch):

@@ -341,10 +341,10 @@ def test_times_are_those_of_runs_that_were_timed_apart(tmp_path, runs, made):
     assert values(one, "score", "ttft_speedup") == [40, 5]
     runs.rename(tmp_path / "answered")
     (tmp_path / "report/records").rename(runs)
-    assert line(made()["table1"]) == one
-    assert "times were taken apart: commit abc, device a quiet machine, threads 8" in (
-        (tmp_path / "report/table1.md").read_text("utf-8")
-    )
+    for words in ((), (f"times={runs}",)):  # of its own records, whose times have a machine of their own
+        assert line(made(*words)["table1"]) == one
+        said = "times were taken apart: commit abc, device a quiet machine, threads 8"
+        assert said in (tmp_path / "report/table1.md").read_text("utf-8")
 
 
 @pytest.mark.parametrize(
