@@ -348,11 +348,17 @@ def test_times_are_those_of_runs_that_were_timed_apart(tmp_path, runs, made):
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"), [({"environment": {"device": "another"}}, "differ in device"), ({}, "was timed twice")]
+    ("given", "message"),
+    [
+        ([{}, {"environment": {"device": "another"}}], "differ in device"),
+        ([{}, {}], "was timed twice"),
+        ([{"method": {"schedule": "5:0.5"}}], "no run there is of a method"),
+    ],
 )
-def test_times_of_two_machines_or_taken_twice_are_refused(changes, message, tmp_path, runs, made):
+def test_times_that_do_not_fit_are_refused(given, message, tmp_path, runs, made):
     timed, rows = tmp_path / "timed", [row(name, 1) for name in TASK]
-    for place, digest, others in ((runs, "a", {}), (timed, "a", {}), (timed, "b", changes)):
-        write_run(place, "lazyllm", rows, digest=digest, **others)
+    write_run(runs, "lazyllm", rows)
+    for number, others in enumerate(given):
+        write_run(timed, "lazyllm", rows, digest=f"{number}", **others)
     with pytest.raises(LazyBenchError, match=message):
         made(f"times={timed}")
