@@ -97,13 +97,14 @@ def _divergence(both: pd.DataFrame) -> dict[str, Any]:
         return dict.fromkeys(names) | {"kl_records": 0, "kl_missing": "not traced"}
     means = [measured(traced, Measure(KL.key, "", f"kl_{side}", long_tailed=True)).estimate.value for side in _SIDES]
     apart = (traced["kl_first"] - traced["kl_second"]).to_numpy()
-    p = _wilcoxon(apart)
+    p = signed_rank(apart)
     ratio = means[0] / means[1] if means[1] > 0 else None
     values = [len(traced), *means, ratio, (apart < 0).sum(), (apart == 0).sum(), p, None, None]
     return dict(zip(names, [*values, "too few records" if p is None else ""], strict=True))
 
 
-def _wilcoxon(apart: np.ndarray) -> float | None:
+def signed_rank(apart: np.ndarray) -> float | None:
+    """p of Wilcoxon's signed-rank test of differences, two-sided; None where there are too few of them."""
     if len(apart) < FEWEST:
         return None
     if not apart.any():
