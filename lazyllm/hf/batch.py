@@ -75,7 +75,8 @@ class Batch:
             left_out = {name: torch.cat([value, given[name]], dim=1) for name, value in earlier if name in given}
         self._next = self.columns + width, computed, left_out
         positions = joined(ranges, given_tokens(kwargs).device)
-        if fresh is not None or self._count > 1:
+        # Padding of earlier passes counts in the model's own positions.
+        if fresh is not None or before is not None or self._count > 1:
             kwargs = self._packed(kwargs, given, positions, kept, fresh)
         return kwargs, new, positions
 

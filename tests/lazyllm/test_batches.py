@@ -62,6 +62,29 @@ def test_every_family(family):
     check(families.build(family, dtype=torch.float64), texts(*LENGTHS), {})
 
 
+def passes(model, pad):
+    """Logits of a prompt after padding, of single tokens and of a second turn, without position_ids; and the cache."""
+    columns, cache, logits = 0, None, []
+    for tokens in ([PAD] * pad + text(24, 3), [5], [9], text(8), [7]):
+        columns += len(tokens)
+        mask = (torch.arange(columns) >= pad).long()[None]
+        output = model(torch.tensor([tokens]), attention_mask=mask, past_key_values=cache, logits_to_keep=1)
+        cache = output.past_key_values
+        logits.append(output.logits)
+    return logits, cache
+
+
+@pytest.mark.parametrize("family", [*families.FAMILIES, "llama4 past a chunk"])
+def test_padding_of_one_sequence_counts_in_no_later_pass(family):
+    name, _, chunk = family.partition(" ")
+    model = families.build(name, dtype=torch.float64, **({"attention_chunk_size": 16} if chunk else {}))
+    with enabled(model, [(2, 0.5)] if chunk else STAGES), torch.no_grad():
+        expected, cache = passes(model, 0)
+        found, padded_cache = passes(model, 6)
+    close(found, expected)
+    same(padded_cache.stats, cache.stats)
+
+
 @pytest.mark.parametrize("ranking", RANKINGS)
 def test_every_ranking(model, ranking):
     check(model, texts(*LENGTHS), RANKINGS[ranking])
