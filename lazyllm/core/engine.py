@@ -38,6 +38,7 @@ class Engine:
         self.sequences = [Sequence(self, index) for index in range(count)]  # in the order of the batch
         self.live: list[Sequence] = []  # those with tokens in the pass under way
         self.longest = 0  # positions of the longest sequence, the ones of the step under way included
+        self.is_prompt_whole = False  # whether the first pass, or `chunked`, holds all tokens of the prompts
         self.prefilling = True  # whether all of the live ones begin with the pass
         # Of each layer, (count, kv_heads, slots, head_dim). A slot that a shorter sequence has not written is masked,
         # and yet its value is multiplied, by 0.
@@ -58,7 +59,8 @@ class Engine:
             if sequence.prefilling:
                 sequence.short = max(count, self.chunked) < self.setup.min_tokens
             sequence.new = count
-            if sequence.prompt_length == sequence.seen and (sequence.prefilling or count > 1 or chunk):
+            more = chunk or (count > 1 and not self.is_prompt_whole)
+            if sequence.prompt_length == sequence.seen and (sequence.prefilling or more):
                 sequence.prompt_length = sequence.total
         self.live = [sequence for sequence in self.sequences if sequence.new]
         self.prefilling = all(sequence.prefilling for sequence in self.live)

@@ -146,6 +146,17 @@ def test_all_chunks_are_the_prompt(model, chunk):
     assert stats.prompt_computed == pytest.approx(held / 45 / layers)
 
 
+@pytest.mark.parametrize("chunk", [None, 9])
+def test_a_turn_after_one_token_is_not_the_prompt(model, ids, chunk):
+    with lazyllm.enable(model, STAGES), torch.no_grad():
+        begun = families.generate(model, ids, 1, prefill_chunk_size=chunk)
+        cache, longer = begun.past_key_values, torch.cat([begun.sequences, ids], dim=1)
+        other = copy.deepcopy(cache)
+        families.generate(model, longer, 2, past_key_values=cache, prefill_chunk_size=chunk)
+        model(longer[:, 40:], past_key_values=other, logits_to_keep=1)
+    assert cache.stats.prompt_length == other.stats.prompt_length == 40
+
+
 def test_chunks_of_a_batch(model):
     """A prompt may begin in a later chunk."""
     prompts, asked = [text(3), text(24)], {"max_new_tokens": 4, "eos_token_id": None}
