@@ -32,8 +32,9 @@ class _Generate:
     chunked: int  # how many of its tokens come in chunks
     guided: bool  # whether a generation besides its own guides it
     schedule: PruningSchedule | None = None  # one of its own
-    protect: Any = None  # what it was asked to protect, and that of its prompts: see `read_protected`
-    protected: torch.Tensor | None = None
+    protect: Any = None  # its own, or the session's; see `read_protected`
+    prompts: torch.Tensor | None = None  # their ids, int64 (sequences, tokens), where there is something to protect
+    protected: torch.Tensor | None = None  # which of these tokens are protected, bool (sequences, tokens), on the CPU
     # What transformers made for its next pass: each tensor, and its version then. None where something else made it.
     made: dict[str, tuple[torch.Tensor, int | None]] | None = None
     cache: Any = None  # of its passes; others may run within
@@ -100,8 +101,8 @@ class ModelCalls:
             call.schedule = requests.read_schedule(schedule, self._setup.windows, self._setup.selection)
         call.protect = requests.setting("protect", given, self)
         if call.protect is not None:
-            ids = given.get("input_ids") if given.get("inputs") is None else given["inputs"]
-            call.protected = requests.read_protected(call.protect, ids)
+            call.prompts = given.get("input_ids") if given.get("inputs") is None else given["inputs"]
+            call.protected = requests.read_protected(call.protect, call.prompts)
         kwargs = {name: value for name, value in kwargs.items() if name not in ("schedule", "protect")}
         _refuse_outside(cache := given.get("past_key_values"))
         outer, self._thread.generate = self._thread.generate, call
@@ -115,7 +116,10 @@ class ModelCalls:
         """What `generate` makes for a pass."""
         made = prepare(*args, **kwargs)
         if (call := self._thread.generate) is not None:
-            call.cache = made.get("past_key_values")
+            # LongRoPE models drop the empty cache of a long prompt, and a pass without one would not be known as ours.
+            if made.get("past_key_values") is None:
+                made["past_key_values"] = DynamicCache()
+            call.cache = made["past_key_values"]
             # What a user's own class makes is read.
             by_transformers = getattr(prepare, "__module__", "").startswith("transformers.")
             call.made = {} if by_transformers else None
@@ -175,11 +179,7 @@ class ModelCalls:
             if own and call.protected is not None and call.generation is not generation:
                 generation.protected = call.protected.repeat_interleave(count // len(call.protected), dim=0)
             elif not own and not generation.batch.columns:
-                ids = kwargs.get("input_ids")
-                # Of what guides a call the prompt is another one: a function knows what of it to protect.
-                guided = call is not None and call.guided and callable(call.protect) and ids is not None
-                protect = self.protect if call is None else call.protect if guided else None
-                generation.protected = requests.read_protected(protect, ids)
+                generation.protected = self._protected(kwargs.get("input_ids"), call)
             requests.check_arguments(kwargs, len(generation.groups[0].layers))
             known = _known(call, generation, kwargs, width) if own else {}
             with generation.step(kwargs, known) as packed:
@@ -199,15 +199,16 @@ class ModelCalls:
     def _generation(self, cache: Any, count: int, width: int, call: _Generate | None, own: bool) -> Generation:
         """The generation that a pass goes on with, over `count` sequences, of so many tokens.
 
-        The pass is within `call`, as its `own` or by what it calls; what guides it goes by its schedule, too.
+        The pass is within `call`, as its `own` or by what it calls, which goes by its schedule, too.
         """
         chunked = call.chunked if own else 0
-        brought = call.schedule if call is not None and (own or call.guided) else None
+        brought = None if call is None else call.schedule
         setup = self._setup if brought is None else replace(self._setup, schedule=brought)
         if not isinstance(cache, LazyCache):
             _refuse_outside(cache)
             short = max(width, chunked) < setup.min_tokens
             generation = Generation(setup, count, self._rope_limits, chunked, short)
+            generation.is_prompt_whole = own
             if self._anatomy.stateful:
                 refuse_if(count > 1, "one_sequence")
                 generation.state_layers = DynamicCache(config=self._anatomy.decoder.config).layers
@@ -219,6 +220,21 @@ class ModelCalls:
         refuse_if(other, "other_schedule", begun=begun.setup.schedule)
         refuse_if(len(begun.sequences) != count, "other_count", count=count, cache=len(begun.sequences))
         return begun
+
+    def _protected(self, ids: torch.Tensor | None, call: _Generate | None) -> torch.Tensor | None:
+        """Return which tokens of `ids` are protected, where they begin a generation that is not `call`'s own.
+
+        It is what `call` runs besides or instead of its own passes: a guiding pass, a processor's, a custom loop's. A
+        mask or spans are of the call's prompts, and protect what begins like these.
+        """
+        protect = self.protect if call is None else call.protect
+        if call is None or call.protected is None or callable(protect):
+            return requests.read_protected(protect, ids)
+        if call.guided or ids is None or len(ids) % len(call.prompts):
+            return None
+        copies, width = len(ids) // len(call.prompts), min(ids.shape[1], call.prompts.shape[1])
+        prompts = call.prompts.repeat_interleave(copies, dim=0)[:, :width].to(ids.device)
+        return call.protected.repeat_interleave(copies, dim=0) if torch.equal(prompts, ids[:, :width]) else None
 
 
 def _known(call: _Generate, generation: Generation, kwargs: dict[str, Any], width: int) -> dict[str, Any]:

@@ -71,7 +71,7 @@ _MESSAGES = {
     "pass_under_way": "a forward pass with this cache is under way: each generation has its own, and is copied before or after",
     "broken_pass": "a forward pass with this cache broke off, so it is half-written: start anew",
     "longest_rope": "beyond {growth} positions this model's rotary tables depend on the longest sequence of a batch: generate one sequence at a time",
-    "crossed_rope": "the generation crosses {switch} positions, where this model's rotary tables change and all of its cache with them: use a longer prompt, or fewer new tokens",
+    "crossed_rope": "the generation crosses {switch} positions, where this model's rotary tables change and all of its cache with them: use a longer prompt, a prefill_chunk_size above {switch}, or fewer new tokens",
     "mixed_rope": "some sequences are longer than {switch} tokens, where this model's rotary tables change, and some are not: generate them apart",
     # masks and positions
     "positions": "the position_ids are not {where}, one for each token: LazyLLM takes a text from its first token, without gaps or packed sequences",

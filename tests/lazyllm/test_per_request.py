@@ -7,7 +7,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from transformers import GenerationConfig
+from transformers import AutoModelForCausalLM, GenerationConfig, Phi3Config, PhimoeConfig
 
 import lazyllm
 
@@ -24,7 +24,7 @@ def model():
 
 def generate(model, ids, **kwargs):
     settings = {"max_new_tokens": 5, "do_sample": False, "eos_token_id": None, "pad_token_id": 0}
-    return model.generate(ids, **settings, **kwargs)
+    return model.generate(ids, **settings | kwargs)
 
 
 def test_short_prompts_are_the_unmodified_models(model):
@@ -73,6 +73,51 @@ def test_what_guides_a_generation_goes_by_its_settings(model):
     with lazyllm.enable(model, STAGES, protect=lambda ids: [(0, len(ids))]):
         torch.testing.assert_close(scores()[0], plain[0])  # what is generated later is not protected
         torch.testing.assert_close(scores(protect=None), pruned)
+
+
+def test_passes_with_a_cache_of_their_own_go_by_the_call(model):
+    """A loop instead of `generate`'s own, which takes the prompt in two, and a pass within a logits processor."""
+    caches = []
+
+    def loop(model, input_ids, **_):
+        begun = model(input_ids[:, :20], logits_to_keep=1)
+        model(input_ids[:, 20:], past_key_values=begun.past_key_values, logits_to_keep=1)
+        caches.append(begun.past_key_values)
+
+    def process(ids, scores):
+        caches.extend(model(text, logits_to_keep=1).past_key_values for text in (ids, SHORT))
+        return scores
+
+    spans = [(0, 10)]
+    with lazyllm.enable(model, STAGES, protect=lambda ids: spans):
+        for settings, protected, stages in (
+            ({}, [10, 10, 10], [1, 3]),
+            ({"protect": [(5, 9)], "schedule": "2:0.5"}, [4, 4, 0], [2]),  # the spans are of LONG alone
+            ({"protect": None}, [0, 0, 0], [1, 3]),
+        ):
+            generate(model, LONG, custom_generate=loop, **settings)
+            generate(model, LONG, logits_processor=[process], max_new_tokens=1, **settings)
+            assert [cache.stats.protected for cache in caches] == protected
+            assert all(cache.stats.stages == stages for cache in caches)
+            caches.clear()
+
+
+@pytest.mark.parametrize("kind", [Phi3Config, PhimoeConfig])
+def test_a_prompt_beyond_the_switch_of_longrope_goes_by_the_call(kind):
+    """These models drop the empty cache of such a prompt, and make one in their forward pass."""
+    lengths = {"original_max_position_embeddings": 40}
+    rope = {"rope_type": "longrope", "short_factor": [1.0] * 6, "long_factor": [2.0] * 6, "rope_theta": 10000.0}
+    rope |= lengths | {"short_mscale": 1.0, "long_mscale": 1.0}
+    model = AutoModelForCausalLM.from_config(kind(**families.SHAPE, **lengths, rope_parameters=rope)).eval()
+    plain = generate(model, LONG)
+    with lazyllm.enable(model, STAGES) as lazy:
+        for settings in ({}, {"prefill_chunk_size": 45}):
+            assert torch.equal(generate(model, LONG, schedule="", **settings), plain)
+            generate(model, LONG, protect=[(0, 30)], schedule="2:0.5", **settings)
+            assert (lazy.stats.protected, lazy.stats.stages) == (30, [2])
+            assert lazy.stats.prompt_length == 60
+        with pytest.raises(lazyllm.LazyLLMError, match="a prefill_chunk_size above 40"):
+            generate(model, LONG, prefill_chunk_size=20)
 
 
 @pytest.mark.parametrize("more", [1, 5])
