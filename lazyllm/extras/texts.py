@@ -1,6 +1,7 @@
 """What is asked of a model about a given text: which tokens of a prompt to keep, and how likely an answer is."""
 
 import copy
+import inspect
 import json
 import re
 from collections.abc import Iterable, Sequence
@@ -123,13 +124,21 @@ def log_likelihoods(model: PreTrainedModel, ids: Ids, continuations: Iterable[Id
         LazyLLMError: not such ids, no token at all, a model in training mode, or one without a cache.
     """
     prompt, texts = _text_ids(model, "ids", ids), [_text_ids(model, "a continuation", text) for text in continuations]
+    # PEFT's wrapper hands on what its own `forward` does not name.
+    base = model.get_base_model() if hasattr(model, "get_base_model") else model
+    # Encoders as decoders count by themselves, RoBERTa from another number than 0.
+    takes_positions = "position_ids" in inspect.signature(base.forward).parameters
+    takes_positions &= not getattr(base.config, "is_decoder", False)
 
-    def step(tokens: torch.Tensor, cache: Any) -> Any:
-        return model(tokens, past_key_values=cache, use_cache=True, logits_to_keep=1, return_dict=True)
+    def step(tokens: torch.Tensor, cache: Any, start: int) -> Any:
+        """Run tokens from position `start` on; Bamba would count each pass from 0."""
+        end = start + tokens.shape[1]
+        given = {"position_ids": torch.arange(start, end, device=tokens.device)[None]} if takes_positions else {}
+        return model(tokens, past_key_values=cache, use_cache=True, logits_to_keep=1, return_dict=True, **given)
 
     found = []
     with torch.no_grad():
-        begun = step(prompt, None)
+        begun = step(prompt, None, 0)
         if getattr(begun, "past_key_values", None) is None:
             raise LazyLLMError(f"{type(model).__name__} gives no cache of keys and values: use another model")
         for index, text in enumerate(texts):
@@ -138,7 +147,8 @@ def log_likelihoods(model: PreTrainedModel, ids: Ids, continuations: Iterable[Id
             cache = copy.deepcopy(begun.past_key_values) if shared else begun.past_key_values
             tokens, greedy = [], []
             for place, token in enumerate(text[0].tolist()):
-                row = (step(text[:, place - 1 : place], cache) if place else begun).logits[0, -1]
+                last = text[:, place - 1 : place], cache, prompt.shape[1] + place - 1
+                row = (step(*last) if place else begun).logits[0, -1]
                 tokens.append(row.to(exact(row.dtype)).log_softmax(dim=-1)[token])
                 greedy.append(row.float().argmax() == token)  # in the dtype that `generate` chooses in
             each = torch.stack(tokens).cpu()

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+import architectures
 import families
 import naive_importance as naive
 import pytest
@@ -45,6 +46,19 @@ def test_likelihoods_are_the_unmodified_models_where_nothing_is_pruned(family):
         close([one.tokens], [logits.log_softmax(-1).gather(1, torch.tensor(answer)[:, None])[:, 0]], 1e-5)
         close([other.tokens], [one.tokens], 1e-5)
         assert other.greedy == one.greedy
+
+
+@pytest.mark.parametrize("case", ["bamba", "minimax", "roberta"])
+def test_likelihoods_are_those_of_one_pass_however_the_model_counts_positions(case):
+    """Bamba and MiniMax count each pass from 0 unless they are given positions, and RoBERTa never does."""
+    model, ids, answer = architectures.build(case), architectures.prompt(), torch.tensor(ANSWERS[1])
+    with torch.no_grad():
+        logits = model(torch.cat([ids, answer[None]], dim=1)).logits[0, architectures.PROMPT - 1 : -1]
+    expected = logits.log_softmax(-1).gather(1, answer[:, None])[:, 0]
+    close([lazyllm.log_likelihoods(model, ids, [answer])[0].tokens], [expected], 1e-3)
+    if case == "bamba":
+        with lazyllm.enable(model, "", selection=lazyllm.Importance(for_good=True)):
+            close([lazyllm.log_likelihoods(model, ids, [answer])[0].tokens], [expected], 1e-3)
 
 
 def test_one_prompt_serves_several_continuations(model, ids):
