@@ -16,7 +16,7 @@ from lazyllm.core.importance import exact
 from lazyllm.core.ranking import Selection
 from lazyllm.core.schedule import PruningSchedule
 from lazyllm.hf.attention_interface import CURRENT
-from lazyllm.hf.refusals import refuse_if
+from lazyllm.hf.refusals import refusal, refuse_if
 from lazyllm.hf.session import enable
 
 Ids = torch.Tensor | Sequence[int]
@@ -167,22 +167,31 @@ def template_tokens(tokenizer: Any, messages: Sequence[dict[str, Any]], **templa
         tokenizer: the model's, one that gives offsets into the text, with a chat template.
         messages: the conversation, `role` and `content` of each message, as `apply_chat_template` takes it.
         template: what else `apply_chat_template` is given, such as `tools`; the answer's beginning is asked for.
+
+    Raises:
+        LazyLLMError: a message that is not a dict with a role, or a tokenizer without offsets.
     """
+    messages = list(messages) if isinstance(messages, Iterable) else [messages]
+    for message in messages:
+        has_role = isinstance(message, dict) and isinstance(message.get("role"), str)
+        refuse_if(not has_role, "message", given=repr(message)[:80])
     template = {"add_generation_prompt": True, **template, "tokenize": False}
-    text = tokenizer.apply_chat_template(list(messages), **template)
+    text = tokenizer.apply_chat_template(messages, **template)
+    # Of private use, which JSON leaves as it is.
+    mark = next(mark for mark in map(chr, range(0xF0000, 0x110000)) if mark not in text)
     said: list[str] = []
 
     def marked(content: Any) -> Any:
         """The content of a message with marks in place of its texts, which cut the template's own into pieces."""
         if isinstance(content, list):
             return [
-                {**part, "text": marked(part["text"])} if isinstance(part, dict) and "text" in part else part
+                {**part, "text": marked(part["text"])} if isinstance(part, dict) and "text" in part else marked(part)
                 for part in content
             ]
         if not isinstance(content, str) or not content.strip():
             return content
         said.append(content.strip())
-        return f"\ue000{len(said) - 1}\ue001"  # which JSON in a template leaves as it is
+        return f"{mark}{len(said) - 1}{mark}"
 
     others = [
         one
@@ -191,9 +200,12 @@ def template_tokens(tokenizer: Any, messages: Sequence[dict[str, Any]], **templa
         for one in messages
     ]
     # A template may leave out contents, or change their order: the marks have numbers.
-    pieces = re.split("\ue000(\\d+)\ue001", tokenizer.apply_chat_template(others, **template))
-    told = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
-    starts, ends = torch.tensor(told["offset_mapping"]).unbind(dim=1)
+    pieces = re.split(f"{mark}(\\d+){mark}", tokenizer.apply_chat_template(others, **template))
+    try:
+        offsets = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)["offset_mapping"]
+    except (KeyError, NotImplementedError, ValueError):  # by kind of tokenizer
+        raise refusal("no_offsets", name=type(tokenizer).__name__) from None
+    starts, ends = torch.tensor(offsets).unbind(dim=1)
     own, end = torch.ones(len(starts), dtype=torch.bool), 0
     for piece, number, following in zip(pieces[::2], pieces[1::2], pieces[2::2], strict=False):
         start = max(end, text.find(piece, end)) + len(piece)

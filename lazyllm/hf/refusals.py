@@ -94,6 +94,8 @@ _MESSAGES = {
     # texts given as ids
     "text_ids": "{name} must be token ids of one text, a list such as [5, 6] or int64 of shape (n,) or (1, n), not {given!r}; it begins with at least one, such as BOS",
     "unknown_ids": "{name} must hold ids of the model's vocabulary, 0 to {largest}",
+    "message": "a message must be a dict with a role, such as {{'role': 'user', 'content': 'Hello'}}, not {given}",
+    "no_offsets": "{name} does not tell where its tokens lie in a text: give lazyllm.template_tokens a fast tokenizer, one with offsets",
 }
 
 

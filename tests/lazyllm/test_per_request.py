@@ -5,9 +5,10 @@ import json
 import families
 import pytest
 import torch
+from checks import refuse
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from transformers import AutoModelForCausalLM, GenerationConfig, Phi3Config, PhimoeConfig
+from transformers import AutoModelForCausalLM, ByT5Tokenizer, GenerationConfig, Phi3Config, PhimoeConfig
 
 import lazyllm
 
@@ -293,3 +294,19 @@ def test_what_a_template_leaves_out_protects_nothing_that_was_said():
     user, tool = "<user>|____</>", "<tool>|_____________</>"
     once = user + '<assistant>["maps"]</>' + tool
     assert kept == f"{once}{once}<assistant>|__________</>{user}<assistant>______|____</><assistant>"
+
+
+@pytest.mark.parametrize("words", ["\ue0005\ue001", "\ue0000\ue001", "\U000f00005\U000f0000"], ids=ascii)
+def test_template_tokens_reads_private_use_characters_as_any_other(words):
+    messages = [{"role": "system", "content": words}, {"role": "user", "content": ["hi", {"text": words}]}]
+    template = "{% for m in messages %}{% for part in m.content %}{{ part.text or part }}{% endfor %}|{% endfor %}"
+    own = lazyllm.template_tokens(Letters(template), messages)
+    assert own.tolist() == [True] * (len(words) + 1) + [False] * (len(words) + 2) + [True]
+
+
+def test_template_tokens_refuses_other_messages_and_tokenizers_without_offsets():
+    user = {"role": "user", "content": "hi"}
+    for wrong in ([{"content": "hi"}], [{**user, "role": None}], ["hi"], [[user]], user, "hi", None):
+        refuse("a dict with a role", lambda wrong=wrong: lazyllm.template_tokens(Letters(), wrong))
+    slow = ByT5Tokenizer(chat_template=TEMPLATE)
+    refuse("ByT5Tokenizer does not tell where", lambda: lazyllm.template_tokens(slow, [user]))
