@@ -102,7 +102,7 @@ class ModelCalls:
         call.protect = requests.setting("protect", given, self)
         if call.protect is not None:
             call.prompts = given.get("input_ids") if given.get("inputs") is None else given["inputs"]
-            call.protected = requests.read_protected(call.protect, call.prompts)
+            call.protected = requests.read_protected(call.protect, call.prompts, given.get("attention_mask"))
         kwargs = {name: value for name, value in kwargs.items() if name not in ("schedule", "protect")}
         _refuse_outside(cache := given.get("past_key_values"))
         outer, self._thread.generate = self._thread.generate, call
@@ -179,7 +179,7 @@ class ModelCalls:
             if own and call.protected is not None and call.generation is not generation:
                 generation.protected = call.protected.repeat_interleave(count // len(call.protected), dim=0)
             elif not own and not generation.batch.columns:
-                generation.protected = self._protected(kwargs.get("input_ids"), call)
+                generation.protected = self._protected(kwargs, call)
             requests.check_arguments(kwargs, len(generation.groups[0].layers))
             known = _known(call, generation, kwargs, width) if own else {}
             with generation.step(kwargs, known) as packed:
@@ -221,15 +221,17 @@ class ModelCalls:
         refuse_if(len(begun.sequences) != count, "other_count", count=count, cache=len(begun.sequences))
         return begun
 
-    def _protected(self, ids: torch.Tensor | None, call: _Generate | None) -> torch.Tensor | None:
-        """Return which tokens of `ids` are protected, where they begin a generation that is not `call`'s own.
+    def _protected(self, kwargs: dict[str, Any], call: _Generate | None) -> torch.Tensor | None:
+        """Return which tokens of a pass are protected, where it begins a generation that is not `call`'s own.
 
         It is what `call` runs besides or instead of its own passes: a guiding pass, a processor's, a custom loop's. A
         mask or spans are of the call's prompts, and protect what begins like these.
         """
-        protect = self.protect if call is None else call.protect
+        ids, protect = kwargs.get("input_ids"), self.protect if call is None else call.protect
+        if ids is not None and ids.shape[1] == 1:
+            return None  # the newest token is always kept
         if call is None or call.protected is None or callable(protect):
-            return requests.read_protected(protect, ids)
+            return requests.read_protected(protect, ids, kwargs.get("attention_mask"))
         if call.guided or ids is None or len(ids) % len(call.prompts):
             return None
         copies, width = len(ids) // len(call.prompts), min(ids.shape[1], call.prompts.shape[1])

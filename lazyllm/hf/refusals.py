@@ -50,6 +50,7 @@ _MESSAGES = {
     "virtual_tokens": "{owner} puts virtual tokens, or their keys and values, before the prompt: leave prompt learning out, or for prompt tuning give the base model inputs_embeds that begin with get_prompt(1)",
     "adapter_names": "adapter_names for several prompts are not supported: generate the prompts of each apart",
     "protect": "protect must be a mask of the prompts' tokens, bool {shape}, or spans of one prompt, such as [(0, 40)]",
+    "protect_span": "protect has the span {span}, which holds none of the prompt's tokens, {first} to {last}: a span is its first token and the one after its last, and padding counts",
     "protect_ids": "protect needs the prompts as ids, input_ids of shape (sequences, tokens)",
     "loss": "a loss was asked for, of logits of every token, of which LazyLLM computes the newest token's alone: leave out labels, and ask lazyllm.log_likelihoods for the likelihood of a text",
     "every_logits": "logits of every token, or of more than the newest, were asked for, and LazyLLM computes that one's alone: pass logits_to_keep=1, accept that with newest_only=True, or score a text with lazyllm.log_likelihoods",

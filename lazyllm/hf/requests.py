@@ -1,5 +1,6 @@
 """What LazyLLM takes of `generate` and of a forward pass: ways to generate, inputs, and the outputs asked for."""
 
+import operator
 from typing import Any
 
 import torch
@@ -58,29 +59,43 @@ def read_schedule(given: Any, windows: list[int | None], selection: Selection) -
     return schedule
 
 
-def read_protected(given: Any, ids: Any) -> torch.Tensor | None:
+def read_protected(given: Any, ids: Any, mask: Any = None) -> torch.Tensor | None:
     """Which tokens of the prompts `ids`, (sequences, tokens), always go on, bool (sequences, tokens) on the CPU.
 
     `given` is such a mask, of one prompt also (tokens,), or spans of it, pairs of a first token and the one behind the
-    last, or a function that gives either for the ids of a prompt, (tokens,); None means none.
+    last, or a function that gives either for the ids of a prompt, (tokens,); None means none. Each span holds at least
+    one token that the attention mask `mask` shows, if that has the shape of `ids`; it may end after the prompt.
     """
     if given is None:
         return None
     refuse_if(not isinstance(ids, torch.Tensor) or ids.ndim != 2, "protect_ids")
+    shown = torch.ones(ids.shape, dtype=torch.bool, device="cpu")
+    if isinstance(mask, torch.Tensor) and mask.shape == ids.shape:
+        shown = mask.bool().cpu()
     if callable(given):
-        each = [(given(row), row[None]) for row in ids]
-        return torch.cat([read_protected([] if own is None else own, of) for own, of in each])
-    mask = given
+        each = [(given(row), row[None], own[None]) for row, own in zip(ids, shown, strict=True)]
+        return torch.cat([read_protected([] if own is None else own, *prompt) for own, *prompt in each])
+    protected = given
     if not isinstance(given, torch.Tensor):
-        mask = torch.zeros(ids.shape[1], dtype=torch.bool)
+        protected = torch.zeros(ids.shape[1], dtype=torch.bool, device="cpu")
         try:
-            for start, end in given:
-                mask[start:end] = True
-        except (TypeError, ValueError):  # not pairs of numbers
+            spans = [(_index(start), _index(end)) for start, end in given]
+        except (TypeError, ValueError):  # not pairs of integers
             raise refusal("protect", shape=tuple(ids.shape)) from None
-    mask = mask[None] if mask.ndim == 1 else mask
-    refuse_if(mask.shape != ids.shape or mask.dtype != torch.bool, "protect", shape=tuple(ids.shape))
-    return mask.cpu()
+        for start, end in spans:
+            is_within = 0 <= start < end and shown[0, start:end].any()
+            first, last = int((~shown[0]).sum()), ids.shape[1] - 1
+            refuse_if(not is_within, "protect_span", span=(start, end), first=first, last=last)
+            protected[start:end] = True
+    protected = protected[None] if protected.ndim == 1 else protected
+    refuse_if(protected.shape != ids.shape or protected.dtype != torch.bool, "protect", shape=tuple(ids.shape))
+    return protected.cpu()
+
+
+def _index(bound: Any) -> int:
+    if isinstance(bound, bool):
+        raise TypeError
+    return operator.index(bound)
 
 
 def given_tokens(kwargs: dict[str, Any]) -> Any:

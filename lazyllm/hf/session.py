@@ -46,9 +46,9 @@ class Session:
         min_tokens: a prompt of fewer tokens is not pruned, and neither is a conversation that begins with it; where
             prompts come in chunks, the longest of them counts, padding included.
         protect: which tokens of each prompt always go on: a function of its ids, int64 (tokens,), padding included,
-            which gives a mask, bool (tokens,), or spans such as [(0, 40)]. They count toward what a stage keeps; where
-            they are more, they all go on, which `stats.exceeded` tells. What was left behind before, by a ranking that
-            revives nothing, stays there. See `lazyllm.template_tokens`.
+            which gives a mask, bool (tokens,), or spans such as [(0, 40)], each with a token of the prompt in it. They
+            count toward what a stage keeps; where they are more, they all go on, which `stats.exceeded` tells. What was
+            left behind before, by a ranking that revives nothing, stays there. See `lazyllm.template_tokens`.
         newest_only: accept outputs of the newest token alone where the unmodified model gives those of every token:
             logits of a forward pass without `logits_to_keep=1`, (sequences, 1, vocabulary), and hidden states of a
             decoder without a language-modelling head, (sequences, 1, hidden).

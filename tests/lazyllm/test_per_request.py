@@ -196,9 +196,37 @@ def test_protection_comes_in_several_forms(model):
         assert [stats.protected for stats in lazy.sequences] == [4, 8]
         with pytest.raises(lazyllm.LazyLLMError, match=r"protect must be a mask .* bool \(1, 60\)"):
             generate(model, LONG, protect=torch.ones(5, dtype=torch.bool))
-        for spans in ([True] * 60, [(0,)], [5, 6]):
+        for spans in ([True] * 60, [(0,)], [5, 6], [(0.0, 5.0)], [(False, True)], [(None, 5)], False):
             with pytest.raises(lazyllm.LazyLLMError, match=r"or spans of one prompt, such as"):
                 generate(model, LONG, protect=spans)
+
+
+@pytest.mark.parametrize("span", [(-6, 0), (15, 3), (30, 40), (5, 5), (-6, -2), (20, 2**70)], ids=str)
+def test_a_span_without_a_token_of_the_prompt_is_refused(model, span):
+    ids, config = LONG[:, :20], GenerationConfig(max_new_tokens=1, pad_token_id=0)
+    config.protect = [span]
+    with lazyllm.enable(model, STAGES):
+        for how in ({"protect": [(0, 4), span]}, {"protect": lambda ids: [span], "prefill_chunk_size": 7}):
+            refuse("none of the prompt's tokens, 0 to 19", lambda how=how: generate(model, ids, **how))
+        refuse("none of the prompt's tokens", lambda: model.generate(ids, generation_config=config))
+    with lazyllm.enable(model, STAGES, protect=lambda ids: [span]):
+        refuse("none of the prompt's tokens", lambda: model(ids, logits_to_keep=1))
+
+
+def test_spans_count_padding_and_may_end_after_the_prompt(model):
+    with lazyllm.enable(model, STAGES) as lazy:
+        padding = {"attention_mask": MASK, "protect": lambda ids: [(0, 8)]}
+        refuse("none of the prompt's tokens, 36 to 59", lambda: generate(model, BATCH, **padding))
+        alone = {"attention_mask": MASK[:1], "protect": [(0, 8)]}
+        refuse("none of the prompt's tokens, 36 to 59", lambda: generate(model, BATCH[:1], **alone))
+        generate(model, BATCH, attention_mask=MASK, protect=lambda ids: [(0, 40)])
+        assert [stats.protected for stats in lazy.sequences] == [4, 40]
+        generate(model, SHORT, protect=[(20, 40)], prefill_chunk_size=7)
+        assert lazy.stats.protected == 4
+        begun = generate(model, SHORT, return_dict_in_generate=True)
+        ids = torch.cat([begun.sequences, SHORT[:, :5]], dim=1)
+        generate(model, ids, past_key_values=begun.past_key_values, protect=[(26, 32)])
+        assert lazy.stats.protected == 6
 
 
 def test_a_call_brings_its_own_schedule(model, monkeypatch):
