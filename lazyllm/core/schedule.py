@@ -87,6 +87,7 @@ class PruningSchedule:
         deepest, last = max((stage.layer for stage in self.stages), default=-1), num_layers - 2
         if deepest > last:
             has = f"the model has {num_layers} layers: the last useful place is after layer {last}"
+            has = has if num_layers > 1 else "the model has a single layer: a stage needs another after it"
             raise LazyLLMError(f"the schedule prunes after layer {deepest}, but {has}")
 
     def __str__(self) -> str:
@@ -123,7 +124,7 @@ def _parse_pair(part: str, text: str, num_layers: int | None, layers: Sequence[i
         wrong = "is out of range: above 0% and below 100% of the depth" if num_layers else unknown
         raise LazyLLMError(f"{part!r} in the schedule {text!r} {wrong}")
     behind = math.floor(depth * num_layers + Decimal("0.5")) - 1
-    return min(layers or range(num_layers - 1), key=lambda place: (abs(place - behind), place)), fraction
+    return min(layers or range(max(1, num_layers - 1)), key=lambda place: (abs(place - behind), place)), fraction
 
 
 def _stage(pair: tuple[int, float]) -> Stage:
@@ -132,7 +133,7 @@ def _stage(pair: tuple[int, float]) -> Stage:
         stage = Stage(operator.index(layer), float(keep))
     except (TypeError, ValueError):
         stage = Stage(-1, 0.0)
-    if stage.layer < 0 or not 0 < stage.keep <= 1:
+    if stage.layer < 0 or not 0 < stage.keep <= 1 or bool in map(type, pair):
         must = "a layer, from 0, and the fraction of its tokens that goes on, above 0 and at most 1"
         raise LazyLLMError(f"{pair!r} is not a stage, such as (10, 0.7): {must}")
     return stage

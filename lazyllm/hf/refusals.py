@@ -31,6 +31,8 @@ _MESSAGES = {
     "one_scale": "activations are quantised with one scale for all tokens of a pass, so each would depend on which others are pruned: quantise with granularity=PerRow()",
     # a session, its ranking, and what it is on
     "selection_kind": "selection must be an instance of a ranking that has all its methods, such as lazyllm.Importance(queries=8), not {selection!r}",
+    "min_tokens": "min_tokens must be a number of tokens, an int from 0, such as 500, not {min_tokens!r}",
+    "protect_function": "protect of lazyllm.enable must be a function of a prompt's ids, such as `lambda ids: [(0, 40)]`, not {kind}: give spans or a mask to generate",
     "heads_split": "the model's heads are split over processes, and {name} does not say that it ranks alike in all of them: put importance together with self.over_processes, and say `class {name}(..., parallel=True)`",
     "single_stage": "{name} prunes at one stage, not at those of {schedule!r}",
     "no_ranking": "no stage can follow layer {layer}, which has no attention: {instead}",

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from functools import partial
+from numbers import Integral
 from typing import Any
 
 import torch
@@ -79,6 +80,9 @@ class Session:
         selection = Importance() if selection is None else selection
         refuse_if(not isinstance(selection, Selection), "selection_kind", selection=selection)
         selection.check()
+        is_count = isinstance(min_tokens, Integral) and not isinstance(min_tokens, bool)
+        refuse_if(not is_count or min_tokens < 0, "min_tokens", min_tokens=min_tokens)
+        refuse_if(protect is not None and not callable(protect), "protect_function", kind=type(protect).__name__)
         # PEFT's wrapper has a `generate` that calls that of the model inside.
         inner = None if isinstance(model, PreTrainedModel) else getattr(model, "get_base_model", None)
         self._given: Any = model

@@ -229,6 +229,13 @@ def test_spans_count_padding_and_may_end_after_the_prompt(model):
         assert lazy.stats.protected == 6
 
 
+def test_what_enable_cannot_take_it_refuses(model):
+    for wrong in (None, "500", float("nan"), -1, 1.5, True):
+        refuse("min_tokens must be", lambda wrong=wrong: lazyllm.enable(model, STAGES, min_tokens=wrong))
+    for wrong in ([(0, 8)], torch.ones(1, 60, dtype=torch.bool), "template", False):
+        refuse("must be a function", lambda wrong=wrong: lazyllm.enable(model, STAGES, protect=wrong))
+
+
 def test_a_call_brings_its_own_schedule(model, monkeypatch):
     plain = generate(model, LONG)
     config = GenerationConfig(max_new_tokens=5, do_sample=False, pad_token_id=0)

@@ -58,8 +58,8 @@ def test_float_noise_does_not_keep_one_more():
 @pytest.mark.parametrize(
     "wrong",
     [
-        *([(1, keep)] for keep in (0.0, 1.5, float("nan"), "half", None)),
-        *([(layer, 0.5)] for layer in (-1, 1.5, "x", None)),
+        *([(1, keep)] for keep in (0.0, 1.5, float("nan"), "half", None, True)),
+        *([(layer, 0.5)] for layer in (-1, 1.5, "x", None, True)),
         [(3, 0.5), (3, 0.4)],
         [(3, 0.5), (2, 0.4)],
         [1, 0.5],
@@ -72,6 +72,14 @@ def test_float_noise_does_not_keep_one_more():
 )
 def test_what_is_no_schedule_is_refused(model, wrong):
     refuse("stage|schedule|layer", lambda: lazyllm.enable(model, wrong))
+
+
+@pytest.mark.parametrize("schedule", ["50%:0.5", "1%:0.5", "99%:0.5", "0:0.5", [(0, 0.5)]], ids=str)
+def test_a_stage_needs_a_layer_after_it(schedule):
+    one, two = (families.build("llama", num_hidden_layers=count) for count in (1, 2))
+    refuse("a single layer", lambda: lazyllm.enable(one, schedule))
+    refuse("a single layer", lambda: lazyllm.select(one, [5, 6], 0.5))
+    assert lazyllm.enable(two, schedule).schedule.spec == "0:0.5"
 
 
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=30), st.data())
