@@ -61,6 +61,11 @@ class SnapKV(Method):
         super().prepare(model)
         if model.config.get_text_config()._attn_implementation != "sdpa":
             raise LazyBenchError(f"method {self.name} runs on SDPA alone: set model.attention=sdpa")
+        if model.generation_config.prefill_chunk_size is not None:
+            raise LazyBenchError(
+                f"method {self.name} computes the prompt in one pass: take prefill_chunk_size out of the checkpoint's "
+                "generation_config.json"
+            )
 
     def generate(self, prompt: Prompt, decode: Decoder, seed: int) -> Output:
         count = lazyllm.Stage(0, self.keep).kept(prompt.ids.shape[1])

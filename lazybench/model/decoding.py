@@ -7,12 +7,54 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from transformers import Cache, LogitsProcessor, LogitsProcessorList, PreTrainedModel
+from transformers import (
+    Cache,
+    GenerationConfig,
+    LogitsProcessor,
+    LogitsProcessorList,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 from transformers.generation.streamers import BaseStreamer
 
 from lazybench.config import ModelConfig
 from lazybench.errors import LazyBenchError, RecordFailure
 from lazybench.model.prompts import Prompt
+
+# What of a checkpoint's generation config counts: what changes greedy answers, each with the value that changes none.
+_ANSWER_SETTINGS = {
+    "repetition_penalty": 1,
+    "encoder_repetition_penalty": 1,
+    "no_repeat_ngram_size": 0,
+    "encoder_no_repeat_ngram_size": 0,
+    "bad_words_ids": None,
+    "sequence_bias": None,
+    "suppress_tokens": None,
+    "begin_suppress_tokens": None,
+    "forced_bos_token_id": None,
+    "forced_eos_token_id": None,
+    "min_length": 0,
+    "exponential_decay_length_penalty": None,
+    "guidance_scale": 1,
+    "watermarking_config": None,
+    "stop_strings": None,
+    "prefill_chunk_size": None,
+}
+_TOKENS = ("bos_token_id", "eos_token_id", "pad_token_id")
+# All else: samples, beams, caches, assistants, outputs and limits are the benchmark's to choose.
+NOT_COUNTED = vars(GenerationConfig()).keys() - {*_ANSWER_SETTINGS, *_TOKENS}
+
+
+def answer_settings(config: GenerationConfig) -> dict[str, Any]:
+    """Return the settings of a generation config that change greedy answers or how they are computed, by name."""
+    stated = config.to_dict()
+    neutral = {name: (None, value, []) for name, value in _ANSWER_SETTINGS.items()}
+    return {name: stated[name] for name, values in neutral.items() if stated.get(name) not in values}
+
+
+def for_greedy(config: GenerationConfig) -> GenerationConfig:
+    """Return a generation config with the special tokens and `answer_settings` of a checkpoint's, and nothing else."""
+    return GenerationConfig(**{name: getattr(config, name) for name in _TOKENS}, **answer_settings(config))
 
 
 class Clock(BaseStreamer):
@@ -82,6 +124,7 @@ class Decoder:
     max_new_tokens: int  # tokens to generate at most
     stop_ids: list[int] = field(default_factory=list)  # that end a generation; without, it runs to `max_new_tokens`
     min_new_tokens: int = 0  # tokens before a stop counts
+    tokenizer: PreTrainedTokenizerBase | None = None  # for the checkpoint's stop strings; without, they end nothing
     # The new tokens, where they are not the model's to choose (teacher forcing); the settings above then do not matter.
     forced: Sequence[int] | None = None
     tracing: bool = False  # an untimed pass that looks inside; keeps the logits
@@ -95,6 +138,7 @@ class Decoder:
         self.clock = Clock(self.model.device)
         if self.forced is not None:
             self.max_new_tokens, self.stop_ids, self.min_new_tokens = len(self.forced), [], 0
+            self.tokenizer = None
 
     def start(self) -> None:
         """Be ready for one answer, the clock at zero."""
@@ -129,7 +173,10 @@ class Decoder:
         given = {} if positions is None else {"position_ids": self._checked(positions, ids).to(self.model.device)}
         given |= {} if cache is None else {"past_key_values": cache}
         ids, greatest = ids.to(self.model.device), GreatestLogits()
+        if self.tokenizer is None:
+            given["stop_strings"] = None
         if self.forced is not None:
+            given |= dict.fromkeys(_ANSWER_SETTINGS.keys() - {"prefill_chunk_size"})
             given["prefix_allowed_tokens_fn"] = lambda _, seen: [self.forced[len(seen) - ids.shape[1]]]
         output = self.model.generate(
             ids,
@@ -140,6 +187,7 @@ class Decoder:
             num_beams=1,
             eos_token_id=self.stop_ids or None,
             pad_token_id=self.stop_ids[0] if self.stop_ids else None,
+            tokenizer=self.tokenizer,
             streamer=self.clock,
             logits_processor=LogitsProcessorList([greatest]),
             return_dict_in_generate=self.tracing,
@@ -206,9 +254,11 @@ def decoder_for(model: PreTrainedModel, prompt: Prompt) -> Decoder:
     if facts.stop_at_newline:
         # The official code names these two and so leaves out other stops of the model's own.
         newline = tokenizer.encode("\n", add_special_tokens=False)[-1]
-        return Decoder(model, facts.max_new_tokens, [*stop_ids(tokenizer.eos_token_id), newline], min_new_tokens=1)
+        stops = [*stop_ids(tokenizer.eos_token_id), newline]
+        return Decoder(model, facts.max_new_tokens, stops, min_new_tokens=1, tokenizer=tokenizer)
     stops = model.generation_config.eos_token_id
-    return Decoder(model, facts.max_new_tokens, stop_ids(tokenizer.eos_token_id if stops is None else stops))
+    stops = stop_ids(tokenizer.eos_token_id if stops is None else stops)
+    return Decoder(model, facts.max_new_tokens, stops, tokenizer=tokenizer)
 
 
 def stop_ids(stops: int | list[int] | None) -> list[int]:

@@ -5,6 +5,7 @@ import importlib.util
 import json
 import re
 import sys
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,7 @@ from transformers.utils import logging
 from lazybench.config import ModelConfig
 from lazybench.data.hub import OutOfReach, unreachable
 from lazybench.errors import LazyBenchError, first_line
-from lazybench.model import instance
+from lazybench.model import decoding, instance
 from lazybench.model.device import device_of, dtype_of, ran_out
 
 _PACKAGE = "package:"
@@ -146,7 +147,8 @@ def tokenizer_fingerprint(tokenizer: PreTrainedTokenizerBase) -> str:
 def load_model(config: ModelConfig) -> PreTrainedModel:
     """Load a model for inference on its device; one with random weights where the config has a `shape`.
 
-    Random weights are the same each time, and the vocabulary grows to the tokenizer's if that is larger.
+    Random weights are the same each time, and the vocabulary grows to the tokenizer's if that is larger. Of its
+    generation config there is what `decoding.for_greedy` takes of the checkpoint's.
 
     Raises:
         LazyBenchError: it cannot be had, or its device or attention is not available.
@@ -154,7 +156,9 @@ def load_model(config: ModelConfig) -> PreTrainedModel:
     device, kind = device_of(config), {"dtype": dtype_of(config), "attn_implementation": config.attention}
     try:
         if not config.shape:
-            return _whole_model(config, kind).to(device).eval()
+            model = _whole_model(config, kind).to(device).eval()
+            _check_answers(model, config)
+            return model
         vocabulary = len(load_tokenizer(config))
         torch.manual_seed(0)
         return load_skeleton(config, str(device), vocabulary, **kind)
@@ -170,9 +174,11 @@ def load_model(config: ModelConfig) -> PreTrainedModel:
 def _whole_model(config: ModelConfig, kind: dict[str, Any]) -> PreTrainedModel:
     """The model with each of its weights; transformers alone would fill in random ones for those that are missing."""
     weights = locate(config)
-    if (Path(weights.place) / "generation_config.json").is_file():
-        # Loading the model would go on without this file if it is broken, and generations then end elsewhere.
-        _load(GenerationConfig, config)
+    with suppress(OutOfReach):  # the hub may have no such file
+        if not weights.is_local or (Path(weights.place) / "generation_config.json").is_file():
+            # Loading the model would go on without this file if it is broken, and generations then end elsewhere.
+            generation = _load(GenerationConfig, config, **dict.fromkeys(decoding.NOT_COUNTED))
+            kind = kind | {"generation_config": generation}
     if sys.stderr.isatty() and weights.gguf_file is None:  # `.gguf` files have another bar anyway
         logging.enable_progress_bar()
     if weights.gguf_file is not None and hasattr(transformers, "GgufConfig"):
@@ -185,7 +191,24 @@ def _whole_model(config: ModelConfig, kind: dict[str, Any]) -> PreTrainedModel:
             f"model.path={config.path}: its files lack {len(missing)} of the model's weights, such as {missing[0]} "
             "(they are incomplete, or config.json is another model's)"
         )
+    model.generation_config = decoding.for_greedy(model.generation_config)
     return model
+
+
+def _check_answers(model: PreTrainedModel, config: ModelConfig) -> None:
+    """Raise `LazyBenchError` if the model cannot answer with what its generation config sets."""
+    if not (settings := decoding.answer_settings(model.generation_config)):
+        return
+    try:
+        ids = torch.zeros(1, 2, dtype=torch.int64, device=model.device)
+        model.generate(ids, max_new_tokens=1, min_length=0, tokenizer=load_tokenizer(config))
+    except Exception as error:  # each setting is checked where it is first used
+        if ran_out(error):
+            raise
+        raise LazyBenchError(
+            f"model.path={config.path}: no answer is possible with {settings} of its generation config: "
+            f"{first_line(error)}"
+        ) from error
 
 
 def load_skeleton(config: ModelConfig, device: str = "meta", vocabulary: int = 0, **kind: Any) -> PreTrainedModel:

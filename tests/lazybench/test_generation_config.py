@@ -1,0 +1,117 @@
+"""A checkpoint's generation config: what of it changes answers counts and is reported, and nothing else matters."""
+
+import json
+import re
+import shutil
+
+import pytest
+import torch
+from support import LAZY, folders, rows
+from transformers import LlamaForCausalLM
+
+from lazybench.config import ModelConfig
+from lazybench.errors import LazyBenchError
+from lazybench.methods import build_method
+from lazybench.methods.base import answer
+from lazybench.model.decoding import Decoder
+from lazybench.model.loading import load_model
+from lazybench.model.prompts import Prompt
+
+ENGINE = {"_target_": "lazybench.methods.lazyllm.LazyLLM", "name": "lazyllm", "schedule": "1:0.5"}
+METHODS = {
+    "baseline": {"_target_": "lazybench.methods.baseline.Baseline", "name": "baseline"},
+    "lazyllm": ENGINE,
+    "snapkv": {"_target_": "lazybench.methods.snapkv.SnapKV", "name": "snapkv", "keep": 0.5},
+}
+IDS = torch.randint(3, 200, (1, 60), generator=torch.Generator().manual_seed(1))
+QUICK = ("data.limit=1", "timing.warmup=0", "timing.paired=false")
+
+
+@pytest.fixture
+def copy(tiny_model, tmp_path):
+    """Copy the tiny model and change its generation config; returns the folder."""
+
+    def call(name="changed", **values):
+        folder = shutil.copytree(tiny_model, tmp_path / name)
+        path = folder / "generation_config.json"
+        path.write_text(json.dumps(json.loads(path.read_text()) | values))
+        return folder
+
+    return call
+
+
+def answered(folder, method):
+    """The tokens of a method's answer by the model in a folder."""
+    model = load_model(ModelConfig(name="x", path=str(folder), limit=100, device="cpu"))
+    method = build_method(dict(METHODS[method]))
+    method.prepare(model)
+    return answer(method, Prompt(IDS, None, None, ""), Decoder(model, 8, [2]), seed=0).tokens
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"do_sample": True, "temperature": 0.1, "top_k": 3, "num_return_sequences": 2},
+        {"num_return_sequences": 2},
+        {"num_beams": 4, "num_return_sequences": 4, "early_stopping": True, "length_penalty": 2.0},
+        {"num_beam_groups": 2, "num_beams": 2, "diversity_penalty": 0.5, "constraints": [1], "force_words_ids": [[5]]},
+        {"max_length": 5, "max_new_tokens": 2, "max_time": 1e-9, "min_new_tokens": 99},
+        {"return_dict_in_generate": True, "output_scores": True, "output_attentions": True},
+        {"token_healing": True, "penalty_alpha": 0.6, "dola_layers": "low", "is_assistant": True},
+        {"prompt_lookup_num_tokens": 3},
+        {"assistant_early_exit": 2, "use_mtp": True},
+        {"use_cache": False},
+        {"cache_implementation": "static", "max_cache_len": 4096},
+        {"cache_implementation": "offloaded"},
+        {"cache_implementation": "quantized", "cache_config": {"nbits": 4}},
+        {"schedule": "2:0.1", "protect": [[0, 60]]},
+    ],
+    ids=lambda values: next(iter(values)),
+)
+def test_decoding_is_greedy_of_one_sequence_with_a_cache_of_its_own(copy, tiny_model, values):
+    folder = copy(**values)
+    assert [answered(folder, method) for method in METHODS] == [answered(tiny_model, method) for method in METHODS]
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"repetition_penalty": 1.3},
+        {"encoder_repetition_penalty": 3.0},
+        {"no_repeat_ngram_size": 2},
+        {"guidance_scale": 1.5},
+        {"suppress_tokens": [153]},
+        {"bad_words_ids": [[233, 153]]},
+        {"sequence_bias": [[[153], -99.0]]},
+        {"forced_eos_token_id": 8},
+        {"watermarking_config": {"greenlist_ratio": 0.25, "bias": 2.0}},
+    ],
+    ids=lambda values: next(iter(values)),
+)
+def test_what_changes_answers_counts_as_in_transformers(copy, tiny_model, values):
+    unmodified = LlamaForCausalLM.from_pretrained(copy(**values))
+    expected = unmodified.generate(IDS, max_new_tokens=8, do_sample=False, eos_token_id=2)[0, IDS.shape[1] :].tolist()
+    assert answered(unmodified.name_or_path, "baseline") == expected != answered(tiny_model, "baseline")
+    assert answered(unmodified.name_or_path, "lazyllm") != answered(tiny_model, "lazyllm")
+
+
+def test_a_setting_that_allows_no_answer_is_refused(refused, copy):
+    said = refused(copy(repetition_penalty="1.1"))
+    assert "no answer is possible with {'repetition_penalty': '1.1'} of its generation config: `penalty` has" in said
+    with pytest.raises(LazyBenchError, match="take prefill_chunk_size out of the checkpoint's"):
+        answered(copy("chunked", prefill_chunk_size=16), "snapkv")
+
+
+def test_an_answer_ends_at_the_checkpoints_stop_string(run, copy, tokenizer, tmp_path):
+    words = {token for sign in "abcdefgh" for token in tokenizer(sign, add_special_tokens=False).input_ids}
+    others = [token for token in range(len(tokenizer)) if token not in words]
+    texts = []
+    for name, stop in (("whole", {}), ("stopped", {"stop_strings": ["ab", "c"]})):
+        folder = copy(name, suppress_tokens=others, **stop)
+        code, _, err = run(*LAZY, *QUICK[:2], f"model.path={folder}", "trace=true", output=f"runs_{name}")
+        assert code == 0, err
+        (row,) = rows(*folders(tmp_path / f"runs_{name}"))
+        assert row.get("error") is None
+        texts.append(row["prediction"])
+    whole, stopped = texts
+    assert stopped == re.match(".*?(ab|c)|.*", whole)[0] != whole
