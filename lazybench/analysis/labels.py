@@ -82,6 +82,11 @@ def short(text: str) -> str:
     return text if len(text) <= _LONGEST else f"{text[:20]}…#{hashlib.sha256(text.encode()).hexdigest()[:6]}"
 
 
+def settings_said(settings: Mapping[str, Any]) -> str:
+    """Settings as `name=value`, with commas between."""
+    return ", ".join(f"{name}={short(str(value))}" for name, value in settings.items())
+
+
 def provenance(method: Mapping[str, Any]) -> str:
     """Where a calibrated method's schedules come from, in a few words, by its settings."""
     folds, found = method["folds"], method.get("found") or {}

@@ -13,7 +13,7 @@ def main(argv: Sequence[str]) -> int:
     print(f"reading the runs in {', '.join(map(str, given.runs))}", flush=True)  # the imports below take a second
     from lazybench.analysis.blocks import blocks
     from lazybench.analysis.reading import find, with_times
-    from lazybench.report.caveats import notes, warnings
+    from lazybench.report.caveats import between_models, notes, warnings
     from lazybench.report.tables import MEASURES
     from lazybench.report.write import write
 
@@ -36,7 +36,7 @@ def main(argv: Sequence[str]) -> int:
             "calibrated=mark to report it, marked"
         )
     grouped = blocks(runs)
-    warned = met + [text for block in grouped for text in warnings(block)]
+    warned = met + between_models(grouped) + [text for block in grouped for text in warnings(block)]
     noted = [f"{block.title}: {text}" for block in grouped for text in notes(block)]
     written, undrawn = write(given.output, grouped, warned, given.columns)
     for kind, texts in (("warning", warned), ("note", noted)):

@@ -1,18 +1,32 @@
 """What a reader of one block's numbers must know: warnings before they compare, and notes below the tables."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import product
 from typing import Any
 
 from lazybench.analysis.averages import ran
 from lazybench.analysis.blocks import Block, Row, agree
-from lazybench.analysis.labels import is_calibrated, provenance, short
+from lazybench.analysis.labels import is_calibrated, model_title, provenance, settings_said, short
+from lazybench.analysis.run_data import Run
 
 
 def warnings(block: Block) -> list[str]:
     """One sentence each, for one model and data: what makes a comparison wrong."""
     return [f"{block.title}: {text}" for of in (_of_rows, _commits, _records, _unmodified) for text in of(block)]
+
+
+def between_models(blocks: Sequence[Block]) -> list[str]:
+    """One sentence where models' generation configs change answers in different ways; older runs do not say."""
+    runs = [run for block in blocks for run in block.runs]
+    told = _apart((said or "nothing", model_title(run.model)) for run in runs if (said := _generation(run)) is not None)
+    return [f"models' generation configs set different things, so their answers do not compare: {told}"] if told else []
+
+
+def _generation(run: Run) -> str | None:
+    """What of its checkpoint's generation config changes answers; None where the run does not say."""
+    stated = run.environment.get("generation_config")
+    return settings_said(stated) if isinstance(stated, dict) else None
 
 
 def _of_rows(block: Block) -> Iterator[str]:
@@ -99,6 +113,8 @@ def notes(block: Block) -> list[str]:
     """One sentence each: where schedules come from, what shows nothing, what was timed, and what was disturbed."""
     runs = [(row, run) for row in block.rows for run in row.runs]
     said = [f"{row.label}: {provenance(run.settings['method'])}" for row, run in runs if is_calibrated(run)]
+    generation = filter(None, map(_generation, block.runs))
+    said += [f"the checkpoint's generation config changes answers: it sets {of}" for of in generation]
     if found := ", ".join(sorted(floors(block))):
         said.append(f"floor: every method scores 0 on every record of {found}, so their scores show nothing")
     rows_of: dict[tuple[str, Any], dict[str, None]] = {}  # labels, by setting of `timing` and its value

@@ -10,12 +10,13 @@ from typing import Any
 
 from tqdm import tqdm
 
-from lazybench.analysis.labels import provenance
+from lazybench.analysis.labels import provenance, settings_said
 from lazybench.config import RunConfig
 from lazybench.data import data_label
 from lazybench.methods import stages_said
 from lazybench.methods.calibrated import Calibrated
 from lazybench.model import environment
+from lazybench.model.decoding import answer_settings
 from lazybench.model.loading import load_model
 from lazybench.run.bench import Bench
 from lazybench.run.job import Job, check_job, prepare
@@ -56,10 +57,14 @@ def run(config: RunConfig, sources: Sources | None = None) -> Path:
     if scores is None or (config.retry_failed and folder.failed(config.trace)):
         folder.check()
         check_job(job, sources)
-        # When and how it was asked for, on which CPU, and how the method is shown, are no part of the run's hash.
+        # When and how it was asked for, on which CPU, and how the method is shown, are no part of the run's hash; nor
+        # is the generation config, whose file counts as part of the weights.
         shown = {"date": f"{datetime.now(UTC):%Y-%m-%d}", "command": command(), **environment.cpu()}
         shown |= {"appearance": job.method.appearance} if job.method.appearance else {}
         model = sources.model(config.model, load_model)
+        shown["generation_config"] = answer_settings(model.generation_config)
+        if changed := settings_said(shown["generation_config"]):
+            print(f"generation config: {changed}")
         counts = {"records_of": dict(Counter(record.dataset for record in job.records))}
         with folder.opened({**job.settings, **counts}, {**where, **shown}, anew=config.rerun):
             if folder.earlier:

@@ -115,3 +115,27 @@ def test_an_answer_ends_at_the_checkpoints_stop_string(run, copy, tokenizer, tmp
         texts.append(row["prediction"])
     whole, stopped = texts
     assert stopped == re.match(".*?(ab|c)|.*", whole)[0] != whole
+
+
+def test_a_report_says_what_changes_answers_and_where_models_differ(run, lazybench, copy, tmp_path):
+    settings = {"repetition_penalty": 1.3, "prefill_chunk_size": 64, "temperature": 0.1, "no_repeat_ngram_size": 0}
+    for name, folder in (("plain", copy("a")), ("changed", copy("b", **settings))):
+        code, out, _ = run("method=baseline", *QUICK, f"model.path={folder}", f"model.name={name}")
+        assert code == 0
+        assert ("generation config: repetition_penalty=1.3, prefill_chunk_size=64" in out) == (name == "changed")
+
+    def report():
+        code, out, err = lazybench("report", f"runs={tmp_path / 'runs'}", f"output={tmp_path / 'report'}")
+        assert code == 0, err
+        return out
+
+    sets, out = "repetition_penalty=1.3, prefill_chunk_size=64", report()
+    assert f"their answers do not compare: {sets} (changed); nothing (plain)" in out
+    assert f"the checkpoint's generation config changes answers: it sets {sets}" in out
+    (changed, plain) = (folder / "environment.json" for folder in folders(tmp_path / "runs"))
+    environment = json.loads(changed.read_text())
+    assert environment["generation_config"] == {"repetition_penalty": 1.3, "prefill_chunk_size": 64}
+    environment = json.loads(plain.read_text())
+    assert environment.pop("generation_config") == {}
+    plain.write_text(json.dumps(environment))  # as earlier versions wrote it
+    assert "do not compare" not in report()
