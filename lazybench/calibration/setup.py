@@ -13,7 +13,7 @@ from lazybench.data import Record, choose, fingerprint, half_of, load_facts
 from lazybench.errors import LazyBenchError
 from lazybench.methods.lazyllm import EQ1, NAMED, parse_importance
 from lazybench.model.environment import RESULTS_VERSION
-from lazybench.model.prompts import Prompt, PromptBuilder
+from lazybench.model.prompts import Prompt, build_all
 from lazybench.run import own_code
 from lazybench.run.job import PLACES
 from lazybench.run.sources import Sources
@@ -99,8 +99,8 @@ class Setup:
                 raise LazyBenchError(f"the {half} half of the {sum(map(len, met))} records is empty: raise data.limit")
             records += found[: config.records]
         tokenizer, weights = sources.tokenizer(config.model), sources.weights(config.model)
-        builders = {name: PromptBuilder(tokenizer, config.model, facts[name]) for name in choice.datasets}
-        prompts = {record.key: replace(builders[record.dataset].build(record), text="") for record in records}
+        built = build_all(tokenizer, config.model, facts, records)
+        prompts = {key: replace(prompt, text="") for key, prompt in built.items()}
         return cls(config, asked, records, prompts, importance, searched, weights, choice.left_out)
 
     @property

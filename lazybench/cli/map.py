@@ -17,7 +17,7 @@ from lazybench.methods.baseline import Baseline
 from lazybench.model import environment
 from lazybench.model.decoding import check_limit, decoder_for
 from lazybench.model.loading import load_model
-from lazybench.model.prompts import Prompt, PromptBuilder
+from lazybench.model.prompts import Prompt, build_all
 from lazybench.run.sources import Sources
 from lazybench.store.writing import check_writable, replace, writing
 from lazybench.token_map.page import Reach, page
@@ -45,7 +45,7 @@ def main(jobs: Sequence[MapConfig]) -> Path:
     facts, record = _own(config.text) if config.text is not None else _chosen(config, sources)
     if config.new_tokens is not None:
         facts = dataclasses.replace(facts, max_new_tokens=config.new_tokens)
-    prompt = PromptBuilder(sources.tokenizer(config.model), config.model, facts).build(record)
+    prompt = build_all(sources.tokenizer(config.model), config.model, {record.dataset: facts}, [record])[record.key]
     drawn = path.suffix in (".png", ".pdf")
     if drawn and prompt.ids.shape[1] > _LONGEST_DRAWN:
         said = f"{prompt.ids.shape[1]:,} tokens do not fit a picture, which shows {_LONGEST_DRAWN}"

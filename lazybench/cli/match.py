@@ -32,7 +32,7 @@ from lazybench.methods.shared import second_models
 from lazybench.model import environment
 from lazybench.model.decoding import check_limit
 from lazybench.model.loading import load_model, load_skeleton
-from lazybench.model.prompts import Prompt, PromptBuilder
+from lazybench.model.prompts import Prompt, build_all
 from lazybench.run import own_code
 from lazybench.run.job import PLACES
 from lazybench.run.origin import own_folders, typed
@@ -89,7 +89,7 @@ def main(config: MatchConfig) -> Path:
         count = min(config.records, len(there))
         records = in_turns([there[place * len(there) // count] for place in range(count)])[: config.records]
     tokenizer, folder = sources.tokenizer(config.model), Path(config.output)
-    prompts = {of.key: PromptBuilder(tokenizer, config.model, facts[of.dataset]).build(of) for of in records}
+    prompts = build_all(tokenizer, config.model, facts, records)
     with writing(folder):
         for inner in ("method", "measured"):
             (folder / inner).mkdir(parents=True, exist_ok=True)

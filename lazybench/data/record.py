@@ -76,6 +76,8 @@ def _wrong(row: object, dataset: str, like: str) -> str | None:
     for field in _TEXTS:
         if not isinstance(row[field], str):
             return f"{field!r} must be a string, not {json.dumps(row[field], default=str):.60}"
+    if row["_id"].encode("utf-8", "replace").decode() != row["_id"]:
+        return f"'_id' {row['_id']!r} holds half of a surrogate pair: it must be text that UTF-8 can hold"
     if row["dataset"] != dataset:
         return f"'dataset' must be {dataset!r}, like {like}, not {row['dataset']!r}"
     return wrong_references(row["answers"], row["all_classes"]) or wrong_length(row["length"])

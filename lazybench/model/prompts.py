@@ -1,6 +1,7 @@
 """Builds prompts as LongBench's official pipeline does, to the token, and says what of them a method may shorten."""
 
 import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from string import Formatter
@@ -10,7 +11,7 @@ from transformers import PreTrainedTokenizerBase
 
 from lazybench.config import ModelConfig
 from lazybench.data import DatasetFacts, Record
-from lazybench.errors import LazyBenchError
+from lazybench.errors import LazyBenchError, RecordFailure, first_line
 
 # RepoBench's files are Python or Java, and each stands under its path. The one to complete is the last; in LongBench's
 # own records it has no path, and begins with its imports like any other.
@@ -52,9 +53,16 @@ class PromptBuilder:
     facts: DatasetFacts  # the prompt, whether it may be truncated and is wrapped as chat, and what ends it behind that
 
     def build(self, record: Record) -> Prompt:
-        """The prompt of `record`."""
-        text = self.facts.prompt.format(context=record.context, input=record.input)
-        return self.finish(record, *(self._truncate(text) if self.facts.truncate else (text,)))
+        """The prompt of `record`.
+
+        Raises:
+            RecordFailure: the tokenizer or the chat template does not take it.
+        """
+        try:
+            text = self.facts.prompt.format(context=record.context, input=record.input)
+            return self.finish(record, *(self._truncate(text) if self.facts.truncate else (text,)))
+        except Exception as error:  # a tokenizer or a template may raise anything
+            raise RecordFailure(f"its prompt cannot be built: {first_line(error)}") from error
 
     def tokens(self, context: str, query: str) -> int:
         """The tokens of the whole prompt of a record with this context and this input."""
@@ -99,6 +107,7 @@ class PromptBuilder:
         return self.tokenizer.decode(ids, skip_special_tokens=True)
 
     def _encode(self, text: str) -> list[int]:
+        text.encode("utf-8")  # of a lone surrogate it says what is wrong, which tokenizers do not
         ids = self.tokenizer(text, verbose=False).input_ids
         return ids[self.doubled(text, ids) :]
 
@@ -106,6 +115,19 @@ class PromptBuilder:
         """Whether both the tokenizer and a chat template put a BOS before a text; a prompt has exactly one."""
         beginning = self.tokenizer.bos_token
         return bool(beginning) and text.startswith(beginning) and ids[:2] == [self.tokenizer.bos_token_id] * 2
+
+
+def build_all(
+    tokenizer: PreTrainedTokenizerBase, model: ModelConfig, facts: Mapping[str, DatasetFacts], records: Iterable[Record]
+) -> dict[tuple[str, str], Prompt]:
+    """Build the prompts of records, by their keys; `LazyBenchError` naming the first that cannot be built."""
+    prompts = {}
+    for record in records:
+        try:
+            prompts[record.key] = PromptBuilder(tokenizer, model, facts[record.dataset]).build(record)
+        except RecordFailure as failure:
+            raise LazyBenchError(f"{record.dataset} {record.id}: {failure}") from failure
+    return prompts
 
 
 def before_continued(record: Record, facts: DatasetFacts) -> int:

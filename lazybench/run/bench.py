@@ -1,7 +1,6 @@
 """Times a method and the unmodified model on the same records."""
 
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Any, TypeVar
@@ -10,7 +9,7 @@ from tqdm import trange
 from transformers import PreTrainedModel
 
 from lazybench.data import Record, data_label
-from lazybench.errors import RecordFailure
+from lazybench.errors import RecordFailure, one_line
 from lazybench.model.decoding import Decoder, decoder_for, read
 from lazybench.model.device import ran_out, release
 from lazybench.model.prompts import Prompt
@@ -37,13 +36,12 @@ class Bench:
     model: PreTrainedModel
 
     def warm_up(self, record: Record) -> None:
-        """Untimed runs before any timing."""
+        """Untimed runs before any timing; `RecordFailure` where this record cannot be run."""
         prompt, rounds = self.job.prompt(record), self.job.config.timing.warmup
         if rounds:
             print(f"warming up: {rounds} untimed rounds of the first record", flush=True)
-        with suppress(RecordFailure):  # its row will say so
-            for _ in trange(rounds, desc="warm-up", unit="round", disable=None):
-                self.attempt(prompt, lambda decode: self._untimed(prompt, decode))
+        for _ in trange(rounds, desc="warm-up", unit="round", disable=None):
+            self.attempt(prompt, lambda decode: self._untimed(prompt, decode))
 
     def row(self, record: Record, backwards: bool = False, times: bool = True) -> dict[str, Any]:
         """The finished row of one record; one that cannot be run has an `error` and no measurements.
@@ -53,7 +51,6 @@ class Bench:
             backwards: take the method's passes first. The caller alternates, so that neither always runs second.
             times: whether its times are taken, beside the unmodified model's; else only its answer and score.
         """
-        prompt = self.job.prompt(record)
         about = {
             "_id": record.id,
             "dataset": record.dataset,
@@ -61,12 +58,14 @@ class Bench:
             "answers": list(record.answers),
             "all_classes": None if record.all_classes is None else list(record.all_classes),
             "length": record.length,
-            "prompt_tokens": prompt.ids.shape[1],
+            "prompt_tokens": None,
         }
         try:
+            prompt = self.job.prompt(record)
+            about["prompt_tokens"] = prompt.ids.shape[1]
             return about | self.attempt(prompt, lambda decode: self._measured(prompt, decode, backwards, times))
         except (RecordFailure, LazyLLMError) as failure:
-            return about | dict.fromkeys(_MEASURED) | {"error": str(failure)}
+            return about | dict.fromkeys(_MEASURED) | {"error": one_line(str(failure))}
 
     def attempt(self, prompt: Prompt, work: Callable[[Decoder], Done]) -> Done:
         """What `work` returns, which is given the decoder for `prompt`.

@@ -1,5 +1,6 @@
 """One run before it starts: what follows from its settings, and what can be checked without the weights."""
 
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -11,7 +12,7 @@ from lazybench import metrics
 from lazybench.config import RunConfig, Shard, plain
 from lazybench.data import DatasetFacts, Record, choose, fingerprint, load_facts
 from lazybench.data.facts import english
-from lazybench.errors import LazyBenchError
+from lazybench.errors import LazyBenchError, RecordFailure
 from lazybench.methods import Method, build_method
 from lazybench.methods.baseline import Baseline
 from lazybench.methods.calibrated import Calibrated
@@ -81,7 +82,7 @@ class Job:
         return self.keys.index(record.key) % self.config.timing.every == 0
 
     def prompt(self, record: Record) -> Prompt:
-        """The record's prompt."""
+        """The record's prompt; `RecordFailure` where it cannot be built."""
         return PromptBuilder(self.tokenizer, self.config.model, self.facts[record.dataset]).build(record)
 
     def folder(self, where: dict[str, Any]) -> Path:
@@ -116,7 +117,8 @@ def check_job(job: Job, sources: Sources) -> None:
         check_limit(config.model, job.new_tokens, skeleton)
         job.method.check(skeleton)
     if job.tokenizer is not None:
-        job.prompt(job.own[0])
+        with suppress(RecordFailure):  # its row will say so
+            job.prompt(job.own[0])
     check_writable(job.place)
 
 

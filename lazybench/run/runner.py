@@ -3,6 +3,7 @@
 import shlex
 from collections import Counter
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,6 +14,7 @@ from tqdm import tqdm
 from lazybench.analysis.labels import provenance, settings_said
 from lazybench.config import RunConfig
 from lazybench.data import data_label
+from lazybench.errors import RecordFailure
 from lazybench.methods import stages_said
 from lazybench.methods.calibrated import Calibrated
 from lazybench.model import environment
@@ -27,6 +29,7 @@ from lazybench.run.tracing import trace
 from lazybench.store.journal import PREDICTIONS, TRACES, read_rows
 from lazybench.store.run_folder import RunFolder
 from lazybench.store.survey import begins_anew
+from lazyllm import LazyLLMError
 
 
 def run(config: RunConfig, sources: Sources | None = None) -> Path:
@@ -88,8 +91,10 @@ def _complete(folder: RunFolder, bench: Bench, job: Job) -> Mapping[str, Any] | 
     missing = [record for record in job.own if record.key not in done]
     if len(missing) < len(job.own):
         print(f"going on in {folder.path}: {len(job.own) - len(missing)} of {len(job.own)} records are done")
-    if missing:
-        bench.warm_up(missing[0])
+    for record in missing:
+        with suppress(RecordFailure, LazyLLMError):  # its row will say so
+            bench.warm_up(record)
+            break
     timed, told = 0, set()
     for record in tqdm(missing, unit="record", desc=job.method.name, disable=not missing):
         times = job.times(record)

@@ -7,7 +7,7 @@ import torch
 
 import lazyllm
 from lazybench.data import Record
-from lazybench.errors import RecordFailure
+from lazybench.errors import RecordFailure, one_line
 from lazybench.methods.base import answer
 from lazybench.model.decoding import Decoder
 from lazybench.model.prompts import Prompt
@@ -37,12 +37,12 @@ def trace(bench: Bench, record: Record) -> dict[str, Any]:
         tokens that have keys and values in the layers after it (paper, Figure 7);
         `attention`, for the baseline: the newest token's attention by layer (paper, Figure 2).
     """
-    prompt = bench.job.prompt(record)
     traced: dict[str, Any] = {"_id": record.id, "dataset": record.dataset}
     try:
+        prompt = bench.job.prompt(record)
         return traced | bench.attempt(prompt, lambda decode: _traced(bench, prompt, decode))
     except (RecordFailure, LazyLLMError) as failure:
-        return traced | {"error": str(failure)}
+        return traced | {"error": one_line(str(failure))}
 
 
 def _traced(bench: Bench, prompt: Prompt, decode: Decoder) -> dict[str, Any]:

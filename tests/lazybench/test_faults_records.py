@@ -1,12 +1,13 @@
 """One record that cannot be run: its row says why, and the run goes on."""
 
 import json
+import re
 import shutil
 import weakref
 
 import pytest
 import torch
-from support import LAZY, folders, rows
+from support import LAZY, folders, one_line, rows
 from transformers.models.llama.modeling_llama import LlamaMLP
 
 from lazybench.model.device import ran_out
@@ -31,9 +32,10 @@ def out_of_memory():
 def run_records(run, tmp_path):
     """Run on records of some contexts; returns their rows, their traces, the run's folder and what was printed."""
 
-    def call(*words, contexts=CONTEXTS):
+    def call(*words, contexts=CONTEXTS, second=None):
         about = {"input": "Who?", "answers": ["Ada"], "length": 9, "dataset": "qa", "language": "en"}
         made = [about | {"all_classes": None, "_id": f"r{at}", "context": of} for at, of in enumerate(contexts)]
+        made[1] |= second or {}
         (tmp_path / "qa.jsonl").write_text("".join(json.dumps(record) + "\n" for record in made))
         settings = ("task=qa", "data=longbench", f"data.root={tmp_path}", f"+data.datasets={FACTS}", "trace=true")
         code, out, err = run(*settings, "data.limit=null", "timing.warmup=0", "timing.paired=false", *words)
@@ -145,3 +147,32 @@ def test_prompts_of_no_token_one_token_and_too_many(run_records, tiny_model, tmp
         "4500 tokens of prompt and 5 new ones are more than the model's 4096",
     ]
     assert traces[2]["error"] == found[2]["error"]
+
+
+@pytest.mark.parametrize("words", [LAZY, ("method=baseline",), ("method=prompt_compression",)])
+def test_half_of_a_surrogate_pair_fails_its_record(run_records, lazybench, tmp_path, words):
+    contexts, words = ["a \ud83d b", *CONTEXTS], (*words, "timing.warmup=1")
+    found, traces, _, out = run_records(*words, contexts=contexts, second={"answers": ["Ada \ud83d"]})
+    assert [bool(row.get("error")) for row in found] == [True, False, False, False]
+    assert "prompt cannot be built: 'utf-8' codec can't encode character '\\ud83d' in position 2" in found[0]["error"]
+    assert found[0]["prompt_tokens"] is found[0]["score"] is None
+    assert traces[0]["error"] == found[0]["error"]
+    assert "warming up" in out
+    code, _, err = lazybench("report", f"runs={tmp_path / 'runs'}", f"output={tmp_path / 'report'}")
+    assert code == 0, err
+    (records,) = (tmp_path / "report").rglob("records/**/*.csv")
+    assert "surrogates not allowed" in records.read_text("utf-8")
+
+
+@pytest.mark.parametrize("field", ["context", "input"])
+@pytest.mark.parametrize("command", ["match", "calibrate", "map"])
+def test_half_of_a_surrogate_pair_is_refused_by_other_commands(lazybench, six_layers, tmp_path, command, field):
+    about = {"input": "Who?", "answers": ["Ada"], "length": 9, "dataset": "hotpotqa", "language": "en"}
+    about |= {"all_classes": None, "context": "", field: "\ud83d"}
+    made = [json.dumps(about | {"_id": f"r{number}"}) + "\n" for number in range(8)]
+    (tmp_path / "hotpotqa.jsonl").write_text("".join(made))
+    words = ["data=longbench", f"data.root={tmp_path}", "task=hotpotqa", f"model.path={six_layers}", "model.limit=300"]
+    words += {"match": ["speedups=[2]"], "calibrate": ["budget=speedup >= 2"], "map": []}[command]
+    words += [] if command == "calibrate" else ["method=lazyllm"]
+    said = one_line(*lazybench(command, *words, "model.chat=null", f"output={tmp_path / 'made'}")[::2])
+    assert re.search(r"hotpotqa r\d: its prompt cannot be built: 'utf-8' codec can't encode character", said)

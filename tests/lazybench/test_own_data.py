@@ -136,6 +136,7 @@ def test_what_is_wrong_with_ones_own_code_is_one_line(run, own, changed, says, t
         ({"input": None}, "birds[1]: 'input' must be a string, not null"),
         ({"length": 2.5}, "birds[1]: 'length' must be a whole number of words"),
         ({"dataset": "fish"}, "birds[1]: 'dataset' must be 'birds', like the name asked for, not 'fish'"),
+        ({"_id": "\ud83d"}, "birds[1]: '_id' '\\ud83d' holds half of a surrogate pair"),
         ({"_id": "1"}, "birds[1]: '_id' '1' stands already at data.source=table_rows.read: birds[0]"),
     ],
 )
