@@ -55,7 +55,12 @@ def _state(folder: Path, settings: Mapping[str, Any], environment: Mapping[str, 
     notes = [path.read_text("utf-8") for path in sorted(folder.glob(f"{Path(FAILURE).stem}*.txt"))]
     state, done, scored = FAILED if notes else STOPPED, None, scored_records(folder)
     try:
-        done = len(read_rows(folder, PREDICTIONS))
+        rows = read_rows(folder, PREDICTIONS)
+        done = len(rows)
+        # Earlier versions gave such a run scores.
+        if scored and rows and all(row.get("error") for row in rows.values()):
+            state = FAILED
+            notes.append("all records failed")
         if lost := max(0, (scored or 0) - done):
             notes.append(f"{lost} of the {scored} records that its scores are about are gone")
     except LazyBenchError as error:

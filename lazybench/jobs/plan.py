@@ -119,9 +119,8 @@ def done_records(job: Job, where: dict[str, Any] | None) -> int:
             continue
         if job.config.rerun and (folder / SCORES).exists():
             return 0
-        retry = job.config.retry_failed
-        done = {key for key, row in RunFolder(folder).done().items() if not (retry and row.get("error"))}
-        return len(done & {record.key for record in job.own})
+        run, own = RunFolder(folder), {record.key for record in job.own}
+        return len(own & run.done().keys() - run.runs_again(own, False, job.config.retry_failed))
     return 0
 
 

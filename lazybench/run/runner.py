@@ -14,7 +14,7 @@ from tqdm import tqdm
 from lazybench.analysis.labels import provenance, settings_said
 from lazybench.config import RunConfig
 from lazybench.data import data_label
-from lazybench.errors import RecordFailure
+from lazybench.errors import LazyBenchError, RecordFailure
 from lazybench.methods import stages_said
 from lazybench.methods.calibrated import Calibrated
 from lazybench.model import environment
@@ -57,7 +57,8 @@ def run(config: RunConfig, sources: Sources | None = None) -> Path:
     if said := begins_anew(folder.path, job.settings, where):
         print(said)
     scores = None if config.rerun else folder.finished(job.keys, config.trace)
-    if scores is None or (config.retry_failed and folder.failed(config.trace)):
+    own = [record.key for record in job.own]
+    if scores is None or folder.runs_again(own, config.trace, config.retry_failed):
         folder.check()
         check_job(job, sources)
         # When and how it was asked for, on which CPU, and how the method is shown, are no part of the run's hash; nor
@@ -83,8 +84,13 @@ def run(config: RunConfig, sources: Sources | None = None) -> Path:
 
 
 def _complete(folder: RunFolder, bench: Bench, job: Job) -> Mapping[str, Any] | None:
-    """Run the records that the folder lacks, then sum up all of them; None while other shards have some to run."""
-    failed = folder.failed(job.config.trace) if job.config.retry_failed else set()
+    """Run the records that the folder lacks, then sum up all of them; None while other shards have some to run.
+
+    Raises:
+        LazyBenchError: all of them failed.
+    """
+    own = [record.key for record in job.own]
+    failed = folder.runs_again(own, job.config.trace, job.config.retry_failed)
     folder.predictions.drop(failed)
     folder.traces.drop(failed)
     done, traced = (folder.done(name).keys() - failed for name in (PREDICTIONS, TRACES))
@@ -109,9 +115,13 @@ def _complete(folder: RunFolder, bench: Bench, job: Job) -> Mapping[str, Any] | 
         for record in tqdm(untraced, unit="record", desc="tracing", disable=not untraced):
             folder.traces.add(trace(bench, record))
     label = {"data": data_label(job.config.data)}
-    return folder.finish(
+    scores = folder.finish(
         job.keys, job.config.trace, lambda rows: label | summarise((rows[key] for key in job.keys), job.facts)
     )
+    rows = read_rows(folder.path, PREDICTIONS)
+    if scores is None and all(errors := [rows[key].get("error") for key in own]):
+        raise LazyBenchError(f"all {len(own)} records failed, and the same command runs them again: {errors[0]}")
+    return scores
 
 
 def _report(job: Job, scores: Mapping[str, Any] | None, folder: RunFolder) -> None:

@@ -129,12 +129,18 @@ class RunFolder:
         """The records that ended in an error, in their traces too where those are asked for."""
         return {key for name in journal_names(traced) for key, row in self.done(name).items() if row.get("error")}
 
+    def runs_again(self, records: Collection[Key], traced: bool, failed: bool) -> set[Key]:
+        """The records done that run again: if `failed`, or if all of `records` did, those that failed."""
+        return self.failed(traced) if failed or self.failed(False).issuperset(records) else set()
+
     def finished(self, records: Collection[Key], traced: bool) -> dict[str, Any] | None:
-        """The scores of a run that has gone through all of `records`, `traced` or not; None where it has not."""
+        """The scores of a run that has gone through all of `records`, `traced` or not; None where it has not, or where
+        it has no answer to any.
+        """
         try:
             scores = json.loads((self.path / SCORES).read_text("utf-8"))
             parts = [part for name in (PREDICTIONS, TRACES) for part in journals(self.path, name)[:-1]]
-            return scores if self._has(records, traced) and not parts else None
+            return scores if self._has(records, traced) and not parts and self._has_answers() else None
         except (OSError, ValueError, LazyBenchError):
             return None
 
@@ -145,7 +151,7 @@ class RunFolder:
 
         Returns:
             the scores that `summarise` makes of the rows; None while records, or traces where they are to be `traced`,
-            are missing, or where another shard is about to do this.
+            are missing, or where another shard is about to do this, or where all records failed.
         """
         if self._shard is not None:
             self._whole.release()
@@ -156,6 +162,8 @@ class RunFolder:
             return None
         for name in (PREDICTIONS, TRACES):
             self._merge(name, records)
+        if not self._has_answers():
+            return None
         scores = summarise(self.done(PREDICTIONS))
         replace(self.path / SCORES, json.dumps(scores, indent=2) + "\n")
         _remove(self.path.glob(f"{Path(FAILURE).stem}*.txt"))  # of shards that others have stood in for
@@ -173,6 +181,9 @@ class RunFolder:
 
     def _has(self, records: Collection[Key], traced: bool) -> bool:
         return all(set(records) <= self.done(name).keys() for name in journal_names(traced))
+
+    def _has_answers(self) -> bool:
+        return not all(row.get("error") for row in self.done().values())
 
     def _merge(self, name: str, records: Iterable[Key] | None = None) -> None:
         """Make one file of the shards' rows, in the order of `records`, or as they come."""

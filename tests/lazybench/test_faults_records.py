@@ -176,3 +176,28 @@ def test_half_of_a_surrogate_pair_is_refused_by_other_commands(lazybench, six_la
     words += [] if command == "calibrate" else ["method=lazyllm"]
     said = one_line(*lazybench(command, *words, "model.chat=null", f"output={tmp_path / 'made'}")[::2])
     assert re.search(r"hotpotqa r\d: its prompt cannot be built: 'utf-8' codec can't encode character", said)
+
+
+@pytest.mark.parametrize("parts", [["null"], ["1/2", "2/2"]])
+def test_a_run_without_an_answer_is_failed_and_runs_again(run, lazybench, tmp_path, monkeypatch, parts):
+    def status():
+        return lazybench("status", f"runs={tmp_path / 'runs'}")[1].splitlines()[-1]
+
+    words = ("method=baseline", "data.limit=4", "timing.warmup=0")
+    with monkeypatch.context() as patch:
+        patch.setattr(LlamaMLP, "forward", lambda *_: out_of_memory())
+        for part in parts:
+            code, _, err = run(*words, f"shard={part}")
+            assert f"all {4 // len(parts)} records failed, and the same command runs them again: oom:" in err
+            assert code == 2
+    assert status() == "1 failed"
+    (folder,) = folders(tmp_path / "runs")
+    # As earlier versions left it.
+    (folder / "scores.json").write_text(json.dumps({"datasets": {"2wikimqa": {"records": 0, "failed": 4}}}))
+    for note in folder.glob("failed*"):
+        note.unlink()
+    assert status() == "1 failed"
+    for part in parts:
+        assert run(*words, f"shard={part}")[0] == 0
+    assert status() == "1 done"
+    assert not any(row.get("error") for row in rows(folder))
