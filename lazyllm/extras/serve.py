@@ -1,181 +1,197 @@
-"""LazyLLM on an OpenAI-compatible port, through transformers' own server: `python -m lazyllm.extras.serve MODEL`."""
+"""LazyLLM on an OpenAI-compatible port, one answer at a time: `python -m lazyllm.extras.serve MODEL`."""
 
 import argparse
-import inspect
+import asyncio
+import copy
 import socket
 import sys
-from collections.abc import Sequence
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import jinja2
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import lazyllm
-from lazyllm.hf.requests import read_schedule
-from lazyllm.hf.support import windows
 
 try:
-    import openai  # noqa: F401 - transformers' server takes its types
     import uvicorn
-    from fastapi import FastAPI, HTTPException
-    from fastapi.responses import JSONResponse
+    from fastapi import BackgroundTasks, FastAPI, Request
+    from fastapi.responses import JSONResponse, StreamingResponse
+    from pydantic import ValidationError
+    from pydantic_core import from_json, to_json
+
+    from lazyllm.extras.openai_requests import Body, ChatBody, TextBody, clean
 except ModuleNotFoundError as error:
     if __name__ != "__main__":
         raise
     print(f'lazyllm: {error}: pip install "fastapi>=0.115" "uvicorn>=0.30" "openai>=2"', file=sys.stderr)
     sys.exit(2)
 
-from transformers.cli.serving.chat_completion import ChatCompletionHandler
-from transformers.cli.serving.completion import CompletionHandler
-from transformers.cli.serving.model_manager import ModelManager, TimedModel
-from transformers.cli.serving.response import ResponseHandler
-from transformers.cli.serving.server import build_server
-from transformers.cli.serving.utils import BaseHandler, GenerationState, Modality
 
-_SHARED = {"model", "stream", "generation_config", "temperature", "top_p", "seed", "schedule"}
-# What changes no answer, and what asks for no more than is done anyway.
-_HARMLESS = {"metadata", "prompt_cache_key", "safety_identifier", "service_tier", "store", "stream_options", "user"}
-_NEUTRAL = {"n": 1, "presence_penalty": 0, "tool_choice": "auto", "parallel_tool_calls": True, "echo": False}
-_NEUTRAL |= {"response_format": {"type": "text"}}
-# Parts of messages, and items beside them, that are read.
-_READ = {"text", "input_text", "output_text", "reasoning_text", "reasoning", "function_call", "function_call_output"}
+class Answer:
+    """One answer in the making.
 
+    It is a stopping criterion of `generate`, which may give a streamer a token only after it decided to go on.
 
-class _Strict(BaseHandler):
-    """A handler of transformers' server, which refuses what that one would leave out of account."""
+    Attributes:
+        ids: the tokens generated so far.
+        text: their text, up to a stop string.
+        ready: the part of the text that no further token changes.
+        ended: whether an end token or a stop string was generated.
+        cancelled: set it to end the generation.
+    """
 
-    known: str  # the model's name in the server
-    tokenizer: Any
-    protects: bool  # whether a request that does not say has its template's tokens protected
-    prompt: str  # the field that has it
-    seen: list[int | None]  # how many positions each layer sees, None all
-    honoured: set[str]  # fields that the answer follows
+    def __init__(self, request: Body, model: Any, tokenizer: Any, protects: bool) -> None:
+        self.tokenizer, self.seed, self.config = tokenizer, request.seed, copy.deepcopy(model.generation_config)
+        self.prompt, self.own = request.encode(tokenizer, protects)
+        self.own |= request.model_dump(include={"schedule"}, exclude_unset=True)
+        text_config, n_prompt = model.config.get_text_config(), len(self.prompt)
+        limits = [limit for limit in (request.max_tokens, request.max_completion_tokens) if limit]
+        room = (getattr(text_config, "max_position_embeddings", None) or 2**63) - n_prompt
+        if n_prompt == 0 or room < min(limits, default=1):
+            raise ValueError(f"a prompt of {n_prompt} tokens leaves {room} of the model's positions to the answer")
+        if not all(0 <= token < text_config.vocab_size for token in (*self.prompt, *map(int, request.logit_bias))):
+            raise ValueError(f"token ids must be from 0 to {text_config.vocab_size - 1}")
+        self.limit = min(limits, default=min(max(1024, self.config.max_new_tokens or 0), room))
+        settings = {"max_new_tokens": self.limit, "num_return_sequences": 1, "use_cache": True}
+        settings |= request.model_dump(
+            include={"top_p", "temperature"} if request.temperature else {"top_p"}, exclude_unset=True
+        )
+        if request.temperature is not None or request.top_p is not None:
+            settings["do_sample"] = request.temperature != 0
+        if request.logit_bias:
+            settings["sequence_bias"] = {(int(token),): bias for token, bias in request.logit_bias.items()}
+        self.config.update(**settings)
+        self.stop = [text for text in ([request.stop] if isinstance(request.stop, str) else request.stop) if text]
+        added, ends = tokenizer.get_added_vocab(), self.config.eos_token_id  # special tokens do not show in the text
+        self.ends = {*(ends if isinstance(ends, list) else [ends]), *map(added.get, self.stop)}
+        self.ids: list[int] = []
+        self.text, self.ready, self.ended, self.cancelled = "", "", False, False
+        self.news, loop = asyncio.Event(), asyncio.get_running_loop()
+        self.tell = lambda *_: loop.call_soon_threadsafe(self.news.set)
 
-    async def handle_request(self, body: dict[str, Any], request_id: str) -> Any:
-        given = body.get(self.prompt)
-        if not given:
-            raise lazyllm.LazyLLMError(f"{self.prompt} is empty: there is nothing to answer")
-        messages = [one for one in given if isinstance(one, dict)]
-        parts = [one for one in messages if "role" not in one]
-        parts += [part for one in messages if isinstance(one.get("content"), list) for part in one["content"]]
-        if any(part.get("type") not in _READ for part in parts):
-            raise lazyllm.LazyLLMError(f"{self.prompt} must hold text alone: this server reads no images or files")
-        if messages:  # with calls, even none, transformers leaves out what is said
-            given = [{key: of for key, of in one.items() if of or key != "tool_calls"} for one in messages]
-        others = body.keys() - self.honoured - _HARMLESS
-        ignored = sorted(name for name in others if body[name] not in (None, _NEUTRAL.get(name)))
-        if ignored:
-            raise lazyllm.LazyLLMError(f"this server does not support {', '.join(ignored)}: leave that out")
-        # Unless told otherwise, transformers' server streams responses, and OpenAI's does not.
-        return await super().handle_request({"stream": False, **body, self.prompt: given}, request_id)  # type: ignore[misc]
+    def generate(self, model: Any) -> None:
+        """Generate on the worker's thread, where no other answer draws random numbers."""
+        _ = torch.seed() if self.seed is None else torch.manual_seed(self.seed)
+        ids = torch.tensor([self.prompt], device=None if model.device.type == "meta" else model.device)
+        self.own |= {"attention_mask": torch.ones_like(ids), "tokenizer": self.tokenizer}
+        model.generate(ids, generation_config=self.config, stopping_criteria=[self], **self.own)
+        self.ready = self.text
 
-    def _validate_request(self, body: dict[str, Any]) -> None:
-        super()._validate_request({name: value for name, value in body.items() if name not in ("schedule", "protect")})
+    def __call__(self, input_ids: torch.Tensor, scores: Any, **kwargs: Any) -> torch.Tensor:
+        if not self.ended:  # on Apple's GPUs `generate` takes one step more
+            self.ids = input_ids[0, len(self.prompt) :].tolist()
+            self.text = self.tokenizer.decode(self.ids, skip_special_tokens=True)
+            starts = [start for stop in self.stop if (start := self.text.find(stop)) >= 0]
+            self.text = self.text[: min(starts, default=None)]
+            self.ended = bool(starts) or self.ids[-1] in self.ends
+            whole = self.text.rstrip("\ufffd")  # without a character whose other tokens are to come
+            partial = (n for stop in self.stop for n in range(1, len(stop)) if whole.endswith(stop[:n]))
+            self.ready = whole[: len(whole) - max(partial, default=0)]
+            self.tell()
+        return torch.full((len(input_ids),), self.ended or self.cancelled, device=input_ids.device)
 
-    def _build_generation_config(self, body: dict[str, Any], *args: Any, **kwargs: Any) -> GenerationConfig:
-        config = super()._build_generation_config({**body, "seed": None}, *args, **kwargs)
-        if body.get("temperature") or (body.get("top_p") and body.get("temperature") is None):
-            config.do_sample = True  # else a model that is greedy by default would ignore them
-        own = vars(config)
-        if (seed := body.get("seed")) is not None:
-            # On the thread that generates, and just before this request: when it came in, others were under way.
-            manager: Any = self.generation_state.get_manager(self.known)
-            manager.submit(torch.manual_seed, seed)
-        own["schedule"] = body.get("schedule", own.get("schedule"))
-        if own["schedule"] is not None:  # refused before a stream begins
-            read_schedule(own["schedule"], self.seen, lazyllm.Importance())
-        if "protect" in self.honoured:
-            asked = body.get("protect") or ("template" if self.protects else "none")
-            if asked not in ("template", "none"):
-                raise lazyllm.LazyLLMError(f"protect={asked!r} must be template or none")
-            if asked == "template":
-                messages, tools = self._conversation(body)
-                messages = self.get_processor_inputs_from_messages(messages, Modality.LLM)
-                template = {**self.chat_template_kwargs, **(body.get("chat_template_kwargs") or {})}
-                own["protect"] = lazyllm.template_tokens(self.tokenizer, messages, tools=tools, **template)
-        return config
-
-    def _conversation(self, body: dict[str, Any]) -> tuple[list[dict[str, Any]], Any]:
-        """The messages and tools that the chat template is given."""
-        return body["messages"], body.get("tools")
-
-
-class _Chats(_Strict, ChatCompletionHandler):
-    prompt = "messages"
-    honoured = _SHARED | {"messages", "max_tokens", "max_completion_tokens", "stop", "frequency_penalty", "logit_bias"}
-    honoured |= {"tools", "chat_template_kwargs", "protect"}
+    async def pieces(self) -> Any:
+        """Yield new text as it comes, and raise what `generate` raises."""
+        done, n_sent = False, 0
+        while not done:
+            await self.news.wait()
+            self.news.clear()
+            done = self.job.done() and self.job.result() is None
+            text, n_sent = self.ready[n_sent:], max(n_sent, len(self.ready))
+            yield text
 
 
-class _Completions(_Strict, CompletionHandler):
-    prompt = "prompt"
-    honoured = _SHARED | {"prompt", "max_tokens", "stop", "frequency_penalty", "suffix"}
-
-
-class _Responses(_Strict, ResponseHandler):
-    prompt = "input"
-    honoured = _SHARED | {"input", "instructions", "max_output_tokens", "tools", "protect"}
-
-    def _conversation(self, body: dict[str, Any]) -> tuple[list[dict[str, Any]], Any]:
-        return self._normalize_input(body), self._normalize_tools(body.get("tools"))
+def _describe(error: Exception) -> dict[str, Any]:
+    """Return an error as OpenAI's API does."""
+    message, kind = str(error) or repr(error), "invalid_request" if isinstance(error, ValueError) else "server"
+    if isinstance(error, ValidationError):
+        detail = error.errors()[-1]  # of several types, the last one's
+        field = ".".join(str(key) for key in detail["loc"] if "[" not in str(key))
+        unknown = detail["type"] == "extra_forbidden"
+        message = f"{field}: {'this server does not support it, leave it out' if unknown else detail['msg']}"
+    return {"error": {"message": message, "type": f"{kind}_error", "param": None, "code": None}}
 
 
 def application(name: str, model: Any, tokenizer: Any, protects: bool = True) -> FastAPI:
-    """Serves chats, completions and responses of one loaded model, by its name; run it inside a `with` of `enable`.
+    """Return an app that serves one model by its name; run it inside a `with` of `lazyllm.enable`.
 
-    Besides OpenAI's fields a request may bring `schedule`, its own one, where "" prunes nothing, and a chat or response
-    `protect`: "template", see `lazyllm.template_tokens`, or "none"; without it `protects` decides. What LazyLLM or
-    `generate` refuses (a `ValueError`), or a chat template, or what cannot be read, and fields that it would ignore,
-    are an HTTP error 400 with its reason. As in transformers' server, a message is its role, content and tool calls,
-    one with tool calls these alone.
+    It answers as OpenAI's API does, one request at a time, and refuses what it cannot do with status 400 and a reason.
+    Besides OpenAI's fields it takes `schedule`, where "" prunes nothing, and for chats `chat_template_kwargs` and
+    `protect`: "template", see `lazyllm.template_tokens`, or "none". `protects` sets its default.
     """
-    models: Any = ModelManager()
-    state = GenerationState()
-    known = models.process_model_name(name)
-    models.loaded_models[known] = TimedModel(model, -1, tokenizer)
-    models.force_model = name
-    models.get_gen_models = lambda: [{"id": name, "object": "model", "created": 0, "owned_by": "local"}]
-    handlers = dict.fromkeys(part for part in inspect.signature(build_server).parameters if part.endswith("_handler"))
-    handlers["chat_handler"] = _Chats(models, state)
-    handlers["completion_handler"] = _Completions(models, state)
-    handlers["response_handler"] = _Responses(models, state)
-    text = model.config.get_text_config()
-    for handler in filter(None, handlers.values()):
-        handler.seen = windows(text, text.num_hidden_layers)
-        handler.known, handler.tokenizer, handler.protects = known, tokenizer, protects
-    app = build_server(models, generation_state=state, **handlers)
-    # The others load models, unload this one, or do what it is not made for.
-    kept = ("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/models", "/health")
-    app.router.routes = [route for route in app.router.routes if getattr(route, "path", None) in kept]
+    app, worker = FastAPI(title="LazyLLM"), ThreadPoolExecutor(1)
 
-    async def refused(request: Any, error: Exception) -> JSONResponse:
-        said = getattr(error, "detail", str(error) if isinstance(error, ValueError) else f"{error!r} in the request")
-        return JSONResponse({"error": {"message": said}}, status_code=getattr(error, "status_code", 400))
+    async def respond(http: Request, tasks: BackgroundTasks) -> Any:
+        chat = http.url.path == "/v1/chat/completions"
+        request = (ChatBody if chat else TextBody).model_validate(clean(from_json(await http.body())))
+        if request.model != name:
+            raise ValueError(f"this server has the model {name!r} alone, not {request.model!r}")
+        answer = Answer(request, model, tokenizer, protects)
+        answer.job = worker.submit(answer.generate, model)
+        answer.job.add_done_callback(answer.tell)
+        pieces, line = answer.pieces(), lambda event: b"data: %s\n\n" % to_json(event)
+        head = {"id": f"cmpl-{time.time_ns()}", "created": int(time.time()), "model": name}
+        head["object"] = "chat.completion" + ".chunk" * request.stream if chat else "text_completion"
 
-    # A chat template refuses a conversation by its own error; forms that transformers does not expect raise the next.
-    for kind in (ValueError, jinja2.TemplateError, KeyError, TypeError, AttributeError, HTTPException):
-        app.add_exception_handler(kind, refused)
+        def choice(text: str, last: bool = False, **role: str) -> dict[str, Any]:
+            reason = ("stop" if answer.ended or len(answer.ids) < answer.limit else "length") if last else None
+            content = {"delta" if request.stream else "message": {"content": text, **role}} if chat else {"text": text}
+            return {**head, "choices": [{"index": 0, **content, "logprobs": None, "finish_reason": reason}]}
 
+        def usage() -> dict[str, int]:
+            n_prompt, n_new = len(answer.prompt), len(answer.ids)
+            return {"prompt_tokens": n_prompt, "completion_tokens": n_new, "total_tokens": n_prompt + n_new}
+
+        async def events() -> Any:
+            yield line(choice(first, role="assistant"))
+            try:
+                async for text in pieces:
+                    if text:
+                        yield line(choice(text))
+                yield line(choice("", last=True))
+                if request.stream_options.get("include_usage"):
+                    yield line({**head, "choices": [], "usage": usage()})
+                yield b"data: [DONE]\n\n"
+            except Exception as error:
+                yield line(_describe(error))
+
+        if request.stream:
+            first = await anext(pieces)  # before the stream begins, since `generate` may refuse
+            tasks.add_task(setattr, answer, "cancelled", True)  # which also runs when the client has gone
+            return StreamingResponse(events(), media_type="text/event-stream")
+        async for _ in pieces:
+            answer.cancelled = await http.is_disconnected()
+        return {**choice(answer.text, last=True, role="assistant"), "usage": usage()}
+
+    app.add_exception_handler(ValueError, lambda _, error: JSONResponse(_describe(error), status_code=400))
+    app.add_exception_handler(Exception, lambda _, error: JSONResponse(_describe(error), status_code=500))
+    app.post("/v1/chat/completions")(respond)
+    app.post("/v1/completions")(respond)
+    app.get("/health")(lambda: {"status": "ok"})
+    card = {"id": name, "object": "model", "created": 0, "owned_by": "local"}
+    app.get("/v1/models")(lambda: {"object": "list", "data": [card]})
     return app
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Serves until interrupted; what does not work is said in one line, before the port is opened, with exit code 2."""
+def main(arguments: list[str] | None = None) -> int:
+    """Serve until interrupted; where that cannot begin, say why in one line and return 2."""
     parser = argparse.ArgumentParser(prog="python -m lazyllm.extras.serve", description=__doc__.partition(":")[0])
     add = parser.add_argument
     add("model", help="hub id, folder or .gguf file")
-    add("--schedule", default="23%:0.6,50%:0.6", help="where tokens are pruned and how many stay: %(default)s")
+    add("--schedule", default="23%:0.6,50%:0.6", help="where tokens are pruned and how many are kept: %(default)s")
     add("--ranking", choices=("eq1", "plus"), default="eq1", help="the paper's Eq. 1, or lazyllm.plus()")
     add("--min-tokens", type=int, default=500, help="shorter prompts are not pruned: %(default)s")
-    add("--protect", choices=("template", "none"), default="template", help="what of a chat always stays: %(default)s")
+    add("--protect", choices=("template", "none"), default="template", help="what of a chat is kept: %(default)s")
     add("--host", default="127.0.0.1")
     add("--port", type=int, default=8000)
     asked = parser.parse_args(arguments)
+    path = Path(asked.model)
+    where, weights = (path.parent, {"gguf_file": path.name}) if path.suffix == ".gguf" else (asked.model, {})
     try:
         socket.create_server((asked.host, asked.port)).close()  # now, and not after minutes of loading
-        path = Path(asked.model)
-        where, weights = (path.parent, {"gguf_file": path.name}) if path.suffix == ".gguf" else (asked.model, {})
         model = AutoModelForCausalLM.from_pretrained(where, device_map="auto", **weights).eval()
         tokenizer = AutoTokenizer.from_pretrained(where, **weights)
         ranking = lazyllm.plus() if asked.ranking == "plus" else lazyllm.Importance()
@@ -183,8 +199,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(f"{asked.model}: {lazy.schedule}", flush=True)
             app = application(asked.model, model, tokenizer, protects=asked.protect == "template")
             uvicorn.run(app, host=asked.host, port=asked.port)
-    except (OSError, OverflowError, ValueError) as error:
-        print(f"lazyllm: {str(error).splitlines()[0]}", file=sys.stderr)
+    except Exception as error:  # damaged files raise errors of many kinds
+        print(f"lazyllm: {(str(error).strip() or repr(error)).splitlines()[0]}", file=sys.stderr)
         return 2
     return 0
 
