@@ -6,7 +6,7 @@ import copy
 import socket
 import sys
 import time
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ try:
     from pydantic import ValidationError
     from pydantic_core import from_json, to_json
 
-    from lazyllm.extras.openai_requests import Body, ChatBody, TextBody, clean
+    from lazyllm.extras.openai_requests import ChatBody, TextBody, clean
 except ModuleNotFoundError as error:
     if __name__ != "__main__":
         raise
@@ -31,19 +31,12 @@ except ModuleNotFoundError as error:
 
 
 class Answer:
-    """One answer in the making.
+    """Generate one answer: its `text` up to a stop string, and what of it is `ready` to be sent.
 
     It is a stopping criterion of `generate`, which may give a streamer a token only after it decided to go on.
-
-    Attributes:
-        ids: the tokens generated so far.
-        text: their text, up to a stop string.
-        ready: the part of the text that no further token changes.
-        ended: whether an end token or a stop string was generated.
-        cancelled: set it to end the generation.
     """
 
-    def __init__(self, request: Body, model: Any, tokenizer: Any, protects: bool) -> None:
+    def __init__(self, request: TextBody | ChatBody, model: Any, tokenizer: Any, protects: bool) -> None:
         self.tokenizer, self.seed, self.config = tokenizer, request.seed, copy.deepcopy(model.generation_config)
         self.prompt, self.own = request.encode(tokenizer, protects)
         self.own |= request.model_dump(include={"schedule"}, exclude_unset=True)
@@ -55,12 +48,11 @@ class Answer:
         if not all(0 <= token < text_config.vocab_size for token in (*self.prompt, *map(int, request.logit_bias))):
             raise ValueError(f"token ids must be from 0 to {text_config.vocab_size - 1}")
         self.limit = min(limits, default=min(max(1024, self.config.max_new_tokens or 0), room))
-        settings = {"max_new_tokens": self.limit, "num_return_sequences": 1, "use_cache": True}
-        settings |= request.model_dump(
-            include={"top_p", "temperature"} if request.temperature else {"top_p"}, exclude_unset=True
-        )
-        if request.temperature is not None or request.top_p is not None:
-            settings["do_sample"] = request.temperature != 0
+        settings = {"max_new_tokens": self.limit, "num_return_sequences": 1}
+        settings |= {"use_cache": True, "cache_implementation": "dynamic"}  # no answer depends on them
+        sampling = request.model_dump(include={"temperature", "top_p"}, exclude_unset=True)
+        if sampling:
+            settings |= {"do_sample": False} if request.temperature == 0 else {"do_sample": True, **sampling}
         if request.logit_bias:
             settings["sequence_bias"] = {(int(token),): bias for token, bias in request.logit_bias.items()}
         self.config.update(**settings)
@@ -68,6 +60,7 @@ class Answer:
         added, ends = tokenizer.get_added_vocab(), self.config.eos_token_id  # special tokens do not show in the text
         self.ends = {*(ends if isinstance(ends, list) else [ends]), *map(added.get, self.stop)}
         self.ids: list[int] = []
+        self.job: Future[None] = None
         self.text, self.ready, self.ended, self.cancelled = "", "", False, False
         self.news, loop = asyncio.Event(), asyncio.get_running_loop()
         self.tell = lambda *_: loop.call_soon_threadsafe(self.news.set)
@@ -100,8 +93,9 @@ class Answer:
             await self.news.wait()
             self.news.clear()
             done = self.job.done() and self.job.result() is None
-            text, n_sent = self.ready[n_sent:], max(n_sent, len(self.ready))
-            yield text
+            ready = self.ready  # which the worker's thread replaces
+            yield ready[n_sent:]
+            n_sent = max(n_sent, len(ready))
 
 
 def _describe(error: Exception) -> dict[str, Any]:

@@ -354,6 +354,7 @@ def test_the_settings_of_the_checkpoint_are_followed(model, client, monkeypatch)
     for name in ("num_return_sequences", "max_new_tokens"):
         monkeypatch.setattr(own, name, 2)
     monkeypatch.setattr(own, "use_cache", False)
+    monkeypatch.setattr(own, "cache_implementation", "static")
     with lazyllm.enable(model, ""):
         assert ask(client, TEXTS[0]) == answer  # one choice
     monkeypatch.setattr(own, "sequence_bias", {(9,): 200.0})
