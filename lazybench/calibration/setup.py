@@ -7,11 +7,13 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
+import lazyllm
 from lazybench.calibration.search import searchable
 from lazybench.config import HALVES, CalibrateConfig
 from lazybench.data import Record, choose, fingerprint, half_of, load_facts
 from lazybench.errors import LazyBenchError
 from lazybench.methods.lazyllm import EQ1, NAMED, parse_importance
+from lazybench.methods.shared import naming
 from lazybench.model.environment import RESULTS_VERSION
 from lazybench.model.prompts import Prompt, build_all
 from lazybench.run import own_code
@@ -85,11 +87,9 @@ class Setup:
     @classmethod
     def of(cls, config: CalibrateConfig) -> "Setup":
         """Check the settings and find data and weights; `LazyBenchError` for what cannot work."""
-        asked = parse_budgets(config.budget)
-        importance, searched = _importance(config.importance, config.answer_tokens > 1)
-        if config.data.half is not None:
-            raise LazyBenchError(f"data.half={config.data.half}: calibrate splits the records itself: set half=")
-        facts, sources = load_facts(config.data.datasets), Sources()
+        sources = Sources()
+        asked, importance, searched = check(config, sources)
+        facts = load_facts(config.data.datasets)
         choice = choose(config.task, config.data, facts)
         met = sources.of_each(choice.datasets, config.data, config.model)
         records = []
@@ -150,6 +150,23 @@ class Setup:
 
     def other(self, half: str) -> list[Record]:
         return [record for record in self.records if half_of(record) != half]
+
+
+def check(config: CalibrateConfig, sources: Sources) -> tuple[list[Budget], Importance, dict[str, Sequence[Any]]]:
+    """Return the budgets, the importance and what of it is searched, checked against the model's config.
+
+    Raises:
+        LazyBenchError: one of them or the reference is none, or does not work on the model.
+    """
+    asked = parse_budgets(config.budget)
+    importance, searched = _importance(config.importance, config.answer_tokens > 1)
+    if config.data.half is not None:
+        raise LazyBenchError(f"data.half={config.data.half}: calibrate splits the records itself: set half=")
+    with naming("reference"):
+        reference = lazyllm.enable(sources.skeleton(config.model), config.reference, selection=importance).schedule
+    if not reference.pruning:
+        raise LazyBenchError("reference= prunes nothing: give layer:keep pairs such as 36%:0.7,70%:0.5")
+    return asked, importance, searched
 
 
 def _importance(value: Any, decoding: bool) -> tuple[Importance, dict[str, Sequence[Any]]]:

@@ -26,7 +26,6 @@ from lazybench.errors import LazyBenchError
 from lazybench.methods.base import answer
 from lazybench.methods.calibrated import config_of
 from lazybench.methods.lazyllm import PAPER, PLUS
-from lazybench.methods.shared import naming
 from lazybench.methods.static_pruning import StaticPruning
 from lazybench.model.decoding import Decoder, decoder_for, read
 from lazybench.model.prompts import Prompt
@@ -113,7 +112,7 @@ class Study:
     """Measures candidates on a model, and finds the best of them.
 
     Raises:
-        LazyBenchError: a speedup that no schedule reaches, or a reference that does not fit the model.
+        LazyBenchError: a speedup that no schedule reaches.
     """
 
     def __init__(self, setup: Setup, model: PreTrainedModel, folder: Folder) -> None:
@@ -122,10 +121,7 @@ class Study:
         self._harm = Harm(self._ask, self._answer_tokens)
         self._layers = int(model.config.get_text_config().num_hidden_layers)
         self._instead: dict[float, dict[str, Candidate]] = {}
-        with naming("reference"):
-            reference = self._placed(setup.config.reference)
-        if not reference.pruning:
-            raise LazyBenchError("reference= prunes nothing: give layer:keep pairs such as 36%:0.7,70%:0.5")
+        reference = self._placed(setup.config.reference)
         ids = sorted((prompt.ids for prompt in setup.prompts.values()), key=lambda of: of.shape[1])
         lengths, ranking = [of.shape[1] for of in ids], Importance(for_good=setup.importance.for_good)
         self._times = times.Times.fit(folder.times(lambda: times.measure(model, ids[-1])), self._layers)

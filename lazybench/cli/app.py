@@ -20,7 +20,7 @@ from lazybench.cli import settings
 from lazybench.cli.arguments import add_config_dir, read
 from lazybench.config import CONF, SCHEMAS
 from lazybench.errors import LazyBenchError, one_line
-from lazybench.jobs import one_gpu
+from lazybench.jobs import one_gpu, slurm
 from lazybench.run.origin import own_folders
 from lazybench.store.locks import Busy
 from lazyllm import LazyLLMError
@@ -66,6 +66,12 @@ def start(command: str, words: Sequence[str]) -> int:
     in_turn = settings.in_turn(configs[0])
     if not (in_turn or several):
         raise LazyBenchError("+cluster= is where the jobs of a sweep run: add -m, also for a single one")
+    submits = command not in ("plan", "map") and slurm.is_slurm(configs[0].hydra.launcher)
+    if submits and (missing := slurm.missing_programs()):
+        raise LazyBenchError(
+            f"there is no {missing} on this machine to submit jobs to Slurm with: give the command on "
+            "a login node of the cluster, or run the jobs here, in turn without +cluster= or with +cluster=local"
+        )
     jobs = [_Job(settings.read(config, config.hydra), config) for config in configs]
     for key in ("output", "profile") if command == "speed" else ():
         files = Counter(file for job in jobs if (file := getattr(job.settings, key)))
@@ -80,7 +86,14 @@ def start(command: str, words: Sequence[str]) -> int:
     elif not several:
         _carry_out(name, jobs[0])
     else:
-        checked, sources = _check(jobs, in_turn, plan=command == "plan") if name == "run" else ([], None)
+        # The imports below take seconds.
+        print(f"checking {len(jobs)} job{'s' * (len(jobs) > 1)} before any starts", flush=True)
+        _quiet()
+        if name == "run":
+            checked, sources = _check(jobs, in_turn, plan=command == "plan")
+        else:
+            checked, sources = [], None
+            _check_settings(name, jobs)
         if command == "plan":
             return 0
         said = _in_turn(name, jobs, sources) if in_turn else _launch(name, sweep)
@@ -93,11 +106,19 @@ def start(command: str, words: Sequence[str]) -> int:
     return 0
 
 
+def _check_settings(name: str, jobs: Sequence[_Job]) -> None:
+    """Check the jobs of a sweep of another command than `run` against their models' configs."""
+    module = {"speed": "speed.measures", "match": "cli.match", "calibrate": "calibration.setup"}[name]
+    check = import_module(f"lazybench.{module}").check
+    from lazybench.run.sources import Sources
+
+    sources = Sources()
+    for job in jobs:
+        check(job.settings, sources)
+
+
 def _check(jobs: Sequence[_Job], in_turn: bool, plan: bool) -> "tuple[list[RunJob], Sources]":
     """Check every job of a sweep before the first one starts, and where only a plan is asked for, show it."""
-    # The imports below take seconds.
-    print(f"checking {len(jobs)} job{'s' * (len(jobs) > 1)} before any starts", flush=True)
-    _quiet()
     from lazybench.jobs import plan as planning
     from lazybench.model.device import device_of
     from lazybench.run.job import check_job, prepare
@@ -107,7 +128,7 @@ def _check(jobs: Sequence[_Job], in_turn: bool, plan: bool) -> "tuple[list[RunJo
     checked = []
     for job in jobs:
         checked.append(prepare(job.settings, sources))
-        check_job(checked[-1], sources)
+        check_job(checked[-1])
     launcher = jobs[0].config.hydra.launcher
     if plan:
         planning.show(checked, sources, launcher, in_turn)
@@ -176,6 +197,7 @@ def _launched(config: DictConfig) -> str:
 def _carry_out(name: str, job: _Job, *sources: "Sources") -> str:
     _begin(name, job)
     module = import_module("lazybench.run.runner" if name == "run" else f"lazybench.cli.{name}")
+    import_module("lazybench.run.timing").tell_retaken.cache_clear()
     return str((module.run if name == "run" else module.main)(job.settings, *sources))
 
 

@@ -11,13 +11,14 @@ from lazybench.analysis.labels import model_title, setting_of, title_of
 from lazybench.config import MapConfig
 from lazybench.data import DatasetFacts, Record, choose, data_label, load_facts
 from lazybench.errors import LazyBenchError, RecordFailure
-from lazybench.methods import Method, build_method
+from lazybench.methods import Method
 from lazybench.methods.base import Output, answer
 from lazybench.methods.baseline import Baseline
 from lazybench.model import environment
 from lazybench.model.decoding import check_limit, decoder_for
 from lazybench.model.loading import load_model
 from lazybench.model.prompts import Prompt, build_all
+from lazybench.run.job import method_for
 from lazybench.run.sources import Sources
 from lazybench.store.writing import check_writable, replace, writing
 from lazybench.token_map.page import Reach, page
@@ -32,7 +33,7 @@ def main(jobs: Sequence[MapConfig]) -> Path:
     for key in (field.name for field in dataclasses.fields(config) if field.name != "method"):
         if any(getattr(job, key) != getattr(config, key) for job in jobs):
             raise LazyBenchError(f"{key}= has several values: a map shows one prompt, so only methods may differ")
-    methods = [build_method(job.method) for job in jobs]
+    methods = [method_for(job.method, job.model, sources) for job in jobs]
     for method in methods:
         if method.keep_1 is None:
             raise LazyBenchError(
@@ -50,10 +51,8 @@ def main(jobs: Sequence[MapConfig]) -> Path:
     if drawn and prompt.ids.shape[1] > _LONGEST_DRAWN:
         said = f"{prompt.ids.shape[1]:,} tokens do not fit a picture, which shows {_LONGEST_DRAWN}"
         raise LazyBenchError(f"output={path}: {said}: give a file that ends with .html, for a page")
-    skeleton = sources.skeleton(config.model)
-    check_limit(dataclasses.replace(config.model, limit=prompt.ids.shape[1]), facts.max_new_tokens, skeleton)
-    for method in methods:
-        method.check(skeleton)
+    limited = dataclasses.replace(config.model, limit=prompt.ids.shape[1])
+    check_limit(limited, facts.max_new_tokens, sources.skeleton(config.model))
     where = environment.describe(config.model)
     about = {"Model": f"{model_title(config.model.name)} ({where['weights_format']}, {where['dtype']})"}
     chosen = {"Data": data_label(config.data), "Record": f"{record.dataset} {record.id}"}

@@ -31,10 +31,10 @@ from lazybench.methods.calibrated import config_of, settings_of
 from lazybench.methods.shared import second_models
 from lazybench.model import environment
 from lazybench.model.decoding import check_limit
-from lazybench.model.loading import load_model, load_skeleton
+from lazybench.model.loading import load_model
 from lazybench.model.prompts import Prompt, build_all
 from lazybench.run import own_code
-from lazybench.run.job import PLACES
+from lazybench.run.job import PLACES, method_for
 from lazybench.run.origin import own_folders, typed
 from lazybench.run.sources import Sources
 from lazybench.store.journal import Key
@@ -74,12 +74,8 @@ def main(config: MatchConfig) -> Path:
         OutOfReach: the method reaches none of the speedups; if it is one of several, a warning says so.
         LazyBenchError: anything about the settings, the data, the model or the folder that cannot work.
     """
-    method, sources = build_method(config.method), Sources()
-    method.pruning(0.5)  # refuses a method whose strength nobody can set
-    skeleton, facts = load_skeleton(config.model), load_facts(config.data.datasets)
-    check_limit(config.model, config.answer_tokens if config.tune else 1, skeleton)
-    for trial in method.trials() if config.tune else [method]:
-        trial.check(skeleton)
+    sources, facts = Sources(), load_facts(config.data.datasets)
+    method = check(config, sources)
     choice = choose(config.task, config.data, facts)
     met = sources.of_each(choice.datasets, config.data, config.model)
     halves = {half: in_turns([[of for of in each if half_of(of) == half] for each in met]) for half in HALVES}
@@ -109,6 +105,16 @@ def main(config: MatchConfig) -> Path:
         replace(folder / "method" / f"{name}.yaml", text)
         print(f"{wanted:g}x: {said}\n  {run_command(folder, name, config.task)}", flush=True)
     return folder
+
+
+def check(config: MatchConfig, sources: Sources) -> Method:
+    """Return the method to match; `LazyBenchError` for one without a strength, or that the model's config rules out."""
+    build_method(config.method).pruning(0.5)  # refuses a method whose strength nobody can set
+    method, skeleton = method_for(config.method, config.model, sources), sources.skeleton(config.model)
+    check_limit(config.model, config.answer_tokens if config.tune else 1, skeleton)
+    for trial in method.trials() if config.tune else ():
+        trial.check(skeleton)
+    return method
 
 
 def _timed(given: _Given, where: Mapping[str, Any]) -> Iterator[tuple[float, str, str]]:

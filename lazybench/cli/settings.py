@@ -23,6 +23,10 @@ from lazybench.run.origin import own_folders
 
 # Which extra brings a launcher of Hydra's.
 _EXTRAS = {"joblib": "joblib", "submitit_local": "submitit", "submitit_slurm": "submitit", "ray": "ray"}
+_ONE = ("model", "method", "data", "task")  # of which a run has one
+# Settings that may be a list, and texts that may hold a comma.
+_LISTS = ("method.schedule", "lengths", "speedups", "data.depths", "model.remove")
+_TEXTS = ("output", "profile", "text", "data.root", "model.path", "model.chat")
 _KINDS = {"Integer": "a whole number", "Float": "a number", "bool": "true or false"}
 # What Hydra's first line begins with: where it looked, and the names of exceptions.
 _FRAME = re.compile(r"^(In '[^']*': |\w+(Error|Exception)(?: raised while [^:]*)?: )+")
@@ -58,13 +62,15 @@ def compose_jobs(command: str, words: Sequence[str], multirun: bool) -> tuple[li
     GlobalHydra.instance().clear()
     try:
         with initialize_config_dir(str(CONF), version_base="1.3"):
-            for given in _each(words, multirun):
+            for given in _each(words):
+                if not multirun and (several := [word for word in words if word not in given]):
+                    raise LazyBenchError(_several(several))
                 config = compose(name, given, return_hydra_config=True)
                 sweeps.append(swept := _swept(config, words))
                 if swept and not multirun:
                     keys = " and ".join(word.partition("=")[0] for word in swept)
                     raise LazyBenchError(f"the experiment sweeps over {keys}: add -m, or set a value of each")
-                each = _each([*swept, *given], multirun)
+                each = _each([*swept, *given])
                 jobs += [compose(name, one, return_hydra_config=True) for one in each] if swept else [config]
     except Exception as error:  # Hydra meets bad words with any
         raise LazyBenchError(explain(error)) from error
@@ -73,21 +79,29 @@ def compose_jobs(command: str, words: Sequence[str], multirun: bool) -> tuple[li
     return jobs, [*swept, *words, *(["hydra.sweeper.params=null"] if swept else [])]
 
 
-def _each(words: Sequence[str], multirun: bool) -> Iterator[list[str]]:
+def _each(words: Sequence[str]) -> Iterator[list[str]]:
     """The words of each job: those that have several values make a job of each."""
     values = []
     for word in OverridesParser.create(GlobalHydra.instance().config_loader()).parse_overrides([*words]):
-        if not word.is_sweep_override():
+        if word.is_sweep_override():
+            values.append([f"{word.get_key_element()}={value}" for value in word.sweep_string_iterator()])
+        else:
+            if word.key_or_group in _ONE and isinstance(chosen := word.value(), list):  # Hydra would merge them
+                several = f"{word.key_or_group}={','.join(map(str, chosen))}"
+                raise LazyBenchError(f"{word.input_line} is a list: give {several}, with -m to run each of them")
             values.append([word.input_line])
-            continue
-        if not multirun:
-            key, _, several = str(word.input_line).partition("=")
-            raise LazyBenchError(
-                f"{word.input_line} is several values: -m makes a run of each; a list stands in brackets, "
-                f"'{key}=[{several}]'"
-            )
-        values.append([f"{word.get_key_element()}={value}" for value in word.sweep_string_iterator()])
     return map(list, product(*values))
+
+
+def _several(words: Sequence[str]) -> str:
+    """Suggest `-m` for words with several values; also brackets where a list was meant, or quotes for a text."""
+    said = f"{' and '.join(words)} {'is' if len(words) == 1 else 'are'} several values: add -m to run each of them"
+    for key, _, values in (word.partition("=") for word in words):
+        if key in _LISTS:
+            return f"{said}, or write a list in brackets, '{key}=[{values}]'"
+        if key in _TEXTS:
+            return f"{said}, or write a comma in quotes within quotes, \"{key}='{values}'\""
+    return said
 
 
 def _swept(config: DictConfig, words: Sequence[str]) -> list[str]:

@@ -1,6 +1,5 @@
 """What a sweep would do: its jobs, what is already done, and about how long and how much memory each takes."""
 
-import shutil
 from collections.abc import Sequence
 from contextlib import suppress
 from copy import deepcopy
@@ -15,6 +14,7 @@ from lazybench.analysis.labels import setting_of
 from lazybench.config import ModelConfig
 from lazybench.data.sample import estimate_tokens
 from lazybench.errors import LazyBenchError
+from lazybench.jobs import slurm
 from lazybench.model import environment
 from lazybench.model.device import device_of, dtype_of
 from lazybench.model.loading import cached
@@ -55,11 +55,11 @@ def show(jobs: Sequence[Job], sources: Sources, launcher: Any, in_turn: bool) ->
         in_turn: whether that is this process, which runs them one after the other.
     """
     rows, here, there, unfinished, paces, machines = [], [], [], 0, {}, {}
-    slurm = launcher._target_.endswith(".SlurmLauncher")
+    submits = slurm.is_slurm(launcher)
     for job in jobs:
         config, model = job.config, sources.skeleton(job.config.model)
         if (name := repr(config.model)) not in paces:
-            paces[name] = None if model is None or slurm else measure(model, config.model)
+            paces[name] = None if model is None or submits else measure(model, config.model)
             machines[name] = this_machine(job) if in_turn else None
         done, own = done_records(job, machines[name]), len(job.own)
         unfinished += done < own
@@ -87,7 +87,7 @@ def show(jobs: Sequence[Job], sources: Sources, launcher: Any, in_turn: bool) ->
             print(f"about {_hours(sum(known))} hours {said}")
     if unknown := there.count(None):
         print(f"{unknown} of a model whose size cannot be had here, marked ? and not counted in hours")
-    if slurm:
+    if submits:
         print(_submission(launcher, len(jobs)))
     for why in sources.missing.values():
         print(f"run here, it would end with: {why}")
@@ -98,7 +98,7 @@ def _submission(launcher: Any, jobs: int) -> str:
     asked = " ".join(f"{key}={launcher[key]}" for key in _ASKED.split() if launcher.get(key) is not None)
     most = launcher.get("array_parallelism") or jobs
     said = f"run -m submits an array of {jobs} to Slurm, {min(most, jobs)} at a time, each with {asked}"
-    return said + ("" if shutil.which("sbatch") else "; there is no sbatch here to submit it with")
+    return said + (f"; there is no {missing} here to submit it with" if (missing := slurm.missing_programs()) else "")
 
 
 def _hours(hours: float | None) -> str:

@@ -78,9 +78,12 @@ class PromptCompression(Method):
     def pruning(self, share: float) -> "PromptCompression":
         return replace(self, ratio=round(share, 4))
 
-    def prepare(self, model: PreTrainedModel) -> None:
+    def check(self, model: PreTrainedModel) -> None:
         if self.unit == "phrase":
             phrase_parser()
+
+    def prepare(self, model: PreTrainedModel) -> None:
+        super().prepare(model)
         if (second := load_second(self, model)) is not None:
             self._scorer = Scorer(*second, self.window_tokens)
 

@@ -9,7 +9,7 @@ from typing import Any
 from transformers import PreTrainedTokenizerBase
 
 from lazybench import metrics
-from lazybench.config import RunConfig, Shard, plain
+from lazybench.config import ModelConfig, RunConfig, Shard, plain
 from lazybench.data import DatasetFacts, Record, choose, fingerprint, load_facts
 from lazybench.data.facts import english
 from lazybench.errors import LazyBenchError, RecordFailure
@@ -104,22 +104,26 @@ class Job:
         return {**rest, "model": model, "where": where, "facts": facts, "results_version": environment.RESULTS_VERSION}
 
 
-def check_job(job: Job, sources: Sources) -> None:
-    """Refuse a job that cannot work, before the model's weights are loaded.
-
-    Raises:
-        LazyBenchError: the model has too few positions, the method does not work on it, a prompt cannot be built, or
-            the output folder cannot be written.
-    """
-    config = job.config
-    skeleton = sources.skeleton(config.model)
-    if skeleton is not None:
-        check_limit(config.model, job.new_tokens, skeleton)
-        job.method.check(skeleton)
+def check_job(job: Job) -> None:
+    """Build a prompt and try the output folder before weights are loaded; `LazyBenchError` if either cannot work."""
     if job.tokenizer is not None:
         with suppress(RecordFailure):  # its row will say so
             job.prompt(job.own[0])
     check_writable(job.place)
+
+
+def method_for(settings: dict[str, Any], model: ModelConfig, sources: Sources) -> Method:
+    """Build the method that a config's `method` describes, and check it against the model's config.
+
+    This comes before records, tokenizers and weights are read, which takes long.
+
+    Raises:
+        LazyBenchError: a setting is out of range, or the method does not work on the model.
+    """
+    method, skeleton = build_method(settings), sources.skeleton(model)
+    if skeleton is not None:
+        method.check(skeleton)
+    return method
 
 
 def prepare(config: RunConfig, sources: Sources) -> Job:
@@ -130,7 +134,9 @@ def prepare(config: RunConfig, sources: Sources) -> Job:
     """
     facts = load_facts(config.data.datasets)
     choice = choose(config.task, config.data, facts)
-    method = build_method(config.method)
+    method = method_for(config.method, config.model, sources)
+    if (skeleton := sources.skeleton(config.model)) is not None:
+        check_limit(config.model, max(facts[name].max_new_tokens for name in choice.datasets), skeleton)
     tokenizer = sources.tokenizer(config.model)
     each = sources.of_each(choice.datasets, config.data, config.model)
     records = [record for dataset in each for record in dataset]

@@ -60,7 +60,7 @@ def run(config: RunConfig, sources: Sources | None = None) -> Path:
     own = [record.key for record in job.own]
     if scores is None or folder.runs_again(own, config.trace, config.retry_failed):
         folder.check()
-        check_job(job, sources)
+        check_job(job)
         # When and how it was asked for, on which CPU, and how the method is shown, are no part of the run's hash; nor
         # is the generation config, whose file counts as part of the weights.
         shown = {"date": f"{datetime.now(UTC):%Y-%m-%d}", "command": command(), **environment.cpu()}

@@ -16,13 +16,15 @@ from lazybench.analysis.labels import setting_of
 from lazybench.config import SpeedConfig
 from lazybench.data import load_facts, sample
 from lazybench.errors import LazyBenchError, RecordFailure
-from lazybench.methods import Method, build_method
+from lazybench.methods import Method
 from lazybench.model import environment
 from lazybench.model.decoding import Decoder, positions_of, synchronize
 from lazybench.model.device import ran_out
-from lazybench.model.loading import load_model, load_skeleton, load_tokenizer
+from lazybench.model.loading import load_model, load_tokenizer
 from lazybench.model.prompts import Prompt, PromptBuilder
 from lazybench.model.work import operations, unpruned_operations
+from lazybench.run.job import method_for
+from lazybench.run.sources import Sources
 from lazybench.run.timing import UNMODIFIED, Pass, undisturbed
 from lazybench.speed.memory import Memory
 from lazybench.speed.memory import measure as measure_memory
@@ -89,17 +91,21 @@ class Subjects:
         return undisturbed(UNMODIFIED, prompt, first, 0, self.cpu_share)
 
 
-def subjects_of(config: SpeedConfig) -> list[Subjects]:
-    """What is timed at each prompt length; `LazyBenchError` for a model, method or length that cannot work."""
-    method = build_method(config.method)
-    skeleton = load_skeleton(config.model)
-    holds, needed = positions_of(skeleton), max(config.lengths) + config.new_tokens
+def check(config: SpeedConfig, sources: Sources) -> Method:
+    """Return the method to time; `LazyBenchError` for a method or length that the model's config rules out."""
+    method = method_for(config.method, config.model, sources)
+    holds, needed = positions_of(sources.skeleton(config.model)), max(config.lengths) + config.new_tokens
     if holds is not None and needed > holds:
         raise LazyBenchError(
             f"lengths={config.lengths} and new_tokens={config.new_tokens} need {needed} positions, and "
             f"{config.model.name} has {holds}: set shorter lengths"
         )
-    method.check(skeleton)
+    return method
+
+
+def subjects_of(config: SpeedConfig) -> list[Subjects]:
+    """What is timed at each prompt length; `LazyBenchError` for a model, method or length that cannot work."""
+    method = check(config, Sources())
     tokenizer = load_tokenizer(config.model)
     prompts = [prompt_of(length, tokenizer, config) for length in sorted(config.lengths)]
     model = load_model(config.model)

@@ -113,8 +113,13 @@ def test_a_bad_word_costs_one_line(run, cwd, count):
         (["lazyllm"], "write a setting and its value, key=value"),
         (["output="], "output= is empty"),
         # several
-        (["task=code,lcc"], "task=code,lcc is several values: -m makes a run of each"),
-        (["method.schedule=1:0.5,2:0.5"], "'method.schedule=[1:0.5,2:0.5]'"),
+        (["method=baseline,lazyllm"], "method=baseline,lazyllm is several values: add -m to run each of them"),
+        (["method=baseline,lazyllm", "task=code,lcc"], "and task=code,lcc are several values: add -m to run each"),
+        (["method=[baseline,lazyllm]"], "method=[baseline,lazyllm] is a list: give method=baseline,lazyllm, with -m"),
+        (["+experiment=table1,smoke"], "+experiment=table1,smoke is several values: add -m"),
+        (["data.limit=1,2"], "data.limit=1,2 is several values: add -m"),
+        (["method.schedule=1:0.5,2:0.5"], "or write a list in brackets, 'method.schedule=[1:0.5,2:0.5]'"),
+        (["output=out, a"], "or write a comma in quotes within quotes, \"output='out, a'\""),
         (["+experiment=table1"], "the experiment sweeps over model: add -m, or set a value of each"),
         (["+cluster=local"], "add -m"),
         # out of range
@@ -181,6 +186,8 @@ def test_one_bad_job_stops_a_sweep_before_its_first(run, cwd, words, says):
         (["list", "more"], "more"),
         (["score"], "FILE"),
         (["score", "/nowhere"], "/nowhere"),
+        (["speed", "lengths=1024,2048"], "or write a list in brackets, 'lengths=[1024,2048]'"),
+        (["match", "method=fastkv,lazyllm"], "add -m"),
         (["speed", "lengths=1"], "lengths=1 is out of range: at least 2"),
         (["speed", "lengths=[]"], "lengths=[1024,2048]"),
         (["speed", "new_tokens=1"], "at least 2"),
@@ -195,6 +202,43 @@ def test_one_bad_job_stops_a_sweep_before_its_first(run, cwd, words, says):
 )
 def test_bad_words_of_other_commands_cost_one_line(lazybench, cwd, words, says):
     assert says in check(*lazybench(*words), cwd)
+
+
+OUT_OF_RANGE = [
+    (["method=static_pruning", "method.keep=50"], "method.keep=50 must be a number above 0, at most 1"),
+    (["method=static_pruning", "method.layer=99"], "method.layer: the schedule prunes after layer 99"),
+    (["method=lazyllm", "method.schedule=[40:0.5]"], "method.schedule: the schedule prunes after layer 40"),
+    (["method=lazyllm", "method.importance={queries:0}"], "method.importance: "),
+    (["method=fastkv", "method.pooling=2"], "method.pooling=2 must be an odd number"),
+]
+
+
+@pytest.mark.parametrize(
+    ("command", "words", "says"),
+    [(command, *case) for command in ("run", "speed", "match", "map") for case in OUT_OF_RANGE]
+    + [
+        ("run", ["method=prompt_compression", "method.ratio=1"], "method.ratio=1 must be"),
+        ("run", ["method=baseline", "model.limit=5000"], "4096 positions"),
+        ("calibrate", ["reference=40:0.5"], "reference: the schedule prunes after layer 40"),
+        ("calibrate", ["reference=''"], "reference= prunes nothing"),
+    ],
+)
+@pytest.mark.parametrize("sweep", [(), ("-m",)])
+def test_what_is_out_of_range_reads_no_tokenizer(lazybench, tiny_model, monkeypatch, cwd, sweep, command, words, says):
+    monkeypatch.setattr("lazybench.model.loading.AutoTokenizer", None)
+    if sweep and command == "map":
+        pytest.skip("map has no sweep")
+    words = [f"model.path={tiny_model}", "model.limit=900", *words]
+    words += [] if command == "speed" else ["task=2wikimqa"]
+    code, out, err = lazybench(command, *sweep, *words)
+    assert says in check(code, out, err, cwd)
+
+
+def test_a_sweep_of_speed_checks_each_job_before_its_first(lazybench, tiny_model, cwd):
+    words = (f"model.path={tiny_model}", "model.limit=900", "method=static_pruning", "method.keep=0.5,50")
+    code, out, err = lazybench("speed", "-m", *words, "lengths=[300]")
+    assert "method.keep=50" in check(code, out, err, cwd)
+    assert out == "checking 2 jobs before any starts\n"
 
 
 def test_an_output_folder_that_cannot_be_written(run, tmp_path):

@@ -41,6 +41,21 @@ def test_each_cluster_is_ready_or_says_what_it_needs(lazybench, name):
     assert (other["launcher"], other["sweeper"]) == (hydra["launcher"], hydra["sweeper"])
 
 
+@pytest.mark.parametrize("command", ["run", "speed"])
+@pytest.mark.parametrize("name", ["slurm_a100", "slurm_cpu"])
+def test_a_sweep_on_slurm_looks_for_its_programs_first(lazybench, monkeypatch, cwd, command, name):
+    if not installed(name):
+        pytest.skip(f"needs lazybench[{NEEDS[name]}]")
+    monkeypatch.setenv("PATH", str(cwd))
+    words = (f"+cluster={name}", "method=baseline,lazyllm", *(("task=lcc",) if command == "run" else ()))
+    code, out, err = lazybench(command, "-m", *words)
+    assert (code, out) == (2, "")
+    assert err.startswith("lazybench: there is no srun and no sbatch on this machine")
+    (cwd / "srun").touch(0o755)
+    assert "there is no sbatch on this machine" in lazybench(command, "-m", *words)[2]
+    assert lazybench(command, *words[:1], *words[2:], "--cfg", "job")[0] == 0
+
+
 @pytest.fixture
 def sweep(tiny_model, tmp_path):
     """Run a sweep in a process of its own; returns its exit code and what LazyBench said last on stderr."""
