@@ -2,25 +2,28 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from statistics import fmean
 from typing import Any, TypeVar
 
-from tqdm import trange
+from tqdm import tqdm
 from transformers import PreTrainedModel
 
 from lazybench.data import Record, data_label
 from lazybench.errors import RecordFailure, one_line
+from lazybench.methods import Method
 from lazybench.model.decoding import Decoder, decoder_for, read
 from lazybench.model.device import ran_out, release
 from lazybench.model.prompts import Prompt
 from lazybench.run import scoring
 from lazybench.run.job import Job
-from lazybench.run.timing import Pass, undisturbed
+from lazybench.run.timing import Pass, timed, undisturbed
 from lazybench.store.journal import CPU_TIMES, WALL_TIMES, with_compared
 from lazyllm import LazyLLMError
 
 Done = TypeVar("Done")
 
+_SETTING = "timing.cpu_share"
 _TIMES = (*WALL_TIMES, *CPU_TIMES)
 # What a row says of an answer; None throughout where there is none.
 _ANSWER = ("prediction", "score", "new_tokens", "prompt_computed", "retaken", "disturbed")
@@ -37,11 +40,13 @@ class Bench:
 
     def warm_up(self, record: Record) -> None:
         """Untimed runs before any timing; `RecordFailure` where this record cannot be run."""
-        prompt, rounds = self.job.prompt(record), self.job.config.timing.warmup
+        prompt, rounds, method = self.job.prompt(record), self.job.config.timing.warmup, self.job.method
         if rounds:
             print(f"warming up: {rounds} untimed rounds of the first record", flush=True)
-        for _ in trange(rounds, desc="warm-up", unit="round", disable=None):
-            self.attempt(prompt, lambda decode: self._untimed(prompt, decode))
+        passes = [(other, 0) for other in self.job.compared.values()]
+        passes += [(method, seed) for seed in range(method.repeats)]
+        for other, seed in tqdm(rounds * passes, desc="warm-up", unit="pass", disable=not rounds):
+            self.attempt(prompt, partial(_two_tokens, other, prompt, seed=seed))
 
     def row(self, record: Record, backwards: bool = False, times: bool = True) -> dict[str, Any]:
         """The finished row of one record; one that cannot be run has an `error` and no measurements.
@@ -88,7 +93,7 @@ class Bench:
         record, facts = prompt.record, prompt.builder.facts
         if times and self.model.device.type != "cpu":
             # Kernels are chosen and memory is laid out per shape: one untimed pass of this very shape.
-            self._untimed(prompt, decode)
+            self._passes(prompt, replace(decode, max_new_tokens=2), least=0)
         if times:
             own, beside = self._passes(prompt, decode, self.job.config.timing.cpu_share, backwards)
         else:
@@ -123,10 +128,6 @@ class Bench:
             ]
         return measured
 
-    def _untimed(self, prompt: Prompt, decode: Decoder) -> None:
-        """One round of all passes, of two new tokens each, none taken again."""
-        self._passes(prompt, replace(decode, max_new_tokens=2), least=0)
-
     def _passes(
         self, prompt: Prompt, decode: Decoder, least: float, backwards: bool = False
     ) -> tuple[list[Pass], dict[str, Pass]]:
@@ -136,7 +137,7 @@ class Bench:
         others = [*self.job.compared.items()]
         for name, method in others[::-1] if backwards else others:
             try:
-                beside[name] = undisturbed(method, prompt, decode, 0, least)
+                beside[name] = undisturbed(method, prompt, decode, 0, least, _SETTING)
             except RecordFailure as failure:
                 who = "the unmodified model" if name == "baseline" else "the engine with nothing pruned"
                 raise RecordFailure(f"{who}: {failure}") from failure
@@ -144,7 +145,12 @@ class Bench:
 
     def _own(self, prompt: Prompt, decode: Decoder, least: float) -> list[Pass]:
         method = self.job.method
-        return [undisturbed(method, prompt, decode, seed, least) for seed in range(method.repeats)]
+        return [undisturbed(method, prompt, decode, seed, least, _SETTING) for seed in range(method.repeats)]
+
+
+def _two_tokens(method: Method, prompt: Prompt, decode: Decoder, seed: int) -> None:
+    """Take one untimed pass."""
+    timed(method, prompt, replace(decode, max_new_tokens=2), seed)
 
 
 def _times(passes: list[Pass]) -> dict[str, float | None]:

@@ -54,16 +54,17 @@ def test_the_first_line_does_not_wait_for_torch(words, said, tmp_path):
     assert code.stdout == f"{said}|False\n", code.stderr
 
 
-def test_bars_on_a_terminal_and_none_elsewhere(run, monkeypatch):
-    quick = (*LAZY, "data.limit=1", "timing.paired=false")
-    code, out, err = run(*quick)
+def test_warm_up_has_a_bar_of_all_its_passes_and_loading_one_on_a_terminal(run, monkeypatch):
+    quick = (*LAZY, "data.limit=1")
+    code, out, err = run(*quick, "timing.warmup=2")
     assert code == 0, err
-    assert "warming up: 1 untimed rounds of the first record" in out
-    assert "warm-up" not in err
+    assert "warming up: 2 untimed rounds of the first record" in out
+    assert re.search(r"warm-up: +100%.* 6/6 ", err)  # the unmodified model's, nothing pruned, and the method's
+    assert "Loading weights" not in err
     for stream in (sys.stderr, sys.__stderr__):
         monkeypatch.setattr(stream, "isatty", lambda: True, raising=False)
-    err = run(*quick, "rerun=true")[2]
-    assert "warm-up" in err
+    err = run(*quick, "timing.warmup=0", "rerun=true")[2]
+    assert "warm-up" not in err
     assert "Loading weights" in err
     assert "model.device=xpu is not available" in one_line(*run(*LAZY, "model.device=xpu")[::2])
 
