@@ -15,7 +15,7 @@ LazyBench compares ways to prune prompts: LazyLLM and others on LongBench.
   lazybench run method=lazyllm task=multidoc_qa   run a method over the records of a task
   lazybench plan                                  what a run or sweep would do, and about how long it would take
   lazybench status [runs=...]                     what has become of each run: running, failed, stopped, done
-  lazybench list [--config-dir FOLDER]            methods, models, tasks, datasets
+  lazybench list [--config-dir FOLDER]            methods, models, experiments, tasks, datasets
   lazybench report [runs=...] [output=...]        tables, figures and a page of all runs there are
   lazybench score FILE... [--output FILE]         LongBench's scores of files of predictions
   lazybench calibrate                             find LazyLLM's schedule for a model, within a budget

@@ -38,6 +38,29 @@ def test_the_commands_and_all_there_is_to_choose(lazybench):
     assert all(name in out for name in ("lazyllm", "llama2_7b", "xgen_7b", "multidoc_qa", "repobench-p"))
 
 
+@pytest.mark.parametrize("columns", [40, 100, None])
+def test_list_marks_the_papers_methods_and_shows_whole_descriptions(lazybench, monkeypatch, tmp_path, columns):
+    monkeypatch.delenv("COLUMNS", raising=False) if columns is None else monkeypatch.setenv("COLUMNS", str(columns))
+    for group, head in (("method", ""), ("experiment", "# @package _global_\n")):
+        (tmp_path / group).mkdir()
+        (tmp_path / group / "mine.yaml").write_text(
+            f"{head}# Keeps the first half\n# of it.\n#   python\n_target_: a\n"
+        )
+    code, out, _ = lazybench("list", "--config-dir", str(tmp_path))
+    assert code == 0
+    lines = out.splitlines()
+    assert columns is None or max(map(len, lines)) <= max(columns, len(str(tmp_path)) + 40)
+    text = " ".join(out.split())
+    assert out.count("\n") == len(lines)
+    if columns is None:
+        five = [line.split()[0] for line in lines if "[one of the paper's five]" in line]
+        assert five == ["baseline", "lazyllm", "prompt_compression", "random_drop", "static_pruning"]
+    assert text.count("one of the paper's five") == 5
+    assert "nothing can come back: method=lazyllm_for_good, static_pruning, gemfilter and fastkv prune it" in text
+    assert text.count(f"mine Keeps the first half of it. [{tmp_path}]") == 2
+    assert "table1 Tables 1 and 2, Figures 1, 2 and 7" in text
+
+
 def test_the_settings_that_a_command_line_comes_to(lazybench):
     code, out, _ = lazybench("run", "--cfg", "job", "task=code", "model=llama2_7b")
     assert code == 0
