@@ -25,7 +25,7 @@ _SPREAD = (0.1, 0.9)
 _MACHINE = ("device", "threads", "versions")  # what times must share
 
 
-def find(places: Sequence[str], option: str = "runs") -> tuple[list[Run], list[str]]:
+def find(places: Sequence[str | Path], option: str = "runs") -> tuple[list[Run], list[str]]:
     """Every run in some places, each once, and warnings, which name runs that cannot be read and why.
 
     Args:

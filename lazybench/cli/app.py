@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 import sys
 import traceback
 from argparse import ArgumentParser
@@ -138,7 +139,7 @@ def _check(jobs: Sequence[_Job], in_turn: bool, plan: bool) -> "tuple[list[RunJo
             device_of(job.settings.model)
     else:  # the jobs' machines may have what this one lacks
         said = f"; what they say is in {Path(launcher.submitit_folder).parent}" if "submitit_folder" in launcher else ""
-        runs = jobs[0].settings.output
+        runs = shlex.quote(jobs[0].settings.output)
         print(f"{len(jobs)} jobs{said}; follow them with: python -m lazybench status runs={runs}", flush=True)
     return checked, sources
 

@@ -1,7 +1,10 @@
 """Commands' words, read with argparse, whose mistakes are said in one line; and the folders of configs they name."""
 
+import re
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from os.path import isdir
 from pathlib import Path
 from typing import NoReturn
 
@@ -23,7 +26,10 @@ def read(parser: ArgumentParser, words: Sequence[str]) -> Namespace:
 
     parser.error = refuse
     if parser.get_default("runs") is not None:
-        words = [f"--{word}" if "=" in word and not word.startswith("-") else word for word in words]
+        words = [
+            f"--{word}" if re.match("[^-][^=]*=", word) and not re.fullmatch("--[^=]+", before) else word
+            for before, word in pairwise(["", *words])  # the value of a flag stays as it is
+        ]
     return parser.parse_intermixed_args(words)
 
 
@@ -34,12 +40,28 @@ def folder(text: str) -> Path:
     return Path(text)
 
 
+def folders(text: str) -> list[Path]:
+    """For `add_argument(type=)`: one folder or several with commas; the name of one that exists may hold commas too.
+
+    White space and quotes around a name are optional, as Hydra's commands need them.
+    """
+    parts, names = text.split(","), []
+    while parts:
+        heads = ((count, ",".join(parts[:count])) for count in range(len(parts), 0, -1))
+        spellings = ((count, name) for count, head in heads for name in (head, head.strip(" '\"")))
+        first = 1, parts[0].strip()
+        count, name = next((of for of in spellings if isdir(of[1])), first)
+        names.append(name)
+        del parts[:count]
+    return [Path(name) for name in names if name] or [folder("")]
+
+
 def add_runs(parser: ArgumentParser, meaning: str) -> None:
     """Let a command take `--runs`, one folder or several with commas."""
     parser.add_argument(
         "--runs",
         metavar="FOLDER,...",
-        type=lambda text: [Path(place) for place in text.split(",") if place] or [folder("")],
+        type=folders,
         default="results/runs",
         help=f"{meaning} (default: %(default)s)",
     )

@@ -3,7 +3,7 @@
 from argparse import ArgumentParser
 from collections.abc import Sequence
 
-from lazybench.cli.arguments import BOTH_FORMS, add_runs, folder, read
+from lazybench.cli.arguments import BOTH_FORMS, add_runs, folder, folders, read
 from lazybench.errors import LazyBenchError, suggest
 
 
@@ -20,7 +20,7 @@ def main(argv: Sequence[str]) -> int:
     for key in given.columns:
         if key not in MEASURES:
             raise LazyBenchError(f"columns={key} is none of {', '.join(MEASURES)}")
-    runs, met = find([str(place) for place in given.runs])
+    runs, met = find(given.runs)
     if given.times:
         timed, more = find(given.times, "times")
         runs, met = with_times(runs, timed), met + more
@@ -59,7 +59,7 @@ def _parser() -> ArgumentParser:
     add_runs(parser, "folders that hold run folders, or the records/ of an earlier report")
     out = "folder to write; an earlier report in it is replaced (default: %(default)s)"
     apart = "folders of runs that were timed apart: theirs are the times of the same methods on the same records"
-    parser.add_argument("--times", metavar="FOLDER,...", type=_words, default=[], help=apart)
+    parser.add_argument("--times", metavar="FOLDER,...", type=folders, default=[], help=apart)
     parser.add_argument("--output", metavar="FOLDER", type=folder, default="results/report", help=out)
     chosen = "report these methods alone, by their names (default: all there are)"
     parser.add_argument("--methods", metavar="NAME,...", type=_words, default=[], help=chosen)

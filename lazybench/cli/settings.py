@@ -163,7 +163,8 @@ def explain(error: BaseException) -> str:
             return str(cause)
     if isinstance(error, OverrideParseException):
         key, equals, value = error.override.partition("=")
-        quoted = f"a value with such signs stands in quotes within quotes, \"{key}='{value}'\""
+        escaped = re.sub(r"([\"'])", r"\\\1", value)
+        quoted = f"a value with such signs stands in quotes within quotes, \"{key}='{escaped}'\""
         return f"{error.override} cannot be read: {quoted if equals else 'write a setting and its value, key=value'}"
     if isinstance(error, MissingConfigException) and "/" in (error.missing_cfg_file or ""):
         return _no_choice(*error.missing_cfg_file.rsplit("/", 1), error.options or [])

@@ -2,8 +2,10 @@
 
 import json
 import shutil
+from pathlib import Path
 
 import pytest
+from report_runs import rows_of, write_run
 from support import LAZY, folders, rows, stubborn_method
 
 from lazybench.config import Shard
@@ -65,6 +67,20 @@ def test_status_of_nothing(lazybench, words):
     code, _, err = lazybench("status", *words)
     assert code == 2
     assert len(err.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize("name", ["out, a=b", "a,", "it's [x], ü"])
+def test_a_folders_name_may_hold_commas_and_equals_signs(lazybench, cwd, monkeypatch, name):
+    monkeypatch.setattr("lazybench.report.figures.drawings.FIGURES", ())
+    for folder, method in (("a", "baseline"), (name, "lazyllm")):
+        write_run(Path(folder), method, rows_of(["hotpotqa"], 1), task="hotpotqa")
+    for words in ((f"runs={name}",), ("--runs", name), (f"runs='{name}'",)):
+        assert lazybench("status", *words)[1].endswith("\n1 stopped\n"), words
+    for several in (f"a,{name}", f"{name}, a"):
+        assert lazybench("status", f"runs={several}")[1].endswith("\n2 stopped\n"), several
+    code, out, err = lazybench("report", f"runs={name}", f"times={name}", f"output={name}=")
+    assert code == 0, err
+    assert f"1 runs, 1 records; written to {name}=:" in out
 
 
 def test_what_changed_is_said_where_a_run_begins_anew(run, tmp_path):
