@@ -74,6 +74,8 @@ def start(command: str, words: Sequence[str]) -> int:
             "a login node of the cluster, or run the jobs here, in turn without +cluster= or with +cluster=local"
         )
     jobs = [_Job(settings.read(config, config.hydra), config) for config in configs]
+    for warning in dict.fromkeys(warning for job in jobs for warning in settings.literal_escapes(job.settings)):
+        print(f"warning: {warning}", file=sys.stderr)
     for key in ("output", "profile") if command == "speed" else ():
         files = Counter(file for job in jobs if (file := getattr(job.settings, key)))
         if shared := next((file for file, count in files.items() if count > 1), None):

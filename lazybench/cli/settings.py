@@ -142,6 +142,19 @@ def _check_names(settings: Any) -> None:
         choose(settings.task, settings.data, load_facts(settings.data.datasets))
 
 
+def literal_escapes(settings: Any) -> Iterator[str]:
+    """Warn of prompts with a backslash and a letter where YAML makes a line break or tab only in double quotes."""
+    templates = {"model.chat": settings.model.chat or ""}
+    datasets = settings.data.datasets if hasattr(settings, "data") else {}
+    for name, facts in load_facts(datasets).items():
+        if name in datasets:
+            templates |= {f"dataset {name!r}: {key}": getattr(facts, key) for key in ("prompt", "answer_prefix")}
+    for name, text in templates.items():
+        if escapes := " and ".join(dict.fromkeys(re.findall(r"\\[nrt]", text))):
+            read = "which the model reads as a backslash and a letter"
+            yield f"{name} holds a literal {escapes}, {read}: for line breaks or tabs, put it in double quotes in YAML"
+
+
 def _name_model(config: DictConfig, words: Iterable[str]) -> None:
     """Name a model that was given by its path alone, so that it has not another one's name and dtype."""
     given = {word.partition("=")[0] for word in words}

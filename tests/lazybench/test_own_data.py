@@ -1,6 +1,7 @@
 """Datasets in a format of one's own, read by a function of one's own and scored by one's own metric."""
 
 import importlib
+import re
 import sys
 
 import pytest
@@ -104,6 +105,20 @@ def test_all_of_ones_own_data_is_planned_run_and_reported(own_run, lazybench, tm
     table = (tmp_path / "report/table1.md").read_text()
     assert "| birds | baseline | 0.00 (floor) | 0.00 | 1.00 | 3 |" in table
     assert "| animals | baseline | 0.00 (floor) | 0.00 | 1.00 | 3 |" in table
+
+
+def test_a_literal_backslash_and_n_in_a_prompt_is_told(run, own):
+    birds = r"prompt: '{context}\n{input}\t\n', max_new_tokens: 4, metric: rouge, answer_prefix: 'So\t'"
+    (own / "data/tables.yaml").write_text(
+        f"name: mine\nsource: table_reader.read\nroot: tables\ndatasets: {{birds: {{{birds}}}}}"
+    )
+    words = (f"--config-dir={own}", *QUICK, "task=birds", "method=baseline,lazyllm")
+    code, _, err = run(*words, r"model.chat='[\n{prompt}]'", command="plan")
+    found = re.findall(r"warning: (.+) holds a literal (.+), which the model reads as a backslash and a letter: ", err)
+    birds = [("dataset 'birds': prompt", r"\n and \t"), ("dataset 'birds': answer_prefix", r"\t")]
+    assert (code, found) == (0, [("model.chat", r"\n"), *birds])
+    (own / "data/tables.yaml").write_text(DATA.format(module="table_reader", metric="rouge"))
+    assert "warning" not in run(*words, command="plan")[2]
 
 
 def test_a_metric_of_ones_own_scores_and_its_edits_run_again(own_run, own, tmp_path):
