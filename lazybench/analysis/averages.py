@@ -10,6 +10,7 @@ its task, and a note says so.
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import lt
 
 import numpy as np
 import pandas as pd
@@ -169,15 +170,16 @@ class Cell:
 
 def part_of(row: Row, members: Sequence[str]) -> Part:
     """A row's records of the task whose datasets are `members`."""
-    run_of = {dataset: run for run in row.runs for dataset in run.datasets}
+    run_of = {dataset: run for run in reversed(row.runs) for dataset in run.datasets}
     there = tuple(name for name in members if name in run_of)
     records = row.records[row.records["dataset"].isin(there)]
     expected = [run_of[name].expected(name) for name in there]
+    done = [(records["dataset"] == name).sum() for name in there]
     lacking, failed = set(there) - set(ran(records)["dataset"]), len(records) - len(ran(records))
     reason = ""
     if not there:
         reason = NO_RUN
-    elif None in expected or len(records) < sum(expected):
+    elif None in expected or any(map(lt, done, expected)):
         reason = f"unfinished: {len(records)} of {'?' if None in expected else sum(expected)}"
     elif lacking:
         reason = f"failed: {failed} of {len(records)}" if failed else "no records"

@@ -3,6 +3,7 @@
 from collections import Counter
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import pandas as pd
 
@@ -19,26 +20,33 @@ from lazybench.analysis.labels import (
 from lazybench.analysis.run_data import Run
 from lazybench.data.facts import CHINESE, DatasetFacts, datasets_of, english, task_names, tasks
 
+_KEY = ["dataset", "_id"]
+_TRACED = ["first_token_kl", "kl"]
+# What runs of one name and setting must agree on in the records that they share.
+_ANSWERS = ["length", "prompt_tokens", "score", "prediction_digest", "error"]
 # What runs must share for their numbers to be compared, besides model and data.
 _MODEL = ("limit", "chat", "remove", "shape")
 _DATA = ("limit", "half", "seed", "tokens", "depths")
+_WHICH_RECORDS = ("limit", "half")  # which of the same records a run is on: baselines may differ in it
 _ENVIRONMENT = ("results_version", "weights_format", "dtype", "attention", "device", "threads")
 _VERSIONS = ("torch", "transformers")
 
 
 @dataclass(frozen=True)
 class Row:
-    """One method with one setting under the same conditions: a run, or several over different datasets."""
+    """One method with one setting under the same conditions: a run, or several over different records."""
 
     method: str
     label: str  # method and setting, and the conditions where the block's runs differ in them
     conditions: str  # the part of the label about conditions, empty where all runs share them
-    runs: tuple[Run, ...]  # no dataset is in two of them
+    runs: tuple[Run, ...]  # those that cover most first
 
     @cached_property
     def records(self) -> pd.DataFrame:
-        """One row a record, of all runs."""
-        return pd.concat([run.records for run in self.runs])
+        """One row a record, from the first run that has it; its divergences from the first that traced it."""
+        records = pd.concat([run.records for run in self.runs])
+        records[_TRACED] = records.groupby(_KEY)[_TRACED].transform("first")
+        return records.drop_duplicates(_KEY)
 
 
 @dataclass(frozen=True)
@@ -135,13 +143,17 @@ class Block:
 
 
 def conditions(run: Run) -> dict[str, str]:
-    """The run's conditions by name, as text short enough for a label; code of the user's has one a module."""
+    """The run's conditions by name, as text short enough for a label; code of the user's has one a module.
+
+    A baseline is a reference record by record, so which records it is on is no condition of it.
+    """
     settings, environment = run.settings, run.environment
     versions = environment.get("versions") or {}
     found = {key: environment.get(key) for key in _ENVIRONMENT}
     found |= {key: versions.get(key) for key in _VERSIONS}
     found |= {f"model.{key}": settings["model"].get(key) for key in _MODEL}
-    found |= {f"data.{key}": settings["data"].get(key) for key in _DATA}
+    data = [key for key in _DATA if run.method != "baseline" or key not in _WHICH_RECORDS]
+    found |= {f"data.{key}": settings["data"].get(key) for key in data}
     found["timing.warmup"] = (settings.get("timing") or {}).get("warmup")
     found["weights"] = settings.get("weights")
     found |= {f"code.{module}": code for module, code in (settings.get("code") or {}).items()}
@@ -192,10 +204,10 @@ def _block(runs: list[Run]) -> Block:
 
 
 def _rows(method: str, name: str, under: str, runs: list[Run]) -> list[Row]:
-    """One row where no two runs share a dataset or differ in class, else further ones with a run's hash behind them."""
+    """One row where runs differ only in their records, else further ones with a run's hash behind them."""
     sets: list[list[Run]] = []
     # The runs that cover most, and finished ones before others, go together.
-    for run in sorted(runs, key=lambda run: (not run.finished, -len(run.datasets), run.name)):
+    for run in sorted(runs, key=lambda run: (not run.finished, -len(run.datasets), -len(run.records), run.name)):
         free = (of for of in sets if not any(_conflict(run, other) for other in of))
         members = next(free, None)
         if members is None:
@@ -209,6 +221,22 @@ def _rows(method: str, name: str, under: str, runs: list[Run]) -> list[Row]:
 
 
 def _conflict(run: Run, other: Run) -> bool:
-    """Whether two runs of one name and setting cannot be parts of one row."""
-    of, another = (each.settings["method"].get("_target_") for each in (run, other))
-    return of != another or bool({*run.datasets} & {*other.datasets})
+    """Whether two runs of one name and setting cannot be parts of one row: they differ in more than their records."""
+    if run.settings["method"].get("_target_") != other.settings["method"].get("_target_"):
+        return True
+    names = {*run.datasets} & {*other.datasets}
+    if names and (_timing(run) != _timing(other) or not agree(run, other)):
+        return True
+    one, another = (of.records[of.records["dataset"].isin(names)].set_index(_KEY)[_ANSWERS] for of in (run, other))
+    shared = one.index.intersection(another.index)
+    if not one.loc[shared].equals(another.loc[shared]):
+        return True
+    # Where as many records were asked for, they must be the same ones.
+    alike = all(run.settings["data"].get(key) == other.settings["data"].get(key) for key in _WHICH_RECORDS)
+    return alike and run.finished and other.finished and len(shared) < max(len(one), len(another))
+
+
+def _timing(run: Run) -> dict[str, Any]:
+    """How the run took its times; what is timed beside it is nothing to a baseline."""
+    timing = run.settings.get("timing") or {}
+    return {key: of for key, of in timing.items() if run.method != "baseline" or key not in ("paired", "keep_1")}

@@ -56,14 +56,17 @@ def _records(block: Block) -> Iterator[str]:
     """Records that differ between rows, by names, by content under the same names, or by what is asked of them."""
     names: dict[str, list[tuple[frozenset[str], str]]] = {}
     facts: dict[str, list[tuple[str, str]]] = {}
-    contents: dict[tuple[str, str], list[tuple[str, str]]] = {}
+    contents: dict[tuple[Any, ...], list[tuple[str, str]]] = {}
     for row in block.rows:
-        for run in row.runs:
-            for dataset, records in run.records.groupby("dataset") if run.finished else ():
+        finished = {name for run in row.runs if run.finished for name in run.datasets}
+        for dataset, records in row.records.groupby("dataset"):
+            if dataset in finished:
                 names.setdefault(str(dataset), []).append((frozenset(records["_id"]), row.label))
+        for run in row.runs:
             for name in run.datasets:
                 facts.setdefault(name, []).append((str(run.facts[name].decisive), row.label))
-            under = run.settings["task"], row.conditions
+            data = run.settings["data"]
+            under = run.settings["task"], row.conditions, data.get("limit"), data.get("half")
             contents.setdefault(under, []).append((str(run.settings.get("records"))[:12], row.label))
     differing: dict[str, list[str]] = {}
     for dataset, found in names.items():
@@ -71,7 +74,7 @@ def _records(block: Block) -> Iterator[str]:
     for told, datasets in differing.items():
         if told:
             yield f"the runs met different records of {', '.join(datasets)}: {told}"
-    for (task, _), found in contents.items():
+    for (task, *_), found in contents.items():
         if told := _apart(found):
             yield f"the content of the records of {task} differs: {told}"
     for name, found in facts.items():

@@ -99,7 +99,8 @@ def _speed(row: Row, tasks: dict[str, list[str]]) -> tuple[bool, int]:
 
 def _differing(records: pd.DataFrame, row: Row, block: Block) -> pd.DataFrame:
     """The records with `score_difference`, to the baseline's score of the same record under the same conditions."""
-    baselines = [of for of in block.rows if of.method == "baseline" and agree(of.runs[0], row.runs[0])]
+    others = [of for of in block.rows if of.method == "baseline"]
+    baselines = [of for of in others if all(agree(one, other) for one in of.runs for other in row.runs)]
     key = ["dataset", "_id"]
     known = pd.concat([records.head(0), *(ran(of.records) for of in baselines)]).drop_duplicates(key)
     scores = records[[*key, "score"]].merge(known[[*key, "score"]], "left", on=key, suffixes=("", "_baseline"))

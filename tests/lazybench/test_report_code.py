@@ -1,7 +1,7 @@
 """Rows whose code differs are kept apart or told apart: another engine, another commit, an edited method or metric."""
 
 import pytest
-from report_runs import rows_of, write_run
+from report_runs import row, rows_of, stage_traces, write_run
 
 from lazybench.analysis.blocks import Block, blocks
 from lazybench.analysis.reading import find
@@ -103,6 +103,37 @@ def test_all_runs_of_the_baseline_are_what_scores_are_compared_with(tmp_path, bl
     write_run(tmp_path / "runs", "lazyllm", rows_of(TASK))
     lazy = numbers(block()).set_index("method").loc["lazyllm"]
     assert lazy["score_difference_records"] == 12
+
+
+@pytest.mark.parametrize(
+    ("method", "count", "changes", "values", "records"),
+    [
+        ("baseline", 4, {}, {}, [12]),
+        ("lazyllm", 4, {}, {}, [12]),
+        ("baseline", 2, {"finished": False}, {}, [12]),
+        ("baseline", 9, {"data": {"limit": None}}, {}, [17]),
+        ("baseline", 1, {"data": {"half": "first"}}, {}, [12]),
+        # Runs that differ in more than that are rows of their own.
+        ("baseline", 9, {}, {}, [9, 12]),
+        ("baseline", 4, {"data": {"seed": 1}}, {}, [4, 12]),
+        ("baseline", 4, {"data": {"tokens": 512}}, {}, [4, 12]),
+        ("baseline", 4, {"model": {"chat": "template"}}, {}, [4, 12]),
+        ("baseline", 4, {}, {"prompt_tokens": 99}, [4, 12]),
+        ("baseline", 4, {}, {"prediction": "another"}, [4, 12]),
+        ("lazyllm", 9, {"data": {"limit": None}}, {}, [9, 12]),
+    ],
+)
+def test_runs_that_differ_in_their_records_alone_are_one_row(tmp_path, block, method, count, changes, values, records):
+    runs, limit = tmp_path / "runs", {"limit": 4}
+    write_run(runs, method, [row(name, number) for name in TASK for number in range(4)], data=limit)
+    rows = [row("hotpotqa", number, **values) for number in range(count)]
+    changes = changes | {"data": limit | changes.get("data", {})}
+    write_run(runs, method, rows, task="hotpotqa", digest="000000000002", traces=stage_traces(rows), **changes)
+    lines = numbers(block()).query("task == 'multidoc_qa'")
+    assert sorted(lines["records"]) == records
+    assert [*lines["score"].round(6)] == [50] * len(records)
+    assert bool(warnings(block())) == lines["label"].str.contains("[#[]").all() == (len(records) > 1)
+    assert block().records["first_token_kl"].count() == count
 
 
 def test_what_rests_on_fewer_records_is_no_best_in_latex(tmp_path, block):

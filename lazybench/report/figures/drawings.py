@@ -97,7 +97,7 @@ def figure1(block: Block) -> Figure | None:
     bars: dict[str, tuple[float, float]] = {}  # TTFT's share (%), and TTFT over a decode step
     counts: list[int] = []  # records with times, of each row
     for row in rows:
-        records = undisturbed(ran(pd.concat([run.records for run in row.runs]))).dropna(subset=["decode_step_s"])
+        records = undisturbed(ran(row.records)).dropna(subset=["decode_step_s"])
         counts.append(len(records))
         under = f" [{row.conditions}]" if len(rows) > 1 else ""
         parts = {task_title(task): records[records["dataset"].isin(names)] for task, names in block.tasks().items()}
