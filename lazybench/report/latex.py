@@ -1,8 +1,9 @@
-"""Tables as LaTeX, to be taken into a paper as they are: one page each, in one column or two."""
+"""Tables as LaTeX, to be taken into a paper as they are: floats of a column or the page, for booktabs alone."""
 
 import re
 import textwrap
 from collections.abc import Sequence
+from itertools import pairwise
 
 import pandas as pd
 
@@ -13,6 +14,9 @@ from lazybench.report.tables import NONE, Spec, pairs_shown, taken
 
 _HEADING = 12  # characters of a heading before it goes on in another line
 _ROWS = 45  # that a page holds beside a caption
+# Characters across a column of 220 points, and a page of 397, in their smallest sizes; between two columns of a table;
+# and of a label that is wrapped. Lines of a page.
+_COLUMN, _PAGE, _GAP, _LABEL, _LINES = 56, 120, 2, 20, 60
 _SIGNS: dict[int, str] = str.maketrans(
     {sign: f"\\{sign}" for sign in "_%#&${}"}
     | {"\\": "\\textbackslash{}", "~": "\\textasciitilde{}", "^": "\\textasciicircum{}", '"': "''"}
@@ -21,18 +25,19 @@ _SIGNS: dict[int, str] = str.maketrans(
     | {"≥": "$\\geq$", "†": "$\\dagger$", "—": "--", "–": "--", "…": "\\ldots{}"}
 )
 
-_FLOAT = r"""\begin{table*}
+# A table has the largest of three sizes that fits.
+_FLOAT = r"""\begin{%(float)s}
 \centering
 \caption{%(caption)s}
 \label{tab:%(label)s}
 \smallskip
-\footnotesize
 \setlength{\tabcolsep}{4pt}
-\resizebox*{!}{\ifdim\totalheight>.8\textheight .8\textheight\else\totalheight\fi}{%%
-\resizebox{\ifdim\width>\textwidth \textwidth\else\width\fi}{!}{%%
-%(tabular)s%%
-}}
-\end{table*}"""
+\def\tabularbody{%(tabular)s}
+\def\fitsize#1{\ifdim\wd0>\linewidth\setbox0\hbox{#1\tabularbody}\fi
+\ifdim\ht0>.4\textheight\setbox0\hbox{#1\tabularbody}\fi}
+\setbox0\hbox{\footnotesize\tabularbody}\fitsize\scriptsize\fitsize{\fontsize{6}{7}\selectfont}
+\leavevmode\box0
+\end{%(float)s}"""
 
 
 def escaped(text: str) -> str:
@@ -61,7 +66,7 @@ def latex(spec: Spec, named: Sequence[Measure], block: Block, lines: pd.DataFram
     title = ", ".join(of.title.removesuffix(" (×)") for of in measures)
     said = f"{title}: {block.title}. Bold: the best of each task but the baseline. Records a task: {records}."
     said += " †: of fewer records than others there." if cells["text"].str.contains("dagger").any() else ""
-    return _float(f"{spec.name}-{block.model}-{block.data}", said, text)
+    return _floats(f"{spec.name}-{block.model}-{block.data}", said, text)
 
 
 def _cells(of: Measure, lines: pd.DataFrame) -> pd.DataFrame:
@@ -95,23 +100,64 @@ def latex_pairs(block: Block, pairs: pd.DataFrame) -> str:
         f"p: Wilcoxon's signed-rank test over records, Holm-corrected for {pairs['comparisons'].iloc[0]} comparisons. "
         "Score difference: first minus second. Brackets: 95% confidence intervals."
     )
-    return _float(f"paired-{block.model}-{block.data}", said, text.set_index(["First", "Second"]).map(escaped))
+    return _floats(f"paired-{block.model}-{block.data}", said, text.set_index(["First", "Second"]).map(escaped))
 
 
-def _float(name: str, caption: str, text: pd.DataFrame) -> str:
-    """A floating table of LaTeX by section and row (its index) and column, made smaller where it exceeds the page."""
+def _floats(name: str, caption: str, text: pd.DataFrame) -> str:
+    """Floats of a table by section and row (its index) and column: one, or as many as it takes to fit pages."""
+    widths = [max(map(len, [*_heading(title), *text[title].map(_printed)])) + _GAP for title in text]
+    label = min(_LABEL, max(len(of) for row in text.index for of in row)) + _GAP
+    kind, room = ("table", _COLUMN) if sum(widths) + label <= _COLUMN else ("table*", _PAGE)
+    across = _parts(widths, room - label)
+    label = room - max(sum(widths[part]) for part in across) - _GAP
+    rows = pairwise([("", ""), *text.index])
+    lines = [len(textwrap.wrap(of, label)) + (section != before) for (before, _), (section, of) in rows]
+    parts = [text.iloc[down, part] for down in _parts(lines, _LINES) for part in across]
+    if len(parts) == 1:
+        return _float(kind, name, caption, text, label)
+    numbered = ((f"{name}-{place}", f"{caption} Part {place} of {len(parts)}.") for place in range(1, len(parts) + 1))
+    return "\n".join(_float(kind, *of, part, label) for of, part in zip(numbered, parts, strict=True))
+
+
+def _parts(sizes: Sequence[int], most: int) -> list[slice]:
+    """Slices of consecutive sizes that add up to `most` at most."""
+    starts, taken = [0], 0
+    for place, size in enumerate(sizes):
+        if taken and taken + size > most:
+            starts.append(place)
+            taken = 0
+        taken += size
+    return [slice(*ends) for ends in pairwise([*starts, len(sizes)])]
+
+
+def _float(kind: str, name: str, caption: str, text: pd.DataFrame, label: int) -> str:
+    """A float of a table by section and row (its index) and column, its labels wrapped to `label` characters."""
     sections = []
     for title, rows in text.groupby(level=0, sort=False):
-        head = pd.DataFrame("", index=[f"\\midrule \\textit{{{escaped(title)}}}"], columns=text.columns)
-        sections += [head, rows.droplevel(0).rename(index=escaped)]
+        head = pd.DataFrame("", index=[f"\\midrule \\textit{{{_label(title, label)}}}"], columns=text.columns)
+        sections += [head, rows.droplevel(0).rename(index=lambda of: _label(of, label))]
     flat = pd.concat(sections).rename_axis("").reset_index()
-    style = flat.style.hide(axis="index").format_index(_stacked, axis=1)
+    style = flat.style.hide(axis="index").format_index(lambda title: _stacked(_heading(title), "r"), axis=1)
     tabular = style.to_latex(hrules=True, column_format="l" + "r" * len(text.columns))
     tabular = tabular.replace("\\midrule\n\\midrule", "\\midrule").strip()
-    label = re.sub("[^A-Za-z0-9.]+", "-", name)
-    return _FLOAT % {"caption": escaped(caption), "label": label, "tabular": tabular}
+    name = re.sub("[^A-Za-z0-9.]+", "-", name)
+    return _FLOAT % {"float": kind, "caption": escaped(caption), "label": name, "tabular": tabular}
 
 
-def _stacked(title: str) -> str:
-    lines = "\\\\".join(map(escaped, textwrap.wrap(title, _HEADING, break_long_words=False, break_on_hyphens=False)))
-    return f"\\shortstack[r]{{{lines}}}"
+def _label(text: str, width: int) -> str:
+    lines = textwrap.wrap(text, width)
+    return escaped(text) if len(lines) == 1 else _stacked(lines, "l")
+
+
+def _heading(text: str) -> list[str]:
+    return textwrap.wrap(text, _HEADING, break_long_words=False, break_on_hyphens=False)
+
+
+def _stacked(lines: Sequence[str], side: str) -> str:
+    stacked = "\\\\".join(map(escaped, lines))
+    return f"\\shortstack[{side}]{{{stacked}}}"
+
+
+def _printed(cell: str) -> str:
+    """The characters that LaTeX prints of a cell, without a dagger."""
+    return re.sub(r"\\[a-z]+|[\\${}^]", "", cell)

@@ -93,7 +93,7 @@ def _put(path: Path, warnings: Sequence[str], bodies: Sequence[_Body]) -> None:
     warned = [f"> **Warning:** {warning}\n" for warning in warnings]
     text = "\n\n".join([f"# {title}", *warned, *texts, "## How to read the tables", tables.READING])
     path.with_suffix(".md").write_text(text, "utf-8")
-    head = [title, "Needs \\usepackage{booktabs,graphicx}.", *(f"Warning: {warning}" for warning in warnings)]
+    head = [title, "Needs \\usepackage{booktabs}.", *(f"Warning: {warning}" for warning in warnings)]
     path.with_suffix(".tex").write_text("\n".join([*map(_comment, head), *tex]) + "\n", "utf-8")
 
 

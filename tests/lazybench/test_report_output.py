@@ -171,14 +171,28 @@ def tables(tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", [*TABLES, "paired"])
-def test_a_table_is_one_float_with_whole_rows(tables, name):
+def test_a_table_is_a_float_a_page_with_whole_rows(tables, name):
     text = re.sub("^%.*\n", "", tables[name], flags=re.MULTILINE)
     for mark in (r"\begin{table*}", r"\end{table*}", r"\caption{", r"\label{", r"\toprule", r"\bottomrule"):
-        assert text.count(mark) == 1, mark
+        assert text.count(mark) == 1 + 2 * (name == "paired"), mark
+    assert len({*re.findall(r"\\label{.*}", text)}) == text.count(r"\label{")
     columns = re.search(r"begin\{tabular\}\{(lr+)\}", text)[1]
     rows = [line for line in text.splitlines() if line.endswith(r"\\")]
     assert {len(re.findall(r"(?<!\\)&", row)) for row in rows} == {len(columns) - 1}
     assert text.isascii()
+
+
+@pytest.mark.parametrize(
+    ("words", "kind"),
+    [((), "table"), (("columns=score,kl,ttft_speedup,generation_speedup,identical_tokens",), "table*")],
+)
+def test_a_table_of_two_columns_is_no_full_width_float(tmp_path, report, words, kind):
+    label = {"label": "a method with a name of more than a line of a column"}
+    write_run(tmp_path / "runs", "mine", rows_of(TASK), environment={"appearance": label})
+    text = (report(*words) / "table1.tex").read_text("utf-8")
+    assert re.findall(r"\\(?:begin|end){(table.*)}", text) == [kind] * 2
+    assert "graphicx" not in text
+    assert "box{\\ifdim" not in text
 
 
 @pytest.mark.slow
@@ -186,14 +200,14 @@ def test_a_table_is_one_float_with_whole_rows(tables, name):
 @pytest.mark.parametrize("columns", ["onecolumn", "twocolumn"])
 def test_tables_compile_and_take_a_page_each(tables, tmp_path, columns):
     head = f"\\documentclass[{columns},10pt]{{article}}\\usepackage[letterpaper,margin=1in]{{geometry}}"
-    body = "\n\\clearpage\n".join(tables.values())
-    whole = f"{head}\\usepackage{{booktabs,graphicx}}\\begin{{document}}\n{body}\n\\end{{document}}\n"
+    body = "\n".join(tables.values()).replace(r"\end{table*}", "\\end{table*}\n\\clearpage")
+    whole = f"{head}\\usepackage{{booktabs}}\\begin{{document}}\n{body}\n\\end{{document}}\n"
     (tmp_path / "all.tex").write_text(whole, "utf-8")
     words = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "all.tex"]
     done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, errors="replace", check=False)
     assert done.returncode == 0, done.stdout[-2000:]
     assert not re.search("Overfull|too large|Missing character|Font Warning", done.stdout), done.stdout[-2000:]
-    assert f"({len(tables)} pages" in done.stdout
+    assert f"({len(tables) + 2} pages" in done.stdout
 
 
 @given(st.text('ab -_%#&${}\\~^<>|"×±≤≥−—–…', max_size=12))
