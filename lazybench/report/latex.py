@@ -12,11 +12,11 @@ from lazybench.analysis.blocks import Block
 from lazybench.analysis.paired import EQUAL
 from lazybench.report.tables import NONE, Spec, pairs_shown, taken
 
-_HEADING = 12  # characters of a heading before it goes on in another line
+_HEADING = 10  # characters of a heading before it goes on in another line
 _ROWS = 45  # that a page holds beside a caption
-# Characters across a column of 220 points, and a page of 397, in their smallest sizes; between two columns of a table;
-# and of a label that is wrapped. Lines of a page.
-_COLUMN, _PAGE, _GAP, _LABEL, _LINES = 56, 120, 2, 20, 60
+# Characters across a column of 220 points, and a page of 397; between two columns of a table; that labels have at least
+# before they are wrapped. Lines of a page.
+_COLUMN, _PAGE, _GAP, _LABEL, _LINES = 56, 112, 2, 20, 58
 _SIGNS: dict[int, str] = str.maketrans(
     {sign: f"\\{sign}" for sign in "_%#&${}"}
     | {"\\": "\\textbackslash{}", "~": "\\textasciitilde{}", "^": "\\textasciicircum{}", '"': "''"}
@@ -31,10 +31,10 @@ _FLOAT = r"""\begin{%(float)s}
 \caption{%(caption)s}
 \label{tab:%(label)s}
 \smallskip
-\setlength{\tabcolsep}{4pt}
+\setlength{\tabcolsep}{3pt}
 \def\tabularbody{%(tabular)s}
 \def\fitsize#1{\ifdim\wd0>\linewidth\setbox0\hbox{#1\tabularbody}\fi
-\ifdim\ht0>.4\textheight\setbox0\hbox{#1\tabularbody}\fi}
+\ifdim\ht0>.35\textheight\setbox0\hbox{#1\tabularbody}\fi}
 \setbox0\hbox{\footnotesize\tabularbody}\fitsize\scriptsize\fitsize{\fontsize{6}{7}\selectfont}
 \leavevmode\box0
 \end{%(float)s}"""
@@ -42,7 +42,8 @@ _FLOAT = r"""\begin{%(float)s}
 
 def escaped(text: str) -> str:
     """A text as LaTeX prints it."""
-    return text.translate(_SIGNS)
+    # After a line's end these would be an argument of it.
+    return re.sub(r"^[*\[]", r"{\g<0>}", text.translate(_SIGNS))
 
 
 def latex(spec: Spec, named: Sequence[Measure], block: Block, lines: pd.DataFrame) -> str:
@@ -104,14 +105,19 @@ def latex_pairs(block: Block, pairs: pd.DataFrame) -> str:
 
 
 def _floats(name: str, caption: str, text: pd.DataFrame) -> str:
-    """Floats of a table by section and row (its index) and column: one, or as many as it takes to fit pages."""
+    """Floats of a table by section and row (its index) and column: one, or as many as it takes to fit pages.
+
+    They are as wide as a column of the paper for two columns, and where no label has to be wrapped for more.
+    """
     widths = [max(map(len, [*_heading(title), *text[title].map(_printed)])) + _GAP for title in text]
-    label = min(_LABEL, max(len(of) for row in text.index for of in row)) + _GAP
-    kind, room = ("table", _COLUMN) if sum(widths) + label <= _COLUMN else ("table*", _PAGE)
+    longest = max(len(of) for row in text.index for of in row) + _GAP
+    label = min(_LABEL + _GAP, longest)
+    narrow = sum(widths) + (label if len(widths) <= 2 else longest) <= _COLUMN
+    kind, room = ("table", _COLUMN) if narrow else ("table*", _PAGE)
     across = _parts(widths, room - label)
     label = room - max(sum(widths[part]) for part in across) - _GAP
     rows = pairwise([("", ""), *text.index])
-    lines = [len(textwrap.wrap(of, label)) + (section != before) for (before, _), (section, of) in rows]
+    lines = [len(_wrapped(of, label)) + (section != before) for (before, _), (section, of) in rows]
     parts = [text.iloc[down, part] for down in _parts(lines, _LINES) for part in across]
     if len(parts) == 1:
         return _float(kind, name, caption, text, label)
@@ -132,30 +138,34 @@ def _parts(sizes: Sequence[int], most: int) -> list[slice]:
 
 def _float(kind: str, name: str, caption: str, text: pd.DataFrame, label: int) -> str:
     """A float of a table by section and row (its index) and column, its labels wrapped to `label` characters."""
-    sections = []
-    for title, rows in text.groupby(level=0, sort=False):
-        head = pd.DataFrame("", index=[f"\\midrule \\textit{{{_label(title, label)}}}"], columns=text.columns)
-        sections += [head, rows.droplevel(0).rename(index=lambda of: _label(of, label))]
-    flat = pd.concat(sections).rename_axis("").reset_index()
-    style = flat.style.hide(axis="index").format_index(lambda title: _stacked(_heading(title), "r"), axis=1)
+    rows, blank = [], [""] * text.shape[1]
+    for title, section in text.groupby(level=0, sort=False):
+        head, *rest = _wrapped(title, label, "\\textit{%s}")
+        rows += [[line, *blank] for line in (f"\\midrule {head}", *rest)]
+        for (_, of), cells in zip(section.index, section.to_numpy(), strict=True):
+            head, *rest = _wrapped(of, label)
+            rows += [[head, *cells], *([line, *blank] for line in rest)]
+    flat = pd.DataFrame(rows, columns=["", *text.columns])
+    style = flat.style.hide(axis="index").format_index(_stacked, axis=1)
     tabular = style.to_latex(hrules=True, column_format="l" + "r" * len(text.columns))
     tabular = tabular.replace("\\midrule\n\\midrule", "\\midrule").strip()
     name = re.sub("[^A-Za-z0-9.]+", "-", name)
     return _FLOAT % {"float": kind, "caption": escaped(caption), "label": name, "tabular": tabular}
 
 
-def _label(text: str, width: int) -> str:
-    lines = textwrap.wrap(text, width)
-    return escaped(text) if len(lines) == 1 else _stacked(lines, "l")
+def _wrapped(text: str, width: int, form: str = "%s") -> list[str]:
+    """A label as LaTeX has it in lines of at most `width` characters, the further ones indented."""
+    lines = textwrap.wrap(text, width) or [""]
+    return ["\\quad " * (place > 0) + form % escaped(line) for place, line in enumerate(lines)]
 
 
 def _heading(text: str) -> list[str]:
-    return textwrap.wrap(text, _HEADING, break_long_words=False, break_on_hyphens=False)
+    return textwrap.wrap(text, _HEADING, break_long_words=False)
 
 
-def _stacked(lines: Sequence[str], side: str) -> str:
-    stacked = "\\\\".join(map(escaped, lines))
-    return f"\\shortstack[{side}]{{{stacked}}}"
+def _stacked(title: str) -> str:
+    lines = "\\\\".join(map(escaped, _heading(title)))
+    return f"\\shortstack[r]{{{lines}}}"
 
 
 def _printed(cell: str) -> str:

@@ -163,7 +163,8 @@ def tables(tmp_path_factory):
     for place in range(14):
         odd = {"keep": f"{place}0% of_a {{b}} & $c", "scope": "<e> |f| [g] * ~ --i \\j"}
         rows = rows_of(english()[:3], 3)
-        write_run(root / "runs", "odd", rows, task="single_doc_qa", digest=f"{place:012}", method=odd)
+        look = {"appearance": {"label": "[odd]"}}
+        write_run(root / "runs", "odd", rows, task="single_doc_qa", digest=f"{place:012}", method=odd, environment=look)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("lazybench.report.figures.drawings.FIGURES", ())
         assert main([f"runs={root / 'runs'}", f"output={root / 'report'}"]) == 0
