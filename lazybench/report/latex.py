@@ -15,8 +15,8 @@ from lazybench.report.tables import NONE, Spec, pairs_shown, taken
 _HEADING = 10  # characters of a heading before it goes on in another line
 _ROWS = 45  # that a page holds beside a caption
 # Characters across a column of 220 points, and a page of 397; between two columns of a table; that labels have at least
-# before they are wrapped. Lines of a page.
-_COLUMN, _PAGE, _GAP, _LABEL, _LINES = 56, 112, 2, 20, 58
+# before they are wrapped. Lines of a page, of which a section takes two.
+_COLUMN, _PAGE, _GAP, _LABEL, _LINES = 56, 112, 2, 20, 60
 _SIGNS: dict[int, str] = str.maketrans(
     {sign: f"\\{sign}" for sign in "_%#&${}"}
     | {"\\": "\\textbackslash{}", "~": "\\textasciitilde{}", "^": "\\textasciicircum{}", '"': "''"}
@@ -117,7 +117,7 @@ def _floats(name: str, caption: str, text: pd.DataFrame) -> str:
     across = _parts(widths, room - label)
     label = room - max(sum(widths[part]) for part in across) - _GAP
     rows = pairwise([("", ""), *text.index])
-    lines = [len(_wrapped(of, label)) + (section != before) for (before, _), (section, of) in rows]
+    lines = [len(_wrapped(of, label)) + 2 * (section != before) for (before, _), (section, of) in rows]
     parts = [text.iloc[down, part] for down in _parts(lines, _LINES) for part in across]
     if len(parts) == 1:
         return _float(kind, name, caption, text, label)
