@@ -7,38 +7,40 @@ from lazyllm.core.errors import LazyLLMError
 from lazyllm.core.schedule import PruningSchedule, Stage
 
 if TYPE_CHECKING:
-    from lazyllm.core.importance import attention_on, most_important, newest_row
-    from lazyllm.core.ranking import Selection
+    from lazyllm.core.importance import most_important
+    from lazyllm.core.ranking import LayerAttention, Ranking
     from lazyllm.core.stats import Stats
-    from lazyllm.extras.texts import LogLikelihood, Selected, log_likelihoods, select, template_tokens
-    from lazyllm.hf.session import Session, enable
-    from lazyllm.rankings.plus import Importance, plus
-    from lazyllm.rankings.static import FrozenSelection, StaticSelection
+    from lazyllm.extras.prompts import Selected, select, template_tokens
+    from lazyllm.extras.scoring import LogLikelihood, log_likelihoods
+    from lazyllm.hf.enable import Session, enable
+    from lazyllm.rankings.attention import AttentionRanking, plus
+    from lazyllm.rankings.static import FrozenRanking, StaticRanking
 
 __all__ = [
-    "FrozenSelection",
-    "Importance",
+    "AttentionRanking",
+    "FrozenRanking",
+    "LayerAttention",
     "LazyLLMError",
     "LogLikelihood",
     "PruningSchedule",
+    "Ranking",
     "Selected",
-    "Selection",
     "Session",
     "Stage",
-    "StaticSelection",
+    "StaticRanking",
     "Stats",
-    "attention_on",
     "enable",
     "log_likelihoods",
     "most_important",
-    "newest_row",
     "plus",
     "select",
     "template_tokens",
 ]
 
 # These need torch and transformers, which take seconds to import: a schedule can be read and checked without.
-_HOMES = "core.importance core.ranking core.stats rankings.plus rankings.static hf.session extras.texts"
+_LAZY_MODULES = (
+    "core.importance core.ranking core.stats rankings.attention rankings.static hf.enable extras.prompts extras.scoring"
+)
 
 
 def __getattr__(name: str) -> Any:
@@ -46,9 +48,9 @@ def __getattr__(name: str) -> Any:
         from importlib.metadata import version
 
         return version("lazybench")  # the distribution that this package comes in
-    for home in _HOMES.split() if name in __all__ else ():
-        if (found := getattr(import_module(f"lazyllm.{home}"), name, None)) is not None:
-            return found
+    for module in _LAZY_MODULES.split() if name in __all__ else ():
+        if (value := getattr(import_module(f"lazyllm.{module}"), name, None)) is not None:
+            return value
     raise AttributeError(f"module 'lazyllm' has no attribute {name!r}")
 
 

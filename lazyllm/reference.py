@@ -1,21 +1,16 @@
-"""LazyLLM (Fu et al. 2024) as one plain function: `run`, which reads from top to bottom like the method.
+"""LazyLLM (Fu et al. 2024) as one plain function, `run`, which reads from top to bottom like the method.
 
-It computes one token at a time, and is slow. The rest of this library computes the same numbers fast, for many models
-and ways to generate; the tests hold it to this file. The paper's terms, by section:
+It computes one token at a time, slowly; tests hold the rest of the library to it. The paper's terms, by section:
 
-- **step** (3.1): one forward pass that gives one new token. The first, *prefilling*, computes the prompt; those after
-  it, *decoding*, compute the **newest token**, from whose output the next is predicted, and whatever is revived.
-- **stage** (3.2, progressive token pruning): a decoder layer, counted from 0, behind which tokens are pruned, and the
-  fraction of them that it keeps. The paper gives k as a percentile of the layer's tokens.
-- **importance** (3.2, Eq. 1): the attention probability of the newest token on a token in the stage's layer, mean over
-  the query heads. (As printed, Eq. 1 can be read as a column of the attention matrix, which is useless under a causal
-  mask: it is the newest token's row.)
-- **active set**: the positions that take part in a layer in this step: in the first layer all, behind a stage the most
-  important of those before it, and always the newest. **Rows** are those that the layer has no key and value of yet.
-- **Aux Cache** (3.2): the outputs of a stage's layer for the tokens that were pruned there: all a token needs to go on.
-- **revival** (3.2): in a later step a token that was left behind may be important enough to go on. It is then computed
-  from the Aux Cache, at its own position, so each token is computed at most once in each layer. How many are computed
-  by the end is Table 2's "% of prompt token computed", and step by step Figure 7 (5.5).
+- **step** (3.1): a forward pass that gives one new token. The first is prefill; later ones decode the newest token.
+- **stage** (3.2): a decoder layer, from 0, after which tokens are pruned, and the fraction that it keeps.
+- **importance** (3.2, Eq. 1): the newest token's attention probability on a token in the stage's layer, mean over the
+  query heads. (As printed, Eq. 1 can be read as a column of the attention matrix, which a causal mask makes useless.)
+- **active set**: the positions that take part in a layer: all of them in the first layer, after a stage the most
+  important ones, always with the newest. **Rows** are the active positions without a KV entry, computed now.
+- **Aux Cache** (3.2): the outputs of a stage's layer for the tokens pruned there.
+- **revival** (3.2): a pruned token that becomes important is computed from the Aux Cache, at its own position. So each
+  token is computed at most once in each layer. Table 2 counts how many of the prompt are by the end, Figure 7 when.
 
 It runs models of the shapes of Llama, Mistral, Qwen2 and Qwen3, and gpt-oss, all without sliding windows.
 """
@@ -32,12 +27,12 @@ from transformers import PreTrainedModel
 
 @dataclass
 class Trace:
-    """What `run` did."""
+    """The tokens that `run` generated, and the positions it computed."""
 
-    tokens: list[int] = field(default_factory=list)  # those generated
-    logits: list[Tensor] = field(default_factory=list)  # what each of them was chosen from, (vocabulary,)
-    rows: list[list[list[int]]] = field(default_factory=list)  # positions computed, by step and layer
-    active: list[list[list[int]]] = field(default_factory=list)  # positions that took part, by step and layer
+    tokens: list[int] = field(default_factory=list)
+    logits: list[Tensor] = field(default_factory=list)  # of each token, (vocabulary,)
+    rows: list[list[list[int]]] = field(default_factory=list)  # computed positions, by step and layer
+    active: list[list[list[int]]] = field(default_factory=list)  # active positions, by step and layer
 
 
 @torch.no_grad()
@@ -55,11 +50,11 @@ def run(
     Args:
         model: one of those named above.
         prompt: token ids.
-        stages: pairs of a layer and the fraction, above 0 and at most 1, of the layer's tokens that go on behind it.
+        stages: pairs of a layer and the fraction of its tokens, above 0 and at most 1, that it keeps.
         new_tokens: how many tokens to generate.
         turns: token ids of further turns of a conversation, each answered with `new_tokens` more.
-        chunk: compute at most so many new tokens in a step; the first token is generated after the last chunk.
-        answer: go on with these tokens in place of the most likely ones.
+        chunk: compute at most `chunk` new tokens in a step; the first token is generated after the last chunk.
+        answer: generate these tokens in place of the most likely ones.
     """
     layers, keep_after, trace = model.model.layers, dict(stages), Trace()
     tokens: list[int] = []
@@ -86,8 +81,8 @@ def run(
                 for position in rows:
                     query, key, value = project(model, layer, hidden[position], position)
                     kv_cache[index][position] = key, value
-                    seen = [other for other in active if other <= position]
-                    attended, attention = attend(layer, query, [kv_cache[index][other] for other in seen])
+                    visible = [kv_cache[index][other] for other in active if other <= position]
+                    attended, attention = attend(layer, query, visible)
                     middle = hidden[position] + attended
                     hidden[position] = middle + mlp(layer, middle)
                 if index not in keep_after:
@@ -98,10 +93,10 @@ def run(
                 importance[newest] = math.inf
                 count = max(1, math.ceil(keep_after[index] * len(active) - 1e-9))
                 survivors = sorted(sorted(active, key=importance.__getitem__, reverse=True)[:count])
-                # What is computed here and left behind keeps its output in the Aux Cache.
+                # Tokens that are computed here and pruned keep their output in the Aux Cache.
                 for position in set(rows) - set(survivors):
                     aux_cache[index][position] = hidden.pop(position)
-                # What was left behind here in an earlier step, and goes on now, is revived.
+                # Survivors that were pruned here in an earlier step are revived.
                 for position in set(survivors) & set(aux_cache[index]):
                     hidden[position] = aux_cache[index].pop(position)
                 active = survivors
@@ -116,7 +111,7 @@ def run(
 
 
 def project(model: PreTrainedModel, layer: Any, hidden: Tensor, position: int) -> tuple[Tensor, Tensor, Tensor]:
-    """A token's query, (heads, head_dim), its key and its value, (kv_heads, head_dim), from its hidden state."""
+    """Return a token's query, (heads, head_dim), key and value, (kv_heads, head_dim), from its hidden state."""
     attention = layer.self_attn
     normed = layer.input_layernorm(hidden)[None]  # quantised layers take rows
     projections = attention.q_proj, attention.k_proj, attention.v_proj
@@ -127,7 +122,7 @@ def project(model: PreTrainedModel, layer: Any, hidden: Tensor, position: int) -
 
 
 def rotate(model: Any, vectors: Tensor, position: int) -> Tensor:
-    """Rotary embedding of one position for vectors (heads, head_dim)."""
+    """Apply the rotary embedding of one position to vectors, (heads, head_dim)."""
     rotary = model.model.rotary_emb
     # transformers computes the angles in float32, whatever the dtype of the model.
     angles = (position * rotary.inv_freq.float()).repeat(2)
@@ -137,7 +132,7 @@ def rotate(model: Any, vectors: Tensor, position: int) -> Tensor:
 
 
 def attend(layer: Any, query: Tensor, cached: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
-    """One token's attention to the listed keys and values: its output, (hidden,), and (heads, keys), probabilities."""
+    """Return the output, (hidden,), and probabilities, (heads, keys), of one token's attention to keys and values."""
     attention = layer.self_attn
     keys, values = (torch.stack(part, dim=1) for part in zip(*cached, strict=True))  # (kv_heads, keys, head_dim)
     keys, values = (part.repeat_interleave(len(query) // len(part), dim=0) for part in (keys, values))
@@ -150,6 +145,6 @@ def attend(layer: Any, query: Tensor, cached: list[tuple[Tensor, Tensor]]) -> tu
 
 
 def mlp(layer: Any, hidden: Tensor) -> Tensor:
-    """What a layer's feed-forward part adds to a hidden state, (hidden,)."""
+    """Return what a layer's feed-forward part adds to a hidden state, (hidden,)."""
     output = layer.mlp(layer.post_attention_layernorm(hidden)[None, None])
     return (output[0] if isinstance(output, tuple) else output).flatten()  # a mixture of experts gives scores, too

@@ -1,135 +1,249 @@
-"""The engine: passes over one or several sequences that score, keep, prune, revive, attend (paper, section 3.2)."""
+"""The engine: forward passes over one or several sequences that rank, prune, revive and attend (paper, section 3.2)."""
 
 from collections.abc import Iterator
 from contextlib import nullcontext
+from copy import deepcopy
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
+from torch.distributed import ProcessGroup
 
-from lazyllm.core.attention import BLOCK_ELEMENTS, WindowMask, additive, attend_in_blocks, attend_masked, causal, held
+from lazyllm.core.attention import (
+    BLOCK_ELEMENTS,
+    Kernel,
+    WindowMask,
+    additive,
+    attend_in_blocks,
+    attend_masked,
+    causal,
+    elements_per_pair,
+)
 from lazyllm.core.errors import LazyLLMError
-from lazyllm.core.importance import Scores, newest_row
+from lazyllm.core.groups import GrowingTensor, LayerGroup, partition
+from lazyllm.core.importance import Scores
+from lazyllm.core.ranking import LayerAttention, Ranking, check_survivors
 from lazyllm.core.schedule import PruningSchedule, nearest, rankable
-from lazyllm.core.state import GrowingTensor, LayerGroup, Sequence, Setup, partition
+from lazyllm.core.sequence import Sequence
+
+
+@dataclass(frozen=True)
+class Setup:
+    """The settings that all generations of a session share.
+
+    Attributes:
+        schedule: where tokens are pruned.
+        kernel: the model's own attention.
+        windows: how many positions each layer's cache holds in the unmodified model; None means all, 0 no cache.
+        processes: those among which the model's heads are split; None means one process.
+        ranking: copied for each sequence.
+        min_tokens: prompts of fewer tokens are not pruned.
+        record_positions: whether `Stats` keep active and computed positions.
+        record_importance: whether `Stats` keep the importance in every layer of prefill.
+    """
+
+    schedule: PruningSchedule
+    kernel: Kernel
+    windows: list[int | None]
+    processes: ProcessGroup | None
+    ranking: Ranking
+    min_tokens: int
+    record_positions: bool
+    record_importance: bool
 
 
 class Engine:
-    """The steps from the prompts of one or several sequences to their last generated tokens.
+    """The forward passes of one generation, from the prompts of a batch to the last generated tokens.
 
-    The rows of all sequences lie one after the other, (1, rows, hidden), in all that works token by token: there is no
-    padding. In prefilling the sequences attend one after the other, later all at once.
+    A pass is:
 
-    The Aux Cache (paper, section 3.2) is one slot a token, (count, positions, hidden) in the model's dtype: the active
-    sets of a step are nested, so a token's keys and values always cover a prefix of the layers, and its output at the
-    deepest layer it has reached is all that is needed to go on from there.
+        engine.begin_step(...)  # every token so far is active in the first group of layers
+        for layer, decoder_layer in enumerate(layers):
+            if layer begins another group:
+                hidden = engine.prune_and_gather(hidden)  # rank, prune, revive
+            hidden = decoder_layer(hidden)  # calls `update`, then `attend`, where rankings observe
+        engine.end_step()
 
-    On several devices the keys and values of a layer are where it runs, the Aux Cache where the first stage is, and a
-    group's tensors where its layer under way, or the last one that ran, is.
+    The tokens of all sequences lie one after the other, (1, tokens, hidden), without padding, in all that works token
+    by token. Attention takes the sequences one after the other in prefill, later all at once.
 
-    `chunked` is how many tokens of the prompts come in chunks; those that are too `short` are not pruned.
+    The Aux Cache (paper, section 3.2) has one slot a token, (batch, positions, hidden) in the model's dtype: the active
+    sets of a step are nested, so a token has KV entries in the first layers up to some depth, and its output at the
+    deepest layer it has reached is all that is needed to resume there.
+
+    On several devices the keys and values of a layer are where it runs, the Aux Cache where the first stage is, and the
+    index tensors of a group where its current layer is.
+
+    Args:
+        setup: the session's settings.
+        batch_size: number of sequences.
+        chunked_tokens: how many tokens of the prompts, padding included, come in chunks.
+        is_short: whether the prompts are too short to be pruned.
     """
 
-    def __init__(self, setup: Setup, count: int, chunked: int, short: bool) -> None:
-        layers = len(setup.windows)
-        self.setup, self.chunked = setup, chunked
-        self.groups = partition(PruningSchedule() if short else setup.schedule, setup.windows, count)
+    def __init__(self, setup: Setup, batch_size: int, chunked_tokens: int, is_short: bool) -> None:
+        self.setup, self.chunked_tokens = setup, chunked_tokens
+        self.groups = partition(PruningSchedule() if is_short else setup.schedule, setup.windows, batch_size)
         self.group_of = [group for group in self.groups for _ in group.layers]  # of each layer
-        self.group = self.groups[0]  # the one of the layer that runs, or ran last
-        self.sequences = [Sequence(self, index) for index in range(count)]  # in the order of the batch
-        self.live: list[Sequence] = []  # those with tokens in the pass under way
-        self.longest = 0  # positions of the longest sequence, the ones of the step under way included
-        self.is_prompt_whole = False  # whether the first pass, or `chunked`, holds all tokens of the prompts
-        self.prefilling = True  # whether all of the live ones begin with the pass
-        # Of each layer, (count, kv_heads, slots, head_dim). A slot that a shorter sequence has not written is masked,
-        # and yet its value is multiplied, by 0.
-        fill = None if count == 1 else 0
-        self.keys = [GrowingTensor(-2, count, fill) for _ in range(layers)]
-        self.values = [GrowingTensor(-2, count, fill) for _ in range(layers)]
-        self.aux = GrowingTensor(1, count)
-        # What the layers of the group under way that run on one device have in common: see `_settle` and `_mask`.
-        self._settled: torch.device | None = None
-        self._masks: dict[tuple[WindowMask | None, int, int], Tensor | None] = {}
+        self.sequences = [Sequence(self.groups, index, setup.record_positions) for index in range(batch_size)]
+        setup.ranking.check()  # a setting may have changed since `enable`
+        self.rankings = [deepcopy(setup.ranking) for _ in self.sequences]
+        for ranking, sequence in zip(self.rankings, self.sequences, strict=True):
+            ranking.sequence, ranking.processes = sequence, setup.processes
+        self.revives = setup.ranking.revives and not setup.ranking.for_good
+        # Unwritten slots of a shorter sequence are masked, and yet their value is multiplied, by 0.
+        fill = None if batch_size == 1 else 0
+        self.keys = [GrowingTensor(-2, batch_size, fill) for _ in self.group_of]  # (batch, kv_heads, slots, head_dim)
+        self.values = [GrowingTensor(-2, batch_size, fill) for _ in self.group_of]
+        self.aux_cache = GrowingTensor(1, batch_size)
+        self.is_prompt_whole = False  # whether the first pass, or `chunked_tokens`, holds all tokens of the prompts
+        # Of the current step:
+        self.live: list[Sequence] = []  # sequences with new tokens
+        self.max_tokens = 0  # positions of the longest sequence
+        self.is_prefill = True  # whether it is the first of all live sequences
+        self._only_new = False  # whether each live sequence computes its one new token and nothing else in all layers
+        # Of the current group, and of its layers on one device:
+        self.group = self.groups[0]
+        self.num_queries = self._max_queries = self._num_keys = 0
+        self._shape = (0, 0, 0)  # queries, sequences and keys in attention
+        self._is_even = True  # whether all sequences have as many queries
+        self._new_slots: slice | None = None  # slots of the new keys, where they are the same in each sequence
+        self._observers: dict[int, list[Sequence]] = {}  # by layer: the sequences whose ranking observes it
+        self._device: torch.device | None = None
+        self._masks: dict[tuple[WindowMask | None, torch.dtype, int, int], Tensor | None] = {}
+        self._padding: tuple[Tensor, Tensor] | None = None  # query of each padded position, and the inverse, int64
 
-    def begin_step(self, new: list[int], rows: Tensor, chunk: bool) -> None:
-        """Start a forward pass with so many new tokens of each sequence: every position takes part in the first group.
+    def begin_step(self, num_new_tokens: list[int], positions: Tensor, is_chunk: bool) -> None:
+        """Start a forward pass over new tokens, with every position active in the first group.
 
-        `rows` are their positions, int64 (rows,), sequence by sequence. `chunk` says that they are of the prompts.
+        Args:
+            num_new_tokens: of each sequence.
+            positions: theirs, int64 (tokens,), one sequence after the other.
+            is_chunk: whether they are of the prompts.
         """
-        for sequence, count in zip(self.sequences, new, strict=True):
-            if sequence.prefilling:
-                sequence.short = max(count, self.chunked) < self.setup.min_tokens
-            sequence.new = count
-            more = chunk or (count > 1 and not self.is_prompt_whole)
-            if sequence.prompt_length == sequence.seen and (sequence.prefilling or more):
-                sequence.prompt_length = sequence.total
-        self.live = [sequence for sequence in self.sequences if sequence.new]
-        self.prefilling = all(sequence.prefilling for sequence in self.live)
-        # Whether the newest tokens alone are computed in every layer, one of each live sequence.
-        self._one_row_each = not (self.prefilling or self.sequences[0].revives) and max(new) == 1
+        for sequence, count in zip(self.sequences, num_new_tokens, strict=True):
+            if sequence.is_prefill:
+                sequence.is_short = max(count, self.chunked_tokens) < self.setup.min_tokens
+            sequence.num_new_tokens = count
+            is_prompt = sequence.is_prefill or is_chunk or (count > 1 and not self.is_prompt_whole)
+            if is_prompt and sequence.prompt_length == sequence.num_computed_tokens:
+                sequence.prompt_length = sequence.num_tokens
+        self.live = [sequence for sequence in self.sequences if sequence.num_new_tokens]
+        self.is_prefill = all(sequence.is_prefill for sequence in self.live)
+        self._only_new = not (self.is_prefill or self.revives) and max(num_new_tokens) == 1
         first = self.groups[0]
-        first.n_cached = first.n_active = [sequence.total for sequence in self.sequences]
-        first.n_rows, first.rows, first.row_slots, first.active = new, rows, rows, [None] * len(new)
-        first.owners, first.device = self._owners(new, rows.device), rows.device
-        self.longest = max(first.n_cached)
+        first.num_cached = [sequence.num_tokens for sequence in self.sequences]
+        first.num_active = first.num_cached.copy()
+        first.num_queries, first.active = num_new_tokens, [None] * len(num_new_tokens)
+        first.query_positions = first.query_slots = positions
+        first.batch_index, first.device = self._batch_index(num_new_tokens, positions.device), positions.device
+        self.max_tokens = max(first.num_cached)
         self._begin_group(first)
 
     def end_step(self) -> None:
-        """Count the tokens of the finished forward pass as seen."""
-        count = len(self.sequences)
-        if not self.sequences[0].revives:
-            self.aux = GrowingTensor(1, count)  # nothing will go on from it
-        kv_bytes = [(key.nbytes + value.nbytes) // count for key, value in zip(self.keys, self.values, strict=True)]
+        """Take the tokens of the finished forward pass as computed."""
+        batch_size = len(self.sequences)
+        if not self.revives:
+            self.aux_cache = GrowingTensor(1, batch_size)  # nothing will resume from it
+        pairs = zip(self.keys, self.values, strict=True)
+        kv_bytes = [(key.nbytes + value.nbytes) // batch_size for key, value in pairs]
         for sequence in self.live:
-            sequence.stats.add_step(sequence, kv_bytes, self.aux.nbytes // count)
-            sequence.seen, sequence.new = sequence.total, 0
+            sequence.end_step(kv_bytes, self.aux_cache.nbytes // batch_size)
 
-    def cross(self, hidden: Tensor) -> Tensor:
-        """Cross the stage behind the group under way, with every sequence.
+    def prune_and_gather(self, hidden: Tensor) -> Tensor:
+        """Prune the output of the current group at its stage, and gather the inputs of the next group.
 
-        What its ranking lets go on is active in the next group. What of that has no key and value there is computed
-        now, from the Aux Cache: in prefilling all of it, later the newest token, and those that are revived. Given the
-        output of the group's last layer for its rows, (1, rows, hidden), returns what the next group's rows go on from.
+        Survivors without a KV entry in the next group are computed there from the Aux Cache: all of them in prefill;
+        later the newest token and those that are revived.
+
+        Args:
+            hidden: output of the group's last layer for its queries, (1, num_queries, hidden).
+
+        Returns:
+            the hidden states that the next group computes, (1, num_queries, hidden).
         """
         group, following = self.group, self.groups[self.group.index + 1]
-        following.active = [each.survivors(group) if each.new else None for each in self.sequences]
-        chosen = [active for active in following.active if active is not None]
-        following.n_active = [0 if active is None else len(active) for active in following.active]
+        following.to(group.device)
+        if not self.is_prefill:
+            following.slots.extend(self.max_tokens, following.slots.data)
+        following.active = [self._survivors(each) if each.num_new_tokens else None for each in self.sequences]
+        chosen = [positions for positions in following.active if positions is not None]
+        following.num_active = [0 if positions is None else len(positions) for positions in following.active]
         active = chosen[0] if len(chosen) == 1 else torch.cat(chosen)
         following.to(active.device)
-        if not self._one_row_each:
-            _put(self.aux.extend(self.longest, hidden), group.owners, group.rows, hidden[0])
-        owners = self._owners(following.n_active, active.device)
-        slots = following.slots.extend(self.longest, active[None])
-        rows, following.owners, following.n_rows = self._without_key(following, slots, active, owners)
-        ends = [cached + count for cached, count in zip(following.n_cached, following.n_rows, strict=True)]
-        spans = [range(*span) for span in zip(following.n_cached, ends, strict=True)]
-        following.row_slots = joined(spans, active.device)
-        following.rows, following.n_cached = rows, ends
-        _put(slots, following.owners, rows, following.row_slots)
-        _put(following.positions.extend(max(ends), active[None]), following.owners, following.row_slots, rows)
-        following.present = None
-        if following.n_cached != following.n_active or len(set(ends)) > 1:
-            places, width = _take(slots, owners, active), max(ends)
-            following.present = torch.zeros(len(ends), width, dtype=torch.bool, device=slots.device)
-            following.present.view(-1).index_fill_(0, places if owners is None else places + owners * width, True)
+        if not self._only_new:
+            _scatter(
+                self.aux_cache.extend(self.max_tokens, hidden), group.batch_index, group.query_positions, hidden[0]
+            )
+        active_batch = self._batch_index(following.num_active, active.device)
+        slots = following.slots.extend(self.max_tokens, active[None])
+        positions, following.batch_index, following.num_queries = self._without_entry(
+            following, slots, active, active_batch
+        )
+        starts = following.num_cached
+        ends = [cached + count for cached, count in zip(starts, following.num_queries, strict=True)]
+        following.query_positions, following.num_cached = positions, ends
+        following.query_slots = concat_ranges([range(*span) for span in zip(starts, ends, strict=True)], active.device)
+        _scatter(slots, following.batch_index, positions, following.query_slots)
+        slot_positions = following.positions.extend(max(ends), active[None])
+        _scatter(slot_positions, following.batch_index, following.query_slots, positions)
+        following.active_mask = None
+        if ends != following.num_active or len(set(ends)) > 1:
+            active_slots, width = _gather(slots, active_batch, active), max(ends)
+            if active_batch is not None:
+                active_slots = active_slots + active_batch * width
+            following.active_mask = torch.zeros(len(ends), width, dtype=torch.bool, device=slots.device)
+            following.active_mask.view(-1).index_fill_(0, active_slots, True)
         self._begin_group(following)
-        return hidden if self._one_row_each else _take(self.aux.data, following.owners, rows).to(hidden.device)[None]
+        if self._only_new:
+            return hidden
+        return _gather(self.aux_cache.data, following.batch_index, positions).to(hidden.device)[None]
+
+    def _survivors(self, sequence: Sequence) -> Tensor:
+        """Return the positions that the stage of the current group keeps, sorted, int64 (k,) (paper, section 3.2).
+
+        The stage keeps `max(1, ceil(keep * n))` of `n` active tokens, protected ones first, and all protected ones
+        where these are more.
+
+        Raises:
+            LazyLLMError: a ranking of the user's own did not return such positions.
+        """
+        group, ranking = self.group, self.rankings[sequence.index]
+        layer, num_active = group.layers[-1], group.num_active[sequence.index]
+        if ranking.for_good and not sequence.is_prefill:
+            # All tokens with a KV entry are kept, whose slots are in order of position, and all new ones.
+            kept = sequence.key_positions(self.groups[group.index + 1])
+            return torch.cat([kept, sequence.positions(group, sequence.num_computed_tokens).to(kept.device)])
+        count = num_active if sequence.is_short else group.stage.kept(num_active)
+        num_protected = len(sequence.protected)
+        if num_protected and sequence.num_tokens - 1 not in sequence.protected:
+            num_protected += 1  # the newest token is always kept, too
+        if count < num_protected:
+            sequence.stats.exceeded.add(layer)
+            count = num_protected
+        survivors = ranking.survivors(layer, count)
+        if ranking.checked:
+            check_survivors(ranking, survivors, layer)
+            survivors = survivors.clone()  # whatever becomes of the ranking's own tensor
+            if num_protected:
+                survivors = torch.cat([survivors, sequence.protected_on(survivors.device)]).unique()
+        return survivors
 
     def update(self, layer: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        """Store the rows' keys and values, (1, kv_heads, rows, ...), and return those to attend to.
+        """Store new keys and values, (1, kv_heads, num_queries, ...), and return those to attend to.
 
-        In prefilling they are what was given, else the layer's, (count, kv_heads, slots, ...).
+        In prefill these are the new ones, later all of the layer, (batch, kv_heads, slots, ...).
         """
         group = self.group
-        if key.device != self._settled:
-            self._settle(key.device)
-        keys, values = self.keys[layer].extend(self._n_keys, key), self.values[layer].extend(self._n_keys, value)
-        if self._slots is not None:
-            keys[:, :, self._slots], values[:, :, self._slots] = self._padded(key), self._padded(value)
+        if key.device != self._device:
+            self._move_to_device(key.device)
+        keys, values = self.keys[layer].extend(self._num_keys, key), self.values[layer].extend(self._num_keys, value)
+        if self._new_slots is not None:
+            keys[:, :, self._new_slots], values[:, :, self._new_slots] = self._padded(key), self._padded(value)
         else:
-            for stored, piece in ((keys, key), (values, value)):
-                stored[group.owners, :, group.row_slots] = piece[0].transpose(0, 1)
-        return (key, value) if self.prefilling else (keys, values)
+            for buffer, new in ((keys, key), (values, value)):
+                buffer[group.batch_index, :, group.query_slots] = new[0].transpose(0, 1)
+        return (key, value) if self.is_prefill else (keys, values)
 
     def attend(
         self,
@@ -141,205 +255,225 @@ class Engine:
         window: WindowMask | None,
         scores: Scores,
     ) -> Tensor:
-        """Attention of the rows, each over its own sequence's active tokens, (1, rows, heads, value_dim).
+        """Return the attention of the queries, each over its own sequence's active tokens.
 
-        `query` is (1, heads, rows, head_dim); `key` and `value` are what `update` returned, or made of that token by
-        token.
+        Args:
+            layer: the decoder layer.
+            module: its attention module, which the model's own kernel is given.
+            query: (1, heads, num_queries, head_dim).
+            key: what `update` returned, or made of that token by token.
+            value: likewise.
+            window: where the layer sees less than all earlier positions.
+            scores: how the layer makes scores.
+
+        Returns:
+            (1, num_queries, heads, value_dim).
+
+        Raises:
+            LazyLLMError: the layer does not attend once, over its own cached keys, or cannot rank under its window.
         """
         group, kernel = self.group, self.setup.kernel
-        if (query.shape[2], key.shape[0], key.shape[2]) != self._sizes:
+        if (query.shape[2], key.shape[0], key.shape[2]) != self._shape:
             wrong = f"decoder layer {layer} does not attend once, over its own cached keys"
             raise LazyLLMError(f"{wrong}: this architecture is not supported")
         if window is not None or self.setup.windows[layer] is not None:
             self._check_window(layer, window)
         if scores.softcap is not None and kernel.ignores_softcap:
             scores = scores._replace(softcap=None)
-        recorded = self.setup.record_importance and any(sequence.prefilling for sequence in self.live)
-        if recorded or layer in self._observers:
+        records = self.setup.record_importance and any(sequence.is_prefill for sequence in self.live)
+        if records or layer in self._observers:
             self._observe(layer, query, key, value, window, scores)
-        plain = scores.sinks is None and (scores.softcap is None or not kernel.is_sdpa)
-        count = len(self.sequences)  # of several, each head of keys has a mask of its own
-        elements = (held(query, scores) if count == 1 else count * query.shape[1]) * self._longest_rows * self._n_keys
-        if not self.prefilling and elements <= BLOCK_ELEMENTS:
+        is_plain = scores.sinks is None and (scores.softcap is None or not kernel.is_sdpa)
+        batch_size = len(self.sequences)
+        # In a batch each head of keys has a mask of its own.
+        per_pair = elements_per_pair(query, scores) if batch_size == 1 else batch_size * query.shape[1]
+        if not self.is_prefill and per_pair * self._max_queries * self._num_keys <= BLOCK_ELEMENTS:
             mask = self._mask(window, query.dtype, query.shape[1], key.shape[1])
-            if mask is None and plain and not kernel.is_sdpa:
+            if mask is None and is_plain and not kernel.is_sdpa:
                 return self._unpadded(self._fused(module, self._padded(query), key, value, scores))
             output = attend_masked(self._padded(query), key, value, mask, scores)
             return self._unpadded(output.transpose(1, 2).contiguous())
-        attended = []
-        for sequence, own, keys, values in self._parts(query, key, value):
-            limited = None if window is None or sequence.total <= window.window else window
-            if self.prefilling and limited is None and plain:
-                attended.append(self._fused(module, own, keys, values, scores))
+        outputs = []
+        for sequence, own_query, own_key, own_value in self._by_sequence(query, key, value):
+            limited = None if window is None or sequence.num_tokens <= window.size else window
+            if self.is_prefill and limited is None and is_plain:
+                outputs.append(self._fused(module, own_query, own_key, own_value, scores))
                 continue
-            positions, present = (sequence.rows(group), sequence.key_positions(group)), sequence.present(group)
-            attended.append(attend_in_blocks(own, keys, values, positions, present, limited, scores))
-        return attended[0] if len(attended) == 1 else torch.cat(attended, dim=1)
+            positions = sequence.query_positions(group), sequence.key_positions(group)
+            active_mask = sequence.active_mask(group)
+            outputs.append(attend_in_blocks(own_query, own_key, own_value, positions, active_mask, limited, scores))
+        return outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=1)
 
     def _fused(self, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, scores: Scores) -> Tensor:
-        """The model's own attention, causal by index, (batch, rows, heads, value_dim)."""
+        """Return the model's own attention, causal by index, (batch, queries, heads, value_dim)."""
         softcap = {} if scores.softcap is None else {"softcap": scores.softcap}
         return self.setup.kernel.attend(module, query, key, value, None, dropout=0.0, scaling=scores.scaling, **softcap)
 
     def _begin_group(self, group: LayerGroup) -> None:
-        """Go on with a group, of which `rows`, `n_cached` and what else a step sets is known."""
+        """Make `group`, whose tokens of this step are set, the current one."""
         self.group = group
-        self._n_rows, self._longest_rows = sum(group.n_rows), max(group.n_rows)
-        self._n_keys = max(group.n_cached)
-        self._equal = len(set(group.n_rows)) == 1
-        # Rows, sequences and keys in attention; in prefilling the sequences lie one after the other.
-        several = len(self.sequences), self._n_keys
-        self._sizes = (self._n_rows, 1, self._n_rows) if self.prefilling else (self._n_rows, *several)
-        # Where the rows' keys go, if that is the same in each sequence.
-        together = self._equal and len(set(group.n_cached)) == 1
-        self._slots = slice(group.n_cached[0] - group.n_rows[0], group.n_cached[0]) if together else None
-        self._observers: dict[int, list[Sequence]] = {}  # by layer: whose ranking wants it
+        self.num_queries, self._max_queries = sum(group.num_queries), max(group.num_queries)
+        self._num_keys = max(group.num_cached)
+        self._is_even = len(set(group.num_queries)) == 1
+        # In prefill the sequences lie one after the other.
+        over_slots = self.num_queries, len(self.sequences), self._num_keys
+        self._shape = (self.num_queries, 1, self.num_queries) if self.is_prefill else over_slots
+        is_aligned = self._is_even and len(set(group.num_cached)) == 1
+        end = group.num_cached[0]
+        self._new_slots = slice(end - group.num_queries[0], end) if is_aligned else None
+        self._observers = {}
         for sequence in self.live:
-            ranks = sequence.prefilling or not sequence.ranking.for_good
-            for layer in filter(sequence.ranking.wants, group.layers) if ranks else ():
-                self._observers.setdefault(layer, []).append(sequence)
-        self._settled = None
+            ranking = self.rankings[sequence.index]
+            if sequence.is_prefill or not ranking.for_good:
+                for layer in filter(ranking.wants, group.layers):
+                    self._observers.setdefault(layer, []).append(sequence)
+        self._device = None
 
-    def _settle(self, device: torch.device) -> None:
-        """Have what the layers of the group under way have in common on the device where one of them runs."""
+    def _move_to_device(self, device: torch.device) -> None:
+        """Move what the layers of the current group share to the device where one of them runs."""
         self.group.to(device)
-        self._settled = device
+        self._device = device
         self._masks = {}
-        if not self._equal:
-            taken = (torch.arange(self._longest_rows) < torch.tensor(self.group.n_rows)[:, None]).flatten()
-            # Which row each place of the sequences at equal length holds, and at which place each row is, int64.
-            padding = (taken.cumsum(0) - 1).clamp_(min=0), taken.nonzero()[:, 0]
-            self._padding = placed(padding[0], device), placed(padding[1], device)
+        if not self._is_even:
+            is_query = torch.arange(self._max_queries) < torch.tensor(self.group.num_queries)[:, None]
+            is_query = is_query.flatten()
+            query_of = (is_query.cumsum(0) - 1).clamp_(min=0)
+            self._padding = to_device(query_of, device), to_device(is_query.nonzero()[:, 0], device)
 
-    def _without_key(
-        self, following: LayerGroup, slots: Tensor, active: Tensor, owners: Tensor | None
+    def _without_entry(
+        self, following: LayerGroup, slots: Tensor, active: Tensor, batch_index: Tensor | None
     ) -> tuple[Tensor, Tensor | None, list[int]]:
-        """The active positions that have no key and value in the next group, their owners, and how many each has.
+        """Return the active positions without a KV entry in the next group, their sequences, and how many each has.
 
-        How many there are is asked of the device only where it is not known: in prefilling nothing is stored yet, and
-        without revival a step of one token computes that alone. It is asked once for all sequences.
+        Their number is read from the device, once for all sequences, only where it is not known: in prefill there is no
+        entry yet, and without revival a step of one token computes that alone.
         """
-        if self.prefilling:
-            return active, owners, following.n_active
-        if self._one_row_each:
+        if self.is_prefill:
+            return active, batch_index, following.num_active.copy()
+        if self._only_new:
             first = self.groups[0]
-            owners = None if owners is None else first.owners.to(active.device)
-            return first.rows.to(active.device), owners, first.n_rows
-        fresh = _take(slots, owners, active) < 0
-        if owners is None:
-            rows = active[fresh]
-            return rows, None, [rows.shape[0]]
-        counts = active.new_zeros(len(self.sequences)).index_add_(0, owners, fresh.long()).tolist()
-        which = torch.nonzero_static(fresh, size=sum(counts))[:, 0]
-        return active.index_select(0, which), owners.index_select(0, which), counts
+            batch_index = None if batch_index is None else first.batch_index.to(active.device)
+            return first.query_positions.to(active.device), batch_index, first.num_queries.copy()
+        is_missing = _gather(slots, batch_index, active) < 0
+        if batch_index is None:
+            positions = active[is_missing]
+            return positions, None, [positions.shape[0]]
+        counts = active.new_zeros(len(self.sequences)).index_add_(0, batch_index, is_missing.long()).tolist()
+        which = torch.nonzero_static(is_missing, size=sum(counts))[:, 0]
+        return active.index_select(0, which), batch_index.index_select(0, which), counts
 
     def _observe(
         self, layer: int, query: Tensor, key: Tensor, value: Tensor, window: WindowMask | None, scores: Scores
     ) -> None:
-        """Show a layer's queries, keys and values to the rankings that want them, and record what is asked for."""
-        # The ranking is exact whatever the model computes in.
-        device, wanting = query.device.type, self._observers.get(layer, ())
+        """Show a layer's attention to the rankings that want it, and record its importance where asked for."""
+        # Rankings are exact whatever the model computes in.
+        device, observers = query.device.type, self._observers.get(layer, ())
         with torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else nullcontext():
-            for sequence, newest, keys, values in self._parts(query, key, value):
-                ranking = sequence.ranking
-                ranking.values, ranking.sinks = values, scores.sinks
-                sequence.window = None if window is None or sequence.total <= window.window else window.visible
-                if sequence.prefilling and self.setup.record_importance:
-                    attention = newest_row(newest, keys, ranking.seen(layer), *scores)
-                    sequence.stats.importance.append(ranking.over_processes(attention))
-                if sequence in wanting:
-                    ranking.observe(layer, newest, keys, scores.scaling, scores.softcap)
-                ranking.values = ranking.sinks = sequence.window = None
+            for sequence, own_query, own_key, own_value in self._by_sequence(query, key, value):
+                limited = None if window is None or sequence.num_tokens <= window.size else window.visible
+                attention = LayerAttention(layer, own_query, own_key, own_value, scores, sequence, limited)
+                ranking = self.rankings[sequence.index]
+                if sequence.is_prefill and self.setup.record_importance:
+                    importance = attention.probabilities().mean(dim=(1, 2, 3))[0]
+                    sequence.stats.importance.append(ranking.over_processes(importance))
+                if sequence in observers:
+                    ranking.observe(attention)
 
-    def _parts(self, query: Tensor, key: Tensor, value: Tensor) -> Iterator[tuple[Sequence, Tensor, Tensor, Tensor]]:
-        """Each live sequence, and its own queries, keys and values, (1, heads, ..., head_dim)."""
+    def _by_sequence(
+        self, query: Tensor, key: Tensor, value: Tensor
+    ) -> Iterator[tuple[Sequence, Tensor, Tensor, Tensor]]:
+        """Yield each live sequence, and its own queries, keys and values, (1, heads, ..., head_dim)."""
         start = 0
         for sequence in self.live:
             index = sequence.index
-            rows = slice(start, start + self.group.n_rows[index])
-            start = rows.stop
-            own, keys = slice(index, index + 1), slice(self.group.n_cached[index])
-            if self.prefilling:
-                own, keys = slice(None), rows
-            yield sequence, query[:, :, rows], key[own, :, keys], value[own, :, keys]
+            queries = slice(start, start + self.group.num_queries[index])
+            start = queries.stop
+            own, keys = slice(index, index + 1), slice(self.group.num_cached[index])
+            if self.is_prefill:
+                own, keys = slice(None), queries
+            yield sequence, query[:, :, queries], key[own, :, keys], value[own, :, keys]
 
-    def _owners(self, counts: list[int], device: torch.device) -> Tensor | None:
-        """Which sequence each of so many tokens is of, int64 (tokens,); None where there is one sequence."""
+    def _batch_index(self, counts: list[int], device: torch.device) -> Tensor | None:
+        """Return the sequence of each token, int64 (tokens,), from how many each has; None with one sequence."""
         if len(counts) == 1:
             return None
-        return placed(torch.arange(len(counts)).repeat_interleave(torch.tensor(counts)), device)
+        return to_device(torch.arange(len(counts)).repeat_interleave(torch.tensor(counts)), device)
 
-    def _padded(self, rows: Tensor) -> Tensor:
-        """(1, heads, rows, width) as (count, heads, longest, width); what a sequence lacks is of any row."""
+    def _padded(self, packed: Tensor) -> Tensor:
+        """Return (1, heads, queries, width) as (batch, heads, longest, width); padding repeats some query."""
         if len(self.sequences) == 1:
-            return rows
-        if not self._equal:
-            rows = rows.index_select(2, self._padding[0])
-        heads, width = rows.shape[1], rows.shape[3]
-        return rows.view(heads, len(self.sequences), -1, width).transpose(0, 1)
+            return packed
+        if not self._is_even:
+            packed = packed.index_select(2, self._padding[0])
+        heads, width = packed.shape[1], packed.shape[3]
+        return packed.view(heads, len(self.sequences), -1, width).transpose(0, 1)
 
     def _unpadded(self, padded: Tensor) -> Tensor:
-        """(count, longest, heads, width) as (1, rows, heads, width)."""
+        """Return (batch, longest, heads, width) as (1, queries, heads, width)."""
         if len(self.sequences) == 1:
             return padded
         flat = padded.flatten(0, 1)
-        return flat[None] if self._equal else flat.index_select(0, self._padding[1])[None]
+        return flat[None] if self._is_even else flat.index_select(0, self._padding[1])[None]
 
     def _mask(self, window: WindowMask | None, dtype: torch.dtype, heads: int, kv_heads: int) -> Tensor | None:
-        """What attention adds to the scores in this group, see `attend_masked`; None where all see all."""
-        key = window, heads, kv_heads
+        """Return the mask of the current group as `attend_masked` takes it; None where all queries see all keys."""
+        key = window, dtype, heads, kv_heads
         if key not in self._masks:
             group = self.group
-            visible = None if group.present is None else group.present[:, None]
-            # The newest tokens alone see whatever is there.
-            if window is not None or self._longest_rows > 1 or (visible is None and len(set(group.n_cached)) > 1):
-                rows = self._padded(group.rows.view(1, 1, -1, 1))[:, 0]
-                keys = torch.arange(self._n_keys, device=group.device) if group.index == 0 else group.positions.view
-                sees = (causal if window is None else window.visible)(0, 0, rows, keys.unsqueeze(-2))
+            visible = None if group.active_mask is None else group.active_mask[:, None]
+            # The newest tokens alone see all active keys.
+            if window is not None or self._max_queries > 1 or (visible is None and len(set(group.num_cached)) > 1):
+                queries = self._padded(group.query_positions.view(1, 1, -1, 1))[:, 0]
+                keys = torch.arange(self._num_keys, device=group.device) if group.index == 0 else group.positions.view
+                sees = (causal if window is None else window.visible)(0, 0, queries, keys.unsqueeze(-2))
                 visible = sees if visible is None else sees.logical_and_(visible)
             self._masks[key] = None if visible is None else additive(visible, dtype, heads, kv_heads)
         return self._masks[key]
 
     def _check_window(self, layer: int, window: WindowMask | None) -> None:
         """Refuse a layer that drops tokens without saying so, or that cannot see the tokens it is to rank."""
-        total, held = max(sequence.total for sequence in self.live), self.setup.windows[layer]
-        if window is None and held is not None and total > held:
+        num_tokens, size = max(sequence.num_tokens for sequence in self.live), self.setup.windows[layer]
+        if window is None and size is not None and num_tokens > size:
             raise LazyLLMError(
-                f"the cache of layer {layer} drops all but {held} positions, which the layer's mask does not "
-                f"say: this architecture is supported up to {held} tokens of prompt and answer"
+                f"the cache of layer {layer} drops all but {size} positions, which the layer's mask does not "
+                f"say: this architecture is supported up to {size} tokens of prompt and answer"
             )
         # A ranking may look at other layers besides the stage's own, which is to see all.
         ends = layer == self.group.layers[-1] and layer in self._observers
-        if window is None or total <= window.window or not ends:
+        if window is None or num_tokens <= window.size or not ends:
             return
-        # Where all see a window, what is out of it matters least.
+        # Where all layers see a window, what is out of it matters least.
         if full := rankable(self.setup.windows):
-            seen = f"layer {layer} sees only a window of {window.window} of the {total} tokens, so it cannot rank them"
-            raise LazyLLMError(f"{seen}: put the stage after layer {nearest(full, layer)}")
+            raise LazyLLMError(
+                f"layer {layer} sees only a window of {window.size} of the {num_tokens} tokens, so it cannot rank "
+                f"them: put the stage after layer {nearest(full, layer)}"
+            )
 
 
-def joined(ranges: list[range], device: torch.device) -> Tensor:
-    """The numbers of some ranges, one range after the other, int64."""
+def concat_ranges(ranges: list[range], device: torch.device) -> Tensor:
+    """Return the numbers of some ranges, one range after the other, int64."""
     if len(ranges) == 1:
         return torch.arange(ranges[0].start, ranges[0].stop, device=device)
-    return placed(torch.tensor([number for part in ranges for number in part], dtype=torch.int64), device)
+    return to_device(torch.tensor([number for part in ranges for number in part], dtype=torch.int64), device)
 
 
-def placed(tensor: Tensor, device: torch.device) -> Tensor:
-    """A few numbers of the host's on a device; CUDA has taken them when this returns, and nobody waits for it."""
+def to_device(tensor: Tensor, device: torch.device) -> Tensor:
+    """Copy a small host tensor to `device` without blocking."""
     return tensor.to(device, non_blocking=device.type == "cuda")
 
 
-def _take(tensor: Tensor, owners: Tensor | None, places: Tensor) -> Tensor:
-    """Entries (n, ...) of a tensor (count, length, ...) at these places of their owners; None is the only one."""
-    places = places.to(tensor.device)
-    return tensor[0].index_select(0, places) if owners is None else tensor[owners.to(tensor.device), places]
+def _gather(buffer: Tensor, batch_index: Tensor | None, positions: Tensor) -> Tensor:
+    """Return `n` entries of a `(batch, length, ...)` buffer, (n, ...); `batch_index=None` means batch size 1."""
+    positions = positions.to(buffer.device)
+    if batch_index is None:
+        return buffer[0].index_select(0, positions)
+    return buffer[batch_index.to(buffer.device), positions]
 
 
-def _put(tensor: Tensor, owners: Tensor | None, places: Tensor, values: Tensor) -> None:
-    """Write entries (n, ...) to a tensor (count, length, ...) at these places of their owners; None is the only one."""
-    places, values = places.to(tensor.device), values.to(tensor.device)
-    if owners is None:
-        tensor[0].index_copy_(0, places, values)
+def _scatter(buffer: Tensor, batch_index: Tensor | None, positions: Tensor, values: Tensor) -> None:
+    """Write `n` values, (n, ...), to a `(batch, length, ...)` buffer; `batch_index=None` means batch size 1."""
+    positions, values = positions.to(buffer.device), values.to(buffer.device)
+    if batch_index is None:
+        buffer[0].index_copy_(0, positions, values)
     else:
-        tensor[owners.to(tensor.device), places] = values
+        buffer[batch_index.to(buffer.device), positions] = values

@@ -1,43 +1,101 @@
-"""The interface of a ranking: it observes queries and keys, and says which tokens go on at a stage."""
+"""The interface of a ranking: it observes a layer's attention, and chooses which tokens a stage keeps."""
 
 import math
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.distributed import ProcessGroup, ReduceOp, all_reduce
 
-from lazyllm.core.attention import causal
+from lazyllm.core.attention import MaskFunction, causal
 from lazyllm.core.errors import LazyLLMError
-from lazyllm.core.importance import most_important
+from lazyllm.core.groups import LayerGroup
+from lazyllm.core.importance import Scores, exact, most_important, probabilities
+from lazyllm.core.sequence import Sequence
 
-if TYPE_CHECKING:
-    from lazyllm.core.state import Sequence
+
+@dataclass(frozen=True)
+class LayerAttention:
+    """The attention of one layer over one sequence, as a ranking observes it.
+
+    In prefill queries and keys are the layer's active tokens in order of position. In a later step the queries are of
+    the tokens computed now, and the keys lie in their slots, inactive ones among them: `key_positions` and
+    `active_mask` tell, and `Ranking.by_position` puts importance in order.
+
+    Attributes:
+        layer: the decoder layer.
+        query: (1, heads, num_queries, head_dim), the newest token's query last.
+        key: (1, kv_heads, n_keys, head_dim).
+        value: (1, kv_heads, n_keys, value_dim).
+        scores: how the layer makes scores: scaling, soft cap, attention sinks.
+        sequence: the sequence.
+        window: who sees whom, where the layer sees less than all earlier positions; else None.
+    """
+
+    layer: int
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    scores: Scores
+    sequence: Sequence
+    window: MaskFunction | None = None
+
+    @property
+    def key_positions(self) -> Tensor:
+        """Position of each key, int64 (n_keys,)."""
+        return self.sequence.key_positions(self.sequence.group_of[self.layer])
+
+    @property
+    def active_mask(self) -> Tensor | None:
+        """Which keys are active in this step, bool (n_keys,); None means all."""
+        return self.sequence.active_mask(self.sequence.group_of[self.layer])
+
+    def probabilities(self, query: Tensor | None = None, positions: Tensor | None = None) -> Tensor:
+        """Return the attention probability of a few queries on each key.
+
+        Args:
+            query: (1, heads, queries, head_dim); by default the newest token's.
+            positions: their positions, int64 (queries,).
+
+        Returns:
+            (1, kv_heads, heads per kv_head, queries, n_keys), 0 for keys that a query does not see, in float32, or
+            float64 for a float64 model. Under attention sinks those of a query sum to less than 1.
+        """
+        query = self.query[:, :, -1:] if query is None else query
+        return probabilities(query, self.key, self._visible(positions), self.scores, exact(query.dtype))
+
+    def _visible(self, positions: Tensor | None) -> Tensor | None:
+        """Return which keys the queries at `positions` see, bool (queries, n_keys) or (n_keys,); None means all."""
+        active_mask = self.active_mask
+        if positions is None and self.window is None:
+            return active_mask
+        keys = self.key_positions
+        positions = keys.new_tensor([self.sequence.num_tokens - 1]) if positions is None else positions
+        visible = (self.window or causal)(0, 0, positions[:, None], keys)
+        return visible if active_mask is None else visible & active_mask
 
 
-class Selection(ABC):
-    """Ranks the active tokens at the stages; another way of ranking is a subclass, best a dataclass of its settings.
+class Ranking(ABC):
+    """Rank the active tokens at the stages; another way of ranking is a subclass, best a dataclass of its settings.
 
-    `lazyllm.enable` is given an instance. Each generation works on a deep copy of it, so what it keeps in `self`
-    reaches no other generation and no other thread. At least `observe` is to be written.
+    `lazyllm.enable` is given an instance. Each sequence works on a deep copy of it, so what it keeps in `self` reaches
+    no other generation and no other thread. A subclass must define `observe`.
 
     Attributes:
         single_stage: whether it works with one stage only.
-        revives: whether a token that was left behind may go on in a later step; with `for_good` none does.
-        for_good: whether it ranks in prefilling alone: what it leaves behind never returns, and all later tokens go on.
-            Then layers that carry a state from token to token can follow, as in hybrid models.
-        checked: whether what `survivors` returns is checked at every stage, which takes a read of the device each time.
-            A subclass is, unless it says `class Mine(Selection, checked=False)`.
+        revives: whether a pruned token may be active again in a later step; with `for_good` none is.
+        for_good: whether it ranks in prefill alone: what it prunes never returns, and all later tokens are kept. Then
+            layers that carry a state from token to token can follow, as in hybrid models.
+        checked: whether the engine checks what `survivors` returns at every stage, and adds the protected tokens, which
+            takes device reads. A subclass is, unless it says `class Mine(Ranking, checked=False)`; then `survivors`
+            must return `most_important`'s.
         parallel: whether it ranks alike in all processes of a tensor-parallel model, by `over_processes`. A subclass
-            says so with `class Mine(Selection, parallel=True)`.
+            says so with `class Mine(Ranking, parallel=True)`.
         processes: those among which the model's heads are split; None means one process.
-        protects: set by `most_important`: that the protected tokens are among those that it gives. What a `checked`
-            selection, or another one without it, gives goes on besides them.
-        importance: set by `observe`: the importance of each position, (positions,), negative where it takes no part.
-        cache: the state of the sequence, prompt length and positions so far among it.
-        values: within `observe`, the values of the keys, (1, kv_heads, n_keys, value_dim).
-        sinks: within `observe`, each query head's logit of attending to no token, (heads,), in a model with such sinks.
+        importance: set by `observe`: the importance of each position, (positions,), negative where it is not active.
+        sequence: the tokens so far.
     """
 
     single_stage = False
@@ -46,104 +104,76 @@ class Selection(ABC):
     checked = True
     parallel = False
     processes: ProcessGroup | None = None
-    protects = False
     importance: Tensor
-    cache: "Sequence"
-    values: Tensor | None = None
-    sinks: Tensor | None = None
+    sequence: Sequence
 
     def __init_subclass__(cls, checked: bool = True, parallel: bool = False, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         cls.checked, cls.parallel = checked, parallel
 
     def check(self) -> None:  # noqa: B027 - most have nothing to check
-        """Raise `LazyLLMError` for settings that are not right; called by `enable`."""
+        """Raise `LazyLLMError` for settings out of range; called by `enable`."""
 
     def wants(self, layer: int) -> bool:
-        """Whether the queries and keys of `layer` are needed at this step; by default, if a stage ends it."""
-        group = self.cache.group_of[layer]
+        """Return whether to observe `layer` in this step; by default, if a stage follows it."""
+        group = self.group(layer)
         return group.stage is not None and layer == group.layers[-1]
 
     @abstractmethod
-    def observe(self, layer: int, query: Tensor, key: Tensor, scaling: float, softcap: float | None) -> None:
-        """Take the queries and keys of a layer that was wanted.
-
-        In prefilling both are the layer's active tokens in order of position. In a later step the queries are of the
-        tokens computed now, and the keys stand where `key_positions` says, among them some that sit this step out:
-        `present` tells which take part, and `by_position` puts importance in order.
-
-        Args:
-            layer: the layer under way.
-            query: (1, heads, rows, head_dim), the newest token's query last.
-            key: (1, kv_heads, n_keys, head_dim), those that attention gets.
-            scaling: factor on the scores.
-            softcap: where the model caps its scores, `softcap * tanh(score / softcap)`.
-        """
+    def observe(self, attention: LayerAttention) -> None:
+        """Set `importance` from the attention of a layer that `wants` asked for."""
 
     def survivors(self, layer: int, count: int) -> Tensor:
-        """Positions that go on after `layer`, sorted, each once, int64 (k,), the newest among them.
+        """Return the positions kept after `layer`, sorted, each once, int64 (k,), the newest among them.
 
-        By default the `count` with the largest `importance`, as many as the schedule keeps. They are among
-        `active(layer)`; without `revives`, those of earlier steps among those that have gone on before. A `checked`
-        selection is held to this at every stage.
+        By default the `count` with the largest `importance`, as many as the schedule keeps. They must be among
+        `active(layer)`; without `revives`, those of earlier steps among the positions kept before.
         """
-        return self.most_important(count)
+        return self.most_important(layer, count)
 
-    def most_important(self, count: int) -> Tensor:
-        """The `count` positions with the largest `importance`, the protected before all others."""
+    def most_important(self, layer: int, count: int) -> Tensor:
+        """Return the `count` positions with the largest `importance`, protected ones before all others.
+
+        Raises:
+            LazyLLMError: `observe` of a checked ranking did not set the importance of every active position.
+        """
         if self.checked:
-            check_importance(self)
-        importance, protected = self.importance, self.cache.protected
-        if len(protected):
-            importance = importance.index_fill(0, self.cache.protected_on(importance.device), math.inf)
-            self.protects = True
+            _check_importance(self, self.sequence, self.group(layer))
+        importance = self.importance
+        if len(self.sequence.protected):
+            importance = importance.index_fill(0, self.sequence.protected_on(importance.device), math.inf)
         return most_important(importance, count)
 
+    def group(self, layer: int) -> LayerGroup:
+        """Return the layers between two stages that `layer` belongs to."""
+        return self.sequence.group_of[layer]
+
     def active(self, layer: int) -> Tensor:
-        """Positions that take part in `layer` at this step, sorted, int64 (n_active,), on the layer's device."""
-        return self.cache.active(self.cache.group_of[layer])
-
-    def key_positions(self, layer: int) -> Tensor:
-        """Position of each key that attention gets in `layer`, int64 (n_keys,), on the layer's device."""
-        return self.cache.key_positions(self.cache.group_of[layer])
-
-    def present(self, layer: int) -> Tensor | None:
-        """Which of those keys take part in this step, bool (n_keys,); None means all of them."""
-        return self.cache.present(self.cache.group_of[layer])
-
-    def seen(self, layer: int, positions: Tensor | None = None) -> Tensor | None:
-        """Within `observe`: which keys the queries at `positions`, int64 (queries,), see, bool (queries, n_keys).
-
-        By default the newest token's, bool (1, n_keys); None means all of them.
-        """
-        present, window = self.present(layer), self.cache.window
-        if positions is None and window is None:
-            return present
-        held = self.key_positions(layer)
-        positions = held.new_tensor([self.cache.total - 1]) if positions is None else positions
-        visible = (window or causal)(0, 0, positions[:, None], held)
-        return visible if present is None else visible & present
-
-    def by_position(self, layer: int, importance: Tensor) -> Tensor:
-        """Importance of each position, (positions,), -1 where it takes no part, from that of each key, (n_keys,)."""
-        if self.cache.group_of[layer].index == 0:
-            return importance
-        if (present := self.present(layer)) is not None:
-            importance = torch.where(present, importance, -1)
-        return importance.new_full((self.cache.total,), -1).index_copy_(0, self.key_positions(layer), importance)
+        """Return the sorted active positions of `layer` in this step, int64 (num_active,), on the layer's device."""
+        return self.sequence.active(self.group(layer))
 
     def uncomputed(self, layer: int) -> Tensor:
-        """Which positions have no key and value in the layer after `layer`, which a stage ends, bool (positions,).
+        """Return which positions have no KV entry in the layer after `layer`, which a stage follows, bool (positions,).
 
-        Those of earlier steps among them were left behind: to let one go on is to revive it.
+        Keeping one of an earlier step revives it.
         """
-        return self.cache.uncomputed(self.cache.group_of[layer])
+        return self.sequence.uncomputed(self.group(layer))
+
+    def by_position(self, layer: int, importance: Tensor) -> Tensor:
+        """Return the importance of each position, (positions,), -1 if inactive, from that of each key, (n_keys,)."""
+        group = self.group(layer)
+        if group.index == 0:
+            return importance
+        if (active_mask := self.sequence.active_mask(group)) is not None:
+            importance = torch.where(active_mask, importance, -1)
+        by_position = importance.new_full((self.sequence.num_tokens,), -1)
+        return by_position.index_copy_(0, self.sequence.key_positions(group), importance)
 
     def over_processes(self, importance: Tensor, how: str = "mean") -> Tensor:
-        """Importance over all the model's query heads, (n,), from the `mean` or `max` over those of this process.
+        """Return the `mean` or `max` of importance over all processes that share the model's heads, (n,).
 
-        Under tensor parallelism each process observes its own heads, and all of them call this: it takes one
-        all-reduce, and gives the same in all of them. Else nothing is done.
+        Under tensor parallelism each process observes its own heads, and all of them must call this: it takes one
+        all-reduce, and gives the same in all of them. In one process it returns `importance`.
         """
         if self.processes is None:
             return importance
@@ -152,26 +182,29 @@ class Selection(ABC):
         return importance if how == "max" else importance / self.processes.size()
 
 
-def check_importance(selection: Selection) -> None:
-    """Raise `LazyLLMError` unless `observe` has left a float for each position, from 0 on; reads the device once."""
-    found, positions = getattr(selection, "importance", None), selection.cache.total
-    shaped = isinstance(found, Tensor) and found.shape == (positions,) and found.is_floating_point()
-    if not shaped or int((found >= 0).sum()) < selection.cache.n_active:
+def _check_importance(ranking: Ranking, sequence: Sequence, group: LayerGroup) -> None:
+    """Raise `LazyLLMError` unless `importance` has a float for each position, from 0 on if active; reads the device."""
+    importance, positions = getattr(ranking, "importance", None), sequence.num_tokens
+    is_shaped = isinstance(importance, Tensor) and importance.shape == (positions,) and importance.is_floating_point()
+    if not is_shaped or int((importance >= 0).sum()) < group.num_active[sequence.index]:
         must = f"a float for each of {positions} positions, as self.by_position makes of one for each key"
-        right = "and for those that take part a number from 0 on"
-        raise LazyLLMError(f"{type(selection).__name__}.observe must leave in self.importance {must}, {right}")
+        raise LazyLLMError(
+            f"{type(ranking).__name__}.observe must leave in self.importance {must}, and for active ones a number "
+            "from 0 on"
+        )
 
 
-def check_survivors(selection: Selection, survivors: object, layer: int) -> None:
-    """Raise `LazyLLMError` unless `survivors` are what `Selection.survivors` promises; reads the device once."""
-    right, newest = False, selection.cache.total - 1
+def check_survivors(ranking: Ranking, survivors: object, layer: int) -> None:
+    """Raise `LazyLLMError` unless `survivors` are what `Ranking.survivors` promises; reads the device once."""
+    is_right, sequence = False, ranking.sequence
+    newest = sequence.num_tokens - 1
     if isinstance(survivors, Tensor) and survivors.dtype == torch.int64 and survivors.ndim == 1:
-        allowed = torch.isin(survivors, selection.active(layer))
-        if not selection.revives:
-            uncomputed = selection.uncomputed(layer).to(survivors.device)[survivors.clamp(0, newest)]
-            allowed &= ~(uncomputed & (survivors < selection.cache.seen))
-        right = bool(allowed.all() & (survivors[1:] > survivors[:-1]).all() & (survivors[-1:] == newest).any())
-    if not right:
+        allowed = torch.isin(survivors, ranking.active(layer))
+        if not ranking.revives:
+            uncomputed = ranking.uncomputed(layer).to(survivors.device)[survivors.clamp(0, newest)]
+            allowed &= ~(uncomputed & (survivors < sequence.num_computed_tokens))
+        is_right = bool(allowed.all() & (survivors[1:] > survivors[:-1]).all() & (survivors[-1:] == newest).any())
+    if not is_right:
         must = f"return positions of active tokens, sorted, each once, the newest ({newest}) last, as an int64 tensor"
-        more = "" if selection.revives else ", and none that was left behind before, as revives is False"
-        raise LazyLLMError(f"{type(selection).__name__}.survivors after layer {layer} must {must}{more}")
+        more = "" if ranking.revives else ", and none that was pruned before, as revives is False"
+        raise LazyLLMError(f"{type(ranking).__name__}.survivors after layer {layer} must {must}{more}")

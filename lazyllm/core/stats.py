@@ -1,16 +1,13 @@
 """What LazyLLM computed in one generation."""
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from lazyllm.core.errors import LazyLLMError
+from lazyllm.core.groups import LayerGroup
 from lazyllm.core.schedule import PruningSchedule
-
-if TYPE_CHECKING:
-    from lazyllm.core.state import LayerGroup, Sequence
 
 
 class Stats:
@@ -29,9 +26,9 @@ class Stats:
             prefilling, (n,), of every layer that attends, in order.
     """
 
-    def __init__(self, groups: "list[LayerGroup]", index: int, record_positions: bool) -> None:
-        # The groups alone: holding on to the engine would keep all its keys and values alive.
-        self._groups, self._index, self._record_positions = groups, index, record_positions
+    def __init__(self, groups: list[LayerGroup], index: int) -> None:
+        # The groups alone: a reference to the engine would keep all its keys and values alive.
+        self._groups, self._index = groups, index
         self._rows: list[list[int]] = []
         self._active: list[list[int]] = []
         self._kv_bytes: list[list[int]] = []
@@ -44,20 +41,17 @@ class Stats:
         self.computed: list[list[Tensor]] = []
         self.importance: list[Tensor] = []
 
-    def add_step(self, sequence: "Sequence", kv_bytes: list[int], aux_bytes: int) -> None:
-        """Take the counts of the forward pass that has just gone through all layers."""
-        self.prompt_length = sequence.prompt_length
-        self._rows.append(self._by_layer(lambda group: group.n_rows[self._index]))
-        self._active.append(self._by_layer(lambda group: group.n_active[self._index]))
+    def add_step(self, prompt_length: int, kv_bytes: list[int], aux_bytes: int) -> None:
+        """Add the counts of a finished forward pass."""
+        self.prompt_length = prompt_length
+        self._rows.append(self._by_layer([group.num_queries[self._index] for group in self._groups]))
+        self._active.append(self._by_layer([group.num_active[self._index] for group in self._groups]))
         self._kv_bytes.append(kv_bytes)
         self._aux_bytes.append(aux_bytes)
-        if self._record_positions:
-            self.positions.append(self._by_layer(lambda group: sequence.active(group).cpu()))
-            self.computed.append(self._by_layer(lambda group: sequence.rows(group).cpu()))
 
-    def _by_layer(self, of: "Callable[[LayerGroup], Any]") -> list[Any]:
-        """What holds for the group of each layer."""
-        return [found for group in self._groups for found in [of(group)] * len(group.layers)]
+    def _by_layer(self, by_group: list[Any]) -> list[Any]:
+        """Repeat each group's value for its layers."""
+        return [value for group, value in zip(self._groups, by_group, strict=True) for _ in group.layers]
 
     def _table(self, counts: list[list[int]]) -> Tensor:
         return torch.tensor(counts, dtype=torch.int64).reshape(-1, self._groups[-1].layers.stop)
@@ -100,13 +94,9 @@ class Stats:
         if not self._rows:
             raise LazyLLMError("no step of this generation was finished, so nothing is known of its prompt")
 
-        def fraction(group: "LayerGroup") -> float:
-            if group.index == 0:
-                return 1.0
-            return int((group.slots.data[self._index, : self.prompt_length] >= 0).sum()) / self.prompt_length
-
-        by_layer = self._by_layer(fraction)
-        return sum(by_layer) / len(by_layer)
+        cached = [group.slots.data[self._index, : self.prompt_length] >= 0 for group in self._groups[1:]]
+        fractions = self._by_layer([1.0, *(int(mask.sum()) / self.prompt_length for mask in cached)])
+        return sum(fractions) / len(fractions)
 
 
 def only(sequences: list[Stats]) -> Stats:

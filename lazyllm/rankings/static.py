@@ -1,25 +1,24 @@
-"""Rankings that choose once, in prefilling: the paper's static token pruning, and others that are built on it."""
+"""Rankings that choose once, in prefill: the paper's static token pruning, and others built on it."""
 
 from torch import Tensor
 
-from lazyllm.core.importance import newest_row
-from lazyllm.core.ranking import Selection
+from lazyllm.core.ranking import LayerAttention, Ranking
 
 
-class FrozenSelection(Selection, checked=False, parallel=True):
-    """At one stage, in the first pass, for good: what it prunes never returns, and no later token is pruned."""
+class FrozenRanking(Ranking, checked=False, parallel=True):
+    """Rank at one stage, in the first pass, for good: what it prunes never returns, and no later token is pruned."""
 
     single_stage = True
     for_good = True
 
 
-class StaticSelection(FrozenSelection, checked=False, parallel=True):
-    """Static token pruning, a baseline of the paper: by the mean importance over layers 0 to the stage's."""
+class StaticRanking(FrozenRanking, checked=False, parallel=True):
+    """Static token pruning, a baseline of the paper: rank by the mean importance over layers 0 to the stage's."""
 
     def wants(self, layer: int) -> bool:
-        return self.cache.group_of[layer].stage is not None
+        return self.group(layer).stage is not None
 
-    def observe(self, layer: int, query: Tensor, key: Tensor, scaling: float, softcap: float | None) -> None:
-        importance = self.over_processes(newest_row(query, key, self.seen(layer), scaling, softcap, self.sinks))
-        earlier = getattr(self, "importance", None)  # the mean ranks as the sum does
+    def observe(self, attention: LayerAttention) -> None:
+        importance: Tensor = self.over_processes(attention.probabilities().mean(dim=(1, 2, 3))[0])
+        earlier = getattr(self, "importance", None)  # the sum ranks as the mean does
         self.importance = importance if earlier is None else earlier.to(importance.device) + importance

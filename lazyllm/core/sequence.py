@@ -1,0 +1,94 @@
+"""One sequence of a batch: how far it is computed, its active positions, what is protected in it, and its counts."""
+
+import torch
+from torch import Tensor
+
+from lazyllm.core.groups import LayerGroup
+from lazyllm.core.stats import Stats
+
+
+class Sequence:
+    """The tokens of one sequence, as the engine and a ranking see them.
+
+    Attributes:
+        index: its index in the batch.
+        group_of: the layer group of each layer.
+        num_computed_tokens: tokens of the steps before the current one.
+        num_new_tokens: tokens that the current step brings.
+        prompt_length: tokens given before the first was generated, all chunks included.
+        is_short: whether its prompt is too short to be pruned.
+        protected: sorted protected positions, int64 (n,), on the CPU.
+        stats: its counts.
+    """
+
+    def __init__(self, groups: list[LayerGroup], index: int, record_positions: bool) -> None:
+        self.index = index
+        self.group_of = [group for group in groups for _ in group.layers]
+        self.num_computed_tokens = self.num_new_tokens = self.prompt_length = 0
+        self.is_short = False
+        self.protected = torch.empty(0, dtype=torch.int64)
+        self.stats = Stats(groups, index)
+        self._groups, self._record_positions = groups, record_positions
+        self._protected_on: dict[torch.device, Tensor] = {}
+
+    @property
+    def num_tokens(self) -> int:
+        """Number of positions, including those of the current step."""
+        return self.num_computed_tokens + self.num_new_tokens
+
+    @property
+    def is_prefill(self) -> bool:
+        """Whether the current step is the first."""
+        return self.num_computed_tokens == 0
+
+    def positions(self, group: LayerGroup, start: int = 0) -> Tensor:
+        """Return all positions from `start` on, int64, on the device of `group`."""
+        return torch.arange(start, self.num_tokens, device=group.device)
+
+    def key_positions(self, group: LayerGroup) -> Tensor:
+        """Return the position of each cached key, in order of slots, int64 (n_keys,)."""
+        if group.index == 0:
+            return self.positions(group)
+        return group.positions.data[self.index, : group.num_cached[self.index]]
+
+    def query_positions(self, group: LayerGroup) -> Tensor:
+        """Return the sorted positions computed in this step, int64 (num_queries,)."""
+        return group.query_positions.split(group.num_queries)[self.index]
+
+    def active(self, group: LayerGroup) -> Tensor:
+        """Return the sorted active positions of this step, int64 (num_active,)."""
+        active = group.active[self.index]
+        return self.positions(group) if active is None else active
+
+    def active_mask(self, group: LayerGroup) -> Tensor | None:
+        """Return which cached keys are active in this step, bool (n_keys,); None means all."""
+        n_keys = group.num_cached[self.index]
+        if group.active_mask is None or n_keys == group.num_active[self.index]:
+            return None
+        return group.active_mask[self.index, :n_keys]
+
+    def uncomputed(self, group: LayerGroup) -> Tensor:
+        """Return which positions have no KV entry after the stage that ends `group`, bool (positions,)."""
+        if self.is_prefill:
+            return torch.ones(self.num_tokens, dtype=torch.bool, device=group.device)
+        slots = self._groups[group.index + 1].slots
+        return slots.data[self.index, : self.num_tokens] < 0
+
+    def protect(self, positions: Tensor) -> None:
+        """Keep these positions at every stage, sorted, int64 (n,) on the CPU."""
+        self.protected, self.stats.protected = positions, len(positions)
+        self._protected_on.clear()
+
+    def protected_on(self, device: torch.device) -> Tensor:
+        """Return the protected positions on a device, copied there once."""
+        if device not in self._protected_on:
+            self._protected_on[device] = self.protected.to(device)
+        return self._protected_on[device]
+
+    def end_step(self, kv_bytes: list[int], aux_bytes: int) -> None:
+        """Count the finished forward pass, and take its tokens as computed."""
+        if self._record_positions:
+            self.stats.positions.append([self.active(group).cpu() for group in self.group_of])
+            self.stats.computed.append([self.query_positions(group).cpu() for group in self.group_of])
+        self.stats.add_step(self.prompt_length, kv_bytes, aux_bytes)
+        self.num_computed_tokens, self.num_new_tokens = self.num_tokens, 0

@@ -1,0 +1,200 @@
+"""The paper's Eq. 1, and ways to weigh tokens beyond it, each a part that can be set: `lazyllm+`."""
+
+import math
+from dataclasses import dataclass, field, fields
+
+import torch
+from torch import Tensor, nn
+
+from lazyllm.core.errors import LazyLLMError
+from lazyllm.core.ranking import LayerAttention, Ranking
+
+_HEADS = ("mean", "max")
+# Above any importance there can be, and times a position still exact.
+_ABOVE_ALL = float(1 << 40)
+
+
+@dataclass(unsafe_hash=True)
+class AttentionRanking(Ranking, checked=False, parallel=True):
+    """Rank by attention, anew in every step: Eq. 1 of the paper by default, `lazyllm+` with other settings.
+
+    With the attention probability `a[h, q, j]` of query `q` on token `j` in head `h` of the stage's layer, softmax over
+    the active tokens at or before the query:
+
+        importance[j] = pool over j of  max over layers of  reduce over h of  mean over q of  a[h, q, j] * w[h, j]
+
+    If the stage keeps fewer tokens than `first`, `last` and `queries` protect, it keeps the newest of these. Only Eq. 1
+    is LazyLLM as published. A subclass may add settings. `revival` in a field's metadata says that it changes nothing
+    in prefill.
+
+    Attributes:
+        queries: mean over this many of the layer's last queries, whose tokens are always kept. In decoding the newest
+            query joins and the oldest leaves. One query is noisy (SnapKV, Li et al. 2024, arXiv 2404.14469).
+        half_life: in that mean a query this many tokens older than another counts half as much; None weighs all alike.
+        pooling: a token's importance is the mean over this many neighbouring positions, an odd number, of those that
+            are active (SnapKV; FastKV, Jo et al. 2025, arXiv 2502.01068).
+        heads: `mean` over the query heads, or `max`: a token that a single head needs is kept.
+        layers: the largest over the stage's layer and those before it, this many in all, back to the stage before, of
+            those that see more than a window. The ranking of one layer alone can be far off (CLAA, McDanel et al. 2026,
+            arXiv 2602.16054).
+        value_norm: `w[h, j]` is the Euclidean norm of the head's value of token `j`, else 1: attention on a small value
+            adds little (VATP, Guo et al. 2024, arXiv 2406.12335).
+        first: always keep this many tokens at the start of the prompt, the attention sinks (StreamingLLM, Xiao et al.
+            2023, arXiv 2309.17453).
+        last: always keep this many of the newest tokens (StreamingLLM).
+        bonus: in a later step divide the importance of a token without a KV entry after the stage by this, at least 1:
+            a revived token must be worth its time.
+        cap: revive at most this many pruned tokens at a stage in a step, the most important; the remaining slots go to
+            tokens that are already computed. Protected tokens do not count, `first` and `last` do. None means no cap.
+        for_good: rank in the first pass alone, of a prompt in chunks the first chunk: what is pruned never returns, and
+            all later tokens are kept. It is the cheapest to decode with, and the only way on models whose layers carry
+            a state from token to token (hybrids with linear attention, Mamba or convolution).
+
+    Raises:
+        LazyLLMError: a value out of range.
+    """
+
+    queries: int = 1
+    half_life: float | None = None
+    pooling: int = 1
+    heads: str = "mean"
+    layers: int = 1
+    value_norm: bool = False
+    first: int = 0
+    last: int = 1
+    bonus: float = field(default=1.0, metadata={"revival": True})
+    cap: int | None = field(default=None, metadata={"revival": True})
+    for_good: bool = field(default=False, metadata={"revival": True})
+
+    def __post_init__(self) -> None:
+        self.check()
+
+    def check(self) -> None:
+        rules = {
+            "queries": (_is_whole(self.queries, 1), "a whole number, at least 1"),
+            "half_life": (self.half_life is None or _is_number(self.half_life), "a number above 0, or None (null)"),
+            "pooling": (_is_whole(self.pooling, 1) and self.pooling % 2 == 1, "an odd number, at least 1"),
+            "heads": (self.heads in _HEADS, "mean or max"),
+            "layers": (_is_whole(self.layers, 1), "a whole number, at least 1"),
+            "value_norm": (isinstance(self.value_norm, bool), "true or false"),
+            "first": (_is_whole(self.first, 0), "a whole number, at least 0"),
+            "last": (_is_whole(self.last, 1), "a whole number, at least 1"),
+            "bonus": (_is_number(self.bonus) and self.bonus >= 1, "a number, at least 1"),
+            "for_good": (isinstance(self.for_good, bool), "true or false"),
+            "cap": (self.cap is None or _is_whole(self.cap, 0), "a whole number, at least 0, or None (null)"),
+        }
+        for name, (right, must) in rules.items():
+            if not right:
+                raise LazyLLMError(f"ranking {name}={getattr(self, name)!r} must be {must}")
+        self.bonus = float(self.bonus)
+        self.half_life = None if self.half_life is None else float(self.half_life)
+
+    @property
+    def revives(self) -> bool:  # type: ignore[override]
+        """Whether a pruned token may be active again in a later step."""
+        return self.cap != 0 and not self.for_good
+
+    @property
+    def changed(self) -> dict[str, int | float | str | bool]:
+        """The parts that differ from Eq. 1, and `_target_`, the class, of a subclass; empty for the paper's ranking."""
+        own = (
+            {} if type(self) is AttentionRanking else {"_target_": f"{type(self).__module__}.{type(self).__qualname__}"}
+        )
+        return own | {part.name: value for part in fields(self) if (value := getattr(self, part.name)) != part.default}
+
+    def __str__(self) -> str:
+        own = [] if type(self) is AttentionRanking else [type(self).__qualname__]
+        parts = [f"{name}:{value}".lower() for name, value in self.changed.items() if name != "_target_"]
+        return ",".join([*own, *parts]) or "eq1"
+
+    def wants(self, layer: int) -> bool:
+        return self.group(layer).stage is not None and layer in self._ranking_layers(layer)
+
+    def observe(self, attention: LayerAttention) -> None:
+        layer = attention.layer
+        weights = attention.probabilities(*self._latest_queries(attention))
+        if self.value_norm:
+            weights *= attention.value.to(weights.dtype).norm(dim=-1)[:, :, None, None]
+        by_head = weights.select(3, -1)
+        if self.queries > 1:
+            weights.nan_to_num_(0.0)  # a query older than all active tokens sees none of them
+            if self.half_life is None:
+                by_head = weights.mean(dim=3)
+            else:
+                age = torch.arange(weights.shape[3] - 1, -1, -1, dtype=weights.dtype, device=weights.device)
+                decay = torch.exp2(-age / self.half_life)
+                by_head = torch.einsum("bkgqn,q->bkgn", weights, decay / decay.sum())
+        by_key = by_head.amax(dim=(1, 2)) if self.heads == "max" else by_head.mean(dim=(1, 2))
+        importance = self.by_position(layer, self.over_processes(by_key[0], self.heads))
+        if layer > self._ranking_layers(layer)[0]:
+            importance = torch.maximum(self.importance.to(importance.device), importance)
+        self.importance = importance
+
+    def survivors(self, layer: int, count: int) -> Tensor:
+        sequence, last = self.sequence, max(self.last, self.queries)
+        if self.pooling > 1 or self.first or last > 1 or self.bonus > 1:
+            importance, is_active = self.importance, self.importance >= 0
+            if self.pooling > 1:
+                importance = _pooled(importance, is_active, self.pooling)
+            if self.bonus > 1 and not sequence.is_prefill:
+                importance = torch.where(self.uncomputed(layer), importance / self.bonus, importance)
+            # If the stage keeps fewer than these, it keeps the newest of them.
+            above_all = (
+                torch.arange(1, len(is_active) + 1, device=is_active.device, dtype=importance.dtype) * _ABOVE_ALL
+            )
+            for ends in (slice(min(self.first, sequence.prompt_length)), slice(-last, None)):
+                importance[ends] = above_all[ends]
+            self.importance = importance.masked_fill(~is_active, -1)
+        if self.cap is not None and not sequence.is_prefill:
+            is_pruned = self.uncomputed(layer)
+            is_pruned[sequence.num_computed_tokens :] = False
+            is_pruned.index_fill_(0, sequence.protected_on(is_pruned.device), False)
+            best = torch.where(is_pruned, self.importance, -1).sort(descending=True, stable=True).indices[: self.cap]
+            self.importance = self.importance.masked_fill(is_pruned.index_fill(0, best, False), -1)
+            count = min(count, int((self.importance >= 0).sum()))
+        return super().survivors(layer, count)
+
+    def _ranking_layers(self, layer: int) -> list[int]:
+        """Return the layers that rank at the stage that follows `layer`'s group."""
+        return self.group(layer).ranking_layers[-self.layers :]
+
+    def _latest_queries(self, attention: LayerAttention) -> tuple[Tensor, Tensor | None]:
+        """Return the last queries of a layer, (1, heads, queries, head_dim), and their positions, int64 (queries,)."""
+        count, sequence, query = self.queries, self.sequence, attention.query
+        if count == 1:
+            return query[:, :, -1:], None
+        window = vars(self).setdefault("_window", {})  # by layer: the latest queries, and their positions
+        if sequence.is_prefill:
+            # A copy: a view would keep the queries of the whole prompt.
+            latest, positions = query[:, :, -count:].clone(), attention.key_positions[-count:]
+        else:
+            num_new = sequence.num_new_tokens
+            new = sequence.query_positions(self.group(attention.layer))[-min(num_new, count) :]
+            if num_new > 1:
+                new = new[new >= sequence.num_computed_tokens]  # revived tokens were in the window when they were new
+            earlier, earlier_positions = window[attention.layer]
+            latest = torch.cat([earlier, query[:, :, -new.shape[0] :]], dim=2)[:, :, -count:]
+            positions = torch.cat([earlier_positions, new])[-count:]
+        window[attention.layer] = latest, positions
+        return latest, positions
+
+
+def plus() -> AttentionRanking:
+    """Return the ranking called `lazyllm+`: of those searched, the one with the least divergence on SmolLM2."""
+    return AttentionRanking(queries=32, half_life=8.0, pooling=15, layers=2, first=4, bonus=1.5)
+
+
+def _is_whole(value: object, least: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < math.inf
+
+
+def _pooled(importance: Tensor, is_active: Tensor, width: int) -> Tensor:
+    """Return the mean over the active ones among `width` neighbouring positions, (positions,)."""
+    weights = is_active.to(importance.dtype)
+    both = torch.stack([importance * weights, weights])
+    sums, counts = nn.functional.avg_pool1d(both, width, stride=1, padding=width // 2)
+    return sums / counts.clamp(min=1 / (2 * width))
