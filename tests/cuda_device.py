@@ -16,7 +16,6 @@ class CudaDevice:
             pytest.skip(f"{index + 1} GPUs are needed")
         self.name, self.launches = f"cuda:{index}", 0
         self.reads: Counter[str] = Counter()
-        self.writes: Counter[str] = Counter()
 
     def __enter__(self) -> "CudaDevice":
         torch.ones(1, device=self.name)  # a card's first use waits

@@ -43,7 +43,6 @@ class PretendDevice:
     Attributes:
         name: what `torch.device`, `.to` and `device=` take.
         reads: how often the host waited for values on the device, by the line outside PyTorch that asked, `file:line`.
-        writes: how often the host copied values to the device, for which CUDA waits too, by line.
         launches: how many operators computed something there: not views, nor memory that is only set aside.
         there: those that are there, by index.
     """
@@ -54,7 +53,6 @@ class PretendDevice:
         self.index = index
         self.name = f"{KIND}:{index}"
         self.reads: Counter[str] = Counter()
-        self.writes: Counter[str] = Counter()
         self.launches = 0
         self._lock = threading.Lock()
 
@@ -75,11 +73,11 @@ class PretendDevice:
             raise RuntimeError(f"there is no device {KIND}:{index or 0}: its `with` has ended, or was never entered")
         return cls.there[index or 0]
 
-    def note(self, counts: Counter[str], times: int) -> None:
-        """Count so many waits for the line under way."""
+    def note_reads(self, times: int) -> None:
+        """Count waits for the line that is running."""
         if times:
             with self._lock:
-                counts[_line()] += times
+                self.reads[_line()] += times
 
 
 class PretendTensor(torch.Tensor):
@@ -146,9 +144,7 @@ def _run(operator: Any, *args: Any, **kwargs: Any) -> Any:
     if name not in _COPIES:
         _refuse_mixed(operator, name, args, shells, hosted)
     if source is not None:
-        source.note(source.reads, _reads(name, args, kwargs, target))
-    if target is not None and hosted and name in _COPIES | _READ_INDEXED | _WRITE_INDEXED:
-        target.note(target.writes, args[0].numel() > 0 and not _fills(name, args))
+        source.note_reads(_reads(name, args, kwargs, target))
 
     def put_in(value: Any) -> Any:
         if target is None or not isinstance(value, torch.Tensor):

@@ -28,17 +28,17 @@ _Request = tuple[tuple[str, str] | None, list[int], list[int]]
 
 @register_model("lazyllm")
 class LazyLM(HFLM):
-    """The harness's `hf`, which generates under LazyLLM.
+    """The harness's `hf` model, enabled for LazyLLM.
 
     Args:
         pretrained: as `hf` takes it, and with it all other arguments.
-        schedule: where tokens are pruned and how many stay, as `lazyllm.enable` takes it. On the command line, where a
-            comma begins the next argument, stages stand apart by a space: `"schedule=23%:0.6 50%:0.6"`.
-        importance: `plus`, which is `lazyllm.plus()`; parts of `lazyllm.Importance`, such as `{"queries": 8}`; or a
-            ranking of one's own. By default the paper's Eq. 1.
+        schedule: as `lazyllm.enable` takes it. On the command line, where a comma begins the next argument, separate
+            stages by a space: `"schedule=23%:0.6 50%:0.6"`.
+        ranking: `plus`, for `lazyllm.plus()`; settings of `lazyllm.AttentionRanking`, such as `{"queries": 8}`; or a
+            `lazyllm.Ranking`. By default the paper's Eq. 1.
 
     Raises:
-        LazyLLMError: LazyLLM does not support the model, the schedule or the importance.
+        LazyLLMError: LazyLLM does not support the model, the schedule or the ranking.
     """
 
     def __init__(
@@ -46,19 +46,18 @@ class LazyLM(HFLM):
         pretrained: Any,
         *,
         schedule: str | lazyllm.PruningSchedule | Iterable[tuple[int, float]],
-        importance: str | dict[str, Any] | lazyllm.Selection | None = None,
+        ranking: str | dict[str, Any] | lazyllm.Ranking | None = None,
         **kwargs: Any,
     ) -> None:
-        if importance == "plus":
-            importance = lazyllm.plus()
-        elif isinstance(importance, dict):
-            importance = lazyllm.Importance(**importance)
         super().__init__(pretrained, **kwargs)
-        self._asked: dict[str, Any] = {"schedule": schedule, "selection": importance}
-        self._asked["schedule"] = self._enabled().schedule  # what is not supported is refused now, not after hours
+        if isinstance(ranking, dict):
+            ranking = lazyllm.AttentionRanking(**ranking)
+        self._ranking: Any = lazyllm.plus() if ranking == "plus" else ranking
+        self._schedule = schedule
+        self._schedule = self._enabled().schedule  # refuses now, not after hours, what is not supported
 
     def _enabled(self) -> lazyllm.Session:
-        return lazyllm.enable(self.model, **self._asked)
+        return lazyllm.enable(self.model, self._schedule, ranking=self._ranking)
 
     def _model_generate(self, *args: Any, **kwargs: Any) -> torch.Tensor:
         with self._enabled():
@@ -67,33 +66,34 @@ class LazyLM(HFLM):
     def _loglikelihood_tokens(
         self, requests: Sequence[_Request], disable_tqdm: bool = False, override_bs: int | None = None
     ) -> list[tuple[float, bool]]:
-        """Log-likelihood of each continuation as its prompt would generate it, token by token, and if it is greedy's.
+        """Return the log-likelihood of each continuation, and whether greedy generation answers so.
 
         A prompt that several continuations share is computed once. Too long a prompt loses its beginning, as in `hf`.
         """
         by_prompt: dict[tuple[int, ...], list[int]] = {}
-        for place, (_, prompt, continuation) in enumerate(requests):
-            if (room := self.max_length + 1 - len(continuation)) < 1:
+        for index, (_, prompt, continuation) in enumerate(requests):
+            room = self.max_length + 1 - len(continuation)
+            if room < 1:
                 longer = f"{len(continuation)} tokens is longer than the model's max_length, {self.max_length}"
                 raise lazyllm.LazyLLMError(f"a continuation of {longer}")
-            by_prompt.setdefault(tuple(prompt[-room:]), []).append(place)
+            by_prompt.setdefault(tuple(prompt[-room:]), []).append(index)
         answers: dict[int, tuple[float, bool]] = {}
-        mixed = self.mixed_precision_dtype
-        autocast = torch.autocast(device_type=self.device.type, dtype=mixed, enabled=mixed is not None)
-        quiet = disable_tqdm or self.rank != 0
+        dtype = self.mixed_precision_dtype
+        autocast = torch.autocast(device_type=self.device.type, dtype=dtype, enabled=dtype is not None)
+        is_quiet = disable_tqdm or self.rank != 0
         with self._enabled(), autocast:
-            for prompt, places in tqdm(by_prompt.items(), disable=quiet, desc="Running loglikelihood requests"):
-                likelihoods = lazyllm.log_likelihoods(self.model, prompt, [requests[place][2] for place in places])
-                for place, likelihood in zip(places, likelihoods, strict=True):
-                    answers[place] = likelihood.total, likelihood.greedy
-                    if requests[place][0] is not None:
-                        self.cache_hook.add_partial("loglikelihood", requests[place][0], answers[place])
-        return [answers[place] for place in range(len(requests))]
+            for prompt, indexes in tqdm(by_prompt.items(), disable=is_quiet, desc="Running loglikelihood requests"):
+                likelihoods = lazyllm.log_likelihoods(self.model, prompt, [requests[index][2] for index in indexes])
+                for index, likelihood in zip(indexes, likelihoods, strict=True):
+                    answers[index] = likelihood.total, likelihood.greedy
+                    if requests[index][0] is not None:
+                        self.cache_hook.add_partial("loglikelihood", requests[index][0], answers[index])
+        return [answers[index] for index in range(len(requests))]
 
     def loglikelihood_rolling(self, requests: list[Instance], disable_tqdm: bool = False) -> NoReturn:
-        """Refused: LazyLLM prunes a prompt, and a whole text's likelihood has none."""
+        """Refuse the likelihood of texts without a prompt, which LazyLLM could prune."""
         task = requests[0].task_name or "a task"
-        raise lazyllm.LazyLLMError(f"{task} asks for the likelihood of whole texts, without a prompt: take --model hf")
+        raise lazyllm.LazyLLMError(f"{task} asks for the likelihood of texts without a prompt: use --model hf")
 
 
 if __name__ == "__main__":
@@ -101,6 +101,6 @@ if __name__ == "__main__":
 
     try:
         cli_evaluate()
-    except lazyllm.LazyLLMError as error:  # in one line
+    except lazyllm.LazyLLMError as error:
         print(f"lazyllm: {error}", file=sys.stderr)
         sys.exit(2)

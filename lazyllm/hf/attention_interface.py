@@ -10,16 +10,24 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from lazyllm.core.attention import Kernel, WindowMask
-from lazyllm.hf.images import WITHIN, AheadMask
-from lazyllm.hf.refusals import refuse_if
+from lazyllm.core.errors import LazyLLMError
+from lazyllm.hf.multimodal import DeferredMask
+from lazyllm.hf.private import attention_implementation
 
 NAME = "lazyllm"
+# The engine whose decoder is running in this context, and the `ModelPatches` of the model that is.
+CURRENT_ENGINE: ContextVar[Any] = ContextVar("lazyllm_engine", default=None)
+CURRENT_MODEL: ContextVar[Any] = ContextVar("lazyllm_model", default=None)
+_OUTSIDE = (
+    "attention under lazyllm.enable ran outside the model's forward pass: leave out cache_implementation, and give "
+    "another model its own config object"
+)
 
 
-def kernel_of(config: Any) -> Kernel:
-    """The attention implementation that a model was loaded with, callable while its config names ours."""
-    name, loaded = config._attn_implementation, copy.copy(config)
-    # Eager attention would allocate the whole matrix; SDPA computes the same without.
+def loaded_kernel(config: Any) -> Kernel:
+    """Return the attention that a model was loaded with, callable while its config names LazyLLM's."""
+    name, loaded = attention_implementation(config), copy.copy(config)
+    # Eager attention would allocate the full matrix; SDPA computes the same without.
     function = ALL_ATTENTION_FUNCTIONS["sdpa" if name == "eager" else name]
 
     def attend(module: nn.Module, *args: Any, **kwargs: Any) -> torch.Tensor:
@@ -30,32 +38,27 @@ def kernel_of(config: Any) -> Kernel:
 
 
 class _AsLoaded:
-    """An attention module as its kernel expects it: with the config it was loaded with."""
+    """An attention module with the config it was loaded with, as its kernel expects it."""
 
     def __init__(self, module: nn.Module, config: Any) -> None:
-        self._module = module
-        self.config = config
+        self._module, self.config = module, config
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._module, name)
 
 
-# The generation whose forward pass is under way.
-CURRENT: ContextVar[Any] = ContextVar("lazyllm_step", default=None)
-
-
 def _attention(module: nn.Module, *args: Any, **kwargs: Any) -> tuple[torch.Tensor, None]:
-    step = CURRENT.get()
-    refuse_if(step is None, "outside_pass")
-    return step.attention(module, *args, **kwargs), None
+    if (engine := CURRENT_ENGINE.get()) is None:
+        raise LazyLLMError(_OUTSIDE)
+    return engine.attention(module, *args, **kwargs), None
 
 
-def _mask(**kwargs: Any) -> WindowMask | AheadMask | None:
-    step = CURRENT.get()
-    if step is not None:
-        return step.mask(**kwargs)
-    refuse_if(WITHIN.get() is None, "outside_pass")
-    return AheadMask(**kwargs)
+def _mask(**kwargs: Any) -> WindowMask | DeferredMask | None:
+    if (engine := CURRENT_ENGINE.get()) is not None:
+        return engine.mask(**kwargs)
+    if CURRENT_MODEL.get() is None:
+        raise LazyLLMError(_OUTSIDE)
+    return DeferredMask(kwargs)
 
 
 AttentionInterface.register(NAME, _attention)

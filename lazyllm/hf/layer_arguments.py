@@ -1,106 +1,116 @@
-"""What a decoder layer is told about each token besides its hidden state, for the rows it computes now."""
+"""The arguments of a decoder layer besides its input: rotary tables and position ids of the tokens it computes."""
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from lazyllm.core.state import GrowingTensor, LayerGroup
-from lazyllm.hf.refusals import refusal, refuse_if
+from lazyllm.core.groups import GrowingTensor, LayerGroup
+from lazyllm.hf.model_support import unsupported
+from lazyllm.hf.patching import arguments_by_name
 
 # The dimension that counts tokens: rotary tables are (batch, tokens, head_dim), position ids (batch, tokens).
 _TOKEN_DIM = {"position_embeddings": -2, "position_ids": -1, "cache_position": -1, "per_layer_input": -2}
-_TOKEN_DIM["original_hidden_states"] = -2  # Zamba's embeddings, which each of its shared blocks sees again
+_TOKEN_DIM["original_hidden_states"] = -2  # Zamba's embeddings, which each of its shared blocks reads again
 
 
 class LayerArguments:
-    """Gives the rows of later groups the rotary tables and position ids of their original positions.
+    """Give each layer the rotary tables and position ids of the tokens it computes.
 
-    The model works these out for its input alone. Here they are kept as they were when each token first appeared.
+    The model makes these for its input alone. They are kept here, as they were when each token first appeared.
     """
 
-    def __init__(self, count: int) -> None:
-        # The place of each position among all tokens in order of arrival, int64 (count, positions). Where there is one
-        # sequence, a token's place is its position.
-        self._places = None if count == 1 else GrowingTensor(1, count)
-        self._arrived = 0
-        self._new: list[int] = []
-        self._tables: dict[tuple[str, int], _Table] = {}  # by argument and layer
-        self._leading: set[int] = set()  # the layers that are the first ones with a table
+    def __init__(self, batch_size: int) -> None:
+        # Index of each position among all tokens in order of arrival, int64 (batch, positions). With one sequence it is
+        # the position.
+        self._arrival = None if batch_size == 1 else GrowingTensor(1, batch_size)
+        self._num_arrived = 0
+        self._num_new_tokens: list[int] = []
+        self._tables: dict[tuple[str, int], _PerTokenTable] = {}  # by argument and layer
+        self._making: set[int] = set()  # layers whose arguments make a table, which others share
 
-    def begin_step(self, new: list[int], first: LayerGroup, prunes: bool) -> None:
-        """Start a pass with new tokens of each sequence, those that the first group computes."""
-        self._new = new
-        start, self._arrived = self._arrived, self._arrived + sum(new)
-        if self._places is not None and prunes:
-            places = self._places.extend(max(first.n_cached), first.rows[None])
-            places[first.owners, first.rows] = torch.arange(start, self._arrived, device=places.device)
+    def begin_step(self, num_new_tokens: list[int], first: LayerGroup, prunes: bool) -> None:
+        """Start a pass over new tokens of each sequence, which the first group computes."""
+        self._num_new_tokens = num_new_tokens
+        start, self._num_arrived = self._num_arrived, self._num_arrived + sum(num_new_tokens)
+        if self._arrival is not None and prunes:
+            arrival = self._arrival.extend(max(first.num_cached), first.query_positions[None])
+            new = torch.arange(start, self._num_arrived, device=arrival.device)
+            arrival[first.batch_index, first.query_positions] = new
 
-    def stay(self, layer: int, group: LayerGroup) -> bool:
-        """Whether `layer` needs nothing done to its arguments in a decoding step."""
-        return layer not in self._leading and self._are_input(group)
+    def are_right(self, layer: int, group: LayerGroup) -> bool:
+        """Return whether the model's own arguments are the layer's in a decoding step, and no table needs them."""
+        return layer not in self._making and self._computes_input(group)
 
-    def for_rows(self, layer: int, group: LayerGroup, kwargs: dict[str, Any]) -> dict[str, Any]:
-        """`kwargs` of decoder layer `layer` with every per-token argument taken at the rows of its `group`."""
-        changed = {}
+    def select(
+        self, layer: int, group: LayerGroup, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Return a layer's arguments with every per-token one taken at the positions that its group computes."""
+        if any(isinstance(value, torch.Tensor) for value in args[1:]):
+            _, *named = arguments_by_name(forward, args, kwargs).items()
+            args, kwargs = args[:1], dict(named)
+        selected = {}
         for name, value in kwargs.items():
             if name == "per_layer_input" and group.index == 0:
-                continue  # each layer's own, (1, tokens, features): never asked for again
+                continue  # each layer's own, (1, tokens, features): never needed again
             if name in _TOKEN_DIM and value is not None:
                 table = self._table(name, layer, value)
-                if self._are_input(group):
-                    continue
-                if group.index not in table.taken:
-                    places = group.rows
-                    if self._places is not None:
-                        places = self._places.view
-                        places = places[group.owners.to(places.device), group.rows.to(places.device)]
-                    table.taken[group.index] = table.at(places)
-                changed[name] = table.taken[group.index]
-            elif isinstance(value, torch.Tensor) and name not in ("hidden_states", "attention_mask"):
-                raise refusal("architecture", what=f"the decoder layers take a tensor {name!r}, of no known meaning")
-        return {**kwargs, **changed} if changed else kwargs
+                if not self._computes_input(group):
+                    if group.index not in table.selected:
+                        table.selected[group.index] = table.at(self._arrival_of(group))
+                    selected[name] = table.selected[group.index]
+            elif isinstance(value, torch.Tensor) and name != "attention_mask":
+                raise unsupported(f"the decoder layers take a tensor {name!r}, of no known meaning")
+        return args, {**kwargs, **selected}
 
-    def _are_input(self, group: LayerGroup) -> bool:
-        """Whether the rows are the tokens that the model was given, which the newest always is among."""
-        return group.index == 0 or (group.n_rows == self._new and max(self._new) == 1)
+    def _computes_input(self, group: LayerGroup) -> bool:
+        """Return whether the group computes just the model's input, which the newest tokens always are in."""
+        is_newest_alone = group.num_queries == self._num_new_tokens and max(self._num_new_tokens) == 1
+        return group.index == 0 or is_newest_alone
 
-    def _table(self, name: str, layer: int, value: Any) -> "_Table":
+    def _arrival_of(self, group: LayerGroup) -> torch.Tensor:
+        if self._arrival is None:
+            return group.query_positions
+        arrival = self._arrival.view
+        return arrival[group.batch_index.to(arrival.device), group.query_positions.to(arrival.device)]
+
+    def _table(self, name: str, layer: int, value: Any) -> "_PerTokenTable":
         if (name, layer) not in self._tables:
             # Layers share a table when the model hands them the same object, as it does for each kind of layer.
-            shared = [table for table in self._tables.values() if table.made_of is value]
-            if not shared:
-                self._leading.add(layer)
-            self._tables[name, layer] = shared[0] if shared else _Table(name)
-        self._tables[name, layer].cover(value, self._arrived)
+            shared = next((table for table in self._tables.values() if table.source is value), None)
+            if shared is None:
+                self._making.add(layer)
+            self._tables[name, layer] = shared or _PerTokenTable(name)
+        self._tables[name, layer].append(value, self._num_arrived)
         return self._tables[name, layer]
 
 
-class _Table:
+class _PerTokenTable:
     """One per-token argument, a tensor or a tuple of tensors of one shape, for all tokens so far."""
 
     def __init__(self, name: str) -> None:
+        self.selected: dict[int, Any] = {}  # entries of the tokens that a group computes in this step
+        self.source: Any = None  # what the model made for this step
         self._name, self._dim, self._is_tuple = name, _TOKEN_DIM[name], False
-        self._kept = GrowingTensor(self._dim)  # (parts, ...)
-        self.taken: dict[int, Any] = {}  # in this step, for the rows of a group
-        self.made_of: Any = None  # what the model made for this step
+        self._entries = GrowingTensor(self._dim)  # (parts, ...)
 
-    def cover(self, value: Any, arrived: int) -> None:
-        """Append the entries of this step's input tokens, once a step."""
-        new = arrived - self._kept.length
-        if new == 0:
+    def append(self, value: Any, num_arrived: int) -> None:
+        """Append the entries of this step's new tokens, once a step."""
+        num_new = num_arrived - self._entries.length
+        if num_new == 0:
             return
-        self.taken.clear()
-        self.made_of = value
-        self._is_tuple = isinstance(value, tuple | list)
+        self.selected.clear()
+        self.source, self._is_tuple = value, isinstance(value, tuple | list)
         parts = value if self._is_tuple else [value]
         for part in parts:
-            fits = isinstance(part, torch.Tensor) and part.shape[self._dim] == new and part.shape == parts[0].shape
-            refuse_if(not fits, "architecture", what=f"the model's {self._name} are not one entry a token")
-        kept = self._kept.extend(arrived, parts[0].expand(len(parts), *parts[0].shape))
-        for place, part in enumerate(parts):
-            kept[place].narrow(self._dim, arrived - new, new).copy_(part)
+            is_tensor = isinstance(part, torch.Tensor) and part.shape == parts[0].shape
+            if not is_tensor or part.shape[self._dim] != num_new:
+                raise unsupported(f"the model's {self._name} are not one entry a token")
+        entries = self._entries.extend(num_arrived, parts[0].expand(len(parts), *parts[0].shape))
+        for index, part in enumerate(parts):
+            entries[index].narrow(self._dim, num_arrived - num_new, num_new).copy_(part)
 
-    def at(self, places: torch.Tensor) -> Any:
-        """The entries of these tokens, int64 (rows,)."""
-        taken = self._kept.view.index_select(self._dim, places.to(self._kept.data.device)).unbind()
-        return taken if self._is_tuple else taken[0]
+    def at(self, arrival: torch.Tensor) -> Any:
+        """Return the entries of tokens, int64 (n,) in order of arrival."""
+        parts = self._entries.view.index_select(self._dim, arrival.to(self._entries.data.device)).unbind()
+        return parts if self._is_tuple else parts[0]

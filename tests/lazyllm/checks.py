@@ -19,67 +19,69 @@ PAD = 0
 TOLERANCE = 1e-4
 
 
-def text(length: int, seed: int | None = None) -> list[int]:
+def random_ids(length: int, seed: int | None = None) -> list[int]:
     return families.prompt(length, seed=length if seed is None else seed)[0].tolist()
 
 
-def padded(texts: list[list[int]]) -> tuple[torch.Tensor, torch.Tensor]:
+def pad_left(texts: list[list[int]]) -> tuple[torch.Tensor, torch.Tensor]:
     """Texts of several lengths with padding at their left, and the mask that hides it, int64 (texts, longest)."""
     longest = max(map(len, texts))
     ids = torch.tensor([[PAD] * (longest - len(text)) + text for text in texts])
     return ids, torch.tensor([[0] * (longest - len(text)) + [1] * len(text) for text in texts])
 
 
-def answers(output: torch.Tensor, start: int, end: int | None = None) -> list[list[int]]:
+def cut_answers(output: torch.Tensor, start: int, end: int | None = None) -> list[list[int]]:
     """The generated tokens of each sequence, from column `start`, up to the token `end` that ends it."""
     return [row[: row.index(end) + 1] if end in row else row for row in output[:, start:].tolist()]
 
 
-def alone(model: PreTrainedModel, texts: list[list[int]], **generation: object) -> list[list[int]]:
+def generate_alone(model: PreTrainedModel, texts: list[list[int]], **generation: object) -> list[list[int]]:
     """What the model answers to each text alone."""
-    found = []
+    actual = []
     for text in texts:
         ids = torch.tensor([text])
         output = model.generate(ids, attention_mask=torch.ones_like(ids), do_sample=False, **generation)
-        found += answers(output, len(text))
-    return found
+        actual += cut_answers(output, len(text))
+    return actual
 
 
-def recorded(model: PreTrainedModel, stages: object, ids: torch.Tensor, new_tokens: int, **how: object) -> tuple:
+def generate_recorded(
+    model: PreTrainedModel, stages: object, ids: torch.Tensor, new_tokens: int, **how: object
+) -> tuple:
     """The output of a greedy generation, and its stats with positions."""
     with lazyllm.enable(model, stages, record_positions=True, **how) as lazy:
         output = families.generate(model, ids, new_tokens)
     return output, lazy.stats
 
 
-def lists(positions: list) -> list:
+def to_lists(positions: list) -> list:
     return [[members.tolist() for members in step] for step in positions]
 
 
-def same(found: lazyllm.Stats, expected: lazyllm.Stats) -> None:
+def assert_same_stats(actual: lazyllm.Stats, expected: lazyllm.Stats) -> None:
     """Assert that two sequences were computed alike, token by token."""
-    assert found.prompt_length == expected.prompt_length
-    assert torch.equal(found.rows, expected.rows)
-    assert torch.equal(found.active, expected.active)
-    assert found.prompt_computed == expected.prompt_computed
-    assert lists(found.positions) == lists(expected.positions)
-    assert lists(found.computed) == lists(expected.computed)
-    close([row.cpu() for row in found.importance], expected.importance, 1e-5)  # sums in another order
+    assert actual.prompt_length == expected.prompt_length
+    assert torch.equal(actual.rows, expected.rows)
+    assert torch.equal(actual.active, expected.active)
+    assert actual.prompt_computed == expected.prompt_computed
+    assert to_lists(actual.positions) == to_lists(expected.positions)
+    assert to_lists(actual.computed) == to_lists(expected.computed)
+    assert_close([row.cpu() for row in actual.importance], expected.importance, 1e-5)  # sums in another order
 
 
-def traced(stats: lazyllm.Stats, tokens: list[int], expected: object) -> None:
+def assert_traced(stats: lazyllm.Stats, tokens: list[int], expected: object) -> None:
     """Assert that a generation is a reference's, a `lazyllm.reference.Trace`."""
     assert tokens == expected.tokens
-    assert lists(stats.positions) == expected.active
-    assert lists(stats.computed) == expected.rows
+    assert to_lists(stats.positions) == expected.active
+    assert to_lists(stats.computed) == expected.rows
 
 
-def close(found: object, expected: object, tolerance: float = 1e-6) -> None:
-    for one, other in zip(found, expected, strict=True):
+def assert_close(actual: object, expected: object, tolerance: float = 1e-6) -> None:
+    for one, other in zip(actual, expected, strict=True):
         torch.testing.assert_close(one, other, rtol=tolerance, atol=tolerance)
 
 
-def refuse(says: str, call: Callable[[], object]) -> None:
+def assert_refused(says: str, call: Callable[[], object]) -> None:
     """Assert that `call` is refused in one line that says so."""
     with pytest.raises(lazyllm.LazyLLMError, match=says) as error:
         call()
@@ -108,9 +110,9 @@ def honour_or_refuse(model: PreTrainedModel, call: Callable[[], torch.Tensor]) -
             return call()
 
     expected = call()
-    found, refused = outcome(enabled)
+    actual, refused = outcome(enabled)
     if not refused:
-        close([found], [expected], TOLERANCE)
+        assert_close([actual], [expected], TOLERANCE)
     return expected, refused
 
 

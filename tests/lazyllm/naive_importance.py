@@ -1,4 +1,4 @@
-"""`lazyllm.Importance` written a second time, densely and slowly, for Llama-shaped models.
+"""`lazyllm.AttentionRanking` written a second time, densely and slowly, for Llama-shaped models.
 
 The engine is the definition's, as in `reference`: rows are computed from their stored hidden state and attend to the
 active members at or before them.
@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 import lazyllm
 from lazyllm import reference
 
-# Each part of `lazyllm.Importance` by itself, and all of them.
+# Each part of `lazyllm.AttentionRanking` by itself, and all of them.
 ALONE = {
     "queries": {"queries": 4},
     "half_life": {"queries": 4, "half_life": 1.5},
@@ -35,7 +35,7 @@ def run(
     model: PreTrainedModel,
     prompt: list[int],
     stages: list[tuple[int, float]],
-    importance: lazyllm.Importance,
+    importance: lazyllm.AttentionRanking,
     new_tokens: int,
     turns: Sequence[list[int]] = (),
 ) -> reference.Trace:

@@ -11,7 +11,7 @@ from unittest import mock
 
 import naive_importance
 import torch
-from checks import same
+from checks import assert_same_stats
 from transformers import AutoModelForCausalLM
 from transformers.distributed import DistributedConfig
 
@@ -21,12 +21,12 @@ STAGES = lazyllm.PruningSchedule([(1, 0.6), (3, 0.5)])
 PARTS = {**naive_importance.ALONE, "all": naive_importance.ALL}
 WAYS = {
     "eq1": (STAGES, None),
-    "static": (lazyllm.PruningSchedule([(2, 0.5)]), lazyllm.StaticSelection()),
-    **{name: (STAGES, lazyllm.Importance(**parts)) for name, parts in PARTS.items()},
+    "static": (lazyllm.PruningSchedule([(2, 0.5)]), lazyllm.StaticRanking()),
+    **{name: (STAGES, lazyllm.AttentionRanking(**parts)) for name, parts in PARTS.items()},
 }
 
 
-def answer(model, schedule, selection):
+def answer(model, schedule, ranking):
     """Two turns of a ragged batch: what is generated, and what was computed for it."""
     generator = torch.Generator().manual_seed(0)
     ids = torch.randint(3, 97, (2, 40), generator=generator)
@@ -34,7 +34,7 @@ def answer(model, schedule, selection):
     mask[0, :7] = 0
     kept = {"record_positions": True, "record_importance": True}
     asked = {"do_sample": False, "eos_token_id": None, "max_new_tokens": 6, "return_dict_in_generate": True}
-    with lazyllm.enable(model, schedule, selection=selection, **kept) as lazy:
+    with lazyllm.enable(model, schedule, ranking=ranking, **kept) as lazy:
         first = model.generate(ids, attention_mask=mask, **asked)
         ids = torch.cat([first.sequences, ids[:, -9:]], dim=1)
         mask = torch.cat([mask, torch.ones(2, ids.shape[1] - 40, dtype=mask.dtype)], dim=1)
@@ -43,28 +43,28 @@ def answer(model, schedule, selection):
 
 
 def check(model, whole, name):
-    schedule, selection = WAYS[name]
-    (tokens, found), (wanted, expected) = (answer(each, schedule, selection) for each in (model, whole))
+    schedule, ranking = WAYS[name]
+    (tokens, found), (wanted, expected) = (answer(each, schedule, ranking) for each in (model, whole))
     assert tokens == wanted, name
     for stats, other in zip(found, expected, strict=True):
-        same(stats, other)
+        assert_same_stats(stats, other)
 
 
-class Own(lazyllm.Selection):
+class Own(lazyllm.Ranking):
     """Eq. 1 over the heads of this process, which is not what other processes find."""
 
-    def observe(self, layer, query, key, scaling, softcap):
-        self.importance = self.by_position(layer, self.found(query, key, self.present(layer), scaling))
+    def observe(self, attention):
+        self.importance = self.by_position(attention.layer, self.eq1(attention))
 
-    def found(self, *given):
-        return lazyllm.newest_row(*given)
+    def eq1(self, attention):
+        return attention.probabilities().mean(dim=(1, 2, 3))[0]
 
 
 class Together(Own, parallel=True):
     """Eq. 1 over the heads of all processes."""
 
-    def found(self, *given):
-        return self.over_processes(super().found(*given))
+    def eq1(self, attention):
+        return self.over_processes(super().eq1(attention))
 
 
 WAYS["own"] = STAGES, Together()
@@ -85,7 +85,7 @@ def main():
             model.generate(ids, max_new_tokens=6, do_sample=False, eos_token_id=None)
         assert reduce.call_count == 2 * 6, "one all-reduce a stage and step"
         try:
-            lazyllm.enable(model, STAGES, selection=Own())
+            lazyllm.enable(model, STAGES, ranking=Own())
         except lazyllm.LazyLLMError as error:
             print(f"refused: {error}", flush=True)
 

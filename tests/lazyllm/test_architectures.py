@@ -14,7 +14,7 @@ import architectures
 import families
 import pytest
 import torch
-from checks import STAGES, Replay, recorded
+from checks import STAGES, Replay, generate_recorded
 
 import lazyllm
 
@@ -47,11 +47,11 @@ def judge(case):
 
 def compare(model, ids):
     before = families.generate(model, ids, STEPS)
-    kept, stats = recorded(model, [(1, 1.0)], ids, STEPS)
+    kept, stats = generate_recorded(model, [(1, 1.0)], ids, STEPS)
     expect_close(kept.logits, before.logits, 1e-4, "keeping all")
     if not torch.equal(kept.sequences, before.sequences) or stats.prompt_computed != 1.0:
         raise Wrong("keeping all gives other tokens")
-    pruned, stats = recorded(model, STAGES, ids, STEPS)
+    pruned, stats = generate_recorded(model, STAGES, ids, STEPS)
     if stats.rows[0].tolist() != ROWS:
         raise Wrong(f"prefilling computes {stats.rows[0].tolist()} tokens")
     if max(map(_distance, pruned.logits, before.logits)) < 0.05:
@@ -91,10 +91,10 @@ def together(model, ids):
     mask = torch.ones(2, architectures.PROMPT, dtype=torch.int64)
     mask[1, :13] = 0
     with lazyllm.enable(model, STAGES):
-        found = families.generate(model, ids.expand(2, -1), STEPS, mask)
+        actual = families.generate(model, ids.expand(2, -1), STEPS, mask)
         for row, given in enumerate((ids, ids[:, 13:])):
             alone = families.generate(model, given, STEPS)
-            expect_close([step[row, None] for step in found.logits], alone.logits, 1e-3, f"sequence {row} of a batch")
+            expect_close([step[row, None] for step in actual.logits], alone.logits, 1e-3, f"sequence {row} of a batch")
 
 
 def expect_close(logits, expected, tolerance, what):
@@ -119,11 +119,11 @@ def limited():
 @pytest.mark.parametrize("part", range(PARTS))
 def test_every_architecture_is_right_or_refused_in_one_line(limited, part):
     warnings.simplefilter("ignore")
-    found = {case: judge(case) for case in architectures.cases()[part::PARTS]}
+    actual = {case: judge(case) for case in architectures.cases()[part::PARTS]}
     missing = {kind for kind, package in architectures.UNUSABLE.items() if package is None or not find_spec(package)}
     wrong = {
         case: outcome
-        for case, outcome in found.items()
+        for case, outcome in actual.items()
         if outcome[0] not in ("right", "unusable" if case in missing else "refused")
         or architectures.is_right(case) > (outcome[0] == "right")
     }
@@ -140,17 +140,17 @@ def fits(case):
     """What is wrong with the defaults on a model whose windows are smaller than the prompt; nothing if they fit."""
     model, ids = architectures.build(case), architectures.prompt()
     whole = families.generate(model, ids, 2).sequences
-    for schedule, selection in (
-        ("23%:0.6,50%:0.6", lazyllm.Importance()),
+    for schedule, ranking in (
+        ("23%:0.6,50%:0.6", lazyllm.AttentionRanking()),
         ("23%:0.6,50%:0.6", lazyllm.plus()),
-        ("23%:0.6,50%:0.6", lazyllm.Importance(for_good=True)),
-        ("16%:0.5", lazyllm.StaticSelection()),
+        ("23%:0.6,50%:0.6", lazyllm.AttentionRanking(for_good=True)),
+        ("16%:0.5", lazyllm.StaticRanking()),
     ):
         try:
-            with lazyllm.enable(model, schedule, selection=selection) as lazy:
+            with lazyllm.enable(model, schedule, ranking=ranking) as lazy:
                 families.generate(model, ids, 2)
             assert lazy.stats.active[0, -1] < architectures.PROMPT
-            with lazyllm.enable(model, "16%:1", selection=selection):
+            with lazyllm.enable(model, "16%:1", ranking=ranking):
                 assert torch.equal(families.generate(model, ids, 2).sequences, whole)
         except lazyllm.LazyLLMError as error:
             return str(error)

@@ -6,7 +6,17 @@ import families
 import naive_importance
 import pytest
 import torch
-from checks import PAD, STAGES, alone, answers, close, padded, refuse, same, text
+from checks import (
+    PAD,
+    STAGES,
+    assert_close,
+    assert_refused,
+    assert_same_stats,
+    cut_answers,
+    generate_alone,
+    pad_left,
+    random_ids,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -14,15 +24,15 @@ import lazyllm
 
 RANKINGS = {
     "eq1": {},
-    "static": {"schedule": "2:0.4", "selection": lazyllm.StaticSelection()},
-    **{part: {"selection": lazyllm.Importance(**parts)} for part, parts in naive_importance.ALONE.items()},
-    "all": {"selection": lazyllm.Importance(**naive_importance.ALL)},
+    "static": {"schedule": "2:0.4", "ranking": lazyllm.StaticRanking()},
+    **{part: {"ranking": lazyllm.AttentionRanking(**parts)} for part, parts in naive_importance.ALONE.items()},
+    "all": {"ranking": lazyllm.AttentionRanking(**naive_importance.ALL)},
 }
 LENGTHS = (7, 30, 19, 1)
 
 
 def texts(*lengths, seed=3):
-    return [text(length, seed + length) for length in lengths]
+    return [random_ids(length, seed + length) for length in lengths]
 
 
 @pytest.fixture(scope="module")
@@ -30,31 +40,31 @@ def model(exact):
     return exact
 
 
-def enabled(model, schedule=STAGES, **asked):
-    return lazyllm.enable(model, schedule, record_positions=True, record_importance=True, **asked)
+def enabled(model, schedule=STAGES, **options):
+    return lazyllm.enable(model, schedule, record_positions=True, record_importance=True, **options)
 
 
-def each_alone(model, prompts, asked, **generation):
+def each_alone(model, prompts, options, **generation):
     """Answers and stats of each prompt by itself."""
-    found = []
-    with enabled(model, **asked) as lazy:
+    actual = []
+    with enabled(model, **options) as lazy:
         for prompt in prompts:
-            (answer,) = alone(model, [prompt], **generation)
-            found.append((answer, lazy.stats))
-    return found
+            (answer,) = generate_alone(model, [prompt], **generation)
+            actual.append((answer, lazy.stats))
+    return actual
 
 
-def check(model, prompts, asked, **generation):
+def check(model, prompts, options, **generation):
     generation = {"max_new_tokens": 6, "eos_token_id": None} | generation
-    expected = each_alone(model, prompts, asked, **generation)
-    ids, mask = padded(prompts)
-    with enabled(model, **asked) as lazy:
+    expected = each_alone(model, prompts, options, **generation)
+    ids, mask = pad_left(prompts)
+    with enabled(model, **options) as lazy:
         output = model.generate(ids, attention_mask=mask, do_sample=False, pad_token_id=PAD, **generation)
-    found = answers(output, ids.shape[1], generation["eos_token_id"])
-    assert found == [answer for answer, _ in expected]
-    for stats, (_, wanted) in zip(lazy.sequences, expected, strict=True):
-        same(stats, wanted)
-    return found
+    actual = cut_answers(output, ids.shape[1], generation["eos_token_id"])
+    assert actual == [answer for answer, _ in expected]
+    for stats, (_, expected_stats) in zip(lazy.sequences, expected, strict=True):
+        assert_same_stats(stats, expected_stats)
+    return actual
 
 
 @pytest.mark.parametrize("family", families.FAMILIES)
@@ -65,7 +75,7 @@ def test_every_family(family):
 def passes(model, pad):
     """Logits of a prompt after padding, of single tokens and of a second turn, without position_ids; and the cache."""
     columns, cache, logits = 0, None, []
-    for tokens in ([PAD] * pad + text(24, 3), [5], [9], text(8), [7]):
+    for tokens in ([PAD] * pad + random_ids(24, 3), [5], [9], random_ids(8), [7]):
         columns += len(tokens)
         mask = (torch.arange(columns) >= pad).long()[None]
         output = model(torch.tensor([tokens]), attention_mask=mask, past_key_values=cache, logits_to_keep=1)
@@ -80,9 +90,9 @@ def test_padding_of_one_sequence_counts_in_no_later_pass(family):
     model = families.build(name, dtype=torch.float64, **({"attention_chunk_size": 16} if chunk else {}))
     with enabled(model, [(2, 0.5)] if chunk else STAGES), torch.no_grad():
         expected, cache = passes(model, 0)
-        found, padded_cache = passes(model, 6)
-    close(found, expected)
-    same(padded_cache.stats, cache.stats)
+        actual, padded_cache = passes(model, 6)
+    assert_close(actual, expected)
+    assert_same_stats(padded_cache.stats, cache.stats)
 
 
 @pytest.mark.parametrize("ranking", RANKINGS)
@@ -99,8 +109,8 @@ def test_every_ranking(model, ranking):
 @settings(max_examples=15, derandomize=True, deadline=None)
 def test_any_batch(lengths, keeps, ranking, seed):
     model = families.build("llama", seed=seed % 3, dtype=torch.float64)
-    asked = {"schedule": [(1, keeps[0]), (3, keeps[1])]} | RANKINGS[ranking]
-    check(model, texts(*lengths, seed=seed), asked)
+    options = {"schedule": [(1, keeps[0]), (3, keeps[1])]} | RANKINGS[ranking]
+    check(model, texts(*lengths, seed=seed), options)
 
 
 @pytest.mark.parametrize("ranking", ["eq1", "static", "all"])
@@ -108,43 +118,33 @@ def test_sequences_end_at_their_own_time(model, ranking):
     """What comes after its end is not computed: its stats are those of the shorter generation."""
     prompts = texts(*LENGTHS)
     ((free, _),) = each_alone(model, prompts[1:2], RANKINGS[ranking], max_new_tokens=12, eos_token_id=None)
-    found = check(model, prompts, RANKINGS[ranking], max_new_tokens=12, eos_token_id=free[5])
-    assert len(found[1]) <= 6
-    assert max(map(len, found)) == 12
-
-
-def test_one_prompt_with_padding_is_the_prompt_without(model):
-    (prompt,) = texts(20)
-    ((answer, wanted),) = each_alone(model, [prompt], {}, max_new_tokens=8, eos_token_id=None)
-    ids, mask = torch.tensor([[PAD] * 5 + prompt]), torch.tensor([[0] * 5 + [1] * 20])
-    with enabled(model) as lazy:
-        output = model.generate(ids, attention_mask=mask, max_new_tokens=8, do_sample=False, eos_token_id=None)
-    assert answers(output, 25) == [answer]
-    same(lazy.stats, wanted)
+    actual = check(model, prompts, RANKINGS[ranking], max_new_tokens=12, eos_token_id=free[5])
+    assert len(actual[1]) <= 6
+    assert max(map(len, actual)) == 12
 
 
 def test_nothing_pruned_is_the_unmodified_model(model):
-    ids, mask = padded(texts(*LENGTHS))
+    ids, mask = pad_left(texts(*LENGTHS))
     expected = families.generate(model, ids, 8, mask)
     with lazyllm.enable(model, ""):
-        found = families.generate(model, ids, 8, mask)
-    assert torch.equal(found.sequences, expected.sequences)
-    close(found.logits, expected.logits)  # transformers counts the padding in no position, either
+        actual = families.generate(model, ids, 8, mask)
+    assert torch.equal(actual.sequences, expected.sequences)
+    assert_close(actual.logits, expected.logits)  # transformers counts the padding in no position, either
 
 
 def test_padding_between_turns_takes_no_place_in_a_window():
     """As if each sequence were alone; the unmodified model counts what is hidden between the tokens of a window."""
     model = families.build("gemma3", dtype=torch.float64, sliding_window=12)
-    parts = [padded(texts(*lengths)) for lengths in ((9, 20), (1, 6), (8, 8))]
+    parts = [pad_left(texts(*lengths)) for lengths in ((9, 20), (1, 6), (8, 8))]
     ids, mask = (torch.cat(of, dim=1) for of in zip(*parts, strict=True))
     positions = (mask.cumsum(dim=1) - 1).clamp(min=0)
     with lazyllm.enable(model, ""), torch.no_grad():
         cache = model(ids[:, :20], attention_mask=mask[:, :20], logits_to_keep=1).past_key_values
         turn = {"attention_mask": mask, "position_ids": positions[:, 20:], "past_key_values": cache}
-        found = model(ids[:, 20:], **turn, logits_to_keep=1).logits
+        actual = model(ids[:, 20:], **turn, logits_to_keep=1).logits
     with torch.no_grad():
         expected = [model(row[real.bool()][None]).logits[:, -1:] for row, real in zip(ids, mask, strict=True)]
-    close(found[:, None], expected)
+    assert_close(actual[:, None], expected)
 
 
 @pytest.mark.parametrize("own", [False, True])
@@ -160,15 +160,15 @@ def test_a_mask_of_ones_may_be_left_out(model, own):
 
     model = copy.copy(model)
     model.__class__ = Own if own else type(model)
-    ids = torch.tensor([text(20, 1), text(20, 2)])
+    ids = torch.tensor([random_ids(20, 1), random_ids(20, 2)])
     end = int(families.generate(model, ids, 3).sequences[1, 22])
-    asked = {"do_sample": False, "eos_token_id": end, "return_dict_in_generate": True, "pad_token_id": end}
+    options = {"do_sample": False, "eos_token_id": end, "return_dict_in_generate": True, "pad_token_id": end}
 
     def talk():
-        first = model.generate(ids, max_new_tokens=6, **asked)
+        first = model.generate(ids, max_new_tokens=6, **options)
         longer = torch.cat([first.sequences, ids[:, :3]], dim=1)
         cache = {"past_key_values": first.past_key_values}
-        return model.generate(longer, attention_mask=torch.ones_like(longer), max_new_tokens=4, **cache, **asked)
+        return model.generate(longer, attention_mask=torch.ones_like(longer), max_new_tokens=4, **cache, **options)
 
     expected = talk().sequences
     assert expected[1, 22:26].tolist() == [end] * 4
@@ -178,44 +178,46 @@ def test_a_mask_of_ones_may_be_left_out(model, own):
 
 def test_token_types_are_each_tokens_own():
     model = families.build("gpt2", dtype=torch.float64)
-    ids, mask = padded(texts(9, 14))
+    ids, mask = pad_left(texts(9, 14))
     kinds = ids % 3
     with lazyllm.enable(model, STAGES), torch.no_grad():
         expected = [
             model(row[None, -length:], token_type_ids=kind[None, -length:], logits_to_keep=1).logits
             for row, kind, length in zip(ids, kinds, (9, 14), strict=True)
         ]
-        found = model(ids, attention_mask=mask, token_type_ids=kinds, logits_to_keep=1).logits
-        close([found], [torch.cat(expected)])
+        actual = model(ids, attention_mask=mask, token_type_ids=kinds, logits_to_keep=1).logits
+        assert_close([actual], [torch.cat(expected)])
         wide = torch.cat([kinds, kinds], dim=1)
-        refuse("not one for each token", lambda: model(ids, attention_mask=mask, token_type_ids=wide, logits_to_keep=1))
+        assert_refused(
+            "not one for each token", lambda: model(ids, attention_mask=mask, token_type_ids=wide, logits_to_keep=1)
+        )
 
 
 def test_a_loop_of_ones_own(model):
     prompts = texts(9, 14)
-    ids, mask = padded(prompts)
+    ids, mask = pad_left(prompts)
     with lazyllm.enable(model, STAGES), torch.no_grad():
-        expected = alone(model, prompts, max_new_tokens=5, eos_token_id=None)
-        output, found = model(ids, attention_mask=mask, logits_to_keep=1), []
+        expected = generate_alone(model, prompts, max_new_tokens=5, eos_token_id=None)
+        output, actual = model(ids, attention_mask=mask, logits_to_keep=1), []
         for _ in range(5):
             assert output.logits.shape[:2] == (2, 1)
-            found.append(output.logits[:, -1].argmax(dim=-1, keepdim=True))
-            mask = torch.cat([mask, torch.ones_like(found[-1])], dim=1)
-            output = model(found[-1], attention_mask=mask, past_key_values=output.past_key_values, logits_to_keep=1)
-    assert torch.cat(found, dim=1).tolist() == expected
+            actual.append(output.logits[:, -1].argmax(dim=-1, keepdim=True))
+            mask = torch.cat([mask, torch.ones_like(actual[-1])], dim=1)
+            output = model(actual[-1], attention_mask=mask, past_key_values=output.past_key_values, logits_to_keep=1)
+    assert torch.cat(actual, dim=1).tolist() == expected
 
 
 def test_the_stats_of_several_are_each_ones_own(model):
-    ids, mask = padded(texts(9, 14))
+    ids, mask = pad_left(texts(9, 14))
     with lazyllm.enable(model, STAGES) as lazy:
         cache = families.generate(model, ids, 3, mask).past_key_values
-    refuse(r"2 sequences were generated at once: lazy.sequences\[i\]", lambda: lazy.stats)
-    refuse(r"2 sequences were generated at once: lazy.sequences\[i\]", lambda: cache.stats)
+    assert_refused(r"2 sequences were generated at once: lazy.sequences\[i\]", lambda: lazy.stats)
+    assert_refused(r"2 sequences were generated at once: lazy.sequences\[i\]", lambda: cache.stats)
     assert [stats.prompt_length for stats in cache.sequences] == [9, 14]
 
 
 def test_batches_that_cannot_be_right_are_refused(model):
-    ids, mask = padded(texts(9, 14))
+    ids, mask = pad_left(texts(9, 14))
 
     def call(**changed):
         def run():
@@ -227,12 +229,14 @@ def test_batches_that_cannot_be_right_are_refused(model):
 
     longer = torch.cat([mask, torch.ones(2, 1, dtype=torch.int64)], dim=1)
     hiding = longer.index_fill(1, torch.tensor([9]), 0)
-    refuse(r"the tokens are \(2, 15\)", call(attention_mask=mask))
-    refuse("hides tokens that an earlier pass has computed", call(attention_mask=hiding))
-    refuse("shows tokens that it hid in an earlier pass", call(attention_mask=torch.ones_like(longer)))
-    refuse("1 sequences came with the cache of 2", call(input_ids=ids[:1, :1], attention_mask=longer[:1]))
-    refuse("those that follow on each sequence's", call(attention_mask=longer, position_ids=torch.tensor([[14], [14]])))
-    refuse("lack of one, shows tokens that it hid", call())
+    assert_refused(r"all tokens so far \(2, 15\)", call(attention_mask=mask))
+    assert_refused("hides tokens that an earlier pass has computed", call(attention_mask=hiding))
+    assert_refused("shows tokens that it hid in an earlier pass", call(attention_mask=torch.ones_like(longer)))
+    assert_refused("1 sequences came with the cache of 2", call(input_ids=ids[:1, :1], attention_mask=longer[:1]))
+    assert_refused(
+        "those that follow on each sequence's", call(attention_mask=longer, position_ids=torch.tensor([[14], [14]]))
+    )
+    assert_refused("lack of one, shows tokens that it hid", call())
     call(attention_mask=longer, position_ids=torch.tensor([[9], [14]]))()
 
 
@@ -242,7 +246,7 @@ ROPES = {
         "phi3",
         {"short_factor": [1.0] * 6, "long_factor": [4.0] * 6, "original_max_position_embeddings": 32},
         {"original_max_position_embeddings": 32},
-        "some sequences are longer than 32",
+        "change at 32 positions",
         (34, 40),
     ),
 }
@@ -253,10 +257,10 @@ def test_rotary_tables_that_change_with_length(kind):
     family, rope, changes, says, works = ROPES[kind]
     rope = {"rope_type": kind, "rope_theta": 10000.0, **rope}
     model = families.build(family, rope_parameters=rope, dtype=torch.float64, **changes)
-    ids, mask = padded(texts(9, 40))
+    ids, mask = pad_left(texts(9, 40))
     with lazyllm.enable(model, STAGES):
-        refuse(says, lambda: families.generate(model, ids, 2, mask))
+        assert_refused(says, lambda: families.generate(model, ids, 2, mask))
     check(model, texts(*works), {})
     if kind == "longrope":
         with lazyllm.enable(model, STAGES):
-            refuse("crosses 32 positions", lambda: families.generate(model, families.prompt(28), 10))
+            assert_refused("change at 32 positions", lambda: families.generate(model, families.prompt(28), 10))

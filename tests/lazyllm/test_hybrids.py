@@ -7,7 +7,7 @@ tokens that go on, and `generate` goes on with the caches as they are.
 import architectures
 import pytest
 import torch
-from checks import refuse
+from checks import assert_refused
 
 import lazyllm
 
@@ -96,19 +96,22 @@ def test_every_hybrid_is_pruned_as_its_own_layers_would_be(kind):
 
 def check(kind):
     model, ids = architectures.build(kind), architectures.prompt()
-    selection = lazyllm.Importance(for_good=True)
-    with lazyllm.enable(model, SCHEDULE, selection=selection, record_positions=True) as lazy:
+    ranking = lazyllm.AttentionRanking(for_good=True)
+    with lazyllm.enable(model, SCHEDULE, ranking=ranking, record_positions=True) as lazy:
         tokens = generate(model, ids)
     assert len(lazy.schedule.pruning) >= 1
     expected, active = reference(model, lazy.layers, lazy.schedule.stages, ids)
     assert torch.equal(tokens, expected)
-    assert all(torch.equal(found, wanted) for found, wanted in zip(lazy.stats.positions[0], active, strict=True))
+    assert all(
+        torch.equal(actual, expected_stats)
+        for actual, expected_stats in zip(lazy.stats.positions[0], active, strict=True)
+    )
     # All that is generated goes on, and nothing comes back.
     new = torch.arange(ids.shape[1], ids.shape[1] + NEW - 1)
-    for found, wanted in zip(lazy.stats.positions[-1], active, strict=True):
-        assert torch.equal(found, torch.cat([wanted, new]))
+    for actual, expected_stats in zip(lazy.stats.positions[-1], active, strict=True):
+        assert torch.equal(actual, torch.cat([expected_stats, new]))
     assert (lazy.stats.rows[1:] == 1).all()
-    with lazyllm.enable(model, "80%:1", selection=selection):
+    with lazyllm.enable(model, "80%:1", ranking=ranking):
         assert torch.equal(generate(model, ids), generate_unmodified(kind, ids))
 
 
@@ -118,19 +121,19 @@ def generate_unmodified(kind, ids):
 
 def test_a_hybrid_says_how_it_can_be_pruned():
     model, ids = architectures.build("qwen3_5_text"), architectures.prompt()
-    refuse(r"selection=lazyllm.Importance\(for_good=True\)", lambda: lazyllm.enable(model, SCHEDULE))
-    good = lazyllm.Importance(for_good=True)
-    refuse(
+    assert_refused(r"ranking=lazyllm.AttentionRanking\(for_good=True\)", lambda: lazyllm.enable(model, SCHEDULE))
+    good = lazyllm.AttentionRanking(for_good=True)
+    assert_refused(
         "follow layer 2, which has no attention: put the stage after 1 or 3",
-        lambda: lazyllm.enable(model, "2:0.5", selection=good),
+        lambda: lazyllm.enable(model, "2:0.5", ranking=good),
     )
-    with lazyllm.enable(model, SCHEDULE, selection=good):
-        refuse("one at a time", lambda: generate(model, ids.repeat(2, 1)))
-    refuse("own", lambda: lazyllm.enable(architectures.build("minimax"), SCHEDULE, selection=good))
+    with lazyllm.enable(model, SCHEDULE, ranking=good):
+        assert_refused("one at a time", lambda: generate(model, ids.repeat(2, 1)))
+    assert_refused("own", lambda: lazyllm.enable(architectures.build("minimax"), SCHEDULE, ranking=good))
 
 
 def test_static_pruning_works_on_a_hybrid():
     model, ids = architectures.build("granitemoehybrid"), architectures.prompt()
-    with lazyllm.enable(model, "40%:0.5", selection=lazyllm.StaticSelection()) as lazy:
+    with lazyllm.enable(model, "40%:0.5", ranking=lazyllm.StaticRanking()) as lazy:
         generate(model, ids)
     assert lazy.stats.active[0].tolist() == [40, 40, 20, 20, 20]

@@ -1,12 +1,12 @@
-"""Every part of `lazyllm.Importance`, with attention sinks and without: what goes on is what the formula says."""
+"""Every part of `lazyllm.AttentionRanking`, with attention sinks and without: what goes on is what the formula says."""
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 
 import families
 import naive_importance as naive
 import pytest
 import torch
-from checks import STAGES, close, lists, recorded, refuse, traced
+from checks import STAGES, assert_close, assert_refused, assert_traced, generate_recorded, to_lists
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -49,13 +49,13 @@ def ids():
 
 
 def ranked(model, stages, ids, new_tokens, **parts):
-    return recorded(model, stages, ids, new_tokens, selection=lazyllm.Importance(**parts))
+    return generate_recorded(model, stages, ids, new_tokens, ranking=lazyllm.AttentionRanking(**parts))
 
 
 def check_by_naive(model, stages, ids, new_tokens, parts):
     output, stats = ranked(model, stages, ids, new_tokens, **parts)
-    expected = naive.run(model, ids[0].tolist(), stages, lazyllm.Importance(**parts), new_tokens)
-    traced(stats, output.sequences[0, ids.shape[1] :].tolist(), expected)
+    expected = naive.run(model, ids[0].tolist(), stages, lazyllm.AttentionRanking(**parts), new_tokens)
+    assert_traced(stats, output.sequences[0, ids.shape[1] :].tolist(), expected)
     return stats
 
 
@@ -64,7 +64,7 @@ def test_what_goes_on_is_what_the_formula_says(model, sinking, ids, part):
     stats = check_by_naive(model, THREE, ids, 6, PARTS[part])
     assert stats.rows[1:, 1:].max() > 1, "nothing was revived, so revival was not tested"
     _, eq1 = ranked(model, THREE, ids, 6)
-    assert lists(eq1.positions) != lists(stats.positions)
+    assert to_lists(eq1.positions) != to_lists(stats.positions)
     check_by_naive(sinking, [(1, 0.6), (3, 0.4)], ids, 5, PARTS[part])
 
 
@@ -115,12 +115,12 @@ def test_agrees_with_the_formula_whatever_the_parts(model, seed, length, stages,
 
 def test_parts_given_as_in_eq1_are_eq1(model, ids):
     parts = {"queries": 1, "pooling": 1, "heads": "mean", "layers": 1, "value_norm": False, "first": 0, "last": 1}
-    eq1 = lazyllm.Importance(**parts, bonus=1, cap=None)
-    assert eq1 == lazyllm.Importance()
+    eq1 = lazyllm.AttentionRanking(**parts, bonus=1, cap=None)
+    assert eq1 == lazyllm.AttentionRanking()
     assert not eq1.changed
-    assert all(lazyllm.Importance(**changed).changed for changed in PARTS.values())
-    output, stats = recorded(model, THREE, ids, 6, selection=eq1)
-    traced(stats, output.sequences[0, 24:].tolist(), reference.run(model, ids[0].tolist(), THREE, 6))
+    assert all(lazyllm.AttentionRanking(**changed).changed for changed in PARTS.values())
+    output, stats = generate_recorded(model, THREE, ids, 6, ranking=eq1)
+    assert_traced(stats, output.sequences[0, 24:].tolist(), reference.run(model, ids[0].tolist(), THREE, 6))
 
 
 def test_layers_that_see_a_window_have_no_say():
@@ -129,20 +129,20 @@ def test_layers_that_see_a_window_have_no_say():
     _, stats = ranked(model, [(1, 0.6)], ids, 2, queries=2)
     assert stats.active.tolist() == [[30, 30, 18, 18, 18], [31, 31, 19, 19, 19]]
     _, both = ranked(model, [(1, 0.6)], ids, 2, queries=2, layers=2)
-    assert lists(both.positions) == lists(stats.positions)
+    assert to_lists(both.positions) == to_lists(stats.positions)
 
 
 @pytest.mark.parametrize("parts", [{}, {"queries": 4, "value_norm": True}], ids=str)
 def test_autocast_does_not_round_the_importance(parts):
     seen = []
 
-    class Seeing(lazyllm.Importance):
+    class Seeing(lazyllm.AttentionRanking):
         def survivors(self, layer, count):
             seen.append(self.importance)
             return super().survivors(layer, count)
 
     with torch.autocast("cpu", torch.bfloat16):
-        recorded(families.build("llama"), [(1, 0.5)], families.prompt(300), 1, selection=Seeing(**parts))
+        generate_recorded(families.build("llama"), [(1, 0.5)], families.prompt(300), 1, ranking=Seeing(**parts))
     (importance,) = seen
     assert importance.dtype == torch.float32
     assert not torch.equal(importance, importance.bfloat16().float())
@@ -157,27 +157,22 @@ def test_autocast_does_not_round_the_importance(parts):
     + [("cap", wrong) for wrong in (-1, 1.0, True, "2")],
 )
 def test_a_part_out_of_range_is_named(model, part, wrong):
-    refuse(rf"{part}={wrong!r}", lambda: lazyllm.Importance(**{part: wrong}))
-    later = lazyllm.Importance()
+    assert_refused(rf"{part}={wrong!r}", lambda: lazyllm.AttentionRanking(**{part: wrong}))
+    later = lazyllm.AttentionRanking()
     setattr(later, part, wrong)
-    refuse(rf"{part}={wrong!r}", lambda: lazyllm.enable(model, THREE, selection=later))
+    assert_refused(rf"{part}={wrong!r}", lambda: lazyllm.enable(model, THREE, ranking=later))
 
 
 def test_it_says_what_differs_from_eq1():
-    assert str(lazyllm.Importance()) == "eq1"
-    assert str(lazyllm.Importance(queries=8, value_norm=True, bonus=2)) == "queries:8,value_norm:true,bonus:2.0"
-    assert lazyllm.Importance(pooling=7).changed == {"pooling": 7}
-    assert lazyllm.Importance().revives
-    assert not lazyllm.Importance(cap=0).revives
-
-
-def test_plus_is_the_recommended_ranking():
-    expected = lazyllm.Importance(queries=32, half_life=8.0, pooling=15, layers=2, first=4, bonus=1.5)
-    assert lazyllm.plus() == expected
+    assert str(lazyllm.AttentionRanking()) == "eq1"
+    assert str(lazyllm.AttentionRanking(queries=8, value_norm=True, bonus=2)) == "queries:8,value_norm:true,bonus:2.0"
+    assert lazyllm.AttentionRanking(pooling=7).changed == {"pooling": 7}
+    assert lazyllm.AttentionRanking().revives
+    assert not lazyllm.AttentionRanking(cap=0).revives
 
 
 @dataclass
-class Aged(lazyllm.Importance):
+class Aged(lazyllm.AttentionRanking):
     """A part more: so many tokens right after the protected first ones are worth nothing."""
 
     skip: int = field(default=0, metadata={"search": (0, 8)})
@@ -191,10 +186,9 @@ def test_a_subclass_adds_a_part(model, ids):
     assert Aged(skip=8, queries=4).changed == {"_target_": f"{__name__}.Aged", "queries": 4, "skip": 8}
     assert str(Aged(skip=8)) == "Aged,skip:8"
     assert Aged().changed
-    assert {part.name: part.metadata["search"] for part in fields(Aged)}.keys() >= {*naive.ALONE, "skip"}
-    rankings = (lazyllm.Importance(), Aged(), Aged(skip=8))
-    found = [lists(recorded(model, THREE, ids, 3, selection=ranking)[1].positions) for ranking in rankings]
-    assert found[0] == found[1] != found[2]
+    rankings = (lazyllm.AttentionRanking(), Aged(), Aged(skip=8))
+    actual = [to_lists(generate_recorded(model, THREE, ids, 3, ranking=ranking)[1].positions) for ranking in rankings]
+    assert actual[0] == actual[1] != actual[2]
 
 
 # Attention sinks.
@@ -203,49 +197,45 @@ def test_a_subclass_adds_a_part(model, ids):
 def test_importance_is_the_unmodified_models_attention_and_less_than_one(sinking, ids):
     """Of Eq. 1 by plain loops, of static pruning, and as it is recorded."""
     attentions = sinking(ids, output_attentions=True).attentions
-    output, stats = recorded(sinking, STAGES, ids, 6)
-    traced(stats, output.sequences[0, 24:].tolist(), reference.run(sinking, ids[0].tolist(), STAGES, 6))
-    _, stats = recorded(sinking, "", ids, 1, record_importance=True)
+    output, stats = generate_recorded(sinking, STAGES, ids, 6)
+    assert_traced(stats, output.sequences[0, 24:].tolist(), reference.run(sinking, ids[0].tolist(), STAGES, 6))
+    _, stats = generate_recorded(sinking, "", ids, 1, record_importance=True)
     rows = [attention[0, :, -1].mean(dim=0) for attention in attentions]
-    close(stats.importance, rows, 1e-9)
+    assert_close(stats.importance, rows, 1e-9)
     assert all(row.sum() < 0.99 for row in rows)
     importance = (rows[0] + rows[1]) / 2
     importance[-1] = 2
-    _, stats = recorded(sinking, "1:0.5", ids, 2, selection=lazyllm.StaticSelection())
+    _, stats = generate_recorded(sinking, "1:0.5", ids, 2, ranking=lazyllm.StaticRanking())
     assert stats.positions[0][2].tolist() == sorted(importance.topk(12).indices.tolist())
 
 
 @dataclass
-class Own(lazyllm.Selection):
+class Own(lazyllm.Ranking):
     """Eq. 1, written outside of the package."""
 
-    aware: bool
-
-    def observe(self, layer, query, key, scaling, softcap):
-        sinks = self.sinks if self.aware else None
-        attention = lazyllm.attention_on(key, query[:, :, -1:], self.present(layer), scaling, softcap, sinks)
-        self.importance = self.by_position(layer, attention.mean(dim=(1, 2, 3))[0])
+    def observe(self, attention):
+        self.importance = self.by_position(attention.layer, attention.probabilities().mean(dim=(1, 2, 3))[0])
 
 
 def test_a_ranking_of_ones_own_is_given_the_sinks(model, sinking, ids):
-    def found(model, ranking):
-        return lists(recorded(model, STAGES, ids, 6, selection=ranking)[1].positions)
+    def actual(model, ranking):
+        return to_lists(generate_recorded(model, STAGES, ids, 6, ranking=ranking)[1].positions)
 
-    assert found(sinking, Own(aware=True)) == found(sinking, lazyllm.Importance()) != found(sinking, Own(aware=False))
-    assert found(model, Own(aware=True)) == found(model, lazyllm.Importance())
+    assert actual(sinking, Own()) == actual(sinking, lazyllm.AttentionRanking())
+    assert actual(model, Own()) == actual(model, lazyllm.AttentionRanking())
 
 
 @pytest.mark.parametrize("sink", [-50.0, 50.0])
 def test_extreme_sinks_are_exact(ids, sink):
     model = with_sinks(torch.float32, sink=sink)
     before = families.generate(model, ids, 4)
-    after, _ = recorded(model, "", ids, 4)
+    after, _ = generate_recorded(model, "", ids, 4)
     assert torch.equal(before.sequences, after.sequences)
-    close(after.logits, before.logits, 1e-5)
+    assert_close(after.logits, before.logits, 1e-5)
 
 
 def test_sinks_that_are_not_the_modules_are_refused(ids):
     model = with_sinks()
     model.model.layers[2].self_attn.sinks = torch.nn.Parameter(torch.zeros(8, dtype=torch.float64))
     with lazyllm.enable(model, "1:0.5"):
-        refuse("one logit a query head", lambda: families.generate(model, ids, 1))
+        assert_refused("one logit a query head", lambda: families.generate(model, ids, 1))

@@ -7,7 +7,7 @@ import families
 import pytest
 import torch
 import transformers
-from checks import STAGES, TOLERANCE, Replay, close, padded, refuse
+from checks import STAGES, TOLERANCE, Replay, assert_close, assert_refused, pad_left
 
 import lazyllm
 
@@ -101,7 +101,7 @@ def check_kept(model, given):
         with lazyllm.enable(model, schedule) as lazy:
             after = generate(model, given)
         assert torch.equal(after.sequences, before.sequences)
-        close(after.logits, before.logits, 1e-5)
+        assert_close(after.logits, before.logits, 1e-5)
         assert lazy.stats.prompt_computed == 1.0
     return before
 
@@ -120,7 +120,7 @@ def check_pruned(model, given, stages):
     model.set_attn_implementation(own)
     for step, logits in enumerate(output.logits):
         newest = length - 1 + step
-        close([logits[0]], [oracle.logits[newest].float()], TOLERANCE)
+        assert_close([logits[0]], [oracle.logits[newest].float()], TOLERANCE)
         for layer, keep in stages:
             active, survivors = lazy.stats.positions[step][layer], lazy.stats.positions[step][layer + 1]
             assert torch.equal(survivors, oracle.survivors(layer, newest, active, keep))
@@ -140,18 +140,18 @@ def test_a_picture_is_right(qwen):
     assert picture & revived, "no token of the picture was revived"
     check_pruned(qwen, plain(30), STAGES)  # text alone after a picture
     with lazyllm.enable(qwen, ""):
-        close(generate(qwen, given, prefill_chunk_size=14).logits, before.logits, 1e-5)
+        assert_close(generate(qwen, given, prefill_chunk_size=14).logits, before.logits, 1e-5)
 
 
 def test_a_batch_of_pictures_is_what_each_is_alone(qwen):
     one, other = seen(), seen(before=5, after=7, size=(4, 4))
-    ids, mask = padded([given["input_ids"][0].tolist() for given in (one, other)])
+    ids, mask = pad_left([given["input_ids"][0].tolist() for given in (one, other)])
     together = {"input_ids": ids, "attention_mask": mask, "mm_token_type_ids": (ids == _IMAGE).int()}
     together |= {name: torch.cat([one[name], other[name]]) for name in ("pixel_values", "image_grid_thw")}
     with lazyllm.enable(qwen, STAGES):
-        found = generate(qwen, together)
+        actual = generate(qwen, together)
         for row, given in enumerate((one, other)):
-            close([step[row, None] for step in found.logits], generate(qwen, given).logits, 1e-6)
+            assert_close([step[row, None] for step in actual.logits], generate(qwen, given).logits, 1e-6)
 
 
 def test_a_conversation_goes_on_where_its_own_pictures_are(qwen):
@@ -163,15 +163,15 @@ def test_a_conversation_goes_on_where_its_own_pictures_are(qwen):
     turns = go_on(qwen, generate(qwen, seen()))
     before = score()
     with lazyllm.enable(qwen, ""):
-        close(go_on(qwen, generate(qwen, seen())), turns, 1e-5)
-    close(score(), before)
+        assert_close(go_on(qwen, generate(qwen, seen())), turns, 1e-5)
+    assert_close(score(), before)
     with lazyllm.enable(qwen, STAGES):
         expected, apart, scored = go_on(qwen, generate(qwen, seen())), go_on(qwen, generate(qwen, plain())), score()
         one, other = generate(qwen, seen()), generate(qwen, plain())
-        close(go_on(qwen, other), apart)
-        close(go_on(qwen, one), expected)
+        assert_close(go_on(qwen, other), apart)
+        assert_close(go_on(qwen, one), expected)
         generate(qwen, seen())
-        close(score(), scored, 1e-5)
+        assert_close(score(), scored, 1e-5)
 
 
 def test_conversations_with_pictures_in_threads():
@@ -184,8 +184,8 @@ def test_conversations_with_pictures_in_threads():
     sys.setswitchinterval(1e-4)
     try:
         with lazyllm.enable(model, STAGES), ThreadPoolExecutor(3) as pool:
-            asked = [seen(), plain(), seen()] * 4
-            close(list(pool.map(talk, asked)), [talk(given) for given in asked[:3]] * 4, 1e-5)
+            options = [seen(), plain(), seen()] * 4
+            assert_close(list(pool.map(talk, options)), [talk(given) for given in options[:3]] * 4, 1e-5)
     finally:
         sys.setswitchinterval(interval)
 
@@ -193,7 +193,7 @@ def test_conversations_with_pictures_in_threads():
 def test_what_is_added_at_the_first_layers_needs_all_their_tokens():
     model = build("qwen3_vl")
     with lazyllm.enable(model, "0:0.5"):
-        refuse("prune after layer 1 or later", lambda: generate(model, seen()))
+        assert_refused("prune after layer 1 or later", lambda: generate(model, seen()))
         generate(model, plain())
     check_pruned(model, seen(), [(1, 0.3)])
 
@@ -202,25 +202,25 @@ def test_what_is_added_at_the_first_layers_needs_all_their_tokens():
 def test_text_in_a_model_that_makes_its_decoders_masks(gemma, kinds):
     """One text and a batch, with token types as its processor gives, and without."""
     texts = [words(length, seed=length)[0].tolist() for length in (30, 19, 1)]
-    ids, mask = padded(texts)
+    ids, mask = pad_left(texts)
     types = {"token_type_ids": torch.zeros_like(ids)} if kinds else {}
     given = plain(30) | {name: value[:1] for name, value in types.items()}
     check_kept(gemma, given)
     check_pruned(gemma, given, [(1, 0.5)])
     with lazyllm.enable(gemma, "1:0.5"):
-        found = families.generate(gemma, ids, 6, mask, **types)
+        actual = families.generate(gemma, ids, 6, mask, **types)
         for row, text in enumerate(texts):
             by_itself = families.generate(gemma, torch.tensor([text]), 6)
-            close([step[row, None] for step in found.logits], by_itself.logits)
+            assert_close([step[row, None] for step in actual.logits], by_itself.logits)
 
 
 def test_a_picture_whose_tokens_see_each_other_is_refused(gemma):
     given = looked_at()
     with lazyllm.enable(gemma, "1:0.5"):
-        refuse("see each other", lambda: generate(gemma, given))
-        refuse("see each other", lambda: gemma(**given, logits_to_keep=1))
+        assert_refused("see each other", lambda: generate(gemma, given))
+        assert_refused("see each other", lambda: gemma(**given, logits_to_keep=1))
     del given["token_type_ids"]  # without which the unmodified model is plainly causal
     check_kept(gemma, given)
     model, types = build("paligemma"), torch.zeros(1, 20, dtype=torch.int64)
     with lazyllm.enable(model, "1:0.5"):
-        refuse("see each other|position_ids", lambda: generate(model, plain(), token_type_ids=types))
+        assert_refused("see each other|position_ids", lambda: generate(model, plain(), token_type_ids=types))

@@ -7,22 +7,15 @@ from torch.nn import functional
 
 READS = {
     "item": (1, lambda x: x[0, 0].item()),
-    "bool": (1, lambda x: bool((x > 0).any())),
     "slice": (1, lambda x: x[: x[0, 1].long()]),
     "tolist": (1, lambda x: x.tolist()),
-    "cpu": (1, lambda x: x.cpu()),
     "copy": (1, lambda x: torch.empty(3, 4).copy_(x)),
     "nonzero": (1, lambda x: x.nonzero()),
     "two masks": (2, lambda x: x[x[:, 0] > 2, x[1] > 5]),
-    "masked_fill": (1, lambda x: x.masked_fill(x > 2, x[0, 0])),
     "equal": (1, lambda x: torch.equal(x, x)),
-    "repeat_interleave": (1, lambda x: x[0].repeat_interleave(x[0].long())),
     "arithmetic": (0, lambda x: (x @ x.T).softmax(-1).sum() / 2),
-    "where": (0, lambda x: torch.where(x > 2, x, torch.tensor(0.0))),
     "mask set to a number": (0, lambda x: x.clone().__setitem__(x > 2, 0.0)),
-    "masked_fill by a number": (0, lambda x: x.masked_fill(x > 2, -torch.inf)),
     "index": (0, lambda x: x[:, x[0].long()]),
-    "sort": (0, lambda x: x.sort(descending=True, stable=True)),
     "attention": (0, lambda x: functional.scaled_dot_product_attention(*[x[None, None]] * 3, is_causal=True)),
 }
 
@@ -37,37 +30,28 @@ def test_each_wait_for_values_is_one_read(device, count, work):
     work(x)
     assert device.reads.total() == count
     assert set(device.reads) <= {f"tests/lazyllm/test_pretend_device.py:{work.__code__.co_firstlineno}"}
-    assert not device.writes
 
 
-def test_launches_and_writes_are_counted(device, other):
+def test_launches_are_counted(device, other):
     x = ramp(device)
-    for launches, writes, work in (
-        (0, 0, lambda: x[1:].T[None]),
-        (1, 0, lambda: x + 1),
-        (1, 0, lambda: x[1:].add_(1)),
-        (0, 0, lambda: x.new_empty(3)),
-        (2, 0, lambda: x.softmax(-1).sum()),
-        (1, 1, lambda: torch.ones(2).to(x.device)),
-        (1, 1, lambda: x[0].copy_(torch.zeros(4))),
+    for launches, work in (
+        (0, lambda: x[1:].T[None]),
+        (1, lambda: x + 1),
+        (1, lambda: x[1:].add_(1)),
+        (0, lambda: x.new_empty(3)),
+        (2, lambda: x.softmax(-1).sum()),
+        (1, lambda: torch.ones(2).to(x.device)),
     ):
         device.launches = 0
-        device.writes.clear()
         work()
-        assert (device.launches, device.writes.total()) == (launches, writes)
+        assert device.launches == launches
     ramp(other).sum().item()
     assert (device.reads.total(), other.reads.total()) == (0, 1)
 
 
 def test_an_operator_takes_tensors_of_one_device(device, other):
     x = ramp(device)
-    for mix in (
-        lambda: x + torch.ones(4),
-        lambda: torch.cat([x, torch.ones(1, 4)]),
-        lambda: x.index_select(0, torch.tensor([0])),
-        lambda: torch.ones(3, 4).add_(x),
-        lambda: x + ramp(other),
-    ):
+    for mix in (lambda: x + torch.ones(4), lambda: x.index_select(0, torch.tensor([0])), lambda: x + ramp(other)):
         with pytest.raises(RuntimeError, match="Expected all tensors to be on the same device"):
             mix()
     assert (x * torch.tensor(2.0)).sum().item() == 132  # numbers may come from the host
@@ -77,5 +61,5 @@ def test_an_operator_takes_tensors_of_one_device(device, other):
 def test_the_unmodified_model_generates_what_it_does_on_the_cpu(device, ids, family):
     model = families.build(family, dtype=torch.bfloat16)
     expected = families.generate(model, ids, 3)
-    found = families.generate(model.to(device.name), ids.to(device.name), 3)
-    assert all(torch.equal(one.cpu(), other) for one, other in zip(found.logits, expected.logits, strict=True))
+    actual = families.generate(model.to(device.name), ids.to(device.name), 3)
+    assert all(torch.equal(one.cpu(), other) for one, other in zip(actual.logits, expected.logits, strict=True))

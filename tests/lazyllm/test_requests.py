@@ -4,13 +4,11 @@ import contextvars
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 
 import families
 import pytest
 import torch
-from checks import PAD, STAGES, answers, padded, refuse, same, text
-from transformers import TextIteratorStreamer
+from checks import PAD, STAGES, assert_refused, assert_same_stats, pad_left, random_ids
 from transformers.generation.streamers import BaseStreamer
 
 import lazyllm
@@ -25,7 +23,7 @@ def lazy(model):
 
 
 def batch(*lengths):
-    ids, mask = padded([text(length) for length in lengths])
+    ids, mask = pad_left([random_ids(length) for length in lengths])
     return {"inputs": ids, "attention_mask": mask}
 
 
@@ -51,21 +49,21 @@ def answer(model, name, **more):
     return output.sequences.tolist(), output.past_key_values.sequences
 
 
-def check(found, expected):
-    assert found[0] == expected[0]
-    for one, other in zip(found[1], expected[1], strict=True):
-        same(one, other)
+def check(actual, expected):
+    assert actual[0] == expected[0]
+    for one, other in zip(actual[1], expected[1], strict=True):
+        assert_same_stats(one, other)
 
 
 @pytest.fixture(scope="module")
 def alone(model):
     """What each request gets by itself, in a `with` of its own."""
-    found = {}
+    actual = {}
     for name in REQUESTS:
         with lazyllm.enable(model, STAGES, record_positions=True) as lazy:
-            found[name] = answer(model, name)
-            assert lazy.sequences[0] is found[name][1][0]
-    return found
+            actual[name] = answer(model, name)
+            assert lazy.sequences[0] is actual[name][1][0]
+    return actual
 
 
 @pytest.fixture
@@ -80,8 +78,8 @@ def switching():
 def test_requests_in_threads(model, lazy, alone, switching):
     with ThreadPoolExecutor(4) as pool:
         names = [*REQUESTS] * 3
-        for name, found in zip(names, pool.map(lambda name: answer(model, name), names), strict=True):
-            check(found, alone[name])
+        for name, actual in zip(names, pool.map(lambda name: answer(model, name), names), strict=True):
+            check(actual, alone[name])
 
 
 def test_models_in_other_threads_do_not_meet(ids, switching):
@@ -98,13 +96,13 @@ def test_models_in_other_threads_do_not_meet(ids, switching):
 
 def test_a_request_within_the_pass_of_another_and_between_its_passes(model, lazy, alone):
     """In the same thread, and in one that starts in a copy of the pass's context."""
-    found, between = [], []
+    actual, between = [], []
 
     def within(*_):
         hook.remove()
-        found.append(answer(model, "batch"))
+        actual.append(answer(model, "batch"))
         run = contextvars.copy_context().run
-        thread = threading.Thread(target=lambda: found.append(run(answer, model, "other")))
+        thread = threading.Thread(target=lambda: actual.append(run(answer, model, "other")))
         thread.start()
         thread.join()
 
@@ -114,85 +112,10 @@ def test_a_request_within_the_pass_of_another_and_between_its_passes(model, lazy
 
     hook = model.model.layers[2].mlp.register_forward_hook(within)
     check(answer(model, "one", stopping_criteria=[after]), alone["one"])
-    check(found[0], alone["batch"])
-    check(found[1], alone["other"])
+    check(actual[0], alone["batch"])
+    check(actual[1], alone["other"])
     for one in between:
         check(one, alone["other batch"])
-
-
-def test_one_that_fails_leaves_the_others_alone(model, lazy, alone):
-    barrier = threading.Barrier(2)
-
-    def meet(ids, scores, **_):
-        barrier.wait(60)
-        return torch.tensor([False])
-
-    def fail(ids, scores, **_):
-        meet(ids, scores)
-        if ids.shape[1] > 33:
-            barrier.abort()
-            refuse("beam search", lambda: model.generate(ids, num_beams=2))
-            raise ZeroDivisionError
-        return torch.tensor([False])
-
-    def going(ids, scores, **_):
-        with suppress(threading.BrokenBarrierError):
-            meet(ids, scores)
-        return torch.tensor([False])
-
-    with ThreadPoolExecutor(2) as pool:
-        failing = pool.submit(answer, model, "other", stopping_criteria=[fail])
-        check(pool.submit(answer, model, "one", stopping_criteria=[going]).result(), alone["one"])
-        with pytest.raises(ZeroDivisionError):
-            failing.result()
-    check(answer(model, "other"), alone["other"])
-
-
-class Letters:
-    """A tokenizer for which each token is a letter."""
-
-    def decode(self, ids, **_):
-        return "".join(chr(0x4E00 + token) for token in ids)  # ideographs, of which none waits for a space
-
-
-def test_streams_are_read_in_another_thread(model, lazy, alone):
-    names = ["one", "other"]
-    streamers = [TextIteratorStreamer(Letters(), skip_prompt=True, timeout=60) for _ in names]
-    with ThreadPoolExecutor(2) as pool:
-        done = [
-            pool.submit(answer, model, name, streamer=streamer) for name, streamer in zip(names, streamers, strict=True)
-        ]
-        pieces = list(zip(*streamers, strict=False))  # a token of each in turn, as far as both go
-    for which, (name, one) in enumerate(zip(names, done, strict=True)):
-        check(one.result(), alone[name])
-        streamed = "".join(piece[which] for piece in pieces)
-        answered = alone[name][0][0][REQUESTS[name]["inputs"].shape[1] :]
-        assert streamed
-        assert Letters().decode(answered).startswith(streamed)
-
-
-def test_guidance_of_a_batch_goes_on_where_a_sequence_has_ended(model, lazy):
-    texts, negative = [text(14), text(20)], [text(17), text(6)]
-    asked = {**ASKED, "guidance_scale": 1.5, "max_new_tokens": 8}
-
-    def by_one(**more):
-        found = []
-        for prompt, other in zip(texts, negative, strict=True):
-            output = model.generate(torch.tensor([prompt]), negative_prompt_ids=torch.tensor([other]), **asked | more)
-            found.append((output.sequences[0, len(prompt) :].tolist(), output.past_key_values.stats))
-        return found
-
-    free = [tokens for tokens, _ in by_one()]
-    end = next(token for token in free[0][2:5] if token not in free[1])
-    expected = by_one(eos_token_id=end)
-    assert len(expected[0][0]) < len(expected[1][0])
-    (ids, mask), (others, hidden) = padded(texts), padded(negative)
-    asked |= {"negative_prompt_ids": others, "negative_prompt_attention_mask": hidden, "eos_token_id": end}
-    output = model.generate(ids, attention_mask=mask, **asked)
-    found = answers(output.sequences, ids.shape[1], end)
-    for tokens, stats, wanted in zip(found, output.past_key_values.sequences, expected, strict=True):
-        assert tokens == wanted[0]
-        same(stats, wanted[1])
 
 
 # A `with` that is left while a generation is under way in another thread.
@@ -265,7 +188,9 @@ def test_leaving_from_within_a_generation_ends_it(model, ids):
         return torch.tensor([False])
 
     with session:
-        refuse("has ended|belongs to a generation", lambda: families.generate(model, ids, 4, stopping_criteria=[leave]))
+        assert_refused(
+            "has ended|belongs to a generation", lambda: families.generate(model, ids, 4, stopping_criteria=[leave])
+        )
     assert "generate" not in vars(model)
 
 
@@ -287,7 +212,7 @@ def test_a_thread_that_waits_for_what_comes_after_is_not_waited_for(model, ids, 
         with pytest.raises(ZeroDivisionError):
             call()
     else:
-        refuse("generate in another thread had not returned", call)
+        assert_refused("in another thread had not returned", call)
     assert torch.equal(families.generate(model, ids, 4).sequences, plain)
     streamer.go_on.set()
     thread, failed = started[0]

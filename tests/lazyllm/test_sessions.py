@@ -3,8 +3,6 @@
 import copy
 import gc
 import os
-import pickle
-import re
 import subprocess
 import sys
 import weakref
@@ -16,7 +14,7 @@ import pytest
 import split
 import torch
 import transformers
-from checks import STAGES, Watch, refuse
+from checks import STAGES, Watch, assert_refused
 
 import lazyllm
 
@@ -47,7 +45,7 @@ def test_the_model_is_given_back_as_it_was(model, ids, error):
     except (KeyboardInterrupt, RuntimeError):
         hook.remove()
         assert lazy.stats.rows.shape == (0, 5)
-        refuse("no step", lambda: lazy.stats.prompt_computed)
+        assert_refused("no step", lambda: lazy.stats.prompt_computed)
     assert snapshot(model) == before
     after = families.generate(model, ids, 6)
     assert torch.equal(output.sequences, after.sequences)
@@ -63,9 +61,9 @@ def test_generations_follow_each_other_in_one_session(model, ids):
         try:
             output = families.generate(model, ids[:, :20], 4)
             copied = copy.deepcopy(output.past_key_values)
-            held = [weakref.ref(cache.generation) for cache in (output.past_key_values, copied)]
+            cached = [weakref.ref(cache.engine) for cache in (output.past_key_values, copied)]
             del output, copied
-            assert [generation() for generation in held] == [None, None], "stats or circles keep the cache alive"
+            assert [generation() for generation in cached] == [None, None], "stats or circles keep the cache alive"
         finally:
             gc.enable()
         stats = lazy.stats
@@ -79,17 +77,15 @@ def test_generations_follow_each_other_in_one_session(model, ids):
 def test_sessions_are_entered_before_they_are_left(model, ids):
     session = lazyllm.enable(model, STAGES)
     families.generate(model, ids, 2)  # by the unmodified model
-    refuse(NEVER, session.stop)
-    refuse(NEVER, lambda: session.stats)
-    refuse(NEVER, lambda: session.sequences)
-    assert re.search(NEVER, repr(session))
+    assert_refused(NEVER, session.stop)
+    assert_refused(NEVER, lambda: session.stats)
+    assert_refused(NEVER, lambda: session.sequences)
     with session:
-        assert not re.search(NEVER, repr(session))
-        refuse("nothing has been generated", lambda: session.stats)
+        assert_refused("nothing has been generated", lambda: session.stats)
     with lazyllm.enable(model, STAGES):
         session.__exit__(None, None, None)  # once more, which leaves the other one alone
         assert model.config._attn_implementation == "lazyllm"
-        refuse("already enabled", lambda: lazyllm.enable(model, STAGES))
+        assert_refused("already enabled", lambda: lazyllm.enable(model, STAGES))
     assert model.config._attn_implementation == "sdpa"
 
 
@@ -99,7 +95,7 @@ def test_start_and_stop_are_the_with(model, ids):
         expected = families.generate(model, ids, 6).sequences
     lazy = lazyllm.enable(model, STAGES).start()
     try:
-        refuse("already enabled", lazy.start)
+        assert_refused("already enabled", lazy.start)
         assert torch.equal(families.generate(model, ids, 6).sequences, expected)
     finally:
         lazy.stop()
@@ -112,19 +108,11 @@ def test_what_changed_between_enable_and_with_is_seen(ids):
     model = families.build("llama")
     session = lazyllm.enable(model, STAGES)
     model.set_attn_implementation("flex_attention")
-    refuse("flex_attention", session.__enter__)
+    assert_refused("flex_attention", session.__enter__)
     model.set_attn_implementation("sdpa")
     model.model = families.build("llama", seed=1).model
     with session:
-        refuse("did not run the decoder", lambda: families.generate(model, ids, 2))
-
-
-def test_a_model_is_copied_before_or_after(model, ids):
-    expected = families.generate(model, ids, 4).sequences
-    with lazyllm.enable(model, STAGES):
-        refuse("copied or pickled", lambda: copy.deepcopy(model))
-        refuse("copied or pickled", lambda: pickle.dumps(model))
-    assert torch.equal(families.generate(copy.deepcopy(model), ids, 4).sequences, expected)
+        assert_refused("did not run the decoder", lambda: families.generate(model, ids, 2))
 
 
 def test_another_model_with_the_same_config_object_is_refused(ids):
@@ -133,7 +121,7 @@ def test_another_model_with_the_same_config_object_is_refused(ids):
     for layer in other.model.layers:
         layer.self_attn.config = model.config
     with lazyllm.enable(model, STAGES):
-        refuse("same config object", lambda: families.generate(other, ids, 2))
+        assert_refused("its own config object", lambda: families.generate(other, ids, 2))
 
 
 # What is refused of models.
@@ -148,13 +136,6 @@ def altered(change, family="llama", **changes):
     model = families.build(family, **changes)
     change(model)
     return model
-
-
-def bart():
-    heads = {"encoder_attention_heads": 2, "decoder_attention_heads": 2}
-    size = {"vocab_size": 97, "d_model": 16, "encoder_layers": 1, "decoder_layers": 2}
-    config = transformers.BartConfig(**size, **heads, encoder_ffn_dim=16, decoder_ffn_dim=16)
-    return transformers.BartForConditionalGeneration(config)
 
 
 def split_over(**sizes):
@@ -172,13 +153,11 @@ SHARED = {"num_kv_shared_layers": 2, "layer_types": ["full_attention"] * 5, "hid
 SPARSE = ["minimax_m3_sparse"] * 5
 SPLIT = "split over several processes in a way that LazyLLM does not know"
 MODELS = {
-    "not a model": ("not a Hugging Face model", lambda: torch.nn.Linear(2, 2)),
     "state": ("linear_attention layers, which carry a state", lambda: tiny("MambaConfig")),
     "merging": ("choose or merge tokens themselves", lambda: tiny("MiniMaxM3VLTextConfig", layer_types=SPARSE)),
     "shared": ("share keys and values", lambda: tiny("Gemma4TextConfig", head_dim=12, **SHARED)),
     "no interface": ("attention interface", lambda: tiny("FalconConfig")),
-    "not softmax": ("not plain softmax", lambda: altered(lambda model: setattr(model.model, "_supports_sdpa", False))),
-    "encoder": ("encoder-decoder", bart),
+    "not softmax": ("plain softmax", lambda: altered(lambda model: setattr(model.model, "_supports_sdpa", False))),
     "stacks": ("no stack of decoder layers", lambda: tiny("BertConfig", is_decoder=True)),
     "bidirectional": ("bidirectional", lambda: tiny("LlamaConfig", is_causal=False)),
     "flex": ("flex_attention", lambda: families.build("llama", attention="flex_attention")),
@@ -187,44 +166,23 @@ MODELS = {
     "sharded": (SPLIT, lambda: altered(lambda model: setattr(model, "_fsdp_size", 2))),
     **{f"split by {kind}": (SPLIT, lambda kind=kind: split_over(**{f"{kind}_size": 2})) for kind in ("pp", "dp", "ep")},
 }  # fmt: skip
-ALTERNATING = ["full_attention", "sliding_attention"] * 2 + ["full_attention"]
-NARROW = {"family": "gemma3", "sliding_window": 16}
+
+
 # Of models that are taken, and cannot generate with what they are given.
-GENERATIONS = {
-    "decoder passed by": (
-        "did not run the decoder",
-        lambda: altered(lambda model: setattr(model, "forward", families.build("llama").forward)),
-        {},
-    ),
-    "own mask": ("mask", lambda: tiny("DogeConfig"), {}),
-    "both ways": (
-        "not plainly causal",
-        lambda: altered(lambda model: setattr(model.config, "use_bidirectional_attention", True), "gemma3"),
-        {},
-    ),
-    "window": (
-        "put the stage after",
-        lambda: families.build(**NARROW, layer_types=ALTERNATING),
-        {},
-    ),
-}
-
-
 @pytest.mark.parametrize("name", MODELS)
 def test_unsupported_models_say_why(name):
     says, make = MODELS[name]
     model = make()
-    refuse(says, lambda: lazyllm.enable(model, STAGES))
+    assert_refused(says, lambda: lazyllm.enable(model, STAGES))
 
 
-@pytest.mark.parametrize("name", GENERATIONS)
-def test_unsupported_generations_say_why(ids, name):
-    says, make, how = GENERATIONS[name]
-    model = make()
-    with lazyllm.enable(model, **{"schedule": STAGES} | how):
-        refuse(says, lambda: families.generate(model, ids, 2))
-        if "fit into" in says:
-            families.generate(model, ids[:, :12], 4)
+@pytest.mark.parametrize("changes", [{"use_bidirectional_attention": True}, {"sliding_window": 16}], ids=str)
+def test_attention_that_cannot_be_pruned_under_is_refused(ids, changes):
+    """Not causal, or a stage after a layer that sees a window."""
+    kinds = ["full_attention", "sliding_attention"] * 2 + ["full_attention"]
+    model = families.build("gemma3", layer_types=kinds, **changes)
+    with lazyllm.enable(model, STAGES):
+        assert_refused("not plainly causal|put the stage after", lambda: families.generate(model, ids, 2))
 
 
 @pytest.mark.slow
@@ -235,13 +193,13 @@ def test_tensor_parallel_is_what_one_process_gives(tmp_path):
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     paths = [str(Path(lazyllm.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(paths)}
-    asked = {"capture_output": True, "text": True, "timeout": 600, "env": environment}
-    done = subprocess.run([*launch, split.__file__, *folders], check=False, **asked)
+    options = {"capture_output": True, "text": True, "timeout": 600, "env": environment}
+    done = subprocess.run([*launch, split.__file__, *folders], check=False, **options)
     assert done.returncode == 0, done.stderr
     for folder in folders:
         for way in split.CASES[folder.name]:
             assert done.stdout.count(f"same: {folder.name} {way};") == 2, way
-    assert done.stdout.count("refused: the model's heads are split over processes, and Own does not say") == 2 * 3
+    assert done.stdout.count("refused: the model's heads are split over processes, which Own does not know") == 2 * 3
 
 
 # No work that is not needed: memory, copies, and questions to the device.
@@ -251,10 +209,10 @@ def test_tensor_parallel_is_what_one_process_gives(tmp_path):
 def test_nothing_is_prompt_by_prompt_in_size(family):
     length = 3000
     changes = {"max_position_embeddings": 8192, "sliding_window": 8192, "hidden_size": 16, "head_dim": 4}
-    model, rankings = families.build(family, **changes), [lazyllm.Importance()]
-    rankings += [lazyllm.Importance(queries=8, pooling=7, layers=2, value_norm=True)] if family == "llama" else []
+    model, rankings = families.build(family, **changes), [lazyllm.AttentionRanking()]
+    rankings += [lazyllm.AttentionRanking(queries=8, pooling=7, layers=2, value_norm=True)] if family == "llama" else []
     for ranking in rankings:
-        with Watch() as watch, lazyllm.enable(model, STAGES, selection=ranking) as lazy:
+        with Watch() as watch, lazyllm.enable(model, STAGES, ranking=ranking) as lazy:
             families.generate(model, families.prompt(length), 3)
         assert lazy.stats.rows[1:].max() > 1, "nothing was revived"
         # Where PyTorch has no kernel, a block of rows at a time sees all keys, in each of four heads.
@@ -262,11 +220,11 @@ def test_nothing_is_prompt_by_prompt_in_size(family):
 
 
 @pytest.mark.parametrize(
-    ("schedule", "ranking"), [("", None), ("1:0.6", lazyllm.StaticSelection())], ids=["whole", "static"]
+    ("schedule", "ranking"), [("", None), ("1:0.6", lazyllm.StaticRanking())], ids=["whole", "static"]
 )
 def test_a_step_that_revives_nothing_copies_no_cache(model, schedule, ranking):
     ids = families.prompt(400)
-    with lazyllm.enable(model, schedule, selection=ranking), torch.no_grad():
+    with lazyllm.enable(model, schedule, ranking=ranking), torch.no_grad():
         cache = model(ids, logits_to_keep=1).past_key_values
         model(ids[:, :1], past_key_values=cache)
         with Watch() as watch:
@@ -278,14 +236,14 @@ def test_pruned_tokens_take_no_memory_where_they_are_not_computed(exact):
     with lazyllm.enable(exact, STAGES) as lazy:
         families.generate(exact, families.prompt(400), 3)
     stats = lazy.stats
-    held = stats.kv_bytes / (2 * 2 * 12 * 8)  # key and value of two heads of 12 in float64
+    cached = stats.kv_bytes / (2 * 2 * 12 * 8)  # key and value of two heads of 12 in float64
     for done in range(3):
         computed = stats.rows[: done + 1].sum(0)
-        assert (held[done] >= computed).all()
-        assert (held[done] <= computed + 128 + 512 * (done > 0)).all()  # with room for tokens to come
-    assert held[0, -1] < 0.7 * held[0, 0]
+        assert (cached[done] >= computed).all()
+        assert (cached[done] <= computed + 128 + 512 * (done > 0)).all()  # with room for tokens to come
+    assert cached[0, -1] < 0.7 * cached[0, 0]
     assert (stats.aux_bytes / (48 * 8)).tolist() == [528, 528, 528]
-    with lazyllm.enable(exact, STAGES, selection=lazyllm.Importance(for_good=True)) as lazy:
+    with lazyllm.enable(exact, STAGES, ranking=lazyllm.AttentionRanking(for_good=True)) as lazy:
         families.generate(exact, families.prompt(400), 3)
     assert lazy.stats.aux_bytes.tolist() == [0, 0, 0]  # nothing comes back
     with lazyllm.enable(exact, "0:1.0") as lazy:

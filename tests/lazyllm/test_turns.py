@@ -7,7 +7,18 @@ import families
 import naive_importance
 import pytest
 import torch
-from checks import PAD, STAGES, alone, answers, close, padded, refuse, same, text, traced
+from checks import (
+    PAD,
+    STAGES,
+    assert_close,
+    assert_refused,
+    assert_same_stats,
+    assert_traced,
+    cut_answers,
+    generate_alone,
+    pad_left,
+    random_ids,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import DynamicCache
@@ -23,23 +34,23 @@ def model(exact):
     return exact
 
 
-def conversation(model, turns, new_tokens, selection=None, stages=STAGES, **generation):
+def conversation(model, turns, new_tokens, ranking=None, stages=STAGES, **generation):
     """Greedy answers to one turn after the other; the tokens of all answers, and the stats."""
-    ids, more, found = torch.zeros(1, 0, dtype=torch.int64), {}, []
-    with lazyllm.enable(model, stages, selection=selection, record_positions=True) as lazy:
+    ids, more, actual = torch.zeros(1, 0, dtype=torch.int64), {}, []
+    with lazyllm.enable(model, stages, ranking=ranking, record_positions=True) as lazy:
         for turn in turns:
             ids = torch.cat([ids, torch.tensor([turn])], dim=1)
             more |= {"attention_mask": torch.ones_like(ids)}
             output = model.generate(ids, max_new_tokens=new_tokens, **more, **ASKED, **generation)
-            found += output.sequences[0, ids.shape[1] :].tolist()
+            actual += output.sequences[0, ids.shape[1] :].tolist()
             ids, more = output.sequences, {"past_key_values": output.past_key_values}
         assert output.past_key_values.stats is lazy.stats  # of one generation
-    return found, lazy.stats
+    return actual, lazy.stats
 
 
 def check(model, turns, new_tokens, stages=STAGES, chunk=None):
-    found, stats = conversation(model, turns, new_tokens, stages=stages, prefill_chunk_size=chunk)
-    traced(stats, found, reference.run(model, turns[0], stages, new_tokens, turns[1:], chunk))
+    actual, stats = conversation(model, turns, new_tokens, stages=stages, prefill_chunk_size=chunk)
+    assert_traced(stats, actual, reference.run(model, turns[0], stages, new_tokens, turns[1:], chunk))
     return stats
 
 
@@ -53,7 +64,7 @@ def step(model, cache, token=5):
 @pytest.mark.parametrize("family", ["llama", "mistral", "qwen2", "qwen3"])
 def test_turns_are_the_references(family, chunk):
     model = families.build(family, dtype=torch.float64)
-    stats = check(model, [text(33), text(9), text(1), text(4)], 5, chunk=chunk)
+    stats = check(model, [random_ids(33), random_ids(9), random_ids(1), random_ids(4)], 5, chunk=chunk)
     if chunk is None:
         back = set(stats.computed[5][4].tolist()) - set(stats.computed[0][4].tolist()) - set(range(33, 47))
         assert back, "nothing that the first question pruned came back for the second"
@@ -69,7 +80,7 @@ def test_turns_are_the_references(family, chunk):
 @settings(max_examples=15, derandomize=True, deadline=None)
 def test_any_conversation(lengths, keeps, new_tokens, chunk, seed):
     model = families.build("llama", seed=seed % 3, dtype=torch.float64)
-    turns = [text(length, seed + place) for place, length in enumerate(lengths)]
+    turns = [random_ids(length, seed + place) for place, length in enumerate(lengths)]
     check(model, turns, new_tokens, [(1, keeps[0]), (3, keeps[1])], chunk)
 
 
@@ -78,27 +89,27 @@ def test_nothing_pruned_is_the_unmodified_model(family):
     """In every family, in chunks or not, and over windows that the conversation outgrows."""
     changes = {"sliding_window": 16} if family == "gemma3" else {}
     model = families.build(family, dtype=torch.float64, **changes)
-    turns, ids, expected = [text(20), text(7)], torch.zeros(1, 0, dtype=torch.int64), []
+    turns, ids, expected = [random_ids(20), random_ids(7)], torch.zeros(1, 0, dtype=torch.int64), []
     for turn in turns:
         ids = torch.cat([ids, torch.tensor([turn])], dim=1)
         whole = families.generate(model, ids, 5).sequences
         expected += whole[0, ids.shape[1] :].tolist()
         ids = whole
     for chunk in (None, 6):
-        found, stats = conversation(model, turns, 5, stages=[], prefill_chunk_size=chunk)
-        assert found == expected
+        actual, stats = conversation(model, turns, 5, stages=[], prefill_chunk_size=chunk)
+        assert actual == expected
         assert stats.rows.sum(dim=0).tolist() == [36] * len(stats.rows[0])  # each token once, but for the last
 
 
 @pytest.mark.parametrize("parts", [*naive_importance.ALONE.values(), naive_importance.ALL], ids=str)
 def test_every_part_of_the_importance_goes_on(model, parts):
-    importance, turns = lazyllm.Importance(**parts), [text(30), text(8), text(1), text(3)]
-    found, stats = conversation(model, turns, 4, importance)
-    traced(stats, found, naive_importance.run(model, turns[0], STAGES, importance, 4, turns[1:]))
+    importance, turns = lazyllm.AttentionRanking(**parts), [random_ids(30), random_ids(8), random_ids(1), random_ids(3)]
+    actual, stats = conversation(model, turns, 4, importance)
+    assert_traced(stats, actual, naive_importance.run(model, turns[0], STAGES, importance, 4, turns[1:]))
 
 
 def test_a_static_selection_prunes_no_later_turn(model):
-    _, stats = conversation(model, [text(30), text(8)], 4, lazyllm.StaticSelection(), [(2, 0.5)])
+    _, stats = conversation(model, [random_ids(30), random_ids(8)], 4, lazyllm.StaticRanking(), [(2, 0.5)])
     frozen = stats.positions[0][4].tolist()
     assert len(frozen) == 15
     assert stats.positions[-1][4].tolist() == frozen + list(range(30, 45))
@@ -110,30 +121,30 @@ def test_a_batch_of_conversations(model, ends):
 
     Its cache is copied with its padding, and each copy goes on alike.
     """
-    prompts, seconds = [text(9), text(21), text(14)], [text(5), text(1), text(8)]
+    prompts, seconds = [random_ids(9), random_ids(21), random_ids(14)], [random_ids(5), random_ids(1), random_ids(8)]
     end = conversation(model, prompts[:1], 8)[0][3] if ends else None
-    asked = {**ASKED, "max_new_tokens": 8, "eos_token_id": end}
+    options = {**ASKED, "max_new_tokens": 8, "eos_token_id": end}
     expected, stats = [], []
     with lazyllm.enable(model, STAGES, record_positions=True) as lazy:
         for prompt, second in zip(prompts, seconds, strict=True):
-            first = model.generate(torch.tensor([prompt]), **asked)
+            first = model.generate(torch.tensor([prompt]), **options)
             ids = torch.cat([first.sequences, torch.tensor([second])], dim=1)
-            whole = model.generate(ids, past_key_values=first.past_key_values, **asked).sequences
+            whole = model.generate(ids, past_key_values=first.past_key_values, **options).sequences
             expected.append((first.sequences[0, len(prompt) :].tolist(), whole[0, ids.shape[1] :].tolist()))
             stats.append(lazy.stats)
-        ids, mask = padded(prompts)
-        first = model.generate(ids, attention_mask=mask, **asked)
-        begun = answers(first.sequences, ids.shape[1], end)
+        ids, mask = pad_left(prompts)
+        first = model.generate(ids, attention_mask=mask, **options)
+        begun = cut_answers(first.sequences, ids.shape[1], end)
         width = first.sequences.shape[1] - ids.shape[1]
         of_answers = torch.tensor([[1] * len(row) + [0] * (width - len(row)) for row in begun])
-        ids, more = padded(seconds)
+        ids, more = pad_left(seconds)
         mask, ids = torch.cat([mask, of_answers, more], dim=1), torch.cat([first.sequences, ids], dim=1)
         caches = [first.past_key_values, copy.deepcopy(first.past_key_values)]
         for cache in (*caches, copy.deepcopy(caches[1])):
-            whole = model.generate(ids, attention_mask=mask, past_key_values=cache, **asked).sequences
-            assert list(zip(begun, answers(whole, ids.shape[1], end), strict=True)) == expected
-            for found, wanted in zip(cache.sequences, stats, strict=True):
-                same(found, wanted)
+            whole = model.generate(ids, attention_mask=mask, past_key_values=cache, **options).sequences
+            assert list(zip(begun, cut_answers(whole, ids.shape[1], end), strict=True)) == expected
+            for actual, expected_stats in zip(cache.sequences, stats, strict=True):
+                assert_same_stats(actual, expected_stats)
 
 
 @pytest.mark.parametrize("chunk", [1, 10, 11])  # the last of 11 is a single token
@@ -141,9 +152,9 @@ def test_all_chunks_are_the_prompt(model, chunk):
     with lazyllm.enable(model, STAGES, record_positions=True) as lazy:
         families.generate(model, families.prompt(45), 4, prefill_chunk_size=chunk)
     stats, layers = lazy.stats, len(model.model.layers)
-    held = sum(int((step[layer] < 45).sum()) for step in stats.computed for layer in range(layers))
+    cached = sum(int((step[layer] < 45).sum()) for step in stats.computed for layer in range(layers))
     assert stats.prompt_length == 45
-    assert stats.prompt_computed == pytest.approx(held / 45 / layers)
+    assert stats.prompt_computed == pytest.approx(cached / 45 / layers)
 
 
 @pytest.mark.parametrize("chunk", [None, 9])
@@ -159,45 +170,33 @@ def test_a_turn_after_one_token_is_not_the_prompt(model, ids, chunk):
 
 def test_chunks_of_a_batch(model):
     """A prompt may begin in a later chunk."""
-    prompts, asked = [text(3), text(24)], {"max_new_tokens": 4, "eos_token_id": None}
-    ids, mask = padded(prompts)
+    prompts, options = [random_ids(3), random_ids(24)], {"max_new_tokens": 4, "eos_token_id": None}
+    ids, mask = pad_left(prompts)
     with lazyllm.enable(model, STAGES, record_importance=True) as lazy:
         expected, stats = [], []
         for prompt, chunk in zip(prompts, (None, 10), strict=True):
-            expected += alone(model, [prompt], prefill_chunk_size=chunk, **asked)
+            expected += generate_alone(model, [prompt], prefill_chunk_size=chunk, **options)
             stats.append(lazy.stats)
-        asked |= {"prefill_chunk_size": 10, "do_sample": False}
-        assert answers(model.generate(ids, attention_mask=mask, **asked), 24) == expected
-        for one, wanted in zip(lazy.sequences, stats, strict=True):
-            same(one, wanted)
+        options |= {"prefill_chunk_size": 10, "do_sample": False}
+        assert cut_answers(model.generate(ids, attention_mask=mask, **options), 24) == expected
+        for one, expected_stats in zip(lazy.sequences, stats, strict=True):
+            assert_same_stats(one, expected_stats)
         hidden = mask * torch.tensor([[0], [1]])
-        refuse("pad prompts at their left", lambda: model.generate(ids, attention_mask=hidden, **asked))
-        refuse("chunk holds padding alone", lambda: model.generate(ids[:1], attention_mask=mask[:1], **asked))
+        assert_refused("pad prompts at their left", lambda: model.generate(ids, attention_mask=hidden, **options))
+        assert_refused("chunk holds padding alone", lambda: model.generate(ids[:1], attention_mask=mask[:1], **options))
 
 
 def test_what_a_mask_hides_stays_hidden_in_chunks(model):
     """A history sent anew, with nothing behind an answer that ended early."""
-    ids, mask = padded([text(14), text(20)])
+    ids, mask = pad_left([random_ids(14), random_ids(20)])
     mask[0, 12:15] = 0
     expected = families.generate(model, ids, 4, mask).logits
     with lazyllm.enable(model, ""):
         for chunk in (None, 6, 7, 19):
-            close(families.generate(model, ids, 4, mask, prefill_chunk_size=chunk).logits, expected, 1e-9)
+            assert_close(families.generate(model, ids, 4, mask, prefill_chunk_size=chunk).logits, expected, 1e-9)
 
 
 # Passes of one's own, and caches that several go on with.
-
-
-def test_generations_alternate_step_by_step(model, ids):
-    prompts = [ids[0].tolist(), text(31)]
-    with lazyllm.enable(model, STAGES), torch.no_grad():
-        expected = alone(model, prompts, max_new_tokens=6, eos_token_id=None)
-        outputs, found = [model(torch.tensor([prompt]), logits_to_keep=1) for prompt in prompts], [[], []]
-        for _ in range(6):
-            for which in range(2):
-                found[which].append(int(outputs[which].logits[0, -1].argmax()))
-                outputs[which] = step(model, outputs[which].past_key_values, found[which][-1])
-    assert found == expected
 
 
 def test_a_cache_of_ones_own_becomes_the_generations(model, ids):
@@ -209,18 +208,20 @@ def test_a_cache_of_ones_own_becomes_the_generations(model, ids):
 
     with lazyllm.enable(model, STAGES) as lazy:
         cache = DynamicCache()
-        found = [passes(cache, start) for start in range(0, 40, 10)]
+        actual = [passes(cache, start) for start in range(0, 40, 10)]
         rows = lazy.stats.rows
         assert (cache.get_seq_length(), rows[:, 0].tolist()) == (40, [10] * 4)
         with torch.no_grad():
             begun = model(ids[:, :10], logits_to_keep=1)
         expected = [begun.logits, *(passes(begun.past_key_values, start) for start in (10, 20, 30))]
-        assert torch.equal(torch.cat(found), torch.cat(expected))
+        assert torch.equal(torch.cat(actual), torch.cat(expected))
         assert torch.equal(lazy.stats.rows, rows)
         refused = DynamicCache()
-        refuse("mask is of", lambda: model(ids, past_key_values=refused, attention_mask=ids[:, :9], logits_to_keep=1))
+        assert_refused(
+            "mask is of", lambda: model(ids, past_key_values=refused, attention_mask=ids[:, :9], logits_to_keep=1)
+        )
         assert torch.equal(passes(refused, 0), begun.logits)  # a pass that was refused has not taken it
-    refuse("belongs to a generation", lambda: model.generate(ids, past_key_values=cache, max_new_tokens=2))
+    assert_refused("belongs to a generation", lambda: model.generate(ids, past_key_values=cache, max_new_tokens=2))
 
 
 def test_a_copy_goes_on_by_itself(model, ids):
@@ -239,9 +240,9 @@ def test_a_copy_goes_on_by_itself(model, ids):
         expected = [answer(question, prefix()) for question in questions]
         begun = prefix()
         for question, (tokens, stats) in [*zip(questions, expected, strict=True)] * 2:
-            found = answer(question, copy.deepcopy(begun))
-            assert found[0] == tokens
-            same(found[1], stats)
+            actual = answer(question, copy.deepcopy(begun))
+            assert actual[0] == tokens
+            assert_same_stats(actual[1], stats)
         assert begun.stats.steps == 1
 
 
@@ -264,17 +265,17 @@ def test_a_cache_ends_with_its_with_and_is_no_other_models(model, ids):
     other = families.build("llama", seed=1)
     with lazyllm.enable(model, STAGES), lazyllm.enable(other, STAGES):
         cache = families.generate(model, ids, 3).past_key_values
-        refuse("another model", lambda: step(other, cache))
+        assert_refused("another model", lambda: step(other, cache))
         step(model, cache)
-        refuse("pickled", lambda: copy.copy(cache))
-        refuse("pickled", lambda: pickle.dumps(cache))
+        assert_refused("pickled", lambda: copy.copy(cache))
+        assert_refused("pickled", lambda: pickle.dumps(cache))
         copied, tokens = copy.deepcopy(cache), torch.cat([ids, ids[:, :5]], dim=1)
     for ended in (cache, copied):
         for place in (model, other):
-            refuse("belongs to a generation", lambda place=place, ended=ended: step(place, ended))
+            assert_refused("belongs to a generation", lambda place=place, ended=ended: step(place, ended))
         with lazyllm.enable(model, STAGES):
-            refuse("earlier generation", lambda ended=ended: step(model, ended))
-            refuse("earlier generation", lambda ended=ended: model.generate(tokens, past_key_values=ended))
+            assert_refused("earlier generation", lambda ended=ended: step(model, ended))
+            assert_refused("earlier generation", lambda ended=ended: model.generate(tokens, past_key_values=ended))
 
 
 def test_one_cache_takes_one_pass_at_a_time_and_none_that_broke_off(model, ids):
@@ -282,16 +283,16 @@ def test_one_cache_takes_one_pass_at_a_time_and_none_that_broke_off(model, ids):
         cache = families.generate(model, ids, 2).past_key_values
 
         def within(*_):
-            refuse("under way", lambda: step(model, cache))
-            refuse("under way", lambda: copy.deepcopy(cache))
+            assert_refused("under way", lambda: step(model, cache))
+            assert_refused("under way", lambda: copy.deepcopy(cache))
             raise ZeroDivisionError
 
         hook = model.model.layers[2].register_forward_pre_hook(within)
         with pytest.raises(ZeroDivisionError):
             step(model, cache)
         hook.remove()
-        refuse("broke off", lambda: step(model, cache))
-        refuse("broke off", lambda: step(model, copy.deepcopy(cache)))
+        assert_refused("broke off", lambda: step(model, cache))
+        assert_refused("broke off", lambda: step(model, copy.deepcopy(cache)))
 
 
 def test_nobody_else_looks_into_the_cache(model, ids):
@@ -303,10 +304,10 @@ def test_nobody_else_looks_into_the_cache(model, ids):
 
     hook = model.model.layers[0].self_attn.register_forward_hook(compress, with_kwargs=True)
     with lazyllm.enable(model, STAGES):
-        refuse("compress the cache", lambda: families.generate(model, ids, 2))
+        assert_refused("compressed", lambda: families.generate(model, ids, 2))
         hook.remove()
         cache = families.generate(model, ids, 2).past_key_values
-    refuse("LazyLLM's cache", lambda: cache.offload(0))
+    assert_refused("LazyLLM's cache", lambda: cache.offload(0))
 
 
 def ones(width):
@@ -319,12 +320,12 @@ def ones(width):
         (r"mask is of shape \(1, 50\)", {"attention_mask": ones(50)}),
         ("position_ids are not 0 to 39", {"position_ids": torch.arange(10, 50)[None]}),
         ("position_ids are not 0 to 39", {"position_ids": torch.arange(20).repeat(2)[None]}),
-        ("position_ids, or the attention mask .* for 20", {"position_ids": torch.arange(20)[None]}),
+        ("position_ids, or the mask .* for 20", {"position_ids": torch.arange(20)[None]}),
     ],
 )
 def test_a_prompt_that_begins_elsewhere_is_refused(model, ids, says, given):
     with lazyllm.enable(model, STAGES), torch.no_grad():
-        refuse(says, lambda: model(ids, logits_to_keep=1, **given))
+        assert_refused(says, lambda: model(ids, logits_to_keep=1, **given))
         model(ids, logits_to_keep=1, attention_mask=ones(40), position_ids=torch.arange(40)[None])
 
 
@@ -341,6 +342,6 @@ def test_what_does_not_follow_on_a_cache_is_refused(model, ids):
             lambda: model.generate(begun.sequences, attention_mask=hiding, **more),
             lambda: model.generate(ids, attention_mask=torch.ones_like(ids), custom_generate=loop),
         ):
-            refuse("hides tokens that an earlier pass has computed", call)
-        refuse("goes on with all its tokens so far", lambda: model.generate(ids[:, :5], **more))
-        refuse("mask is of shape|for 35 tokens", lambda: model.generate(ids, attention_mask=ones(35)))
+            assert_refused("hides tokens that an earlier pass has computed", call)
+        assert_refused("a token at least", lambda: model.generate(ids[:, :5], **more))
+        assert_refused("mask is of shape|for 35 tokens", lambda: model.generate(ids, attention_mask=ones(35)))

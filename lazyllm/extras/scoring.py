@@ -1,0 +1,80 @@
+"""Log-likelihoods of continuations of a prompt, as in multiple choice."""
+
+import copy
+import inspect
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel
+
+from lazyllm.core.errors import LazyLLMError
+from lazyllm.core.importance import exact
+from lazyllm.hf.arguments import read_ids
+
+
+@dataclass(frozen=True, eq=False)
+class LogLikelihood:
+    """Log-likelihood of a continuation of a prompt.
+
+    Attributes:
+        tokens: log-probability of each of its tokens, float32 (n,), or float64 of a float64 model, on the CPU.
+        total: log-probability of the continuation.
+        greedy: whether greedy generation answers so: each token has the largest logit of all.
+    """
+
+    tokens: torch.Tensor
+    total: float
+    greedy: bool
+
+
+def log_likelihoods(
+    model: PreTrainedModel, ids: torch.Tensor | Sequence[int], continuations: Iterable[torch.Tensor | Sequence[int]]
+) -> list[LogLikelihood]:
+    """Return the log-likelihood of each of several continuations of one prompt.
+
+    It is that of a generation that is made to answer so: one pass over the prompt, for all of them, then one for each
+    token but the last. Inside `with lazyllm.enable(model, ...)` prompt and continuation are pruned as they would be;
+    outside it is the unmodified model's. Stats are those with the last continuation.
+
+    Args:
+        model: a causal language model in eval mode.
+        ids: the prompt, int64 (n,) or (1, n), or a list of ids; for a text without a prompt, the BOS token.
+        continuations: the tokens of each, in the same form.
+
+    Raises:
+        LazyLLMError: not such ids, no token at all, a model in training mode, or one without a cache.
+    """
+    prompt, texts = read_ids(model, "ids", ids), [read_ids(model, "a continuation", text) for text in continuations]
+    # PEFT's wrapper passes on the arguments that its own `forward` does not name.
+    base = model.get_base_model() if hasattr(model, "get_base_model") else model
+    # Encoders used as decoders count positions by themselves, RoBERTa from another number than 0.
+    takes_positions = "position_ids" in inspect.signature(base.forward).parameters
+    takes_positions &= not getattr(base.config, "is_decoder", False)
+
+    def step(tokens: torch.Tensor, cache: Any, start: int) -> Any:
+        """Run tokens from position `start` on; Bamba would count each pass from 0."""
+        end = start + tokens.shape[1]
+        more = {"position_ids": torch.arange(start, end, device=tokens.device)[None]} if takes_positions else {}
+        return model(tokens, past_key_values=cache, use_cache=True, logits_to_keep=1, return_dict=True, **more)
+
+    likelihoods = []
+    with torch.no_grad():
+        prefill = step(prompt, None, 0)
+        if getattr(prefill, "past_key_values", None) is None:
+            raise LazyLLMError(f"{type(model).__name__} gives no cache of keys and values: use another model")
+        for number, text in enumerate(texts):
+            # The next continuation needs the prompt's cache, which this one would write to.
+            is_shared = text.numel() > 1 and number < len(texts) - 1
+            cache = copy.deepcopy(prefill.past_key_values) if is_shared else prefill.past_key_values
+            tokens, is_greedy = [], []
+            for index, token in enumerate(text[0].tolist()):
+                output = step(text[:, index - 1 : index], cache, prompt.shape[1] + index - 1) if index else prefill
+                logits = output.logits[0, -1]
+                tokens.append(logits.to(exact(logits.dtype)).log_softmax(dim=-1)[token])
+                is_greedy.append(logits.float().argmax() == token)  # in the dtype that `generate` chooses in
+            each = torch.stack(tokens).cpu()
+            likelihoods.append(LogLikelihood(each, float(each.double().sum()), bool(torch.stack(is_greedy).all())))
+            del cache  # before the next is copied
+    return likelihoods

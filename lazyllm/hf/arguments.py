@@ -1,0 +1,164 @@
+"""Read and check the arguments of `generate` and of forward passes: inputs, ways to generate, outputs asked for."""
+
+import operator
+from typing import Any
+
+import torch
+from transformers import GenerationConfig, PreTrainedConfig, PreTrainedModel
+
+from lazyllm.core.errors import LazyLLMError
+from lazyllm.core.ranking import Ranking
+from lazyllm.core.schedule import PruningSchedule, nearest, rankable
+
+_EVERY_LAYER = ("output_attentions", "output_hidden_states", "output_router_logits")
+# Tensors that a decoder uses up before its first layer, or that `LayerArguments` knows.
+_KNOWN_TENSORS = {"input_ids", "inputs_embeds", "attention_mask", "position_ids", "token_type_ids", "cache_position"}
+# Gemma 4's addition to each token in each layer; features of images for the first layers, and which tokens get them.
+_KNOWN_TENSORS |= {"per_layer_inputs", "deepstack_visual_embeds", "visual_pos_masks"}
+_PROTECT = "protect must be a mask of the prompts' tokens, bool {shape}, or spans of one prompt, such as [(0, 40)]"
+PROMPT_LEARNING = "PEFT's prompt learning puts virtual tokens before the prompt, which is not supported: leave it out"
+TRAINING = "the model is in training mode: call model.eval() first"
+
+
+def read_setting(name: str, arguments: dict[str, Any], defaults: Any = None) -> Any:
+    """Return a setting of a call of `generate`: its argument, or that of its configuration, or of the `defaults`."""
+    config = getattr(arguments.get("generation_config"), name, None)
+    return arguments[name] if name in arguments else getattr(defaults, name, None) if config is None else config
+
+
+def count_chunked_tokens(arguments: dict[str, Any], defaults: GenerationConfig) -> int:
+    """Return how many tokens of the prompts of a call of `generate`, padding included, come in chunks."""
+    if read_setting("prefill_chunk_size", arguments, defaults) is None:
+        return 0
+    inputs = [arguments.get(name) for name in ("attention_mask", "inputs", "input_ids", "inputs_embeds")]
+    return max((tensor.shape[1] for tensor in inputs if isinstance(tensor, torch.Tensor)), default=0)
+
+
+def read_schedule(schedule: Any, windows: list[int | None], ranking: Ranking) -> PruningSchedule:
+    """Return a schedule in any form as one for layers with these windows; refuse what the ranking cannot do."""
+    full = rankable(windows)
+    if isinstance(schedule, str):
+        schedule = PruningSchedule.parse(schedule, len(windows), full)
+    schedule = schedule if isinstance(schedule, PruningSchedule) else PruningSchedule(schedule)
+    schedule.check(len(windows))
+    for layer, _ in schedule.pruning:
+        if windows[layer] == 0:
+            instead = f"put the stage after {nearest(full, layer)}" if full else "nor any other of this model"
+            raise LazyLLMError(f"no stage can follow layer {layer}, which has no attention: {instead}")
+    if ranking.single_stage and len(schedule.stages) > 1:
+        raise LazyLLMError(f"{type(ranking).__name__} prunes at one stage, not at those of {schedule.spec!r}")
+    return schedule
+
+
+def read_protected(protect: Any, ids: Any, mask: Any = None) -> torch.Tensor | None:
+    """Return which tokens of the prompts are protected, bool (batch, tokens), on the CPU; None means none.
+
+    Args:
+        protect: such a mask, of one prompt also (tokens,); spans of one prompt, pairs of a first token and the one
+            after the last, each with a token of the prompt in it; or a function that returns either for a prompt's ids.
+        ids: the prompts, int64 (batch, tokens).
+        mask: the attention mask, which tells padding where it has the shape of `ids`.
+    """
+    if protect is None:
+        return None
+    if not isinstance(ids, torch.Tensor) or ids.ndim != 2:
+        raise LazyLLMError("protect needs the prompts as ids, input_ids of shape (sequences, tokens)")
+    shown = torch.ones(ids.shape, dtype=torch.bool, device="cpu")
+    if isinstance(mask, torch.Tensor) and mask.shape == ids.shape:
+        shown = mask.bool().cpu()
+    if callable(protect):
+        each = [(protect(row), row[None], own[None]) for row, own in zip(ids, shown, strict=True)]
+        return torch.cat([read_protected([] if own is None else own, *prompt) for own, *prompt in each])
+    protected = protect if isinstance(protect, torch.Tensor) else _mask_of_spans(protect, shown[0])
+    protected = protected[None] if protected.ndim == 1 else protected
+    if protected.shape != ids.shape or protected.dtype != torch.bool:
+        raise LazyLLMError(_PROTECT.format(shape=tuple(ids.shape)))
+    return protected.cpu()
+
+
+def _mask_of_spans(spans: Any, shown: torch.Tensor) -> torch.Tensor:
+    """Return which tokens of a prompt lie in spans, bool (tokens,), given which are no padding, bool (tokens,)."""
+    protected = torch.zeros_like(shown)
+    try:
+        pairs = [(operator.index(start), operator.index(end)) for start, end in spans]
+    except (TypeError, ValueError):  # not pairs of integers
+        raise LazyLLMError(_PROTECT.format(shape=(1, len(shown)))) from None
+    for start, end in pairs:
+        if not (0 <= start < end and shown[start:end].any()):
+            prompt = f"the prompt's tokens, {int((~shown).sum())} to {len(shown) - 1}, padding counted before them"
+            raise LazyLLMError(f"protect has the span {(start, end)}, which holds none of {prompt}")
+        protected[start:end] = True
+    return protected
+
+
+def read_ids(model: PreTrainedModel, name: str, ids: Any) -> torch.Tensor:
+    """Return the token ids of one text, int64 (1, n), on the model's device; refuse a model in training mode."""
+    if model.training:
+        raise LazyLLMError(TRAINING)
+    if getattr(getattr(model, "active_peft_config", None), "is_prompt_learning", False):
+        raise LazyLLMError(PROMPT_LEARNING)
+    try:
+        tensor = ids if isinstance(ids, torch.Tensor) else torch.tensor(list(ids))
+    except (TypeError, ValueError, RuntimeError):
+        tensor = torch.empty(0, 0, 0)
+    tensor = tensor[None] if tensor.ndim == 1 else tensor
+    if tensor.ndim != 2 or len(tensor) != 1 or not tensor.numel() or tensor.dtype != torch.int64:
+        must = "token ids of one text, a list such as [5, 6] or int64 of shape (n,) or (1, n)"
+        raise LazyLLMError(f"{name} must be {must}, not {str(ids)[:40]!r}; it begins with at least one, such as BOS")
+    largest = model.config.get_text_config().vocab_size - 1
+    if not 0 <= int(tensor.min()) <= int(tensor.max()) <= largest:
+        raise LazyLLMError(f"{name} must hold ids of the model's vocabulary, 0 to {largest}")
+    # Where weights are offloaded, hooks move ids to where they are needed.
+    return tensor.cpu() if model.device.type == "meta" else tensor.to(model.device)
+
+
+def input_tokens(arguments: dict[str, Any]) -> Any:
+    """Return a forward pass's embeddings, or else its ids."""
+    embeddings = arguments.get("inputs_embeds")
+    return arguments.get("input_ids") if embeddings is None else embeddings
+
+
+def input_size(arguments: dict[str, Any]) -> tuple[int, int]:
+    """Return the number of sequences in a forward pass's input, and of tokens in each, padding included."""
+    tokens = input_tokens(arguments)
+    if not isinstance(tokens, torch.Tensor) or tokens.ndim < 2 or 0 in tokens.shape[:2]:
+        raise LazyLLMError("a pass needs input_ids or inputs_embeds, (sequences, tokens, ...), with a token at least")
+    return tokens.shape[0], tokens.shape[1]
+
+
+def check_logits(arguments: dict[str, Any], accept_every: bool) -> None:
+    """Refuse a pass that asks for a loss, or other logits than the newest's, or all of them with `accept_every`."""
+    keep, width = arguments.get("logits_to_keep", 0), input_size(arguments)[1]
+    if arguments.get("labels") is not None:
+        raise LazyLLMError("a loss was asked for: leave out labels, and ask lazyllm.log_likelihoods for likelihoods")
+    if not isinstance(keep, int) or not (keep == 1 or (keep >= 0 and width == 1) or (keep == 0 and accept_every)):
+        instead = "pass logits_to_keep=1, enable with newest_only=True, or use lazyllm.log_likelihoods"
+        raise LazyLLMError(f"LazyLLM computes the newest token's logits alone, and others were asked for: {instead}")
+
+
+def check_outputs(arguments: dict[str, Any], config: PreTrainedConfig) -> None:
+    """Refuse a pass that asks, by itself or by a config, for something of every token in every layer."""
+    if names := [name for name in _EVERY_LAYER if arguments.get(name) or getattr(config, name, False)]:
+        raise LazyLLMError(f"{', '.join(names)}: LazyLLM does not compute every token in every layer: leave them out")
+
+
+def check_inputs(arguments: dict[str, Any], first_group: range) -> None:
+    """Refuse a pass of the decoder without a cache, or with tensors of no known meaning.
+
+    The layers of the first group alone have outputs of all tokens, as features of images need that are added there.
+    """
+    if arguments.get("use_cache") is False:
+        raise LazyLLMError("use_cache=False computes all tokens anew at each step: LazyLLM needs use_cache=True")
+    unknown = sorted(name for name, value in arguments.items() if name not in _KNOWN_TENSORS and _has_tensor(value))
+    if unknown:
+        raise LazyLLMError(f"the decoder takes {', '.join(unknown)}, which LazyLLM does not know how to prune")
+    features = arguments.get("deepstack_visual_embeds")
+    if features is not None and len(features) > len(first_group):
+        after = f"after each of its first {len(features)} layers: prune after layer {len(features) - 1} or later"
+        raise LazyLLMError(f"the model adds features of images to all tokens {after}")
+
+
+def _has_tensor(value: Any) -> bool:
+    if isinstance(value, dict):
+        value = list(value.values())
+    return isinstance(value, torch.Tensor) or (isinstance(value, list | tuple) and any(map(_has_tensor, value)))

@@ -1,0 +1,162 @@
+"""Enable LazyLLM on a model, and give the model back as it was."""
+
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack
+from dataclasses import replace
+from numbers import Integral
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import PreTrainedModel
+
+from lazyllm.core.engine import Setup
+from lazyllm.core.errors import LazyLLMError
+from lazyllm.core.ranking import Ranking
+from lazyllm.core.schedule import PruningSchedule
+from lazyllm.core.stats import Stats, only
+from lazyllm.hf import private
+from lazyllm.hf.arguments import read_schedule
+from lazyllm.hf.attention_interface import NAME, loaded_kernel
+from lazyllm.hf.model_patches import ModelPatches
+from lazyllm.hf.model_support import check_attention, check_token_by_token, find_parts
+from lazyllm.hf.multimodal import RopeDeltas
+from lazyllm.hf.patching import Patch
+from lazyllm.rankings.attention import AttentionRanking
+
+
+class Session:
+    """Prune the prompts of everything that `model` generates inside the `with` of `lazyllm.enable`.
+
+    `model.generate` works as without it, in any number of threads: a generation belongs to its cache
+    (`past_key_values`). A call may bring a `schedule` and a `protect` of its own, as arguments or in its
+    `generation_config`. A forward pass with `logits_to_keep=1` gives the newest tokens' logits, (batch, 1, vocabulary).
+    The weights are not touched, and afterwards the model is what it was, also after an exception.
+
+    Args:
+        model: a Hugging Face decoder-only model, or PEFT's wrapper of one.
+        schedule: where tokens are pruned and how many are kept: a `PruningSchedule`, text such as "10:0.7,20:0.5" or
+            "23%:0.6,50%:0.6", or pairs such as [(10, 0.7), (20, 0.5)]; "" prunes nothing.
+        ranking: ranks the tokens: `lazyllm.AttentionRanking()` by default, the paper's Eq. 1; `lazyllm.plus()`;
+            `lazyllm.StaticRanking()`; or an instance of a subclass of `lazyllm.Ranking`.
+        min_tokens: a prompt of fewer tokens is not pruned, nor a conversation that begins with it; if prompts come in
+            chunks, the longest of them counts, padding included.
+        protect: a function of each prompt's ids, int64 (tokens,), padding included, that returns which tokens are kept
+            at every stage: a mask, bool (tokens,), or spans such as [(0, 40)]. They count toward what a stage keeps;
+            if they are more, all of them are kept, see `stats.exceeded`. See `lazyllm.template_tokens`.
+        newest_only: accept the newest token's output where the unmodified model gives that of every token: logits of a
+            pass without `logits_to_keep=1`, and hidden states of a decoder without a head, (batch, 1, ...).
+        record_positions: keep the active and computed positions of every step and layer in `stats`.
+        record_importance: keep the importance in every layer of prefill in `stats`.
+
+    Attributes:
+        schedule: the stages.
+        layers: the model's decoder layers.
+
+    Raises:
+        LazyLLMError: the model, schedule or ranking is not supported; later, inside the `with`, for inputs that are
+            not.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        schedule: PruningSchedule | str | Iterable[tuple[int, float]],
+        *,
+        ranking: Ranking | None = None,
+        min_tokens: int = 0,
+        protect: Callable[[torch.Tensor], Any] | None = None,
+        newest_only: bool = False,
+        record_positions: bool = False,
+        record_importance: bool = False,
+    ) -> None:
+        ranking = AttentionRanking() if ranking is None else ranking
+        if not isinstance(ranking, Ranking):
+            raise LazyLLMError(f"ranking must be an instance of a ranking, such as lazyllm.plus(), not {ranking!r}")
+        ranking.check()
+        is_count = isinstance(min_tokens, Integral) and not isinstance(min_tokens, bool)
+        if not is_count or min_tokens < 0:
+            raise LazyLLMError(f"min_tokens must be a number of tokens, an int from 0, such as 500, not {min_tokens!r}")
+        if protect is not None and not callable(protect):
+            raise LazyLLMError("protect must be a function of a prompt's ids: give spans or a mask to generate")
+        # PEFT's wrapper has a `generate` that calls that of the model inside.
+        is_wrapper = not isinstance(model, PreTrainedModel) and hasattr(model, "get_base_model")
+        self._model: Any = model.get_base_model() if is_wrapper else model
+        parts = find_parts(self._model, newest_only, ranking.for_good)
+        self._parts, self.layers = parts, parts.layers
+        self.schedule = read_schedule(schedule, parts.windows, ranking)
+        if parts.processes is not None and not ranking.parallel:
+            name = type(ranking).__name__
+            instead = f"use self.over_processes, and say `class {name}(..., parallel=True)`"
+            raise LazyLLMError(f"the model's heads are split over processes, which {name} does not know of: {instead}")
+        self._setup = Setup(
+            schedule=self.schedule,
+            kernel=loaded_kernel(parts.decoder.config),
+            windows=parts.windows,
+            processes=parts.processes,
+            ranking=ranking,
+            min_tokens=min_tokens,
+            record_positions=record_positions,
+            record_importance=record_importance,
+        )
+        self._protect, self._newest_only = protect, newest_only
+        self._restore: ExitStack | None = None  # makes the model what it was, while LazyLLM is enabled
+        self._patches: ModelPatches | None = None
+
+    @property
+    def stats(self) -> Stats:
+        """Counts of the generation that began last, of one sequence; an output's own are `past_key_values.stats`."""
+        return only(self.sequences)
+
+    @property
+    def sequences(self) -> list[Stats]:
+        """Counts of each sequence of the generation that began last; an output's `past_key_values` have their own."""
+        if not self._entered().sequences:
+            raise LazyLLMError("nothing has been generated inside `with lazyllm.enable(...)`, so there are no stats")
+        return self._entered().sequences
+
+    def start(self) -> "Session":
+        """Begin, as a `with` does; until `stop`, everything that the model generates is pruned."""
+        config = self._parts.decoder.config
+        check_attention(self._parts.decoder)
+        check_token_by_token(modules := private.submodules(self._model))
+        # What has changed since `enable` counts; and each `with` is known by its kernel.
+        setup = replace(self._setup, kernel=loaded_kernel(config))
+        deltas, protect = RopeDeltas(modules), self._protect
+        self._patches = patches = ModelPatches(self._model, self._parts, setup, deltas, protect, self._newest_only)
+        with ExitStack() as restore:
+            restore.callback(deltas.set, deltas.get())
+            restore.callback(private.set_attention_implementation, config, setup.kernel.name)
+            private.set_attention_implementation(config, NAME)
+            for method in patches.methods():
+                restore.callback(Patch(*method).remove)
+            self._restore = restore.pop_all()
+        return self
+
+    __enter__ = start
+
+    def stop(self) -> None:
+        """End, as a `with` does; `LazyLLMError` if calls in other threads do not return within some seconds."""
+        active_calls, restore = self._entered().active_calls, self._restore
+        self._restore = None
+        if restore is None:
+            return  # ended before
+        with restore:
+            have_returned = active_calls.close()
+        if not have_returned:
+            raise LazyLLMError("a call in another thread had not returned when the `with` ended: join it before")
+
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
+        try:
+            self.stop()
+        except LazyLLMError:
+            if kind is None:  # otherwise the first error is the one to be shown
+                raise
+
+    def _entered(self) -> ModelPatches:
+        if self._patches is None:
+            raise LazyLLMError("this session was never entered: use it as `with lazyllm.enable(...)`, or call start()")
+        return self._patches
+
+
+enable = Session

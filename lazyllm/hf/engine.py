@@ -1,0 +1,227 @@
+"""The engine of one generation on a transformers model, driven by the calls of its decoder's layers."""
+
+import copy
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from lazyllm.core.attention import WindowMask
+from lazyllm.core.engine import Engine, Setup, to_device
+from lazyllm.core.errors import LazyLLMError
+from lazyllm.core.importance import Scores
+from lazyllm.hf.arguments import TRAINING
+from lazyllm.hf.attention_interface import CURRENT_ENGINE
+from lazyllm.hf.layer_arguments import LayerArguments
+from lazyllm.hf.model_support import RopeLimits, unsupported
+from lazyllm.hf.multimodal import NOT_CAUSAL
+from lazyllm.hf.packing import BatchPacker
+from lazyllm.hf.private import execution_device
+
+
+class HFEngine(Engine):
+    """The engine between the decoder layers of a transformers model."""
+
+    def __init__(
+        self, setup: Setup, batch_size: int, chunked_tokens: int, is_short: bool, rope_limits: RopeLimits
+    ) -> None:
+        super().__init__(setup, batch_size, chunked_tokens, is_short)
+        self.packer = BatchPacker(batch_size)
+        self.protected: Tensor | None = None  # which tokens of the prompts are, bool (batch, columns), on the CPU
+        self.state_layers: list[Any] = []  # transformers' cache of layers that carry a state from token to token
+        self.rope_deltas: list[Any] | None = None  # see `RopeDeltas`
+        self.layer = -1  # the decoder layer that is running or ran last
+        self._rope_limits = rope_limits
+        self._layer_arguments = LayerArguments(batch_size)
+        self._lock = threading.Lock()  # locked while a pass is under way
+        self._is_broken = False  # whether a pass broke off
+        self._running: tuple[nn.Module, torch.device] | None = None  # the layer that is running, and its input's device
+        self._has_attended = False  # whether the layer that is running, or ran last, has attended
+        self._num_new_tokens = 0  # of all sequences
+        self._is_widened = False  # whether the last layer's output has been widened, see `_widen`
+
+    @contextmanager
+    def step(self, arguments: dict[str, Any], known: dict[str, Any]) -> Iterator[dict[str, Any]]:
+        """Run one forward pass: yield the decoder's arguments for the packed batch, and end the step when it has run.
+
+        `known` tells `BatchPacker.pack` what it need not read.
+        """
+        with self._exclusive():
+            computed = [sequence.num_computed_tokens for sequence in self.sequences]
+            packed, num_new_tokens, positions = self.packer.pack(arguments, computed, **known)
+            self._rope_limits.check(computed, num_new_tokens)
+            self.begin_step(num_new_tokens, positions, is_chunk=self.packer.num_columns < self.chunked_tokens)
+            self._protect()
+            self._layer_arguments.begin_step(num_new_tokens, self.group, prunes=len(self.groups) > 1)
+            self.layer, self._num_new_tokens, self._is_widened, self._is_broken = -1, sum(num_new_tokens), False, True
+            yield packed
+            if self.layer + 1 != len(self.group_of):
+                raise unsupported(f"the model ran {self.layer + 1} of its {len(self.group_of)} decoder layers")
+            self.end_step()
+            self.packer.advance()
+            self._is_broken = False
+
+    def run_layer(
+        self, layer: int, module: nn.Module, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """Run a decoder layer's own `forward` over the tokens it computes; where a group begins, prune first.
+
+        The first argument is the previous layer's output, (1, num_queries, hidden), with all that hooks did to it.
+        """
+        args = args or (kwargs.pop("hidden_states", None),)
+        self._check_input(layer, args[0])
+        if layer == self.group.layers.stop:
+            args = (self.prune_and_gather(args[0]), *args[1:])
+        self.layer, self._running, self._has_attended = layer, (module, args[0].device), False
+        if self.is_prefill or not self._layer_arguments.are_right(layer, self.group):
+            args, kwargs = self._layer_arguments.select(layer, self.group, forward, args, kwargs)
+        output = forward(*args, **kwargs)
+        self._running = None
+        if not self._has_attended and self.setup.windows[layer] != 0:
+            raise unsupported(
+                f"decoder layer {layer} did not attend through transformers' attention interface and cache"
+            )
+        is_last = layer + 1 == len(self.group_of)
+        return self._widen(output) if is_last and "position_embeddings" not in kwargs else output
+
+    def newest_hidden(self, hidden: Tensor) -> Tensor:
+        """Return the decoder's output for each sequence's newest token, (batch, 1, hidden); 0 for ended sequences."""
+        hidden = hidden[:, -len(self.live) :] if self._is_widened else self._newest(hidden)
+        hidden = hidden.transpose(0, 1)
+        if len(self.live) == len(self.sequences):
+            return hidden
+        by_sequence = hidden.new_zeros(len(self.sequences), *hidden.shape[1:])
+        live = torch.tensor([sequence.index for sequence in self.live])
+        return by_sequence.index_copy(0, to_device(live, hidden.device), hidden)
+
+    def position_offset(self) -> int | Tensor:
+        """Return by how much positions exceed indexes.
+
+        Between passes that is for the next pass's tokens, padding included; in a layer, for the tokens it computes,
+        int64 (num_queries,) where there are gaps or several sequences. Llama 4 asks for it in its attention.
+        """
+        if self._running is None:
+            return self.packer.num_columns
+        if len(self.sequences) == 1 and (self.num_queries == 1 or self.group.index == 0):
+            return self.sequences[0].num_tokens - self.num_queries
+        module, device = self._running
+        moved_to = execution_device(module)
+        positions = self.group.query_positions.to(device if moved_to is None else moved_to)
+        return positions - torch.arange(positions.shape[0], device=positions.device)
+
+    def mask(self, **kwargs: Any) -> WindowMask | None:
+        """Return what `attention` gets as a mask, None where causality suffices: transformers' mask interface."""
+        if not kwargs["allow_is_causal_skip"]:
+            raise LazyLLMError(NOT_CAUSAL)
+        window = kwargs.get("local_size")
+        return None if window is None or self.max_tokens <= window else WindowMask(kwargs["mask_function"], window)
+
+    def attention(
+        self,
+        module: nn.Module,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attention_mask: WindowMask | None,
+        dropout: float = 0.0,
+        scaling: float | None = None,
+        softcap: float | None = None,
+        is_causal: bool | None = None,
+        s_aux: Tensor | None = None,
+        **kwargs: Any,
+    ) -> Tensor:
+        """Attend, see `Engine.attend`: transformers' attention interface. `s_aux` are attention sinks, (heads,)."""
+        if dropout:
+            raise LazyLLMError(TRAINING)
+        if self._has_attended:
+            raise unsupported(f"decoder layer {self.layer} attends more than once")
+        if attention_mask is not None and not isinstance(attention_mask, WindowMask):
+            raise unsupported("the model builds an attention mask of its own")
+        if self.is_prefill:  # it is the same at every step
+            tensors = {name for name, argument in kwargs.items() if isinstance(argument, Tensor)}
+            tensors -= {"position_ids", "cache_position"}
+            sinks = None if getattr(module, "sinks", None) is None else (query.shape[1],)
+            problems = {
+                "is not causal": is_causal is False or not getattr(module, "is_causal", True),
+                "has other sinks than one logit a query head": (None if s_aux is None else s_aux.shape) != sinks,
+                f"takes {', '.join(sorted(tensors))} besides queries, keys and values": tensors,
+            }
+            for problem, is_there in problems.items():
+                if is_there:
+                    raise unsupported(f"the attention of layer {self.layer} {problem}")
+        self._has_attended = True
+        scores = Scores(query.shape[-1] ** -0.5 if scaling is None else scaling, softcap, s_aux)
+        output = self.attend(self.layer, module, query, key, value, attention_mask, scores)
+        if output.requires_grad and not self.is_prefill:
+            output.register_hook(_refuse_gradients)
+        return output
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "HFEngine":
+        """Copy a generation, which then goes on by itself; what all generations of a session share is not copied."""
+        with self._exclusive():
+            own = object.__new__(type(self))
+            memo |= {id(shared): shared for shared in (self.setup, self.setup.processes)}
+            memo |= {id(self): own, id(self._lock): threading.Lock()}
+            # A tensor made in inference mode could not be written to outside of it, in a later step.
+            with torch.inference_mode(False):
+                vars(own).update(copy.deepcopy(vars(self), memo))
+            return own
+
+    @contextmanager
+    def _exclusive(self) -> Iterator[None]:
+        """Be the current engine, of one pass or copy at a time."""
+        if not self._lock.acquire(blocking=False):
+            raise LazyLLMError("a forward pass with this cache is under way: copy it, or use it again, after that")
+        outer = CURRENT_ENGINE.set(self)
+        try:
+            if self._is_broken:
+                raise LazyLLMError("a forward pass with this cache broke off, so it is half-written: start anew")
+            yield
+        finally:
+            CURRENT_ENGINE.reset(outer)
+            self._running = None
+            self._lock.release()
+
+    def _check_input(self, layer: int, hidden: Any) -> None:
+        follows = layer == self.layer + 1
+        if not follows or not isinstance(hidden, Tensor) or hidden.shape[:-1] != (1, self.num_queries):
+            raise unsupported("the decoder layers do not pass on one hidden state a token")
+
+    def _protect(self) -> None:
+        """Tell the sequences which of their tokens are protected, up to those of the current pass."""
+        if self.protected is None or self.packer.num_columns >= self.protected.shape[1]:
+            return
+        computed = self.packer.computed_after_pass()
+        for sequence, row, is_real in zip(self.sequences, self.protected, computed, strict=True):
+            positions = row[: len(is_real)][is_real[: len(row)]].nonzero()[:, 0]
+            if sequence.num_computed_tokens and not self.revives and len(self.groups) > 1:  # pruned tokens stay pruned
+                is_pruned = sequence.uncomputed(self.groups[-2]).cpu()
+                positions = positions[(positions >= sequence.num_computed_tokens) | ~is_pruned[positions]]
+            sequence.protect(positions)
+
+    def _newest(self, hidden: Tensor) -> Tensor:
+        """Return the newest token of each live sequence, (1, live, hidden), of a layer's output."""
+        if len(self.sequences) == 1:
+            return hidden[:, -1:]
+        if self.num_queries == len(self.live):
+            return hidden
+        ends = torch.tensor([count for count in self.group.num_queries if count]).cumsum(0) - 1
+        return hidden.index_select(1, to_device(ends, hidden.device))
+
+    def _widen(self, output: Any) -> Any:
+        """Give the last layer's output, or a tuple that begins with it, the width of the decoder's input.
+
+        Decoders without rotary tables (GPT-2) reshape it so. The newest tokens come last.
+        """
+        if not isinstance(output, Tensor):
+            return (self._widen(output[0]), *output[1:])
+        self._is_widened = True
+        newest = self._newest(output)
+        return torch.cat([newest[:, -1:].expand(-1, self._num_new_tokens - newest.shape[1], -1), newest], dim=1)
+
+
+def _refuse_gradients(_: Tensor) -> None:
+    raise LazyLLMError("there are no gradients through decoding steps, whose cache is written in place")

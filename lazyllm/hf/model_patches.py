@@ -1,0 +1,308 @@
+"""The replacements of an enabled model's methods: its `generate`, its forward pass, its decoder's and its layers'."""
+
+import inspect
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import DynamicCache, StoppingCriteriaList
+
+from lazyllm.core.engine import Setup
+from lazyllm.core.errors import LazyLLMError
+from lazyllm.core.schedule import PruningSchedule
+from lazyllm.core.stats import Stats
+from lazyllm.hf import arguments, private
+from lazyllm.hf.attention_interface import CURRENT_ENGINE, CURRENT_MODEL
+from lazyllm.hf.cache import LazyCache
+from lazyllm.hf.engine import HFEngine
+from lazyllm.hf.model_support import ModelParts, RopeLimits, unsupported
+from lazyllm.hf.multimodal import RopeDeltas, padding_mask
+from lazyllm.hf.patching import ActiveCalls, arguments_by_name
+
+
+@dataclass
+class _GenerateCall:
+    """A call of `generate`, its settings and what it has made so far."""
+
+    has_own_positions: bool  # whether it was given position_ids
+    chunked_tokens: int  # how many tokens of its prompts, padding included, come in chunks
+    is_guided: bool  # whether a second generation guides it
+    schedule: PruningSchedule | None = None  # its own
+    protect: Any = None  # its own, or the session's; see `read_protected`
+    prompts: torch.Tensor | None = None  # ids, int64 (batch, tokens), where something is to be protected
+    protected: torch.Tensor | None = None  # which of these are, bool (batch, tokens), on the CPU
+    # What transformers made for the next pass, by name, with its version; None where something else made it.
+    prepared: dict[str, tuple[torch.Tensor, int | None]] | None = None
+    cache: Any = None  # of its own passes; others may run within it
+    engine: HFEngine | None = None  # that of its last pass
+    criteria: "_RecordingCriteria | None" = None
+
+    def is_prepared(self, name: str, value: Any) -> bool:
+        """Return whether transformers made an argument, and nobody changed it: then its values need no reading."""
+        if self.prepared is None:
+            return False
+        tensor, version = self.prepared.get(name, (None, None))
+        return value is tensor and (value is None or (version is not None and private.tensor_version(value) == version))
+
+    def known_inputs(self, engine: HFEngine, inputs: dict[str, Any], width: int) -> dict[str, Any]:
+        """Return what `BatchPacker.pack` may take for known in one of the call's own passes."""
+        continues, self.engine = self.engine is engine, engine
+        columns, positions = engine.packer.num_columns, inputs.get("position_ids")
+        is_mask_prepared = self.is_prepared("attention_mask", inputs.get("attention_mask"))
+        # Positions of images, in height and width, have a dimension more.
+        is_text = isinstance(positions, torch.Tensor) and positions.ndim == 2
+        are_counted = is_text and not self.has_own_positions and self.is_prepared("position_ids", positions)
+        return {
+            "has_ended": () if self.criteria is None else self.criteria.has_ended(len(engine.sequences)),
+            # By then the mask of the prompts has been read.
+            "mask_grows": continues and is_mask_prepared and columns >= self.chunked_tokens,
+            "are_counted": are_counted and is_mask_prepared and (continues or columns == 0),
+            "more_chunks": self.chunked_tokens - columns > width,
+        }
+
+
+class _RecordingCriteria(StoppingCriteriaList):
+    """Stopping criteria that remember which sequences they have stopped."""
+
+    _stopped: torch.Tensor | None = None
+
+    def __call__(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+        stopped = super().__call__(*args, **kwargs)
+        self._stopped = stopped if self._stopped is None else self._stopped | stopped
+        return stopped
+
+    def has_ended(self, batch_size: int) -> Sequence[bool]:
+        """Return which sequences have ended, so that what comes of them is padding; empty means none."""
+        # As in `generate`: without an end token, others go on until all have stopped. A single sequence ends it.
+        pads = batch_size > 1 and any(hasattr(criterion, "eos_token_id") for criterion in self)
+        is_known = pads and self._stopped is not None and len(self._stopped) == batch_size
+        return self._stopped.tolist() if is_known else ()
+
+
+class _Thread(threading.local):
+    call: _GenerateCall | None = None  # the innermost call of `generate`
+    mask: Any = None  # of the model's pass
+    has_decoded = False  # whether that has run the decoder
+
+
+class ModelPatches:
+    """The replacements of one model's methods, each called with the original method first; see `Patch`."""
+
+    def __init__(
+        self,
+        model: Any,
+        parts: ModelParts,
+        setup: Setup,
+        rope_deltas: RopeDeltas,
+        protect: Callable[..., Any] | None,
+        newest_only: bool,
+    ) -> None:
+        self.active_calls, self._rope_deltas = ActiveCalls(), rope_deltas
+        self.sequences: list[Stats] = []  # of the generation that began last
+        self.protect, self._newest_only = protect, newest_only
+        self._model, self._parts, self._setup = model, parts, setup
+        self._rope_limits = RopeLimits.of_config(parts.decoder.config)
+        self._takes_positions = "position_ids" in inspect.signature(parts.decoder.forward).parameters
+        self._thread = _Thread()
+
+    def methods(self) -> Iterator[tuple[Any, str, Callable[..., Any]]]:
+        """Yield the methods to patch: module, name and replacement."""
+        model, decoder = self._model, self._parts.decoder
+        # A model that is compiled meanwhile runs as it is: what LazyLLM does is no graph.
+        yield decoder, "forward", torch.compiler.disable(self.decode)
+        for index, layer in enumerate(self._parts.layers):
+            yield layer, "forward", partial(_run_layer, index, layer)
+        if model is not decoder:
+            yield model, "forward", torch.compiler.disable(self.forward)
+        if model.can_generate():
+            yield model, "generate", self.generate
+            yield model, "prepare_inputs_for_generation", self.prepare_inputs
+            yield model, private.STOPPING_CRITERIA, self.stopping_criteria
+            yield model, "init_continuous_batching", _refuse_continuous_batching
+
+    def generate(self, generate: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Run the model's `generate` with the schedule and protection that the call brings."""
+        # Prompt learning comes between `generate` and the model's inputs.
+        if getattr(self._model.prepare_inputs_for_generation, "__self__", self._model) is not self._model:
+            raise LazyLLMError(arguments.PROMPT_LEARNING)
+        named, defaults = arguments_by_name(generate, args, kwargs), self._model.generation_config
+        call = _GenerateCall(
+            has_own_positions=named.get("position_ids") is not None,
+            chunked_tokens=arguments.count_chunked_tokens(named, defaults),
+            is_guided=arguments.read_setting("guidance_scale", named, defaults) not in (None, 1),
+        )
+        if (schedule := arguments.read_setting("schedule", named, defaults)) is not None:
+            call.schedule = arguments.read_schedule(schedule, self._setup.windows, self._setup.ranking)
+        call.protect = arguments.read_setting("protect", named, self)
+        if call.protect is not None:
+            call.prompts = named.get("input_ids") if named.get("inputs") is None else named["inputs"]
+            call.protected = arguments.read_protected(call.protect, call.prompts, named.get("attention_mask"))
+        kwargs = {name: value for name, value in kwargs.items() if name not in ("schedule", "protect")}
+        _refuse_foreign(cache := named.get("past_key_values"))
+        outer, self._thread.call = self._thread.call, call
+        try:
+            with self.active_calls.enter(), self._rope_deltas.use_those_of(cache):
+                return generate(*args, **kwargs)
+        finally:
+            self._thread.call = outer
+
+    def prepare_inputs(self, prepare: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Prepare the inputs of a pass of `generate`, and remember what transformers made."""
+        inputs = prepare(*args, **kwargs)
+        if (call := self._thread.call) is not None:
+            # LongRoPE models drop the empty cache of a long prompt, by which the pass is known as the call's own.
+            if inputs.get("past_key_values") is None:
+                inputs["past_key_values"] = DynamicCache()
+            call.cache = inputs["past_key_values"]
+            # What a user's own class makes is read.
+            is_transformers = getattr(prepare, "__module__", "").startswith("transformers.")
+            call.prepared = {} if is_transformers else None
+            for name in ("attention_mask", "position_ids") if is_transformers else ():
+                if isinstance(tensor := inputs.get(name), torch.Tensor):
+                    call.prepared[name] = tensor, private.tensor_version(tensor)
+        return inputs
+
+    def stopping_criteria(self, make: Callable[..., Any], *args: Any, **kwargs: Any) -> _RecordingCriteria:
+        """Make the stopping criteria of a call of `generate`."""
+        criteria = _RecordingCriteria(make(*args, **kwargs))
+        if self._thread.call is not None:
+            self._thread.call.criteria = criteria
+        return criteria
+
+    def forward(self, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Run a pass of the model, which is to ask for the newest tokens' logits alone."""
+        inputs, call, thread = arguments_by_name(forward, args, kwargs), self._thread.call, self._thread
+        with self.active_calls.enter():
+            # A guiding pass asks for the logits of every token and for a cache, and reads the newest's.
+            is_guiding = call is not None and call.is_guided and bool(inputs.get("use_cache"))
+            arguments.check_logits(inputs, accept_every=self._newest_only or is_guiding)
+            arguments.check_outputs(inputs, self._model.config)
+            # A pass may run within another one, in a hook, or within `generate`, in what that calls.
+            model, engine = CURRENT_MODEL.set(self), CURRENT_ENGINE.set(None)
+            thread.has_decoded, thread.mask = False, inputs.get("attention_mask")
+            cache = inputs.get("past_key_values")
+            is_own = call is not None and cache is not None and cache is call.cache
+            deltas = nullcontext() if is_own else self._rope_deltas.use_those_of(cache, restore=call is not None)
+            try:
+                with deltas:
+                    output = forward(*args, **kwargs)
+            finally:
+                CURRENT_MODEL.reset(model)
+                CURRENT_ENGINE.reset(engine)
+            if not thread.has_decoded:
+                raise unsupported(f"{type(self._model).__name__} did not run the decoder")
+            return output
+
+    def decode(self, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Run a pass of the decoder, one step of a generation; its output is of the newest tokens alone."""
+        inputs, decoder, call = arguments_by_name(forward, args, kwargs), self._parts.decoder, self._thread.call
+        batch_size, width = arguments.input_size(inputs)
+        mask = inputs.get("attention_mask")
+        if mask is not None and not isinstance(mask, torch.Tensor):
+            padding = padding_mask(mask, getattr(decoder.config, "sliding_window", None))
+            # Deferred masks are made of a copy of the padding's.
+            inputs = {**inputs, "attention_mask": padding if padding is None else self._thread.mask}
+        if not self._newest_only and CURRENT_MODEL.get() is not self:
+            instead = "call the model, or enable LazyLLM with newest_only=True"
+            raise LazyLLMError(f"the decoder was called by itself, for hidden states of every token: {instead}")
+        arguments.check_outputs(inputs, decoder.config)
+        self._thread.has_decoded = True
+        with self.active_calls.enter():
+            cache = inputs.get("past_key_values")
+            is_own = call is not None and cache is not None and cache is call.cache
+            engine = self._engine(cache, batch_size, width, call, is_own)
+            self._set_protected(engine, inputs, call, is_own)
+            arguments.check_inputs(inputs, engine.groups[0].layers)
+            known = call.known_inputs(engine, inputs, width) if is_own else {}
+            with engine.step(inputs, known) as packed:
+                if packed is not inputs and not self._takes_positions:
+                    raise LazyLLMError("the decoder takes no position_ids: generate one sequence at a time")
+                lazy_cache = cache if isinstance(cache, LazyCache) else LazyCache.of_engine(engine, cache)
+                begins = lazy_cache is not cache or not engine.sequences[0].stats.steps
+                if begins and (is_own or call is None or call.cache is None):
+                    self.sequences = lazy_cache.sequences
+                if width > 1:
+                    engine.rope_deltas = self._rope_deltas.get()
+                output = forward(**{**packed, "past_key_values": lazy_cache, "use_cache": True})
+            if isinstance(output, tuple):
+                return (engine.newest_hidden(output[0]), *output[1:])
+            output.last_hidden_state = engine.newest_hidden(output.last_hidden_state)
+            return output
+
+    def _engine(self, cache: Any, batch_size: int, width: int, call: _GenerateCall | None, is_own: bool) -> HFEngine:
+        """Return the engine that a pass over `batch_size` sequences of `width` tokens goes on with, or a new one.
+
+        The pass is within `call`, as its own or by what it calls, and goes by its schedule.
+        """
+        chunked_tokens = call.chunked_tokens if is_own else 0
+        schedule = None if call is None else call.schedule
+        setup = self._setup if schedule is None else replace(self._setup, schedule=schedule)
+        if not isinstance(cache, LazyCache):
+            _refuse_foreign(cache)
+            is_short = max(width, chunked_tokens) < setup.min_tokens
+            engine = HFEngine(setup, batch_size, chunked_tokens, is_short, self._rope_limits)
+            engine.is_prompt_whole = is_own
+            if self._parts.is_stateful:
+                if batch_size > 1:
+                    raise LazyLLMError("layers of this model carry a state of one sequence: generate one at a time")
+                engine.state_layers = DynamicCache(config=self._parts.decoder.config).layers
+            return engine
+        engine = cache.engine
+        if engine.setup.kernel is not setup.kernel:
+            raise LazyLLMError("this cache is from an earlier generation or of another model: keep to one `with`")
+        begun = engine.setup.schedule
+        if is_own and call.engine is not engine and schedule not in (None, begun, engine.sequences[0].stats.schedule):
+            raise LazyLLMError(f"the cache is of a generation with the schedule {begun.spec!r}: leave out any other")
+        if len(engine.sequences) != batch_size:
+            raise LazyLLMError(f"{batch_size} sequences came with the cache of {len(engine.sequences)}")
+        return engine
+
+    def _set_protected(
+        self, engine: HFEngine, inputs: dict[str, Any], call: _GenerateCall | None, is_own: bool
+    ) -> None:
+        """Tell an engine which tokens of a generation that begins are protected, or of a call that goes on with one."""
+        if is_own and call.protected is not None and call.engine is not engine:
+            copies = len(engine.sequences) // len(call.protected)
+            engine.protected = call.protected.repeat_interleave(copies, dim=0)
+        elif not is_own and not engine.packer.num_columns:
+            engine.protected = self._protected_of_pass(inputs, call)
+
+    def _protected_of_pass(self, inputs: dict[str, Any], call: _GenerateCall | None) -> torch.Tensor | None:
+        """Return which tokens of a pass are protected, bool (batch, tokens), where it is not one of the call's own.
+
+        It may be a guiding pass, or one of a logits processor or custom loop. A mask or spans are of the call's
+        prompts, and protect what begins like these.
+        """
+        ids, protect = inputs.get("input_ids"), self.protect if call is None else call.protect
+        if ids is not None and ids.shape[1] == 1:
+            return None  # the newest token is always kept
+        if call is None or call.protected is None or callable(protect):
+            return arguments.read_protected(protect, ids, inputs.get("attention_mask"))
+        if call.is_guided or ids is None or len(ids) % len(call.prompts):
+            return None
+        copies, width = len(ids) // len(call.prompts), min(ids.shape[1], call.prompts.shape[1])
+        prompts = call.prompts.repeat_interleave(copies, dim=0)[:, :width].to(ids.device)
+        return call.protected.repeat_interleave(copies, dim=0) if torch.equal(prompts, ids[:, :width]) else None
+
+
+def _run_layer(index: int, layer: nn.Module, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    engine = CURRENT_ENGINE.get()
+    # Outside of a step, the layer's own attention is refused.
+    return forward(*args, **kwargs) if engine is None else engine.run_layer(index, layer, forward, args, kwargs)
+
+
+def _refuse_continuous_batching(*args: Any, **kwargs: Any) -> None:
+    raise LazyLLMError("continuous batching is not supported: call generate with a batch of prompts")
+
+
+def _refuse_foreign(cache: Any) -> None:
+    """Refuse a cache that is neither LazyLLM's nor an empty one that can become it."""
+    is_empty = type(cache) is DynamicCache and not cache.offloading and cache.get_seq_length() == 0
+    if cache is not None and not isinstance(cache, LazyCache) and not is_empty:
+        instead = "leave out past_key_values and cache_implementation, or give an empty DynamicCache()"
+        raise LazyLLMError(f"a {type(cache).__name__} from outside is not supported: {instead}")

@@ -1,0 +1,211 @@
+"""Which models are supported: find the decoder layers of a model, and refuse what LazyLLM cannot prune right."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from torch import nn
+from torch.distributed import ProcessGroup
+from transformers import DynamicCache, PreTrainedConfig, PreTrainedModel
+from transformers.cache_utils import DynamicLayer
+
+from lazyllm.core.errors import LazyLLMError
+from lazyllm.hf import private
+from lazyllm.hf.attention_interface import NAME
+
+# Attention that sees every earlier token, or those in a window or chunk of true positions.
+_LAYER_TYPES = {"full_attention", "sliding_attention", "chunked_attention"}
+# Layers that carry a state from token to token, so that a pruned token cannot be revived; and layers beside them.
+_STATEFUL = {"linear_attention", "conv", "mamba", "recurrent", "hybrid", "hybrid_sliding"}
+_BESIDE_STATEFUL = {"mlp", "moe"}
+# Folders of `peft.tuners` whose modules tests prove to work token by token.
+_PROVED = (
+    "adalora adaption_prompt beft boft c3a deft delora fourierft frod glora gralora hira hra ia3 ln_tuning loha lokr "
+    "lora miss oft osf peanut pvera randlora road shira supertuning tinylora trainable_tokens unilora vblora vera "
+    "waveft"
+)
+ADAPTERS = frozenset(_PROVED.split())
+_ATTENTION = ("sdpa", "eager", "flash_attention_2", "flash_attention_3")
+
+
+@dataclass(frozen=True)
+class ModelParts:
+    """The parts of a model that LazyLLM works on."""
+
+    decoder: PreTrainedModel  # the module that runs the decoder layers one after the other
+    layers: nn.ModuleList
+    windows: list[int | None]  # see `layer_windows`
+    processes: ProcessGroup | None  # those among which the model's heads are split; None means one process
+    is_stateful: bool  # whether layers carry a state from token to token
+
+
+class RopeLimits(NamedTuple):
+    """Numbers of positions beyond which a model makes other rotary tables; None where it does not."""
+
+    switch: int | None  # beyond it LongRoPE computes the cache anew
+    growth: int | None  # beyond it dynamic scaling goes by the longest sequence of a batch
+
+    @classmethod
+    def of_config(cls, config: PreTrainedConfig) -> "RopeLimits":
+        rope = getattr(config, "rope_parameters", None) or {}
+        # The settings are the model's, or those of each type of its layers.
+        kinds = {part.get("rope_type"): part for part in (rope, *rope.values()) if isinstance(part, dict)}
+        original = "original_max_position_embeddings"
+        switch = kinds["longrope"].get(original) or getattr(config, original, None) if "longrope" in kinds else None
+        return cls(switch, config.max_position_embeddings if "dynamic" in kinds else None)
+
+    def check(self, num_computed_tokens: list[int], num_new_tokens: list[int]) -> None:
+        """Refuse a step in which the unmodified model would change its rotary tables."""
+        totals = [computed + new for computed, new in zip(num_computed_tokens, num_new_tokens, strict=True)]
+        if self.growth is not None and len(totals) > 1 and max(totals) > self.growth:
+            changes = f"beyond {self.growth} positions rotary tables depend on the longest sequence of a batch"
+            raise LazyLLMError(f"{changes}: generate one sequence at a time")
+        started = [computed for computed in num_computed_tokens if computed]
+        if self.switch is not None and min([*totals, *started]) <= self.switch < max(totals):
+            changes = (
+                f"this model's rotary tables change at {self.switch} positions, which no generation or batch may cross"
+            )
+            raise LazyLLMError(f"{changes}: use prompts and a prefill_chunk_size above {self.switch}, or stay below")
+
+
+def find_parts(model: Any, newest_only: bool, for_good: bool) -> ModelParts:
+    """Find the decoder of a Hugging Face model, with `newest_only` also of one without a language-modelling head.
+
+    With `for_good`, no pruned token is revived, so layers may carry a state from token to token. Refuse a model that
+    LazyLLM cannot prune right.
+    """
+    if not isinstance(model, PreTrainedModel):
+        must = "give lazyllm.enable a transformers PreTrainedModel that is not compiled"
+        raise LazyLLMError(f"{type(model).__name__} is not a Hugging Face model: {must}")
+    modules, generates = private.submodules(model), model.can_generate()
+    stacks = [
+        (module, child, parts)
+        for module in modules
+        if isinstance(module, PreTrainedModel)
+        for child in module.children()
+        if isinstance(child, nn.ModuleList) and (parts := _attending_modules(child))
+    ]
+    if len(stacks) > 1:  # an image or audio encoder may be built alike
+        stacks = [stack for stack in stacks if stack[0] is model.get_decoder()] or stacks
+    number = f"{len(stacks)} stacks" if stacks else "no stack"
+    problems = {
+        "is an encoder-decoder: LazyLLM prunes decoder-only models": getattr(model.config, "is_encoder_decoder", False),
+        "has a cache of its own kind": generates and not private.supports_dynamic_cache(model),
+        f"has {number} of decoder layers that know their index: LazyLLM needs exactly one": len(stacks) != 1,
+    }
+    _refuse(model, problems)
+    decoder, layers, parts = stacks[0]
+    is_decoder = decoder is model
+    problems = {
+        "gives other outputs than a language model's": not generates and not is_decoder,
+        "has no language-modelling head, which newest_only=True accepts": is_decoder
+        and not generates
+        and not newest_only,
+        "is compiled: load it anew": any(map(private.is_compiled, (model, decoder, *layers))),
+    }
+    _refuse(model, problems)
+    processes, windows = _process_group(model, modules), layer_windows(decoder.config, len(layers))
+    is_stateful = _check_layers(model, decoder, parts, for_good)
+    check_attention(decoder)
+    return ModelParts(decoder, layers, windows, processes, is_stateful)
+
+
+def unsupported(what: str) -> LazyLLMError:
+    """Return the error for a model whose code does something that LazyLLM cannot follow."""
+    return LazyLLMError(f"{what}: this architecture is not supported")
+
+
+def _refuse(model: nn.Module, problems: dict[str, Any]) -> None:
+    """Raise `LazyLLMError` with the first of the problems that the model has."""
+    for problem, is_there in problems.items():
+        if is_there:
+            raise LazyLLMError(f"{type(model).__name__} {problem}")
+
+
+def check_attention(decoder: Any) -> None:
+    """Raise `LazyLLMError` if LazyLLM is enabled on a decoder, or does not know its attention implementation."""
+    implementation = private.attention_implementation(decoder.config)
+    if implementation == NAME:
+        raise LazyLLMError("LazyLLM is already enabled on this model, or on its config object: leave that `with`")
+    if implementation not in _ATTENTION:
+        known = "'sdpa' or 'flash_attention_2'" if private.supports_sdpa(decoder) else "'eager'"
+        raise LazyLLMError(f"attention {implementation!r} is not supported: load with attn_implementation={known}")
+
+
+def _attending_modules(stack: nn.ModuleList) -> list[nn.Module]:
+    """Return all modules of a stack of layers; none unless each layer has attention that knows its own index."""
+    modules: list[nn.Module] = []
+    for index, layer in enumerate(stack):
+        own = private.submodules(layer)
+        if not any(vars(module).get("layer_idx") == index for module in own):
+            return []
+        modules += own
+    return modules
+
+
+def _check_layers(model: Any, decoder: Any, modules: list[nn.Module], for_good: bool) -> bool:
+    """Raise `LazyLLMError` for layers that cannot be pruned between; return whether some carry a state."""
+    config = decoder.config
+    types = set(getattr(config, "layer_types", None) or ()) - _LAYER_TYPES
+    stateful = sorted(types & _STATEFUL)
+    others = sorted(types - _STATEFUL - _BESIDE_STATEFUL if stateful else types)
+    # Two kinds of attention that SDPA cannot compute are known: with capped scores, and with sinks.
+    has_known_scores = (
+        private.supports_sdpa(decoder)
+        or getattr(config, "attn_logit_softcapping", None) is not None
+        or any(getattr(module, "sinks", None) is not None for module in modules)
+    )
+    for_good_alone = "so that they can only be pruned for good: ranking=lazyllm.AttentionRanking(for_good=True)"
+    has_convolution = any(isinstance(module, nn.Conv1d | nn.Conv2d) for module in modules)
+    changing_rope = any(vars(module).get("rope_type") in ("dynamic", "longrope") for module in modules)
+    # Hybrids do not say so; a layer of theirs that passes the interface by is noticed when it runs.
+    has_interface = stateful or private.supports_attention_interface(decoder)
+    shares_keys = getattr(config, "num_kv_shared_layers", None)
+    problems = {
+        f"has {', '.join(stateful)} layers, which carry a state, {for_good_alone}": stateful and not for_good,
+        f"has {', '.join(others)} layers, which choose or merge tokens themselves": others,
+        "mixes neighbouring tokens by convolution in its layers": has_convolution and not stateful,
+        "makes its rotary tables inside its layers, anew as the text grows": changing_rope,
+        "is configured with bidirectional attention": not getattr(config, "is_causal", True),
+        "does not attend through transformers' attention interface": not has_interface,
+        "attends by something else than plain softmax attention": not has_known_scores,
+        "has several hidden states a token (altup_num_inputs)": getattr(config, "altup_num_inputs", None),
+        "has layers that share keys and values (num_kv_shared_layers)": shares_keys,
+    }
+    _refuse(model, problems)
+    return bool(stateful)
+
+
+def _process_group(model: Any, modules: list[nn.Module]) -> ProcessGroup | None:
+    """Return the processes among which a model's heads are split, or None; refuse other ways of splitting it."""
+    config, tp_size = getattr(model.config, "distributed_config", None), getattr(model, "tp_size", None) or 1
+    sizes = [getattr(config, f"{kind}_size", None) or 1 for kind in ("pp", "dp", "fsdp", "ep")]
+    is_split = max([*sizes, getattr(model, "fsdp_size", None) or 1]) > 1
+    if (mesh := private.device_mesh(model)) is not None and tp_size > 1 and not is_split:
+        return mesh["tp"].get_group() if mesh.ndim > 1 else mesh.get_group()
+    # Parameters that are split over processes know of the mesh of devices.
+    has_mesh = any(hasattr(parameter, "device_mesh") for parameter in private.own_parameters(modules))
+    if is_split or tp_size > 1 or has_mesh:
+        what = "is split over several processes in a way that LazyLLM does not know"
+        raise LazyLLMError(f"{type(model).__name__} {what}: use DistributedConfig(tp_size=...) alone")
+    return None
+
+
+def layer_windows(config: PreTrainedConfig, num_layers: int) -> list[int | None]:
+    """Return how many positions each layer's cache holds in the unmodified model; None means all, 0 no cache."""
+    layers = DynamicCache(config=config).layers
+    windows = [getattr(layer, "sliding_window", None) if isinstance(layer, DynamicLayer) else 0 for layer in layers]
+    return (windows + [None] * num_layers)[:num_layers]
+
+
+def check_token_by_token(modules: Iterable[nn.Module]) -> None:
+    """Raise `LazyLLMError` for adapters and quantised layers in which a token's output depends on the others."""
+    for module in modules:
+        if any(map(private.quantises_per_tensor, private.own_parameters([module]))):
+            raise LazyLLMError("activations are quantised with one scale for all tokens: use granularity=PerRow()")
+        package, _, folder = type(module).__module__.partition("peft.tuners.")
+        if folder and not package and not folder.startswith("_"):
+            kinds = [*private.lora_variants(module), folder.split(".")[0]]
+            if unknown := [kind for kind in kinds if kind not in ADAPTERS and not kind.startswith("Dora")]:
+                what = f"adapters of PEFT's {', '.join(unknown)} are not known to treat each token by itself"
+                raise LazyLLMError(f"{what}: use merge_and_unload(), or plain LoRA")
