@@ -1,9 +1,8 @@
-"""The schemas of the settings of `run`, `speed`, `match`, `map` and `calibrate`: names, types and ranges."""
+"""The schemas of the settings of `run`, `speed`, `match` and `map`."""
 
 import re
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, fields
-from math import inf
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
@@ -11,6 +10,7 @@ from hydra.core.config_store import ConfigStore
 from omegaconf import MISSING
 
 from lazybench.errors import LazyBenchError, suggest
+from lazybench.rules import FILE, NAME, above, at_least, between, check, check_settings, one_of, setting
 
 _HERE = Path(__file__).resolve().parent
 # Inside an installed wheel the configs lie in the package; in a checkout they lie beside it.
@@ -22,62 +22,11 @@ SOURCES = ("sample", "longbench")
 HALVES = ("first", "second")
 
 
-def check_name(key: str, name: str) -> None:
-    """Raise `LazyBenchError` unless `name` can name a folder."""
-    if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z0-9][\w.+-]{0,199}", name, re.ASCII):
-        allowed = "1 to 200 letters, digits, '_', '-', '+' and '.', a letter or digit first"
-        raise LazyBenchError(f"{key}={name} names a folder: use {allowed}")
-
-
-_CHOICES = {
-    "model.dtype": ("auto", "float32", "float16", "bfloat16"),
-    "model.attention": ("sdpa", "flash_attention_2", "eager"),
-    "data.half": HALVES,
-    "calibrated": ("refuse", "mark"),
-    "half": (*HALVES, "cross"),
-}
-# Least and most that a setting may be, or each item of a list.
-_RANGES: dict[str, tuple[float, float]] = {
-    "model.limit": (2, inf),
-    "data.limit": (1, inf),
-    "data.depths": (0, 100),
-    "timing.warmup": (0, inf),
-    "timing.every": (1, inf),
-    "timing.cpu_share": (0, 1),
-    "lengths": (2, inf),
-    "new_tokens": (1, inf),
-    "repeats": (1, inf),
-    "cpu_share": (0, 1),
-    "records": (1, inf),
-    "answer_tokens": (1, inf),
-}
-_ABOVE = {"speedups": 1, "tolerance": 0, "minutes": 0}
-
-
 class _Checked:
     _section: ClassVar[str] = ""
 
     def __post_init__(self) -> None:
-        for of in fields(self):
-            value = getattr(self, of.name)
-            for item in value if isinstance(value, list) else [value]:
-                if item is not None:
-                    _check(f"{self._section}{of.name}", item)
-
-
-def _check(key: str, value: Any) -> None:
-    if key.endswith(".name"):
-        check_name(key, value)
-    if key == "output" and not value:
-        raise LazyBenchError("output= is empty: give a place to write to")
-    if value not in _CHOICES.get(key, [value]):
-        raise LazyBenchError(f"{key}={value}: {suggest(value, _CHOICES[key])}")
-    least, most = _RANGES.get(key, (-inf, inf))
-    if key in _RANGES and not least <= value <= most:
-        ends = f"at least {least}" if most == inf else f"{least} to {most}"
-        raise LazyBenchError(f"{key}={value} is out of range: {ends}")
-    if key in _ABOVE and not _ABOVE[key] < value < inf:
-        raise LazyBenchError(f"{key}={value:g} is out of range: above {_ABOVE[key]}")
+        check_settings(self, self._section)
 
 
 @dataclass
@@ -105,13 +54,13 @@ class ModelConfig(_Checked):
     """
 
     _section: ClassVar[str] = "model."
-    name: str = MISSING
+    name: str = setting(MISSING, NAME)
     path: str = MISSING
     revision: str | None = None
-    dtype: str = "auto"
-    attention: str = "sdpa"
+    dtype: str = setting("auto", one_of(("auto", "float32", "float16", "bfloat16")))
+    attention: str = setting("sdpa", one_of(("sdpa", "flash_attention_2", "eager")))
     device: str = "auto"
-    limit: int = MISSING
+    limit: int = setting(MISSING, at_least(2))
     chat: str | None = None
     remove: list[str] = field(default_factory=list)
     trust_remote_code: bool = False
@@ -141,7 +90,7 @@ class DataConfig(_Checked):
             source takes it as it is.
         limit: records a dataset at most; None means all of them.
         half: `first` or `second`, the records of one half by their hash, the same two halves everywhere: one to
-            calibrate on and one to report. None means all of them.
+            tune on and one to report. None means all of them.
         seed: of generated records.
         tokens: of generated records: for `sample` length of a record's context in tokens, for RULER-6 that of a whole
             prompt and its answer together.
@@ -152,14 +101,14 @@ class DataConfig(_Checked):
     """
 
     _section: ClassVar[str] = "data."
-    name: str = MISSING
+    name: str = setting(MISSING, NAME)
     source: str = MISSING
     root: str | None = None
-    limit: int | None = None
-    half: str | None = None
+    limit: int | None = setting(None, at_least(1))
+    half: str | None = setting(None, one_of(HALVES))
     seed: int = 0
     tokens: int = 2048
-    depths: list[float] = field(default_factory=list)
+    depths: list[float] = field(default_factory=list, metadata={"rule": between(0, 100)})
     label: str | None = None
     datasets: dict[str, Any] = field(default_factory=dict)
 
@@ -171,8 +120,7 @@ class DataConfig(_Checked):
         if self.source == "sample":
             if self.limit is None:
                 raise LazyBenchError("data.limit=null has no end for generated records: give a number")
-            if not 512 <= self.tokens <= 131072:
-                raise LazyBenchError(f"data.tokens={self.tokens} is out of range: 512 to 131072 for generated records")
+            check("data.tokens", self.tokens, between(512, 131072))
 
 
 @dataclass
@@ -180,11 +128,11 @@ class TimingConfig(_Checked):
     """How times are taken; `conf/config.yaml` says what each setting means."""
 
     _section: ClassVar[str] = "timing."
-    warmup: int = 5
+    warmup: int = setting(5, at_least(0))
     paired: bool = True
     keep_1: bool = True
-    cpu_share: float = 0.9
-    every: int = 1
+    cpu_share: float = setting(0.9, between(0, 1))
+    every: int = setting(1, at_least(1))
 
 
 @dataclass
@@ -200,8 +148,8 @@ class RunConfig(_Checked):
     trace: bool = False
     retry_failed: bool = False
     rerun: bool = False
-    calibrated: str = "refuse"
-    output: str = "results/runs"
+    calibrated: str = setting("refuse", one_of(("refuse", "mark")))
+    output: str = setting("results/runs", FILE)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -214,19 +162,15 @@ class SpeedConfig(_Checked):
 
     model: ModelConfig = MISSING
     method: dict[str, Any] = field(default_factory=dict)
-    lengths: list[int] = field(default_factory=list)
-    new_tokens: int = 64
-    repeats: int = 3
+    lengths: list[int] = field(default_factory=list, metadata={"rule": at_least(2)})
+    new_tokens: int = setting(64, at_least(2))
+    repeats: int = setting(3, at_least(1))
     text: str | None = None
-    cpu_share: float = 0.9
-    output: str | None = None
-    profile: str | None = None
-    host: bool = False
+    cpu_share: float = setting(0.9, between(0, 1))
+    output: str | None = setting(None, FILE)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.new_tokens < 2:
-            raise LazyBenchError(f"new_tokens={self.new_tokens} is out of range: at least 2")
         if self.output and Path(self.output).suffix in (".png", ".pdf"):
             raise LazyBenchError(f"output={self.output} is to be a table: give a .csv, and a plot comes beside it")
         if not self.lengths:
@@ -241,13 +185,13 @@ class MatchConfig(_Checked):
     method: dict[str, Any] = field(default_factory=dict)
     data: DataConfig = MISSING
     task: str = MISSING
-    speedups: list[float] = field(default_factory=list)
-    records: int = 6
-    tolerance: float = 0.02
-    cpu_share: float = 0.9
+    speedups: list[float] = field(default_factory=list, metadata={"rule": above(1)})
+    records: int = setting(6, at_least(1))
+    tolerance: float = setting(0.02, above(0))
+    cpu_share: float = setting(0.9, between(0, 1))
     tune: bool = False
-    answer_tokens: int = 4
-    output: str = "results/matches"
+    answer_tokens: int = setting(4, at_least(1))
+    output: str = setting("results/matches", FILE)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -257,7 +201,7 @@ class MatchConfig(_Checked):
 
 @dataclass
 class MapConfig(_Checked):
-    """A page of the tokens that methods drop and revive; `conf/map.yaml` says what each setting means."""
+    """A page of the tokens that methods prune and revive; `conf/map.yaml` says what each setting means."""
 
     model: ModelConfig = MISSING
     method: dict[str, Any] = field(default_factory=dict)
@@ -265,32 +209,13 @@ class MapConfig(_Checked):
     task: str | None = None
     record: str | None = None
     text: str | None = None
-    new_tokens: int | None = None
-    output: str = "results/map.html"
+    new_tokens: int | None = setting(None, at_least(1))
+    output: str = setting("results/map.html", FILE)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.text is None and self.task is None:
             raise LazyBenchError("nothing is set for task: give task=multidoc_qa, or a prompt in a file as text=FILE")
-
-
-@dataclass
-class CalibrateConfig(_Checked):
-    """A search for the schedule of LazyLLM on a model; `conf/calibrate.yaml` says what each setting means."""
-
-    model: ModelConfig = MISSING
-    data: DataConfig = MISSING
-    task: str = MISSING
-    budget: str = "speedup >= 2"
-    importance: Any = "eq1"
-    speedups: list[float] = field(default_factory=list)
-    half: str = "first"
-    records: int | None = 64
-    minutes: float = 30
-    answer_tokens: int = 16
-    reference: str = ""
-    confirm: bool = True
-    output: str = "results/calibrations"
 
 
 @dataclass(frozen=True)
@@ -305,13 +230,13 @@ class Shard:
         """Read `i/n`; None is the whole run, and anything else a `LazyBenchError`."""
         if text is None:
             return None
-        found = re.fullmatch(r"([1-9]\d{0,5})/([1-9]\d{0,5})", text, re.ASCII)
-        if found is None or int(found[1]) > int(found[2]):
+        parts = re.fullmatch(r"([1-9]\d{0,5})/([1-9]\d{0,5})", text, re.ASCII)
+        if parts is None or int(parts[1]) > int(parts[2]):
             raise LazyBenchError(f"shard={text}: write i/n, the i-th of n parts, such as shard=1/4 to shard=4/4")
-        return cls(int(found[1]), int(found[2]))
+        return cls(int(parts[1]), int(parts[2]))
 
-    def of(self, records: Sequence[T]) -> list[T]:
-        """This part of the records."""
+    def select(self, records: Sequence[T]) -> list[T]:
+        """Return this part of the records."""
         return list(records[self.index - 1 :: self.count])
 
     def __str__(self) -> str:
@@ -319,16 +244,7 @@ class Shard:
 
 
 # What each command that Hydra configures is set by; `plan` has those of `run`.
-SCHEMAS = {"run": RunConfig, "speed": SpeedConfig, "match": MatchConfig, "map": MapConfig, "calibrate": CalibrateConfig}
+SCHEMAS = {"run": RunConfig, "speed": SpeedConfig, "match": MatchConfig, "map": MapConfig}
 # Where the configs in `conf/` find them.
 for _command, _schema in SCHEMAS.items():
     ConfigStore.instance().store(name="schema" if _command == "run" else f"{_command}_schema", node=_schema)
-
-
-def plain(config: RunConfig) -> dict[str, Any]:
-    """The settings that a run's hash is of, as plain values: no `model.outline`, and no empty `model.tokenizer`."""
-    settings = asdict(config)
-    del settings["model"]["outline"]
-    if not config.model.tokenizer:  # as hashes were made before there was such a setting
-        del settings["model"]["tokenizer"]
-    return settings

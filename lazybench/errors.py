@@ -1,4 +1,4 @@
-"""What goes wrong in ways that are expected, and how it is said."""
+"""Expected errors, and their messages."""
 
 import traceback
 from collections.abc import Iterable, Iterator
@@ -18,37 +18,37 @@ class LazyBenchError(Exception):
 
 
 class RecordFailure(Exception):
-    """This method cannot run on this record; the row says why; the run goes on."""
+    """The method cannot run on a record: its row gets the message, and the run continues."""
 
 
 def one_line(message: str) -> str:
-    """`message` in one printable line of readable length: what a user typed may hold anything."""
-    text = "".join(sign if sign.isprintable() else ascii(sign)[1:-1] for sign in " ".join(message.split()))
-    # The beginning says what it is about, the end what would be right.
+    """Return a message as one printable line of readable length; a user may have typed anything."""
+    text = "".join(char if char.isprintable() else ascii(char)[1:-1] for char in " ".join(message.split()))
+    # The beginning names the problem, the end its solution.
     return text if len(text) <= _LINE else f"{text[: _LINE // 2]}...{text[-_LINE // 2 :]}"
 
 
 def first_line(error: BaseException) -> str:
-    """The part of an exception's message that fits one line; its type where the message says little by itself."""
+    """Return the first line of an exception's message, with its type if that is not a common one."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     if not lines:
         return type(error).__name__
     # A line that ends in a colon is a heading.
-    said = " ".join(lines[:2]) if lines[0].endswith(":") else lines[0]
-    plain = isinstance(error, LazyBenchError | OSError | ValueError | ImportError | RuntimeError)
-    return said if plain else f"{type(error).__name__}: {said}"
+    line = " ".join(lines[:2]) if lines[0].endswith(":") else lines[0]
+    is_common = isinstance(error, LazyBenchError | OSError | ValueError | ImportError | RuntimeError)
+    return line if is_common else f"{type(error).__name__}: {line}"
 
 
 def raised_by(error: BaseException) -> str:
-    """What a function of the user's raised, and where, in one line."""
-    place = traceback.extract_tb(error.__traceback__)[-1]
-    return f"{type(error).__name__}: {error} ({Path(place.filename).name}:{place.lineno})"
+    """Return what a function of the user's raised, with file and line."""
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{type(error).__name__}: {error} ({Path(frame.filename).name}:{frame.lineno})"
 
 
 def suggest(name: str, choices: Iterable[str], prefix: str = "") -> str:
-    """Say which of `choices` was meant by `name`: the nearest, or where none is near all of them, as far as they fit.
+    """Suggest the choice nearest to `name`, or all choices if none is near.
 
-    `prefix`, such as `method.`, is shown in front of each choice.
+    `prefix`, such as `method.`, is put before each choice.
     """
     choices = list(choices)
     folded = {choice.lower(): choice for choice in choices}
@@ -61,7 +61,7 @@ def suggest(name: str, choices: Iterable[str], prefix: str = "") -> str:
 
 
 def causes_of(error: BaseException) -> Iterator[BaseException]:
-    """An exception and those that led to it, the last one first."""
+    """Yield an exception and those that led to it, the last one first."""
     cause: BaseException | None = error
     while cause is not None:
         yield cause

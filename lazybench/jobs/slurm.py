@@ -1,4 +1,4 @@
-"""What a Slurm launcher needs of the machine that submits its jobs."""
+"""Check that this machine can submit jobs to Slurm."""
 
 import shutil
 from typing import Any

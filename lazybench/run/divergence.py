@@ -1,4 +1,4 @@
-"""What a method does to the next tokens: its divergence from the unmodified model, along that model's own answer."""
+"""Measure a method's divergence from the unmodified model in the next tokens, along that model's own answer."""
 
 from dataclasses import dataclass, replace
 
@@ -14,38 +14,43 @@ TOKENS = 16
 
 @dataclass(frozen=True)
 class Expected:
-    """What the unmodified model answers."""
+    """The unmodified model's answer.
 
-    tokens: list[int]  # ids of its answer's first tokens
-    logits: torch.Tensor  # of every token at each of them, (tokens, vocabulary), float32, on the CPU
+    Attributes:
+        tokens: ids of its first tokens.
+        logits: (tokens, vocabulary), float32, on the CPU.
+    """
+
+    tokens: list[int]
+    logits: torch.Tensor
 
 
 def expected(prompt: Prompt, decode: Decoder, tokens: int = TOKENS) -> Expected:
-    """The unmodified model's answer to a prompt, at most so many tokens of it.
+    """Generate the unmodified model's answer to a prompt, at most `tokens` tokens of it.
 
     Raises:
         RecordFailure: the model cannot hold the prompt, or its logits are not finite.
     """
     decode = replace(decode, max_new_tokens=min(decode.max_new_tokens, tokens), tracing=True)
-    found = decode(prompt.ids)
-    return Expected(found, decode.logits)
+    answer_tokens = decode(prompt.ids)
+    return Expected(answer_tokens, decode.logits)
 
 
 def divergence(
     method: Method, prompt: Prompt, decode: Decoder, expected: Expected, seed: int = 0
 ) -> tuple[torch.Tensor, Output]:
-    """KL(unmodified || method) of the next token, in nats, at each token of the answer, float64 (tokens,).
+    """Compute KL(unmodified || method) of the next token, in nats, at each token of the answer.
 
-    The method is given the prompt and then the unmodified model's answer token by token, whatever its own would be: so
-    decoding and revival count, and a difference is counted where it arises.
+    The method gets the prompt and then the unmodified model's answer token by token, whatever its own would be, so that
+    decoding and revival count, and a difference counts where it arises.
 
     Returns:
-        the divergences, and what the method made of the prompt.
+        the divergences, float64 (tokens,), and the method's output.
 
     Raises:
         RecordFailure: the model cannot hold the prompt, or its logits are not finite.
     """
     decode = replace(decode, forced=expected.tokens, tracing=True)
     output = answer(method, prompt, decode, seed)
-    unmodified, found = (logits.double().log_softmax(-1) for logits in (expected.logits, decode.logits))
-    return (unmodified.exp() * (unmodified - found)).sum(-1).clamp(min=0), output
+    unmodified, pruned = (logits.double().log_softmax(-1) for logits in (expected.logits, decode.logits))
+    return (unmodified.exp() * (unmodified - pruned)).sum(-1).clamp(min=0), output

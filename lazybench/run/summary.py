@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 
 from lazybench.analysis import averages
-from lazybench.analysis.averages import MEAN, SCORE, Tasks
+from lazybench.analysis.averages import MEAN, SCORE
 from lazybench.analysis.console import table
 from lazybench.analysis.run_data import records_table, row_of
 from lazybench.data import DatasetFacts
@@ -50,28 +50,31 @@ def summarise(rows: Iterable[Mapping[str, Any]], facts: Mapping[str, DatasetFact
     records = records_table(map(row_of, rows))
     by_dataset = dict(iter(records.groupby("dataset")))
     by_dataset = {name: by_dataset[name] for name in facts if name in by_dataset}
-    by_task = scoring.by_task(by_dataset, facts)
+    by_task = {task: pd.concat(parts).assign(task=task) for task, parts in scoring.by_task(by_dataset, facts).items()}
     lengths = any(facts[name].by_length for name in by_dataset)
     return {
-        "datasets": {name: _numbers([[of]], facts[name].by_length) for name, of in by_dataset.items()},
-        "tasks": {task: _numbers([of], lengths) for task, of in by_task.items()},
-        MEAN: _numbers([*by_task.values()], lengths) if len(by_task) > 1 else None,
+        "datasets": {
+            name: _numbers(part.assign(task=name), facts[name].by_length) for name, part in by_dataset.items()
+        },
+        "tasks": {task: _numbers(part, lengths) for task, part in by_task.items()},
+        MEAN: _numbers(pd.concat(by_task.values()), lengths) if len(by_task) > 1 else None,
     }
 
 
-def _numbers(tasks: Tasks, has_lengths: bool) -> dict[str, Any]:
-    every = pd.concat(of.assign(task=place) for place, datasets in enumerate(tasks) for of in datasets)
-    ran = averages.ran(every)
-    whole = set(ran["dataset"]) == set(every["dataset"])  # no mean is without a dataset that failed altogether
-    cells = {of: averages.measured(ran, of) for of in (*_AVERAGED, *averages.SCORE_BY_LENGTH) if whole}
-    values = {of: cell.estimate.value if cell.estimate else None for of, cell in cells.items()}
-    by_length = dict(zip(LENGTHS, map(values.get, averages.SCORE_BY_LENGTH), strict=True)) if has_lengths else None
+def _numbers(records: pd.DataFrame, has_lengths: bool) -> dict[str, Any]:
+    """Average records, which have their `task`, over tasks of the means over their datasets."""
+    ran = averages.ran(records)
+    results = {}
+    if set(ran["dataset"]) == set(records["dataset"]):  # no mean leaves out a dataset that failed altogether
+        results = {measure.key: averages.measured(ran, measure) for measure in (*_AVERAGED, *averages.SCORE_BY_LENGTH)}
+    values = {key: result.value for key, result in results.items()}
+    by_length = {name: values.get(f"score_{name}") for name in LENGTHS} if has_lengths else None
     return {
-        **{of.key: values.get(of) for of in _AVERAGED},
+        **{measure.key: values.get(measure.key) for measure in _AVERAGED},
         "score_by_length": by_length,
-        "score_by_seed": cells[SCORE].seeds if whole else None,
+        "score_by_seed": list(results["score"].seeds) or None if results else None,
         "records": len(ran),
-        "failed": len(every) - len(ran),
+        "failed": len(records) - len(ran),
         "disturbed": len(ran) - len(averages.undisturbed(ran)),
         "retaken": int(ran["retaken"].sum()),
     }
@@ -118,7 +121,7 @@ def _score(numbers: Mapping[str, Any]) -> str:
     return _text(numbers["score"], "{:.2f}") + (f" ± {stdev(seeds):.2f}" if seeds else "")
 
 
-def kind(error: str) -> str:
+def error_kind(error: str) -> str:
     """What failures have in common that differ in their numbers alone, such as a prompt's length."""
     return re.sub(r"\d+", "N", error)
 
@@ -128,7 +131,7 @@ def failures(rows: Collection[Mapping[str, Any]]) -> list[str]:
     reasons: dict[str, list[str]] = {}
     for row in rows:
         if error := row.get("error"):
-            reasons.setdefault(kind(error), []).append(error)
+            reasons.setdefault(error_kind(error), []).append(error)
     return [f"failed: {len(of)} of {len(rows)} records: {of[0]}" for of in reasons.values()]
 
 

@@ -1,1 +1,1 @@
-"""What is on disk: run folders, their journals and locks."""
+"""Run folders on disk, their journals and locks."""

@@ -1,4 +1,4 @@
-"""Records on disk: JSON Lines files that grow by one record at a time."""
+"""Append records to JSON Lines files, and read them back."""
 
 import json
 import os
@@ -20,39 +20,39 @@ Rows = dict[Key, dict[str, Any]]
 
 
 class Journal:
-    """A JSON Lines file that grows by one record at a time, each record once; `rows` are by dataset and id."""
+    """A JSON Lines file of records, each once; `rows` are by dataset and id."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.rows: Rows = {}
 
     def load(self, mend: bool = True) -> None:
-        """Read what is on disk, if anything. A last line that was cut short is passed over, and its record runs again.
+        """Read the file, if there is one. A last line that was cut short is ignored, so its record runs again.
 
         Args:
-            mend: also cut that line off the file, to go on behind it.
+            mend: also truncate the file before that line, so that rows can be appended.
 
         Raises:
             LazyBenchError: a line before the last one is damaged.
         """
         try:
-            found = self.path.read_bytes().splitlines(keepends=True)
+            content = self.path.read_bytes().splitlines(keepends=True)
         except FileNotFoundError:
-            found = []
-        self.rows, whole = {}, 0
-        for number, line in enumerate(found, start=1):
+            content = []
+        self.rows, size = {}, 0
+        for number, line in enumerate(content, start=1):
             if (row := _parse(line)) is not None:
                 self.rows[row["dataset"], row["_id"]] = row
-                whole += len(line)
-            elif number < len(found):
+                size += len(line)
+            elif number < len(content):
                 raise LazyBenchError(
-                    f"{self.path}:{number} is not a record, with more lines behind it: move the file away to start anew"
+                    f"{self.path}:{number} is not a record, and more lines follow: move the file away to start anew"
                 )
-        if mend and found:
-            os.truncate(self.path, whole)
+        if mend and content:
+            os.truncate(self.path, size)
 
     def add(self, row: dict[str, Any]) -> None:
-        """Append one record and make sure that it is on disk; raises `LazyBenchError` where it cannot be written."""
+        """Append a record and sync it to disk; raises `LazyBenchError` if it cannot be written."""
         with writing(self.path), open(self.path, "a", encoding="utf-8") as file:
             file.write(lines([row]))
             file.flush()
@@ -60,27 +60,26 @@ class Journal:
         self.rows[row["dataset"], row["_id"]] = row
 
     def drop(self, keys: Collection[Key]) -> None:
-        """Leave out some records, in one step."""
+        """Remove records, rewriting the file in one step."""
         if self.rows.keys() & keys:
             self.rows = {key: row for key, row in self.rows.items() if key not in keys}
             replace(self.path, lines(self.rows.values()))
 
 
 def with_compared(times: Sequence[str]) -> tuple[str, ...]:
-    """The method's `times`, then those of the unmodified model, then those of its engine with nothing pruned."""
-    return tuple(f"{whose}{time}" for whose in ("", "baseline_", "keep_1_") for time in times)
+    """Return columns of the method's `times`, the unmodified model's, and those of its engine with nothing pruned."""
+    return tuple(f"{prefix}{time}" for prefix in ("", "baseline_", "keep_1_") for time in times)
 
 
 def lines(rows: Iterable[Mapping[str, Any]]) -> str:
-    """Rows as JSON Lines."""
+    """Format rows as JSON Lines."""
     return "".join(json.dumps(row) + "\n" for row in rows)
 
 
 def journals(folder: Path, name: str) -> list[Path]:
-    """The files of a folder that hold the rows of `name`: those of shards not yet merged, then the whole run's.
+    """Return the files of a folder with the rows of `name`: those of shards not yet merged, then the run's.
 
-    Read them in this order, and expect any of them to be missing: while they are read, a merge may move rows from the
-    first ones into the last.
+    Read them in this order; any may be missing, as a merge may move rows from the first ones into the last meanwhile.
     """
     stem, suffix = name.split(".")
     parts = [path for path in folder.glob(f"{stem}-*.{suffix}") if re.fullmatch(rf"{stem}-\d+of\d+", path.stem)]
@@ -88,23 +87,23 @@ def journals(folder: Path, name: str) -> list[Path]:
 
 
 def read_rows(folder: Path, name: str) -> Rows:
-    """The rows of `name` in all of a folder's files. The last row of a record wins, but an error replaces no answer.
+    """Read the rows of `name` from all of a folder's files: the last row of a record, and an answer before an error.
 
     Raises:
         LazyBenchError: a line before the last one of a file is damaged.
     """
-    found: Rows = {}
+    rows: Rows = {}
     for path in journals(folder, name):
         journal = Journal(path)
         journal.load(mend=False)
         for key, row in journal.rows.items():
-            if key not in found or not row.get("error") or found[key].get("error"):
-                found[key] = row
-    return found
+            if key not in rows or not row.get("error") or rows[key].get("error"):
+                rows[key] = row
+    return rows
 
 
 def journal_names(traced: bool) -> tuple[str, ...]:
-    """The journals that a run needs to be finished: with its traces or without."""
+    """Return the journals that a finished run has, with its traces or without."""
     return (PREDICTIONS, TRACES) if traced else (PREDICTIONS,)
 
 

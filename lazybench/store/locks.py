@@ -1,4 +1,4 @@
-"""Locks on files, which end with the process that holds them, even where it is killed."""
+"""Lock files for a process; the lock ends with the process, even if it is killed."""
 
 import fcntl
 import os
@@ -7,31 +7,31 @@ from pathlib import Path
 
 from lazybench.errors import LazyBenchError
 
-# Long enough for a process that only looks at the lock; and, where the scheduler has started a job anew, for a file
-# server to find out that a machine went down.
-_PATIENCE_S, _RESTARTED_PATIENCE_S = 1.0, 180.0
+# A process that only tests the lock has it for a moment. After the scheduler has restarted a job, a file server takes
+# longer to notice that the first machine went down.
+_TIMEOUT_S, _RESTARTED_TIMEOUT_S = 1.0, 180.0
 
 
 class Busy(LazyBenchError):
-    """Another process is at work where this one wanted to be."""
+    """Another process works on the same files."""
 
 
 class Lock:
-    """A lock on a file, which is made where it is missing, shared or exclusive, held until it is released.
+    """A shared or exclusive lock on a file, which is created if it is missing.
 
     Args:
         path: the file.
-        patience_s: seconds to try for; None means long enough for those who only look at it.
+        timeout_s: seconds to try for; None means long enough for processes that only test the lock.
     """
 
-    def __init__(self, path: Path, patience_s: float | None = None) -> None:
-        usual = _RESTARTED_PATIENCE_S if is_restarted() else _PATIENCE_S
-        self._patience_s = usual if patience_s is None else patience_s
+    def __init__(self, path: Path, timeout_s: float | None = None) -> None:
+        default = _RESTARTED_TIMEOUT_S if is_restarted() else _TIMEOUT_S
+        self._timeout_s = default if timeout_s is None else timeout_s
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
 
-    def take(self, shared: bool = False) -> bool:
-        """Hold it alone, or together with others that share it; returns whether that could be had."""
-        end = time.monotonic() + self._patience_s
+    def acquire(self, shared: bool = False) -> bool:
+        """Acquire it alone, or together with others that share it; return whether that worked."""
+        end = time.monotonic() + self._timeout_s
         while True:
             try:
                 fcntl.flock(self._file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
@@ -42,21 +42,21 @@ class Lock:
                 time.sleep(0.05)
 
     def release(self) -> None:
-        """Let others have it."""
+        """Release it; it can be acquired again."""
         fcntl.flock(self._file, fcntl.LOCK_UN)
 
     def close(self) -> None:
-        """Release it for good."""
+        """Release it and close the file."""
         os.close(self._file)
 
 
 def is_restarted() -> bool:
-    """Whether Slurm has started this job before, on a machine that may have gone down with its locks."""
+    """Return whether Slurm has restarted this job; its first machine may have gone down with its locks."""
     return "SLURM_RESTART_COUNT" in os.environ
 
 
-def is_held(path: Path) -> bool:
-    """Whether a process holds the lock on `path` alone."""
+def is_locked(path: Path) -> bool:
+    """Return whether a process has the exclusive lock on `path`."""
     try:
         with open(path, "rb") as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)

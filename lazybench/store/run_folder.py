@@ -1,6 +1,5 @@
-"""A run's folder: what was set, where it ran, and one line a record, written once each."""
+"""Write a run's folder: its settings, its environment, and one line a record."""
 
-import hashlib
 import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -13,7 +12,7 @@ import yaml
 from lazybench.config import Shard
 from lazybench.errors import LazyBenchError
 from lazybench.store.journal import PREDICTIONS, TRACES, Journal, Key, Rows, journal_names, journals, lines, read_rows
-from lazybench.store.locks import Busy, Lock, is_held, is_restarted
+from lazybench.store.locks import Busy, Lock, is_locked, is_restarted
 from lazybench.store.writing import check_writable, replace, writing
 
 SCORES = "scores.json"
@@ -23,17 +22,11 @@ ENVIRONMENT = "environment.json"
 FAILURE = "failed.txt"
 
 
-def digest(settings: Mapping[str, Any]) -> str:
-    """A short hash (12 hex digits) of everything that decides a run's results."""
-    text = json.dumps(settings, sort_keys=True, ensure_ascii=True, default=str)
-    return hashlib.sha256(text.encode()).hexdigest()[:12]
-
-
 class RunFolder:
     """One run on disk, or one shard's view of it.
 
-    A shard writes files of its own; when all records are there, they become one. Whoever reads a run takes its
-    files together (`journals`), so it is one run at any time. The locks lie beside the folder.
+    A shard writes files of its own, which are merged when all records are there. Readers of a run read all its files
+    (`journals`). The lock files lie beside the folder.
 
     Args:
         path: `<output>/<model>/<data>/<method>/<hash>`.
@@ -41,8 +34,8 @@ class RunFolder:
 
     Attributes:
         predictions: one line a record.
-        traces: what untimed passes saw, one line a record.
-        earlier: where a rerun has put the finished run; None where there was none.
+        traces: results of untimed passes, one line a record.
+        earlier: where a rerun has moved the finished run; None where there was none.
     """
 
     def __init__(self, path: Path, shard: Shard | None = None) -> None:
@@ -51,20 +44,20 @@ class RunFolder:
         self.traces = Journal(path / _part(TRACES, shard))
         self.earlier: Path | None = None
         self._shard = shard
-        self._whole: Lock | None = None
+        self._run_lock: Lock | None = None
         self._read: dict[str, Rows] = {}
 
     @property
     def is_busy(self) -> bool:
-        """Whether a process is at work on these records or, for a whole run, on any of them."""
+        """Whether a process works on these records or, for a whole run, on any of them."""
         locks = {*self.path.parent.glob(f".{self.path.name}*.lock")}
-        if self._shard is not None:  # the other ones of as many parts share no record with it
+        if self._shard is not None:  # other parts of the same number share no record with it
             parts = (Shard(part + 1, self._shard.count) for part in range(self._shard.count))
             locks -= {self._lock(part) for part in parts if part != self._shard}
-        return any(map(is_held, locks))
+        return any(map(is_locked, locks))
 
     def check(self) -> None:
-        """Raise `LazyBenchError` where the folder cannot be written, `Busy` where a process is at work in it."""
+        """Raise `LazyBenchError` if the folder cannot be written, `Busy` if another process works in it."""
         check_writable(self.path)
         if self.is_busy and not is_restarted():
             raise Busy(f"another process is at work in {self.path}")
@@ -75,31 +68,38 @@ class RunFolder:
     ) -> "Iterator[RunFolder]":
         """Make or reopen the folder for this process alone, and read the records already done.
 
-        Its `config.yaml` and `environment.json` are to say what is given, and the `commit` of a run that goes on those
-        of its earlier starts, too. With `anew` a finished run is put aside, where nothing that reads runs looks.
+        Args:
+            config: what `config.yaml` gets.
+            environment: what `environment.json` gets; a resumed run keeps the commits of its earlier starts.
+            anew: rename a finished run, to a name that readers of runs ignore.
 
         Raises:
-            LazyBenchError: the folder cannot be written; `Busy` where another process is at work in it.
+            LazyBenchError: the folder cannot be written.
+            Busy: another process works in it.
         """
         with writing(self.path):
             self.path.parent.mkdir(parents=True, exist_ok=True)
             locks = [Lock(self._lock(shard)) for shard in dict.fromkeys([None, self._shard])]
-        self._whole, scores, note = locks[0], self.path / SCORES, self.path / _part(FAILURE, self._shard)
+        self._run_lock, scores, note = locks[0], self.path / SCORES, self.path / _part(FAILURE, self._shard)
         try:
             # Of several shards that begin anew, the first one finds a finished run.
-            if anew and scores.exists() and self._whole.take() and scores.exists():
-                places = (self.path.with_name(f".{self.path.name}-{number}") for number in count(1))
-                self.earlier = self.path.rename(next(place for place in places if not place.exists()))
-            # Shards share the folder with each other, but with no process that takes it for itself.
-            taken = self._whole.take() if self._shard is None else self._whole.take(shared=True) and locks[1].take()
-            if not taken:
+            if anew and scores.exists() and self._run_lock.acquire() and scores.exists():
+                names = (self.path.with_name(f".{self.path.name}-{number}") for number in count(1))
+                self.earlier = self.path.rename(next(path for path in names if not path.exists()))
+            # Shards share the folder with each other, but not with a process that runs all records.
+            acquired = (
+                self._run_lock.acquire()
+                if self._shard is None
+                else self._run_lock.acquire(shared=True) and locks[1].acquire()
+            )
+            if not acquired:
                 raise Busy(f"another process is at work in {self.path}")
             self._read.clear()
             with writing(self.path):
                 self.path.mkdir(exist_ok=True)
             commits = [*self._commits(), environment.get("commit")]
             environment = {**environment, "commit": ", ".join(dict.fromkeys(filter(None, commits))) or None}
-            _remove([scores, note])  # rows may change from here on: they are not to look finished
+            _remove([scores, note])  # rows may change from here on, so the run is no longer finished
             replace(self.path / CONFIG, yaml.safe_dump(dict(config), sort_keys=False, allow_unicode=True))
             replace(self.path / ENVIRONMENT, json.dumps(dict(environment), indent=2) + "\n")
             if self._shard is None:
@@ -112,7 +112,7 @@ class RunFolder:
         except Busy:
             raise
         except Exception as error:
-            with suppress(LazyBenchError):  # a full disk must not hide what went wrong
+            with suppress(LazyBenchError):  # a full disk must not hide the error
                 replace(note, (str(error).strip().splitlines() or [type(error).__name__])[-1])
             raise
         finally:
@@ -120,23 +120,21 @@ class RunFolder:
                 lock.close()
 
     def done(self, name: str = PREDICTIONS) -> Rows:
-        """The rows of all shards as they were when this process opened the folder."""
+        """Return the rows of all shards as they were when this process opened the folder."""
         if name not in self._read:
             self._read[name] = read_rows(self.path, name)
         return self._read[name]
 
     def failed(self, traced: bool) -> set[Key]:
-        """The records that ended in an error, in their traces too where those are asked for."""
+        """Return the records that ended in an error; with `traced`, in their traces too."""
         return {key for name in journal_names(traced) for key, row in self.done(name).items() if row.get("error")}
 
     def runs_again(self, records: Collection[Key], traced: bool, failed: bool) -> set[Key]:
-        """The records done that run again: if `failed`, or if all of `records` did, those that failed."""
+        """Return the records to run again: those that failed, if `failed` is set or all of `records` did."""
         return self.failed(traced) if failed or self.failed(False).issuperset(records) else set()
 
     def finished(self, records: Collection[Key], traced: bool) -> dict[str, Any] | None:
-        """The scores of a run that has gone through all of `records`, `traced` or not; None where it has not, or where
-        it has no answer to any.
-        """
+        """Return the scores of a finished run of all `records`; None if any is missing, or all failed."""
         try:
             scores = json.loads((self.path / SCORES).read_text("utf-8"))
             parts = [part for name in (PREDICTIONS, TRACES) for part in journals(self.path, name)[:-1]]
@@ -147,16 +145,16 @@ class RunFolder:
     def finish(
         self, records: Sequence[Key], traced: bool, summarise: Callable[[Rows], Mapping[str, Any]]
     ) -> Mapping[str, Any] | None:
-        """Where all `records` are there, make one file of the shards' and write the scores; call it while `opened`.
+        """Merge the shards' files and write the scores, if all `records` are there; call it while `opened`.
 
         Returns:
-            the scores that `summarise` makes of the rows; None while records, or traces where they are to be `traced`,
-            are missing, or where another shard is about to do this, or where all records failed.
+            the scores that `summarise` makes of the rows; None while records, or their traces if `traced`, are missing,
+            while another shard works, or if all records failed.
         """
         if self._shard is not None:
-            self._whole.release()
-            if not self._whole.take():
-                return None  # a shard is still at work; the last one to end finds all records there
+            self._run_lock.release()
+            if not self._run_lock.acquire():
+                return None  # another shard still works; the last one to end finds all records there
         self._read.clear()  # this process and other shards have added rows
         if not self._has(records, traced):
             return None
@@ -166,14 +164,14 @@ class RunFolder:
             return None
         scores = summarise(self.done(PREDICTIONS))
         replace(self.path / SCORES, json.dumps(scores, indent=2) + "\n")
-        _remove(self.path.glob(f"{Path(FAILURE).stem}*.txt"))  # of shards that others have stood in for
+        _remove(self.path.glob(f"{Path(FAILURE).stem}*.txt"))  # of shards whose records others have run
         return scores
 
     def _commits(self) -> list[str]:
-        """Of the starts that have left records."""
+        """Return the commits of the starts that have left records."""
         with suppress(OSError, ValueError):
-            said = json.loads((self.path / ENVIRONMENT).read_text("utf-8")) if self.done() else {}
-            return (said.get("commit") or "").split(", ")
+            stored = json.loads((self.path / ENVIRONMENT).read_text("utf-8")) if self.done() else {}
+            return (stored.get("commit") or "").split(", ")
         return []
 
     def _lock(self, shard: Shard | None) -> Path:
@@ -186,7 +184,7 @@ class RunFolder:
         return not all(row.get("error") for row in self.done().values())
 
     def _merge(self, name: str, records: Iterable[Key] | None = None) -> None:
-        """Make one file of the shards' rows, in the order of `records`, or as they come."""
+        """Merge the shards' rows into one file, in the order of `records` if given."""
         if parts := journals(self.path, name)[:-1]:
             rows = self.done(name)
             replace(self.path / name, lines(rows[key] for key in records or rows if key in rows))

@@ -1,87 +1,94 @@
-"""What can be told of runs on disk without taking part in them: for `status`, plans, sweeps and reports."""
+"""Find and read run folders without opening them for writing."""
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from lazybench.identity import comparable, hashed, run_hash
 from lazybench.store.journal import PREDICTIONS, journals
 from lazybench.store.run_folder import CONFIG, ENVIRONMENT, SCORES
 
 
 def run_folders(root: Path) -> list[Path]:
-    """Folders below `root` that hold a run, or what is left of one: its records, or two of its other files.
+    """Return the folders below `root` that hold a run or its remains: records, or two of its other files.
 
-    Folders with a dot in front are passed over.
+    Folders whose name begins with a dot are skipped.
     """
-    found = []
-    for place, inner, files in os.walk(root):
+    folders = []
+    for path, inner, files in os.walk(root):
         inner[:] = [name for name in inner if not name.startswith(".")]
-        folder = Path(place)
         others = {CONFIG, ENVIRONMENT, SCORES}.intersection(files)
-        if len(others) > 1 or any(path.name in files for path in journals(folder, PREDICTIONS)):
-            found.append(folder)
-    return sorted(found)
+        if len(others) > 1 or any(journal.name in files for journal in journals(Path(path), PREDICTIONS)):
+            folders.append(Path(path))
+    return sorted(folders)
 
 
-def about(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What a run was set to and what it ran on; empty where a file cannot be read."""
-    found = []
+def read_settings(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return a run's settings and environment; empty where a file cannot be read."""
+    contents = []
     for name, parse in ((CONFIG, yaml.safe_load), (ENVIRONMENT, json.loads)):
         try:
-            said = parse((folder / name).read_text("utf-8"))
+            content = parse((folder / name).read_text("utf-8"))
         except (OSError, ValueError, yaml.YAMLError):
-            said = None
-        found.append(said if isinstance(said, dict) else {})
-    return found[0], found[1]
+            content = None
+        contents.append(content if isinstance(content, dict) else {})
+    return contents[0], contents[1]
 
 
-def runs_of(place: Path, settings: Mapping[str, Any], but: tuple[str, ...] = ()) -> Iterator[Path]:
-    """The run folders in `place` whose results are those of `settings`, on whatever machine, the latest first.
+def runs_of(
+    place: Path, settings: Mapping[str, Any], facts: Mapping[str, Any], free: Collection[str] = ()
+) -> Iterator[Path]:
+    """Yield the run folders in `place` of runs with these settings, on whatever machine, the latest first.
 
-    Settings named in `but` may differ, and those that are None are out of reach here and taken to be the run's. Which
-    records they are on says their hash, and what is asked of them their facts; or where that may differ the data's
-    settings without its place.
+    Args:
+        place: the folder that holds the folders.
+        settings: what `identity.run_hash` takes; a digest that is None is out of reach here and may be any.
+        facts: the facts of the datasets that are run.
+        free: further settings that may be any.
     """
-    keys = {key for key, value in settings.items() if value is not None and key not in but}
-
-    def compared(said: Mapping[str, Any]) -> dict[str, Any]:
-        found, data = {key: said[key] for key in keys & said.keys()}, said.get("data") or {}
-        if "records" in keys:
-            return found | {"data": data.get("datasets")}
-        return found | {"data": {**data, "root": None}}
-
-    asked = compared(json.loads(json.dumps(settings, default=str)))
     for folder in sorted(run_folders(place), key=lambda path: path.stat().st_mtime, reverse=True):
-        if asked == compared(about(folder)[0]):
+        stored, environment = read_settings(folder)
+        if run_hash(_filled(settings, stored, free), environment, facts) == folder.name:
             yield folder
 
 
-def begins_anew(folder: Path, settings: Mapping[str, Any], where: Mapping[str, Any]) -> str | None:
-    """What to say where a run was begun in another folder than its own, since what decides its results changed."""
-    beside = () if folder.exists() else runs_of(folder.parent, settings, but=("code", "weights", "records"))
-    if (before := next(iter(beside), None)) is None:
+def begins_anew(
+    folder: Path, settings: Mapping[str, Any], where: Mapping[str, Any], facts: Mapping[str, Any]
+) -> str | None:
+    """Return what to say where a run was begun in another folder, since what decides its results has changed."""
+    free = ("code", "weights", "records")
+    others = () if folder.exists() else runs_of(folder.parent, settings, facts, free)
+    same_data = (path for path in others if _data(read_settings(path)[0]) == _data(settings))
+    if (before := next(same_data, None)) is None:
         return None
-
-    def parts(settings: Mapping[str, Any], where: Mapping[str, Any]) -> dict[str, Any]:
-        code = {f"the code of {name}": digest for name, digest in settings.get("code", {}).items()}
-        return {**settings, **where, **where.get("versions", {}), **code}
-
-    was, now = parts(*about(before)), parts(settings, where)
-    changed = [key for key in now if key not in ("data", "commit", "versions", "code") and was.get(key) != now[key]]
+    stored, environment = read_settings(before)
+    was, now = hashed(_filled(settings, stored, free), environment), hashed(settings, where)
+    changed = [key for key in now | was if key != "code" and was.get(key) != now.get(key)]
+    code = stored.get("code") or {}
+    changed += [f"the code of {name}" for name, digest in settings["code"].items() if code.get(name) != digest]
     return (
         f"begun in {before}; since then {', '.join(changed)} changed: results would not compare, so it begins anew in "
         f"{folder}"
     )
 
 
+def _data(settings: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in comparable(settings, {}).items() if key.startswith("data.")}
+
+
+def _filled(settings: Mapping[str, Any], stored: Mapping[str, Any], free: Collection[str]) -> dict[str, Any]:
+    """Return settings with a run's stored ones in place of those that are None or `free`."""
+    return {key: stored.get(key) if value is None or key in free else value for key, value in settings.items()}
+
+
 def scored_records(folder: Path) -> int | None:
-    """How many records the scores of a run are about, failed ones included; None where there are no such scores."""
+    """Return how many records a run's scores cover, failed ones included; None without scores."""
     try:
         datasets = json.loads((folder / SCORES).read_text("utf-8"))["datasets"].values()
-        return sum(of["records"] + of["failed"] for of in datasets)
+        return sum(numbers["records"] + numbers["failed"] for numbers in datasets)
     except (OSError, ValueError, LookupError, TypeError, AttributeError):
         return None

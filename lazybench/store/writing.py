@@ -1,4 +1,4 @@
-"""Writes files and folders whole or not at all, and says in one line where they cannot be written."""
+"""Write files and folders atomically."""
 
 import os
 import platform
@@ -13,7 +13,7 @@ from lazybench.errors import LazyBenchError
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Turn an `OSError` into a `LazyBenchError` which says that `path` cannot be written."""
+    """Turn an `OSError` into a `LazyBenchError`: `path` cannot be written."""
     try:
         yield
     except OSError as error:
@@ -21,12 +21,12 @@ def writing(path: Path) -> Iterator[None]:
 
 
 def replace(path: Path, content: str | bytes) -> None:
-    """Write a file in one step, so that it is never seen half-written.
+    """Write a file atomically.
 
-    A link stays a link, and what is no file, such as /dev/null, is written to and not renamed over.
+    A link stays a link, and /dev/null and the like are written to.
 
     Raises:
-        LazyBenchError: it cannot be written; the file that was there stays.
+        LazyBenchError: it cannot be written; an old file stays as it was.
     """
     content = content.encode("utf-8") if isinstance(content, str) else content
     with writing(path):
@@ -49,14 +49,14 @@ def replace(path: Path, content: str | bytes) -> None:
 
 @contextmanager
 def replacing(out: Path, ours: re.Pattern[str]) -> Iterator[Path]:
-    """A new folder that takes the place of `out` once everything is in it; on an error `out` stays as it was.
+    """Give a new folder that replaces `out` at the end of the block; on an error `out` stays as it was.
 
     Args:
         out: the folder.
-        ours: names of the files that may be replaced with it.
+        ours: names of the files that may be replaced.
 
     Raises:
-        LazyBenchError: `out` holds other files, or cannot be written.
+        LazyBenchError: `out` has other files, or cannot be written.
     """
     out = Path(os.path.realpath(out))
     with writing(out):
@@ -64,8 +64,8 @@ def replacing(out: Path, ours: re.Pattern[str]) -> Iterator[Path]:
             if not ours.fullmatch(path.name):
                 raise LazyBenchError(f"output={out} holds {path.name}, which no report wrote: choose another folder")
         out.parent.mkdir(parents=True, exist_ok=True)
-        with TemporaryDirectory(prefix=f".{out.name}.", dir=out.parent) as place:
-            new, old = Path(place, "new"), Path(place, "old")
+        with TemporaryDirectory(prefix=f".{out.name}.", dir=out.parent) as temporary:
+            new, old = Path(temporary, "new"), Path(temporary, "old")
             new.mkdir()
             yield new
             if out.exists():
@@ -74,8 +74,8 @@ def replacing(out: Path, ours: re.Pattern[str]) -> Iterator[Path]:
 
 
 def check_writable(path: Path) -> None:
-    """Look whether a folder can be written or made, without doing it; raises `LazyBenchError` where it cannot."""
-    place = next(place for place in (path, *path.parents) if place.exists())
-    if not place.is_dir() or not os.access(place, os.W_OK | os.X_OK):
-        reason = "permission denied, or a read-only file system" if place.is_dir() else "Not a directory"
+    """Raise `LazyBenchError` if a folder cannot be written or made; nothing is written."""
+    folder = next(folder for folder in (path, *path.parents) if folder.exists())
+    if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
+        reason = "permission denied, or a read-only file system" if folder.is_dir() else "Not a directory"
         raise LazyBenchError(f"{path} cannot be written: {reason}")

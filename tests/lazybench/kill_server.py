@@ -16,7 +16,7 @@ import torch
 import transformers
 
 import lazybench.cli.app
-import lazybench.run.runner
+import lazybench.run.execute
 from lazybench.__main__ import main
 
 torch.set_num_threads(1)

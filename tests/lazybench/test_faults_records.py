@@ -11,8 +11,8 @@ from support import LAZY, folders, one_line, rows
 from transformers.models.llama.modeling_llama import LlamaMLP
 
 from lazybench.model.device import ran_out
-from lazybench.run import bench
-from lazybench.run.runner import load_model
+from lazybench.run import record_runner
+from lazybench.run.execute import load_model
 
 # A dataset of short answers, whose prompts are the context's bytes and a BOS.
 FACTS = "{qa: {prompt: '{context}', max_new_tokens: 5, metric: qa_f1, truncate: false}}"
@@ -54,7 +54,7 @@ def failing(monkeypatch):
     Returns:
         a function that sets the fault, and a list that gets whether the failed pass was gone once memory was released.
     """
-    forward, release, gone = LlamaMLP.forward, bench.release, []
+    forward, release, gone = LlamaMLP.forward, record_runner.release, []
     held: list[weakref.ref] = []
 
     def set_fault(fault):
@@ -69,7 +69,7 @@ def failing(monkeypatch):
             gone.append(all(tensor() is None for tensor in held))
 
         monkeypatch.setattr(LlamaMLP, "forward", fail)
-        monkeypatch.setattr(bench, "release", released)
+        monkeypatch.setattr(record_runner, "release", released)
 
     return set_fault, gone
 
@@ -126,7 +126,7 @@ def test_logits_that_are_not_finite_fail_the_record(run_records, monkeypatch, st
         model.register_forward_hook(spoil, with_kwargs=True)
         return model
 
-    monkeypatch.setattr("lazybench.run.runner.load_model", load)
+    monkeypatch.setattr("lazybench.run.execute.load_model", load)
     found, traces, _, _ = run_records(*LAZY)
     assert [bool(row.get("error")) for row in found] == [False, True, False]
     assert f"logits of new token {step + 1} are not finite" in found[1]["error"]
@@ -165,15 +165,14 @@ def test_half_of_a_surrogate_pair_fails_its_record(run_records, lazybench, tmp_p
 
 
 @pytest.mark.parametrize("field", ["context", "input"])
-@pytest.mark.parametrize("command", ["match", "calibrate", "map"])
+@pytest.mark.parametrize("command", ["match", "map"])
 def test_half_of_a_surrogate_pair_is_refused_by_other_commands(lazybench, six_layers, tmp_path, command, field):
     about = {"input": "Who?", "answers": ["Ada"], "length": 9, "dataset": "hotpotqa", "language": "en"}
     about |= {"all_classes": None, "context": "", field: "\ud83d"}
     made = [json.dumps(about | {"_id": f"r{number}"}) + "\n" for number in range(8)]
     (tmp_path / "hotpotqa.jsonl").write_text("".join(made))
     words = ["data=longbench", f"data.root={tmp_path}", "task=hotpotqa", f"model.path={six_layers}", "model.limit=300"]
-    words += {"match": ["speedups=[2]"], "calibrate": ["budget=speedup >= 2"], "map": []}[command]
-    words += [] if command == "calibrate" else ["method=lazyllm"]
+    words += ["method=lazyllm", *(["speedups=[2]"] if command == "match" else [])]
     said = one_line(*lazybench(command, *words, "model.chat=null", f"output={tmp_path / 'made'}")[::2])
     assert re.search(r"hotpotqa r\d: its prompt cannot be built: 'utf-8' codec can't encode character", said)
 

@@ -10,7 +10,7 @@ from support import FINISHED, LAZY, folders, one_line, rows
 
 from lazybench.data import facts
 from lazybench.methods.baseline import Baseline
-from lazybench.run import runner
+from lazybench.run import execute
 
 QUICK = ("timing.warmup=0", "timing.paired=false")
 
@@ -85,12 +85,12 @@ def test_seeds_are_averaged_and_their_spread_reported(run, tmp_path):
 @pytest.fixture
 def no_weights(monkeypatch):
     """Nothing may load the model's weights."""
-    monkeypatch.setattr(runner, "load_model", lambda config: pytest.fail("the weights were loaded"))
+    monkeypatch.setattr(execute, "load_model", lambda config: pytest.fail("the weights were loaded"))
 
 
 def test_a_finished_run_prints_its_numbers_and_needs_no_more(run, finished, no_weights, monkeypatch):
-    cpu = runner.environment.cpu() | {"instruction_set": "another"}
-    monkeypatch.setattr(runner.environment, "cpu", lambda: cpu)
+    cpu = execute.environment.cpu() | {"instruction_set": "another"}
+    monkeypatch.setattr(execute.environment, "cpu", lambda: cpu)
     before = {path.name: path.read_bytes() for path in finished.iterdir()}
     code, out, _ = run(*FINISHED)
     assert code == 0
@@ -184,43 +184,6 @@ def test_the_baseline_is_its_own_neighbour(run, tmp_path):
         assert row["prediction"] == row["baseline_prediction"]
         assert row["prompt_computed"] == 1.0
     assert json.loads((folder / "scores.json").read_text())["tasks"]["multidoc_qa"]["ttft_speedup"] == 1.0
-
-
-def test_unpaired_runs_have_no_speedup(run, tmp_path):
-    code, out, _ = run(*LAZY, *QUICK)
-    assert code == 0
-    assert "speedup" not in out
-    (folder,) = folders(tmp_path / "runs")
-    assert all(row["baseline_ttft_s"] is None for row in rows(folder))
-
-
-def test_keeping_everything_predicts_what_the_baseline_predicts(run, tmp_path):
-    run("method=lazyllm", "method.schedule=[1:1.0]", "task=multidoc_qa", "data.limit=1")
-    (folder,) = folders(tmp_path / "runs")
-    assert [row["prediction"] == row["baseline_prediction"] for row in rows(folder)] == [True] * 3
-
-
-def test_real_records_from_a_folder(run, tmp_path):
-    root = tmp_path / "records"
-    root.mkdir()
-    record = {
-        "input": "Who?",
-        "context": "It was Ada. " * 60,
-        "answers": ["Ada"],
-        "length": 180,
-        "dataset": "hotpotqa",
-        "language": "en",
-        "all_classes": None,
-    }
-    with open(root / "hotpotqa.jsonl", "w") as file:
-        for index in range(3):
-            file.write(json.dumps({**record, "_id": f"r{index}"}) + "\n")
-    code, out, _ = run(*LAZY, "task=hotpotqa", "data=longbench", f"data.root={root}", "data.limit=null", *QUICK)
-    assert code == 0
-    assert "not LongBench" not in out
-    (folder,) = folders(tmp_path / "runs")
-    assert folder.parts[-3] == "longbench"
-    assert [row["_id"] for row in rows(folder)] == ["r0", "r1", "r2"]
 
 
 def test_a_record_that_cannot_be_run_is_counted_and_the_run_goes_on(run, tmp_path):

@@ -10,7 +10,7 @@ from support import LAZY, folders, rows
 
 from lazybench.config import Shard
 from lazybench.errors import LazyBenchError
-from lazybench.run.bench import Bench
+from lazybench.run.record_runner import RecordRunner
 from lazybench.store.run_folder import RunFolder
 
 TASK = ("task=multidoc_qa", "data.limit=2", "timing.warmup=0", "timing.paired=false")
@@ -27,7 +27,7 @@ def files(folder: Path) -> list[str]:
 
 @given(st.integers(1, 40), st.integers(0, 100))
 def test_shards_hold_every_record_once_and_are_about_as_large(count, records):
-    parts = [Shard(index, count).of(range(records)) for index in range(1, count + 1)]
+    parts = [Shard(index, count).select(range(records)) for index in range(1, count + 1)]
     assert sorted(record for part in parts for record in part) == list(range(records))
     assert max(map(len, parts)) - min(map(len, parts)) <= 1
 
@@ -36,13 +36,6 @@ def test_shards_hold_every_record_once_and_are_about_as_large(count, records):
 def test_what_is_no_shard_is_refused(text):
     with pytest.raises(LazyBenchError, match="write i/n"):
         Shard.parse(text)
-
-
-def test_more_shards_than_records_are_refused(run, tmp_path):
-    code, _, err = run(*LAZY, *TASK, "shard=7/7")
-    assert code == 2
-    assert "the run has 6 records" in err
-    assert not (tmp_path / "runs").exists()
 
 
 def test_shards_give_the_run_that_one_job_gives(run, tmp_path):
@@ -111,7 +104,7 @@ def passes(monkeypatch):
         made = 0
         stop_at: int | None = None
 
-    row, counted = Bench.row, Passes()
+    row, counted = RecordRunner.row, Passes()
 
     def marked(self, *args, **kwargs):
         if counted.made == counted.stop_at:
@@ -119,7 +112,7 @@ def passes(monkeypatch):
         counted.made += 1
         return row(self, *args, **kwargs) | {"length": counted.made}
 
-    monkeypatch.setattr(Bench, "row", marked)
+    monkeypatch.setattr(RecordRunner, "row", marked)
     return counted
 
 

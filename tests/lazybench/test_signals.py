@@ -102,11 +102,3 @@ def test_a_stop_within_exec_of_a_string(tmp_path):
     (tmp_path / "stopped.py").write_text("\n".join([*lines, "raise SystemExit(command.script())"]))
     paths = os.environ | {"PYTHONPATH": os.pathsep.join([str(_ROOT), str(tmp_path)])}
     assert subprocess.run([sys.executable, "-m", "stopped"], env=paths).returncode == 130
-
-
-@pytest.mark.slow
-def test_who_stops_reading_is_not_told(tmp_path):
-    process = _start(tmp_path, "list")
-    process.stdout.close()
-    assert process.stderr.read() == b""
-    assert process.wait() == 1

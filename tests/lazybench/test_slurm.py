@@ -122,18 +122,6 @@ def check(tmp_path, runs, records):
     assert {path.name for path in tmp_path.iterdir()} == {"runs"}, "something was written beside the output folder"
 
 
-def test_a_sweep_and_shards_of_one_run(cluster, sweep, tmp_path):
-    driver = sweep(("0.4", "0.6"), 3)
-    out, err = driver.communicate(timeout=HANGS)
-    assert driver.returncode == 0, err
-    assert out.startswith("checking 2 jobs before any starts\n2 jobs; what they say is in ")
-    driver = sweep(("0.5",), 3, "shard=1/2,2/2")
-    _, err = driver.communicate(timeout=HANGS)
-    assert driver.returncode == 0, err
-    check(tmp_path, 3, 3)
-    assert status(cluster, tmp_path) == "3 done"
-
-
 def test_a_cancelled_job_and_a_killed_driver(cluster, sweep, tmp_path):
     keeps, records = ("0.5", "0.6"), 50
     driver = sweep(keeps, records)

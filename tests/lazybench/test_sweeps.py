@@ -10,15 +10,15 @@ from support import LAZY, folders, one_line, rows, stubborn_method
 
 from lazybench.config import CONF
 from lazybench.methods import build_method
-from lazybench.run import runner, tracing
+from lazybench.run import execute, tracing
 
 QUICK = ("timing.warmup=0", "timing.paired=false", "data.limit=1")
 EXPERIMENTS = sorted(path.stem for path in (CONF / "experiment").glob("*.yaml"))
 
 
 def test_a_sweep_runs_every_combination_on_one_model_and_shows_them_side_by_side(run, tmp_path, monkeypatch):
-    loaded, load = [], runner.load_model
-    monkeypatch.setattr(runner, "load_model", lambda config: (loaded.append(config.dtype), load(config))[1])
+    loaded, load = [], execute.load_model
+    monkeypatch.setattr(execute, "load_model", lambda config: (loaded.append(config.dtype), load(config))[1])
     words = ("method=lazyllm", "method.schedule=[1:0.6],[2:0.5]", "model.dtype=float32,bfloat16")
     code, out, err = run("-m", *words, *QUICK)
     assert code == 0, err
@@ -97,12 +97,6 @@ def test_a_fault_of_a_check_does_not_start_the_sweep(run, tmp_path, faulty):
     assert not (tmp_path / "runs").exists()
 
 
-def test_a_syntax_error_in_a_method_shows_its_file_and_line(run, faulty):
-    said = one_line(*run(*faulty("class Faulty:\n    def generate(\n"))[::2])
-    assert "faulty.py" in said
-    assert "line 2" in said
-
-
 @pytest.mark.parametrize("launcher", [(), pytest.param(("+cluster=joblib",), marks=pytest.mark.slow)])
 def test_a_fault_in_one_job_leaves_the_others(run, tmp_path, faulty, launcher):
     if launcher:
@@ -149,13 +143,6 @@ def test_what_is_given_replaces_what_an_experiment_sweeps(run, mine, config_dir)
     assert "4 jobs" in out
     assert "prompt_compression" in out
     assert "random_drop" not in out
-
-
-@pytest.mark.parametrize("text", ["- a list", "{", "hydra: {sweeper: {params: many}}"])
-def test_an_experiment_that_cannot_be_read_costs_one_line(run, mine, tmp_path, text):
-    mine.write_text(f"# @package _global_\n{text}")
-    one_line(*run("-m", "+experiment=mine", f"--config-dir={tmp_path}", "task=code")[::2])
-    assert not (tmp_path / "runs").exists()
 
 
 IN_TURN = "defaults: [{override /hydra/launcher: basic}]"

@@ -11,13 +11,9 @@ import pytest
 import torch
 from support import LAZY, folders, rows
 
-import lazyllm
-from lazybench.methods import OnEngine, Output
+from lazybench.methods import Output
 from lazybench.methods.baseline import Baseline
-from lazybench.methods.gemfilter import GemFilter
-from lazybench.methods.lazyllm import LazyLLM
-from lazybench.methods.specprefill import SpecPrefill
-from lazybench.model.decoding import Clock, Decoder
+from lazybench.model.decoding import Decoder
 from lazybench.run import timing
 from lazybench.run.timing import Pass, timed, undisturbed
 
@@ -56,13 +52,6 @@ def test_a_disturbed_pass_is_taken_again_three_times_at_most(monkeypatch, passes
     assert replace(done, retaken=0, disturbed=False) == passes[-1]
 
 
-@pytest.mark.parametrize(("device", "least"), [(torch.device("cuda"), 0.9), (CPU, 0)])
-def test_elsewhere_and_unasked_every_pass_counts(monkeypatch, device, least):
-    left = [EARLY]
-    monkeypatch.setattr(timing, "timed", lambda *_: left.pop(0))
-    assert undisturbed(Baseline("baseline"), None, on(device), 0, least) == EARLY
-
-
 def test_a_decode_step_leaves_prefilling_out():
     assert QUIET.decode_step_s == 1
     assert (QUIET.mean_step_s(1, 1), QUIET.mean_step_s(2, 8), QUIET.mean_step_s(3, None)) == (0.5, 1.5, None)
@@ -74,25 +63,6 @@ def test_the_share_is_of_all_threads(monkeypatch):
     busy = replace(QUIET, ttft_cpu_s=2.0, generation_cpu_s=6.0)
     assert busy.cpu_share == 1
     assert QUIET.cpu_share == 0.5
-
-
-@pytest.mark.parametrize(
-    "method",
-    [
-        LazyLLM("lazyllm", schedule="1:0.5"),
-        OnEngine("keep_1"),
-        GemFilter("gemfilter", layer=1, keep=0.5),
-        SpecPrefill("specprefill", keep=0.5, chunk=4),
-    ],
-    ids=lambda method: method.name,
-)
-def test_the_engine_is_enabled_once_before_the_clock_starts(method, monkeypatch):
-    events, enable, start = [], lazyllm.enable, Clock.start
-    monkeypatch.setattr(lazyllm, "enable", lambda *of, **how: (events.append("enable"), enable(*of, **how))[1])
-    monkeypatch.setattr(Clock, "start", lambda clock: (events.append("start"), start(clock))[1])
-    done = timed(method, peers.prompt_of(peers.random_ids(0, 30)), Decoder(peers.build(0), max_new_tokens=2), 0)
-    assert events == ["enable", "start"]
-    assert len(done.times_s) == 2
 
 
 def test_what_a_session_takes_is_in_no_time():
@@ -149,18 +119,6 @@ def test_methods_without_the_engine_have_no_part_of_its_own_and_seeds_are_averag
     assert "over keep 1" not in out
     for time_ in ("ttft_s", "decode_step_s", "generation_cpu_s"):
         assert row[time_] == pytest.approx(sum(repeat[time_] for repeat in row["repeats"]) / 2)
-
-
-@pytest.mark.slow
-def test_the_mean_of_the_tasks_is_on_the_terminal(run, tmp_path):
-    code, out, err = run(*LAZY, "task=all", "data.limit=1", "timing.paired=false", "timing.warmup=0")
-    assert code == 0, err
-    (folder,) = folders(tmp_path / "runs")
-    scores = json.loads((folder / "scores.json").read_text())
-    mean = sum(numbers["score"] for numbers in scores["tasks"].values()) / 6
-    assert scores["mean_of_tasks"]["score"] == pytest.approx(mean)
-    (said,) = [line for line in out.splitlines() if line.startswith("mean of 6 tasks")]
-    assert said.split()[4:6] == ["16", f"{mean:.2f}"]
 
 
 @pytest.mark.parametrize(

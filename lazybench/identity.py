@@ -1,0 +1,294 @@
+"""Identify runs: which settings enter the hash, which must match to compare two runs, and which a label shows.
+
+`USES` states this for every setting, and for all that a run's `environment.json` notes. A setting is named as on the
+command line, and whatever `environment.json` has by its own name.
+"""
+
+import ast
+import hashlib
+import json
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import MISSING, fields, is_dataclass
+from enum import Flag, auto
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from pkgutil import resolve_name
+from types import ModuleType
+from typing import Any
+
+import omegaconf
+import yaml
+
+from lazybench.config import CONF, DataConfig, ModelConfig, RunConfig, TimingConfig
+
+
+class Use(Flag):
+    """Uses of a setting."""
+
+    NOTHING = 0
+    HASH = auto()  # it enters the run's hash, which names its folder: another value is another run
+    MATCH = auto()  # it must be equal for two runs to be compared
+    LABEL = auto()  # tables and figures always show it
+
+
+NOTHING, HASH, MATCH, LABEL = Use.NOTHING, Use.HASH, Use.MATCH, Use.LABEL
+
+# In the order in which labels show what does not match. What is not listed, such as a method's own settings, is `HASH`.
+USES = {
+    # environment.json
+    "results_version": HASH | MATCH,
+    "weights_format": HASH | MATCH,
+    "dtype": HASH | MATCH,
+    "attention": HASH | MATCH,
+    "device": HASH | MATCH,
+    "threads": HASH | MATCH,
+    "torch": HASH | MATCH,
+    "transformers": HASH | MATCH,
+    "tokenizers": HASH,
+    "python": HASH,
+    "lazybench": HASH,
+    "commit": NOTHING,
+    "date": NOTHING,
+    "command": NOTHING,
+    "cpu": NOTHING,
+    "instruction_set": NOTHING,
+    "appearance": NOTHING,
+    "generation_config": NOTHING,  # its file is among the weights
+    # Where the model lies decides nothing: `weights` says what is there, `dtype` and `device` what they became.
+    "model.name": NOTHING,
+    "model.path": NOTHING,
+    "model.device": NOTHING,
+    "model.tokenizer": NOTHING,
+    "model.outline": NOTHING,
+    "model.revision": HASH,
+    "model.dtype": HASH,
+    "model.attention": HASH,
+    "model.trust_remote_code": HASH,
+    "model.limit": HASH | MATCH,
+    "model.chat": HASH | MATCH,
+    "model.remove": HASH | MATCH,
+    "model.shape": HASH | MATCH,
+    # `records`, the digest of their content, and the facts of their datasets enter the hash instead.
+    "data.name": NOTHING,
+    "data.source": NOTHING,
+    "data.root": NOTHING,
+    "data.label": NOTHING,
+    "data.datasets": NOTHING,
+    "data.has": NOTHING,
+    "data.limit": MATCH,
+    "data.half": MATCH,
+    "data.seed": MATCH,
+    "data.tokens": MATCH,
+    "data.depths": MATCH,
+    "facts.by_length": NOTHING,
+    "timing.warmup": HASH | MATCH,
+    "timing.paired": HASH,
+    "timing.keep_1": HASH,
+    "timing.cpu_share": HASH,
+    "timing.every": HASH,
+    "task": HASH,
+    "records": HASH,
+    "records_of": NOTHING,
+    "weights": HASH | MATCH,
+    "calibrated_on": HASH,
+    "code": HASH | MATCH,
+    # How strongly a method prunes, and what.
+    "method.schedule": HASH | LABEL,
+    "method.layer": HASH | LABEL,
+    "method.keep": HASH | LABEL,
+    "method.scope": HASH | LABEL,
+    "method.ratio": HASH | LABEL,
+    # How a run is carried out.
+    "shard": NOTHING,
+    "trace": NOTHING,
+    "retry_failed": NOTHING,
+    "rerun": NOTHING,
+    "calibrated": NOTHING,
+    "output": NOTHING,
+}
+
+# A setting's neutral value reproduces what runs did before the setting existed: its default, unless it stands here.
+# At this value a setting is left out of the hash, so a new setting with a default leaves finished runs their hashes.
+# Whoever changes a default declares the old one here, as "timing.warmup" or "StaticPruning.keep", and gets new runs.
+NEUTRAL: dict[str, Any] = {}
+
+_SECTIONS = {"model": ModelConfig, "data": DataConfig, "timing": TimingConfig}
+# What a label leaves out besides the values of the method's config in `conf/`.
+_USUAL = {"repeats": 1, "ranking": "eq1", "protect": "none"}
+# Their versions are in the environment, and that of LazyBench's results.
+_VERSIONED = {"lazybench", "lazyllm", "torch", "transformers"} | sys.stdlib_module_names
+
+
+def digest(values: Mapping[str, Any]) -> str:
+    """Return a short hash (12 hex digits) of values that JSON can hold."""
+    text = json.dumps(values, sort_keys=True, ensure_ascii=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def run_hash(settings: Mapping[str, Any], environment: Mapping[str, Any], facts: Mapping[str, Any]) -> str:
+    """Return the hash that names a run's folder; the arguments are those of `hashed`."""
+    return digest(hashed(settings, environment, facts))
+
+
+def hashed(
+    settings: Mapping[str, Any], environment: Mapping[str, Any], facts: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """Return everything that enters the hash, by name, without settings at their neutral values.
+
+    Args:
+        settings: the settings as `config.yaml` has them, or some of them.
+        environment: the machine and versions as `environment.json` has them.
+        facts: the `DatasetFacts` of each dataset that is run.
+    """
+    neutral, values = neutral_values(), _flatten(settings, environment)
+    if "method" in settings:
+        values["method"] = method_identity(settings["method"])
+    # A module may be moved, so its digest counts without its name.
+    values["code"] = sorted((settings.get("code") or {}).values()) or None
+    values |= {f"facts.{name}": facts_identity(of) for name, of in (facts or {}).items()}
+    return {key: value for key, value in values.items() if HASH in USES.get(key, HASH) and value != neutral.get(key)}
+
+
+def comparable(
+    settings: Mapping[str, Any], environment: Mapping[str, Any], facts: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """Return all that must be equal, as far as two runs both have it, for them to be compared.
+
+    The arguments are those of `hashed`. A run of before a setting existed has the neutral value.
+    """
+    neutral, values = neutral_values(), _flatten(settings, environment)
+    matched = [key for key, use in USES.items() if MATCH in use and key != "code"]
+    return (
+        {key: values.get(key, neutral.get(key)) for key in matched}
+        | {f"code.{module}": code for module, code in (settings.get("code") or {}).items()}
+        | {f"facts.{name}": facts_identity(of) for name, of in (facts or {}).items()}
+    )
+
+
+def shown(method: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings that a label shows of a method, by name.
+
+    Settings that say how strongly it prunes, and what, are always there; others where they differ from the method's
+    config in `conf/`. Of a method from outside, all are that are set.
+    """
+    path = CONF / "method" / f"{method}.yaml"
+    usual = _USUAL | (yaml.safe_load(path.read_text("utf-8")) if path.is_file() else {})
+
+    def is_shown(name: str, value: Any) -> bool:
+        if name in ("name", "_target_"):
+            return False
+        if LABEL in USES.get(f"method.{name}", HASH):
+            return True
+        if not path.is_file() and (value is None or value is False):
+            return False
+        return name not in usual or usual[name] != value
+
+    return {name: value for name, value in settings.items() if is_shown(name, value)}
+
+
+def method_identity(settings: Any) -> Any:
+    """Return a method's settings without neutral ones, of each `_target_` in them the class's name alone."""
+    if isinstance(settings, list | tuple):
+        return [method_identity(item) for item in settings]
+    if not isinstance(settings, Mapping):
+        return settings
+    neutral = class_neutral(settings["_target_"]) if "_target_" in settings else {}
+    own = {key: value for key, value in settings.items() if key not in neutral or value != neutral[key]}
+    named = {"_target_": class_name(settings)} if "_target_" in settings else {}
+    return {key: method_identity(value) for key, value in own.items()} | named
+
+
+def class_name(settings: Mapping[str, Any]) -> str:
+    """Return the name of the class that `_target_` names, wherever the class is defined."""
+    return str(settings.get("_target_", "")).rpartition(".")[2]
+
+
+def neutral_values() -> dict[str, Any]:
+    """Return the neutral value of each setting of `run` that has a default."""
+    defaults = {key: value for key, value in _defaults(RunConfig) if key not in (*_SECTIONS, "method")}
+    for section, schema in _SECTIONS.items():
+        defaults |= {f"{section}.{key}": value for key, value in _defaults(schema)}
+    return defaults | NEUTRAL
+
+
+def class_neutral(target: str) -> dict[str, Any]:
+    """Return the neutral values of the settings of the class that `target` names; empty where it cannot be imported."""
+    try:
+        settings = resolve_name(target)
+    except Exception:  # a module from outside may raise anything
+        return {}
+    return _neutral(settings, settings.__name__) if is_dataclass(settings) else {}
+
+
+def facts_identity(facts: Any) -> dict[str, Any]:
+    """Return the facts of a dataset that decide results, without neutral ones."""
+    neutral = _neutral(type(facts), "facts")
+    values = {field.name: getattr(facts, field.name) for field in fields(facts)}
+    return {
+        key: value
+        for key, value in values.items()
+        if HASH in USES.get(f"facts.{key}", HASH) and (key not in neutral or value != neutral[key])
+    }
+
+
+def code_digests(method: object, settings: Mapping[str, Any], metrics: Iterable[str]) -> dict[str, str]:
+    """Return a digest of each module from outside that decides a run's results, by module.
+
+    Comments and layout do not count, nor what the module imports.
+
+    Args:
+        method: the method; the modules of its class and of the bases of that count.
+        settings: settings with `_target_` in them, at any depth; the modules of those count.
+        metrics: names of metrics; the modules of the user's own, `module.function`, count.
+    """
+    names = {base.__module__ for base in type(method).__mro__}
+    names |= {name for name in (*_targets(settings), *metrics) if "." in name}
+    modules = {_module(name) for name in names if name.partition(".")[0] not in _VERSIONED}
+    return {module.__name__: _code_digest(module) for module in sorted(modules, key=lambda module: module.__name__)}
+
+
+def _flatten(settings: Mapping[str, Any], environment: Mapping[str, Any]) -> dict[str, Any]:
+    values = {**settings, **environment, **(environment.get("versions") or {})}
+    for section in _SECTIONS:
+        values |= {f"{section}.{key}": value for key, value in (settings.get(section) or {}).items()}
+    return {key: value for key, value in values.items() if key not in (*_SECTIONS, "versions")}
+
+
+def _neutral(schema: Any, section: str) -> dict[str, Any]:
+    return {key: NEUTRAL.get(f"{section}.{key}", value) for key, value in _defaults(schema)}
+
+
+def _defaults(schema: Any) -> Iterator[tuple[str, Any]]:
+    for field in fields(schema):
+        if field.default_factory is not MISSING:
+            yield field.name, field.default_factory()
+        elif field.default not in (MISSING, omegaconf.MISSING):
+            yield field.name, field.default
+
+
+def _module(name: str) -> ModuleType:
+    """Return the module in a dotted path to something in it."""
+    try:
+        return import_module(name)
+    except ModuleNotFoundError:
+        return _module(name.rpartition(".")[0])
+
+
+def _targets(settings: object) -> Iterator[str]:
+    if isinstance(settings, Mapping):
+        if isinstance(target := settings.get("_target_"), str):
+            yield target
+        settings = [*settings.values()]
+    for value in settings if isinstance(settings, list | tuple) else ():
+        yield from _targets(value)
+
+
+@cache  # a file may be edited while a sweep goes on with the module that is loaded
+def _code_digest(module: ModuleType) -> str:
+    source = Path(module.__file__ or "").read_bytes()
+    try:
+        return digest({"code": ast.unparse(ast.parse(source))})
+    except (SyntaxError, ValueError):  # no Python, as a compiled module
+        return digest({"code": repr(source)})

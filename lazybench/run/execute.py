@@ -1,0 +1,138 @@
+"""Run one method on one model over the records of a task."""
+
+import shlex
+from collections import Counter
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import asdict, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+from lazybench.analysis.labels import format_settings, provenance
+from lazybench.data import data_label
+from lazybench.errors import LazyBenchError, RecordFailure
+from lazybench.methods import build_method, describe_stages
+from lazybench.methods.calibrated import Calibrated
+from lazybench.model import environment
+from lazybench.model.generation_config import answer_settings
+from lazybench.model.loading import load_model
+from lazybench.run.command_line import job_command
+from lazybench.run.prepare import Job
+from lazybench.run.record_runner import RecordRunner
+from lazybench.run.resources import Resources
+from lazybench.run.summary import disturbances, error_kind, failures, scores_table, summarise
+from lazybench.run.tracing import trace
+from lazybench.store.journal import PREDICTIONS, TRACES, read_rows
+from lazybench.store.run_folder import RunFolder
+from lazybench.store.survey import begins_anew
+from lazyllm import LazyLLMError
+
+
+def run(job: Job, resources: Resources) -> Path:
+    """Run a prepared and checked job, or resume an earlier start of it.
+
+    Args:
+        job: the job.
+        resources: what it and the other jobs of a sweep have loaded.
+
+    Returns:
+        the run's folder.
+
+    Raises:
+        LazyBenchError: anything about the model or the folder that cannot work.
+    """
+    config = job.config
+    job = replace(job, method=build_method(config.method))  # what the method loads is freed with the run
+    machine = environment.describe(config.model)
+    folder = RunFolder(job.folder(machine), job.shard)
+    print(f"weights: {machine['weights_format']}\nrecords: {data_label(config.data)}")
+    if job.left_out:
+        print(job.left_out)
+    if isinstance(job.method, Calibrated):
+        print(f"calibrated for {job.method.budget}: {provenance(asdict(job.method))}")
+    if note := begins_anew(folder.path, job.settings, machine, job.used_facts):
+        print(note)
+    scores = None if config.rerun else folder.finished(job.keys, config.trace)
+    own_keys = [record.key for record in job.own_records]
+    if scores is None or folder.runs_again(own_keys, config.trace, config.retry_failed):
+        folder.check()
+        model = resources.model(config.model, load_model)
+        start = {"date": f"{datetime.now(UTC):%Y-%m-%d}", "command": job_command(), **environment.cpu()}
+        start |= {"appearance": job.method.appearance} if job.method.appearance else {}
+        start["generation_config"] = answer_settings(model.generation_config)
+        if changed := format_settings(start["generation_config"]):
+            print(f"generation config: {changed}")
+        counts = {"records_of": dict(Counter(record.dataset for record in job.records))}
+        with folder.opened({**job.settings, **counts}, {**machine, **start}, anew=config.rerun):
+            if folder.earlier:
+                print(f"running anew; the finished run is kept in {folder.earlier}")
+            job.method.prepare(model)
+            if note := describe_stages(job.method, model):
+                print(note)
+            scores = _complete(folder, RecordRunner(job, model))
+    else:
+        print("finished earlier: nothing to do")
+    _report(job, scores, folder)
+    return folder.path
+
+
+def _complete(folder: RunFolder, runner: RecordRunner) -> Mapping[str, Any] | None:
+    """Run the records that the folder lacks, then summarise all; None while other shards have some to run.
+
+    Raises:
+        LazyBenchError: all of them failed.
+    """
+    job = runner.job
+    own_keys = [record.key for record in job.own_records]
+    failed = folder.runs_again(own_keys, job.config.trace, job.config.retry_failed)
+    folder.predictions.drop(failed)
+    folder.traces.drop(failed)
+    done, traced = (folder.done(name).keys() - failed for name in (PREDICTIONS, TRACES))
+    missing = [record for record in job.own_records if record.key not in done]
+    if len(missing) < len(own_keys):
+        print(f"going on in {folder.path}: {len(own_keys) - len(missing)} of {len(own_keys)} records are done")
+    for record in missing:
+        with suppress(RecordFailure, LazyLLMError):  # its row will tell
+            runner.warm_up(record)
+            break
+    num_timed, printed = 0, set()
+    for record in tqdm(missing, unit="record", desc=job.method.name, disable=not missing):
+        is_timed = job.is_timed(record)
+        row = runner.row(record, method_first=num_timed % 2 == 1, is_timed=is_timed)
+        folder.predictions.add(row)
+        num_timed += is_timed
+        if (error := row.get("error")) and error_kind(error) not in printed:
+            printed.add(error_kind(error))
+            tqdm.write(f"failed: {record.dataset} {record.id}: {error}")
+    if job.config.trace:
+        untraced = [record for record in job.own_records if record.key not in traced]
+        for record in tqdm(untraced, unit="record", desc="tracing", disable=not untraced):
+            folder.traces.add(trace(runner, record))
+    label = {"data": data_label(job.config.data)}
+    scores = folder.finish(
+        job.keys, job.config.trace, lambda rows: label | summarise((rows[key] for key in job.keys), job.facts)
+    )
+    rows = read_rows(folder.path, PREDICTIONS)
+    if scores is None and all(errors := [rows[key].get("error") for key in own_keys]):
+        raise LazyBenchError(f"all {len(errors)} records failed, and the same command runs them again: {errors[0]}")
+    return scores
+
+
+def _report(job: Job, scores: Mapping[str, Any] | None, folder: RunFolder) -> None:
+    if scores is None:
+        done = len(read_rows(folder.path, PREDICTIONS).keys() & set(job.keys))
+        print(f"\nshard {job.config.shard} is done, {done} of the run's {len(job.keys)} records are: {folder.path}")
+        return
+    print(f"\n{scores_table(scores)}\n")
+    for line in failures(read_rows(folder.path, PREDICTIONS).values()):
+        print(line)
+    if note := disturbances(scores):
+        print(note)
+    print(f"saved in {folder.path}")
+    if job.config.data.source == "sample":
+        print("next, on LongBench itself: add data=longbench, and data.root=FOLDER if it is on this machine")
+    else:
+        print(f"next, tables and figures of all runs: python -m lazybench report runs={shlex.quote(job.config.output)}")

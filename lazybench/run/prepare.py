@@ -1,0 +1,171 @@
+"""Prepare a run: check its settings, and find its records, weights and code, without loading the weights."""
+
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from transformers import PreTrainedTokenizerBase
+
+from lazybench import identity, metrics
+from lazybench.config import ModelConfig, RunConfig, Shard
+from lazybench.data import DatasetFacts, Record, choose, fingerprint, load_facts
+from lazybench.data.facts import english
+from lazybench.errors import LazyBenchError, RecordFailure
+from lazybench.methods import Method, build_method
+from lazybench.methods.baseline import Baseline
+from lazybench.methods.calibrated import Calibrated, settings_of
+from lazybench.methods.shared import second_models
+from lazybench.model.decoding import check_limit
+from lazybench.model.prompts import Prompt, PromptBuilder
+from lazybench.run.resources import Resources
+from lazybench.run.timing import UNMODIFIED
+from lazybench.store.journal import Key
+from lazybench.store.writing import check_writable
+
+
+@dataclass(frozen=True)
+class Job:
+    """A run's settings and all that follows from them.
+
+    Attributes:
+        config: the settings as they were given.
+        facts: facts by dataset, of all known datasets.
+        datasets: the datasets of the task.
+        method: the method, not yet prepared for the model.
+        tokenizer: the model's tokenizer; None in a plan where it is out of reach.
+        records: all records of the run, those of other shards included.
+        settings: everything that `config.yaml` says: all settings, and digests of the weights, records and code.
+        left_out: a note about datasets that `all` or a half leaves out; None without such.
+    """
+
+    config: RunConfig
+    facts: dict[str, DatasetFacts]
+    datasets: list[str]
+    method: Method
+    tokenizer: PreTrainedTokenizerBase | None
+    records: list[Record] = field(repr=False)
+    settings: dict[str, Any]
+    left_out: str | None = None
+
+    @cached_property
+    def shard(self) -> Shard | None:
+        """The part of the records that this job runs; None for all."""
+        return Shard.parse(self.config.shard)
+
+    @cached_property
+    def own_records(self) -> list[Record]:
+        """The records of this job's shard."""
+        return self.records if self.shard is None else self.shard.select(self.records)
+
+    @cached_property
+    def keys(self) -> list[Key]:
+        """Dataset and id of all records of the run."""
+        return [record.key for record in self.records]
+
+    @property
+    def max_new_tokens(self) -> int:
+        """The most tokens that are generated on a prompt."""
+        return max(self.facts[name].max_new_tokens for name in self.datasets)
+
+    @property
+    def is_baseline(self) -> bool:
+        """Whether the method is the unmodified model itself."""
+        return isinstance(self.method, Baseline)
+
+    @property
+    def paired_methods(self) -> dict[str, Method]:
+        """The methods timed beside this one: the unmodified model, and this one's engine with nothing pruned."""
+        if self.is_baseline or not self.config.timing.paired:
+            return {}
+        keep_1 = self.method.keep_1 if self.config.timing.keep_1 else None
+        return {"baseline": UNMODIFIED} | ({} if keep_1 is None else {"keep_1": keep_1})
+
+    def is_timed(self, record: Record) -> bool:
+        """Whether times and figures include a record: every `timing.every`-th is one."""
+        return self.keys.index(record.key) % self.config.timing.every == 0
+
+    def prompt(self, record: Record) -> Prompt:
+        """Build a record's prompt; raises `RecordFailure` where it cannot be built."""
+        return PromptBuilder(self.tokenizer, self.config.model, self.facts[record.dataset]).build(record)
+
+    def folder(self, environment: dict[str, Any]) -> Path:
+        """Return the run's folder on a machine that `environment.describe` described."""
+        return self.method_folder / identity.run_hash(self.settings, environment, self.used_facts)
+
+    @property
+    def method_folder(self) -> Path:
+        """The folder that holds the folders of all runs of the method on the model and data."""
+        return Path(self.config.output) / self.config.model.name / self.config.data.name / self.method.name
+
+    @property
+    def used_facts(self) -> dict[str, DatasetFacts]:
+        """The facts of the task's datasets."""
+        return {name: self.facts[name] for name in self.datasets}
+
+
+def check_job(job: Job) -> None:
+    """Build a prompt and try the output folder before weights are loaded; `LazyBenchError` if either cannot work."""
+    if job.tokenizer is not None:
+        with suppress(RecordFailure):  # the record's row will tell
+            job.prompt(job.own_records[0])
+    check_writable(job.method_folder)
+
+
+def method_for(settings: dict[str, Any], model: ModelConfig, resources: Resources) -> Method:
+    """Build the method that a config's `method` describes, and check it against the model's config.
+
+    This comes before records, tokenizers and weights are read, which takes long.
+
+    Raises:
+        LazyBenchError: a setting is out of range, or the method does not work on the model.
+    """
+    method, skeleton = build_method(settings), resources.skeleton(model)
+    if skeleton is not None:
+        method.check(skeleton)
+    return method
+
+
+def prepare(config: RunConfig, resources: Resources) -> Job:
+    """Check a run's settings, and find its data and weights.
+
+    Raises:
+        LazyBenchError: anything about the settings, the data or the model's files that cannot work.
+    """
+    facts = load_facts(config.data.datasets)
+    choice = choose(config.task, config.data, facts)
+    method = method_for(config.method, config.model, resources)
+    if (skeleton := resources.skeleton(config.model)) is not None:
+        check_limit(config.model, max(facts[name].max_new_tokens for name in choice.datasets), skeleton)
+    tokenizer = resources.tokenizer(config.model)
+    by_dataset = resources.records_by_dataset(choice.datasets, config.data, config.model)
+    records = [record for dataset_records in by_dataset.values() for record in dataset_records]
+    notes = [] if choice.left_out is None else [choice.left_out]
+    if empty := ", ".join(name for name, dataset_records in by_dataset.items() if not dataset_records):
+        notes.append(f"data.half={config.data.half} has no record of {empty}: tasks with these have no mean in reports")
+    calibrated_on = method.calibrated_on(records) if isinstance(method, Calibrated) else 0
+    if calibrated_on and config.calibrated == "refuse":
+        raise LazyBenchError(
+            f"method {method.name} was calibrated on {calibrated_on} of these {len(records)} records: run it on the "
+            "other half, data.half=second or first, or set calibrated=mark to run it all the same, marked in every "
+            "report"
+        )
+    used_metrics = {facts[name].metric for name in choice.datasets}
+    for metric in used_metrics:
+        metrics.get(metric)
+    settings = {key: value for key, value in asdict(config).items() if identity.USES.get(key) != identity.NOTHING}
+    settings["method"] = settings_of(method)
+    settings["weights"] = resources.weights(config.model)
+    settings["records"] = fingerprint(records)
+    settings |= {f"{key}_weights": weights for key, weights in second_models(method, resources.weights).items()}
+    targets = {"method": config.method, "tokenizer": config.model.tokenizer}
+    settings["code"] = identity.code_digests(method, targets, used_metrics)
+    if calibrated_on:
+        settings["calibrated_on"] = calibrated_on
+    if choice.has != english():
+        settings["data"]["has"] = choice.has  # what `all` stands for, should data be added later
+    job = Job(config, facts, choice.datasets, method, tokenizer, records, settings, "\n".join(notes) or None)
+    if not job.own_records:
+        raise LazyBenchError(f"shard={config.shard}: the run has {len(records)} records: set fewer parts")
+    return job

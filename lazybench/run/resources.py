@@ -1,0 +1,104 @@
+"""Load tokenizers, records, model structures and weights, each once for all jobs that share it."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from lazybench.config import DataConfig, ModelConfig
+from lazybench.data import Record, load_facts, load_records
+from lazybench.data.hub import OutOfReach
+from lazybench.errors import LazyBenchError
+from lazybench.identity import digest
+from lazybench.model.loading import load_skeleton, load_tokenizer, locate, names_tokenizer, tokenizer_fingerprint
+from lazybench.model.prompts import PromptBuilder
+
+
+class Resources:
+    """Everything that jobs are made from.
+
+    Args:
+        plan: plan jobs instead of running them: a tokenizer, structure or identity of weights out of reach is None.
+
+    Attributes:
+        missing: why a run could not start here, by path or name of the model or data that is out of reach.
+    """
+
+    def __init__(self, plan: bool = False) -> None:
+        self.missing: dict[str, str] = {}
+        self._plan = plan
+        self._loaded: dict[tuple[str, str], Any] = {}
+        self._model: tuple[ModelConfig, PreTrainedModel] | None = None
+
+    def tokenizer(self, config: ModelConfig) -> PreTrainedTokenizerBase:
+        """See `loading.load_tokenizer`."""
+        return self._load_once("tokenizer", asdict(config), config.path, lambda: load_tokenizer(config))
+
+    def skeleton(self, config: ModelConfig) -> PreTrainedModel:
+        """See `loading.load_skeleton`."""
+        return self._load_once("skeleton", asdict(config), config.path, lambda: load_skeleton(config))
+
+    def weights(self, config: ModelConfig) -> str:
+        """See `loading.Weights.identity`; a tokenizer that is not among their files counts too."""
+
+        def identity() -> str | None:
+            if (tokenizer := self.tokenizer(config)) is None:
+                return None
+            weights = locate(config).identity(config)
+            return f"{weights}+{tokenizer_fingerprint(tokenizer)}" if names_tokenizer(config) else weights
+
+        return self._load_once("weights", asdict(config), config.path, identity)
+
+    def model(self, config: ModelConfig, load: Callable[[ModelConfig], PreTrainedModel]) -> PreTrainedModel:
+        """Load the model with its weights; it stays loaded until another one is asked for."""
+        if self._model is None or self._model[0] != config:
+            self._model = None  # before there are two
+            self._model = config, load(config)
+        return self._model[1]
+
+    def records(self, dataset: str, data: DataConfig, model: ModelConfig) -> list[Record]:
+        """See `data.load_records`; in a plan, records out of reach are as many as are known, of the longest prompt."""
+        facts = load_facts(data.datasets)[dataset]
+
+        def load() -> list[Record]:
+            tokenizer = self.tokenizer(model)
+            tokens = None if tokenizer is None else PromptBuilder(tokenizer, model, facts).tokens
+            return load_records(dataset, data, tokenizer, tokens)
+
+        # Generated records are counted in the model's tokens; LongBench's are the same for every model.
+        key = {"dataset": dataset, "data": asdict(data)} | (
+            {} if data.source == "longbench" else {"model": asdict(model)}
+        )
+        if not facts.records:
+            return self._load_once("records", key, None, load)
+        if (records := self._load_once("records", key, data.name, load)) is None:
+            count = min(facts.records, data.limit or facts.records)
+            count = count if data.half is None else -(-count // 2)
+            records = [Record(f"{number}", dataset, "", "", (), None, model.limit) for number in range(count)]
+        return records
+
+    def records_by_dataset(
+        self, datasets: Sequence[str], data: DataConfig, model: ModelConfig
+    ) -> dict[str, list[Record]]:
+        """Return the records of each dataset; `LazyBenchError` where there are none at all."""
+        records = {name: self.records(name, data, model) for name in datasets}
+        if not any(records.values()):
+            raise LazyBenchError(f"data.half={data.half}: none of the records is in that half: raise data.limit")
+        return records
+
+    def _load_once(self, kind: str, key: dict[str, Any], name: str | None, load: Callable[[], Any]) -> Any:
+        """Return what `load` returned when it was first called for this key.
+
+        In a plan it is None where it is out of reach, and noted as missing by `name`; None as a name refuses that.
+        """
+        entry = (kind, digest(key))
+        if entry not in self._loaded:
+            try:
+                self._loaded[entry] = load()
+            except OutOfReach as error:
+                if not self._plan or name is None:
+                    raise
+                self.missing.setdefault(name, str(error))
+                self._loaded[entry] = None
+        return self._loaded[entry]

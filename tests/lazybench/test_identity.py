@@ -1,0 +1,198 @@
+"""Finished runs are found again where nothing that decides their results has changed, and not where something has."""
+
+import importlib
+import json
+import sys
+from dataclasses import fields, make_dataclass
+from pathlib import Path
+
+import pytest
+import yaml
+from support import FINISHED, folders, rows
+
+from lazybench import identity
+from lazybench.config import CONF, DataConfig, ModelConfig, RunConfig, TimingConfig
+from lazybench.data.facts import DatasetFacts, load_facts
+from lazybench.methods.lazyllm import LazyLLM
+
+METHOD = """
+from dataclasses import dataclass
+
+from lazybench.methods import Method, Output
+
+
+@dataclass
+class Ends(Method):
+    ends: int = 100
+
+    def generate(self, prompt, decode, seed):
+        return Output(decode(prompt.ids[:, -self.ends :]), prompt_computed=0.5)
+"""
+
+
+def hash_of(folder: Path, **timing) -> str:
+    """The hash that follows from a run's files, with further settings of `timing`."""
+    settings = yaml.safe_load((folder / "config.yaml").read_text())
+    settings["timing"] |= timing
+    facts = {name: load_facts()[name] for name in settings["records_of"]}
+    return identity.run_hash(settings, json.loads((folder / "environment.json").read_text()), facts)
+
+
+def test_a_runs_hash_follows_from_its_files(finished):
+    assert hash_of(finished) == finished.name
+
+
+def test_a_new_setting_and_a_changed_default_keep_finished_runs_apart_from_others(finished, monkeypatch):
+    schema = make_dataclass("Newer", [("extra", int, 3)], bases=(TimingConfig,))
+    monkeypatch.setitem(identity._SECTIONS, "timing", schema)
+    assert hash_of(finished, extra=3) == finished.name
+    assert hash_of(finished, extra=4) != finished.name
+    schema = make_dataclass("Newer", [("extra", int, 4)], bases=(TimingConfig,))  # the default has changed
+    monkeypatch.setitem(identity._SECTIONS, "timing", schema)
+    monkeypatch.setitem(identity.NEUTRAL, "timing.extra", 3)
+    assert hash_of(finished, extra=4) != finished.name
+    assert hash_of(finished, extra=3) == hash_of(finished) == finished.name
+
+
+def test_a_changed_default_of_a_method_makes_new_runs(monkeypatch):
+    def identities(layer):
+        settings = {"_target_": "lazybench.methods.static_pruning.StaticPruning", "name": "a", "layer": layer}
+        return identity.method_identity(settings)
+
+    assert identities("16%") == {"_target_": "StaticPruning", "name": "a"}
+    monkeypatch.setitem(identity.NEUTRAL, "StaticPruning.layer", "20%")
+    assert identities("16%") == {"_target_": "StaticPruning", "name": "a", "layer": "16%"}
+
+
+def test_a_method_whose_file_was_moved_has_its_runs(run, finished, monkeypatch):
+    monkeypatch.setitem(sys.modules, "lazybench.methods.moved", sys.modules[LazyLLM.__module__])
+    monkeypatch.setattr(LazyLLM, "__module__", "lazybench.methods.moved")
+    code, out, err = run(*FINISHED, "method._target_=lazybench.methods.moved.LazyLLM")
+    assert code == 0, err
+    assert "finished earlier" in out
+
+
+def test_every_setting_says_what_it_is_for():
+    sections = {"": RunConfig, "model.": ModelConfig, "data.": DataConfig, "timing.": TimingConfig}
+    names = {f"{prefix}{field.name}" for prefix, schema in sections.items() for field in fields(schema)}
+    assert names - identity.USES.keys() == {"model", "data", "timing", "method"}
+
+
+# Whoever changes a default declares the old value in `identity.NEUTRAL`, and this stays; a new setting adds a value.
+PINNED = """
+shard: null
+trace: false
+retry_failed: false
+rerun: false
+calibrated: refuse
+output: results/runs
+model: {revision: null, dtype: auto, attention: sdpa, device: auto, chat: null, remove: [], trust_remote_code: false,
+  tokenizer: {}, shape: {}, outline: {}}
+data: {root: null, limit: null, half: null, seed: 0, tokens: 2048, depths: [], label: null, datasets: {}}
+timing: {warmup: 5, paired: true, keep_1: true, cpu_share: 0.9, every: 1}
+facts: {task: null, language: en, records: null, chat: true, first_line: false, stop_at_newline: false,
+  continues: null, answer_prefix: '', truncate: true, by_length: false}
+Baseline: {repeats: 1}
+RandomDrop: {repeats: 5, keep: 0.5}
+StaticPruning: {repeats: 1, layer: 16%, keep: 0.5}
+PromptCompression: {repeats: 1, scope: prompt, unit: sentence, ratio: 0.5, scorer: null, windows: sentence,
+  window_tokens: null, faithful_whitespace: false}
+LazyLLM: {repeats: 1, schedule: '', ranking: eq1, protect: none}
+FastKV: {repeats: 1, layer: 50%, keep: 0.2, window: 8, pooling: 7, kernel: average}
+GemFilter: {repeats: 1, layer: 44%, keep: 0.5, pooling: 5}
+Calibrated: {repeats: 1, budget: '', folds: [], found: {}}
+# Of Eq. 1: `changed` leaves these out, so a change of one raises RESULTS_VERSION instead.
+AttentionRanking: {queries: 1, half_life: null, pooling: 1, heads: mean, layers: 1, value_norm: false, first: 0,
+  last: 1, bonus: 1.0, cap: null, for_good: false}
+"""
+
+
+def test_the_neutral_values_are_those_that_finished_runs_were_made_with():
+    neutral: dict = {}
+    for key, value in identity.neutral_values().items():
+        section, _, name = key.rpartition(".")
+        neutral.setdefault(section, {})[name] = value
+    neutral |= neutral.pop("")
+    neutral["facts"] = identity._neutral(DatasetFacts, "facts")
+    targets = {yaml.safe_load(path.read_text()).get("_target_") for path in (CONF / "method").glob("*.yaml")}
+    for target in targets | {"lazybench.methods.calibrated.Calibrated", "lazyllm.AttentionRanking"}:
+        neutral[target.rpartition(".")[2]] = identity.class_neutral(target)
+    assert neutral == {name: value for name, value in yaml.safe_load(PINNED).items() if name in neutral}
+
+
+@pytest.fixture
+def own(tmp_path, monkeypatch):
+    """Write modules into a folder on the path, as they would be imported by a new process."""
+    folder = tmp_path / "own"
+    monkeypatch.syspath_prepend(folder)
+
+    def forget() -> None:
+        for name, module in list(sys.modules.items()):
+            if str(folder) in str(getattr(module, "__file__", "")):
+                del sys.modules[name]
+        importlib.invalidate_caches()
+
+    def write(**modules: str) -> Path:
+        forget()
+        for name, text in modules.items():
+            path = folder / f"{name}.py"
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(text)
+        return folder
+
+    yield write
+    forget()
+
+
+def test_the_module_that_settings_name_counts_without_its_comments(own):
+    folder = own(tokens="def make(): return 1\n", helper="")
+    settings = {"tokenizer": {"_target_": "tokens.make", "inner": [{"_target_": "lazybench.rules.check"}]}}
+
+    def digests():
+        return identity.code_digests(object(), settings, {"qa_f1_zh", "count"})
+
+    before = digests()
+    assert list(before) == ["tokens"]
+    (folder / "tokens.py").write_text("def make(): return 2\n")
+    assert digests() == before  # a sweep goes on with what it loaded
+    own(tokens="# A remark.\ndef make():\n    return 1\n", helper="x = 1\n")
+    assert digests() == before
+    own(tokens="def make(): return 2\n")
+    assert digests() != before
+
+
+def test_a_method_of_the_users_that_was_edited_runs_again_and_one_that_was_moved_does_not(run, tmp_path, own):
+    words = ("method=ends", "timing.warmup=0", "timing.paired=false", "data.limit=1")
+    folder = own(ends=METHOD)
+    (folder / "method").mkdir()
+    (folder / "method" / "ends.yaml").write_text("_target_: ends.Ends\nname: ends\n")
+    words = ("--config-dir", str(folder), *words)
+    assert run(*words)[0] == 0
+    (finished,) = folders(tmp_path / "runs")
+    assert list(yaml.safe_load((finished / "config.yaml").read_text())["code"]) == ["ends"]
+    own(elsewhere=METHOD)
+    assert "finished earlier" in run(*words, "method._target_=elsewhere.Ends")[1]
+    own(ends=METHOD.replace("-self.ends", "self.ends"))
+    assert "1 of them with records to run" in run(*words, command="plan")[1]
+    code, out, err = run(*words)
+    assert code == 0, err
+    assert "since then the code of ends changed: results would not compare, so it begins anew" in out
+    assert len(folders(tmp_path / "runs")) == 2
+    assert "finished earlier" in run(*words)[1]
+
+
+def test_a_metric_that_was_edited_scores_again(run, tmp_path, own):
+    folder = own()
+    (folder / "data").mkdir(parents=True)
+    record = {"_id": "1", "input": "Who?", "context": "Ada.", "answers": ["Ada"], "length": 1, "dataset": "mine"}
+    (folder / "mine.jsonl").write_text(json.dumps(record | {"language": "en", "all_classes": None}) + "\n")
+    (folder / "data" / "own.yaml").write_text(
+        f"name: own\nsource: longbench\nroot: {folder}\ndatasets:\n"
+        "  mine: {prompt: '{context} {input}', max_new_tokens: 2, metric: always.score}\n"
+    )
+    words = ("--config-dir", str(folder), "method=baseline", "data=own", "task=mine", "timing.warmup=0")
+    for score in (0.25, 0.75):
+        own(always=f"def score(prediction, reference, all_classes):\n    return {score}\n")
+        code, _, err = run(*words)
+        assert code == 0, err
+    assert sorted(rows(path)[0]["score"] for path in folders(tmp_path / "runs")) == [0.25, 0.75]
