@@ -1,7 +1,6 @@
-"""Where records come from, and what is known of their datasets.
+"""Records, and the facts of their datasets.
 
-`load_records` reads a dataset's records, `load_facts` says how they are prompted and scored, `choose` which datasets a
-task stands for. Names of tasks and datasets are in `lazybench.data.facts`.
+`choose` finds the datasets of a task, `load_facts` how they are prompted and scored, `load_records` their records.
 """
 
 from lazybench.data.facts import DatasetFacts, load_facts

@@ -1,29 +1,25 @@
-"""Whether the hub can be asked: its library retries for minutes where it cannot."""
+"""Whether the hub is within reach: if not, its libraries would retry for minutes."""
 
 from functools import cache
 
 from lazybench.errors import LazyBenchError
 
-# Seconds for one request. A host may have several addresses, and each is tried for as long.
-_TIMEOUT = 5
+_TIMEOUT = 5  # seconds, for each address of the host
 
 
 class OutOfReach(LazyBenchError):
-    """What the hub may hold and this machine cannot have: no network, or no access."""
+    """The hub may have it, and this machine has no network or no access."""
 
 
 @cache
 def unreachable() -> str | None:
-    """Why the hub cannot be asked, found out once with one request; None where it can.
-
-    Only its local cache is of use then.
-    """
+    """Ask the hub once in a process; return why it is out of reach, None if it answers."""
     from huggingface_hub import constants, get_session
 
     if constants.HF_HUB_OFFLINE:
         return "HF_HUB_OFFLINE=1 is set"
     try:
-        answer = get_session().head(constants.ENDPOINT, timeout=_TIMEOUT)
-    except Exception as error:  # by the library's version: its HTTP client's own
+        status = get_session().head(constants.ENDPOINT, timeout=_TIMEOUT).status_code
+    except Exception as error:  # of the library's HTTP client, which changes
         return f"{constants.ENDPOINT} cannot be reached ({type(error).__name__})"
-    return f"{constants.ENDPOINT} answers with {answer.status_code}" if answer.status_code >= 500 else None
+    return f"{constants.ENDPOINT} answers with {status}" if status >= 500 else None

@@ -1,4 +1,4 @@
-"""Which datasets a task stands for, and their records: generated, LongBench's, or read by a function of the user's."""
+"""The datasets of a task, and their records: generated, LongBench's, or read by a function of the user's."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
@@ -21,21 +21,21 @@ if TYPE_CHECKING:
 class Choice:
     """The datasets of a task."""
 
-    datasets: list[str]  # names of those to run
-    has: list[str]  # those that `all` stands for on this data, whatever the task
-    left_out: str | None = None  # one line about those that `all` skips because their files are missing
+    datasets: list[str]  # to run
+    has: list[str]  # `all` datasets of this data, whatever the task
+    left_out: str | None = None  # one line about datasets without a file, which `all` skips
 
 
 def choose(task: str, config: DataConfig, facts: Mapping[str, DatasetFacts]) -> Choice:
-    """The datasets that `task` stands for on this data.
+    """Find the datasets of a task on this data.
 
-    A task or dataset that is asked for by name is taken whole, whether its files are there or not, but on data that has
-    none of LongBench's English datasets a task is those of it that the data has; `all` is what there is: of a folder or
-    archive LongBench's 16 English datasets and the user's, as far as there is a file; of the user's own source, the
-    user's; of generated records and the hub's archive, the 16.
+    A named task or dataset is complete, whether its files exist or not. On data without any of LongBench's English
+    datasets, a task is its datasets there. `all` is, for a folder or archive, those of LongBench's 16 English datasets
+    and of the user's that have a file; for the user's own source the user's; for generated records and the hub's
+    archive the 16.
 
     Raises:
-        LazyBenchError: no such task or dataset, no such data, or nothing of `all` there.
+        LazyBenchError: no such task or dataset, no such data, or `all` is empty.
     """
     if config.source not in SOURCES:
         has = list(config.datasets)
@@ -49,9 +49,9 @@ def choose(task: str, config: DataConfig, facts: Mapping[str, DatasetFacts]) -> 
     if task != ALL:
         return Choice(datasets_of(task, facts, has), has)
     if not has:
-        found = ", ".join(files) or "no .jsonl file"
+        names = ", ".join(files) or "no .jsonl file"
         raise LazyBenchError(
-            f"{config.root}: task=all: none of LongBench's 16 English datasets or of data.datasets there: found {found}"
+            f"{config.root}: task=all: none of LongBench's 16 English datasets or of data.datasets there: found {names}"
         )
     expected = [*(english() if {*has} & {*english()} else []), *config.datasets]
     missing = ", ".join(name for name in expected if name not in has)
@@ -64,21 +64,21 @@ def load_records(
     tokenizer: "PreTrainedTokenizerBase | None",
     prompt_tokens: Callable[[str, str], int] | None = None,
 ) -> list[Record]:
-    """The records of one dataset, as the data config says.
+    """Load the records of one dataset.
 
     Args:
         dataset: the dataset's name.
-        config: where its records come from.
-        tokenizer: generated records are counted in its tokens, roughly where it is None.
-        prompt_tokens: the tokens of the whole prompt that a context and an input make, for a function of the user's
-            that asks for it; None where the tokenizer is.
+        config: the source of its records.
+        tokenizer: counts the tokens of generated records; None estimates them.
+        prompt_tokens: counts the tokens of the prompt of a context and an input, for functions of the user's; None if
+            the tokenizer is.
 
     Raises:
         LazyBenchError: no such data, or data that is not in LongBench's format.
     """
     if config.source == "sample":
-        of = {"add_special_tokens": False, "verbose": False}
-        count = None if tokenizer is None else lambda text: len(tokenizer(text, **of).input_ids)
+        plain = {"add_special_tokens": False, "verbose": False}
+        count = None if tokenizer is None else lambda text: len(tokenizer(text, **plain).input_ids)
         records = sample.load(dataset, limit=config.limit, seed=config.seed, tokens=config.tokens, count_tokens=count)
     elif config.source == "longbench":
         records = longbench.load(dataset, config.root, config.limit)
@@ -91,19 +91,19 @@ def load_records(
 
 
 def half_of(record: Record) -> str:
-    """`first` or `second`: by the record's hash alone, whatever other records there are."""
+    """Return the half of a record, `first` or `second`, by its hash alone."""
     return HALVES[int(record.hash, 16) % 2]
 
 
 def data_label(config: DataConfig) -> str:
-    """What every output calls these records, so that generated ones are never taken for LongBench."""
+    """Return the name of these records in every output; generated ones are marked."""
     return sample.LABEL if config.source == "sample" else config.label or config.name
 
 
 def _own_rows(
     dataset: str, config: DataConfig, prompt_tokens: Callable[[str, str], int] | None
 ) -> Iterator[tuple[str, Any]]:
-    """What the user's function yields, with its place; it is given by name what it asks for by name alone."""
+    """Yield the rows of the user's function with their locations; keyword-only arguments are settings of `data`."""
     source = f"data.source={config.source}"
     try:
         read = resolve_name(config.source)
@@ -111,9 +111,10 @@ def _own_rows(
         raise LazyBenchError(f"{source} cannot be imported: {first_line(error)}") from error
     offered = {**vars(config), "prompt_tokens": prompt_tokens}
     try:
-        wanted = [name for name, of in signature(read).parameters.items() if of.kind is Parameter.KEYWORD_ONLY]
-        further = {name: offered[name] for name in wanted if name in offered}
-        for index, row in enumerate(read(dataset, config.root, **further)):
+        parameters = signature(read).parameters.values()
+        names = [parameter.name for parameter in parameters if parameter.kind is Parameter.KEYWORD_ONLY]
+        settings = {name: offered[name] for name in names if name in offered}
+        for index, row in enumerate(read(dataset, config.root, **settings)):
             yield f"{source}: {dataset}[{index}]", asdict(row) | {"_id": row.id} if isinstance(row, Record) else row
     except LazyBenchError:
         raise

@@ -1,6 +1,6 @@
-"""LongBench-E: thirteen of LongBench's English datasets with other records, about as many of each length.
+"""LongBench-E: thirteen of LongBench's English datasets with other records, evenly spread over lengths.
 
-Its files lie beside LongBench's as `<dataset>_e.jsonl`. `conf/data/longbench_e.yaml` names the datasets.
+Its files are `<dataset>_e.jsonl` in LongBench's archive. `conf/data/longbench_e.yaml` has the datasets.
 """
 
 import math
@@ -12,13 +12,16 @@ from lazybench.data.record import Record
 from lazybench.errors import LazyBenchError, suggest
 
 LENGTHS = {"0-4k": (0, 4000), "4-8k": (4000, 8000), "8k+": (8000, math.inf)}
-"""Lengths of records that have a score of their own: from so many words on, below so many (eval.py, `scorer_e`)."""
+"""Ranges of record lengths with a score each: least number of words, and the first beyond (eval.py, `scorer_e`)."""
 
 
 def read(dataset: str, root: str | None, *, datasets: Mapping[str, Mapping[str, Any]]) -> list[Record]:
-    """The records of `dataset`, one of `datasets` (facts as a config gives them); see `longbench.load`.
+    """Read the records of `dataset`; see `longbench.load`.
 
-    `like` is the dataset of LongBench whose name its records may bear, too.
+    Args:
+        dataset: one of `datasets`.
+        root: as for `longbench.load`.
+        datasets: facts by dataset, as a config gives them; its records may be named after the one that it is `like`.
     """
     if dataset not in datasets:
         raise LazyBenchError(f"LongBench-E has no dataset {dataset!r}: {suggest(dataset, datasets)}")

@@ -1,4 +1,4 @@
-"""One LongBench item, and how it is read from JSON Lines."""
+"""LongBench's record format, and how it is read from JSON Lines."""
 
 import hashlib
 import json
@@ -17,9 +17,9 @@ _BOM = b"\xef\xbb\xbf"
 class Record:
     """One item of a dataset, in LongBench's own record format."""
 
-    id: str  # LongBench's `_id`, unique within a run
-    dataset: str  # name of the dataset, e.g. `hotpotqa`
-    input: str  # the question or instruction part (may be empty)
+    id: str  # LongBench's `_id`, unique within a dataset
+    dataset: str  # e.g. `hotpotqa`
+    input: str  # the question or instruction; may be empty
     context: str  # the long text
     answers: tuple[str, ...]  # the references; the best-scoring one counts
     all_classes: tuple[str, ...] | None  # the class names of a classification dataset, else None
@@ -28,17 +28,17 @@ class Record:
 
     @property
     def key(self) -> tuple[str, str]:
-        """Dataset and id: what tells a record from all others of a run."""
+        """Dataset and id, unique within a run."""
         return self.dataset, self.id
 
     @property
     def hash(self) -> str:
-        """16 hex digits of the record's content: the same record has the same hash anywhere."""
+        """Hash of the content, 16 hex digits."""
         return fingerprint([self])[:16]
 
 
 def fingerprint(records: Iterable[Record]) -> str:
-    """SHA-256 (hex) of the records' content in their order: the same data gives the same value anywhere."""
+    """Return the SHA-256 (hex) of the content of records, in order."""
     digest = hashlib.sha256()
     for record in records:
         digest.update(json.dumps(asdict(record), sort_keys=True, separators=(",", ":")).encode() + b"\n")
@@ -46,21 +46,21 @@ def fingerprint(records: Iterable[Record]) -> str:
 
 
 def to_records(rows: Iterable[tuple[str, Any]], dataset: str, like: str) -> Iterator[Record]:
-    """The records of a dataset's rows, checked.
+    """Check the rows of a dataset, and yield them as records.
 
     Args:
-        rows: where each row stands, for messages, and the row: a mapping with LongBench's fields, and maybe others.
+        rows: location, for messages, and row: a mapping with LongBench's fields; others are ignored.
         dataset: the dataset's name.
-        like: where that name comes from, for messages.
+        like: the source of that name, for messages.
 
     Raises:
         LazyBenchError: a row is not in LongBench's format, or has the id of another.
     """
-    places: dict[str, str] = {}
+    location_by_id: dict[str, str] = {}
     for where, row in rows:
         if wrong := _wrong(row, dataset, like):
             raise LazyBenchError(f"{where}: {wrong}")
-        if (first := places.setdefault(row["_id"], where)) != where:
+        if (first := location_by_id.setdefault(row["_id"], where)) != where:
             raise LazyBenchError(f"{where}: '_id' {row['_id']!r} stands already at {first}")
         classes = row["all_classes"] and tuple(row["all_classes"])
         texts = {name.removeprefix("_"): row[name] for name in _TEXTS}
@@ -84,7 +84,7 @@ def _wrong(row: object, dataset: str, like: str) -> str | None:
 
 
 def wrong_references(answers: object, all_classes: object) -> str | None:
-    """Why a prediction cannot be scored against these answers and classes; None where it can."""
+    """Return why no prediction can be scored against these answers and classes; None if it can."""
     if not _is_texts(answers):
         return "'answers' must be a list of one string or more"
     if all_classes is not None and not _is_texts(all_classes):
@@ -93,7 +93,7 @@ def wrong_references(answers: object, all_classes: object) -> str | None:
 
 
 def wrong_length(length: object) -> str | None:
-    """Why this cannot be the length of a record; None where it can."""
+    """Return why this is no length of a record; None if it is."""
     return None if type(length) is int and length >= 0 else "'length' must be a whole number of words"
 
 
@@ -105,11 +105,11 @@ def parse(lines: Iterable[bytes], source: object) -> Iterator[tuple[str, dict[st
     """Parse one JSON object a line, skipping blank lines.
 
     Args:
-        lines: the file's lines, as an open binary file gives them.
-        source: what to call the file in messages.
+        lines: the file's lines.
+        source: the file's name in messages.
 
     Yields:
-        where the object stands (`<source>:<line number>`), and the object.
+        location, `<source>:<line number>`, and object.
 
     Raises:
         LazyBenchError: a line is not UTF-8, not JSON, or no object.

@@ -1,7 +1,7 @@
-"""RULER-6, generated: six of RULER's thirteen tasks, those that need no download.
+"""RULER-6, generated: the six of RULER's thirteen tasks that need no download.
 
-The tasks are those of Hsieh et al. 2024 (arXiv 2404.06654), written anew after github.com/NVIDIA/RULER (Apache-2.0).
-Its prompts stand in `conf/data/ruler.yaml`. The records are not RULER's own: they are drawn by another generator.
+The tasks of Hsieh et al. 2024 (arXiv 2404.06654), written anew after github.com/NVIDIA/RULER (Apache-2.0); its prompts
+are in `conf/data/ruler.yaml`. The records are not RULER's: another generator draws them.
 """
 
 import re
@@ -22,22 +22,22 @@ from lazybench.errors import LazyBenchError, suggest
 Draw = Callable[[Random], str]
 
 RECORDS = 500
-"""Records of a dataset, as many as RULER takes."""
+"""Records of a dataset, RULER's number."""
 
 _DEPTH = re.compile(r"\d+@([\d.]+)%")
 _NOISE = "The grass is green. The sky is blue. The sun is yellow. Here we go. There and back again."
 _NEEDLE = "One of the special magic {kind} for {key} is: {value}."
-_LEAST = 5  # lines of a text: RULER tries no fewer
-_CHAIN = 5  # variables: RULER's four hops
-_EXAMPLE = 500  # most tokens of an example of variable tracking
-_COMMON = 10  # words that stand more often than others
+_MIN_LINES = 5  # of a text, as in RULER
+_CHAIN = 5  # variables, for RULER's four hops
+_MAX_EXAMPLE = 500  # tokens of an example of variable tracking
+_COMMON = 10  # words that are more frequent than others
 _LONG = 4096  # prompts from here on repeat words more often
-_LEAST_WORDS = 20  # different words of a list, as many as the shorter example has
+_MIN_WORDS = 20  # distinct words of a list, as in the shorter example
 _ALPHA = 2.0
 _CODED = 3
-_TOKENS_A_CODED_WORD = 50  # of a prompt, for each different coded word
-# The fewest draws of coded words of which the third is more frequent than the fourth, as it is for any number above.
-_LEAST_CODED = 53
+_TOKENS_A_CODED_WORD = 50  # of a prompt, for each distinct coded word
+# From this number of coded words on, the third is more frequent than the fourth.
+_MIN_CODED = 53
 
 
 def read(
@@ -50,26 +50,25 @@ def read(
     datasets: Mapping[str, Any],
     prompt_tokens: Callable[[str, str], int] | None,
 ) -> Iterator[Record]:
-    """The 500 generated records of `dataset`, in order.
+    """Generate the 500 records of `dataset`, in order.
 
     A record depends on (dataset, seed, its index, tokens, depths), on the dataset's facts and on the tokenizer, not on
-    how many are taken. An index asks for the same at every length, where it can. All references of a record stand in
-    one, a line each, as `metrics.string_match_all` takes them.
+    the number of records. An index has the same question at every length, if possible. The references of a record are
+    one text, a line each, as `metrics.string_match_all` takes them.
 
     Args:
         dataset: one of `DATASETS`.
-        root: unused; generated records lie nowhere.
-        tokens: RULER's `max_seq_length`: most tokens of a prompt, with all that goes around it, and its answer
-            together. A record stays below by 5 %, 64 tokens or a line of its text at most, whichever is most.
-        seed: another seed gives other records.
-        depths: where the hidden line lies, or the first of several, in percent of the text's lines; the records take
-            these in turn. Empty hides lines anywhere at random, as RULER does.
+        root: unused.
+        tokens: RULER's `max_seq_length`: most tokens of a whole prompt and its answer together. Records are shorter by
+            at most 5 %, 64 tokens or a line of their text, whichever is most.
+        seed: of the records.
+        depths: of the hidden line, or the first of several, in percent of the text's lines; the records take these in
+            turn. Empty hides lines anywhere at random, as RULER does.
         datasets: facts by dataset, as a config gives them.
-        prompt_tokens: the tokens of the whole prompt that a context and an input make; None estimates them.
+        prompt_tokens: counts the tokens of the prompt of a context and an input; None estimates them.
 
     Raises:
-        LazyBenchError: unknown dataset, or `tokens` too few for what a record must hold or too many for the words
-            there are.
+        LazyBenchError: unknown dataset, or `tokens` too few for a record or too many for the words of a list.
     """
     if dataset not in DATASETS:
         raise LazyBenchError(f"unknown dataset {dataset!r}: {suggest(dataset, DATASETS)}")
@@ -78,129 +77,129 @@ def read(
     def estimated(context: str, query: str) -> int:
         return estimate_tokens((facts.prompt + facts.answer_prefix).format(context=context, input=query))
 
-    asked = _Asked(facts, tokens, prompt_tokens or estimated)
+    spec = _Spec(facts, tokens, prompt_tokens or estimated)
     for index in range(RECORDS):
-        yield _record(asked, index, Random(f"ruler/{dataset}/{seed}/{index}"), depths)
+        yield _record(spec, index, Random(f"ruler/{dataset}/{seed}/{index}"), depths)
 
 
 def depth_of(name: str) -> float | None:
-    """Where the hidden line of a record lies, by the record's id, in percent of the text's lines.
+    """Return the depth of the hidden line of a record by its id, in percent of the text's lines.
 
-    The line itself lies less than a line before that, of several lines the first less than five. None for the records
-    of other data, and for those that hide no line.
+    It is exact to a line, or five for the first of several lines. None for records of other data or without a hidden
+    line.
     """
-    found = _DEPTH.fullmatch(name)
-    return float(found[1]) if found else None
+    match = _DEPTH.fullmatch(name)
+    return float(match[1]) if match else None
 
 
 @dataclass(frozen=True)
-class _Asked:
-    """The dataset's facts, most tokens of a prompt and its answer together, and what counts those of a prompt."""
+class _Spec:
+    """The requirements on the records of a dataset."""
 
     facts: DatasetFacts
-    tokens: int
-    prompt_tokens: Callable[[str, str], int]
+    tokens: int  # most of a prompt and its answer together
+    prompt_tokens: Callable[[str, str], int]  # counts the tokens of the prompt of a context and an input
 
     @property
-    def room(self) -> int:
-        """Most tokens of a prompt: what its answer, at its longest, leaves."""
+    def max_prompt_tokens(self) -> int:
+        """Most tokens of a prompt that leave room for the longest answer."""
         return self.tokens - self.facts.max_new_tokens
 
     def example(self, context: str, query: str, answer: str, end: str) -> str:
-        """What to put before a text, so that its prompt begins with a solved example, and then goes on as ever.
+        """Return a solved example to put before a text.
 
-        RULER puts the example's whole prompt before the record's own. A dataset's prompt has its instruction once: so
-        the example takes that one, and the record's text gets another, behind `end`.
+        RULER puts the example's whole prompt before the record's own. A dataset's prompt has its instruction once: the
+        example takes that one, and another instruction, after `end`, precedes the text.
         """
         instruction, _, question = self.facts.prompt.partition("{context}")
         question = (question + self.facts.answer_prefix).format(input=query)
         return f"{context}{question} {answer}{end}{instruction.format(input=query)}"
 
 
-def _record(asked: _Asked, index: int, rng: Random, depths: Sequence[float]) -> Record:
-    dataset, name = asked.facts.name, str(index)
+def _record(spec: _Spec, index: int, rng: Random, depths: Sequence[float]) -> Record:
+    dataset, name = spec.facts.name, str(index)
     if dataset in _HIDING:
         hide, lines = _HIDING[dataset]
-        places = _places(branch(rng), lines, depths[index % len(depths)] / 100 if depths else None)
-        name, compose = f"{index}@{round(100 * min(places), 1):g}%", hide(rng, asked, places)
+        fractions = _fractions(branch(rng), lines, depths[index % len(depths)] / 100 if depths else None)
+        name, compose = f"{index}@{round(100 * min(fractions), 1):g}%", hide(rng, spec, fractions)
     else:
-        compose = _COUNTING[dataset](rng, asked)
+        compose = _COUNTING[dataset](rng, spec)
     query = compose(0).input
-    draft = fit(compose, asked.room, lambda context: asked.prompt_tokens(context, query))
+    draft = fit(compose, spec.max_prompt_tokens, lambda context: spec.prompt_tokens(context, query))
     if draft is None:
-        needed = asked.prompt_tokens(compose(0).context, query) + asked.facts.max_new_tokens
+        needed = spec.prompt_tokens(compose(0).context, query) + spec.facts.max_new_tokens
         raise LazyBenchError(
-            f"record {index} of {dataset} needs data.tokens={needed} or more with this model, not {asked.tokens}"
+            f"record {index} of {dataset} needs data.tokens={needed} or more with this model, not {spec.tokens}"
         )
     answers = ("\n".join(draft.answers),)
     return Record(name, dataset, query, draft.context, answers, None, len(draft.context.split()))
 
 
-def _places(rng: Random, lines: int, depth: float | None) -> list[float]:
-    """Where lines are hidden (0 to 1): anywhere, or the first at `depth` and the others anywhere behind it."""
+def _fractions(rng: Random, lines: int, depth: float | None) -> list[float]:
+    """Draw the depths of hidden lines, 0 to 1: anywhere, or the first at `depth` and the others after it."""
     if depth is None:
         return [rng.random() for _ in range(lines)]
     return [depth, *(rng.uniform(depth, 1) for _ in range(lines - 1))]
 
 
 def _needle(
-    rng: Random, _: _Asked, places: Sequence[float], key: Draw, value: Draw, kind: str, among: bool = False
+    rng: Random, _: _Spec, fractions: Sequence[float], key: Draw, value: Draw, kind: str, among: bool = False
 ) -> Compose:
-    """A value under a key, in a text that says the same again and again, or `among` lines of the same form."""
-    wanted, answer, others = key(rng), value(rng), branch(rng)
+    """Hide a value under a key in a text that repeats itself, or `among` lines of the same form."""
+    query, answer, others = key(rng), value(rng), branch(rng)
 
     def line() -> str:
         if not among:
             return _NOISE
-        made = _NEEDLE.format(kind=kind, key=key(others), value=value(others))
-        return line() if wanted in made or answer in made else made  # else there would be two answers
+        needle = _NEEDLE.format(kind=kind, key=key(others), value=value(others))
+        return line() if query in needle or answer in needle else needle  # else there would be two answers
 
-    hidden, lines = [_NEEDLE.format(kind=kind, key=wanted, value=answer)], Stream(line)
-    return lambda count: Draft("\n".join(_hidden(hidden, lines.take(_LEAST + count), places)), (answer,), wanted)
+    hidden, lines = [_NEEDLE.format(kind=kind, key=query, value=answer)], Stream(line)
+    return lambda count: Draft("\n".join(_insert(hidden, lines.take(_MIN_LINES + count), fractions)), (answer,), query)
 
 
-def _variables(rng: Random, asked: _Asked, places: Sequence[float]) -> Compose:
-    """A chain of variables of one value in a text that says the same again and again, after a solved example."""
-    shorter, names = (_different(_letters(ascii_uppercase, length), branch(rng), _CHAIN) for length in (3, 5))
-    shown, value = _different(lambda rng: str(rng.randrange(10_000, 99_999)), rng, 2)
-    layout = [rng.random() for _ in range(_CHAIN)]
+def _variables(rng: Random, spec: _Spec, fractions: Sequence[float]) -> Compose:
+    """Hide a chain of variables of one value in a text that repeats itself, after a solved example."""
+    shorter, names = (_distinct(_letters(ascii_uppercase, length), branch(rng), _CHAIN) for length in (3, 5))
+    shown, value = _distinct(lambda rng: str(rng.randrange(10_000, 99_999)), rng, 2)
+    example_fractions = [rng.random() for _ in range(_CHAIN)]
 
-    def text(lines: int, names: list[str], value: str, places: Sequence[float]) -> str:
+    def text(lines: int, names: list[str], value: str, fractions: Sequence[float]) -> str:
         chain = [f"VAR {names[0]} = {value}"]
         chain += [f"VAR {name} = VAR {before} " for before, name in pairwise(names)]
-        return "\n".join(_hidden(chain, [_NOISE] * (_LEAST + lines), places))
+        return "\n".join(_insert(chain, [_NOISE] * (_MIN_LINES + lines), fractions))
 
-    def of_example(lines: int) -> Draft:
-        return Draft(text(lines, shorter, shown, layout), (), shown)
+    def example_draft(lines: int) -> Draft:
+        return Draft(text(lines, shorter, shown, example_fractions), (), shown)
 
-    example = fit(of_example, _EXAMPLE, lambda context: asked.prompt_tokens(context, shown)) or of_example(0)
-    before = asked.example(example.context, shown, " ".join(shorter), "\n\n")
-    return lambda lines: Draft(before + text(lines, names, value, places), tuple(names), value)
+    example = fit(example_draft, _MAX_EXAMPLE, lambda context: spec.prompt_tokens(context, shown)) or example_draft(0)
+    before = spec.example(example.context, shown, " ".join(shorter), "\n\n")
+    return lambda lines: Draft(before + text(lines, names, value, fractions), tuple(names), value)
 
 
-def _hidden(needles: Sequence[str], lines: list[str], places: Sequence[float]) -> list[str]:
-    """The lines with the needles in their order, each before a line of its own, of which there are at least as many."""
+def _insert(needles: Sequence[str], lines: list[str], fractions: Sequence[float]) -> list[str]:
+    """Insert the needles in order, each before another line; there must be at least as many lines."""
     free = list(range(len(lines)))
-    before = sorted(free.pop(min(int(place * len(free)), len(free) - 1)) for place in places)
-    hidden = list(lines)
-    for index, needle in reversed(list(zip(before, needles, strict=True))):
-        hidden.insert(index, needle)
-    return hidden
+    indices = sorted(free.pop(min(int(fraction * len(free)), len(free) - 1)) for fraction in fractions)
+    text = list(lines)
+    for index, needle in reversed(list(zip(indices, needles, strict=True))):
+        text.insert(index, needle)
+    return text
 
 
-def _common_words(rng: Random, asked: _Asked) -> Compose:
-    """A numbered list in which ten words stand more often than the others, after a solved example."""
+def _common_words(rng: Random, spec: _Spec) -> Compose:
+    """Make a numbered list in which ten words are more frequent than the others, after a solved example."""
     words = sorted({word for kind in ("noun", "adjective", "verb") for word in _listed(kind)})
-    long = asked.tokens >= _LONG
+    long = spec.tokens >= _LONG
     shown = rng.sample(words, 40 if long else 20)
-    solved = " ".join(f"{place}. {word}" for place, word in enumerate(shown[:_COMMON], start=1))
-    before = asked.example(_numbered(shown, (10, 3) if long else (3, 1), branch(rng)), "", solved, "\n")
+    solved = " ".join(f"{number}. {word}" for number, word in enumerate(shown[:_COMMON], start=1))
+    before = spec.example(_numbered(shown, (10, 3) if long else (3, 1), branch(rng)), "", solved, "\n")
     order, seed = rng.sample(words, len(words)), rng.getrandbits(64)
 
     def compose(count: int) -> Draft:
-        taken = order[: _LEAST_WORDS + count]
-        if len(taken) < _LEAST_WORDS + count:
-            raise LazyBenchError(f"data.tokens={asked.tokens}: cwe has too few words for so long a list: {len(order)}")
+        taken = order[: _MIN_WORDS + count]
+        if len(taken) < _MIN_WORDS + count:
+            raise LazyBenchError(f"data.tokens={spec.tokens}: cwe has too few words for so long a list: {len(order)}")
         context = _numbered(taken, (30, 3) if long else (6, 1), Random(seed))
         return Draft(before + context, tuple(taken[:_COMMON]))
 
@@ -208,23 +207,23 @@ def _common_words(rng: Random, asked: _Asked) -> Compose:
 
 
 def _numbered(words: list[str], repeats: tuple[int, int], rng: Random) -> str:
-    """A shuffled, numbered list: the first words as often as the first number says, the others as the second."""
+    """Shuffle and number a list in which the first words are repeated by the first number, the others by the second."""
     often, seldom = repeats
     repeated = words[:_COMMON] * often + words[_COMMON:] * seldom
     rng.shuffle(repeated)
-    return " ".join(f"{place}. {word}" for place, word in enumerate(repeated, start=1))
+    return " ".join(f"{number}. {word}" for number, word in enumerate(repeated, start=1))
 
 
-def _coded_words(rng: Random, asked: _Asked) -> Compose:
-    """Coded words, each less frequent than the one before, by a zeta distribution; the first is dots, and no word."""
+def _coded_words(rng: Random, spec: _Spec) -> Compose:
+    """Repeat coded words by a zeta distribution, each less frequent than the one before; the first is dots, no word."""
     from scipy.special import zeta
 
-    size = max(_CODED + 2, asked.room // _TOKENS_A_CODED_WORD)
-    words = ["...", *_different(_letters(ascii_lowercase, 6), branch(rng), size - 1)]
+    size = max(_CODED + 2, spec.max_prompt_tokens // _TOKENS_A_CODED_WORD)
+    words = ["...", *_distinct(_letters(ascii_lowercase, 6), branch(rng), size - 1)]
     seed = rng.getrandbits(64)
 
     def compose(count: int) -> Draft:
-        first = (_LEAST_CODED + count) / zeta(_ALPHA)
+        first = (_MIN_CODED + count) / zeta(_ALPHA)
         repeated = [word for rank, word in enumerate(words, start=1) for _ in range(int(first * rank**-_ALPHA))]
         Random(seed).shuffle(repeated)
         return Draft(" ".join(repeated), tuple(words[1 : 1 + _CODED]))
@@ -234,7 +233,7 @@ def _coded_words(rng: Random, asked: _Asked) -> Compose:
 
 @cache
 def _listed(kind: str) -> list[str]:
-    """The `noun`s, `adjective`s or `verb`s of the package `wonderwords`, which RULER takes its words from, sorted."""
+    """List the `noun`s, `adjective`s or `verb`s of `wonderwords`, RULER's source of words, sorted."""
     from wonderwords import RandomWord
 
     return sorted(set(RandomWord().filter(include_categories=[kind])))
@@ -256,14 +255,14 @@ def _letters(alphabet: str, length: int) -> Draw:
     return lambda rng: "".join(rng.choices(alphabet, k=length))
 
 
-def _different(draw: Draw, rng: Random, count: int) -> list[str]:
-    found: dict[str, None] = {}
-    while len(found) < count:
-        found[draw(rng)] = None
-    return list(found)
+def _distinct(draw: Draw, rng: Random, count: int) -> list[str]:
+    words: dict[str, None] = {}
+    while len(words) < count:
+        words[draw(rng)] = None
+    return list(words)
 
 
-# What hides lines in a text, and how many.
+# The generator of each dataset with hidden lines, and their number.
 _HIDING = {
     "niah_single_1": (partial(_needle, key=_word, value=_number, kind="numbers"), 1),
     "niah_multikey_2": (partial(_needle, key=_word, value=_number, kind="numbers", among=True), 1),

@@ -1,34 +1,33 @@
-"""What a method is."""
+"""The interface of a method."""
 
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, fields, replace
+from dataclasses import MISSING, dataclass, fields, replace
 from typing import Any, ClassVar
 
 import torch
 from transformers import PreTrainedModel
 
-from lazybench.config import check_name
 from lazybench.errors import LazyBenchError
-from lazybench.methods.shared import COUNT, check_settings, number, setting
 from lazybench.model.decoding import Decoder
 from lazybench.model.instance import make
 from lazybench.model.prompts import Prompt
+from lazybench.rules import COUNT, NAME, as_number, check_settings, setting
 from lazyllm import Stats
 
 
 @dataclass(frozen=True)
 class Output:
-    """What a method made of a prompt.
+    """A method's answer to a prompt.
 
     Attributes:
         tokens: ids of the new tokens, as `decode` returned them.
-        prompt_computed: mean over layers of the prompt tokens computed there for the answer, as a fraction of the
-            prompt (Table 2). A token that is computed twice in a layer counts twice, so it may be above 1. Passes over
-            other texts than the prompt, such as a scorer's over single sentences, count in the times alone.
-        stats: what LazyLLM's engine counted, for methods that run on it.
+        prompt_computed: mean over layers of the prompt tokens computed for the answer, as a fraction of the prompt
+            (Table 2). A token computed twice in a layer counts twice, so it may exceed 1. Passes over other texts, such
+            as a scorer's over single sentences, count in the times alone.
+        stats: counts of LazyLLM's engine, for methods that run on it.
     """
 
     tokens: list[int]
@@ -37,13 +36,13 @@ class Output:
 
 
 def answer(method: "Method", prompt: Prompt, decode: Decoder, seed: int) -> Output:
-    """What `method.generate` makes of a prompt within its session; `LazyBenchError` where it breaks its contract."""
-    given = prompt.ids.clone()
+    """Call `method.generate` in its session; `LazyBenchError` if it breaks the contract."""
+    ids = prompt.ids.clone()
     with method.session(prompt, decode) as decode.session:
         decode.start()
         output = method.generate(prompt, decode, seed)
     decode.session = None  # it may keep tensors alive
-    if not torch.equal(prompt.ids, given):
+    if not torch.equal(prompt.ids, ids):
         wrong = "changed prompt.ids in place, which other passes need as they were: make a new tensor"
     elif not isinstance(output, Output):
         wrong = f"returned a {type(output).__name__}: return lazybench.methods.Output(tokens, prompt_computed)"
@@ -51,7 +50,7 @@ def answer(method: "Method", prompt: Prompt, decode: Decoder, seed: int) -> Outp
         wrong = "did not call decode, which generates the answer and takes its times"
     elif output.tokens != decode.answer:
         wrong = "returned other tokens than decode did: Output.tokens are what decode returned"
-    elif not 0 < number(output.prompt_computed) < math.inf:
+    elif not 0 < as_number(output.prompt_computed) < math.inf:
         wrong = f"returned prompt_computed={output.prompt_computed!r}: it is a number above 0, 1 for the whole prompt"
     else:
         return output
@@ -62,71 +61,70 @@ def answer(method: "Method", prompt: Prompt, decode: Decoder, seed: int) -> Outp
 class Method(ABC):
     """A way to prune prompts: a small dataclass whose fields are its settings, explained in `conf/method/NAME.yaml`.
 
-    Everything in `generate` is timed, from the tokenised prompt to the last token. It calls `decode` once, on
-    whatever it makes of the prompt. What switches the model over to the method, and does nothing to the prompt, is
-    its `session`, which is not timed.
+    All of `generate` is timed, from the tokenised prompt to the last token. It calls `decode` once, on its version of
+    the prompt. Whatever prepares the model and reads nothing of the prompt belongs into `session`, which is not timed.
 
     Attributes:
         name: its name in run folders, and in tables if it has no label.
-        repeats: how many seeds are run on each record and averaged.
-        prefills: for `plan`: its TTFT at most, as a multiple of the unmodified model's.
+        repeats: number of seeds to run on each record and average.
+        prefills: for `plan`: upper bound of its TTFT, as a multiple of the unmodified model's.
         label: its name in tables and figures; None for `name`.
-        colour: its colour in figures, one of Matplotlib's; None for the next one that is free.
+        colour: its Matplotlib colour in figures; None for the next free one.
     """
 
     prefills: ClassVar[float] = 1.0
     label: ClassVar[str | None] = None
     colour: ClassVar[str | None] = None
 
-    name: str
+    name: str = setting(MISSING, NAME)
     repeats: int = setting(1, COUNT)
 
     def __post_init__(self) -> None:
-        """Refuse settings that break their rule by a `LazyBenchError`; see `lazybench.methods.shared.setting`."""
-        check_settings(self)
+        """Refuse settings that break their rule by a `LazyBenchError`; see `lazybench.rules.setting`."""
+        check_settings(self, "method.")
 
     @property
     def appearance(self) -> dict[str, str]:
-        """How reports show it: `label` and `colour`, as far as its class sets them."""
-        shown = {"label": self.label, "colour": self.colour}
-        return {key: value for key, value in shown.items() if value is not None}
+        """`label` and `colour` for reports, those that are set."""
+        values = {"label": self.label, "colour": self.colour}
+        return {key: value for key, value in values.items() if value is not None}
 
     def check(self, model: PreTrainedModel) -> None:  # noqa: B027  (most methods work on every model)
-        """Refuse a model that it cannot work on by a `LazyBenchError`, before a sweep starts, maybe without weights."""
+        """Raise `LazyBenchError` for an unsupported model, before a sweep starts; the model may have no weights."""
 
     def prepare(self, model: PreTrainedModel) -> None:
-        """Get ready for `model`, untimed, before anything is written; a `LazyBenchError` refuses it."""
+        """Load what it needs for `model`, untimed, before anything is written; `LazyBenchError` refuses the model."""
         self.check(model)
 
     def session(self, prompt: Prompt, decode: Decoder) -> AbstractContextManager[Any]:
-        """What is entered before the clock starts and left behind the last token; `decode.session` is what it gives."""
+        """Return a context that is entered before the clock starts; its value becomes `decode.session`."""
         return nullcontext()
 
     def pruning(self, share: float) -> "Method":
-        """The same method where it prunes such a share of the prompt's tokens in the end, 0 to 1: for `match`.
+        """Return this method with settings that prune a share of the prompt's tokens, 0 to 1, for `match`.
 
         Raises:
-            LazyBenchError: nobody knows which of its settings does that. By default it is `keep`, what is left.
+            LazyBenchError: it has no setting for that. By default it is `keep`, the share that is kept.
         """
-        if not any(of.name == "keep" for of in fields(self)):
+        if not any(field.name == "keep" for field in fields(self)):
             raise LazyBenchError(f"method {self.name} cannot be matched: it has no `keep`, and no `pruning` of its own")
         return replace(self, keep=round(1 - share, 4))
 
     def trials(self) -> "Sequence[Method]":
-        """The settings that `match tune=true` tries: as many for each method that is compared, itself if no others."""
+        """Return the variants that `match tune=true` tries: equally many for each method, or itself alone."""
         return [self]
 
     def layer_tokens(self, model: PreTrainedModel, tokens: int) -> list[int]:
-        """Of how many of a prompt's tokens it computes each layer for the first token, a layer twice where it does.
+        """Return how many tokens of a prompt each layer computes for the first token; a layer run twice is twice there.
 
         Raises:
-            LazyBenchError: that is not known of it.
+            LazyBenchError: it is not known.
         """
         raise LazyBenchError(f"method {self.name} does not say what it computes: match it without tune=true")
 
     @property
     def keep_1(self) -> "Method | None":
-        """Its engine with nothing pruned, timed beside it to tell pruning's part; None without an engine of its own."""
+        """Its engine with nothing pruned, timed beside it to tell pruning's part; None without an engine."""
         return None
 
     @abstractmethod
@@ -141,10 +139,9 @@ class Method(ABC):
 
 
 def build_method(settings: dict[str, Any]) -> Method:
-    """The method that a config's `method` describes; `LazyBenchError` if it is none, or refuses its settings."""
+    """Make the method of a config's `method`; `LazyBenchError` if it is none, or refuses its settings."""
     method = make("method", settings, "a class such as lazybench.methods.lazyllm.LazyLLM")
     if not isinstance(method, Method):
         raise LazyBenchError(f"method._target_={settings['_target_']} is not a lazybench.methods.Method")
-    check_name("method.name", method.name)
-    check_settings(method)  # a class with a `__post_init__` of its own may not have
+    check_settings(method, "method.")  # in case its `__post_init__` does not call this one
     return method

@@ -9,7 +9,7 @@ from lazybench.model.prompts import Prompt
 
 @dataclass
 class Baseline(Method):
-    """Standard inference on the whole prompt."""
+    """Answer the prompt as it is."""
 
     def generate(self, prompt: Prompt, decode: Decoder, seed: int) -> Output:
         return Output(decode(prompt.ids), prompt_computed=1.0)

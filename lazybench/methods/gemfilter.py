@@ -12,44 +12,45 @@ from transformers import PreTrainedModel
 import lazyllm
 from lazybench.methods.base import Output
 from lazybench.methods.engine import OneStage
-from lazybench.methods.shared import LAYER, ODD, pooled, setting
+from lazybench.methods.shared import pool
 from lazybench.model.decoding import Decoder
 from lazybench.model.prompts import Prompt
+from lazybench.rules import LAYER, ODD, setting
 
 
 @dataclass
 class GemFilter(OneStage):
-    """Run the prompt up to a filter layer, pick tokens there, then run the model on those as an ordinary prompt.
+    """Run the prompt up to a filter layer, select tokens there, then run the model on these as an ordinary prompt.
 
-    The importance of a token is the last token's raw score on it in the filter layer, `q k`, summed over heads and
-    averaged over `pooling` neighbours. Whatever ranks highest is kept: the last token gets no special treatment.
-    The paper keeps a number of tokens, 1,024 to 4,096.
+    A token's importance is the last query's raw score `q k` on it in the filter layer, summed over heads and averaged
+    over `pooling` neighbours. The last token is kept only if it ranks high enough. The paper keeps a number of tokens,
+    1,024 to 4,096.
 
-    `prompt_computed` counts both passes: the layers up to the filter on every token, then all layers on the kept ones,
-    which are thus computed twice. It may be above 1. With `keep=1` there is nothing to pick, and one ordinary pass.
+    `prompt_computed` counts both passes, so it may exceed 1: the layers up to the filter on every token, then all
+    layers on the kept ones. With `keep=1` there is one ordinary pass.
     """
 
     layer: int | str = setting("44%", LAYER)
     pooling: int = setting(5, ODD)
 
-    keep_1 = None  # nothing of the engine's runs with it
+    keep_1 = None  # its answer is generated without the engine
 
     @property
-    def selection(self) -> "FilterSelection":
-        return FilterSelection()
+    def ranking(self) -> "FilterRanking":
+        return FilterRanking()
 
     def trials(self) -> list[Self]:
         settings = product(("8%", "17%", "25%", "33%"), (self.pooling, 15, 31))
-        return [replace(self, layer=layer, pooling=of) for layer, of in settings]
+        return [replace(self, layer=layer, pooling=size) for layer, size in settings]
 
     def layer_tokens(self, model: PreTrainedModel, tokens: int) -> list[int]:
         if self.keep == 1:
             return super().layer_tokens(model, tokens)
-        [stage], layers = self.placed(model).stages, model.config.get_text_config().num_hidden_layers
+        [stage], layers = self.resolve_schedule(model).stages, model.config.get_text_config().num_hidden_layers
         return [tokens] * (stage.layer + 1) + [stage.kept(tokens)] * layers
 
     def session(self, prompt: Prompt, decode: Decoder) -> AbstractContextManager[lazyllm.Session]:
-        # Not entered yet: the model is to answer as it is.
+        # Entered for the first pass alone: the unmodified model answers.
         return nullcontext(super().session(prompt, decode))
 
     def generate(self, prompt: Prompt, decode: Decoder, seed: int) -> Output:
@@ -57,28 +58,29 @@ class GemFilter(OneStage):
             return Output(decode(prompt.ids), prompt_computed=1.0)
         stage, scores = decode.session.schedule.stages[0], self._scores(decode, prompt.ids)
         count = stage.kept(scores.shape[0])
-        kept = pooled(scores[None], self.pooling)[0].sort(descending=True, stable=True).indices[:count].sort().values
+        kept = pool(scores[None], self.pooling)[0].sort(descending=True, stable=True).indices[:count].sort().values
         computed = (stage.layer + 1) / len(decode.session.layers) + count / scores.shape[0]
         return Output(decode(prompt.ids[:, kept.to(prompt.ids.device)]), prompt_computed=computed)
 
     @torch.no_grad()
     def _scores(self, decode: Decoder, ids: Tensor) -> Tensor:
+        """Return the last query's raw scores in the filter layer, (tokens,)."""
         try:
             with decode.session:
                 decode.model(ids.to(decode.model.device), logits_to_keep=1)
-        except Scored as scored:
-            return scored.args[0]
+        except FilterReached as reached:
+            return reached.args[0]
         raise AssertionError("the filter layer was not reached")
 
 
-class Scored(Exception):
-    """The filter layer has been reached, nothing behind it is needed; its argument is the raw scores, (tokens,)."""
+class FilterReached(Exception):
+    """Ends the first pass after the filter layer; its argument is the raw scores, (tokens,)."""
 
 
-class FilterSelection(lazyllm.FrozenSelection, checked=False):
-    """Ends the pass at the filter layer, with the last token's scores there."""
+class FilterRanking(lazyllm.FrozenRanking, checked=False):
+    """Raises `FilterReached` in the filter layer."""
 
-    def observe(self, layer: int, query: Tensor, key: Tensor, scaling: float, softcap: float | None) -> None:
-        batch, kv_heads, _, width = key.shape
-        last = query[:, :, -1].reshape(batch, kv_heads, -1, width).float()
-        raise Scored(torch.matmul(last, key.float().transpose(-1, -2)).sum(dim=(1, 2))[0])
+    def observe(self, attention: lazyllm.LayerAttention) -> None:
+        batch, kv_heads, _, head_dim = attention.key.shape
+        last = attention.query[:, :, -1].reshape(batch, kv_heads, -1, head_dim).float()
+        raise FilterReached(torch.matmul(last, attention.key.float().transpose(-1, -2)).sum(dim=(1, 2))[0])

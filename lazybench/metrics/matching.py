@@ -3,6 +3,9 @@
 import re
 from collections.abc import Sequence
 from difflib import SequenceMatcher
+from functools import cache
+from types import ModuleType
+from warnings import catch_warnings, simplefilter
 
 from lazybench.errors import LazyBenchError
 from lazybench.metrics.registry import metric
@@ -13,7 +16,7 @@ _CONTROL = re.compile(r"[\x00-\x1f]")
 
 @metric
 def classification(prediction: str, reference: str, all_classes: Sequence[str] | None) -> float:
-    """LongBench's `classification_score`: 1 / (classes that the prediction names) if the reference is one, else 0.
+    """LongBench's `classification_score`: 1 / (classes in the prediction) if the reference is one, else 0.
 
     Raises:
         LazyBenchError: `all_classes` is missing.
@@ -21,8 +24,8 @@ def classification(prediction: str, reference: str, all_classes: Sequence[str] |
     if all_classes is None:
         raise LazyBenchError("classification needs the class names in 'all_classes', and there are none")
     named = [name for name in all_classes if name in prediction]
-    # Classes that are part of the reference's own name do not count. The original removes them from the
-    # list it iterates over, which skips the class after each one removed; a score to the digit keeps that.
+    # Classes within the reference's name do not count. The original removes them from the list that it iterates over,
+    # and so skips the class after each; scores equal to the digit need the same.
     for name in named:
         if name in reference and name != reference:
             named.remove(name)
@@ -49,29 +52,27 @@ def retrieval_zh(prediction: str, reference: str, all_classes: Sequence[str] | N
 
 
 def _numbered(prediction: str, reference: str, word: str) -> float:
-    """`count` against the number that follows `word` in the reference; a `LazyBenchError` where there is none."""
-    found = re.search(rf"{word}(\d+)", reference)
-    if found is None:
+    """Score by `count` against the number after `word` in the reference; `LazyBenchError` if there is none."""
+    match = re.search(rf"{word}(\d+)", reference)
+    if match is None:
         raise LazyBenchError(f"the reference must read '{word}<number>', not {reference!r}")
-    return count(prediction, found[1], None)
+    return count(prediction, match[1], None)
 
 
 @metric
 def code_sim(prediction: str, reference: str, all_classes: Sequence[str] | None) -> float:
-    """LongBench's `code_sim_score`: `fuzz.ratio` of the first code line and the reference, 0 to 1 in steps of 0.01.
-
-    `fuzzywuzzy` computes this with difflib, unless python-Levenshtein is installed: then it silently
-    turns to another ratio. difflib itself is asked here, so that the score never depends on that.
-    """
-    return round(100 * SequenceMatcher(None, first_code_line(prediction), reference).ratio()) / 100
+    """LongBench's `code_sim_score`: `fuzzywuzzy`'s ratio of the first code line and the reference, 0 to 1."""
+    return _fuzz().ratio(first_code_line(prediction), reference) / 100
 
 
-def first_code_line(prediction: str) -> str:
-    """The first line that looks like neither a comment nor a code fence; empty where there is none."""
-    for line in prediction.lstrip("\n").split("\n"):
-        if not any(mark in line for mark in ("`", "#", "//")):
-            return line
-    return ""
+@cache
+def _fuzz() -> ModuleType:
+    """Import `fuzzywuzzy.fuzz` with difflib, as LongBench has it: python-Levenshtein would give another ratio."""
+    with catch_warnings():
+        simplefilter("ignore")  # its advice to install python-Levenshtein
+        from fuzzywuzzy import fuzz
+    fuzz.SequenceMatcher = SequenceMatcher
+    return fuzz
 
 
 @metric
@@ -85,13 +86,20 @@ def code_sim_indel(prediction: str, reference: str, all_classes: Sequence[str] |
     return round(ratio(first_code_line(prediction), reference)) / 100
 
 
+def first_code_line(prediction: str) -> str:
+    """Return the first line that looks like neither a comment nor a code fence; empty if there is none."""
+    for line in prediction.lstrip("\n").split("\n"):
+        if not any(mark in line for mark in ("`", "#", "//")):
+            return line
+    return ""
+
+
 @metric
 def string_match_all(prediction: str, reference: str, all_classes: Sequence[str] | None) -> float:
-    """RULER's `string_match_all`: share of the references, one a line of `reference`, that stand in the prediction.
+    """RULER's `string_match_all`: share of the references, one a line of `reference`, in the prediction.
 
-    The case of letters does not count. As in RULER, control characters of the prediction are line breaks,
-    and white space around it does not count.
+    Case and white space around the prediction do not count, and its control characters are line breaks, as in RULER.
     """
-    said = _CONTROL.sub("\n", prediction.strip()).strip().lower()
+    text = _CONTROL.sub("\n", prediction.strip()).strip().lower()
     references = reference.split("\n")
-    return sum(one.lower() in said for one in references) / len(references)
+    return sum(one.lower() in text for one in references) / len(references)

@@ -8,24 +8,24 @@ from pkgutil import resolve_name
 from lazybench.errors import LazyBenchError, first_line, raised_by, suggest
 
 Metric = Callable[[str, str, Sequence[str] | None], float]
-"""Score from 0 to 1 of a prediction against one reference, given the class names of a classification."""
+"""Scores a prediction against one reference, 0 to 1, given the class names of a classification."""
 
 _OWN: dict[str, Metric] = {}
 
 
 def metric(function: Metric) -> Metric:
-    """Decorator that makes a function a metric of its name."""
+    """Register a function as the metric of its name."""
     _OWN[function.__name__] = function
     return function
 
 
 def names() -> list[str]:
-    """Names of LazyBench's own metrics."""
+    """List LazyBench's own metrics."""
     return sorted(_OWN)
 
 
 def get(name: str) -> Metric:
-    """The metric called `name`: LazyBench's own, or `module.function` of the user's; `LazyBenchError` without one."""
+    """Return the metric `name`, LazyBench's or `module.function` of the user's; `LazyBenchError` if there is none."""
     if "." not in name:
         if name not in _OWN:
             raise LazyBenchError(f"unknown metric {name!r}: {suggest(name, names())}")

@@ -16,15 +16,14 @@ from lazybench.metrics.registry import metric
 if TYPE_CHECKING:
     import jieba
 
-# `rouge` walks the longest common subsequence back recursively, and LongBench's code gives 0 to a pair
-# that needs more frames than Python's default limit leaves its script. The same allowance holds here,
-# however deep the caller stands, so that a score does not depend on who asks for it. (Python 3.11 counts
-# the caller's C frames too, which nothing can see from here: there it is short by a handful.)
+# `rouge` is recursive, and LongBench's code scores 0 for texts that need more frames than Python's default limit leaves
+# to its script. The same number of frames is left here, at any depth of the caller. (Python 3.11 counts the caller's C
+# frames, too, which are invisible here: it leaves a handful less.)
 _OFFICIAL_LIMIT = 1000
-_FRAMES_HERE = 2  # `_recursion_limit`, contextlib's `__enter__`
+_OWN_FRAMES = 2  # `_recursion_limit`, contextlib's `__enter__`
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
-# LongBench's own list: it leaves out some common marks, `《` among them.
+# LongBench's own list, without some common marks such as `《`.
 _CHINESE_PUNCTUATION = (
     "！？｡。＂＃＄％＆＇（）＊＋，－／：；＜＝＞＠［＼］＾＿｀｛｜｝～｟｠｢｣､、〃》「」『』【】"
     "〔〕〖〗〘〙〚〛〜〝〞〟〰〾〿–—‘’‛“”„‟…‧﹏."
@@ -74,8 +73,8 @@ def _tokenizer() -> "jieba.Tokenizer":
         warnings.simplefilter("ignore")
         import jieba
     jieba.setLogLevel(logging.WARNING)
-    # Built in memory: jieba would otherwise trust, or write, a cache file that every user of the
-    # temporary folder shares; and a dictionary that a caller adds to jieba's global tokenizer stays out.
+    # Built in memory: jieba's own shares a cache file in the temporary folder with all users, and its global tokenizer
+    # may have a caller's words.
     tokenizer = jieba.Tokenizer()
     tokenizer.FREQ, tokenizer.total = tokenizer.gen_pfdict(tokenizer.get_dict_file())
     tokenizer.initialized = True
@@ -86,7 +85,7 @@ def _tokenizer() -> "jieba.Tokenizer":
 def rouge(prediction: str, reference: str, all_classes: Sequence[str] | None) -> float:
     """Sentence-split ROUGE-L F of the `rouge` package, 0 to 1 (LongBench's `rouge_score`).
 
-    0 for whatever makes `rouge` fail, such as an empty prediction.
+    0 if `rouge` fails, as it does for an empty prediction.
     """
     return _rouge_l(prediction, reference, official_depth=3)  # the script, `scorer`, `rouge_score`
 
@@ -94,7 +93,7 @@ def rouge(prediction: str, reference: str, all_classes: Sequence[str] | None) ->
 @metric
 def rouge_zh(prediction: str, reference: str, all_classes: Sequence[str] | None) -> float:
     """`rouge` over jieba's words, 0 to 1 (LongBench's `rouge_zh_score`)."""
-    # Behind the script and `scorer` LongBench's `rouge_zh_score` calls its `rouge_score`.
+    # One frame more: LongBench's `rouge_zh_score` calls its `rouge_score`.
     return _rouge_l(" ".join(segment(prediction)), " ".join(segment(reference)), official_depth=4)
 
 
@@ -110,7 +109,7 @@ def rouge_score_l(prediction: str, reference: str, all_classes: Sequence[str] | 
 
 
 def _rouge_l(prediction: str, reference: str, official_depth: int) -> float:
-    """ROUGE-L F, for a metric whose call in LongBench's code stands `official_depth` frames deep."""
+    """Return ROUGE-L F; `official_depth` is the number of frames below the metric in LongBench's script."""
     from rouge import Rouge
 
     scorer = Rouge(metrics=["rouge-l"])
@@ -123,11 +122,11 @@ def _rouge_l(prediction: str, reference: str, official_depth: int) -> float:
 
 @contextmanager
 def _recursion_limit(frames: int) -> Iterator[None]:
-    """Leave the body of the `with` statement `frames` frames to call into."""
+    """Limit the body of the `with` statement to `frames` more frames."""
     before, frame, depth = sys.getrecursionlimit(), sys._getframe(), 0
     while frame is not None:
         frame, depth = frame.f_back, depth + 1
-    sys.setrecursionlimit(depth - _FRAMES_HERE + frames)
+    sys.setrecursionlimit(depth - _OWN_FRAMES + frames)
     try:
         yield
     finally:

@@ -1,1 +1,1 @@
-"""Text to tokens to text: weights, tokenizers, prompts and generation."""
+"""Weights, tokenizers, prompts and generation: from text to tokens to text."""

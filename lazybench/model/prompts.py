@@ -1,4 +1,4 @@
-"""Builds prompts as LongBench's official pipeline does, to the token, and says what of them a method may shorten."""
+"""Build prompts as LongBench's official code does, to the token, and locate the context in them."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -13,13 +13,13 @@ from lazybench.config import ModelConfig
 from lazybench.data import DatasetFacts, Record
 from lazybench.errors import LazyBenchError, RecordFailure, first_line
 
-# RepoBench's files are Python or Java, and each stands under its path. The one to complete is the last; in LongBench's
-# own records it has no path, and begins with its imports like any other.
+# RepoBench's files are Python or Java, each under its path. The last one is to be completed; in LongBench's records it
+# has no path, and begins with imports.
 _PATH = r"^[\w./@+-]*\w\.(?:py|java)\r?$"
 _FILE = re.compile(_PATH, re.MULTILINE)
 _BEGINNING = re.compile(rf"(?:{_PATH}\n)?^(?:package|import|from)\b", re.MULTILINE)
-# Chat templates that write today's date write this one, Llama's usual: a prompt must not change from day to day. What
-# stands in front of a template takes the place of the function that such a one calls.
+# Chat templates write this date, Llama's default, for today's: a prompt must not change from day to day. The macro, put
+# before a template, replaces the function that the template calls.
 _DAY, _CODES = datetime(2024, 7, 26), ("%Y", "%y", "%m", "%d", "%B", "%b", "%A", "%a", "%H", "%M", "%S")
 _DATED = "".join(f"|replace('{code}', '{_DAY.strftime(code)}')" for code in _CODES)
 _DATE = f"{{%- macro strftime_now(form) -%}}{{{{ form{_DATED} }}}}{{%- endmacro %}}\n"
@@ -27,37 +27,33 @@ _DATE = f"{{%- macro strftime_now(form) -%}}{{{{ form{_DATED} }}}}{{%- endmacro 
 
 @dataclass(frozen=True)
 class Prompt:
-    """A tokenised prompt and what it was made of."""
+    """A tokenised prompt and its source."""
 
     ids: torch.Tensor  # token ids, int64 (1, tokens), on the CPU
-    record: Record  # the record it asks about
-    builder: "PromptBuilder"  # what built it, to build it again from another context or text
-    text: str  # the dataset's prompt, filled in and truncated, without a chat wrapper and an answer's prefix
-    cut: int | None = None  # where in `text` the middle was cut out; None where nothing was
+    record: Record
+    builder: "PromptBuilder"
+    text: str  # the dataset's prompt, filled in and truncated, without chat wrapper and answer prefix
+    cut: int | None = None  # index in `text` at which truncation removed the middle; None if it is whole
 
     def with_context(self, context: str) -> "Prompt":
-        """The same question about another context, truncated and tokenised anew."""
+        """Build the prompt of the same question about another context, truncated and tokenised anew."""
         return self.builder.build(replace(self.record, context=context))
 
     def with_text(self, text: str) -> "Prompt":
-        """The same prompt with other words, wrapped and tokenised anew, nothing of it cut out."""
+        """Build the prompt of another text, wrapped and tokenised anew, not truncated."""
         return self.builder.finish(self.record, text)
 
 
 @dataclass(frozen=True)
 class PromptBuilder:
-    """Fills in, truncates, wraps and tokenises the prompts of one dataset."""
+    """Fill in, truncate, wrap and tokenise the prompts of one dataset."""
 
     tokenizer: PreTrainedTokenizerBase  # of the model under test
-    model: ModelConfig  # its settings: `limit` and `chat` matter here
-    facts: DatasetFacts  # the prompt, whether it may be truncated and is wrapped as chat, and what ends it behind that
+    model: ModelConfig  # of which `limit` and `chat` are used
+    facts: DatasetFacts
 
     def build(self, record: Record) -> Prompt:
-        """The prompt of `record`.
-
-        Raises:
-            RecordFailure: the tokenizer or the chat template does not take it.
-        """
+        """Build the prompt of `record`; `RecordFailure` if the tokenizer or the chat template refuses it."""
         try:
             text = self.facts.prompt.format(context=record.context, input=record.input)
             return self.finish(record, *(self._truncate(text) if self.facts.truncate else (text,)))
@@ -65,26 +61,24 @@ class PromptBuilder:
             raise RecordFailure(f"its prompt cannot be built: {first_line(error)}") from error
 
     def tokens(self, context: str, query: str) -> int:
-        """The tokens of the whole prompt of a record with this context and this input."""
+        """Count the tokens of the prompt with this context and input."""
         return self.build(Record("", self.facts.name, query, context, (), None, 0)).ids.shape[1]
 
     def finish(self, record: Record, text: str, cut: int | None = None) -> Prompt:
-        """The prompt of a text that is filled in and short enough: wrapped as chat where that is due, with the
-        answer's prefix behind it, and tokenised; see `Prompt`.
-        """
+        """Wrap and tokenise a text that is filled in and truncated; `cut` as in `Prompt`."""
         return Prompt(torch.tensor([self._encode(self.wrapped(record, text))]), record, self, text, cut)
 
     def wrapped(self, record: Record, text: str) -> str:
-        """What of a text is tokenised: with the chat wrapper and the answer's prefix."""
+        """Add the chat wrapper and the answer prefix to a text."""
         wrapped = self._wrap(text) if self.facts.chat else text
         return wrapped + self.facts.answer_prefix.format(input=record.input)
 
     def round_trip(self, text: str) -> str:
-        """`text` as truncation gives it back: tokenised, and decoded without special tokens."""
+        """Tokenise `text` and decode it without special tokens, as truncation does."""
         return self._decode(self._encode(text))
 
     def _truncate(self, text: str) -> tuple[str, int | None]:
-        """The first and the last half of the ids, decoded without special tokens, and where the middle was cut out."""
+        """Keep the first and last half of `limit` ids, decoded, and return the index of the cut; None if all fit."""
         ids = self._encode(text)
         if len(ids) <= self.model.limit:
             return text, None
@@ -97,24 +91,24 @@ class PromptBuilder:
             return text
         if self.model.chat != "template":
             return self.model.chat.replace("{prompt}", text)
-        said, template = [{"role": "user", "content": text}], self.tokenizer.get_chat_template()
+        messages, template = [{"role": "user", "content": text}], self.tokenizer.get_chat_template()
         template = _DATE * ("strftime_now" in template) + template
         return self.tokenizer.apply_chat_template(
-            said, chat_template=template, tokenize=False, add_generation_prompt=True
+            messages, chat_template=template, tokenize=False, add_generation_prompt=True
         )
 
     def _decode(self, ids: list[int]) -> str:
         return self.tokenizer.decode(ids, skip_special_tokens=True)
 
     def _encode(self, text: str) -> list[int]:
-        text.encode("utf-8")  # of a lone surrogate it says what is wrong, which tokenizers do not
+        text.encode("utf-8")  # its message names a lone surrogate, unlike tokenizers'
         ids = self.tokenizer(text, verbose=False).input_ids
-        return ids[self.doubled(text, ids) :]
+        return ids[self.has_two_bos(text, ids) :]
 
-    def doubled(self, text: str, ids: list[int]) -> bool:
-        """Whether both the tokenizer and a chat template put a BOS before a text; a prompt has exactly one."""
-        beginning = self.tokenizer.bos_token
-        return bool(beginning) and text.startswith(beginning) and ids[:2] == [self.tokenizer.bos_token_id] * 2
+    def has_two_bos(self, text: str, ids: list[int]) -> bool:
+        """Return whether both the tokenizer and a chat template put a BOS before a text; a prompt has exactly one."""
+        bos = self.tokenizer.bos_token
+        return bool(bos) and text.startswith(bos) and ids[:2] == [self.tokenizer.bos_token_id] * 2
 
 
 def build_all(
@@ -131,74 +125,75 @@ def build_all(
 
 
 def before_continued(record: Record, facts: DatasetFacts) -> int:
-    """Length of that part of the record's context which its answer does not continue, in characters.
+    """Return the length in characters of the part of the context before the one that the answer continues.
 
-    The last file of a context begins with the first import behind the last path, and with the path itself where that
-    stands right above it. Without an import it is all from the last path on, and without a path all of the context.
-    When in doubt more is left whole. The line break before the part belongs to it.
+    The last file of a context begins with the first import after the last path, or with that path if it is right above.
+    Without an import it begins at the last path, and without a path it is the whole context: when in doubt more is kept
+    whole. The line break before it belongs to it.
     """
     if facts.continues is None or (facts.continues == "last_file" and record.input.strip()):
         return len(record.context)
-    files = list(_FILE.finditer(record.context))
-    if facts.continues == "context" or not files:
+    paths = list(_FILE.finditer(record.context))
+    if facts.continues == "context" or not paths:
         return 0
-    beginning = _BEGINNING.search(record.context, files[-1].start())
-    return max(0, (beginning or files[-1]).start() - len("\n"))
+    beginning = _BEGINNING.search(record.context, paths[-1].start())
+    return max(0, (beginning or paths[-1]).start() - len("\n"))
 
 
 def shortenable(prompt: Prompt) -> list[tuple[int, int]]:
-    """Where in `prompt.text` the parts of the context lie that were not cut out and that the answer does not continue.
+    """Return the spans of `prompt.text` that a method may shorten: the context without what the answer continues.
 
     Returns:
-        starts and ends in order, one pair for each `{context}` of the dataset's prompt that something is left of.
-        Neither the question nor an instruction is ever within.
+        starts and ends in order, one pair for each `{context}` of the dataset's prompt that is not cut out whole. No
+        question or instruction is inside.
     """
-    return _context(prompt, before_continued(prompt.record, prompt.builder.facts))
+    return _context_spans(prompt, before_continued(prompt.record, prompt.builder.facts))
 
 
 def template_tokens(prompt: Prompt) -> torch.Tensor:
-    """Which tokens of a prompt are not its record's context, in whole or in part, bool (tokens,), on the CPU.
+    """Mark the tokens of a prompt that are not wholly its record's context, bool (tokens,), on the CPU.
 
     Raises:
-        LazyBenchError: the tokenizer does not tell where tokens stand in a text.
+        LazyBenchError: the tokenizer has no offsets.
     """
-    builder, within = prompt.builder, torch.zeros(prompt.ids.shape[1], dtype=torch.bool)
+    builder, is_context = prompt.builder, torch.zeros(prompt.ids.shape[1], dtype=torch.bool)
     if not builder.tokenizer.is_fast:
         raise LazyBenchError("method.protect=template: this model's tokenizer tells no places of tokens")
     wrapped, stripped = builder.wrapped(prompt.record, prompt.text), prompt.text.strip()  # as chat templates do
     shift = wrapped.index(stripped) - prompt.text.index(stripped)
-    whole = builder.tokenizer(wrapped, return_offsets_mapping=True, verbose=False)
-    begin = builder.doubled(wrapped, whole.input_ids)
-    first, last = torch.tensor(whole.offset_mapping)[begin : begin + len(within)].T  # ids may be cut at their end
-    for start, end in _context(prompt, len(prompt.record.context)):
-        within |= (first >= start + shift) & (last <= end + shift) & (first < last)
-    return ~within
+    encoding = builder.tokenizer(wrapped, return_offsets_mapping=True, verbose=False)
+    begin = builder.has_two_bos(wrapped, encoding.input_ids)
+    # `speed` takes the first ids of a prompt alone.
+    first, last = torch.tensor(encoding.offset_mapping)[begin : begin + len(is_context)].T
+    for start, end in _context_spans(prompt, len(prompt.record.context)):
+        is_context |= (first >= start + shift) & (last <= end + shift) & (first < last)
+    return ~is_context
 
 
-def _context(prompt: Prompt, length: int) -> list[tuple[int, int]]:
-    """Where in `prompt.text` so many first characters of the context lie, as far as they were not cut out."""
+def _context_spans(prompt: Prompt, length: int) -> list[tuple[int, int]]:
+    """Return the spans of `prompt.text` with the first `length` characters of the context, without what was cut out."""
     facts, record = prompt.builder.facts, prompt.record
-    filled, places = "", []
+    filled, spans = "", []
     for words, field, _, _ in Formatter().parse(facts.prompt):
         filled += words
         if field == "context":
-            places.append((len(filled), len(filled) + length))
+            spans.append((len(filled), len(filled) + length))
         filled += "" if field is None else getattr(record, field)
-    found = [(_after_cut(prompt, filled, start), _after_cut(prompt, filled, end)) for start, end in places]
-    return [(start, end) for start, end in found if start < end]
+    spans = [(_after_cut(prompt, filled, start), _after_cut(prompt, filled, end)) for start, end in spans]
+    return [(start, end) for start, end in spans if start < end]
 
 
-def _after_cut(prompt: Prompt, filled: str, place: int) -> int:
-    """Where in the truncated prompt a place of the filled-in one is; the cut itself if it was cut out."""
+def _after_cut(prompt: Prompt, filled: str, index: int) -> int:
+    """Map an index of the filled-in prompt to the truncated one; to the cut if it was cut out."""
     if prompt.cut is None:
-        return place
-    # A character of several tokens may be cut in two, and take its neighbours with it.
+        return index
+    # A character of several tokens may be cut in two.
     front, back = prompt.text[: prompt.cut].rstrip("\ufffd"), prompt.text[prompt.cut :].lstrip("\ufffd")
-    cut_only = filled.startswith(front) and filled.endswith(back)
-    # Else the tokenizer does not give text back as it was: special tokens in a record, lower case, other spaces.
-    before, behind = (
-        len(part if cut_only else prompt.builder.round_trip(part)) for part in (filled[:place], filled[place:])
+    only_cut = filled.startswith(front) and filled.endswith(back)
+    # Else the tokenizer changes texts: special tokens in a record, lower case, other spaces.
+    before, after = (
+        len(part if only_cut else prompt.builder.round_trip(part)) for part in (filled[:index], filled[index:])
     )
     if before <= len(front):
         return before
-    return len(prompt.text) - behind if behind <= len(back) else prompt.cut
+    return len(prompt.text) - after if after <= len(back) else prompt.cut

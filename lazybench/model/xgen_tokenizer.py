@@ -14,10 +14,10 @@ from lazybench.errors import LazyBenchError, first_line
 
 GPT2 = "openai-community/gpt2"
 _END = "<|endoftext|>"
-_NAMES = ("vocab.json", "encoder.json")  # of the vocabulary's file: the hub's and OpenAI's
-# SHA-256 of the vocabulary as JSON with sorted keys: another one would give ids that mean something else to the model.
+_NAMES = ("vocab.json", "encoder.json")  # of the vocabulary's file, by the hub and by OpenAI
+# SHA-256 of the vocabulary as JSON with sorted keys; the ids of another one mean something else to the model.
 _DIGEST = "855ec41a9d90094ebb1189ee8082e915505cf2dfe0691a4f39da9c020f9476b2"
-# How GPT-2's vocabulary writes the bytes of a space and of a tab.
+# The bytes of a space and a tab in GPT-2's vocabulary.
 _SPACE, _TAB = "Ġ", "ĉ"
 _MARKS = (
     *("fim_prefix", "fim_middle", "fim_suffix", "fim_pad", "filename", "gh_stars"),
@@ -30,10 +30,10 @@ _MARKS = (
 
 
 def build(vocabulary: str = GPT2) -> PreTrainedTokenizerFast:
-    """XGen's tokenizer, 51,200 tokens; it reads special tokens in a text as such and puts none around it.
+    """Make XGen's tokenizer, 51,200 tokens; it reads special tokens in a text as such and puts none around it.
 
     Args:
-        vocabulary: where GPT-2's vocabulary is: a hub id, or a folder that holds `vocab.json` or `encoder.json`.
+        vocabulary: GPT-2's vocabulary: a hub id, or a folder with its `vocab.json` or `encoder.json`.
 
     Raises:
         LazyBenchError: there is no such file, or it holds another vocabulary.
@@ -57,11 +57,11 @@ def build(vocabulary: str = GPT2) -> PreTrainedTokenizerFast:
 
 
 def _merges(ids: Mapping[str, int]) -> Iterator[tuple[str, str]]:
-    """Pairs of tokens that make a token, in the order in which BPE joins them.
+    """Yield the pairs of tokens that make a token, in the order in which BPE merges them.
 
-    OpenAI's encoder knows no pairs. It joins any two neighbours that make a token, the token with the lowest id first,
-    so every way to cut a token in two is a pair here. Of equals it takes the leftmost: a run of one byte grows from its
-    left end, so the pair with the longer left part comes first.
+    tiktoken has no list of pairs: it merges any two neighbours that make a token, lowest id first. So each way to cut a
+    token in two is a pair. Of equal ids it takes the leftmost: a run of one byte grows from its left end, so the pair
+    with the longer left part comes first.
     """
     for token in sorted(ids.keys() - {_END}, key=ids.__getitem__):
         for cut in range(len(token) - 1, 0, -1):
@@ -70,7 +70,7 @@ def _merges(ids: Mapping[str, int]) -> Iterator[tuple[str, str]]:
 
 
 def _read(vocabulary: str) -> dict[str, int]:
-    """GPT-2's ids by token, fetched from the hub where they are not on this machine."""
+    """Read GPT-2's ids by token, from a folder or by way of the hub's cache."""
     folder, offline = Path(vocabulary).expanduser(), None
     try:
         if folder.is_dir():
@@ -79,10 +79,10 @@ def _read(vocabulary: str) -> dict[str, int]:
             offline = unreachable()
             path = Path(hf_hub_download(vocabulary, _NAMES[0], local_files_only=offline is not None))
         ids = json.loads(path.read_bytes())
-    except Exception as error:  # by the hub library's version: its HTTP client's own
-        said = f"{offline}, and the local cache lacks it" if offline else first_line(error)
+    except Exception as error:  # of the hub library or its HTTP client
+        reason = f"{offline}, and the local cache lacks it" if offline else first_line(error)
         raise (LazyBenchError if folder.is_dir() else OutOfReach)(
-            f"model.tokenizer.vocabulary={vocabulary}: {said} (give the hub's {GPT2}, or a folder that holds its "
+            f"model.tokenizer.vocabulary={vocabulary}: {reason} (give the hub's {GPT2}, or a folder that holds its "
             f"{_NAMES[0]}, which OpenAI calls {_NAMES[1]})"
         ) from error
     if hashlib.sha256(json.dumps(ids, sort_keys=True).encode()).hexdigest() != _DIGEST:

@@ -1,4 +1,4 @@
-"""What the tests of methods share that are held against a naive computation: a small model, and what it was given."""
+"""Helpers of tests that compare methods with a naive computation: a small model, and the prompts it was given."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -35,19 +35,17 @@ def build(seed: int, attention: str = "sdpa", **changes: Any) -> LlamaForCausalL
 
 @dataclass
 class Watched:
-    """A decoder that notes what it is given."""
+    """A decoder that records its arguments."""
 
     decode: Decoder
     given: list[torch.Tensor] = field(default_factory=list)
-    places: list[dict[str, Any]] = field(default_factory=list)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.decode, name)
 
-    def __call__(self, ids: torch.Tensor, **places: Any) -> list[int]:
+    def __call__(self, ids: torch.Tensor) -> list[int]:
         self.given.append(ids)
-        self.places.append(places)
-        return self.decode(ids, **places)
+        return self.decode(ids)
 
 
 def prompt_of(ids: torch.Tensor, tokenizer: Any = None) -> Prompt:
@@ -63,18 +61,12 @@ def random_ids(seed: int, length: int) -> torch.Tensor:
     return torch.randint(0, VOCABULARY, (1, length), generator=torch.Generator().manual_seed(seed))
 
 
-def generated(method: Method, seed: int, length: int, new_tokens: int = 3) -> tuple[Output, Watched, torch.Tensor]:
-    """What the method made of a random prompt, the decoder that it called, and the prompt's tokens."""
+def answer(method: Method, seed: int, length: int) -> tuple[Output, list[torch.Tensor], torch.Tensor]:
+    """Answer a random prompt; return the output, the prompts that the model was given, and the prompt's tokens."""
     model, ids = build(seed), random_ids(seed, length)
     method.prepare(model)
-    watched = Watched(Decoder(model, max_new_tokens=new_tokens, tracing=True))
-    return base.answer(method, prompt_of(ids), watched, 0), watched, ids
-
-
-def answer(method: Method, seed: int, length: int) -> tuple[Output, list[torch.Tensor], torch.Tensor]:
-    """What the method made of a random prompt, the prompts that the model was given, and the prompt's tokens."""
-    output, watched, ids = generated(method, seed, length)
-    return output, watched.given, ids
+    watched = Watched(Decoder(model, max_new_tokens=3, tracing=True))
+    return base.answer(method, prompt_of(ids), watched, 0), watched.given, ids
 
 
 @torch.no_grad()

@@ -9,12 +9,12 @@ from omegaconf import OmegaConf
 from peers import VOCABULARY, build, prompt_of, random_ids
 from support import byte_tokenizer
 
+import lazyllm
 from lazybench.config import CONF, ModelConfig
 from lazybench.data.facts import DatasetFacts
 from lazybench.data.record import Record
-from lazybench.methods import OnEngine, build_method, stages_said
+from lazybench.methods import OnEngine, build_method, describe_stages
 from lazybench.methods.base import answer
-from lazybench.methods.claa import CLAA
 from lazybench.model.decoding import Decoder
 from lazybench.model.prompts import PromptBuilder, template_tokens
 from lazyllm import LazyLLMError
@@ -84,11 +84,11 @@ def test_layers_of_papers_are_parts_of_the_depth(layers, static, half):
         model = build(0, num_hidden_layers=layers)
     for name in ENGINE:
         METHODS[name].check(model)
-    found = {name: METHODS[name].placed(model).stages[-1].layer for name in ENGINE}
+    found = {name: METHODS[name].resolve_schedule(model).stages[-1].layer for name in ENGINE}
     assert found["static_pruning"] == static
-    assert found["fastkv"] == found["claa"] == found["lazyllm"] == found["sliminfer_like"] == half
-    assert stages_said(METHODS["fastkv"], model) == f"schedule: 50%:0.2 -> {half}:0.2"
-    assert stages_said(build_method(FILES["fastkv"] | {"layer": 3}), model) is None
+    assert found["fastkv"] == found["lazyllm"] == half
+    assert describe_stages(METHODS["fastkv"], model) == f"schedule: 50%:0.2 -> {half}:0.2"
+    assert describe_stages(build_method(FILES["fastkv"] | {"layer": 3}), model) is None
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ def test_layers_of_papers_are_parts_of_the_depth(layers, static, half):
 )
 def test_a_method_computes_what_it_says_it_does(name, keep):
     model, tokens = build(0, num_hidden_layers=12), 70
-    method = build_method(FILES[name] | keep | ({"block": 1} if name == "sliminfer_like" else {}))
+    method = build_method(FILES[name] | keep)
     method.prepare(model)
     output = answer(method, prompt_of(random_ids(1, tokens)), Decoder(model, max_new_tokens=1), seed=0)
     assert sum(method.layer_tokens(model, tokens)) / (12 * tokens) == pytest.approx(output.prompt_computed, abs=1e-6)
@@ -104,9 +104,9 @@ def test_a_method_computes_what_it_says_it_does(name, keep):
 
 def test_stages_go_to_layers_that_see_everything_and_say_so():
     model = windowed("gemma3")  # layers 5 and 11 see everything, and 11 is the last
-    assert stages_said(METHODS["static_pruning"], model) == "schedule: 16%:0.5 -> 5:0.5"
-    assert stages_said(METHODS["lazyllm"], model) == "schedule: 23%:0.6,50%:0.6 -> 5:0.36"
-    assert METHODS["lazyllm"].placed(model).stages == ((5, pytest.approx(0.36)),)
+    assert describe_stages(METHODS["static_pruning"], model) == "schedule: 16%:0.5 -> 5:0.5"
+    assert describe_stages(METHODS["lazyllm"], model) == "schedule: 23%:0.6,50%:0.6 -> 5:0.36"
+    assert METHODS["lazyllm"].resolve_schedule(model).stages == ((5, pytest.approx(0.36)),)
 
 
 @pytest.mark.slow
@@ -121,21 +121,6 @@ def test_prompts_longer_than_a_window(kind, name):
     assert whole.tokens == unmodified.tokens
 
 
-def test_claa_asks_layers_that_see_everything():
-    model = windowed("gpt_oss")  # every second layer has a window
-    asked = []
-
-    class Watched(type(METHODS["claa"].selection)):
-        def observe(self, layer, *rest):
-            asked.append(layer)
-            super().observe(layer, *rest)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(CLAA, "selection", Watched(8, 7, "average", 4))
-        answered(made("claa"), model)
-    assert asked == [1, 3]
-
-
 def prompt_with_context(chat, context="Some facts about cats. " * 12):
     record = Record("1", "one", "What do cats eat?", context, ("a",), None, 0)
     facts = DatasetFacts("one", "Read:\n{context}\n\nAnswer: {input}", 6, "qa_f1", chat=True, truncate=True)
@@ -143,7 +128,7 @@ def prompt_with_context(chat, context="Some facts about cats. " * 12):
     return PromptBuilder(byte_tokenizer(), config, facts).build(record)
 
 
-@pytest.mark.parametrize("name", ["lazyllm", "lazyllm+", "lazyllm_for_good", "sliminfer_like"])
+@pytest.mark.parametrize("name", ["lazyllm", "lazyllm+", "lazyllm_for_good"])
 @pytest.mark.parametrize("chat", [None, "[INST] {prompt} [/INST]"])
 def test_all_but_the_context_always_goes_on(name, chat):
     prompt = prompt_with_context(chat)
@@ -167,13 +152,13 @@ def test_all_but_the_context_always_goes_on(name, chat):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["lazyllm_for_good", "static_pruning", "fastkv", "claa"])
+@pytest.mark.parametrize("name", ["lazyllm_for_good", "static_pruning", "fastkv"])
 def test_hybrids_are_pruned_for_good(name):
     model, method = windowed("hybrid"), made(name)
     output, whole = answered(method, model), answered(made(name, keep=1.0), model)
     assert output.prompt_computed < 1 == whole.prompt_computed
     assert whole.tokens == answered(METHODS["baseline"], model).tokens == answered(method.keep_1, model).tokens
-    assert {stage.layer for stage in method.placed(model).stages} <= {3, 7}
+    assert {stage.layer for stage in method.resolve_schedule(model).stages} <= {3, 7}
     with pytest.raises(LazyLLMError, match="for_good"):
         made("lazyllm").check(model)
 
@@ -185,6 +170,18 @@ def test_lazyllm_for_good_brings_nothing_back():
     output = answered(method, model)
     for step, rows in enumerate(output.stats.rows.tolist()[1:]):
         assert rows == [1] * 4, step
+
+
+@pytest.mark.parametrize(
+    ("ranking", "name"),
+    [("eq1", "lazyllm"), ({"queries": 1}, "lazyllm"), ({"queries": 8}, "lazyllm+"), ("plus", "lazyllm+")],
+)
+def test_another_ranking_than_the_papers_has_another_name(ranking, name):
+    assert build_method(FILES["lazyllm"] | {"ranking": ranking}).name == name
+
+
+def test_lazyllm_plus_is_the_librarys():
+    assert METHODS["lazyllm+"].build_ranking() == lazyllm.plus()
 
 
 def test_a_run_says_where_it_prunes(run, tmp_path):

@@ -5,7 +5,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from support import folders, one_line, rows
 
 from lazybench import metrics
 from lazybench.data.facts import datasets_of, english, load_facts, task_names, tasks
@@ -47,33 +46,6 @@ def test_the_chinese_facts_are_the_official_codes_and_apart_from_the_english():
     }
     assert datasets_of("chinese", FACTS) == [*CHINESE] == [name for name, of in FACTS.items() if of.language == "zh"]
     assert not set(english()) & set(CHINESE)
-
-
-@pytest.mark.slow
-def test_the_chinese_task_runs_all_five(run, tmp_path):
-    for name in CHINESE:
-        made = {
-            "_id": name,
-            "dataset": name,
-            "language": "zh",
-            "length": 99,
-            "input": "谁？",
-            "context": "这是阿达。" * 30,
-        }
-        made |= {"answers": [{"lsht": "体育", "passage_retrieval_zh": "段落3"}.get(name, "阿达")]}
-        made |= {"all_classes": ["体育", "财经"] if name == "lsht" else None}
-        (tmp_path / f"{name}.jsonl").write_text(json.dumps(made) + "\n")
-    words = ("task=chinese", "data=longbench", f"data.root={tmp_path}", "method=baseline", "timing.warmup=0")
-    code, out, err = run(*words, "timing.paired=false")
-    assert code == 0, err
-    assert "mean of 6 tasks" not in out
-    (folder,) = folders(tmp_path / "runs")
-    assert [row["dataset"] for row in rows(folder)] == [*CHINESE]
-    scores = json.loads((folder / "scores.json").read_text())
-    each = [of["score"] for of in scores["datasets"].values()]
-    assert scores["tasks"]["chinese"]["score"] == pytest.approx(sum(each) / 5)
-    code, _, err = run("task=chinese")  # generated records have none
-    assert "multifieldqa_zh" in one_line(code, err)
 
 
 def test_tasks_are_datasets_of_longbenchs_and_of_the_users():

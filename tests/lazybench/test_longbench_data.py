@@ -98,6 +98,16 @@ def test_layouts_and_limit(tmp_path, layout):
     assert fingerprint(records) == fingerprint(load("qasper", root, None))
 
 
+def test_a_file_is_read_as_it_is_now_and_nothing_is_written_beside_it(tmp_path):
+    root = folder(tmp_path / "[x] y", lines(ROW))  # signs of a pattern
+    times = os.stat(root / "qasper.jsonl")
+    assert load("qasper", root, None)[0].input == "Who?"
+    folder(root, lines(ROW | {"input": "Why?"}))
+    os.utime(root / "qasper.jsonl", ns=(times.st_atime_ns, times.st_mtime_ns))
+    assert load("qasper", root, None)[0].input == "Why?"
+    assert [path.name for path in root.iterdir()] == ["qasper.jsonl"]
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [
@@ -138,15 +148,15 @@ def test_an_archive_cut_or_damaged_anywhere_is_one_line_or_whole(tmp_path):
     records = load("qasper", tmp_path / "data.zip", None)
     damaged = [whole[:size] for size in range(0, len(whole), 23)]
     damaged += [whole[:at] + bytes([whole[at] ^ 0xFF]) + whole[at + 1 :] for at in range(0, len(whole), 5)]
-    said = []
+    messages = []
     for content in damaged:
         (tmp_path / "data.zip").write_bytes(content)
         try:
             assert load("qasper", tmp_path / "data.zip", None) == records
         except LazyBenchError as error:
-            said.append(str(error))
-    assert len(said) > len(damaged) / 2
-    assert "\n" not in "".join(said)
+            messages.append(str(error))
+    assert len(messages) > len(damaged) / 2
+    assert "\n" not in "".join(messages)
 
 
 def test_all_is_what_a_folder_or_an_archive_has(tmp_path):
@@ -181,16 +191,16 @@ def test_the_hub_cache_is_used_offline_and_else_the_way_out_is_named(tmp_path):
     )
     environment = os.environ | {"HF_HOME": str(tmp_path), "HF_HUB_OFFLINE": "1", "PYTHONPATH": ":".join(sys.path)}
 
-    def said():  # in a process of its own: the hub's library reads its settings when imported
+    def output():  # in a process of its own: the hub's library reads its settings when imported
         return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment).stdout
 
-    assert "download it and name it with data.root=<path to data.zip>" in said()
+    assert "download it and name it with data.root=<path to data.zip>" in output()
     snapshot = tmp_path / "hub/datasets--THUDM--LongBench/snapshots/0123456789abcdef0123456789abcdef01234567"
     snapshot.mkdir(parents=True)
     (snapshot.parents[1] / "refs").mkdir(exist_ok=True)
     (snapshot.parents[1] / "refs/main").write_text(snapshot.name)
     archive(snapshot / "data.zip", lines(ROW))
-    assert said() == "Who?\n"
+    assert output() == "Who?\n"
 
 
 @pytest.mark.skipif(not SHARED.exists(), reason="LongBench's records are not beside this checkout")

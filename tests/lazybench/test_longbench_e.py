@@ -10,7 +10,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from report_runs import row
-from support import folders, one_line, rows
+from support import folders, rows
 
 from lazybench.cli.score import main as score
 from lazybench.config import CONF, DataConfig
@@ -50,22 +50,6 @@ def test_the_facts_are_those_of_longbenchs_datasets_in_the_six_tasks():
     assert [name for task in tasks() for name in choose(task, config, FACTS).datasets] == list(DATASETS)
 
 
-@pytest.mark.parametrize(
-    ("files", "task", "says"),
-    [
-        ({"lcc_e": [record("lcc_e", length=-1)]}, "lcc_e", "data/lcc_e.jsonl:1: 'length' must be a whole number"),
-        ({"lcc_e": [record("trec_e")]}, "lcc_e", "lcc_e.jsonl:1: 'dataset' must be 'lcc_e', like the file's name"),
-        ({"lcc_e": [record("lcc_e")]}, "all", "no qasper_e.jsonl there: found lcc_e"),
-        ({"lcc": [record("lcc")]}, "lcc", "LongBench-E has no dataset 'lcc': did you mean 'lcc_e'?"),
-    ],
-)
-def test_what_is_wrong_is_one_line(run, tmp_path, files, task, says):
-    root = write(tmp_path / "records", files)
-    code, _, err = run("data=longbench_e", f"data.root={root}", f"task={task}")
-    assert says in one_line(code, err)
-    assert not folders(tmp_path / "runs")
-
-
 @pytest.mark.slow
 def test_a_folder_with_longbench_too_runs_and_reports_apart(run, lazybench, tmp_path):
     named = [record("lcc_e", n, length=n * 4000, dataset=("lcc", "lcc_e")[n % 2]) for n in range(3)]
@@ -81,9 +65,11 @@ def test_a_folder_with_longbench_too_runs_and_reports_apart(run, lazybench, tmp_
     assert [(line["dataset"], line["length"]) for line in met] == [
         ("lcc_e", 0), ("lcc_e", 4000), ("lcc_e", 8000), ("repobench-p_e", 0), ("repobench-p_e", 4000)
     ]  # fmt: skip
-    said = json.loads((folder / "scores.json").read_text())
+    scores_file = json.loads((folder / "scores.json").read_text())
     scores = [100 * line["score"] for line in met]
-    of_lcc, of_code = said["datasets"]["lcc_e"]["score_by_length"], said["tasks"]["code"]["score_by_length"]
+    of_lcc, of_code = (
+        scores_file[kind][name]["score_by_length"] for kind, name in (("datasets", "lcc_e"), ("tasks", "code"))
+    )
     assert list(of_lcc.values()) == pytest.approx(scores[:3])
     assert of_code["0-4k"] == pytest.approx((scores[0] + scores[3]) / 2)
     assert of_code["8k+"] is None
@@ -101,7 +87,7 @@ scored = st.lists(st.tuples(st.sampled_from([0, 3999, 4000, 7999, 8000, 20000]),
 @given(scored, scored)
 def test_the_summary_is_the_official_mean_of_each_length(first, second):
     made = {"lcc_e": first, "repobench-p_e": second}
-    found = summarise(
+    summary = summarise(
         [
             row(name, number, length=length, score=value)
             for name, of in made.items()
@@ -114,16 +100,16 @@ def test_the_summary_is_the_official_mean_of_each_length(first, second):
         for name, of in made.items():
             values = [100 * value for words, value in of if words in among]
             means.append(np.mean(values) if values else None)
-            assert found["datasets"][name]["score_by_length"][length] == pytest.approx(means[-1])
-        wanted = None if None in means else np.mean(means)
-        assert found["tasks"]["code"]["score_by_length"][length] == pytest.approx(wanted)
+            assert summary["datasets"][name]["score_by_length"][length] == pytest.approx(means[-1])
+        mean = None if None in means else np.mean(means)
+        assert summary["tasks"]["code"]["score_by_length"][length] == pytest.approx(mean)
 
 
 def test_files_of_predictions_are_scored_by_length(tmp_path, capsys):
-    said = [("\nCity\nDate", 4000), ("Date, City", 8000), ("Date", 3999), ("City", 0), ("City", 7999)]
+    scored_texts = [("\nCity\nDate", 4000), ("Date, City", 8000), ("Date", 3999), ("City", 0), ("City", 7999)]
     about = {"answers": ["City"], "all_classes": ["City", "Date"]}
     file = tmp_path / "trec_e.jsonl"
-    file.write_text("".join(json.dumps(about | {"pred": text, "length": words}) + "\n" for text, words in said))
+    file.write_text("".join(json.dumps(about | {"pred": text, "length": words}) + "\n" for text, words in scored_texts))
     assert score([str(file)]) == 0
     # eval.py, `scorer_e`: the first line of an answer; 1 of the 2 classes that are named.
     assert re.search(r"^ *trec_e +5 +\S+ +50\.00 +100\.00 +50\.00", capsys.readouterr().out, re.MULTILINE)

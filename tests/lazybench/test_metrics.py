@@ -4,12 +4,14 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 from lazybench import metrics
 from lazybench.data.facts import load_facts
 from lazybench.errors import LazyBenchError
+from lazybench.metrics import matching
 from lazybench.run import scoring
 
 PARITY = Path(__file__).parents[2].parent / "shared/parity/longbench_scores.jsonl"
@@ -48,8 +50,8 @@ def test_of_a_dataset(dataset, prediction, answers, classes, expected):
 def test_a_dataset_stands_under_its_task_and_some_have_scores_beside_the_official():
     scores = {"lcc": 40.0, "repobench-p": 60.0, "trec": 10.0, "dureader": 99.0}
     assert scoring.by_task(scores, FACTS) == {"code": [40.0, 60.0], "fewshot": [10.0], "chinese": [99.0]}
-    assert scoring.beside(FACTS["samsum"], "\na b\nc d", ["a b"], None) == {"rouge_score_l": 1.0}
-    assert scoring.beside(FACTS["lcc"], "abcd", ["bcde", "abcd"], None) == {"code_sim_indel": 1.0}
+    assert scoring.variants(FACTS["samsum"], "\na b\nc d", ["a b"], None) == {"rouge_score_l": 1.0}
+    assert scoring.variants(FACTS["lcc"], "abcd", ["bcde", "abcd"], None) == {"code_sim_indel": 1.0}
 
 
 @pytest.mark.parametrize(
@@ -81,6 +83,15 @@ def test_a_dataset_stands_under_its_task_and_some_have_scores_beside_the_officia
 )
 def test_values(metric, prediction, reference, expected):
     assert metrics.get(metric)(prediction, reference, CLASSES) == pytest.approx(expected, abs=1e-12)
+
+
+def test_code_similarity_is_difflibs_beside_python_levenshtein(monkeypatch):
+    beside = ModuleType("fuzzywuzzy.StringMatcher")
+    beside.StringMatcher = lambda *texts: pytest.fail("another ratio")
+    monkeypatch.setitem(sys.modules, beside.__name__, beside)
+    monkeypatch.delitem(sys.modules, "fuzzywuzzy.fuzz", raising=False)
+    matching._fuzz.cache_clear()
+    assert metrics.get("code_sim")("abcdabcf", "bcfabcd", None) == 0.53
 
 
 @pytest.mark.slow
@@ -115,7 +126,7 @@ def test_what_cannot_score_is_one_line(metric, message):
 
 
 def test_jieba_is_silent_and_needs_no_writable_temporary_folder(tmp_path):
-    heavy = "{'rouge', 'rouge_score', 'jieba', 'rapidfuzz'}"
+    heavy = "{'rouge', 'rouge_score', 'jieba', 'rapidfuzz', 'fuzzywuzzy', 'datasets'}"
     code = f"import sys; from lazybench import metrics; assert not {heavy} & set(sys.modules)\n"
     code += "print(metrics.get('qa_f1_zh')('北京', '北京', None))"
     environment = {"TMPDIR": str(tmp_path), "PYTHONPATH": ":".join(sys.path), "PYTHONUTF8": "1"}

@@ -19,7 +19,7 @@ SIZES = {
 }
 HYBRIDS = ("qwen3_5_9b",)
 QUICK = ("llama3_1_8b", "qwen3_8b")
-TEMPLATE = "{% for said in messages %}<s>{{ said['content'] }}{% endfor %}"
+TEMPLATE = "{% for message in messages %}<s>{{ message['content'] }}{% endfor %}"
 
 
 @pytest.fixture(scope="module")
@@ -47,15 +47,15 @@ def test_a_model_of_each_outline_goes_the_whole_way(lazybench, tokenizer_folder,
         *("trace=true", "data.limit=1", f"data.tokens={tokens}"),
     )
     assert code == 0, err
-    found = {folder.parent.name: folder for folder in folders(tmp_path)}
-    assert found.keys() == {"baseline", method}
-    for folder in found.values():
+    folder_of = {folder.parent.name: folder for folder in folders(tmp_path)}
+    assert folder_of.keys() == {"baseline", method}
+    for folder in folder_of.values():
         (row,) = rows(folder)
         assert row.get("error") is None
         assert row["prompt_tokens"] > tokens * 0.9
         assert row["new_tokens"] > 0
         (traced,) = map(json.loads, (folder / "traces.jsonl").read_text().splitlines())
         assert traced.get("error") is None
-        assert (traced["kl"] == 0) == (folder is found["baseline"])
+        assert (traced["kl"] == 0) == (folder is folder_of["baseline"])
         assert max(traced.get("computed", [[0]])[0]) < 1
         assert json.loads((folder / "scores.json").read_text())["datasets"]["2wikimqa"]["score"] is not None

@@ -1,16 +1,21 @@
-"""Datasets in a format of one's own, read by a function of one's own and scored by one's own metric."""
+"""Datasets in a format of the user's own, read by a function of the user's own and scored by the user's own metric."""
 
 import importlib
 import re
 import sys
+import time
+from pathlib import Path
 
+import datasets
+import pandas as pd
 import pytest
 import yaml
 from support import folders, one_line, rows
 
 from lazybench import metrics
 from lazybench.config import DataConfig
-from lazybench.data import choose, load_facts, load_records
+from lazybench.data import Record, load_records
+from lazybench.data.hub import OutOfReach
 from lazybench.errors import LazyBenchError
 
 READER = '''
@@ -75,7 +80,7 @@ def forget():
 
 @pytest.fixture
 def own_run(run, own):
-    """Call a command on one's own data; fails unless the exit code is 0."""
+    """Call a command on the user's own data; fails unless the exit code is 0."""
 
     def call(*words, command="run"):
         forget()
@@ -86,7 +91,7 @@ def own_run(run, own):
     return call
 
 
-def test_all_of_ones_own_data_is_planned_run_and_reported(own_run, lazybench, tmp_path):
+def test_all_of_the_users_data_is_planned_run_and_reported(own_run, lazybench, tmp_path):
     assert "1 of them with records to run" in own_run("task=all", command="plan")
     out = own_run("task=all")
     assert "records: my_tables" in out
@@ -121,7 +126,7 @@ def test_a_literal_backslash_and_n_in_a_prompt_is_told(run, own):
     assert "warning" not in run(*words, command="plan")[2]
 
 
-def test_a_metric_of_ones_own_scores_and_its_edits_run_again(own_run, own, tmp_path):
+def test_a_metric_of_the_users_scores_and_its_edits_run_again(own_run, own, tmp_path):
     for score in (0.25, 0.75):
         (own / "table_metric.py").write_text(f"def exact(prediction, reference, all_classes):\n    return {score}\n")
         own_run("task=birds")
@@ -129,38 +134,35 @@ def test_a_metric_of_ones_own_scores_and_its_edits_run_again(own_run, own, tmp_p
 
 
 @pytest.mark.parametrize(
-    ("changed", "says"),
+    ("changed", "message"),
     [
-        ({"table_reader.py": "raise ValueError('broken')"}, "data.source=table_reader.read cannot be imported: broken"),
         ({"table_reader.py": "def read(dataset, root):\n    open('/nowhere/at/all')"}, "at/all' (table_reader.py:2)"),
         ({"table_reader.py": "def read(dataset, root):\n    yield 3"}, "birds[0]: must be a Record, or a mapping"),
         ({"table_metric.py": "import no_such_package"}, "No module named 'no_such_package'"),
     ],
 )
-def test_what_is_wrong_with_ones_own_code_is_one_line(run, own, changed, says, tmp_path):
+def test_what_is_wrong_with_the_users_code_is_one_line(run, own, changed, message, tmp_path):
     for name, text in changed.items():
         (own / name).write_text(text)
     code, _, err = run(f"--config-dir={own}", *QUICK, "task=birds")
-    assert says in one_line(code, err)
+    assert message in one_line(code, err)
     assert not folders(tmp_path / "runs")
 
 
 @pytest.mark.parametrize(
-    ("wrong", "says"),
+    ("wrong", "message"),
     [
         ({"input": None}, "birds[1]: 'input' must be a string, not null"),
-        ({"length": 2.5}, "birds[1]: 'length' must be a whole number of words"),
-        ({"dataset": "fish"}, "birds[1]: 'dataset' must be 'birds', like the name asked for, not 'fish'"),
         ({"_id": "\ud83d"}, "birds[1]: '_id' '\\ud83d' holds half of a surrogate pair"),
         ({"_id": "1"}, "birds[1]: '_id' '1' stands already at data.source=table_rows.read: birds[0]"),
     ],
 )
-def test_wrong_records_name_dataset_and_index(monkeypatch, wrong, says):
+def test_wrong_records_name_dataset_and_index(monkeypatch, wrong, message):
     row = ROW | {"_id": "2"} | wrong
     config = served(monkeypatch, lambda dataset, root: [ROW, row])
     with pytest.raises(LazyBenchError) as caught:
         load_records("birds", config, None)
-    assert str(caught.value).startswith(f"data.source=table_rows.read: {says}")
+    assert str(caught.value).startswith(f"data.source=table_rows.read: {message}")
 
 
 def served(monkeypatch, read, **settings):
@@ -184,13 +186,63 @@ def test_a_reader_is_read_to_the_limit_and_gets_the_settings_that_it_asks_for_by
     assert second.id == "1"
 
 
-def test_all_of_a_source_without_datasets_says_what_to_give(monkeypatch):
-    config = served(monkeypatch, lambda dataset, root: [])
-    with pytest.raises(LazyBenchError, match=r"^task=all: data\.datasets is empty: give the facts of what table_rows"):
-        choose("all", config, load_facts())
+def load_anything(load, columns=None, **settings):
+    """Load a dataset of two rows by `datasets`."""
+    facts = {"birds": {"load": load, "columns": columns or {"context": "passage", "input": "question"}}}
+    return load_records(
+        "birds", DataConfig("mine", "lazybench.data.hf_datasets.read", datasets=facts, **settings), None
+    )
 
 
-def test_a_metric_of_ones_own_is_a_function_anywhere(own, monkeypatch):
+@pytest.mark.parametrize("kind", ["csv", "json", "parquet"])
+def test_whatever_datasets_loads_is_read_as_it_is_now(tmp_path, kind):
+    for answer in (7, 8):
+        texts = {"passage": ["The wren sings.", "A text."], "question": ["Who?", "What?"]}
+        table = pd.DataFrame(texts | {"answers": answer})
+        path = tmp_path / f"birds.{kind}"
+        arguments = {"orient": "records"} if kind == "json" else {"index": False}
+        getattr(table, f"to_{kind}")(path, **arguments)
+        records = load_anything({"path": kind, "data_files": path.name}, root=str(tmp_path))
+        assert records[0] == Record("0", "birds", "Who?", "The wren sings.", (str(answer),), None, 3)
+        assert [record.id for record in records] == ["0", "1"]
+        assert load_anything({"path": kind, "data_files": str(path)}, limit=1) == records[:1]
+        assert load_anything({"path": kind}, root=str(tmp_path)) == records
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize(
+    ("load", "columns", "message"),
+    [
+        (None, {}, "dataset 'birds': give load, such as {path: csv"),
+        ({"path": "json", "data_files": "no.json"}, {}, "cannot read no.json: Unable to find"),
+        (
+            {"path": "json", "data_files": "birds.json"},
+            {"context": "txt"},
+            "there is no column txt among text, answers",
+        ),
+        ({"path": "json", "data_files": "birds.json"}, {"input": "text"}, "birds[0]: the field 'context' is missing"),
+        ({"path": "json", "data_files": "broken.json"}, {}, "cannot read broken.json: JSON parse error"),
+    ],
+)
+def test_what_datasets_cannot_load_is_one_line(tmp_path, monkeypatch, capfd, load, columns, message):
+    monkeypatch.chdir(tmp_path)
+    Path("birds.json").write_text('{"text": "A wren.", "answers": ["a wren"]}')
+    Path("broken.json").write_text('{"text": ')
+    with pytest.raises(LazyBenchError) as caught:
+        load_anything(load, columns)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value) + capfd.readouterr().err
+
+
+def test_a_dataset_of_a_silent_hub_is_given_up_in_seconds(monkeypatch, silent_hub):
+    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", False)
+    start = time.monotonic()
+    with pytest.raises(OutOfReach, match=r"cannot be reached.*and the local cache lacks it$"):
+        load_anything({"path": "some/birds", "split": "test"})
+    assert time.monotonic() - start < 5
+
+
+def test_a_metric_of_the_users_is_a_function_anywhere(own, monkeypatch):
     monkeypatch.syspath_prepend(own)
     assert metrics.get("table_metric.exact")("a", "a", None) == 1.0
     (own / "table_metric.py").write_text("def exact(prediction, reference, all_classes):\n    {}[reference]\n")

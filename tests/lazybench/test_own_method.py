@@ -5,10 +5,8 @@ import re
 import sys
 from pathlib import Path
 
-import pandas as pd
 import pytest
 import yaml
-from calibrating import line
 from support import folders, one_line, rows
 
 import lazybench.methods
@@ -68,65 +66,42 @@ def test_its_fields_are_settings(run, tmp_path, outside):
     assert code == 0, err
     (folder,) = folders(tmp_path / "runs")
     assert settings_of(folder)["method"]["schedule"] == "0:0.6,2:0.5"
-    code, _, err = run(*words, "method.schedule=[9:0.6]")
-    assert one_line(code, err).startswith("lazybench: method.schedule: the schedule prunes after layer 9")
-    code, _, err = run(*words, "method.schedule=[1:0]")
-    assert one_line(code, err).startswith("lazybench: method.schedule: ")
+    for schedule, message in (("[9:0.6]", "the schedule prunes after layer 9"), ("[1:0]", "")):
+        code, _, err = run(*words, f"method.schedule={schedule}")
+        assert one_line(code, err).startswith(f"lazybench: method.schedule: {message}")
 
 
-def test_a_part_of_the_importance_is_run(run, tmp_path, outside):
+def test_the_smallest_method_runs(run, tmp_path, outside):
+    words = ("data.limit=1", "timing.paired=false", "timing.warmup=0")
+    code, _, err = run("--config-dir", str(outside), "method=keep_ends", "method.ends=30", *words)
+    assert code == 0, err
+    (row,) = rows(*folders(tmp_path / "runs"))
+    assert row["prompt_computed"] == 60 / row["prompt_tokens"]
+
+
+def test_a_term_of_the_ranking_is_run(run, tmp_path, outside):
     words = ("--config-dir", str(outside), "method=lazyllm", "method.schedule=[1:0.6]", "timing.paired=false")
-    code, _, err = run(*words, "method.importance={_target_:fading.Fading,fade:0.3}")
+    code, _, err = run(*words, "method.ranking={_target_:fading.Fading,fade:0.3}")
     assert code == 0, err
     (folder,) = folders(tmp_path / "runs")
     assert folder.parent.name == "lazyllm+"
-    assert settings_of(folder)["method"]["importance"] == {"_target_": "fading.Fading", "fade": 0.3}
+    assert settings_of(folder)["method"]["ranking"] == {"_target_": "fading.Fading", "fade": 0.3}
     assert set(settings_of(folder)["code"]) >= {"fading"}
 
 
-@pytest.mark.parametrize("command", ["run", "calibrate"])
 @pytest.mark.parametrize(
-    ("wrong", "says"),
+    ("ranking", "message"),
     [
         ("{_target_:fading.Fading,fad:1}", "fad'"),
         ("{_target_:fading.Fading,fade:0.3,queries:0}", "queries=0 must be a whole number"),
         ("{_target_:nowhere.Fading}", "_target_: No module named 'nowhere'"),
-        ("{_target_:lazyllm.StaticSelection}", "StaticSelection object"),
+        ("{_target_:lazyllm.StaticRanking}", "StaticRanking object"),
     ],
 )
-def test_what_is_no_importance_is_refused_in_one_line(run, calibrate, outside, command, wrong, says):
-    words = ("--config-dir", str(outside))
-    if command == "run":
-        code, _, err = run(*words, "method=lazyllm", "method.schedule=[1:0.6]", f"method.importance={wrong}")
-    else:
-        code, _, err = calibrate(*words, f"importance={wrong}")
-    assert says in one_line(code, err)
-
-
-@pytest.mark.slow
-def test_a_part_of_the_importance_is_searched_and_run(calibrate, lazybench, six_layers, outside, tmp_path):
-    words = ("--config-dir", str(outside), "confirm=false")
-    code, out, err = calibrate(*words, "importance={_target_:fading.Fading,search:true,heads:max}")
-    assert code == 0, err
-    assert f"--config-dir={outside}" in out
-    (written,) = tmp_path.glob("calibrations/*/*/*/*/*/first/method/*.yaml")
-    assert written.parts[-4] == "search_Fading_heads_max"
-    tried = pd.read_csv(written.parents[1] / "tried.csv")["importance"]
-    assert tried.str.startswith("Fading,").all()
-    assert tried.str.contains("heads:max").all()
-    (fold,) = yaml.safe_load(written.read_text())["folds"]
-    assert fold["method"]["importance"]["_target_"] == "fading.Fading"
-    words = line("run", six_layers, tmp_path / "runs", f"method={written.stem}", "data.half=second")
-    code, _, err = lazybench(*words, "--config-dir", str(written.parents[1]))
-    assert code == 0, err
-    (run,) = folders(tmp_path / "runs")
-    assert "fading" in settings_of(run)["code"]
-    # Other code is another calibration.
-    (outside / "fading.py").write_text(FILES["fading.py"].replace("1 - self.fade", "1 - self.fade / 2"))
-    sys.modules.pop("fading")
-    code, _, err = calibrate("--config-dir", str(outside), "confirm=false", "importance={_target_:fading.Fading}")
-    assert code == 0, err
-    assert len(list(tmp_path.glob("calibrations/*/*/*/*/times.json"))) == 2
+def test_what_is_no_ranking_is_refused_in_one_line(run, outside, ranking, message):
+    words = ("--config-dir", str(outside), "method=lazyllm", "method.schedule=[1:0.6]")
+    code, _, err = run(*words, f"method.ranking={ranking}")
+    assert message in one_line(code, err)
 
 
 def test_a_method_says_how_reports_show_it():

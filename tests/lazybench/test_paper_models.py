@@ -14,14 +14,15 @@ from support import save_tiny_model
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 from lazybench.config import ModelConfig
-from lazybench.data import sample
+from lazybench.data import longbench, sample
 from lazybench.data.facts import datasets_of, load_facts
 from lazybench.data.record import Record
-from lazybench.model.decoding import decoder_for, read
+from lazybench.model.decoding import decoder_for, to_text
 from lazybench.model.loading import load_tokenizer
 from lazybench.model.prompts import PromptBuilder
 
 CONF = Path(__file__).parents[2] / "conf" / "model"
+REAL = Path(__file__).parents[2].parent / "shared" / "longbench" / "data"
 FACTS = load_facts()
 UNWRAPPED = ["trec", "triviaqa", "samsum", "lsht", "lcc", "repobench-p"]
 LIMIT = 301  # odd: each half has 150 ids
@@ -118,12 +119,20 @@ def builder(official, folder):
     return of
 
 
+def records_of(dataset):
+    """One record of LongBench, the shortest, if LongBench is at hand; else a generated one."""
+    if REAL.exists():
+        return sorted(longbench.load(dataset, REAL, None), key=lambda record: len(record.context))[:1]
+    return sample.load(dataset, 1, seed=1, tokens=800)
+
+
 @pytest.mark.parametrize("dataset", datasets_of("all", FACTS))
 @pytest.mark.parametrize("limit", [LIMIT, None])
 def test_ids_are_the_official_pipelines(official, builder, dataset, limit):
     prompts = builder(dataset, limit)
-    for record in sample.load(dataset, 1, seed=1, tokens=800):
+    for record in records_of(dataset) if limit else sample.load(dataset, 1, seed=1, tokens=800):
         ids = prompts.build(record).ids[0].tolist()
+        assert prompts.model.limit == (limit or (7500 if official is XGEN else 3500))
         assert ids == official.ids(record, prompts.model.limit)
         if limit is not None:
             # Tokens join anew where the halves meet, and the wrapper comes on top.
@@ -162,5 +171,5 @@ def test_stops_and_post_processing(official, builder, folder):
     assert (other.stop_ids, other.min_new_tokens) == ([official.eos], 0)
     answer = official.encode("Assistant: Ada\n")
     # post_process: of XGen's alone.
-    said = " Ada" if official is XGEN else official.decode(answer)
-    assert read([*answer, official.eos], prompt) == said
+    expected = " Ada" if official is XGEN else official.decode(answer)
+    assert to_text([*answer, official.eos], prompt) == expected

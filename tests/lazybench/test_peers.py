@@ -1,7 +1,6 @@
 """The small methods against naive computations, most of them on the eager model's own attention."""
 
 import math
-import statistics
 from types import SimpleNamespace
 
 import pytest
@@ -12,16 +11,12 @@ from peers import answer, build, pooled
 from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 
 from lazybench.data.record import Record
-from lazybench.methods.claa import CLAA
 from lazybench.methods.fastkv import FastKV
 from lazybench.methods.gemfilter import GemFilter
 from lazybench.methods.random_drop import RandomDrop
-from lazybench.methods.sliminfer_like import SlimInferLike
 from lazybench.model.prompts import Prompt
 
 LAYER = 1
-CLAA_LAYER = 2
-BLOCK, WINDOW = 4, 3
 SPECIAL = [0, 1, 2]
 
 
@@ -62,113 +57,6 @@ def test_fastkv_keeps_the_window_and_what_it_attends_to(seed, length, keep):
     for step, positions in enumerate(output.stats.positions):
         generated = list(range(length, length + step))
         assert [layer.tolist() for layer in positions[LAYER + 1 :]] == [kept + generated] * 2
-
-
-def normalised(scores: torch.Tensor) -> torch.Tensor:
-    """Scores less their mean, divided by their standard deviation; zeros where all are the same."""
-    values = scores.tolist()
-    mean, deviation = statistics.fmean(values), statistics.pstdev(values)
-    return torch.tensor([(value - mean) / (deviation + 1e-8) for value in values])
-
-
-@settings(max_examples=20, deadline=None)
-@given(
-    seed=st.integers(0, 1000),
-    length=st.integers(3, 40),
-    keep=st.sampled_from([0.1, 0.5, 0.9]),
-    layers=st.sampled_from([1, 2, 3, 9]),
-)
-def test_claa_keeps_the_window_and_what_any_layer_attends_to(seed, length, keep, layers):
-    method = CLAA("claa", layer=CLAA_LAYER, keep=keep, window=4, pooling=3, layers=layers)
-    output, (given_ids,), ids = answer(method, seed, length)
-    assert torch.equal(given_ids, ids)
-    with torch.no_grad():
-        attentions = build(seed, "eager")(ids, output_attentions=True).attentions
-    window, count = min(4, length - 1), max(1, -int(-keep * length // 1))
-    importance = torch.full((length - window,), -torch.inf)
-    for index in range(max(0, CLAA_LAYER - layers + 1), CLAA_LAYER + 1):
-        by_head = [pooled(head, 3) for head in attentions[index][0][:, -window:, : length - window].sum(1)]
-        for first in range(0, len(by_head), 2):
-            importance = torch.maximum(importance, normalised(sum(by_head[first : first + 2])))
-    recent = list(range(length - window, length))[-count:]
-    kept = sorted(importance.argsort(descending=True, stable=True)[: count - len(recent)].tolist()) + recent
-    for step, positions in enumerate(output.stats.positions):
-        generated = list(range(length, length + step))
-        assert [layer.tolist() for layer in positions[CLAA_LAYER + 1 :]] == [kept + generated]
-
-
-def test_claa_ranks_otherwise_than_fastkv():
-    """Else the layers before would have no say."""
-    found = []
-    for method in (
-        FastKV("f", layer=CLAA_LAYER, keep=0.3),
-        CLAA("c", layer=CLAA_LAYER, keep=0.3),
-        CLAA("c", layer=CLAA_LAYER, layers=1),
-    ):
-        output, *_ = answer(method, 8, 40)
-        found.append(output.stats.positions[0][CLAA_LAYER + 1].tolist())
-    assert found[0] != found[1] != found[2]
-
-
-def test_a_layer_that_the_model_lacks_is_refused(run):
-    code, _, err = run("method=claa", "method.layer=15")
-    assert code == 2
-    assert "method.layer: the schedule prunes after layer 15, but the model has 4 layers" in err
-
-
-def best_blocks(importance: dict[int, float], active: list[int], count: int) -> list[int]:
-    """The positions of the first block, the newest token's, and as many of the best others as there is room for."""
-    blocks = sorted({position // BLOCK for position in active})
-    members = {block: [position for position in active if position // BLOCK == block] for block in blocks}
-    mean = {block: sum(importance[position] for position in of) / len(of) for block, of in members.items()}
-    chosen = {max(blocks)} | ({0} & set(blocks))
-    room = count - sum(len(members[block]) for block in chosen)
-    for block in sorted(set(blocks) - chosen, key=lambda block: (-mean[block], block)):
-        room -= len(members[block])
-        if room < 0:
-            break
-        chosen.add(block)
-    return [position for position in active if position // BLOCK in chosen]
-
-
-@settings(max_examples=20, deadline=None)
-@given(seed=st.integers(0, 1000), length=st.integers(2, 60), keep=st.sampled_from([0.1, 0.5, 0.9]))
-def test_the_best_blocks_go_on_and_nothing_comes_back(seed, length, keep):
-    method = SlimInferLike("s", schedule=f"0:{keep},2:0.5", block=BLOCK, window=WINDOW)
-    output, _, ids = answer(method, seed, length)
-    with torch.no_grad():
-        attention = build(seed, "eager")(ids, output_attentions=True).attentions[0][0]
-    importance = dict(enumerate(attention[:, -WINDOW:].mean(dim=(0, 1)).tolist()))
-    first = best_blocks(importance, list(range(length)), math.ceil(keep * length))
-    for step, positions in enumerate(output.stats.positions):
-        generated = list(range(length, length + step))
-        assert positions[0].tolist() == list(range(length)) + generated
-        assert positions[1].tolist() == positions[2].tolist() == first + generated
-        last = positions[3].tolist()
-        assert set(last) <= set(first + generated)
-        assert last[len(last) - len(generated) :] == generated
-        # Of what the first stage let go on, whole blocks.
-        assert [place for place in first if place // BLOCK in {place // BLOCK for place in last}] == [
-            place for place in last if place < length
-        ]
-
-
-def test_the_second_stage_ranks_among_what_is_left():
-    """A model of the first stage's survivors alone, at their positions, attends as the pruned one does."""
-    method = SlimInferLike("s", schedule="0:0.6,2:0.5", block=BLOCK, window=WINDOW)
-    output, _, ids = answer(method, 3, 60)
-    first, last = (output.stats.positions[0][layer].tolist() for layer in (1, 3))
-    model = build(3, "eager")
-    hidden = {}
-    model.model.layers[0].register_forward_hook(lambda _, args, out: hidden.update(out=out))
-    with torch.no_grad():
-        model(ids)
-    kept = torch.tensor(first)
-    model.model.layers[0].forward = lambda *args, **kwargs: hidden["out"][:, kept]
-    with torch.no_grad():
-        attention = model(ids[:, kept], position_ids=kept[None], output_attentions=True).attentions[-2][0]
-    importance = dict(zip(first, attention[:, -WINDOW:].mean(dim=(0, 1)).tolist(), strict=True))
-    assert last == best_blocks(importance, first, math.ceil(0.5 * len(first)))
 
 
 def plain_prompt(ids: list[int], record_id: str = "a") -> Prompt:

@@ -2,9 +2,7 @@
 
 import importlib.util
 import re
-import sys
 from functools import cache
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -17,12 +15,11 @@ from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel, PreT
 from lazybench.config import ModelConfig
 from lazybench.data.facts import load_facts
 from lazybench.data.record import Record
-from lazybench.errors import LazyBenchError, RecordFailure
+from lazybench.errors import LazyBenchError
 from lazybench.methods.prompt_compression import (
     PromptCompression,
     ScoredTokens,
     Scorer,
-    phrase_parser,
 )
 from lazybench.model.prompts import PromptBuilder
 
@@ -31,7 +28,6 @@ STORY = (
     "Bernoulli. Why did the first program run nowhere?  It had no machine.\n\nA small brass model of the engine "
     "stands in London today. Visitors see it. They walk past the glass, look at the wheels and go on.\n"
 )
-CODE = "def area(r):\n    # The area. Of a circle.\n\n\treturn 3 * r ** 2\r\n# Is it right? No.  \n    pass"
 # Odd texts: white space of all kinds, sentence ends, characters of one to four bytes.
 texts = st.text(st.sampled_from("aB1 .?!\n\r\t\u3000é中😀("), max_size=60)
 ratios = st.floats(0, 0.99)
@@ -65,21 +61,6 @@ def gpt2_scorer() -> Scorer:
 
 
 SCORER = gpt2_scorer()
-
-
-class FixedModel:
-    """Expects nothing but what it was given: p of a token is the same everywhere."""
-
-    device = torch.device("cpu")
-    name_or_path = "fixed"
-    config = SimpleNamespace(get_text_config=lambda: SimpleNamespace())
-
-    def __init__(self, rare: list[int], vocabulary: int) -> None:
-        self._logits = torch.zeros(vocabulary)
-        self._logits[rare] = -5
-
-    def __call__(self, ids, **kwargs):
-        return SimpleNamespace(logits=self._logits.expand(1, ids.shape[1], -1), past_key_values=None)
 
 
 def original(text: str, unit: str, ratio: float, scorer: Scorer, slack: float = 0.0) -> str:
@@ -125,15 +106,15 @@ def phrases_of(sentence: str) -> list[str]:
 def phrase_values(phrases: list[str], tokens: list[str], scores: list[float]) -> list[float]:
     """Share of each token's score by the characters it walks over."""
     shares: list[list[float]] = [[] for _ in phrases]
-    unit, left = 0, len(phrases[0])
+    unit, remaining = 0, len(phrases[0])
     for token, score in zip(tokens, scores, strict=True):
         finished = []
         for _ in token:
-            left -= 1
-            if left == 0:
+            remaining -= 1
+            if remaining == 0:
                 finished.append(unit)
                 unit += 1
-                left = len(phrases[unit]) if unit < len(phrases) else -1
+                remaining = len(phrases[unit]) if unit < len(phrases) else -1
         for done in finished:
             shares[done].append(score / len(finished))
         if not finished and token != " ":
@@ -154,18 +135,16 @@ def is_subsequence(part: str, whole: str) -> bool:
     return all(character in rest for character in part)
 
 
-@pytest.mark.parametrize("unit", ["sentence", "token"])
-@pytest.mark.parametrize("ratio", [0.2, 0.5, 0.8])
-def test_the_originals_way_gives_the_originals_text(unit, ratio):
-    assert compress(STORY, unit=unit, ratio=ratio, flat=True) == original(STORY, unit, ratio, SCORER)
-
-
 @quick
-@given(st.text(st.sampled_from("aB1 .?\n\t"), max_size=60).filter(str.strip), st.sampled_from(["sentence", "token"]))
-def test_the_originals_way_gives_the_originals_text_on_odd_texts(text, unit):
-    # Equal words of two sentences are as surprising as each other, but for rounding.
-    assume(original(text, unit, 0.5, SCORER, 1e-5) == original(text, unit, 0.5, SCORER, -1e-5))
-    assert compress(text, unit=unit, flat=True) == original(text, unit, 0.5, SCORER)
+@given(
+    st.just(STORY) | st.text(st.sampled_from("aB1 .?\n\t"), max_size=60).filter(str.strip),
+    st.sampled_from([0.2, 0.5, 0.8]),
+)
+@pytest.mark.parametrize("unit", ["sentence", "token"])
+def test_the_originals_settings_give_the_originals_text(unit, text, ratio):
+    # Equal words of two sentences have equal scores but for rounding.
+    assume(original(text, unit, ratio, SCORER, 1e-5) == original(text, unit, ratio, SCORER, -1e-5))
+    assert compress(text, unit=unit, ratio=ratio, flat=True) == original(text, unit, ratio, SCORER)
 
 
 def test_a_token_across_borders_is_shared_by_the_units_it_completes():
@@ -176,14 +155,6 @@ def test_a_token_across_borders_is_shared_by_the_units_it_completes():
 @needs_spacy
 def test_the_originals_phrases():
     assert compress(STORY, unit="phrase", ratio=0.35, flat=True) == original(STORY, "phrase", 0.35, SCORER)
-
-
-@needs_spacy
-@pytest.mark.parametrize("by_sentence", [True, False])
-@pytest.mark.parametrize("text", [CODE, " \n中文 😀.\r\n x", "x" * 3000])
-def test_phrases_keep_what_they_keep_byte_for_byte(text, by_sentence):
-    assert compress(text, unit="phrase", ratio=0, by_sentence=by_sentence) == text
-    assert is_subsequence(compress(text, unit="phrase", by_sentence=by_sentence), text)
 
 
 @pytest.mark.parametrize("unit", ["sentence", "token"])
@@ -206,15 +177,6 @@ def test_information_of_a_long_text_is_that_of_one_forward_pass(tiny_model, toke
         expected = -model(ids).logits[0, :-1].log_softmax(-1).gather(1, ids[0, 1:, None])[:, 0]
     assert scored.ends.tolist() == list(range(1, 2501))
     np.testing.assert_allclose(scored.information, expected, atol=1e-4)
-
-
-def test_eos_stands_in_for_a_missing_bos_and_one_of_them_is_needed():
-    ended = bpe_tokenizer()
-    ended.bos_token, ended.eos_token = None, "<s>"
-    assert compress(STORY, Scorer(SCORER.model, ended)) == compress(STORY)
-    ended.eos_token = None
-    with pytest.raises(LazyBenchError, match="neither a BOS nor an EOS"):
-        compress(STORY, Scorer(SCORER.model, ended))
 
 
 @pytest.fixture(scope="module")
@@ -248,9 +210,9 @@ def test_only_the_context_changes(tokenizer, model, settings):
     assert given.startswith(f"[INST]{head}")
     assert given.endswith(f"{tail}[/INST]")
     scorer = Scorer(model, tokenizer, settings.get("window_tokens"))
-    left = compress(STORY, scorer, unit=settings["unit"], by_sentence="windows" not in settings)
-    assert given == f"[INST]{head}{left}{tail}[/INST]"
-    assert left != STORY
+    remaining = compress(STORY, scorer, unit=settings["unit"], by_sentence="windows" not in settings)
+    assert given == f"[INST]{head}{remaining}{tail}[/INST]"
+    assert remaining != STORY
     assert output.tokens == [5]
     assert output.prompt_computed == (len(given) + 1) / prompt.ids.shape[1]
 
@@ -285,22 +247,3 @@ def test_a_scorer_of_its_own(tiny_model, tokenizer, model):
     assert with_itself == with_path
     with pytest.raises(LazyBenchError, match=r"method\.scorer: .*no such folder"):
         generate(tokenizer, model, STORY, scorer="./nowhere")
-
-
-def test_nothing_left_of_the_context_fails_the_record(tokenizer):
-    spaces = tokenizer("\n", add_special_tokens=False).input_ids
-    with pytest.raises(RecordFailure, match="empty prompt"):
-        generate(tokenizer, FixedModel(spaces, len(tokenizer)), "aaaa\na", unit="token", ratio=0.9)
-
-
-@pytest.mark.parametrize("context", ["", " \n "])
-def test_a_blank_context_is_no_failure(tokenizer, model, context):
-    output, _, _ = generate(tokenizer, model, context)
-    assert output.prompt_computed == 1
-
-
-def test_phrases_without_spacy_say_what_to_install(monkeypatch, model):
-    phrase_parser.cache_clear()
-    monkeypatch.setitem(sys.modules, "spacy", None)
-    with pytest.raises(LazyBenchError, match=r'needs spaCy: pip install "lazybench\[phrase\]"'):
-        PromptCompression("prompt_compression", unit="phrase").prepare(model)

@@ -2,8 +2,6 @@
 
 from dataclasses import replace
 from datetime import datetime
-from functools import cache
-from pathlib import Path
 
 import pytest
 import torch
@@ -14,15 +12,13 @@ from support import byte_tokenizer
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 
 from lazybench.config import ModelConfig
-from lazybench.data import longbench, sample
-from lazybench.data.facts import DatasetFacts, datasets_of, load_facts
+from lazybench.data import sample
+from lazybench.data.facts import DatasetFacts, load_facts
 from lazybench.data.record import Record
 from lazybench.model.decoding import Decoder, decoder_for
 from lazybench.model.prompts import Prompt, PromptBuilder, before_continued, shortenable
 
 FACTS = load_facts()
-ENGLISH = datasets_of("all", FACTS)
-REAL = Path(__file__).parents[2].parent / "shared" / "longbench" / "data"
 LLAMA_2 = "[INST]{prompt}[/INST]"
 
 
@@ -43,22 +39,6 @@ def official_ids(tokenizer, record, limit):
     if record.dataset not in ["trec", "triviaqa", "samsum", "lsht", "lcc", "repobench-p"]:
         prompt = f"[INST]{prompt}[/INST]"
     return tokenizer(prompt, truncation=False).input_ids
-
-
-@cache
-def records_of(dataset):
-    if REAL.exists():
-        return sorted(longbench.load(dataset, REAL, None), key=lambda record: len(record.context))[:1]
-    return sample.load(dataset, limit=1, seed=0, tokens=2048)
-
-
-@pytest.mark.parametrize("dataset", ENGLISH)
-@pytest.mark.parametrize("limit", [501, 200_000])
-def test_ids_are_the_official_pipelines(tokenizer, dataset, limit):
-    for record in records_of(dataset) if limit == 501 else sample.load(dataset, limit=1, seed=0, tokens=2048):
-        prompt = PromptBuilder(tokenizer, config(limit=limit), FACTS[dataset]).build(record)
-        assert prompt.ids[0].tolist() == official_ids(tokenizer, record, limit)
-        assert prompt.ids.dtype == torch.int64
 
 
 def test_exactly_one_bos_whoever_puts_it_there():
@@ -131,26 +111,6 @@ def test_decoding_is_the_models_own_greedy_search(model):
         ids, attention_mask=torch.ones_like(ids), max_new_tokens=9, do_sample=False, eos_token_id=None, pad_token_id=0
     )
     assert Decoder(model, max_new_tokens=9)(ids) == expected[0, 80:].tolist()
-
-
-def test_the_7b_models_are_set_up_as_longbench_does():
-    import yaml
-
-    conf = Path(__file__).parents[2] / "conf" / "model"
-    llama, xgen = (
-        ModelConfig(**yaml.safe_load((conf / f"{name}.yaml").read_text())) for name in ("llama2_7b", "xgen_7b")
-    )
-    assert (llama.limit, xgen.limit) == (3500, 7500)
-    assert llama.chat == LLAMA_2
-    header = (
-        "A chat between a curious human and an artificial intelligence assistant. "
-        "The assistant gives helpful, detailed, and polite answers to the human's questions.\n\n"
-    )
-    assert xgen.chat == header + " ### Human: {prompt}\n###"
-    assert xgen.remove == ["Assistant:"]
-    assert not xgen.trust_remote_code
-    assert not llama.trust_remote_code
-    assert llama.dtype == xgen.dtype == "bfloat16"
 
 
 def llama_like_tokenizer() -> PreTrainedTokenizerFast:

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from lazybench.data import fingerprint, sample
 from lazybench.data.facts import load_facts
-from lazybench.errors import LazyBenchError
 
 FACTS = load_facts()
 DIGEST = "acf551172de5ca90cb4322774c54319e255786b43b29742cff65cdd0cb22c822"
@@ -74,10 +73,3 @@ def test_records_are_the_same_anywhere():
         int(10 * r.context.index(f"by {r.answers[0]} ") / len(r.context)) for r in sample.load("qasper", 10, 5, 8192)
     }
     assert len(places) >= 8, "the evidence visits each tenth of the text"
-
-
-def test_errors_say_what_would_be_right():
-    with pytest.raises(LazyBenchError, match=r"unknown dataset 'lsht'.*narrativeqa.*repobench-p"):
-        sample.load("lsht", 1, 0, 512)
-    with pytest.raises(LazyBenchError, match=r"record 0 of musique is longer than data\.tokens=512"):
-        sample.load("musique", 1, 0, 512, lambda text: 9 * len(text))
