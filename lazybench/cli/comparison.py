@@ -1,4 +1,4 @@
-"""What a sweep ends with: its runs side by side."""
+"""The table at the end of a sweep: its runs side by side."""
 
 import json
 from collections.abc import Sequence
@@ -14,46 +14,54 @@ from lazybench.store.run_folder import SCORES
 from lazybench.store.survey import runs_of
 
 if TYPE_CHECKING:
-    from lazybench.run.job import Job
+    from lazybench.run.prepare import Job
 
 
 def comparison(jobs: "Sequence[Job]", in_turn: bool) -> str | None:
-    """A row a finished run: what tells it from the others, its score and its speedups; None for less than two.
+    """Return a table of a sweep's finished runs; None for fewer than two.
 
-    Jobs `in_turn` ran in this process; of others their latest runs are taken, on whatever machine.
-    A run over several tasks has the mean over them, one over several datasets of a task the mean over those; a dataset
-    that belongs to no task has a row of its own.
+    A row has what tells a run from the others, its score and its speedups: means over its tasks, or over the datasets
+    of its task. A dataset that belongs to no task has a row of its own.
+
+    Args:
+        jobs: the jobs of the sweep.
+        in_turn: whether they ran in this process; else the latest run of each counts, on any machine.
     """
-    places = (
-        (job.folder(describe(job.config.model)) if in_turn else next(runs_of(job.place, job.settings), None), job)
-        for job in jobs
-    )
-    folders = {folder: job for folder, job in places if folder}  # shards share one
-    parts = [(job, _parts(folder, job)) for folder, job in folders.items()]
-    if sum(bool(of) for _, of in parts) < 2:
+    runs = {}  # by folder, which shards share
+    for job in jobs:
+        folder = (
+            job.folder(describe(job.config.model))
+            if in_turn
+            else next(runs_of(job.method_folder, job.settings, job.used_facts), None)
+        )
+        if folder is not None:
+            runs[folder] = job
+    labels, numbers, finished = [], [], 0
+    for folder, job in runs.items():
+        parts = _parts(folder, job)
+        finished += bool(parts)
+        labels += [_labels(job) | {"of": name if len(parts) > 1 else ""} for name in parts]
+        numbers += parts.values()
+    if finished < 2:
         return None
-    found = [
-        (_named(job) | {"of": name if len(of) > 1 else ""}, scores) for job, of in parts for name, scores in of.items()
-    ]
-    shown = columns([scores for _, scores in found])
-    further = ("task", "of", "model", "data", "settings")
-    keys = ["method", *(key for key in further if len({of[key] for of, _ in found}) > 1)]
-    cells = [[of[key] for key in keys] for of, _ in found]
-    rows = [[*about, *values] for about, values in zip(cells, zip(*shown.values(), strict=True), strict=True)]
+    keys = [key for key in labels[0] if key == "method" or len({label[key] for label in labels}) > 1]
+    shown = columns(numbers)
+    cells = zip(*shown.values(), strict=True)
+    rows = [[*(label[key] for key in keys), *row] for label, row in zip(labels, cells, strict=True)]
     return table([*keys, *shown], rows, left=len(keys))
 
 
-def _named(job: "Job") -> dict[str, str]:
-    config = job.config
-    about = {"method": job.method.name, "task": config.task, "model": config.model.name, "data": config.data.name}
-    return about | {"settings": setting_of(job.method.name, job.settings["method"])}
+def _labels(job: "Job") -> dict[str, str]:
+    config, name = job.config, job.method.name
+    labels = {"method": name, "task": config.task, "of": "", "model": config.model.name, "data": config.data.name}
+    return labels | {"settings": setting_of(name, job.settings["method"])}
 
 
 def _parts(folder: Path, job: "Job") -> dict[str, Any]:
-    """The run's numbers, of its tasks as a whole and of each dataset without one; none where it is not finished."""
+    """Return a run's numbers by name, over its tasks and of each dataset without one; empty if it is not finished."""
     try:
         scores = json.loads((folder / SCORES).read_text("utf-8"))
     except (OSError, ValueError):
         return {}
-    alone = {name: of for name, of in scores["datasets"].items() if job.facts[name].task is None}
+    alone = {name: numbers for name, numbers in scores["datasets"].items() if job.facts[name].task is None}
     return (scores["tasks"] if scores[MEAN] is None else {MEAN: scores[MEAN]}) | alone

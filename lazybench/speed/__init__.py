@@ -1,1 +1,1 @@
-"""A method's times next to the unmodified model's and to the time of the work that is left."""
+"""Time and memory of a method by prompt length, next to the unmodified model's."""

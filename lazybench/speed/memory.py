@@ -1,9 +1,8 @@
-"""What a pass takes: memory, and the time of each operation."""
+"""The memory that a pass allocates."""
 
 import gc
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,56 +10,52 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 from transformers import DynamicCache, PreTrainedModel
 
-_ROWS = 25
+from lazybench.run.timing import Pass
 
 
 @dataclass(frozen=True)
 class Memory:
-    """Bytes that a pass takes."""
+    """Memory of a pass, in bytes.
 
-    peak: int  # the most at once, above what was allocated before
-    kv: list[int]  # of keys and values after each forward call, where transformers' own cache holds them
+    Attributes:
+        peak: the most allocated at once, beyond what was allocated before the pass.
+        prompt_kv: size of the KV cache after prefill; None where it is not known.
+    """
+
+    peak: int
+    prompt_kv: int | None
 
 
-def measure(model: PreTrainedModel, run: Callable[[], object]) -> Memory:
-    """The memory of an untimed `run` of a model."""
+def measure_memory(model: PreTrainedModel, run: Callable[[], Pass]) -> Memory:
+    """Return the memory of an untimed pass of `model`."""
     gc.collect()
-    kv: list[int] = []
-    hook = model.register_forward_hook(lambda *given: kv.extend(_kv_bytes(given[-1])))
+    kv_bytes: list[int] = []  # after each forward call
+    hook = model.register_forward_hook(lambda *call: kv_bytes.extend(_kv_bytes(call[-1])))
     try:
         if model.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(model.device)
             before = torch.cuda.memory_allocated(model.device)
-            run()
-            return Memory(torch.cuda.max_memory_allocated(model.device) - before, kv)
-        # A CPU's allocator keeps no such account, but the profiler is told of every allocation.
-        with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
-            run()
+            output = run().output
+            peak = torch.cuda.max_memory_allocated(model.device) - before
+        else:  # a CPU's allocator keeps no statistics, but the profiler records every allocation
+            with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+                output = run().output
+            events = profiler.profiler.kineto_results.events()
+            allocations = sorted((event.start_ns(), event.nbytes()) for event in events if event.name() == "[memory]")
+            sizes = np.array(allocations, dtype=np.int64).reshape(-1, 2)[:, 1]
+            peak = int(sizes.cumsum().max(initial=0))
     finally:
         hook.remove()
-    events = profiler.profiler.kineto_results.events()
-    allocations = sorted((event.start_ns(), event.nbytes()) for event in events if event.name() == "[memory]")
-    sizes = np.array(allocations, dtype=np.int64).reshape(-1, 2)[:, 1]
-    return Memory(int(sizes.cumsum().max(initial=0)), kv)
+    if output.stats is not None:  # LazyLLM's engine keeps a cache of its own
+        kv_bytes = output.stats.kv_bytes.sum(1).tolist()
+    kv_bytes = kv_bytes[-len(output.tokens) :]  # a method may prefill twice
+    return Memory(peak, kv_bytes[0] if kv_bytes else None)
 
 
 def _kv_bytes(output: Any) -> list[int]:
-    """Bytes of the keys and values in transformers' cache behind a forward call; none where they are elsewhere."""
+    """Return the size of the cache in a forward call's output; nothing for another cache than transformers' own."""
     cache = getattr(output, "past_key_values", None)
     if not isinstance(cache, DynamicCache):
         return []
-    held = [layer for layer in cache.layers if getattr(layer, "keys", None) is not None]
-    return [sum(layer.keys.nbytes + layer.values.nbytes for layer in held)]
-
-
-def write_profile(device: torch.device, passes: Mapping[str, Callable[[], object]], path: Path) -> None:
-    """Profile each pass, given by title, on `device`, and write a table of its operations by their own time."""
-    activities, key = [ProfilerActivity.CPU], "self_cpu_time_total"
-    if device.type == "cuda":
-        activities, key = [*activities, ProfilerActivity.CUDA], "self_cuda_time_total"
-    parts = []
-    for title, run in passes.items():
-        with profile(activities=activities) as profiler:
-            run()
-        parts.append(f"{title}\n{profiler.key_averages().table(sort_by=key, row_limit=_ROWS)}\n")
-    path.write_text("\n".join(parts))
+    layers = [layer for layer in cache.layers if getattr(layer, "keys", None) is not None]
+    return [sum(layer.keys.nbytes + layer.values.nbytes for layer in layers)]

@@ -1,4 +1,4 @@
-"""How deep each token of a generation got, where and when it came back, and the page of HTML that shows it."""
+"""The token map of a generation: the depth of each token, the tokens revived at each step, and the page of both."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -13,27 +13,38 @@ from jinja2 import Environment, FileSystemLoader
 
 from lazyllm import LazyLLMError, PruningSchedule, Stats
 
-_UNKNOWN = "\ufffd"  # what a decoder writes for bytes that are no character, or not yet one
-_LONGEST = 8  # tokens without an end of their character, after which it is none: it has at most four bytes
+_REPLACEMENT = "\ufffd"  # a decoder writes it for bytes that are no character, or not a whole one yet
+_MAX_TOKENS = 8  # of an incomplete character, which has at most four bytes; longer ones are broken
 
 
 @dataclass(frozen=True)
-class Reach:
-    """One generation, token by token; a step is one forward pass, step 0 is prefilling."""
+class TokenMap:
+    """The tokens of one generation; a step is one forward pass, step 0 is prefill.
+
+    Attributes:
+        title: heading of the generation.
+        schedule: the stages that prune.
+        num_layers: of the model.
+        ids: of prompt and answer.
+        prompt_length: tokens up to the last step with several new ones; a prompt may come in chunks or turns.
+        num_tokens: for each step, the number of tokens so far; the next one is the token that the step generates.
+        depths: for each token, the number of stages that it passed in its first step.
+        revived: by step and stage, the sorted positions of the tokens revived there: tokens of earlier steps whose keys
+            and values were computed after the stage.
+    """
 
     title: str
     schedule: PruningSchedule
-    layers: int  # of the model
-    ids: list[int]  # of the text so far
-    prompt: int  # how many had come by the last step that began with several: the prompt's, in chunks or turns too
-    totals: list[int]  # how many had come by each step; the next one is what the step generated
-    depths: list[int]  # for each token that has come, how many stages it passed in the step that it came with
-    # By step and stage, the sorted positions of the tokens of earlier steps that got keys and values behind it then.
+    num_layers: int
+    ids: list[int]
+    prompt_length: int
+    num_tokens: list[int]
+    depths: list[int]
     revived: list[list[list[int]]]
 
     @classmethod
-    def of(cls, stats: Stats | None, ids: torch.Tensor | Iterable[int], title: str) -> "Reach":
-        """What `stats` recorded of a generation: of its prompt and answer, int64 (tokens,) or (1, tokens), unpadded.
+    def from_stats(cls, stats: Stats | None, ids: torch.Tensor | Iterable[int], title: str) -> "TokenMap":
+        """Build the map of a generation from its stats and its ids, prompt and answer: (tokens,) or (1, tokens).
 
         Raises:
             LazyLLMError: no positions were recorded, nothing was pruned, or `ids` are of another generation.
@@ -42,62 +53,63 @@ class Reach:
             raise LazyLLMError("no positions were recorded: generate under lazyllm.enable(..., record_positions=True)")
         if not stats.stages:
             raise LazyLLMError("nothing was pruned, so there is no map of it: give a schedule with a keep below 1")
-        totals = [step[0].shape[0] for step in stats.positions]
+        num_tokens = [step[0].shape[0] for step in stats.positions]
         tokens = torch.as_tensor(ids if isinstance(ids, torch.Tensor) else list(ids)).flatten().tolist()
-        # The last token that was generated has not come in any step.
-        if len(tokens) not in (totals[-1], totals[-1] + 1):
+        # No step computed the last token that was generated.
+        if len(tokens) not in (num_tokens[-1], num_tokens[-1] + 1):
             raise LazyLLMError(
-                f"{len(tokens)} ids do not fit the generation, which computed {totals[-1]} tokens: give the ids of its "
-                "prompt and answer, such as output[0], without padding"
+                f"{len(tokens)} ids do not fit the generation, which computed {num_tokens[-1]} tokens: give the ids of "
+                "its prompt and answer, such as output[0], without padding"
             )
-        depths, revived, before, prompt = torch.zeros(totals[-1], dtype=torch.int64), [], 0, 0
-        for step, total in zip(stats.computed, totals, strict=True):
-            came = [step[layer + 1] for layer in stats.stages]
-            for positions in came:
-                depths[positions[positions >= before]] += 1
-            revived.append([positions[positions < before].tolist() for positions in came])
-            prompt = total if total - before > 1 or not before else prompt
-            before = total
-        layers = len(stats.positions[0])
-        return cls(title, stats.schedule, layers, tokens, prompt, totals, depths.tolist(), revived)
+        depths, revived, earlier, prompt_length = torch.zeros(num_tokens[-1], dtype=torch.int64), [], 0, 0
+        for step, total in zip(stats.computed, num_tokens, strict=True):
+            after_stages = [step[layer + 1] for layer in stats.stages]
+            for positions in after_stages:
+                depths[positions[positions >= earlier]] += 1
+            revived.append([positions[positions < earlier].tolist() for positions in after_stages])
+            prompt_length = total if total - earlier > 1 or not earlier else prompt_length
+            earlier = total
+        num_layers = len(stats.positions[0])
+        return cls(title, stats.schedule, num_layers, tokens, prompt_length, num_tokens, depths.tolist(), revived)
 
     @property
-    def ends(self) -> list[int]:
-        """How many layers a token of each depth went through."""
-        return [*(stage.layer + 1 for stage in self.schedule.stages), self.layers]
+    def layers_by_depth(self) -> list[int]:
+        """The number of layers that a token of each depth went through."""
+        return [*(stage.layer + 1 for stage in self.schedule.stages), self.num_layers]
 
     @property
-    def prefilled(self) -> float:
-        """How much of the prompt's tokens times layers prefilling computed, 0 to 1."""
-        return sum(self.ends[depth] for depth in self.depths[: self.prompt]) / (self.prompt * self.layers)
+    def prompt_computed(self) -> float:
+        """The fraction of prompt tokens times layers that prefill computed."""
+        layers = self.layers_by_depth
+        computed = sum(layers[depth] for depth in self.depths[: self.prompt_length])
+        return computed / (self.prompt_length * self.num_layers)
 
 
-def texts(tokenizer: Any, ids: Sequence[int]) -> Iterator[str]:
-    """The text of each token; together they are the whole text.
+def token_texts(tokenizer: Any, ids: Sequence[int]) -> Iterator[str]:
+    """Yield the text of each token; joined, they are the text of all.
 
-    A token alone is often no text: it may hold some bytes of a character, or a space that is one only within a text.
-    So tokens are decoded with those before them. A character whose bytes lie in several tokens belongs to the last of
-    these, and the others of them yield an empty text.
+    A token alone may hold part of a character's bytes, or a space that shows only inside a text, so each is decoded
+    together with those before it. A character of several tokens belongs to the last of them; the others are empty.
     """
 
-    def decode(of: Sequence[int]) -> str:
-        return tokenizer.decode(list(of), skip_special_tokens=False, clean_up_tokenization_spaces=False)
+    def decode(window: Sequence[int]) -> str:
+        return tokenizer.decode(list(window), skip_special_tokens=False, clean_up_tokenization_spaces=False)
 
-    # The window begins with the last token or tokens that ended a character.
-    start, ended, shown = 0, 0, 0
+    # The window begins with the last tokens that completed a character.
+    start, complete, shown = 0, 0, 0
     for last in range(len(ids)):
         text = decode(ids[start : last + 1])
-        ends = not text.endswith(_UNKNOWN) or last + 1 - ended >= _LONGEST or last + 1 == len(ids)
-        known = text if ends else text.rstrip(_UNKNOWN)
+        is_complete = not text.endswith(_REPLACEMENT) or last + 1 - complete >= _MAX_TOKENS or last + 1 == len(ids)
+        known = text if is_complete else text.rstrip(_REPLACEMENT)
         yield known[shown:]
         shown = max(shown, len(known))
-        if ends:
-            start, ended = ended, last + 1
-            shown = len(decode(ids[start:ended]))
+        if is_complete:
+            start, complete = complete, last + 1
+            shown = len(decode(ids[start:complete]))
 
 
 class Page(str):
-    """An HTML document in ASCII. A notebook shows it in a frame, so that the two leave each other's look alone."""
+    """An HTML document in ASCII. A notebook shows it in a frame, so that neither changes the look of the other."""
 
     __slots__ = ()
 
@@ -109,63 +121,63 @@ class Page(str):
         return f"<token map, {len(self):,} characters of HTML>"
 
 
-def page(reaches: Sequence[Reach], tokenizer: Any, about: Mapping[str, str] | None = None) -> Page:
-    """The page of one generation, or of several from the same prompt side by side, with `about` at the top.
+def render(maps: Sequence[TokenMap], tokenizer: Any, details: Mapping[str, str] | None = None) -> Page:
+    """Return the page of generations from the same prompt, side by side, with `details` at the top.
 
-    It opens at the token for which most is revived. Its script reads `data`, JSON: `prompt`, the text of each token of
-    the prompt, and `maps`, for each generation `answer`, the text of each token behind the prompt, and `totals`,
-    `revived` and the prompt's `depths`, as in `Reach`.
+    It opens at the token for which most tokens are revived. Its script reads `data`, JSON: `prompt`, the text of each
+    prompt token, and for each generation in `maps` `answer`, the text of each token after the prompt, and `num_tokens`,
+    `revived` and the prompt's `depths`, as in `TokenMap`.
 
     Raises:
         LazyLLMError: the prompts differ.
     """
-    prompt = reaches[0].ids[: reaches[0].prompt]
-    if any(reach.ids[: reach.prompt] != prompt for reach in reaches):
+    length = maps[0].prompt_length
+    if any(one.ids[: one.prompt_length] != maps[0].ids[:length] for one in maps):
         raise LazyLLMError("the generations are of different prompts: a page shows one prompt")
-    split = [list(texts(tokenizer, reach.ids)) for reach in reaches]
-    end = len(prompt)
-    maps = [
-        {"answer": of[end:], "totals": reach.totals, "depths": reach.depths[:end], "revived": reach.revived}
-        for reach, of in zip(reaches, split, strict=True)
+    texts = [list(token_texts(tokenizer, one.ids)) for one in maps]
+    num_revived = [0] * max(len(one.num_tokens) for one in maps)  # by step
+    for one in maps:
+        for step, stages in enumerate(one.revived):
+            num_revived[step] += sum(map(len, stages))
+    generations = [
+        {"answer": text[length:], "num_tokens": one.num_tokens, "depths": one.depths[:length], "revived": one.revived}
+        for one, text in zip(maps, texts, strict=True)
     ]
-    came = [0] * max(len(reach.totals) for reach in reaches)
-    for reach in reaches:
-        for step, stages in enumerate(reach.revived):
-            came[step] += sum(map(len, stages))
     environment = Environment(loader=FileSystemLoader(Path(__file__).parent), autoescape=True, trim_blocks=True)
     text = environment.get_template("page.html").render(
-        about={**(about or {}), "Prompt": f"{end:,} tokens"},
-        steps=len(came),
-        opens=came.index(max(came)),
-        maps=[_head(reach) for reach in reaches],
-        data={"prompt": split[0][:end], "maps": maps},
+        details={**(details or {}), "Prompt": f"{length:,} tokens"},
+        steps=len(num_revived),
+        opens=num_revived.index(max(num_revived)),
+        maps=[_heading(one) for one in maps],
+        data={"prompt": texts[0][:length], "maps": generations},
     )
     return Page(text.encode("ascii", "xmlcharrefreplace").decode("ascii"))
 
 
-def _head(reach: Reach) -> dict[str, Any]:
-    """What stands above a generation's text: its title, its stages, and for each depth layers, counts and colours."""
-    reached = Counter(reach.depths[: reach.prompt])
-    revived = [0, *(sum(map(len, stage)) for stage in zip(*reach.revived, strict=True))]
-    cuts = pairwise([0, *reach.ends])
-    layers = [f"{start}–{end - 1}" if end - start > 1 else f"{start}" for start, end in cuts]
+def _heading(one: TokenMap) -> dict[str, Any]:
+    """Return a generation's title and stages, and for each depth its layers, counts and colours."""
+    tokens = Counter(one.depths[: one.prompt_length])
+    revived = [0, *(sum(map(len, steps)) for steps in zip(*one.revived, strict=True))]
+    ranges = pairwise([0, *one.layers_by_depth])
+    layers = [f"{start}–{end - 1}" if end - start > 1 else f"{start}" for start, end in ranges]
     return {
-        "title": reach.title,
-        "stages": f"{reach.schedule}; {reach.prefilled:.0%} of the work of prefilling".replace("; ", "\n"),
-        "rows": [(of, reached[depth], revived[depth]) for depth, of in enumerate(layers)],
+        "title": one.title,
+        "stages": f"{one.schedule}; {one.prompt_computed:.0%} of prefill computed".replace("; ", "\n"),
+        "rows": [(text, tokens[depth], revived[depth]) for depth, text in enumerate(layers)],
         "colours": palette(len(layers)),
     }
 
 
 def palette(levels: int) -> list[tuple[str, str, str, str]]:
-    """Paper and ink of each depth on a light page, and on a dark one, as CSS.
+    """Return the CSS colours of each depth: background and text on a light page, then on a dark one.
 
     The deeper, the further from the page's own colour; the colour-blind can tell them apart (ColorBrewer's YlGnBu).
     """
     from matplotlib import colormaps  # takes long to import
     from matplotlib.colors import to_hex
 
-    shares = [level / (levels - 1) for level in range(levels)]
-    both = [(share, 0.8 - 0.75 * share) for share in shares]
-    inked = [[(to_hex(colormaps["YlGnBu"](at)), "#000" if at < 0.68 else "#fff") for at in of] for of in both]
-    return [(*light, *dark) for light, dark in inked]
+    def colours(value: float) -> tuple[str, str]:
+        return to_hex(colormaps["YlGnBu"](value)), "#000" if value < 0.68 else "#fff"
+
+    depths = [level / (levels - 1) for level in range(levels)]
+    return [(*colours(depth), *colours(0.8 - 0.75 * depth)) for depth in depths]

@@ -1,4 +1,4 @@
-"""`lazybench map`: a page of what became of a prompt's tokens."""
+"""`lazybench map`: the page of the tokens that methods prune and revive."""
 
 import json
 import re
@@ -42,12 +42,12 @@ def test_methods_stand_side_by_side(call, page):
     assert f"saved in {page}" in out
     tokens = len(data["prompt"])
     assert 290 <= tokens <= 310
-    for of, fractions in zip(data["maps"], ([1, 0.6, 0.36], [1, 0.6, 0.36], [1, 0.5]), strict=True):
-        reached = [sum(depth >= stage for depth in of["depths"]) / tokens for stage in range(len(fractions))]
+    for one, fractions in zip(data["maps"], ([1, 0.6, 0.36], [1, 0.6, 0.36], [1, 0.5]), strict=True):
+        reached = [sum(depth >= stage for depth in one["depths"]) / tokens for stage in range(len(fractions))]
         assert reached == pytest.approx(fractions, abs=0.01)
-        assert of["totals"] == [tokens + step for step in range(6)]
-        assert len(of["answer"]) == 6
-    revived = [sum(len(found) for step in of["revived"] for found in step) for of in data["maps"]]
+        assert one["num_tokens"] == [tokens + step for step in range(6)]
+        assert len(one["answer"]) == 6
+    revived = [sum(len(positions) for step in one["revived"] for positions in step) for one in data["maps"]]
     assert revived[0] > 0 == revived[2]
 
 
@@ -57,12 +57,12 @@ def test_settings_stand_side_by_side_for_a_record_by_its_number_or_its_id(call, 
     assert code == 0, err
     titles, data = read(page)
     assert titles == ["LazyLLM 1:0.5", "LazyLLM 1:0.5,3:0.25"]
-    assert [max(of["depths"]) for of in data["maps"]] == [1, 2]
+    assert [max(one["depths"]) for one in data["maps"]] == [1, 2]
     code, again, err = call(*words, f"record={re.search('record 2wikimqa ([0-9a-f]{32})', out)[1]}")
     assert (code, again, read(page)[1]) == (0, out, data)
 
 
-def test_a_prompt_of_ones_own_which_stays(call, page, tmp_path):
+def test_a_prompt_of_ones_own(call, page, tmp_path):
     prompt = 'Which is it: "</script>", naïve or 😀?\n' * 10  # longer than model.limit, and not cut
     mine = tmp_path / "mine.txt"
     mine.write_text(prompt, "utf-8")
@@ -90,7 +90,7 @@ def test_a_short_prompt_as_a_picture(call, page, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("words", "says"),
+    ("words", "message"),
     [
         (["method=lazyllm,random_drop"], "method random_drop does not run on LazyLLM's engine"),
         (["method=lazyllm,lazzyllm"], "did you mean 'lazyllm'"),
@@ -105,7 +105,7 @@ def test_a_short_prompt_as_a_picture(call, page, tmp_path):
         (["output=/dev/null/map.html"], "cannot be written"),
     ],
 )
-def test_what_cannot_be_shown_is_said_in_one_line(call, page, words, says):
+def test_bad_input_costs_one_line(call, page, words, message):
     code, _, err = call(*words)
-    assert says in one_line(code, err)
+    assert message in one_line(code, err)
     assert not page.parent.exists()

@@ -1,10 +1,9 @@
-"""`lazybench match`: strengths for speedups."""
+"""`lazybench match`: the settings with which a method reaches a speedup."""
 
 import json
 import math
 import re
 import shlex
-from types import SimpleNamespace
 
 import pandas as pd
 import pytest
@@ -15,27 +14,26 @@ from hypothesis import strategies as st
 from peers import build
 from transformers import Gemma3Config, Gemma3ForCausalLM, Gemma3ForConditionalGeneration, Gemma3TextConfig
 
-from lazybench.calibration import search
-from lazybench.calibration.strength import Operations, Timed, Trial, match
 from lazybench.config import CONF
 from lazybench.errors import LazyBenchError
+from lazybench.matching import tuning
+from lazybench.matching.speedups import ComputedSpeedups, MeasuredSpeedups, Speedups, Trial
 from lazybench.methods import build_method
-from lazybench.model.work import operations
+from lazybench.model.cost import operations
 from lazyllm import PruningSchedule
 
 METHODS = "lazybench.methods"
 
 
-class Curve:
+class Curve(Speedups):
     """A method whose speedup is a function of the share that it prunes."""
 
     def __init__(self, speedup):
-        self.speedup, self.trials, self.method = speedup, {}, SimpleNamespace(name="made up")
+        super().__init__(build_method({"_target_": f"{METHODS}.random_drop.RandomDrop", "name": "made_up"}), None)
+        self.speedup = speedup
 
-    def at(self, share):
-        share = round(share, 4)
-        self.trials[share] = Trial(share, self.speedup(share), 6)
-        return self.trials[share]
+    def measure(self, share):
+        return Trial(share, self.speedup(share), 6)
 
 
 @given(
@@ -48,19 +46,17 @@ def test_any_speedup_within_reach_is_found(wanted, fixed, power):
     curve = Curve(lambda share: 1 / (fixed + (1 - fixed) * (1 - share) ** power))
     if curve.speedup(0.98) < 1.05 * wanted:
         return
-    found = match(curve, wanted, 0.02)
-    assert found.speedup == pytest.approx(wanted, rel=0.02)
+    assert curve.find(wanted, 0.02).speedup == pytest.approx(wanted, rel=0.02)
     assert len(curve.trials) <= 12
 
 
 def test_a_speedup_out_of_reach_is_named():
     with pytest.raises(LazyBenchError, match=r"98% of the prompt pruned .* 1\.96, so 3 is out of reach"):
-        match(Curve(lambda share: 1 / (1 - share / 2)), 3, 0.02)
+        Curve(lambda share: 1 / (1 - share / 2)).find(3, 0.02)
 
 
 def test_a_speedup_that_goes_in_steps_gives_the_nearest():
-    found = match(Curve(lambda share: 1.5 if share < 0.6 else 2.6), 2, 0.02)
-    assert found.speedup == 1.5
+    assert Curve(lambda share: 1.5 if share < 0.6 else 2.6).find(2, 0.02).speedup == 1.5
 
 
 @pytest.mark.parametrize(
@@ -77,31 +73,26 @@ def test_a_method_prunes_as_much_as_asked(target, expected):
     assert changed.name == "mine"
 
 
-@given(share=st.floats(0.3, 0.95))
-def test_all_stages_of_a_fold_prune_more_by_one_power(share):
-    keeps = {"3:0.6,7:0.7": [0.6, 0.7], "5:0.4": [0.4]}
+@pytest.mark.parametrize("share", [0.3, 0.75, 0.95])
+def test_all_stages_of_a_fold_scale_by_one_power(share):
     target = f"{METHODS}.lazyllm.LazyLLM"
     folds = [
-        {"method": {"_target_": target, "name": "lazyllm", "schedule": of}, "records": [str(place)]}
-        for place, of in enumerate(keeps)
+        {"method": {"_target_": target, "name": "lazyllm", "schedule": schedule}, "records": [str(fold)]}
+        for fold, schedule in enumerate(["3:0.6,7:0.7", "5:0.4"])
     ]
-    given = {"budget": "speedup >= 2", "folds": folds}
-    method = build_method({"_target_": f"{METHODS}.calibrated.Calibrated", "name": "lazyllm", **given})
-    changed = method.pruning(share)
-    after = [PruningSchedule.parse(fold["method"]["schedule"], 30) for fold in changed.folds]
-    assert [[stage.layer for stage in of.stages] for of in after] == [[3, 7], [5]]
-    powers = [
-        math.log(stage.keep) / math.log(keep)
-        for of, before in zip(after, keeps.values(), strict=True)
-        for stage, keep in zip(of.stages, before, strict=True)
-    ]
-    assert powers[:2] == pytest.approx([powers[0]] * 2, rel=0.02)
-    assert [of.fractions[-1] for of in after] == pytest.approx([1 - share] * 2, rel=0.02)
-    assert [fold["records"] for fold in changed.folds] == [["0"], ["1"]]
+    settings = {"budget": "2x", "folds": folds}
+    method = build_method({"_target_": f"{METHODS}.calibrated.Calibrated", "name": "lazyllm", **settings})
+    scaled = method.pruning(share)
+    schedules = [PruningSchedule.parse(fold["method"]["schedule"], 30) for fold in scaled.folds]
+    assert [[stage.layer for stage in schedule.stages] for schedule in schedules] == [[3, 7], [5]]
+    first, second = schedules[0].stages
+    assert math.log(first.keep) / math.log(0.6) == pytest.approx(math.log(second.keep) / math.log(0.7), rel=0.02)
+    assert [schedule.fractions[-1] for schedule in schedules] == pytest.approx([1 - share] * 2, rel=0.02)
+    assert [fold["records"] for fold in scaled.folds] == [["0"], ["1"]]
     with torch.device("meta"):
         model = build(0, num_hidden_layers=30)
     assert method.layer_tokens(model, 100) == [100] * 4 + [60] * 4 + [42] * 22
-    assert changed.budget.startswith("speedup >= 2, pruning 0.")
+    assert scaled.budget.startswith("2x, pruning 0.")
 
 
 @pytest.fixture
@@ -116,9 +107,9 @@ def call(lazybench, tiny_model, tmp_path):
     return call
 
 
-def test_a_matched_method_runs_and_the_same_command_goes_on(call, lazybench, monkeypatch, tmp_path):
-    asked = ("method.layer=0", "speedups=[1.1]", "tolerance=0.5", "task=lcc")
-    code, out, err = call(*asked)
+def test_a_matched_method_runs_and_the_same_command_resumes(call, lazybench, monkeypatch, tmp_path):
+    words = ("method.layer=0", "speedups=[1.1]", "tolerance=0.5", "task=lcc")
+    code, out, err = call(*words)
     assert code == 0, err
     matched = tmp_path / "matches" / "method" / "static_pruning_1.1x.yaml"
     text = matched.read_text()
@@ -131,29 +122,26 @@ def test_a_matched_method_runs_and_the_same_command_goes_on(call, lazybench, mon
     table = pd.read_csv(kept)
     (row,) = table[(1 - table["share"] - written["keep"]).abs() < 1e-6].to_dict("records")
     assert f"{row['speedup']:.2f}x with layer=0 keep={written['keep']}" in out
-    # The command that it ends with is whole: model, data and limits are those that were given.
-    words = shlex.split(out.strip().splitlines()[-1])[3:]
-    assert set(words) >= {"model.limit=300", "data.limit=1", "data.tokens=512", "model.name=tiny"}
-    code, out, err = lazybench(*words, "timing.warmup=0", "timing.paired=false", f"output={tmp_path / 'runs'}")
+    # The printed command has the model, data and limits that were given.
+    run_words = shlex.split(out.strip().splitlines()[-1])[3:]
+    assert set(run_words) >= {"model.limit=300", "data.limit=1", "data.tokens=512", "model.name=tiny"}
+    code, out, err = lazybench(*run_words, "timing.warmup=0", "timing.paired=false", f"output={tmp_path / 'runs'}")
     assert code == 0, err
     assert "method static_pruning" in out
-    monkeypatch.setattr("lazybench.calibration.strength.undisturbed", None)  # nothing is timed again
-    code, _, err = call(*asked)
+    monkeypatch.setattr("lazybench.matching.speedups.undisturbed", None)  # nothing is timed again
+    code, _, err = call(*words)
     assert code == 0, err
     assert matched.read_text() == text
 
 
 @pytest.fixture
-def half_as_fast(monkeypatch):
-    """Any method's speedup is computed: it halves the time at most."""
+def halved(monkeypatch):
+    """Any method halves the time at most."""
 
-    def at(self, share):
-        return self.trials.setdefault(round(share, 4), Trial(round(share, 4), 1 / (1 - share / 2), 2))
-
-    monkeypatch.setattr("lazybench.calibration.strength.Timed.at", at)
+    monkeypatch.setattr(MeasuredSpeedups, "measure", lambda self, share: Trial(share, 1 / (1 - share / 2), 2))
 
 
-def test_what_is_matched_is_called_as_its_config_is(call, tmp_path):
+def test_a_matched_method_is_called_as_its_config_is(call, tmp_path):
     (tmp_path / "own" / "method").mkdir(parents=True)
     (tmp_path / "own" / "method" / "early.yaml").write_text("defaults: [static_pruning]\nlayer: 0\n")
     words = ("--config-dir", str(tmp_path / "own"), "method=early", "speedups=[1.1]", "tolerance=0.5")
@@ -164,15 +152,16 @@ def test_what_is_matched_is_called_as_its_config_is(call, tmp_path):
     assert yaml.safe_load(written.read_text())["name"] == "static_pruning"
 
 
-def test_the_prompts_that_are_timed_are_of_as_many_datasets_as_can_be(call, half_as_fast, monkeypatch):
-    met = []
-    at = Timed.at
-    monkeypatch.setattr(Timed, "at", lambda self, share: (met.append(self.prompts), at(self, share))[1])
+def test_timed_prompts_are_of_as_many_datasets_as_possible(call, halved, monkeypatch):
+    prompts, measure = [], MeasuredSpeedups.measure
+    monkeypatch.setattr(
+        MeasuredSpeedups, "measure", lambda self, share: prompts.extend(self.prompts) or measure(self, share)
+    )
     assert call("task=all", "data.limit=4", "records=6", "speedups=[1.5]")[0] == 0
-    assert len({prompt.record.dataset for prompt in met[0]}) == len(met[0]) == 6
+    assert len({prompt.record.dataset for prompt in prompts[:6]}) == 6
 
 
-def test_a_speedup_out_of_reach_leaves_the_others(call, half_as_fast, tmp_path):
+def test_a_speedup_out_of_reach_leaves_the_others(call, halved, tmp_path):
     code, _, err = call("method.layer=0", "speedups=[3,1.5]")
     assert code == 0, err
     assert "warning: method static_pruning: with 98% of the prompt pruned" in err
@@ -183,8 +172,8 @@ def test_a_speedup_out_of_reach_leaves_the_others(call, half_as_fast, tmp_path):
 
 
 def test_each_half_of_the_records_is_tuned_for_the_other(call, lazybench, monkeypatch, tmp_path):
-    asked = ("tune=true", "method=fastkv", "speedups=[1.5]", "task=code", "data.limit=4", "tolerance=0.005")
-    code, out, err = call(*asked)
+    words = ("tune=true", "method=fastkv", "speedups=[1.5]", "task=code", "data.limit=4", "tolerance=0.005")
+    code, out, err = call(*words)
     assert code == 0, err
     assert re.search(r"1\.5x: layer=\d+% keep=0\.\d+.* on the other half's records", out)
     text = (tmp_path / "matches" / "method" / "fastkv_1.5x.yaml").read_text()
@@ -193,36 +182,36 @@ def test_each_half_of_the_records_is_tuned_for_the_other(call, lazybench, monkey
     assert written["found"]["records"] == [2, 2]
     assert not set(first["records"]) & set(second["records"])
     for half, fold in (("first", first), ("second", second)):
-        of_half = tried[tried["half"] == half]
-        assert len(of_half) == written["found"]["tried"] == 12
-        assert set(of_half["records"]) == {1, 2}
-        found = of_half[of_half["best"]]
-        assert found["kl"].item() == of_half.loc[of_half["records"] == 2, "kl"].min()
-        assert f"layer={fold['method']['layer']} keep={fold['method']['keep']}" in found["settings"].item()
-    monkeypatch.setattr("lazybench.calibration.search.divergence", None)  # nothing is measured again
-    words = shlex.split(out.strip().splitlines()[-1])[3:]
-    code, out, err = call(*asked)
+        rows = tried[tried["half"] == half]
+        assert len(rows) == written["found"]["tried"] == 12
+        assert set(rows["records"]) == {1, 2}
+        best = rows[rows["best"]]
+        assert best["kl"].item() == rows.loc[rows["records"] == 2, "kl"].min()
+        assert f"layer={fold['method']['layer']} keep={fold['method']['keep']}" in best["settings"].item()
+    monkeypatch.setattr("lazybench.matching.tuning.divergence", None)  # nothing is measured again
+    run_words = shlex.split(out.strip().splitlines()[-1])[3:]
+    code, out, err = call(*words)
     assert code == 0, err
     assert (tmp_path / "matches" / "method" / "fastkv_1.5x.yaml").read_text() == text
-    code, out, err = lazybench(*words, "timing.warmup=0", "timing.paired=false", f"output={tmp_path / 'runs'}")
+    code, out, err = lazybench(*run_words, "timing.warmup=0", "timing.paired=false", f"output={tmp_path / 'runs'}")
     assert code == 0, err
     assert "calibrated for 1.5x: found layer=" in out
 
 
 def test_a_record_that_was_edited_is_measured_again(call, monkeypatch, tmp_path):
-    asked = ("tune=true", "method=fastkv", "speedups=[1.5]", "task=code", "data.limit=4", "tolerance=0.005")
-    assert call(*asked)[0] == 0
+    words = ("tune=true", "method=fastkv", "speedups=[1.5]", "task=code", "data.limit=4", "tolerance=0.005")
+    assert call(*words)[0] == 0
     (kept, *_) = (tmp_path / "matches" / "measured").glob("*.jsonl")
     before, *others = kept.read_text().splitlines()
     kept.write_text("\n".join([json.dumps(json.loads(before) | {"record": "as it was"}), *others]) + "\n")
     measured = []
-    divergence = search.divergence
-    monkeypatch.setattr(search, "divergence", lambda *of, **more: (measured.append(of), divergence(*of, **more))[1])
-    assert call(*asked)[0] == 0
+    divergence = tuning.divergence
+    monkeypatch.setattr(tuning, "divergence", lambda *args: measured.append(args) or divergence(*args))
+    assert call(*words)[0] == 0
     assert len(measured) == 1
 
 
-def test_layers_that_see_images_are_no_part_of_the_operations():
+def test_operations_leave_out_layers_that_see_images():
     text = {"num_hidden_layers": 2, "hidden_size": 16, "intermediate_size": 32, "vocab_size": 64}
     text |= {"num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 8}
     vision = {"num_hidden_layers": 3, "hidden_size": 16, "intermediate_size": 32, "num_attention_heads": 2}
@@ -237,7 +226,7 @@ def test_layers_that_see_images_are_no_part_of_the_operations():
 def test_trials_are_as_fast_by_their_operations(wanted, method):
     with torch.device("meta"):
         model = build(0, num_hidden_layers=24)
-    layer = sum(of.numel() for of in model.model.layers[0].parameters())
+    layer = sum(weight.numel() for weight in model.model.layers[0].parameters())
     width = model.config.num_attention_heads * model.config.head_dim
 
     def operations(by_layer):
@@ -248,24 +237,23 @@ def test_trials_are_as_fast_by_their_operations(wanted, method):
     reached = 0
     for trial in trials:
         try:
-            share = match(Operations(trial, [1000], model), wanted, 0.005).share
+            share = ComputedSpeedups(trial, model, [1000]).find(wanted, 0.005).share
         except LazyBenchError:
             continue
-        found = operations(trial.pruning(share).layer_tokens(model, 1000))
-        assert operations([1000] * 24) / found == pytest.approx(wanted, rel=0.005)
+        pruned = operations(trial.pruning(share).layer_tokens(model, 1000))
+        assert operations([1000] * 24) / pruned == pytest.approx(wanted, rel=0.005)
         reached += 1
     assert reached >= 9
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (("speedups=[1]",), "speedups="),
         (("speedups=[]",), "give some, each above 1"),
         (("tolerance=0",), "tolerance=0"),
         (("records=0",), "records=0"),
         (("method=baseline",), "method baseline cannot be matched: it has no `keep`"),
-        (("method=snapkv",), "method snapkv cannot be matched: whatever it keeps, TTFT is the unmodified model's"),
         (("method=lazyllm", "method.schedule=[1:1.0]"), "prunes nothing"),
         (("method.layer=9",), "method.layer"),
         (("method=prompt_compression", "tune=true"), "method prompt_compression does not say what it computes"),
@@ -274,9 +262,9 @@ def test_trials_are_as_fast_by_their_operations(wanted, method):
         (("method=fastkv", "tune=true", "tolerance=1e-9"), "no trial of fastkv comes as near to 2x"),
     ],
 )
-def test_what_cannot_be_matched_is_said_in_one_line(call, words, said, tmp_path):
+def test_what_cannot_be_matched_costs_one_line(call, words, message, tmp_path):
     code, _, err = call(*words)
     assert code == 2
-    assert said in err
+    assert message in err
     assert len(err.strip().splitlines()) == 1
     assert not list(tmp_path.glob("matches/method/*"))

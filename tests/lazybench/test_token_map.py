@@ -1,4 +1,4 @@
-"""The page that shows how deep each token got, and for which generated token it came back."""
+"""The page that shows how many layers each token went through, and for which generated token it was revived."""
 
 import json
 import re
@@ -15,7 +15,7 @@ from transformers import PreTrainedTokenizerFast
 
 import lazyllm
 from lazybench import token_map
-from lazybench.token_map.page import Reach, page, palette, texts
+from lazybench.token_map.page import TokenMap, palette, render, token_texts
 
 SCHEDULE = "0:0.7,1:0.5,3:0.6"
 NASTY = "</script><script>alert(1)</script><!-- \u2028 naïve & 日本 😀"
@@ -26,9 +26,9 @@ def model(tokenizer):
     return build(0, num_hidden_layers=5, vocab_size=len(tokenizer))
 
 
-def generate(model, ids, new_tokens, schedule=SCHEDULE, record_positions=True, selection=None, **settings):
+def generate(model, ids, new_tokens, schedule=SCHEDULE, record_positions=True, ranking=None, **settings):
     """The stats and ids of a generation."""
-    with lazyllm.enable(model, schedule, selection=selection, record_positions=record_positions) as lazy:
+    with lazyllm.enable(model, schedule, ranking=ranking, record_positions=record_positions) as lazy:
         given = {"attention_mask": torch.ones_like(ids), "pad_token_id": 0, "do_sample": False, **settings}
         output = model.generate(ids, max_new_tokens=new_tokens, **given)
     return lazy.stats, output[0]
@@ -36,7 +36,7 @@ def generate(model, ids, new_tokens, schedule=SCHEDULE, record_positions=True, s
 
 @pytest.fixture(scope="module")
 def generation(model):
-    """The stats and ids of a generation in which tokens come back at every stage."""
+    """The stats and ids of a generation in which tokens are revived at every stage."""
     return generate(model, random_ids(0, 40) + 1, 24)
 
 
@@ -49,8 +49,8 @@ def headings(text):
     return [unescape(title) for title in re.findall("<h2>(.*?)</h2>", text)]
 
 
-def came_back(stats, step, layer):
-    """Tokens of earlier steps that take part in a layer for the first time, by the active sets alone."""
+def revived(stats, step, layer):
+    """Return the tokens of earlier steps that are active in a layer for the first time, by the active sets alone."""
     earlier = {position for other in stats.positions[:step] for position in other[layer].tolist()}
     known = len(stats.positions[step - 1][0]) if step else 0
     return sorted(position for position in {*stats.positions[step][layer].tolist()} - earlier if position < known)
@@ -61,28 +61,30 @@ def test_the_page_holds_what_was_recorded_of_a_prompt_whole_or_in_chunks(chunks,
     size = {"prefill_chunk_size": 16} if len(chunks) > 1 else {}
     stats, ids = generate(model, random_ids(0, 40) + 1, 24, **size)
     data = data_of(token_map.html(stats, tokenizer, ids))
-    (of,) = data["maps"]
-    assert (len(data["prompt"]), len(of["answer"])) == (len(of["depths"]), 24) == (40, 24)
-    assert of["totals"] == chunks + [40 + step for step in range(1, 24)]
-    behind = [layer + 1 for layer in stats.stages]
+    (one,) = data["maps"]
+    assert (len(data["prompt"]), len(one["answer"])) == (len(one["depths"]), 24) == (40, 24)
+    assert one["num_tokens"] == chunks + [40 + step for step in range(1, 24)]
+    after_stages = [layer + 1 for layer in stats.stages]
     for step, (start, end) in enumerate(pairwise([0, *chunks])):
         for position in range(start, end):
-            assert of["depths"][position] == sum(position in stats.positions[step][layer] for layer in behind)
-    assert of["revived"] == [[came_back(stats, step, layer) for layer in behind] for step in range(len(of["totals"]))]
-    assert all(any(stages[stage] for stages in of["revived"]) for stage in range(3))
+            assert one["depths"][position] == sum(position in stats.positions[step][layer] for layer in after_stages)
+    assert one["revived"] == [
+        [revived(stats, step, layer) for layer in after_stages] for step in range(len(one["num_tokens"]))
+    ]
+    assert all(any(stages[stage] for stages in one["revived"]) for stage in range(3))
 
 
 def test_the_page_counts_tokens_names_the_stages_and_opens_where_most_is_revived(generation, tokenizer):
     stats, ids = generation
     text = token_map.html(stats, tokenizer, ids, "Tiny <Llama>, LazyLLM")
-    (of,) = data_of(text)["maps"]
+    (one,) = data_of(text)["maps"]
     rows = [re.sub(r"<[^>]*>", " ", row).split() for row in re.findall(r"<tr>(<th scope=row>.*)", text)]
-    in_all = [sum(len(stages[stage]) for stages in of["revived"]) for stage in range(3)]
+    in_all = [sum(len(stages[stage]) for stages in one["revived"]) for stage in range(3)]
     assert [row[0] for row in rows] == ["0", "1", "2&#8211;3", "4"]
-    assert [int(row[1]) for row in rows] == [of["depths"].count(depth) for depth in range(4)]
+    assert [int(row[1]) for row in rows] == [one["depths"].count(depth) for depth in range(4)]
     assert [row[2:] for row in rows] == [[], *(["0", str(count)] for count in in_all)]
-    came = [sum(map(len, stages)) for stages in of["revived"]]
-    assert came[int(re.search(r"id=step min=0 max=23 value=(\d+)", text)[1])] == max(came) > 0
+    by_step = [sum(map(len, stages)) for stages in one["revived"]]
+    assert by_step[int(re.search(r"id=step min=0 max=23 value=(\d+)", text)[1])] == max(by_step) > 0
     assert headings(text) == ["Tiny <Llama>, LazyLLM"]
     assert "after layer 1 keep 0.5 (35% of the prompt)" in text
 
@@ -92,17 +94,19 @@ def test_ids_come_as_they_are_at_hand_and_what_cannot_be_shown_is_refused(model,
     for form in (tokens[None], tokens.tolist()):
         assert token_map.html(stats, tokenizer, form) == token_map.html(stats, tokenizer, tokens)
     assert len(data_of(token_map.html(stats, tokenizer, tokens[:-1]))["maps"][0]["answer"]) == 23
-    unknown, whole = (generate(model, tokens[None, :9], 2, *of)[0] for of in (("1:0.5", False), ("", True)))
-    reaches = [Reach.of(stats, tokens, "one"), Reach.of(stats, tokens.flip(0), "another")]
+    unrecorded, unpruned = (
+        generate(model, tokens[None, :9], 2, *settings)[0] for settings in (("1:0.5", False), ("", True))
+    )
+    maps = [TokenMap.from_stats(stats, tokens, "one"), TokenMap.from_stats(stats, tokens.flip(0), "another")]
     for says, call in (
         (
             "ids do not fit the generation, which computed 63 tokens",
             lambda: token_map.html(stats, tokenizer, tokens[:-2]),
         ),
         ("ids do not fit", lambda: token_map.html(stats, tokenizer, tokens.repeat(2, 1))),
-        ("record_positions=True", lambda: token_map.html(unknown, tokenizer, tokens)),
-        ("nothing was pruned", lambda: token_map.html(whole, tokenizer, tokens)),
-        ("different prompts", lambda: page(reaches, tokenizer)),
+        ("record_positions=True", lambda: token_map.html(unrecorded, tokenizer, tokens)),
+        ("nothing was pruned", lambda: token_map.html(unpruned, tokenizer, tokens)),
+        ("different prompts", lambda: render(maps, tokenizer)),
     ):
         with pytest.raises(lazyllm.LazyLLMError, match=says):
             call()
@@ -110,8 +114,12 @@ def test_ids_come_as_they_are_at_hand_and_what_cannot_be_shown_is_refused(model,
 
 def test_generations_of_one_prompt_stand_side_by_side(model, tokenizer, generation):
     stats, ids = generation
-    other = generate(model, ids[None, :40], 3, [(2, 0.3)], selection=lazyllm.StaticSelection())
-    text = page([Reach.of(stats, ids, "first"), Reach.of(*other, "second")], tokenizer, {"Model": "tiny & random"})
+    other = generate(model, ids[None, :40], 3, [(2, 0.3)], ranking=lazyllm.StaticRanking())
+    text = render(
+        [TokenMap.from_stats(stats, ids, "first"), TokenMap.from_stats(*other, "second")],
+        tokenizer,
+        {"Model": "tiny & random"},
+    )
     first, second = data_of(text)["maps"]
     assert first == data_of(token_map.html(stats, tokenizer, ids))["maps"][0]
     assert (len(second["answer"]), set(second["depths"])) == (3, {0, 1})
@@ -136,12 +144,12 @@ def test_no_text_can_break_out_of_the_page_which_loads_nothing_and_a_notebook_sh
 @pytest.mark.parametrize("text", [NASTY, "a\nb  c", "x�y", "😀" * 5, "\u200d👩\u200d👩\u200d👧", "�" * 12, ""])
 def test_a_character_of_several_tokens_is_there_once(tokenizer, text):
     ids = tokenizer(text, add_special_tokens=False).input_ids
-    found = list(texts(tokenizer, ids))
-    assert "".join(found) == text
-    assert len(found) == len(ids) == len(text.encode())
+    parts = list(token_texts(tokenizer, ids))
+    assert "".join(parts) == text
+    assert len(parts) == len(ids) == len(text.encode())
     if "�" not in text:
         ends = list(accumulate(len(sign.encode()) for sign in text))
-        assert [index + 1 for index, part in enumerate(found) if part] == ends
+        assert [index + 1 for index, part in enumerate(parts) if part] == ends
 
 
 def test_spaces_that_only_a_text_shows_are_kept():
@@ -153,15 +161,17 @@ def test_spaces_that_only_a_text_shows_are_kept():
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=core)
     smile = [5 + byte for byte in "é😀".encode()]
     ids = [0, 1, 3, 2, *smile, 1, 4, 0, *smile[:1], 1]
-    found = list(texts(tokenizer, ids))
-    assert found[:10] == ["to", " be", " ", "or", "", "é", "", "", "", "😀"]
-    assert "".join(found) == tokenizer.decode(ids) == "to be oré😀 be\n to� be"
+    parts = list(token_texts(tokenizer, ids))
+    assert parts[:10] == ["to", " be", " ", "or", "", "é", "", "", "", "😀"]
+    assert "".join(parts) == tokenizer.decode(ids) == "to be oré😀 be\n to� be"
 
 
 @pytest.mark.parametrize("levels", [2, 3, 5, 8])
 def test_colours_are_readable_and_go_one_way(levels):
     def luminance(text):
-        return sum(w * ((of + 0.055) / 1.055) ** 2.4 for w, of in zip((0.21, 0.72, 0.07), to_rgb(text), strict=True))
+        return sum(
+            w * ((value + 0.055) / 1.055) ** 2.4 for w, value in zip((0.21, 0.72, 0.07), to_rgb(text), strict=True)
+        )
 
     def contrast(one, other):
         darker, lighter = sorted(map(luminance, (one, other)))

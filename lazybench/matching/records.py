@@ -1,0 +1,27 @@
+"""The order in which records are measured: any first part of it represents all datasets."""
+
+from collections.abc import Sequence
+from itertools import zip_longest
+
+from lazybench.config import HALVES
+from lazybench.data import Record, half_of
+
+
+def interleave(datasets: Sequence[Sequence[Record]]) -> list[Record]:
+    """Return all records, one of each dataset in turn, those of a dataset in the order of their hashes."""
+    ordered = [sorted(dataset, key=lambda record: record.hash) for dataset in datasets]
+    return [record for turn in zip_longest(*ordered) for record in turn if record is not None]
+
+
+def split_halves(datasets: Sequence[Sequence[Record]]) -> dict[str, list[Record]]:
+    """Return the interleaved records of each half; `half_of` says which half a record is in."""
+    return {
+        half: interleave([[one for one in dataset if half_of(one) == half] for dataset in datasets]) for half in HALVES
+    }
+
+
+def spread(datasets: Sequence[Sequence[Record]], count: int) -> list[Record]:
+    """Return at most `count` records, of as many datasets as possible, evenly spread over the list of datasets."""
+    datasets = [dataset for dataset in datasets if dataset]
+    chosen = min(count, len(datasets))
+    return interleave([datasets[index * len(datasets) // chosen] for index in range(chosen)])[:count]
