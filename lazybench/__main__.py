@@ -1,37 +1,57 @@
-"""The command line, `python -m lazybench` or `lazybench`: exit code, and one line for an error."""
+"""The command line, `python -m lazybench` or `lazybench`: start a command, and end bad input in one line."""
 
 import os
 import signal
 import sys
+from collections.abc import Sequence
+from importlib import import_module
+
+USAGE = """\
+LazyBench compares ways to prune prompts: LazyLLM and others on LongBench.
+
+  lazybench run method=lazyllm task=multidoc_qa   run a method over the records of a task
+  lazybench plan                                  show what a run or sweep would do, and for how long
+  lazybench status [runs=...]                     show which runs are running, failed, stopped or done
+  lazybench list [--config-dir FOLDER]            list methods, models, experiments, tasks and datasets
+  lazybench report [runs=...] [output=...]        make tables, figures and a page of all runs
+  lazybench score FILE... [--output FILE]         compute LongBench's scores of files of predictions
+  lazybench match                                 find how strongly a method must prune for a speedup
+  lazybench map                                   show which prompt tokens methods prune and revive, step by step
+  lazybench speed                                 measure times and memory for prompt lengths
+
+Each command has --help."""
+
+# Commands that Hydra configures start in `cli/app.py`; each of the others is a module of `cli/` with a `main`.
+CONFIGURED = ("run", "plan", "match", "map", "speed")
+SIMPLE = ("status", "list", "report", "score")
 
 
 def script() -> int:
-    """`main`, for a process: SIGTERM, as schedulers send it, stops it as Ctrl-C does."""
+    """Run `main` as a process of its own: SIGTERM, which schedulers send, stops it like Ctrl-C."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    onward = "goes on where it stopped" if sys.argv[1:2] in (["run"], ["calibrate"], ["match"]) else "starts anew"
+    onward = "goes on where it stopped" if sys.argv[1:2] in (["run"], ["match"]) else "starts anew"
     try:
         code = main()
         sys.stdout.flush()
         return code
     except KeyboardInterrupt:
-        # Where it fell into an `exec` of a string, such as `@dataclass` makes, CPython would end the process by the
-        # signal even though it is caught, and with no exit code; the next such `exec` makes it forget.
+        # After an interrupt inside `exec` of a string, such as `@dataclass` uses, CPython would end the process by the
+        # signal and without an exit code, although it was caught. Another `exec` resets that.
         exec("")
         print(f"\nlazybench: stopped; the same command {onward}", file=sys.stderr)
         return 128 + signal.SIGINT
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # who read the output has gone
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader of the output has gone
         return 1
 
 
 def main() -> int:
-    """Run one command; bad input ends in one line and exit code 2."""
+    """Run the command in `sys.argv`; bad input ends in one line and exit code 2."""
     try:
-        from lazybench.cli import commands
         from lazybench.errors import LazyBenchError
         from lazyllm import LazyLLMError
 
-        return commands.start(sys.argv[1:])
+        return _run(sys.argv[1:])
     except ModuleNotFoundError as error:
         return _fail(
             f"the package {error.name!r} is missing: scripts/quickstart sets LazyBench up, or pip install -e ."
@@ -42,6 +62,25 @@ def main() -> int:
         raise
     except OSError as error:
         return _fail(": ".join(str(part) for part in (error.filename, error.strerror or error) if part is not None))
+
+
+def _run(words: Sequence[str]) -> int:
+    from lazybench.errors import LazyBenchError, suggest
+
+    if not words or words[0] in ("-h", "--help", "help"):
+        print(USAGE)
+        return 0 if words else 2
+    command, *rest = words
+    if command in SIMPLE:
+        return import_module(f"lazybench.cli.{command}").main(rest)
+    if command == "-sc":
+        return import_module("lazybench.cli.completion").main(rest, CONFIGURED, SIMPLE)
+    if command not in CONFIGURED:
+        raise LazyBenchError(f"unknown command {command!r}: {suggest(command, (*CONFIGURED, *SIMPLE))}")
+    if {"--help", "-h"} & {*rest}:
+        print(import_module("lazybench.cli.help").text(command, rest))
+        return 0
+    return import_module("lazybench.cli.app").main(command, rest)
 
 
 def _fail(message: str) -> int:

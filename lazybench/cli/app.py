@@ -1,7 +1,6 @@
-"""The commands that Hydra configures: one job, several in turn, or several through one of Hydra's launchers."""
+"""Run the commands that Hydra configures: a job, or the jobs of a sweep, in this process or through a launcher."""
 
 import os
-import re
 import shlex
 import sys
 import traceback
@@ -22,53 +21,49 @@ from lazybench.cli.arguments import add_config_dir, read
 from lazybench.config import CONF, SCHEMAS
 from lazybench.errors import LazyBenchError, one_line
 from lazybench.jobs import one_gpu, slurm
-from lazybench.run.origin import own_folders
+from lazybench.run.command_line import own_folders
 from lazybench.store.locks import Busy
 from lazyllm import LazyLLMError
 
 if TYPE_CHECKING:
-    from lazybench.run.job import Job as RunJob
-    from lazybench.run.sources import Sources
+    from lazybench.run.resources import Resources
 
-# What bad input raises; anything else is a fault of ours, or of a method of the user's, and shows its traceback.
-_KNOWN = (LazyBenchError, LazyLLMError, OSError)
-# Launchers of jobs that share this machine, with nothing that shares out its GPUs.
-_NEIGHBOURS = ("LocalLauncher", "JoblibLauncher")
+# Raised for bad input. Any other error is a fault in LazyBench or in the user's own method, and shows its traceback.
+_EXPECTED = (LazyBenchError, LazyLLMError, OSError)
+# Launchers whose jobs share this machine, and that do not give each its own GPU.
+_SHARING_GPUS = ("LocalLauncher", "JoblibLauncher")
 
 
 class _Job(NamedTuple):
-    """A job's settings, and all that Hydra says of it."""
+    """A job's settings, as an object of the command's schema, and the config that Hydra composed for it."""
 
     settings: Any
     config: DictConfig
 
 
-def start(command: str, words: Sequence[str]) -> int:
-    """Start a command with flags and settings in any order; its words, or jobs that failed, raise `LazyBenchError`."""
+def main(command: str, words: Sequence[str]) -> int:
+    """Run a command with its flags and settings in any order.
+
+    Raises:
+        LazyBenchError: a word is wrong, or jobs of the sweep failed.
+    """
     parser = ArgumentParser(f"lazybench {command}", add_help=False)
     parser.add_argument("settings", nargs="*")
     parser.add_argument("-m", "--multirun", action="store_true")
     parser.add_argument("--cfg", choices=("job", "hydra"))
     add_config_dir(parser, "also choose from the configs in FOLDER")
-    given, name = read(parser, words), "run" if command == "plan" else command
-    typed = [re.sub(r"^(lengths|speedups)=([\d.]+)$", r"\1=[\2]", word) for word in given.settings]
-    if command == "calibrate":  # these hold signs that mean something to Hydra
-        typed = [re.sub(r"^(budget|reference)=([^'\"].*)$", r'\1="\2"', word) for word in typed]
-    if given.config_dir:
-        if any(word.startswith("hydra.searchpath=") for word in typed):
-            raise LazyBenchError("hydra.searchpath= beside --config-dir is not read: give each folder as --config-dir")
-        typed = [settings.search_path(given.config_dir), *typed]
-    several = given.multirun or command in ("plan", "map")
-    configs, sweep = settings.compose_jobs(name, typed, several or given.cfg is not None)
-    if given.cfg is not None:
-        keys = [key for key in configs[0] if (key == "hydra") == (given.cfg == "hydra")]
+    flags, name = read(parser, words), "run" if command == "plan" else command
+    several = flags.multirun or command in ("plan", "map")
+    overrides = [*([settings.search_path(flags.config_dir)] if flags.config_dir else []), *flags.settings]
+    configs, sweep = settings.compose_jobs(name, overrides, several or flags.cfg is not None)
+    if flags.cfg is not None:
+        keys = [key for key in configs[0] if (key == "hydra") == (flags.cfg == "hydra")]
         print(OmegaConf.to_yaml(OmegaConf.masked_copy(configs[0], keys)), end="")
         return 0
-    in_turn = settings.in_turn(configs[0])
+    in_turn, launcher = settings.in_turn(configs[0]), configs[0].hydra.launcher
     if not (in_turn or several):
-        raise LazyBenchError("+cluster= is where the jobs of a sweep run: add -m, also for a single one")
-    submits = command not in ("plan", "map") and slurm.is_slurm(configs[0].hydra.launcher)
-    if submits and (missing := slurm.missing_programs()):
+        raise LazyBenchError("+cluster= chooses where the jobs of a sweep run: add -m, also for a single job")
+    if command not in ("plan", "map") and slurm.is_slurm(launcher) and (missing := slurm.missing_programs()):
         raise LazyBenchError(
             f"there is no {missing} on this machine to submit jobs to Slurm with: give the command on "
             "a login node of the cluster, or run the jobs here, in turn without +cluster= or with +cluster=local"
@@ -76,153 +71,144 @@ def start(command: str, words: Sequence[str]) -> int:
     jobs = [_Job(settings.read(config, config.hydra), config) for config in configs]
     for warning in dict.fromkeys(warning for job in jobs for warning in settings.literal_escapes(job.settings)):
         print(f"warning: {warning}", file=sys.stderr)
-    for key in ("output", "profile") if command == "speed" else ():
-        files = Counter(file for job in jobs if (file := getattr(job.settings, key)))
-        if shared := next((file for file, count in files.items() if count > 1), None):
-            own = Path(shared).with_stem(f"{Path(shared).stem}_${{model.name}}_${{method.name}}")
-            raise LazyBenchError(
-                f"{key}={shared} is one file for {files[shared]} jobs: give each its own: {key}='{own}'"
-            )
-    if command == "map":
-        _begin(name, jobs[0], ", ".join(str(job.settings.method.get("name")) for job in jobs))
-        import_module("lazybench.cli.map").main([job.settings for job in jobs])
-    elif not several:
-        _carry_out(name, jobs[0])
-    else:
-        # The imports below take seconds.
+    if command == "speed":
+        _refuse_shared_files(jobs)
+    if several and command != "map":
         print(f"checking {len(jobs)} job{'s' * (len(jobs) > 1)} before any starts", flush=True)
-        _quiet()
-        if name == "run":
-            checked, sources = _check(jobs, in_turn, plan=command == "plan")
-        else:
-            checked, sources = [], None
-            _check_settings(name, jobs)
-        if command == "plan":
-            return 0
-        said = _in_turn(name, jobs, sources) if in_turn else _launch(name, sweep)
-        from lazybench.cli.comparison import comparison
+        _silence_libraries()
+    else:
+        _begin(name, jobs)
+    from lazybench.run.resources import Resources  # takes seconds, so the lines above are printed first
 
-        if (shown := comparison(checked, in_turn)) is not None:
-            print(f"\n{shown}")
-        if said:
-            raise LazyBenchError(f"{said}; the same command runs what is missing")
+    resources = Resources(plan=command == "plan")
+    if command == "map":
+        import_module("lazybench.cli.map").main([job.settings for job in jobs])
+        return 0
+    if not several:
+        _run_job(name, jobs[0].settings, resources)
+        return 0
+    checked = [_check(name, job.settings, resources) for job in jobs]
+    if command == "plan":
+        import_module("lazybench.jobs.plan").show(checked, resources, launcher, in_turn)
+        return 0
+    failure = _run_in_turn(name, jobs, checked, resources) if in_turn else _launch(name, jobs[0], len(jobs), sweep)
+    if name == "run" and (table := import_module("lazybench.cli.comparison").comparison(checked, in_turn)) is not None:
+        print(f"\n{table}")
+    if failure:
+        raise LazyBenchError(f"{failure}; the same command runs what is missing")
     return 0
 
 
-def _check_settings(name: str, jobs: Sequence[_Job]) -> None:
-    """Check the jobs of a sweep of another command than `run` against their models' configs."""
-    module = {"speed": "speed.measures", "match": "cli.match", "calibrate": "calibration.setup"}[name]
-    check = import_module(f"lazybench.{module}").check
-    from lazybench.run.sources import Sources
-
-    sources = Sources()
-    for job in jobs:
-        check(job.settings, sources)
+def _refuse_shared_files(jobs: Sequence[_Job]) -> None:
+    """Raise `LazyBenchError` if several jobs of `speed` would write one file."""
+    files = Counter(file for job in jobs if (file := job.settings.output))
+    for file, count in files.items():
+        if count > 1:
+            own = Path(file).with_stem(f"{Path(file).stem}_${{model.name}}_${{method.name}}")
+            raise LazyBenchError(f"output={file} is one file for {count} jobs: give each its own: output='{own}'")
 
 
-def _check(jobs: Sequence[_Job], in_turn: bool, plan: bool) -> "tuple[list[RunJob], Sources]":
-    """Check every job of a sweep before the first one starts, and where only a plan is asked for, show it."""
-    from lazybench.jobs import plan as planning
+def _check(name: str, config: Any, resources: "Resources") -> Any:
+    """Check a job by its model's config, before weights are loaded; returns the prepared job of `run`."""
+    if name != "run":
+        module = {"speed": "speed.measure", "match": "cli.match"}[name]
+        return import_module(f"lazybench.{module}").check(config, resources)
+    from lazybench.run.prepare import check_job, prepare
+
+    job = prepare(config, resources)
+    check_job(job)
+    return job
+
+
+def _run_job(name: str, config: Any, resources: "Resources", checked: Any = None) -> None:
+    """Run a job in this process; `checked` is what `_check` returned for it, if that was called."""
+    if name != "run":
+        import_module(f"lazybench.cli.{name}").main(config)
+        return
+    from lazybench.run.execute import run
+
+    run(checked or _check(name, config, resources), resources)
+
+
+def _run_in_turn(name: str, jobs: Sequence[_Job], checked: Sequence[Any], resources: "Resources") -> str | None:
+    """Run checked jobs in this process, grouped by model; returns a message if some failed."""
     from lazybench.model.device import device_of
-    from lazybench.run.job import check_job, prepare
-    from lazybench.run.sources import Sources
 
-    sources = Sources(plan=plan)
-    checked = []
-    for job in jobs:
-        checked.append(prepare(job.settings, sources))
-        check_job(checked[-1])
-    launcher = jobs[0].config.hydra.launcher
-    if plan:
-        planning.show(checked, sources, launcher, in_turn)
-        return checked, sources
-    if in_turn:
-        for job in jobs:
-            device_of(job.settings.model)
-    else:  # the jobs' machines may have what this one lacks
-        said = f"; what they say is in {Path(launcher.submitit_folder).parent}" if "submitit_folder" in launcher else ""
-        runs = shlex.quote(jobs[0].settings.output)
-        print(f"{len(jobs)} jobs{said}; follow them with: python -m lazybench status runs={runs}", flush=True)
-    return checked, sources
-
-
-def _in_turn(name: str, jobs: Sequence[_Job], sources: "Sources | None") -> str | None:
-    """Run the jobs here, those of a model one after the other; returns what to say where some failed."""
     models = [job.settings.model for job in jobs]
-    failed = 0
-    for job in sorted(jobs, key=lambda job: models.index(job.settings.model)):
-        try:
-            _carry_out(name, job, *([] if sources is None else [sources]))
-        except Busy as error:  # as when a sweep is started anew while its jobs still run
-            print(f"{error}: skipped, that process goes on with it")
-        except _KNOWN as error:
-            failed += 1
-            print(f"lazybench: {one_line(str(error))}", file=sys.stderr)
-        except Exception:
-            failed += 1
-            traceback.print_exc()
+    for model in models:
+        device_of(model)
+    pairs = sorted(zip(jobs, checked, strict=True), key=lambda pair: models.index(pair[0].settings.model))
+    failed = sum(_attempt(name, job, resources, check) is not None for job, check in pairs)
     return f"{failed} of {len(jobs)} jobs of the sweep failed, as said above" if failed else None
 
 
-def _launch(name: str, words: Sequence[str]) -> str | None:
-    """Have Hydra run the jobs through its launcher; returns what to say where some failed or were lost."""
-    GlobalHydra.instance().clear()
-    os.environ["HYDRA_FULL_ERROR"] = "1"  # else it prints a traceback of its own and leaves
-    sys.argv = [f"lazybench {name}", "--multirun", *words]
-    main = hydra.main(version_base="1.3", config_path=str(CONF), config_name=settings.file_of(name))
+def _attempt(name: str, job: _Job, resources: "Resources", checked: Any = None) -> Exception | None:
+    """Run a job of a sweep in this process; prints and returns the error that it failed with."""
+    _begin(name, [job])
     try:
-        main(_launched)()
+        _run_job(name, job.settings, resources, checked)
+    except Busy as error:  # an earlier start of the sweep still runs
+        print(f"{error}: skipped, that process goes on with it")
+    except _EXPECTED as error:
+        print(f"lazybench: {one_line(str(error))}", file=sys.stderr)
+        return error
     except Exception as error:
-        said = one_line(str(error))[:300] or type(error).__name__
-        return f"jobs of the sweep failed or were lost: {said}; lazybench status tells of every job"
+        traceback.print_exc()
+        return error
     return None
 
 
-def _launched(config: DictConfig) -> str:
-    """A job of a sweep, in the process that a launcher started for it."""
-    about = HydraConfig.get()
-    name = next(name for name, schema in SCHEMAS.items() if schema is OmegaConf.get_type(config))
+def _launch(name: str, first: _Job, count: int, words: Sequence[str]) -> str | None:
+    """Run `count` jobs through Hydra's launcher; returns a message if some failed or were lost."""
+    launcher = first.config.hydra.launcher
+    logs = f", with logs in {Path(launcher.submitit_folder).parent}" if "submitit_folder" in launcher else ""
+    output = shlex.quote(first.settings.output)
+    runs = f"; follow them with: python -m lazybench status runs={output}" if name == "run" else ""
+    print(f"{count} jobs{logs}{runs}", flush=True)
+    GlobalHydra.instance().clear()
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # otherwise Hydra prints a traceback and exits
+    sys.argv = [f"lazybench {name}", "--multirun", *words]
+    start = hydra.main(version_base="1.3", config_path=str(CONF), config_name=settings.config_file(name))
     try:
-        if about.launcher._target_.endswith(_NEIGHBOURS):
-            one_gpu.claim()
-        return _carry_out(name, _Job(settings.read(config, about), OmegaConf.create({"hydra": about})))
-    except Busy as error:
-        print(f"{error}: skipped, that process goes on with it")
-        return ""
-    except _KNOWN as error:
-        print(f"lazybench: {one_line(str(error))}", file=sys.stderr)
-        raise LazyBenchError(str(error)) from None  # which every process can read
-    except Exception:
-        traceback.print_exc()  # Hydra hands the error on to the driver without it
-        raise
+        start(_launched)()
+    except Exception as error:
+        message = one_line(str(error))[:300] or type(error).__name__
+        return f"jobs of the sweep failed or were lost: {message}; lazybench status shows every job"
+    return None
 
 
-def _carry_out(name: str, job: _Job, *sources: "Sources") -> str:
-    _begin(name, job)
-    module = import_module("lazybench.run.runner" if name == "run" else f"lazybench.cli.{name}")
-    import_module("lazybench.run.timing").tell_retaken.cache_clear()
-    return str((module.run if name == "run" else module.main)(job.settings, *sources))
+def _launched(config: DictConfig) -> None:
+    """Run a job of a sweep in the process that a launcher started for it."""
+    from lazybench.run.resources import Resources
+
+    composed = OmegaConf.create({"hydra": HydraConfig.get()})
+    name = next(name for name, schema in SCHEMAS.items() if schema is OmegaConf.get_type(config))
+    if composed.hydra.launcher._target_.endswith(_SHARING_GPUS):
+        one_gpu.claim()
+    error = _attempt(name, _Job(settings.read(config, composed.hydra), composed), Resources())
+    if error is not None:
+        raise LazyBenchError(str(error))  # every process can unpickle it
 
 
-def _begin(name: str, job: _Job, methods: str | None = None) -> None:
-    """Say what a job is about, and let `sys.argv` and `HydraConfig` be as if it had been started by itself."""
-    about, of = job.config.hydra, job.settings
-    HydraConfig.instance().set_config(job.config)
-    folders = [f"--config-dir={folder}" for folder in own_folders(about)]
-    sys.argv = [f"lazybench {name}", *folders, *about.overrides.task]
-    named = {}
+def _begin(name: str, jobs: Sequence[_Job]) -> None:
+    """Print the names of what the jobs run on, and set `sys.argv` and `HydraConfig` as if the first ran alone."""
+    config = jobs[0].config
+    HydraConfig.instance().set_config(config)
+    folders = [f"--config-dir={folder}" for folder in own_folders(config.hydra)]
+    sys.argv = [f"lazybench {name}", *folders, *config.hydra.overrides.task]
+    parts = []
     for key in ("model", "data", "method", "task", "shard"):
-        part = getattr(of, key, None)
-        named[key] = part["name"] if isinstance(part, dict) else getattr(part, "name", part)
-    named |= {"method": methods} if methods else {}
-    # The imports below take seconds.
-    print(", ".join(f"{key} {value}" for key, value in named.items() if value is not None), flush=True)
-    _quiet()
+        values = [getattr(job.settings, key, None) for job in jobs]
+        names = [value["name"] if isinstance(value, dict) else getattr(value, "name", value) for value in values]
+        parts += [f"{key} {', '.join(dict.fromkeys(map(str, names)))}"] if any(names) else []
+    print(", ".join(parts), flush=True)
+    _silence_libraries()
+    import_module("lazybench.run.timing").tell_retaken.cache_clear()
 
 
-def _quiet() -> None:
-    """Keep libraries from printing warnings, progress bars and marks of their own among what a command says."""
-    os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # torch's profiler: whatever does not stop it
+def _silence_libraries() -> None:
+    """Keep the libraries' warnings and progress bars out of a command's output."""
+    os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # torch's profiler: fatal errors only
     import transformers
 
     transformers.utils.logging.set_verbosity_error()

@@ -1,4 +1,4 @@
-"""Commands' words, read with argparse, whose mistakes are said in one line; and the folders of configs they name."""
+"""Flags that several commands share, read with argparse, whose errors become one line."""
 
 import re
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
@@ -19,7 +19,7 @@ GROUPS = ("method", "model", "data")
 
 
 def read(parser: ArgumentParser, words: Sequence[str]) -> Namespace:
-    """What `parser` makes of `words`; a command that takes `--runs` takes `key=value` for `--key=value`."""
+    """Parse `words`; a parser with `--runs` also accepts `key=value` for `--key=value`."""
 
     def refuse(message: str) -> NoReturn:
         raise LazyBenchError(f"{message}: {parser.prog} --help shows what there is")
@@ -34,7 +34,7 @@ def read(parser: ArgumentParser, words: Sequence[str]) -> Namespace:
 
 
 def folder(text: str) -> Path:
-    """For `add_argument(type=)`: a folder."""
+    """Convert an argument to a folder, for `add_argument(type=)`."""
     if not text:
         raise ArgumentTypeError("empty, give a folder")
     return Path(text)
@@ -57,7 +57,7 @@ def folders(text: str) -> list[Path]:
 
 
 def add_runs(parser: ArgumentParser, meaning: str) -> None:
-    """Let a command take `--runs`, one folder or several with commas."""
+    """Add `--runs`, one output folder or several with commas."""
     parser.add_argument(
         "--runs",
         metavar="FOLDER,...",
@@ -68,7 +68,7 @@ def add_runs(parser: ArgumentParser, meaning: str) -> None:
 
 
 def add_config_dir(parser: ArgumentParser, purpose: str) -> None:
-    """Let a command take `--config-dir`; `purpose` says what it does with the folders."""
+    """Add `--config-dir`, a folder of the user's own configs; `purpose` is its help."""
     parser.add_argument(
         "--config-dir",
         "-cd",
@@ -81,18 +81,18 @@ def add_config_dir(parser: ArgumentParser, purpose: str) -> None:
 
 
 def _config_dir(text: str) -> Path:
-    place = Path(text)
-    if not any((place / group).is_dir() for group in (*GROUPS, "experiment", "cluster")):
-        raise LazyBenchError(f"--config-dir: {place} has no folder method, model or data with a YAML file for each")
-    return place
+    path = Path(text)
+    if not any((path / group).is_dir() for group in (*GROUPS, "experiment", "cluster")):
+        raise LazyBenchError(f"--config-dir: {path} has no folder method, model or data with a YAML file for each")
+    return path
 
 
-def own_datasets(place: Path) -> Iterator[tuple[str, dict[str, DatasetFacts]]]:
-    """The data configs of a folder that name datasets of their own: what `data=` calls it, and facts by dataset.
+def own_datasets(folder: Path) -> Iterator[tuple[str, dict[str, DatasetFacts]]]:
+    """Yield the data configs of a folder that name datasets of their own, each with the facts of its datasets.
 
-    LongBench's are among the facts, unless the records come from a source of their own.
+    LongBench's datasets are among them, unless the records come from a function.
     """
-    for path in sorted((place / "data").rglob("*.yaml")):
+    for path in sorted((folder / "data").rglob("*.yaml")):
         try:
             config = yaml.safe_load(path.read_text("utf-8")) or {}
             if not (datasets := config.get("datasets")):
@@ -102,9 +102,9 @@ def own_datasets(place: Path) -> Iterator[tuple[str, dict[str, DatasetFacts]]]:
             raise LazyBenchError(f"{path}: {first_line(error)}") from error
         if config.get("source", "longbench") not in SOURCES:
             facts = {name: facts[name] for name in datasets}
-        yield config_name(path, place / "data"), facts
+        yield config_name(path, folder / "data"), facts
 
 
 def config_name(path: Path, group: Path) -> str:
-    """What a command calls the config in a file of the folder `group`."""
+    """Return the name that a command knows the config in a file of the folder `group` by."""
     return path.relative_to(group).with_suffix("").as_posix()

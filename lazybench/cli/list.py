@@ -1,4 +1,4 @@
-"""`lazybench list`: what there is to choose from."""
+"""`lazybench list`: list what a run can choose."""
 
 import re
 import shutil
@@ -16,56 +16,55 @@ from lazybench.data import DatasetFacts, facts
 
 
 def main(argv: Sequence[str]) -> int:
-    """Print methods, models, data, experiments, clusters, tasks and datasets: LazyBench's, then the given folders'."""
-    what = "Methods, models, data, experiments, clusters, tasks and datasets to choose from."
-    parser = ArgumentParser("lazybench list", description=what)
+    """Print methods, models, data, experiments, clusters, tasks and datasets, each folder's after LazyBench's."""
+    parser = ArgumentParser("lazybench list", description="List methods, models, data, experiments, clusters, tasks.")
     add_config_dir(parser, "also list those of FOLDER, which run takes with the same flag")
-    places = read(parser, argv).config_dir
-    known = facts.load_facts()
-    own = [(f"data={name}", has) for name, has in own_datasets(CONF)]
-    own += [(f"data={name}, {place}", has) for place in places for name, has in own_datasets(place)]
+    folders = read(parser, argv).config_dir
     for group in (*GROUPS, "experiment", "cluster"):
         print(f"{group}:")
         for path in sorted((CONF / group).glob("*.yaml")):
-            paper = group == "method" and path.stem in METHODS
-            _show(path.stem, _description(path), "one of the paper's five" if paper else "")
-        for place in places:
-            for path in sorted((place / group).rglob("*.yaml")):
-                name = config_name(path, place / group)
+            from_paper = group == "method" and path.stem in METHODS
+            _show(path.stem, _description(path), "one of the paper's five" if from_paper else "")
+        for folder in folders:
+            for path in sorted((folder / group).rglob("*.yaml")):
+                name = config_name(path, folder / group)
                 hidden = ", hidden by LazyBench's own" if (CONF / group / f"{name}.yaml").is_file() else ""
-                _show(name, _description(path), f"{place}{hidden}")
+                _show(name, _description(path), f"{folder}{hidden}")
+    longbench = facts.load_facts()
+    sources = [(f"data={name}", known) for name, known in own_datasets(CONF)]
+    sources += [(f"data={name}, {folder}", known) for folder in folders for name, known in own_datasets(folder)]
     print("task:")
-    _show(facts.ALL, "all 16 English datasets; of a folder or archive, those that it has, yours among them")
-    for task in facts.task_names(known):
-        _show(task, ", ".join(facts.datasets_of(task, known)))
-    for source, has in own:
-        for task in dict.fromkeys(of.task for name, of in has.items() if name not in known and of.task is not None):
-            _show(task, ", ".join(facts.datasets_of(task, has)), source)
+    _show(facts.ALL, "all 16 English datasets; of other data all that it has")
+    for task in facts.task_names(longbench):
+        _show(task, ", ".join(facts.datasets_of(task, longbench)))
+    for source, known in sources:
+        tasks = (known[name].task for name in known if name not in longbench)
+        for task in filter(None, dict.fromkeys(tasks)):
+            _show(task, ", ".join(facts.datasets_of(task, known)), source)
     print("dataset:")
-    for name, of in known.items():
-        _show(name, _about(of))
-    for source, has in own:
-        for name in (name for name in has if name not in known):
-            _show(name, _about(has[name]), source)
+    for source, known in [("", longbench), *sources]:
+        for name in known:
+            if not source or name not in longbench:
+                _show(name, _summary(known[name]), source)
     return 0
 
 
-def _show(name: str, about: str, source: str = "") -> None:
-    """Print one choice, wrapped to the terminal; `source` says where it comes from."""
-    width = shutil.get_terminal_size((sys.maxsize, 0)).columns  # elsewhere a choice is one line
-    text = f"  {name:<25} {about}{f'  [{source}]' if source else ''}".rstrip()
+def _show(name: str, description: str, source: str = "") -> None:
+    """Print one choice and where it comes from, wrapped to the terminal, or in one line without one."""
+    width = shutil.get_terminal_size((sys.maxsize, 0)).columns
+    text = f"  {name:<25} {description}{f'  [{source}]' if source else ''}".rstrip()
     indent = " " * (28 if width >= 80 else 4)
     print(textwrap.fill(text, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False))
 
 
-def _about(dataset: DatasetFacts) -> str:
+def _summary(dataset: DatasetFacts) -> str:
     records = "" if dataset.records is None else f"{dataset.records} records, "
     task = "" if dataset.task in (None, *facts.tasks()) else f", task {dataset.task}"
     return f"{records}{dataset.metric}, at most {dataset.max_new_tokens} new tokens{task}"
 
 
 def _description(path: Path) -> str:
-    """Return the first paragraph of the comment that a file begins with; an indented line, as of a command, ends it."""
+    """Return a config's leading comment, up to an indented or empty line."""
     text = path.read_text("utf-8", errors="replace").removeprefix("# @package _global_\n")
     lines = takewhile(re.compile(r"# ?[^\s#]").match, text.splitlines())
     return " ".join(line.lstrip("#").strip() for line in lines)

@@ -1,4 +1,4 @@
-"""Settings: Hydra composes them of a command's words, this checks them; what is wrong with them is said in one line."""
+"""Compose the settings of a command's jobs with Hydra, check them, and explain errors in one line."""
 
 import os
 import re
@@ -19,127 +19,126 @@ from yaml import MarkedYAMLError
 from lazybench.config import CONF
 from lazybench.data import choose, load_facts
 from lazybench.errors import LazyBenchError, causes_of, first_line, suggest
-from lazybench.run.origin import own_folders
+from lazybench.run.command_line import own_folders
 
-# Which extra brings a launcher of Hydra's.
-_EXTRAS = {"joblib": "joblib", "submitit_local": "submitit", "submitit_slurm": "submitit", "ray": "ray"}
-_ONE = ("model", "method", "data", "task")  # of which a run has one
-# Settings that may be a list, and texts that may hold a comma.
-_LISTS = ("method.schedule", "lengths", "speedups", "data.depths", "model.remove")
-_TEXTS = ("output", "profile", "text", "data.root", "model.path", "model.chat")
-_KINDS = {"Integer": "a whole number", "Float": "a number", "bool": "true or false"}
-# What Hydra's first line begins with: where it looked, and the names of exceptions.
-_FRAME = re.compile(r"^(In '[^']*': |\w+(Error|Exception)(?: raised while [^:]*)?: )+")
+_GROUPS = ("model", "method", "data")
+_EXTRAS = ("joblib", "submitit", "ray")  # of pip install 'lazybench[...]', each with launchers of its name
 
 
 def search_path(folders: Iterable[Path]) -> str:
-    """The word that has Hydra look for configs in the user's folders, too."""
-    places = ",".join(f'"file://{folder.absolute()}"' for folder in folders)
-    return f"hydra.searchpath=[{places}]"
+    """Return the override that adds the user's folders to Hydra's search path."""
+    paths = ",".join(f'"file://{folder.absolute()}"' for folder in folders)
+    return f"hydra.searchpath=[{paths}]"
 
 
 def in_turn(config: DictConfig) -> bool:
-    """Whether a sweep's jobs run in this process, one after the other: no launcher is asked for."""
+    """Return whether a sweep's jobs run in this process, one after the other, because no launcher is chosen."""
     return config.hydra.launcher._target_.endswith(".BasicLauncher")
 
 
-def file_of(command: str) -> str:
-    """The name of a command's own config in `conf/`."""
+def config_file(command: str) -> str:
+    """Return the name of a command's own config in `conf/`."""
     return "config" if command in ("run", "plan") else command
 
 
 def compose_jobs(command: str, words: Sequence[str], multirun: bool) -> tuple[list[DictConfig], list[str]]:
-    """What Hydra makes of a command's words: the jobs' configs, and the words that say all of the sweep.
+    """Compose the configs of all jobs that a command's words stand for.
 
-    Of a setting that an experiment sweeps over, the given value counts; `multirun` says that there may be several jobs.
+    Values in `words` replace those that an experiment sweeps over.
+
+    Returns:
+        the configs, each with Hydra's part `hydra`, and the words from which a launcher of Hydra makes the same jobs.
 
     Raises:
-        LazyBenchError: a word is not what Hydra takes, or there are several jobs.
+        LazyBenchError: Hydra refuses a word, or there are several jobs without `multirun`.
     """
     jobs: list[DictConfig] = []
     sweeps: list[list[str]] = []  # of each experiment
-    name = file_of(command)
+    name = config_file(command)
     GlobalHydra.instance().clear()
     try:
         with initialize_config_dir(str(CONF), version_base="1.3"):
-            for given in _each(words):
-                if not multirun and (several := [word for word in words if word not in given]):
-                    raise LazyBenchError(_several(several))
-                config = compose(name, given, return_hydra_config=True)
-                sweeps.append(swept := _swept(config, words))
+            for overrides in _combinations(words):
+                if not multirun and (several := [word for word in words if word not in overrides]):
+                    raise LazyBenchError(_suggest_multirun(several))
+                config = compose(name, overrides, return_hydra_config=True)
+                sweeps.append(swept := _experiment_sweep(config, words))
                 if swept and not multirun:
                     keys = " and ".join(word.partition("=")[0] for word in swept)
                     raise LazyBenchError(f"the experiment sweeps over {keys}: add -m, or set a value of each")
-                each = _each([*swept, *given])
-                jobs += [compose(name, one, return_hydra_config=True) for one in each] if swept else [config]
-    except Exception as error:  # Hydra meets bad words with any
+                combinations = _combinations([*swept, *overrides]) if swept else []
+                jobs += [compose(name, each, return_hydra_config=True) for each in combinations] or [config]
+    except Exception as error:  # Hydra raises many kinds
         raise LazyBenchError(explain(error)) from error
-    if not in_turn(jobs[0]) and any(of != swept for of in sweeps):
+    if not in_turn(jobs[0]) and any(sweep != swept for sweep in sweeps):
         raise LazyBenchError("experiments that sweep over different things, with +cluster=: give one at a time")
     return jobs, [*swept, *words, *(["hydra.sweeper.params=null"] if swept else [])]
 
 
-def _each(words: Sequence[str]) -> Iterator[list[str]]:
-    """The words of each job: those that have several values make a job of each."""
-    values = []
-    for word in OverridesParser.create(GlobalHydra.instance().config_loader()).parse_overrides([*words]):
-        if word.is_sweep_override():
-            values.append([f"{word.get_key_element()}={value}" for value in word.sweep_string_iterator()])
-        else:
-            if word.key_or_group in _ONE and isinstance(chosen := word.value(), list):  # Hydra would merge them
-                several = f"{word.key_or_group}={','.join(map(str, chosen))}"
-                raise LazyBenchError(f"{word.input_line} is a list: give {several}, with -m to run each of them")
-            values.append([word.input_line])
-    return map(list, product(*values))
+def _combinations(words: Sequence[str]) -> list[list[str]]:
+    """Return the overrides of each job: every combination of the values that words sweep over."""
+    choices = []
+    for override in OverridesParser.create(GlobalHydra.instance().config_loader()).parse_overrides([*words]):
+        if override.is_sweep_override():
+            key = override.get_key_element()
+            choices.append([f"{key}={value}" for value in override.sweep_string_iterator()])
+            continue
+        if override.key_or_group in (*_GROUPS, "task") and isinstance(names := override.value(), list):
+            # Hydra would merge the configs.
+            sweep = f"{override.key_or_group}={','.join(map(str, names))}"
+            raise LazyBenchError(f"{override.input_line} is a list: give {sweep}, with -m to run each of them")
+        choices.append([override.input_line])
+    return [list(combination) for combination in product(*choices)]
 
 
-def _several(words: Sequence[str]) -> str:
-    """Suggest `-m` for words with several values; also brackets where a list was meant, or quotes for a text."""
-    said = f"{' and '.join(words)} {'is' if len(words) == 1 else 'are'} several values: add -m to run each of them"
+def _suggest_multirun(words: Sequence[str]) -> str:
+    """Suggest `-m` for words with several values, or brackets if one of them can be a list."""
+    message = f"{' and '.join(words)} {'is' if len(words) == 1 else 'are'} several values: add -m to run each of them"
     for key, _, values in (word.partition("=") for word in words):
-        if key in _LISTS:
-            return f"{said}, or write a list in brackets, '{key}=[{values}]'"
-        if key in _TEXTS:
-            return f"{said}, or write a comma in quotes within quotes, \"{key}='{values}'\""
-    return said
+        if key.lstrip("+") not in (*_GROUPS, "task", "experiment", "cluster"):
+            return f"{message}, or write a list in brackets, '{key}=[{values}]'"
+    return message
 
 
-def _swept(config: DictConfig, words: Sequence[str]) -> list[str]:
-    """What an experiment sweeps over and the words do not set, as words."""
+def _experiment_sweep(config: DictConfig, words: Sequence[str]) -> list[str]:
+    """Return, as overrides, what an experiment sweeps over and `words` do not set."""
     given = {word.lstrip("+").partition("=")[0] for word in words}
     params = config.hydra.sweeper.get("params") or {}
     return [f"{key}={value}" for key, value in params.items() if key.lstrip("+") not in given]
 
 
-def read(config: DictConfig, about: DictConfig) -> Any:
-    """The settings of a job as objects of its command's schema; the user's folders can be imported from afterwards.
+def read(config: DictConfig, hydra: DictConfig) -> Any:
+    """Turn a composed config into an object of its command's schema, and make the user's folders importable.
 
-    `config` is what Hydra composed, and `about` its part `hydra`.
+    Args:
+        config: what Hydra composed.
+        hydra: its part `hydra`, which a launched job's config lacks.
 
     Raises:
-        LazyBenchError: a setting is missing or wrong, or names what is not there.
+        LazyBenchError: a setting is missing or wrong, or names something that does not exist.
     """
-    given = {key: value for key, value in OmegaConf.to_container(config).items() if key != "hydra"}
+    values = {key: value for key, value in OmegaConf.to_container(config).items() if key != "hydra"}
     try:
-        # Hydra takes any setting with a plus in front, the schema does not.
-        merged = OmegaConf.merge(OmegaConf.structured(OmegaConf.get_type(config)), given)
+        # Hydra accepts any setting with a plus in front; the schema does not.
+        merged = OmegaConf.merge(OmegaConf.structured(OmegaConf.get_type(config)), values)
         if missing := sorted(OmegaConf.missing_keys(merged)):
             raise LazyBenchError(f"nothing is set for {', '.join(missing)}: give it as {missing[0]}=VALUE")
-        _name_model(merged, about.overrides.task)
+        _name_model(merged, hydra.overrides.task)
         settings = OmegaConf.to_object(merged)
     except Exception as error:
         raise LazyBenchError(explain(error)) from error
     _check_names(settings)
-    sys.path += [place for place in own_folders(about) if place not in sys.path]
+    sys.path += [folder for folder in own_folders(hydra) if folder not in sys.path]
     return settings
 
 
 def _check_names(settings: Any) -> None:
-    """Refuse, before the imports that take seconds, a task or file that is not there."""
-    if (text := getattr(settings, "text", None)) is not None and (not os.path.exists(text) or os.path.isdir(text)):
+    """Refuse a task or text file that does not exist before the imports that take seconds."""
+    text, task = (getattr(settings, key, None) for key in ("text", "task"))
+    if text is not None and (not os.path.exists(text) or os.path.isdir(text)):
         raise LazyBenchError(f"text={text} cannot be read: there is no such file, or it is a folder")
-    if getattr(settings, "task", None) is not None:
-        choose(settings.task, settings.data, load_facts(settings.data.datasets))
+    if task is not None:
+        choose(task, settings.data, load_facts(settings.data.datasets))
 
 
 def literal_escapes(settings: Any) -> Iterator[str]:
@@ -156,9 +155,9 @@ def literal_escapes(settings: Any) -> Iterator[str]:
 
 
 def _name_model(config: DictConfig, words: Iterable[str]) -> None:
-    """Name a model that was given by its path alone, so that it has not another one's name and dtype."""
+    """Name a model that is given by its path alone after that path, and choose its dtype anew."""
     given = {word.partition("=")[0] for word in words}
-    # The path of a shape with random weights is its tokenizer's alone.
+    # The path of a shape with random weights is that of its tokenizer.
     if "model.path" not in given or config.model.get("shape"):
         return
     if not given & {"model", "model.dtype"}:
@@ -169,42 +168,42 @@ def _name_model(config: DictConfig, words: Iterable[str]) -> None:
 
 
 def explain(error: BaseException) -> str:
-    """What was wrong with a word: of common mistakes what would be right, else Hydra's first line."""
+    """Explain in one line why Hydra or a schema refused a word: for common mistakes what would be right."""
     causes = list(causes_of(error))
-    for cause in causes:
-        if isinstance(cause, LazyBenchError):  # a check of ours says it best
-            return str(cause)
+    if own := next((cause for cause in causes if isinstance(cause, LazyBenchError)), None):
+        return str(own)
     if isinstance(error, OverrideParseException):
         key, equals, value = error.override.partition("=")
         escaped = re.sub(r"([\"'])", r"\\\1", value)
-        quoted = f"a value with such signs stands in quotes within quotes, \"{key}='{escaped}'\""
+        quoted = f"put such a value in quotes within quotes, \"{key}='{escaped}'\""
         return f"{error.override} cannot be read: {quoted if equals else 'write a setting and its value, key=value'}"
     if isinstance(error, MissingConfigException) and "/" in (error.missing_cfg_file or ""):
-        return _no_choice(*error.missing_cfg_file.rsplit("/", 1), error.options or [])
+        return _unknown_choice(*error.missing_cfg_file.rsplit("/", 1), error.options or [])
     if isinstance(error, MarkedYAMLError):
         return f"{error.problem_mark.name}:{error.problem_mark.line + 1}: {error.problem}"
-    cause = next((cause for cause in causes if isinstance(cause, OmegaConfBaseException) and cause.full_key), None)
-    if isinstance(cause, ConfigAttributeError | ConfigKeyError):
-        return _no_setting(cause)
-    said = _FRAME.sub("", first_line(cause or next((cause for cause in causes if str(cause).strip()), error)))
-    if found := re.match(r"Value '(.*)' (?:of type .* could not be converted to|is not a valid) (\w+)", said):
-        return f"{cause.full_key}={found[1]} must be {_KINDS.get(found[2], found[2])}"
-    return said if cause is None else f"{cause.full_key}: {said}"
+    keyed = next((cause for cause in causes if isinstance(cause, OmegaConfBaseException) and cause.full_key), None)
+    if keyed is None:
+        return first_line(error)
+    if isinstance(keyed, ConfigAttributeError | ConfigKeyError):
+        return _unknown_setting(keyed)
+    return f"{keyed.full_key}: {first_line(keyed)}"
 
 
-def _no_choice(group: str, name: str, options: Sequence[str]) -> str:
-    if group == "hydra/launcher" and name in _EXTRAS:
-        return f"hydra/launcher={name} is not installed: pip install 'lazybench[{_EXTRAS[name]}]'"
-    said = f"there is no {group} {name!r}: {suggest(name, options)}"
+def _unknown_choice(group: str, name: str, options: Sequence[str]) -> str:
+    extra = name.partition("_")[0]
+    if group == "hydra/launcher" and extra in _EXTRAS:
+        return f"hydra/launcher={name} is not installed: pip install 'lazybench[{extra}]'"
+    message = f"there is no {group} {name!r}: {suggest(name, options)}"
     if group.partition("/")[0] == "model":
-        said += "; for a hub id, folder or .gguf file give model.path= and model.limit=TOKENS, its longest prompt"
-    return said
+        message += "; for a hub id, folder or .gguf file give model.path= and model.limit=TOKENS, its longest prompt"
+    return message
 
 
-def _no_setting(cause: OmegaConfBaseException) -> str:
-    place, (prefix, _, leaf) = cause.parent_node, str(cause.full_key).rpartition(".")
-    there = place if isinstance(place, DictConfig) else ()
+def _unknown_setting(error: OmegaConfBaseException) -> str:
+    parent, (prefix, _, leaf) = error.parent_node, str(error.full_key).rpartition(".")
+    keys = parent if isinstance(parent, DictConfig) else ()
+    names = [str(key) for key in keys if key not in ("hydra", "_target_", leaf)]
     hint = f"it has none; add one of your own with a plus, +{prefix}={{{leaf}: VALUE}}"
-    if names := [str(name) for name in there if name not in ("hydra", "_target_", leaf)]:
+    if names:
         hint = suggest(leaf, names, f"{prefix}." if prefix else "")
-    return f"there is no setting {cause.full_key!r}: {hint}"
+    return f"there is no setting {error.full_key!r}: {hint}"

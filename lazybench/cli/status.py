@@ -1,4 +1,4 @@
-"""`lazybench status`: what has become of each run."""
+"""`lazybench status`: show the state of each run."""
 
 from argparse import ArgumentParser
 from collections import Counter
@@ -12,24 +12,24 @@ from lazybench.cli.arguments import BOTH_FORMS, add_runs, read
 from lazybench.errors import LazyBenchError
 from lazybench.store.journal import PREDICTIONS, read_rows
 from lazybench.store.run_folder import CONFIG, ENVIRONMENT, FAILURE, RunFolder
-from lazybench.store.survey import about, run_folders, scored_records
+from lazybench.store.survey import read_settings, run_folders, scored_records
 
-RUNNING, FAILED, STOPPED, DONE = "running", "failed", "stopped", "done"
+STATES = RUNNING, FAILED, STOPPED, DONE = "running", "failed", "stopped", "done"
 
 
 def main(argv: Sequence[str]) -> int:
-    """Print the runs of some output folders."""
+    """Print a table of the runs in some output folders, and the number of runs in each state."""
     parser = ArgumentParser(
         "lazybench status",
         usage="%(prog)s [runs=FOLDER,...]",
-        description="What has become of each run: running; failed, with the last line of why; stopped (by a person or "
-        "a scheduler, or records of it have gone); done. The command that started a run goes on where it stopped. "
-        "What a sweep has not begun yet, lazybench plan shows.",
+        description="Show the state of each run: running; failed, with the reason; stopped by a person or a scheduler, "
+        "or with records missing; done. The command that started a run resumes it. For jobs that have not started, "
+        "see lazybench plan.",
         epilog=BOTH_FORMS,
     )
     add_runs(parser, "output folders of runs")
     rows = [row for output in read(parser, argv).runs for row in _rows(output)]
-    rows.sort(key=lambda row: (RUNNING, FAILED, STOPPED, DONE).index(row[0]))
+    rows.sort(key=lambda row: STATES.index(row[0]))
     print(table(["state", "task", "model", "data", "method", "", "records"], rows, left=6))
     print("\n" + ", ".join(f"{count} {state}" for state, count in Counter(row[0] for row in rows).items()))
     return 0
@@ -38,12 +38,12 @@ def main(argv: Sequence[str]) -> int:
 def _rows(output: Path) -> Iterator[list[str]]:
     if not output.is_dir():
         raise LazyBenchError(f"runs={output}: no such folder")
-    # Other folders that hold a `config.yaml` are no runs.
+    # A `config.yaml` at another depth is not a run's.
     folders = [folder for folder in run_folders(output) if len(folder.relative_to(output).parts) == 4]
     if not folders:
         raise LazyBenchError(f"runs={output}: no runs there; make one: lazybench run method=lazyllm task=code")
     for folder in folders:
-        settings, environment = about(folder)
+        settings, environment = read_settings(folder)
         model, data, method, digest = folder.relative_to(output).parts
         method = f"{method} {setting_of(method, settings.get('method') or {}) or digest}"
         state, note, records = _state(folder, settings, environment)
@@ -51,22 +51,21 @@ def _rows(output: Path) -> Iterator[list[str]]:
 
 
 def _state(folder: Path, settings: Mapping[str, Any], environment: Mapping[str, Any]) -> tuple[str, str, str]:
-    """State, note and records of a run. One that was killed is stopped: it could not say so."""
+    """Return a run's state, a note and its records, done and in all. A killed run counts as stopped."""
     notes = [path.read_text("utf-8") for path in sorted(folder.glob(f"{Path(FAILURE).stem}*.txt"))]
     state, done, scored = FAILED if notes else STOPPED, None, scored_records(folder)
     try:
         rows = read_rows(folder, PREDICTIONS)
         done = len(rows)
-        # Earlier versions gave such a run scores.
-        if scored and rows and all(row.get("error") for row in rows.values()):
+        if scored and rows and all(row.get("error") for row in rows.values()):  # of earlier versions
             state = FAILED
             notes.append("all records failed")
         if lost := max(0, (scored or 0) - done):
-            notes.append(f"{lost} of the {scored} records that its scores are about are gone")
+            notes.append(f"{lost} of the {scored} records that its scores include are gone")
     except LazyBenchError as error:
         notes.append(str(error))
-    if missing := " and ".join(name for name, said in ((CONFIG, settings), (ENVIRONMENT, environment)) if not said):
-        notes.append(f"{missing} missing: a report leaves it out")
+    if missing := [name for name, content in ((CONFIG, settings), (ENVIRONMENT, environment)) if not content]:
+        notes.append(f"{' and '.join(missing)} missing: a report leaves it out")
     if RunFolder(folder).is_busy:
         state = RUNNING
     elif scored is not None and not notes:

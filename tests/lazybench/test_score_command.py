@@ -47,14 +47,14 @@ def test_table_and_records(tmp_path, capsys):
     ]
 
 
-def test_records_that_failed_are_left_out_and_counted(tmp_path, capsys):
-    file = tmp_path / "predictions.jsonl"
-    file.write_text("".join(json.dumps(row) + "\n" for row in (ROW, ROW | {"prediction": None, "error": "oom"})))
-    assert main([str(file), "--output", str(file)]) == 0
-    assert [json.loads(line)["score"] for line in file.read_text().splitlines()] == [pytest.approx(1), None]
-    out, err = capsys.readouterr()
-    assert f"{ROW['dataset']}  " in out
-    assert "1 of 2 records failed and are in no score" in err
+def test_failed_records_are_counted_and_in_no_score_and_a_link_stays_a_link(tmp_path, capsys):
+    file, link = tmp_path / "predictions.jsonl", tmp_path / "link.jsonl"
+    write(file, ROW, ROW | {"prediction": None, "error": "oom"})
+    link.symlink_to(file)
+    assert main([str(file), "--output", str(link)]) == 0
+    assert link.is_symlink()
+    assert [row["score"] for row in read(file)] == [1, None]
+    assert "1 of 2 records failed and are in no score" in capsys.readouterr().err
 
 
 def test_a_runs_record_of_several_seeds_scores_as_their_mean(tmp_path, capsys):
@@ -93,7 +93,7 @@ def test_official_prediction_files_take_the_dataset_from_their_name(tmp_path, ca
         main([write(tmp_path / "other.jsonl", row)])
 
 
-def test_datasets_of_ones_own_are_known_by_their_configs(tmp_path, capsys):
+def test_own_datasets_are_known_by_their_configs(tmp_path, capsys):
     (tmp_path / "data").mkdir()
     facts = "{task: mine, prompt: '{context}', max_new_tokens: 4, metric: qa_f1}"
     (tmp_path / "data/mine.yaml").write_text(f"source: longbench\ndatasets: {{my_qa: {facts}}}")
@@ -111,21 +111,11 @@ def test_datasets_of_ones_own_are_known_by_their_configs(tmp_path, capsys):
         main([file, "--config-dir", str(tmp_path)])
 
 
-def test_out_to_stdout_leaves_the_table_to_stderr(tmp_path, capsys):
+def test_records_on_stdout_leave_the_table_to_stderr(tmp_path, capsys):
     main([write(tmp_path / "p.jsonl", ROW), "--output", "-"])
     captured = capsys.readouterr()
     assert json.loads(captured.out) == ROW | {"score": 1.0}
     assert "hotpotqa" in captured.err
-
-
-def test_out_may_be_the_file_itself_or_a_link_to_it(tmp_path):
-    file = tmp_path / "p.jsonl"
-    write(file, ROW)
-    link = tmp_path / "link.jsonl"
-    link.symlink_to(file)
-    main([str(file), "--output", str(link)])
-    assert link.is_symlink()
-    assert read(file) == [ROW | {"score": 1.0}]
 
 
 @pytest.mark.parametrize(
@@ -153,13 +143,8 @@ def test_a_bad_line_is_one_line_and_leaves_the_output_alone(tmp_path, content, m
     assert out.read_text() == "before"
 
 
-def test_a_file_that_is_not_there_is_one_line(tmp_path):
-    with pytest.raises(LazyBenchError, match="cannot be read: No such file"):
-        main([str(tmp_path / "nowhere")])
-
-
 def test_import_is_light():
-    heavy = "{'torch', 'transformers', 'datasets', 'numpy', 'rouge', 'jieba'}"
+    heavy = "{'torch', 'transformers', 'datasets', 'numpy', 'pandas', 'rouge', 'jieba'}"
     code = f"import sys, lazybench.cli.score; assert not {heavy} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)
 
