@@ -60,7 +60,7 @@ def test_a_wheel_brings_its_configs_and_facts(tmp_path):
     [
         ("run task=multidoc_qq", "did you mean 'multidoc_qa'?"),
         ("run task=code data=longbench data.root=/nowhere", "/nowhere: no such folder"),
-        ("run task=code data.tokens=400", "data.tokens=400 is out of range"),
+        ("run task=code data.tokens=400", "data.tokens=400 must be from 512"),
         ("map text=/nowhere", "text=/nowhere cannot be read"),
     ],
 )

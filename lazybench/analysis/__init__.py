@@ -1,1 +1,1 @@
-"""What the records of runs say: runs as tables, averages with intervals, paired tests, labels."""
+"""Evaluate the records of runs: rows, averages with intervals, paired tests, labels."""

@@ -1,4 +1,4 @@
-"""Frames as texts, and tables for the terminal."""
+"""Tables as text for the terminal."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -10,25 +10,25 @@ if TYPE_CHECKING:
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> str:
-    """Columns of text: the first `left` of them to the left, the others to the right."""
+    """Format rows of text; the first `left` columns are aligned left, the others right."""
     sides = ["left"] * left + ["right"] * (len(header) - left)
     return tabulate(rows, header, "simple", disable_numparse=True, colalign=sides if rows else None)
 
 
 def frame_table(frame: "pd.DataFrame", columns: Sequence[tuple[str, str, str]], left: int = 1) -> str:
-    """Columns of a frame, those it has of what is given by title, name and form; with `_low` and `_high`, if any."""
+    """Format a frame's columns, given as title, name and format, as far as it has them."""
     columns = [column for column in columns if column[1] in frame]
     cells = [texts(frame, name, form) for _, name, form in columns]
     return table([title for title, _, _ in columns], list(zip(*cells, strict=True)), left)
 
 
 def texts(frame: "pd.DataFrame", name: str, form: str, gap: str = "-") -> list[str]:
-    """A column's numbers as text, with `name_low` and `name_high` behind them where they are and differ."""
+    """Format a column's numbers, followed by its interval from `name_low` to `name_high` if there is one."""
     from pandas import notna  # takes long to import
 
-    ends = [key for key in (f"{name}_low", f"{name}_high") if key in frame]
-    found = []
-    for values in frame[[name, *ends]].itertuples(index=False):
-        shown = [form.format(value) for value in values if notna(value)]
-        found.append(f"{shown[0]} [{shown[1]}, {shown[2]}]" if len(set(shown)) > 1 else shown[0] if shown else gap)
-    return found
+    def text(values: Sequence[float]) -> str:
+        numbers = [form.format(value) for value in values if notna(value)]
+        return f"{numbers[0]} [{numbers[1]}, {numbers[2]}]" if len(set(numbers)) > 1 else (numbers or [gap])[0]
+
+    columns = [key for key in (name, f"{name}_low", f"{name}_high") if key in frame]
+    return [text(values) for values in frame[columns].itertuples(index=False)]

@@ -1,140 +1,147 @@
-"""Confidence intervals: how much a number would move with other records of the same kind.
+"""95% confidence intervals over records: how far a number could move with other records of the same kind.
 
-A number is an average over datasets of means, or of ratios of means, over records. Its interval is Student's, for
+A number is a weighted mean over datasets of means, or of ratios of means, over records. Its interval is Student's, with
 records drawn dataset by dataset:
 
 - A dataset's jackknife pseudo-values (Miller 1974) stand for its records. For a mean they are the records; for a ratio
-  of means they carry its bias and how much a single record pulls.
+  of means they carry its bias and the pull of each record.
 - Their variances add up, with Satterthwaite's (1946) degrees of freedom, or fewer where a few records have most of the
-  variance: it is then known less well than that of normal samples, as its own variance grows with the fourth moment.
+  variance.
 - The end on the side of the longer tail moves out by the first term of the Edgeworth expansion of a studentised mean
   (Johnson 1978; Hall 1992). Samples of a long tail show only a part of its skewness, so for their means the term counts
   `_HIDDEN` times.
 
-Where there is an interval it covers the truth in at least 0.92 of simulated samples: of scores with a lump at 0, paired
-differences, ratios of times and divergences, in 1 to 16 datasets of 2 to 200 records (the tests simulate it).
-Percentiles of a bootstrap cover 0.6 to 0.9 with 2 to 8 records.
+Such an interval covers the truth in at least 0.92 of simulated samples: of scores with a lump at 0, paired differences,
+ratios of times and divergences, in 1 to 16 datasets of 2 to 200 records. Where that level does not hold, there is no
+interval. Percentiles of a bootstrap cover 0.6 to 0.9 with 2 to 8 records, so scipy's are not used.
 """
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import pandas as pd
+from numpy.typing import ArrayLike
 from scipy.special import stdtrit
 
-LEVEL = 0.95
-# So many records, over all datasets, must differ from the most common value of their dataset; found by simulation.
+_QUANTILE = (1 + 0.95) / 2
+# Number of records that must differ from the most common value of their dataset, chosen by simulation.
 LEAST, LEAST_LONG_TAILED = 5, 40
 _HIDDEN = 3
 NEGLIGIBLE = 1e-6  # nats
-# Values nearer to each other than this, relative to the largest, are the same.
-_SAME = 1e-9
+_ROUNDING = 1e-9  # values nearer to each other than this, relative to the largest, are equal
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """An average over datasets with its 95% interval; no interval where there are too few records for its level."""
+    """A number with its 95% interval, or why it is missing; no interval where its level would not hold."""
 
-    value: float
-    low: float | None
-    high: float | None
+    value: float | None = None
+    low: float | None = None
+    high: float | None = None
+    records: int = 0  # that it is measured on
+    missing: str = ""  # why there is no value
+    note: str = ""  # what it does not cover or show
+    seeds: tuple[float, ...] = ()  # the value of each seed, where there are several
 
-
-def columns(name: str, of: Estimate | None) -> dict[str, float | None]:
-    """An estimate as columns, its ends as `_low` and `_high`; None throughout where there is none."""
-    return {name + end: getattr(of, key, None) for end, key in (("", "value"), ("_low", "low"), ("_high", "high"))}
+    def columns(self, name: str) -> dict[str, float | None]:
+        """Return the value and its interval as columns `name`, `name_low` and `name_high`."""
+        return {name: self.value, f"{name}_low": self.low, f"{name}_high": self.high}
 
 
 def estimate(
-    datasets: Sequence[tuple[np.ndarray, np.ndarray]],
-    weights: Sequence[float] | None = None,
+    numerators: ArrayLike,
+    denominators: ArrayLike | None = None,
+    datasets: ArrayLike | None = None,
+    weights: ArrayLike | None = None,
     *,
     long_tailed: bool = False,
     limits: tuple[float, float] = (-math.inf, math.inf),
-) -> Estimate | None:
-    """Weighted average over datasets of a ratio of sums over records, with its 95% interval.
+) -> Estimate:
+    """Estimate a weighted mean over datasets of a ratio of sums over records.
 
     Args:
-        datasets: for each dataset the numerators and the denominators, each `(1, records)`.
-        weights: of each dataset, in proportion; None weighs them alike.
+        numerators: one a record, as all others.
+        denominators: None for a mean.
+        datasets: the record's dataset; None for a single one.
+        weights: the record's share in its dataset's weight, which is their sum; None weighs datasets alike.
         long_tailed: whether a few records may have most of the sum: an interval then needs more of them.
-        limits: the least and the largest value there can be; an interval ends there.
+        limits: the least and the largest possible value; an interval ends there.
 
     Returns:
-        None where the value is not finite (a sum of denominators is zero).
+        The estimate; its value is None where it is not finite (a sum of denominators is zero).
     """
-    sizes = np.array([top.shape[1] for top, _ in datasets])
-    if not sizes.all():
-        return None
-    top, bottom = (np.concatenate(rows, axis=1)[0].astype(float) for rows in zip(*datasets, strict=True))
-    shares = np.ones(len(sizes)) if weights is None else np.asarray(weights, dtype=float)
-    shares = shares / shares.sum()
-    starts, every = np.cumsum(sizes) - sizes, np.repeat(sizes, sizes)
+    top = np.asarray(numerators, dtype=float)
+    bottom = np.ones_like(top) if denominators is None else np.asarray(denominators, dtype=float)
+    codes = np.zeros(len(top), dtype=int) if datasets is None else pd.factorize(np.asarray(datasets))[0]
+    sizes, tops, bottoms = (np.bincount(codes, values) for values in (np.ones_like(top), top, bottom))
+    shares = np.ones_like(sizes) if weights is None else np.bincount(codes, np.asarray(weights, dtype=float))
     with np.errstate(divide="ignore", invalid="ignore"):
-        tops, bottoms = np.add.reduceat(top, starts), np.add.reduceat(bottom, starts)
-        value = float(shares @ (tops / bottoms))
+        ratios = tops / bottoms
+        value = float(shares @ ratios / shares.sum())
         if not math.isfinite(value):
-            return None
-        # Pseudo-values: `n` times the dataset's ratio less `n - 1` times the ratio without the record.
-        without = (np.repeat(tops, sizes) - top) / (np.repeat(bottoms, sizes) - bottom)
-        values = every * np.repeat(tops / bottoms, sizes) - (every - 1) * without
-        # In a ratio the tails of both its parts make up for each other.
-        hidden = _HIDDEN if long_tailed and np.ptp(bottom) == 0 else 1
-        ends = _reach(values, shares, sizes, starts, LEAST_LONG_TAILED if long_tailed else LEAST, hidden)
-    if ends is None:
-        return Estimate(value, None, None)
-    least, most = limits
-    return Estimate(value, max(min(value, least), value - ends[0]), min(max(value, most), value + ends[1]))
+            return Estimate()
+        without = (tops[codes] - top) / (bottoms[codes] - bottom)
+        pseudo_values = sizes[codes] * ratios[codes] - (sizes[codes] - 1) * without
+    # The tails of a ratio's two parts make up for each other.
+    hidden = _HIDDEN if long_tailed and np.ptp(bottom) == 0 else 1
+    least = LEAST_LONG_TAILED if long_tailed else LEAST
+    margins = _margins(pseudo_values, codes, shares / shares.sum(), least, hidden)
+    if margins is None:
+        return Estimate(value)
+    low, high = value - margins[0], value + margins[1]
+    return Estimate(value, max(min(value, limits[0]), low), min(max(value, limits[1]), high))
 
 
 def geometric_mean(values: np.ndarray) -> Estimate:
-    """The geometric mean over records of numbers from 0, and Student's interval of it; 0 where all of them are 0.
+    """Estimate the geometric mean over records of numbers from 0, with Student's interval; 0 where all are 0.
 
     A number below `NEGLIGIBLE` counts as that: rounding decides there.
     """
     if not values.any():
-        return Estimate(0.0, None, None)
+        return Estimate(0.0)
     logs = np.log(np.maximum(values, NEGLIGIBLE))
     mean = float(logs.mean())
     if len(logs) <= LEAST:
-        return Estimate(math.exp(mean), None, None)
-    reach = float(stdtrit(len(logs) - 1, (1 + LEVEL) / 2)) * float(logs.std(ddof=1)) / math.sqrt(len(logs))
-    return Estimate(math.exp(mean), math.exp(mean - reach), math.exp(mean + reach))
+        return Estimate(math.exp(mean))
+    margin = float(stdtrit(len(logs) - 1, _QUANTILE)) * float(logs.std(ddof=1)) / math.sqrt(len(logs))
+    return Estimate(math.exp(mean), math.exp(mean - margin), math.exp(mean + margin))
 
 
-def _reach(
-    values: np.ndarray, shares: np.ndarray, sizes: np.ndarray, starts: np.ndarray, least: int, hidden: float
+def _margins(
+    values: np.ndarray, codes: np.ndarray, shares: np.ndarray, least: int, hidden: float
 ) -> tuple[float, float] | None:
-    """How far the interval goes below and above the value; None where its level would not hold."""
+    """Return how far the interval reaches below and above the mean of pseudo-values; None where its level fails.
+
+    `codes` number the datasets of records, `shares` are datasets' weights, which sum to 1, and `hidden` is a factor on
+    the skewness of the sample.
+    """
+    sizes = np.bincount(codes)
     if sizes.min() < 2 or not np.isfinite(values).all():
         return None
     # One more than needed must be able to differ: else only samples without a tie had intervals, a biased choice.
-    if sizes.sum() - len(sizes) <= least or _differing(values, sizes) < least:
+    if len(values) - len(sizes) <= least or _num_differing(values, codes) < least:
         return None
-    every = np.repeat(sizes, sizes)
-    apart = np.repeat(shares, sizes) * (values - np.repeat(np.add.reduceat(values, starts) / sizes, sizes))
-    squares = apart**2 / (every * (every - 1))
-    of_datasets = np.add.reduceat(squares, starts)
-    variance = of_datasets.sum()
-    freedom = variance**2 / (of_datasets**2 / (sizes - 1)).sum()
-    uneven = (squares**2).sum() - (of_datasets**2 / sizes).sum()
-    if uneven > 0:
-        freedom = max(1.0, min(freedom, 2 * variance**2 / uneven))
-    student = float(stdtrit(freedom, (1 + LEVEL) / 2))
-    # Two records say nothing of skewness.
-    cubes = np.add.reduceat(apart**3, starts) / (sizes * (sizes - 1) * np.maximum(sizes - 2, 1))
+    deviations = shares[codes] * (values - (np.bincount(codes, values) / sizes)[codes])
+    squares = deviations**2 / (sizes * (sizes - 1))[codes]
+    by_dataset = np.bincount(codes, squares)
+    variance = by_dataset.sum()
+    freedom = variance**2 / (by_dataset**2 / (sizes - 1)).sum()
+    # The variance itself varies with the fourth moment, more than in normal samples where few records have most of it.
+    excess = (squares**2).sum() - (by_dataset**2 / sizes).sum()
+    if excess > 0:
+        freedom = max(1.0, min(freedom, 2 * variance**2 / excess))
+    student = float(stdtrit(freedom, _QUANTILE))
+    # Two records show no skewness.
+    cubes = np.bincount(codes, deviations**3) / (sizes * (sizes - 1) * np.maximum(sizes - 2, 1))
     skewness = float(cubes[sizes > 2].sum() / variance**1.5) * hidden
-    further = skewness * (2 * student**2 + 1) / 6
+    shift = skewness * (2 * student**2 + 1) / 6
     error = math.sqrt(variance)
-    return error * (student + max(0.0, -further)), error * (student + max(0.0, further))
+    return error * (student + max(0.0, -shift)), error * (student + max(0.0, shift))
 
 
-def _differing(values: np.ndarray, sizes: np.ndarray) -> int:
-    """Number of records that differ from the most common value of their dataset."""
-    same = _SAME * np.abs(values).max()
-    found = 0
-    for of in np.split(values, np.cumsum(sizes)[:-1]):
-        groups = np.split(np.sort(of), np.flatnonzero(np.diff(np.sort(of)) > same) + 1)
-        found += len(of) - max(map(len, groups))
-    return found
+def _num_differing(values: np.ndarray, codes: np.ndarray) -> int:
+    """Count the records that differ from the most common value of their dataset."""
+    rounded = np.round(values / max(np.abs(values).max(), 1e-300) / _ROUNDING)
+    most_common = pd.DataFrame({"dataset": codes, "value": rounded}).value_counts().groupby("dataset").max()
+    return len(values) - int(most_common.sum())

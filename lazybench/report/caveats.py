@@ -1,4 +1,4 @@
-"""What a reader of one block's numbers must know: warnings before they compare, and notes below the tables."""
+"""Warnings before numbers are compared, and notes below the tables."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -6,31 +6,42 @@ from itertools import product
 from typing import Any
 
 from lazybench.analysis.averages import ran
-from lazybench.analysis.blocks import Block, Row, agree
-from lazybench.analysis.labels import is_calibrated, model_title, provenance, settings_said, short
+from lazybench.analysis.grouping import KEY, Block, Row, agree
+from lazybench.analysis.labels import format_settings, is_calibrated, model_title, provenance, short
 from lazybench.analysis.run_data import Run
 
 
 def warnings(block: Block) -> list[str]:
-    """One sentence each, for one model and data: what makes a comparison wrong."""
-    return [f"{block.title}: {text}" for of in (_of_rows, _commits, _records, _unmodified) for text in of(block)]
+    """Return a sentence for each thing that makes a comparison within one model and data wrong."""
+    parts = (_rows, _commits, _records, _baselines)
+    return [f"{block.title}: {text}" for part in parts for text in part(block)]
 
 
 def between_models(blocks: Sequence[Block]) -> list[str]:
-    """One sentence where models' generation configs change answers in different ways; older runs do not say."""
+    """Return a sentence where models' generation configs change answers in different ways; older runs do not say."""
     runs = [run for block in blocks for run in block.runs]
-    told = _apart((said or "nothing", model_title(run.model)) for run in runs if (said := _generation(run)) is not None)
-    return [f"models' generation configs set different things, so their answers do not compare: {told}"] if told else []
+    configs = ((_generation(run), model_title(run.model)) for run in runs)
+    text = _differences((config or "nothing", model) for config, model in configs if config is not None)
+    return [f"models' generation configs set different things, so their answers do not compare: {text}"] if text else []
 
 
 def _generation(run: Run) -> str | None:
-    """What of its checkpoint's generation config changes answers; None where the run does not say."""
-    stated = run.environment.get("generation_config")
-    return settings_said(stated) if isinstance(stated, dict) else None
+    """Return what in its checkpoint's generation config changes answers; None where the run does not say."""
+    config = run.environment.get("generation_config")
+    return format_settings(config) if isinstance(config, dict) else None
 
 
-def _of_rows(block: Block) -> Iterator[str]:
-    """Rows that flatter themselves, and what rows are kept apart for."""
+def _differences(pairs: Iterable[tuple[Any, str]], form: Callable[[Any], str] = str) -> str:
+    """List each value with its rows' labels, from pairs of both; empty where all rows have the same value."""
+    labels: dict[Any, dict[str, None]] = {}
+    for value, label in pairs:
+        labels.setdefault(value, {})[label] = None
+    text = "; ".join(f"{form(value)} ({', '.join(rows)})" for value, rows in labels.items())
+    return text if len(labels) > 1 else ""
+
+
+def _rows(block: Block) -> Iterator[str]:
+    """Warn of rows that flatter themselves, and of rows that are kept apart."""
     for row in block.rows:
         if any(run.calibrated_on for run in row.runs):
             yield f"{row.label}: its schedule was chosen on these records, so its numbers flatter it"
@@ -42,103 +53,96 @@ def _of_rows(block: Block) -> Iterator[str]:
 
 
 def _commits(block: Block) -> Iterator[str]:
-    """Code that may differ: of several commits, or of one with uncommitted changes."""
+    """Warn of several commits, or of one with uncommitted changes."""
     commits = [(str(run.environment.get("commit")), row.label) for row in block.rows for run in row.runs]
-    if told := _apart(commits, lambda commit: commit.replace("+", " with uncommitted changes")):
-        yield f"rows from different commits, whose code may differ: {told}"
-    elif "+" in (commit := commits[0][0]):
+    commit = commits[0][0]
+    if text := _differences(commits, lambda commit: commit.replace("+", " with uncommitted changes")):
+        yield f"rows from different commits, whose code may differ: {text}"
+    elif "+" in commit:
         yield f"all rows are from commit {commit.replace('+', '')} with uncommitted changes: no commit has their code"
     elif ", " in commit:
         yield f"all rows are from runs that went on at another commit, whose code may differ: {commit}"
 
 
 def _records(block: Block) -> Iterator[str]:
-    """Records that differ between rows, by names, by content under the same names, or by what is asked of them."""
-    names: dict[str, list[tuple[frozenset[str], str]]] = {}
+    """Warn of records that differ between rows: in their ids, their content, or the facts of their dataset."""
+    ids: dict[str, list[tuple[frozenset[str], str]]] = {}
     facts: dict[str, list[tuple[str, str]]] = {}
     contents: dict[tuple[Any, ...], list[tuple[str, str]]] = {}
     for row in block.rows:
         finished = {name for run in row.runs if run.finished for name in run.datasets}
         for dataset, records in row.records.groupby("dataset"):
             if dataset in finished:
-                names.setdefault(str(dataset), []).append((frozenset(records["_id"]), row.label))
+                ids.setdefault(str(dataset), []).append((frozenset(records["_id"]), row.label))
         for run in row.runs:
             for name in run.datasets:
                 facts.setdefault(name, []).append((str(run.facts[name].decisive), row.label))
             data = run.settings["data"]
-            under = run.settings["task"], row.conditions, data.get("limit"), data.get("half")
-            contents.setdefault(under, []).append((str(run.settings.get("records"))[:12], row.label))
+            subset = run.settings["task"], row.conditions, data.get("limit"), data.get("half")
+            contents.setdefault(subset, []).append((str(run.settings.get("records"))[:12], row.label))
     differing: dict[str, list[str]] = {}
-    for dataset, found in names.items():
-        differing.setdefault(_apart(found, lambda ids: f"{len(ids)} a dataset"), []).append(dataset)
-    for told, datasets in differing.items():
-        if told:
-            yield f"the runs met different records of {', '.join(datasets)}: {told}"
-    for (task, *_), found in contents.items():
-        if told := _apart(found):
-            yield f"the content of the records of {task} differs: {told}"
-    for name, found in facts.items():
-        if told := _apart(found, short):
-            yield f"the facts of {name} (prompt, metric and so on) differ: {told}"
+    for dataset, pairs in ids.items():
+        differing.setdefault(_differences(pairs, lambda names: f"{len(names)} a dataset"), []).append(dataset)
+    for text, datasets in differing.items():
+        if text:
+            yield f"the runs met different records of {', '.join(datasets)}: {text}"
+    for (task, *_), pairs in contents.items():
+        if text := _differences(pairs):
+            yield f"the content of the records of {task} differs: {text}"
+    for name, pairs in facts.items():
+        if text := _differences(pairs, short):
+            yield f"the facts of {name} (prompt, metric and so on) differ: {text}"
 
 
-def _apart(found: Iterable[tuple[Any, str]], form: Callable[[Any], str] = str) -> str:
-    """Which rows' labels go with which value; empty where all have the same value."""
-    labels: dict[Any, dict[str, None]] = {}
-    for value, label in found:
-        labels.setdefault(value, {})[label] = None
-    told = "; ".join(f"{form(value)} ({', '.join(of)})" for value, of in labels.items())
-    return told if len(labels) > 1 else ""
-
-
-def _unmodified(block: Block) -> Iterator[str]:
-    """Runs whose unmodified model gave other answers than the baseline run on the same records."""
-    baselines = [row for row in block.rows if row.method == "baseline"]
+def _baselines(block: Block) -> Iterator[str]:
+    """Warn of rows whose unmodified model answered differently from the baseline run on the same records."""
     others = [row for row in block.rows if row.method != "baseline"]
-    for row, baseline in product(others, baselines):
-        given, met = _answers(baseline, "prediction_digest"), _answers(row, "baseline_prediction_digest")
-        shared = sorted(met.keys() & given.keys())
-        different = Counter(key[0] for key in shared if met[key] != given[key])
+    for row, baseline in product(others, block.baselines):
+        expected, actual = _answers(baseline, "prediction_digest"), _answers(row, "baseline_prediction_digest")
+        shared = sorted(actual.keys() & expected.keys())
+        different = Counter(key[0] for key in shared if actual[key] != expected[key])
         if different and agree(baseline.runs[0], row.runs[0]):
+            by_dataset = ", ".join(f"{dataset} {count}" for dataset, count in different.items())
             yield (
                 f"the unmodified model's answers beside {row.label} differ from those of {baseline.label} on "
-                f"{sum(different.values())} of {len(shared)} records "
-                f"({', '.join(f'{dataset} {count}' for dataset, count in different.items())})"
+                f"{sum(different.values())} of {len(shared)} records ({by_dataset})"
             )
 
 
 def _answers(row: Row, column: str) -> dict[tuple[str, str], str]:
-    records = ran(row.records).set_index(["dataset", "_id"])[column]
+    records = ran(row.records).set_index(KEY)[column]
     return records[records != ""].to_dict()
 
 
 def notes(block: Block) -> list[str]:
-    """One sentence each: where schedules come from, what shows nothing, what was timed, and what was disturbed."""
+    """Return a sentence for each source of a schedule, floor, partial or disturbed timing, and generation config."""
     runs = [(row, run) for row in block.rows for run in row.runs]
-    said = [f"{row.label}: {provenance(run.settings['method'])}" for row, run in runs if is_calibrated(run)]
-    generation = filter(None, map(_generation, block.runs))
-    said += [f"the checkpoint's generation config changes answers: it sets {of}" for of in generation]
-    if found := ", ".join(sorted(floors(block))):
-        said.append(f"floor: every method scores 0 on every record of {found}, so their scores show nothing")
-    rows_of: dict[tuple[str, Any], dict[str, None]] = {}  # labels, by setting of `timing` and its value
+    texts = [f"{row.label}: {provenance(run.settings['method'])}" for row, run in runs if is_calibrated(run)]
+    configs = filter(None, map(_generation, block.runs))
+    texts += [f"the checkpoint's generation config changes answers: it sets {config}" for config in configs]
+    if datasets := ", ".join(sorted(floors(block))):
+        texts.append(f"floor: every method scores 0 on every record of {datasets}, so their scores show nothing")
+    labels: dict[tuple[str, Any], dict[str, None]] = {}  # by setting of `timing` and its value
     for row, run in runs:
         for setting in (run.settings.get("timing") or {}).items():
-            rows_of.setdefault(setting, {})[row.label] = None
-    for (name, value), labels in rows_of.items():
-        whose = "" if len(labels) == len(block.rows) else f": {', '.join(labels)}"
+            labels.setdefault(setting, {})[row.label] = None
+    for (name, value), rows in labels.items():
+        whose = "" if len(rows) == len(block.rows) else f": {', '.join(rows)}"
         if name == "every" and value > 1:
-            said.append(f"times, and identical tokens and answers, are of one record in {value}{whose}")
+            texts.append(f"times, and identical tokens and answers, are of one record in {value}{whose}")
         if (name, value) == ("cpu_share", 0):
-            said.append(f"no pass was looked at for other work on the machine (timing.cpu_share=0){whose}")
-    retaken, stayed = block.records["retaken"].sum(), (block.records["disturbed"] == 1).sum()
+            texts.append(f"no pass was looked at for other work on the machine (timing.cpu_share=0){whose}")
+    retaken, disturbed = block.records["retaken"].sum(), (block.records["disturbed"] == 1).sum()
     if retaken:
-        said.append(f"other work disturbed passes: {retaken:g} were taken again, and {stayed} records stayed disturbed")
+        texts.append(
+            f"other work disturbed passes: {retaken:g} were taken again, and {disturbed} records stayed disturbed"
+        )
     if times := block.runs[0].environment.get("times"):
-        said.append("times were taken apart: " + ", ".join(f"{key} {value}" for key, value in times.items()))
-    return list(dict.fromkeys(said))
+        texts.append("times were taken apart: " + ", ".join(f"{key} {value}" for key, value in times.items()))
+    return list(dict.fromkeys(texts))
 
 
 def floors(block: Block) -> frozenset[str]:
-    """Datasets on which every method scores 0 on every record: they tell no method from another."""
+    """Return the datasets on which every method scores 0 on every record: they do not tell methods apart."""
     best = ran(block.records).groupby("dataset")["score"].max()
     return frozenset(best[best == 0].index)

@@ -1,40 +1,40 @@
-"""Others' numbers to stand beside the measured ones: the paper's (Fu et al. 2024) and LongBench's of its baselines."""
+"""Published numbers to show beside the measured ones: the paper's (Fu et al. 2024), and LongBench's of baselines."""
 
 from collections.abc import Collection
 from functools import cache
 
 import pandas as pd
 
-from lazybench.analysis.blocks import Block, Row
+from lazybench.analysis.grouping import Block, Row
 from lazybench.config import CONF
 from lazybench.data.facts import datasets_of, load_facts, tasks
 
-# Of a model what the paper calls it, and LongBench.
+# Models by the names that the paper and LongBench have for them.
 _MODELS = {"llama2_7b": ("Llama 2", "Llama2-7B-chat-4k"), "xgen_7b": ("XGen", "XGen-7B-8k")}
 # They lie beside the configs inside an installed wheel, and under results/ in a checkout.
 _FOLDER = next(folder for folder in (CONF.parent / "paper", CONF.parent / "results/paper") if folder.is_dir())
 
 
 def heading(block: Block, by_dataset: bool) -> str:
-    """What a column of the paper's numbers is called beside this block's, or of LongBench's, which are by dataset."""
-    ours, longbenchs = _MODELS[block.model]
-    return f"LongBench, {longbenchs}" if by_dataset else f"paper, {ours}"
+    """Return the heading of a column of the paper's numbers, or of LongBench's, which are by dataset."""
+    in_paper, in_longbench = _MODELS[block.model]
+    return f"LongBench, {in_longbench}" if by_dataset else f"paper, {in_paper}"
 
 
 def published(block: Block) -> list[str]:
-    """The datasets whose score LongBench's own table has for the block's model, of those that its baseline ran on."""
-    rows = [row for row in block.rows if row.method == "baseline" and _is_theirs(row)]
+    """Return the datasets that the baseline ran on and that LongBench's own table has the model's score of."""
+    rows = [row for row in block.baselines if _is_published(row)]
     ran = {name for row in rows for run in row.runs for name in run.datasets}
     return [name for model, name in _table("longbench").index if model == block.model and name in ran]
 
 
 def value(row: Row, section: str, datasets: Collection[str], column: str) -> str:
-    """A row's number as printed, where model, method and data are those of the tables; else an empty text.
+    """Return a row's number as printed, where model, method and data are those of the tables; else an empty text.
 
     `section` is a task of which the row was run on `datasets`, and `column` one of Table 1 or 2; or it is a dataset.
     """
     model = row.runs[0].model
-    if not _is_theirs(row):
+    if not _is_published(row):
         return ""
     if section not in tasks():
         return _table("longbench")["score"].get((model, section), "") if row.method == "baseline" else ""
@@ -44,18 +44,18 @@ def value(row: Row, section: str, datasets: Collection[str], column: str) -> str
     return table[column].get((model, section, row.method), "")
 
 
-def _is_theirs(row: Row) -> bool:
+def _is_published(row: Row) -> bool:
     return row.runs[0].model in _MODELS and all(run.settings["data"].get("source") == "longbench" for run in row.runs)
 
 
 def figure1() -> dict[str, float]:
-    """TTFT over a decode step (ratio) and TTFT's share of the generation time (%), of Llama 2 7B on LongBench."""
+    """Return TTFT over a decode step, and TTFT's share of the generation time (%), of Llama 2 7B on LongBench."""
     row = pd.read_csv(_FOLDER / "figure1.csv", index_col="model").loc["llama2_7b"]
     return {key: float(row[key]) for key in ("ttft_over_decode_step", "ttft_share")}
 
 
 @cache
 def _table(name: str) -> pd.DataFrame:
-    """A table with its numbers as they are printed, by model, by task or dataset, and by method if it has several."""
+    """Read a table, its numbers as printed, by model, by task or dataset, and by method if it has several."""
     table = pd.read_csv(_FOLDER / f"{name}.csv", dtype=str)
     return table.set_index([key for key in ("model", "task", "dataset", "method") if key in table])

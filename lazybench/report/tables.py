@@ -1,4 +1,4 @@
-"""The tables: which measures and rows, their numbers as one frame, and what is said below them."""
+"""The tables: their measures and rows, the numbers as a frame, and the same as text for people."""
 
 from dataclasses import dataclass
 from importlib.resources import files
@@ -8,10 +8,10 @@ from typing import Any
 import pandas as pd
 
 from lazybench.analysis import averages
-from lazybench.analysis.averages import MEAN, NO_RUN, Cell, Measure, measured, part_of, ran, together, undisturbed
-from lazybench.analysis.blocks import Block, Row, agree
+from lazybench.analysis.averages import MEAN, Measure, measured, ran, undisturbed
 from lazybench.analysis.console import texts
-from lazybench.analysis.intervals import columns
+from lazybench.analysis.grouping import KEY, NO_RUN, Block, Row, agree
+from lazybench.analysis.intervals import Estimate
 from lazybench.analysis.labels import METHODS, task_title, title_of
 from lazybench.data.facts import tasks
 from lazybench.report import paper
@@ -22,7 +22,7 @@ NONE = "—"
 
 @dataclass(frozen=True)
 class Spec:
-    """What a table shows."""
+    """The measures and rows of a table."""
 
     name: str  # stem of its files
     title: str
@@ -45,138 +45,136 @@ SPECS = (
     Spec("longbench", "The baseline beside LongBench's own", (averages.SCORE,), ("score",), by_dataset=True),
     Spec("score_by_length", "Score by length", averages.SCORE_BY_LENGTH, by_length=True),
 )
-# What all tables' numbers are, in Markdown.
+# How to read all tables, in Markdown.
 READING = files("lazybench.report").joinpath("reading.md").read_text("utf-8")
-MEASURES = {of.key: of for spec in SPECS for of in spec.measures}
-_ABOUT = ["model", "data", "task", "method", "label", "datasets", "datasets_of_task", "records", "failed", "disturbed"]
+MEASURES = {measure.key: measure for spec in SPECS for measure in spec.measures}
+_ROW = ["model", "data", "task", "method", "label", "datasets", "datasets_of_task", "records", "failed", "disturbed"]
+_ENDS = ("", "_low", "_high", "_records", "_missing", "_note", "_seed_deviation", "_paper")
 
 
 def numbers(block: Block) -> pd.DataFrame:
-    """Every row of a block measured on the mean over the tasks, then on every task that it was run on.
+    """Measure every row of a block on the mean over the tasks, then on every task that it was run on.
 
-    After the baseline, rows whose first token is about as fast, to whole times, stand together.
+    After the baseline, rows are sorted by the speedup of their first token, rounded to an integer.
 
     Returns:
         A line a task and row: `model`, `data`, `task`, `method`, `label`; `datasets` of `datasets_of_task`, `records`,
-        `failed`, `disturbed`; for each measure its number under its key, and `_low` and `_high`, `_records` behind it,
-        `_missing`, why there is none, and `_note`; where they apply `_seed_deviation`, and `_paper` as printed there;
-        `title`, the task's for people; and `by_dataset`, whether it is about one dataset of a task.
+        `failed`, `disturbed`; for each measure its value under its key, and `_low` and `_high`, `_records` that it is
+        measured on, `_missing`, why there is none, and `_note`; where they apply `_seed_deviation`, and `_paper` as
+        printed there; `title`, the task's for people; and `by_dataset`, whether it is about one dataset of a task.
     """
-    of_tasks, at_floor, averaged = block.tasks_run(), floors(block), [*block.averaged()]
+    averaged, at_floor = [*block.tasks_averaged()], floors(block)
     datasets = {name: [name] for name in paper.published(block)}
+    members = block.tasks_run() | datasets
     sections = {MEAN: averaged} if len(averaged) > 1 else {}
-    sections |= {name: [name] for name in (*of_tasks, *datasets)}
+    sections |= {name: [name] for name in members}
     specs = [spec for spec in SPECS if block.by_length or not spec.by_length]
-    every = of_tasks | datasets
-    rows = sorted(block.compared, key=lambda row: _speed(row, every))
+    rows = sorted(block.compared, key=lambda row: _speed(row, members))
     lines = []
     for section, names in sections.items():
         for row in rows:
-            whole = together({task: part_of(row, every[task]) for task in names})
-            if whole.reason == NO_RUN or (section in datasets and row.method != "baseline"):
+            selection = row.select({task: members[task] for task in names})
+            if selection.missing == NO_RUN or (section in datasets and row.method != "baseline"):
                 continue
-            met, done = whole.records, _differing(ran(whole.records), row, block)
-            about = [block.model, block.data, section, row.method, row.label, len(whole.there), whole.members]
-            about += [len(met), len(met) - len(done), len(met) - len(undisturbed(met))]
-            line = dict(zip(_ABOUT, about, strict=True))
+            records = selection.records
+            complete = _with_difference(ran(records), row, block)
+            num_datasets = len(selection.datasets), sum(len(members[task]) for task in names)
+            num_records = len(records), len(records) - len(complete), len(records) - len(undisturbed(records))
+            values = (block.model, block.data, section, row.method, row.label, *num_datasets, *num_records)
+            line: dict[str, Any] = dict(zip(_ROW, values, strict=True))
             for spec in specs:
-                for of in spec.measures:
-                    line |= _columns(of, Cell(None, reason=whole.reason) if whole.reason else measured(done, of))
-                line |= {f"{key}_paper": paper.value(row, section, whole.there, key) for key in spec.in_paper}
+                for measure in spec.measures:
+                    missing = Estimate(missing=selection.missing)
+                    result = missing if selection.missing else measured(complete, measure)
+                    line |= result.columns(measure.key)
+                    line |= {f"{measure.key}_{name}": getattr(result, name) for name in ("records", "missing", "note")}
+                    if measure.by_seed:
+                        line[f"{measure.key}_seed_deviation"] = stdev(result.seeds) if result.seeds else None
+                line |= {f"{key}_paper": paper.value(row, section, selection.datasets, key) for key in spec.in_paper}
             line["by_dataset"] = section in datasets
             line["title"] = f"Mean of the {len(averaged)} tasks" if section == MEAN else task_title(section)
-            if whole.there and at_floor.issuperset(whole.there):
+            if selection.datasets and at_floor.issuperset(selection.datasets):
                 line["score_note"] = "floor"
             lines.append(line)
-    keys = [f"{of.key}{end}" for spec in specs for of in spec.measures for end in ("", "_low", "_high")]
+    keys = [f"{measure.key}{end}" for spec in specs for measure in spec.measures for end in ("", "_low", "_high")]
     return pd.DataFrame(lines).astype(dict.fromkeys(keys, float))
 
 
 def _speed(row: Row, tasks: dict[str, list[str]]) -> tuple[bool, int]:
-    found = averages.cell(row, tasks, averages.TTFT[0]).estimate
-    return row.method != "baseline", round(found.value) if found else 0
+    return row.method != "baseline", round(row.measure(tasks, averages.TTFT[0]).value or 0)
 
 
-def _differing(records: pd.DataFrame, row: Row, block: Block) -> pd.DataFrame:
-    """The records with `score_difference`, to the baseline's score of the same record under the same conditions."""
-    others = [of for of in block.rows if of.method == "baseline"]
-    baselines = [of for of in others if all(agree(one, other) for one in of.runs for other in row.runs)]
-    key = ["dataset", "_id"]
-    known = pd.concat([records.head(0), *(ran(of.records) for of in baselines)]).drop_duplicates(key)
-    scores = records[[*key, "score"]].merge(known[[*key, "score"]], "left", on=key, suffixes=("", "_baseline"))
+def _with_difference(records: pd.DataFrame, row: Row, block: Block) -> pd.DataFrame:
+    """Add `score_difference`, to the baseline's score of the same record under the same conditions."""
+    baselines = [other for other in block.baselines if all(agree(one, run) for one in other.runs for run in row.runs)]
+    known = pd.concat([records.head(0), *(ran(baseline.records) for baseline in baselines)]).drop_duplicates(KEY)
+    scores = records[[*KEY, "score"]].merge(known[[*KEY, "score"]], "left", on=KEY, suffixes=("", "_baseline"))
     return records.assign(score_difference=(scores["score"] - scores["score_baseline"]).to_numpy(float))
 
 
 def select(spec: Spec, lines: pd.DataFrame) -> pd.DataFrame:
-    """What a table has of a block's `numbers`. A mean that lacks tasks tells no more than their own lines do."""
+    """Return a table's part of `numbers`, without means that lack tasks, whose own lines show as much."""
     lines = lines[lines["by_dataset"] == spec.by_dataset]
-    if not any(of.key in lines and taken(of, lines) for of in spec.measures):
+    if not any(measure.key in lines and is_taken(measure, lines) for measure in spec.measures):
         return lines.head(0)
-    chosen = [*_ABOUT, "title"]
-    for of in spec.measures:
-        ends = ["", "_low", "_high", "_records", "_missing", "_note", "_seed_deviation", "_paper"]
-        chosen += [f"{of.key}{end}" for end in ends if f"{of.key}{end}" in lines]
-    bare = (lines["task"] == MEAN) & lines[[of.key for of in spec.measures]].isna().all(axis=1)
-    return lines.loc[~lines["method"].isin(spec.skip) & ~bare, chosen]
+    columns = [f"{measure.key}{end}" for measure in spec.measures for end in _ENDS]
+    bare = (lines["task"] == MEAN) & lines[[measure.key for measure in spec.measures]].isna().all(axis=1)
+    shown = [*_ROW, "title", *(column for column in columns if column in lines)]
+    return lines.loc[~lines["method"].isin(spec.skip) & ~bare, shown]
 
 
-def _columns(of: Measure, found: Cell) -> dict[str, Any]:
-    line: dict[str, Any] = columns(of.key, found.estimate)
-    line |= {f"{of.key}_records": found.records, f"{of.key}_missing": found.reason, f"{of.key}_note": found.note}
-    deviation = stdev(found.seeds) if found.seeds else None
-    return line | ({f"{of.key}_seed_deviation": deviation} if of.by_seed else {})
-
-
-def taken(of: Measure, lines: pd.DataFrame) -> bool:
-    """Whether a measure was taken in any run that could give a number, so that it needs a column."""
-    return bool(lines[of.key].notna().any() or not (lines[f"{of.key}_missing"] == of.absent).any())
+def is_taken(measure: Measure, lines: pd.DataFrame) -> bool:
+    """Return whether any run that could give a number took this measure, so that it needs a column."""
+    return bool(lines[measure.key].notna().any() or not (lines[f"{measure.key}_missing"] == measure.absent).any())
 
 
 def shown(spec: Spec, block: Block, lines: pd.DataFrame) -> pd.DataFrame:
-    """The frame for people: `Task`, `Method`, and a column a measure that was taken; its cells are texts in parts.
+    """Return the table for people: `Task`, `Method`, a column a measure that was taken, and `Records`.
 
-    Parts are a number, its deviation over seeds, its interval and its note; or a dash and why there is no number.
+    Its cells are lists of texts: a number, its deviation over seeds, its interval and its note; or a dash and why there
+    is no number.
     """
     cells: dict[str, Any] = {"Task": lines["title"], "Method": lines["label"]}
-    for of in spec.measures:
-        if taken(of, lines):
-            cells[of.title] = lines.apply(_parts, axis=1, of=of)
-        if of.key in spec.in_paper and lines[f"{of.key}_paper"].any():
-            whose = paper.heading(block, spec.by_dataset)
-            cells[f"{of.title.removesuffix(' (×)')}, {whose}"] = lines[f"{of.key}_paper"]
+    for measure in spec.measures:
+        if is_taken(measure, lines):
+            cells[measure.title] = lines.apply(_cell, axis=1, measure=measure)
+        if measure.key in spec.in_paper and lines[f"{measure.key}_paper"].any():
+            heading = f"{measure.title.removesuffix(' (×)')}, {paper.heading(block, spec.by_dataset)}"
+            cells[heading] = lines[f"{measure.key}_paper"]
     cells["Records"] = lines.apply(_records, axis=1)
     return pd.DataFrame(cells)
 
 
-def _parts(line: pd.Series, of: Measure) -> list[str]:
-    value, form = line[of.key], f"{{:.{of.digits}f}}".format
+def _cell(line: pd.Series, measure: Measure) -> list[str]:
+    value, form = line[measure.key], f"{{:.{measure.digits}f}}".format
     if pd.isna(value):
-        return [NONE, f"({line[f'{of.key}_missing']})"]
-    deviation, low, high, note = (line.get(f"{of.key}_{what}") for what in ("seed_deviation", "low", "high", "note"))
-    said = [f"± {form(deviation)}"] if pd.notna(deviation) else []
-    said += [f"[{form(low)}, {form(high)}]"] if pd.notna(low) else []
-    return [form(value), *said, *([f"({note})"] if note else [])]
+        return [NONE, f"({line[f'{measure.key}_missing']})"]
+    ends = ("seed_deviation", "low", "high", "note")
+    deviation, low, high, note = (line.get(f"{measure.key}_{end}") for end in ends)
+    parts = [f"± {form(deviation)}"] if pd.notna(deviation) else []
+    parts += [f"[{form(low)}, {form(high)}]"] if pd.notna(low) else []
+    return [form(value), *parts, *([f"({note})"] if note else [])]
 
 
 def _records(line: pd.Series) -> list[str]:
-    whole = line["datasets"] == line["datasets_of_task"]
-    said = [] if whole else [f"{line['datasets']} of {line['datasets_of_task']} datasets"]
-    said += [f"{line[what]} {what}" for what in ("failed", "disturbed") if line[what]]
-    return [str(line["records"]), *([f"({', '.join(said)})"] if said else [])]
+    complete = line["datasets"] == line["datasets_of_task"]
+    parts = [] if complete else [f"{line['datasets']} of {line['datasets_of_task']} datasets"]
+    parts += [f"{line[key]} {key}" for key in ("failed", "disturbed") if line[key]]
+    return [str(line["records"]), *([f"({', '.join(parts)})"] if parts else [])]
 
 
 def lacking(spec: Spec, block: Block, lines: pd.DataFrame) -> str:
-    """What was not measured, and which of the paper's methods and tasks have no run, in one line; empty for none."""
-    said: dict[str, list[str]] = {}
-    for of in spec.measures:
-        if not taken(of, lines):
-            said.setdefault(of.absent, []).append(of.title)
+    """Describe what was not measured, and which of the paper's methods and tasks have no run, in one line."""
+    reasons: dict[str, list[str]] = {}
+    for measure in spec.measures:
+        if not is_taken(measure, lines):
+            reasons.setdefault(measure.absent, []).append(measure.title)
     sources = {run.settings["data"].get("source") for run in block.runs}
-    if "longbench" in sources and block.of_longbench and not spec.by_dataset:
+    if "longbench" in sources and block.is_longbench and not spec.by_dataset:
         run = {row.method for row in block.rows} | set(spec.skip)
-        said["no runs"] = [title_of(method) for method in METHODS if method not in run]
-        said["no runs"] += [task_title(task) for task in tasks() if task not in block.tasks_run()]
-    text = "; ".join(f"{reason}: {', '.join(names)}" for reason, names in said.items() if names)
+        reasons["no runs"] = [title_of(method) for method in METHODS if method not in run]
+        reasons["no runs"] += [task_title(task) for task in tasks() if task not in block.tasks_run()]
+    text = "; ".join(f"{reason}: {', '.join(names)}" for reason, names in reasons.items() if names)
     return text[:1].upper() + text[1:]
 
 
@@ -196,7 +194,10 @@ _PAIRED = (
 
 
 def pairs_shown(pairs: pd.DataFrame) -> pd.DataFrame:
-    """The paired tests for people: `First`, `Second` and their numbers as texts, without what was not measured."""
-    there = [(title, key, form) for title, key, form in _PAIRED if (pairs[key].fillna(0) != 0).any()]
-    cells = {title: [text.replace("-", "−") for text in texts(pairs, key, form, NONE)] for title, key, form in there}
-    return pd.DataFrame({"First": pairs["first"], "Second": pairs["second"], **cells})
+    """Return the paired tests for people: `First`, `Second` and their numbers as text, without empty columns."""
+    columns = {title: (key, form) for title, key, form in _PAIRED if (pairs[key].fillna(0) != 0).any()}
+    cells = {title: texts(pairs, key, form, NONE) for title, (key, form) in columns.items()}
+    table = pd.DataFrame(cells).map(lambda text: text.replace("-", "−"))
+    table.insert(0, "First", pairs["first"])
+    table.insert(1, "Second", pairs["second"])
+    return table

@@ -12,36 +12,41 @@ import pandas as pd
 import yaml
 from jinja2 import Environment, PackageLoader
 
-from lazybench.analysis.blocks import Block
+from lazybench.analysis.grouping import KEY, Block
 from lazybench.analysis.labels import label, method_title, task_title
 from lazybench.analysis.paired import compare
-from lazybench.analysis.run_data import Run, write_compact
+from lazybench.analysis.run_data import Run
+from lazybench.analysis.run_files import write_compact
 from lazybench.report import tables
 from lazybench.report.caveats import notes
 from lazybench.report.latex import latex, latex_pairs
 from lazybench.store.writing import replacing
 
 _PAIRED = "paired"
-# Which figure says most of a block, before those that are not named.
-_FIRST = ("speed_against_harm", "figure5", "depth_by_length", "figure7", "figure1", "figure2")
-_SHOWN = 3  # values of one kind before the others are only counted
+# The order of figures in the page, before those that are not named.
+_FIRST = ("speed_against_kl", "figure5", "depth_by_length", "figure7", "figure1", "figure2")
+_SHOWN = 3  # values of one kind; others are only counted
 _TITLES = {spec.name: spec.title for spec in tables.SPECS} | {_PAIRED: "Paired tests at equal speed"}
-# A report only replaces a folder that holds nothing but these.
+# A report replaces only a folder that holds nothing else.
 _OURS = re.compile(
-    rf"({'|'.join(_TITLES)})\.(md|csv|tex)|(figure\d|depth_by_length|speed_against_harm)_.*\.(png|pdf)|records|report\.html"
+    rf"({'|'.join(_TITLES)})\.(md|csv|tex)|(figure\d|depth_by_length|speed_against_[a-z]+)_.*\.(png|pdf)|records|report\.html"
 )
-# Of a table about a block: its numbers, its Markdown and its LaTeX.
-_Body = tuple[pd.DataFrame, str, str]
+_Body = tuple[pd.DataFrame, str, str]  # a table of a block: its numbers, Markdown and LaTeX
 
 
 def write(
     out: Path, blocks: Sequence[Block], warnings: Sequence[str], columns: Sequence[str] = ()
 ) -> tuple[list[str], list[str]]:
-    """Write everything into `out`, in place of an earlier report.
+    """Write everything into `out`, replacing an earlier report.
 
-    `warnings` are what to know before comparing numbers, and `columns` the keys of the measures in `table1.tex`, none
-    for those of the paper's Table 1. Returns the names of what was written, and of each figure that there are no runs
-    for with what it needs.
+    Args:
+        out: the folder.
+        blocks: the runs to report.
+        warnings: shown before all numbers.
+        columns: keys of the measures in `table1.tex`; empty for those of the paper's Table 1.
+
+    Returns:
+        The names of what was written, and each figure that there are no runs for, with the runs it needs.
 
     Raises:
         LazyBenchError: `out` holds files that no report wrote, or cannot be written; it then stays as it was.
@@ -51,42 +56,49 @@ def write(
         bodies: dict[str, list[_Body]] = {name: [] for name in _TITLES}
         sections, undrawn = [], []
         for block in blocks:
-            said, shown, lines = notes(block), [], tables.numbers(block)
-            for spec in tables.SPECS:
-                if (chosen := tables.select(spec, lines)).empty:
-                    continue
-                cells, lacking = tables.shown(spec, block, chosen), tables.lacking(spec, block, chosen)
-                shown.append((spec.title, cells, lacking))
-                named = [tables.MEASURES[key] for key in columns if spec.name == "table1" and key in lines]
-                numbers = lines[~lines["by_dataset"]] if named else chosen
-                tex = [*map(_comment, said), latex(spec, named, block, numbers)]
-                text = _markdown(block, cells, [lacking, *(f"- {note}" for note in said)])
-                bodies[spec.name].append((chosen.drop(columns="title"), text, "\n".join(tex)))
-            pairs = compare(block)
-            if len(pairs):
-                text = _markdown(block, tables.pairs_shown(pairs), [])
-                bodies[_PAIRED].append((pairs, text, latex_pairs(block, pairs)))
-            drawn, lacks = _draw(folder, block)
-            undrawn += lacks
-            sections.append(
-                {
-                    "block": block,
-                    "about": _about(block),
-                    "tables": shown,
-                    "notes": said,
-                    "pairs": tables.pairs_shown(pairs) if len(pairs) else None,
-                    "drawings": sorted(drawn, key=lambda of: (*_FIRST, of["name"]).index(of["name"])),
-                    "runs": [_run(run) for run in block.runs],
-                }
-            )
-        for name, of in bodies.items():
-            if of:
-                _put(folder / name, warnings, of)
+            section, needed = _section(folder, block, columns, bodies)
+            sections.append(section)
+            undrawn += needed
+        for name, parts in bodies.items():
+            if parts:
+                _write_table(folder / name, warnings, parts)
         (folder / "report.html").write_text(_page(sections, warnings), "utf-8")
         return sorted(path.name for path in folder.iterdir()), list(dict.fromkeys(undrawn))
 
 
-def _put(path: Path, warnings: Sequence[str], bodies: Sequence[_Body]) -> None:
+def _section(
+    folder: Path, block: Block, columns: Sequence[str], bodies: dict[str, list[_Body]]
+) -> tuple[dict[str, Any], list[str]]:
+    """Add a block's tables to `bodies`, and draw its figures; returns its section of the page, and what is undrawn."""
+    remarks, shown, lines = notes(block), [], tables.numbers(block)
+    for spec in tables.SPECS:
+        chosen = tables.select(spec, lines)
+        if chosen.empty:
+            continue
+        cells, lacking = tables.shown(spec, block, chosen), tables.lacking(spec, block, chosen)
+        shown.append((spec.title, cells, lacking))
+        named = [tables.MEASURES[key] for key in columns if spec.name == "table1" and key in lines]
+        tex = latex(spec, named, block, lines[~lines["by_dataset"]] if named else chosen)
+        text = _markdown(block, cells, [lacking, *(f"- {note}" for note in remarks)])
+        bodies[spec.name].append((chosen.drop(columns="title"), text, "\n".join([*map(_comment, remarks), tex])))
+    pairs = compare(block)
+    pairs_shown = tables.pairs_shown(pairs) if len(pairs) else None
+    if pairs_shown is not None:
+        bodies[_PAIRED].append((pairs, _markdown(block, pairs_shown, []), latex_pairs(block, pairs)))
+    drawn, undrawn = _draw(folder, block)
+    section = {
+        "block": block,
+        "about": _about(block),
+        "tables": shown,
+        "notes": remarks,
+        "pairs": pairs_shown,
+        "drawings": sorted(drawn, key=lambda drawing: (*_FIRST, drawing["name"]).index(drawing["name"])),
+        "runs": [_run(run) for run in block.runs],
+    }
+    return section, undrawn
+
+
+def _write_table(path: Path, warnings: Sequence[str], bodies: Sequence[_Body]) -> None:
     numbers, texts, tex = zip(*bodies, strict=True)
     title = _TITLES[path.name]
     pd.concat(numbers).to_csv(path.with_suffix(".csv"), index=False, float_format="%.6g", lineterminator="\n")
@@ -97,15 +109,15 @@ def _put(path: Path, warnings: Sequence[str], bodies: Sequence[_Body]) -> None:
     path.with_suffix(".tex").write_text("\n".join([*map(_comment, head), *tex]) + "\n", "utf-8")
 
 
-def _markdown(block: Block, cells: pd.DataFrame, said: Sequence[str]) -> str:
+def _markdown(block: Block, cells: pd.DataFrame, remarks: Sequence[str]) -> str:
     texts = cells.map(lambda cell: (cell if isinstance(cell, str) else " ".join(cell)).replace("|", "\\|"))
     if "Task" in texts:
         texts["Task"] = texts["Task"].mask(texts["Task"].duplicated(), "")
     sides = ["left"] * 2 + ["right"] * (len(texts.columns) - 2)
-    # Without what aligns the columns: one long label would widen all lines, and one number change them.
     table = texts.to_markdown(index=False, disable_numparse=True, colalign=sides)
+    # Columns are not aligned: one long label would widen all lines, and one number change them.
     table = re.sub("-{4,}(?=:?[|])", "---", re.sub(" {2,}", " ", table))
-    return "\n".join([f"## {block.title}\n", table, "", *filter(None, said)])
+    return "\n".join([f"## {block.title}\n", table, "", *filter(None, remarks)])
 
 
 def _comment(text: str) -> str:
@@ -113,7 +125,7 @@ def _comment(text: str) -> str:
 
 
 def _draw(folder: Path, block: Block) -> tuple[list[dict[str, str]], list[str]]:
-    """Draw every figure that there are runs for; returns what the page shows of each, and what could not be drawn."""
+    """Draw every figure that there are runs for; returns those for the page, and the runs that others need."""
     # matplotlib takes long to import: not before all else has been read.
     from lazybench.report.figures.drawings import FIGURES
     from lazybench.report.figures.style import save, styled
@@ -126,42 +138,41 @@ def _draw(folder: Path, block: Block) -> tuple[list[dict[str, str]], list[str]]:
                 png, _ = save(figure, folder / f"{name}_{block.model}_{block.data}")
                 data = base64.b64encode(png.read_bytes()).decode()
                 drawn.append({"name": name, "caption": caption, "data": data})
-            elif needs and block.of_longbench:
+            elif needs and block.is_longbench:
                 undrawn.append(f"{name} ({needs})")
     return drawn, undrawn
 
 
 def _page(sections: Sequence[dict[str, Any]], warnings: Sequence[str]) -> str:
-    """One page of HTML that loads nothing from anywhere: `page.html` is its template."""
+    """Fill the template `page.html`: one page that loads nothing from anywhere."""
     template = Environment(loader=PackageLoader("lazybench.report", ""), autoescape=True).get_template("page.html")
     reading = [line.removeprefix("- ") for line in tables.READING.splitlines()]
     return template.render(sections=sections, warnings=warnings, reading=reading) + "\n"
 
 
 def _about(block: Block) -> dict[str, str]:
-    """What a reader wants to know before the numbers, by name; empty texts where it is not known."""
-    met = block.records.drop_duplicates(["dataset", "_id"])
-    tokens = block.records.drop_duplicates(["dataset", "_id", "prompt_tokens"])["prompt_tokens"].dropna()
-    facts = block.facts
-    whole = [0 if block.generated else facts[name].records for name in met["dataset"].unique()]
-    records = f"{len(met):,} of {sum(whole):,}" if all(whole) else f"{len(met):,}"
-    known = {"Computed in": "dtype", "Device": "device", "Commit": "commit", "Date": "date"}
+    """Return facts of a block by name, for the head of its section; empty texts where they are not known."""
+    records = block.records.drop_duplicates(KEY)
+    tokens = block.records.drop_duplicates([*KEY, "prompt_tokens"])["prompt_tokens"].dropna()
+    sizes = [0 if block.generated else block.facts[name].records for name in records["dataset"].unique()]
+    count = f"{len(records):,} of {sum(sizes):,}" if all(sizes) else f"{len(records):,}"
+    environment = {"Computed in": "dtype", "Device": "device", "Commit": "commit", "Date": "date"}
     return {
         "Methods": ", ".join(dict.fromkeys(method_title(row.runs[0]) for row in block.rows)),
-        "Records": f"{records} of {len(whole)} datasets, in {len(block.runs)} runs",
+        "Records": f"{count} of {len(sizes)} datasets, in {len(block.runs)} runs",
         "Prompt length": f"median {tokens.median():,.0f}, longest {tokens.max():,.0f} tokens" if len(tokens) else "",
-        **{name: _some(run.environment.get(key) for run in block.runs) for name, key in known.items()},
+        **{name: _some(run.environment.get(key) for run in block.runs) for name, key in environment.items()},
     }
 
 
 def _run(run: Run) -> dict[str, Any]:
-    said = [task_title(str(run.settings["task"])), f"{len(run.records):,} records"]
-    said += ["finished" if run.finished else "unfinished", str(run.environment.get("date") or "")]
+    facts = [task_title(str(run.settings["task"])), f"{len(run.records):,} records"]
+    facts += ["finished" if run.finished else "unfinished", str(run.environment.get("date") or "")]
     words = run.environment.get("command")
     environment = {key: value for key, value in run.environment.items() if key != "command"}
     return {
         "label": label(run),
-        "said": ", ".join(filter(None, said)),
+        "facts": ", ".join(filter(None, facts)),
         "command": shlex.join(["python", "-m", "lazybench", *words]) if words else "",
         "settings": yaml.safe_dump(run.settings, sort_keys=False, allow_unicode=True),
         "environment": json.dumps(environment, indent=2),
@@ -169,6 +180,6 @@ def _run(run: Run) -> dict[str, Any]:
 
 
 def _some(values: Iterable[object]) -> str:
-    found = sorted({str(value) for value in values if value})
-    more = len(found) - _SHOWN
-    return "; ".join(found[:_SHOWN]) + (f"; and {more} more" if more > 0 else "")
+    options = sorted({str(value) for value in values if value})
+    more = len(options) - _SHOWN
+    return "; ".join(options[:_SHOWN]) + (f"; and {more} more" if more > 0 else "")

@@ -4,7 +4,6 @@ import sys
 
 import pytest
 import transformers
-from calibrating import TIMES, line
 from support import FINISHED, LAZY, byte_tokenizer, folders, one_line, save_tiny_model
 
 from lazybench.data import hub
@@ -107,35 +106,6 @@ def six_layers(tmp_path_factory, tokenizer):
     return save_tiny_model(tmp_path_factory.mktemp("six"), tokenizer, layers=6)
 
 
-def steady(patch):
-    """A model whose time is its tokens: what is in reach does not depend on the machine."""
-    patch.setattr("lazybench.calibration.times.measure", lambda _, ids: TIMES)
-
-
-@pytest.fixture
-def calibrate(lazybench, monkeypatch, six_layers, tmp_path):
-    """Call `lazybench calibrate` on the model of six layers; settings given override the usual ones."""
-    steady(monkeypatch)
-    return lambda *words: lazybench(*line("calibrate", six_layers, tmp_path / "calibrations", *words))
-
-
-@pytest.fixture(scope="session")
-def calibrations(six_layers, tmp_path_factory):
-    """Finished calibrations of three budgets: on the first half, and on each half for the other."""
-    from lazybench.__main__ import main
-
-    output = tmp_path_factory.mktemp("calibrations")
-    with pytest.MonkeyPatch.context() as patch:
-        steady(patch)
-        for half in ("first", "cross"):
-            asked = {"first": ("budget=speedup >= 1.3, KL <= 1000", "speedups=[1.5]"), "cross": ()}[half]
-            words = line("calibrate", six_layers, output, f"half={half}", *asked)
-            patch.setattr(sys, "argv", ["lazybench", *words])
-            assert main() == 0
-    (folder,) = {path.parent for path in output.glob("*/*/*/*/times.json")}
-    return folder
-
-
 @pytest.fixture
 def refused(run, tmp_path):
     """Run on the weights at a path; what the command says, which left nothing behind."""
@@ -151,6 +121,21 @@ def refused(run, tmp_path):
 
 
 @pytest.fixture
+def silent_hub(monkeypatch):
+    """A hub that accepts connections and never answers; its URL."""
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen(64)
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", url)
+        monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+        monkeypatch.setattr(hub, "_TIMEOUT", 0.2)
+        hub.unreachable.cache_clear()
+        yield url
+        hub.unreachable.cache_clear()
+
+
+@pytest.fixture
 def offline(monkeypatch, tmp_path):
     """A hub that must not be asked, and an empty cache."""
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
@@ -159,3 +144,18 @@ def offline(monkeypatch, tmp_path):
     hub.unreachable.cache_clear()
     yield
     hub.unreachable.cache_clear()
+
+
+@pytest.fixture
+def report(tmp_path, monkeypatch):
+    """Make a report, without figures, of the runs in `runs/`; returns its folder."""
+    from lazybench.cli.report import main
+
+    monkeypatch.setattr("lazybench.report.figures.drawings.FIGURES", ())
+
+    def make(*words):
+        runs = [] if any(word.startswith("runs=") for word in words) else [f"runs={tmp_path / 'runs'}"]
+        assert main([*runs, f"output={tmp_path / 'report'}", *words]) == 0
+        return tmp_path / "report"
+
+    return make

@@ -1,4 +1,4 @@
-"""What the READMEs tell people to write works as it stands there, and their tables are those of the results."""
+"""Commands and files in the READMEs work as they are, and tables are those of the results."""
 
 import re
 import runpy
@@ -16,28 +16,28 @@ from lazybench.config import CONF
 
 ROOT = Path(__file__).parents[2]
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-PLACES = ("*.md", "lazyllm/*.md", "lazybench/**/*.md", "conf/*.md", "results/*.md", "results/paper/*.md")
-PAGES = {str(path.relative_to(ROOT)): path.read_text("utf-8") for place in PLACES for path in ROOT.glob(place)}
+GLOBS = ("*.md", "lazyllm/*.md", "lazybench/**/*.md", "conf/*.md", "results/*.md", "results/paper/*.md")
+PAGES = {str(path.relative_to(ROOT)): path.read_text("utf-8") for glob in GLOBS for path in ROOT.glob(glob)}
 BLOCKS = [match.groups() for text in PAGES.values() for match in FENCE.finditer(text)]
-FOUND_BY_COMMANDS = ("static_pruning_2x", "static_pruning_3x", "lazyllm_speedup_2")
-# The files that the READMEs say to write: a block that begins with the file's name.
+MATCHED = ("static_pruning_2x", "static_pruning_3x")
+# Files that the READMEs tell to write: blocks that begin with the file's name.
 NAME = re.compile(r"(?:# @.*\n)?# (\w+(?:/\w+)?\.(?:py|yaml))\n")
-FILES = {found[1]: text for _, text in BLOCKS if (found := NAME.match(text))} | {
+FILES = {match[1]: text for _, text in BLOCKS if (match := NAME.match(text))} | {
     "records/my_qa.jsonl": '{"_id": "1", "input": "Who?", "context": "It was Ada.", "answers": ["Ada"], "length": 3, '
     '"dataset": "my_qa", "language": "en", "all_classes": null}\n',
     "records/my_table.tsv": "It was Ada.\tWho?\tAda\n",
-    **{f"method/{name}.yaml": (CONF / "method/static_pruning.yaml").read_text() for name in FOUND_BY_COMMANDS},
+    **{f"method/{name}.yaml": (CONF / "method/static_pruning.yaml").read_text() for name in MATCHED},
     "predictions.jsonl": '{"dataset": "qasper", "pred": "Ada", "answers": ["Ada"], "all_classes": null, "length": 3}\n',
 }
-LINES = [whole.partition(" #")[0].strip() for kind, text in BLOCKS if kind == "bash" for whole in text.splitlines()]
-VARIABLES = dict(found.groups() for line in LINES if (found := re.fullmatch(r'(\w+)="(.*)"', line)))
+LINES = [line.partition(" #")[0].strip() for kind, text in BLOCKS if kind == "bash" for line in text.splitlines()]
+VARIABLES = dict(match.groups() for line in LINES if (match := re.fullmatch(r'(\w+)="(.*)"', line)))
 COMMANDS = list(dict.fromkeys(line.split(maxsplit=3)[3] for line in LINES if line.startswith("python -m lazybench ")))
 COMPOSED = [line for line in COMMANDS if not re.match(r"list|status|report|score|run --help", line)]
 OWN = [line for line in COMPOSED if re.match(r"run --config-dir \. (?!-m|.*fading)", line)]
 
 
 @pytest.fixture
-def place(tmp_path, monkeypatch):
+def folder(tmp_path, monkeypatch):
     for name, text in FILES.items():
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -49,18 +49,18 @@ def place(tmp_path, monkeypatch):
 
 
 def values_of(word: str) -> list[str]:
-    """A word once for each value that it sweeps over: values at commas that stand in no brackets or quotes."""
+    """Split a word into one for each value that it sweeps over, at commas outside brackets and quotes."""
     name, _, values = word.partition("=")
     swept = re.findall(r"""((?:\[[^]]*\]|"[^"]*"|[^,])+)""", values)
     return [f"{name}={value}" for value in swept] if len(swept) > 1 and "{" not in values else [word]
 
 
 @pytest.mark.parametrize("line", COMPOSED)
-def test_every_command_composes(lazybench, place, line):
-    """As single jobs, which together take every value; that experiments compose is in test_experiments.py."""
+def test_every_command_composes(lazybench, folder, line):
+    """As single jobs, which together take every value."""
     for name, value in VARIABLES.items():
         line = line.replace(f"${name}", value)
-    line = re.sub(r"FOLDER_IT_PRINTS|MATCHES|FOLDER", str(place), line).replace("results/", f"{ROOT}/results/")
+    line = re.sub(r"MATCHES|FOLDER", str(folder), line).replace("results/", f"{ROOT}/results/")
     command, *words = shlex.split(re.sub(r"(?<= )-m |\+experiment=\w+", "", line))
     choices = [values_of(word) for word in words]
     for job in range(max(map(len, choices), default=1)):
@@ -69,7 +69,7 @@ def test_every_command_composes(lazybench, place, line):
         assert (code, bool(out)) == (0, True), err
 
 
-def test_every_other_command_runs(run, lazybench, place):
+def test_every_other_command_runs(run, lazybench, folder):
     assert run("method=baseline", "data.limit=1", "timing.warmup=0", output="results/runs")[0] == 0
     for line in {line.split()[0]: line for line in COMMANDS if line not in COMPOSED}.values():  # one of a kind
         code, out, err = lazybench(*shlex.split(re.sub(r"runs=\S+/runs", "runs=results/runs", line)))
@@ -77,13 +77,13 @@ def test_every_other_command_runs(run, lazybench, place):
 
 
 @pytest.mark.parametrize("line", OWN)
-def test_what_is_of_ones_own_runs(run, place, line):
+def test_own_choices_run(run, folder, line):
     code, _, err = run(*shlex.split(line)[1:], "data.limit=1", "timing.warmup=0")
     assert code == 0, err
-    assert rows(folders(place / "runs")[0])
+    assert rows(folders(folder / "runs")[0])
 
 
-def test_the_library_in_three_lines(tiny_model):
+def test_the_first_example_of_the_library(tiny_model):
     model = AutoModelForCausalLM.from_pretrained(tiny_model).eval()
     values = {"model": model, "inputs": {"input_ids": torch.randint(5, 200, (1, 50))}}
     exec(next(text for kind, text in FENCE.findall(PAGES["README.md"]) if kind == "python"), values)
@@ -91,7 +91,7 @@ def test_the_library_in_three_lines(tiny_model):
 
 
 @pytest.mark.slow
-def test_the_whole_program_prints_what_the_readme_says(capsys):
+def test_the_example_prints_what_the_readme_shows(capsys):
     (session,) = (text for _, text in FENCE.findall(PAGES["lazyllm/README.md"]) if text.startswith(">>> "))
     runpy.run_path(str(ROOT / "scripts/example.py"))
     assert capsys.readouterr().out == re.sub(r"^>>> .*\n", "", session, flags=re.MULTILINE)

@@ -8,10 +8,9 @@ import pytest
 from report_runs import failed, row, write_run
 from scipy.stats import wilcoxon
 
-from lazybench.analysis.blocks import blocks
+from lazybench.analysis.grouping import group
 from lazybench.analysis.paired import compare, holm
-from lazybench.analysis.reading import find
-from lazybench.cli.report import main
+from lazybench.analysis.run_files import find
 
 DATASETS = ("hotpotqa", "musique")
 LAZY, STATIC, DROP = "LazyLLM 10:0.7,20:0.5", "static pruning layer=4 keep=0.5", "random drop keep=0.5"
@@ -46,8 +45,8 @@ def add(tmp_path):
                 if line.get("kl") is not None
             ]
             if lines:
-                about = {"task": dataset, "digest": f"00000000000{place}", "traces": traces}
-                write_run(tmp_path / "runs", name, lines, **about, **changes)
+                settings = {"task": dataset, "digest": f"00000000000{place}", "traces": traces}
+                write_run(tmp_path / "runs", name, lines, **settings, **changes)
 
     return make
 
@@ -57,7 +56,7 @@ def pairs(tmp_path):
     """The pairs of the one model and data, by the labels of both."""
 
     def make():
-        (block,) = blocks(find([str(tmp_path / "runs")])[0])
+        (block,) = group(find([str(tmp_path / "runs")])[0])
         return {(pair["first"], pair["second"]): pair for pair in compare(block).to_dict("records")}
 
     return make
@@ -93,12 +92,12 @@ def test_p_is_corrected_for_all_pairs_of_the_block(add, pairs):
     kl = {label: divergences(10, mean, seed) for seed, (label, (_, mean)) in enumerate(means.items())}
     for label, (method, _) in means.items():
         add(method, rows_with(kl[label]))
-    found = pairs()
-    assert list(found) == [(DROP, STATIC), (DROP, LAZY), (STATIC, LAZY)]
-    plain = {both: wilcoxon(kl[both[0]].ravel(), kl[both[1]].ravel()).pvalue for both in found}
-    assert {both: of["kl_p"] for both, of in found.items()} == pytest.approx(plain)
+    compared = pairs()
+    assert list(compared) == [(DROP, STATIC), (DROP, LAZY), (STATIC, LAZY)]
+    plain = {both: wilcoxon(kl[both[0]].ravel(), kl[both[1]].ravel()).pvalue for both in compared}
+    assert {both: pair["kl_p"] for both, pair in compared.items()} == pytest.approx(plain)
     adjusted = holm(pd.Series(list(plain.values()))).sort_index()
-    assert [of["kl_p_holm"] for of in found.values()] == pytest.approx(adjusted.tolist())
+    assert [pair["kl_p_holm"] for pair in compared.values()] == pytest.approx(adjusted.tolist())
 
 
 @pytest.mark.parametrize("differing", [0, 6])
@@ -114,18 +113,15 @@ def test_equal_records_count_half_for_each_side(add, pairs, differing):
     assert pair["kl_p"] == pytest.approx(wilcoxon(apart.ravel(), zero_method="zsplit").pvalue if differing else 1)
 
 
-@pytest.mark.parametrize(("speedup", "paired"), [(2.0, 1), (2.2, 1), (2.21, 0), (1.82, 1), (1.81, 0)])
-def test_only_rows_of_equal_speed_are_paired(add, pairs, speedup, paired):
+@pytest.mark.parametrize(
+    ("speedup", "dtype", "paired"),
+    [(2.2, "bfloat16", 1), (2.21, "bfloat16", 0), (1.82, "bfloat16", 1), (1.81, "bfloat16", 0), (2.0, "float32", 0)],
+)
+def test_only_rows_of_equal_speed_and_conditions_are_paired(add, pairs, speedup, dtype, paired):
     add("baseline", rows_with(np.zeros((2, 6)), 2.0))
     add("lazyllm", rows_with(divergences(6), 2.0))
-    add("static_pruning", rows_with(divergences(6), speedup))
+    add("static_pruning", rows_with(divergences(6), speedup), environment={"dtype": dtype})
     assert len(pairs()) == paired
-
-
-def test_rows_under_other_conditions_are_not_paired(add, pairs):
-    add("lazyllm", rows_with(divergences(6)))
-    add("static_pruning", rows_with(divergences(6)), environment={"dtype": "float32"})
-    assert not pairs()
 
 
 def test_only_shared_records_that_did_not_fail_count(add, pairs):
@@ -158,19 +154,6 @@ def test_chinese_is_in_no_comparison(add, pairs, tmp_path):
     assert (pair["records"], pair["first_ttft_speedup"]) == (20, 2)
 
 
-def test_the_score_difference_is_over_tasks_of_datasets(add, pairs):
-    scores = np.random.default_rng(3).uniform(0, 1, (2, 2, 20)).round(6)
-    for name, values in zip(("static_pruning", "lazyllm"), scores, strict=True):
-        lines = rows_with(divergences(20))
-        for line, score in zip(lines, values.ravel(), strict=True):
-            line["score"] = float(score)
-        add(name, lines[:30])  # fewer records of the second dataset, which still counts as much
-    (pair,) = pairs().values()
-    apart = 100 * (scores[0] - scores[1])
-    assert pair["score_difference"] == pytest.approx(fmean([apart[0].mean(), apart[1, :10].mean()]))
-    assert pair["score_difference_low"] < pair["score_difference"] < pair["score_difference_high"]
-
-
 @pytest.mark.parametrize("records", [2, 3])
 def test_few_records_give_no_test(add, pairs, records):
     add("lazyllm", rows_with(divergences(records)))
@@ -180,18 +163,15 @@ def test_few_records_give_no_test(add, pairs, records):
     assert np.isnan(pair["kl_p"]) == np.isnan(pair["kl_p_holm"]) == (records == 2)
 
 
-def test_files_hold_the_numbers_and_runs_without_kl_have_scores_alone(add, pairs, tmp_path, monkeypatch):
-    monkeypatch.setattr("lazybench.report.figures.drawings.FIGURES", ())
-    words = [f"runs={tmp_path / 'runs'}", f"output={tmp_path / 'report'}"]
+def test_files_hold_the_numbers_and_runs_without_kl_have_scores_alone(add, pairs, report):
     for name in ("lazyllm", "static_pruning"):
         add(name, [row("hotpotqa", number) for number in range(6)])
-    main(words)
-    assert "KL" not in (tmp_path / "report/paired.md").read_text("utf-8").partition("## How to read")[0]
+    assert "KL" not in (report() / "paired.md").read_text("utf-8").partition("## How to read")[0]
     add("random_drop", rows_with(divergences(10), score=0.25))
-    main(words)
-    found = pd.read_csv(tmp_path / "report/paired.csv").set_index(["first", "second"])
+    folder = report()
+    table = pd.read_csv(folder / "paired.csv").set_index(["first", "second"])
     for both, pair in pairs().items():
         for key in ("records", "kl_records", "kl_ratio", "kl_p_holm", "comparisons", "score_difference"):
-            assert found.loc[both, key] == pytest.approx(pair[key], rel=1e-5, nan_ok=True)
+            assert table.loc[both, key] == pytest.approx(pair[key], rel=1e-5, nan_ok=True)
     for name in ("paired.md", "paired.tex", "report.html"):
-        assert "−25.00" in (tmp_path / "report" / name).read_text("utf-8").replace("$-$", "−")
+        assert "−25.00" in (folder / name).read_text("utf-8").replace("$-$", "−")

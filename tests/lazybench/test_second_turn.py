@@ -56,20 +56,13 @@ def test_only_what_prunes_does_harm(second_turn):
 def test_the_second_answer_is_the_whole_conversations(tiny_model):
     model = AutoModelForCausalLM.from_pretrained(tiny_model)
     SecondTurn = runpy.run_path(str(SCRIPT))["SecondTurn"]
-    ids, said, question = torch.randint(5, 200, (1, 67), generator=torch.Generator().manual_seed(3)).split(
+    ids, first, question = torch.randint(5, 200, (1, 67), generator=torch.Generator().manual_seed(3)).split(
         [50, 7, 10], 1
     )
-    decode = SecondTurn(model, 9, before=(*said.split(1, dim=1), question))
+    decode = SecondTurn(model, 9, turns=(*first.split(1, dim=1), question))
     prompt = type("Asked", (), {"ids": ids})()
     found = answer(UNMODIFIED, prompt, decode, 0).tokens
-    whole = torch.cat([ids, said, question], dim=1)
+    whole = torch.cat([ids, first, question], dim=1)
     expected = model.generate(whole, attention_mask=torch.ones_like(whole), max_new_tokens=9, do_sample=False)
     assert found == expected[0, whole.shape[1] :].tolist()
     assert decode.ttft_s > 0
-
-
-def test_a_method_with_a_cache_of_its_own_is_refused(second_turn, capsys):
-    with pytest.raises(SystemExit) as ended:
-        second_turn("snapkv")
-    assert ended.value.code == 2
-    assert "the method gives decode its own cache, with which no second turn goes on" in capsys.readouterr().err

@@ -1,0 +1,203 @@
+"""Finds runs on disk and reads them: run folders, and the compact form that reports write.
+
+The compact form is a CSV of the numbers and a JSON of everything else, small enough to commit.
+"""
+
+import json
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path, PurePath
+from typing import Any
+
+import pandas as pd
+import yaml
+
+from lazybench.analysis.grouping import conditions
+from lazybench.analysis.labels import label
+from lazybench.analysis.run_data import COUNTS, NUMBERS, TEXTS, TIMED, Run, records_table, rounded, row_of
+from lazybench.analysis.trace_means import trace_means
+from lazybench.errors import LazyBenchError, first_line, one_line
+from lazybench.identity import method_identity
+from lazybench.rules import NAME, check
+from lazybench.store.journal import PREDICTIONS, TRACES, journals, read_rows
+from lazybench.store.run_folder import CONFIG, ENVIRONMENT, SCORES
+from lazybench.store.survey import run_folders, scored_records
+
+_MARK = "lazybench records"
+_IN_JSON = ("finished", "settings", "environment", "traces")
+_MACHINE = ("device", "threads", "versions")  # that times must share
+
+
+def find(roots: Sequence[str | Path], option: str = "runs") -> tuple[list[Run], list[str]]:
+    """Read every run below some folders, each once.
+
+    Args:
+        roots: trees of run folders, or of the records that an earlier report wrote.
+        option: the option that named them, for messages.
+
+    Returns:
+        The runs, and warnings, which name runs that cannot be read and why.
+
+    Raises:
+        LazyBenchError: a folder is missing or holds no runs, or none of its runs can be read.
+    """
+    runs: dict[str, Run] = {}
+    warnings = []
+    for root in roots:
+        if not Path(root).is_dir():
+            raise LazyBenchError(f"{option}={root}: no such folder")
+        readable, bad = _read_all(Path(root))
+        if not readable:
+            others = f" (and {len(bad) - 1} more runs cannot be read)" if len(bad) > 1 else ""
+            none = "no runs there; make one first: python -m lazybench run method=lazyllm task=multidoc_qa"
+            message = f"no run there can be read: {bad[0]}{others}" if bad else none
+            raise LazyBenchError(f"{option}={root}: {message}")
+        warnings += [f"a run is left out: {reason}" for reason in bad]
+        for run in readable:
+            other = runs.setdefault(run.name, run)
+            if not other.records.equals(run.records):
+                warnings.append(
+                    f"two copies of {run.name} have different records ({len(other.records)} and {len(run.records)}): "
+                    "the copy with more records is used, or the first one"
+                )
+            runs[run.name] = max(other, run, key=lambda copy: len(copy.records))
+    return sorted(runs.values(), key=lambda run: run.name), warnings
+
+
+def with_times(runs: Sequence[Run], timed: Sequence[Run]) -> list[Run]:
+    """Replace the runs' times by those that other runs took of the same methods on the same records.
+
+    So a GPU, or many at once, can give answers while times are taken alone, on a part of the records. Records that were
+    not timed there have no times. `environment["times"]` describes where they were taken.
+
+    Raises:
+        LazyBenchError: the others ran on unlike machines, timed a record twice, or are of none of these methods.
+    """
+    machines = [run.environment.get("times", run.environment) for run in timed]
+    values = {key: dict.fromkeys(str(machine.get(key)) for machine in machines) for key in ("commit", *_MACHINE)}
+    described = {key: "; ".join(options) for key, options in values.items()}
+    for key in _MACHINE:
+        if len(values[key]) > 1:
+            raise LazyBenchError(f"times=: its runs differ in {key} ({described[key]}): give those that agree")
+    index = ["measured", "dataset", "_id"]
+    times = pd.concat(run.records.dropna(subset="ttft_s").assign(measured=_measured(run)) for run in timed)
+    times = times.set_index(index)
+    if times.index.has_duplicates:
+        raise LazyBenchError(f"times=: {' '.join(times.index[times.index.duplicated()][0][1:])} was timed twice")
+    timing = {key: value for key, value in timed[0].settings["timing"].items() if key != "every"}
+    replaced = []
+    for run in runs:
+        records = run.records.assign(measured=_measured(run)).set_index(index)
+        records[[*TIMED]] = times[[*TIMED]].reindex(records.index)
+        settings, environment = run.settings | {"timing": timing}, run.environment | {"times": described}
+        records = records.reset_index()[[*run.records]]
+        replaced.append(replace(run, settings=settings, environment=environment, records=records))
+    if all(run.records["ttft_s"].isna().all() for run in replaced):
+        raise LazyBenchError("times=: no run there is of a method, model and prompt length of those in runs=")
+    return replaced
+
+
+def _measured(run: Run) -> str:
+    """Return what was measured, on whatever machine: model, data and method."""
+    kept = ("model.", "weights", "dtype", "code.")
+    shared = {key: value for key, value in conditions(run).items() if key.startswith(kept)}
+    return json.dumps([run.model, run.data, method_identity(run.settings["method"]), shared], sort_keys=True)
+
+
+def _read_all(root: Path) -> tuple[list[Run], list[str]]:
+    """Return the runs below a folder, and why others cannot be read."""
+    # A folder may hold settings alone.
+    folders = [path for path in run_folders(root) if any(file.exists() for file in journals(path, PREDICTIONS))]
+    files = [path for path in sorted(root.rglob("*.json")) if _is_compact(path, root)]
+    runs, bad = [], []
+    for path in (*folders, *files):
+        try:
+            run = read_folder(path) if path.is_dir() else read_compact(path)
+            _check(run)
+            runs.append(run)
+        except Exception as error:  # files can be broken in any way
+            reason = str(error) if isinstance(error, LazyBenchError) else first_line(error)
+            bad.append(one_line((reason if str(path) in reason else f"{path}: {reason}").replace(f"{root}/", "")))
+    return runs, bad
+
+
+def _check(run: Run) -> None:
+    """Use a run's settings and environment as tables do, so that what is wrong with them is raised here."""
+    label(run)
+    conditions(run)
+    for name in run.datasets:
+        run.expected(name)
+    if unknown := sorted(set(run.records["dataset"]) - {*run.datasets, *run.facts}):
+        raise LazyBenchError(f"its records are of {unknown[0]!r}, which is no dataset")
+
+
+def read_folder(folder: Path) -> Run:
+    """Read the run in `<model>/<data>/<method>/<hash>`; a damaged file raises any error of its reader."""
+    settings = _settings(folder / CONFIG)
+    environment = json.loads((folder / ENVIRONMENT).read_text("utf-8"))
+    if "command" in environment:  # without the folders of the machine that it was given on
+        path = re.compile(r"(?:file://|(?<![\w.:/]))/[^\s,\]}'\"]*/")
+        environment["command"] = [path.sub("FOLDER/", str(word)) for word in environment["command"]]
+    lines, traced = read_rows(folder, PREDICTIONS), read_rows(folder, TRACES)
+    rows = {key: row_of(line) for key, line in lines.items()}
+    for key, row in rows.items():
+        row |= {name: traced.get(key, {}).get(name) for name in ("first_token_kl", "kl")}
+    scored = scored_records(folder)
+    return Run(
+        *(settings[section]["name"] for section in ("model", "data", "method")),
+        digest=folder.name,
+        settings=settings,
+        environment=environment,
+        finished=(folder / SCORES).is_file() and (scored is None or len(rows) >= scored),
+        records=rounded(records_table(rows.values())),
+        traces=trace_means(traced.values()),
+    )
+
+
+def _settings(path: Path) -> dict[str, Any]:
+    """Read a run's settings, without the folders of the machine they come from."""
+    settings = yaml.safe_load(path.read_text("utf-8"))
+    settings.pop("command", None)  # run folders of earlier versions have it here
+    sections = [settings.get(section) for section in ("model", "data", "method")]
+    if "task" not in settings or not all(isinstance(section, dict) and "name" in section for section in sections):
+        raise LazyBenchError(f"{path}: 'task', or the name of model, data or method, is missing: not a run's settings")
+    for name, section in zip(("model", "data"), sections, strict=False):
+        check(f"{path}: {name}.name", section["name"], NAME)  # figures' files are named after them
+    for section in (*sections, sections[0].get("tokenizer") or {}):
+        for key, value in section.items():
+            if isinstance(value, str) and key != "chat" and PurePath(value).is_absolute():
+                section[key] = PurePath(value).name
+    return settings
+
+
+def write_compact(runs: Iterable[Run], folder: Path) -> None:
+    """Write `<model>/<data>/<method>/<hash>.csv` and `.json` for each run."""
+    for run in runs:
+        path = folder / run.name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        run.records.astype(dict.fromkeys(COUNTS, "Int64")).to_csv(f"{path}.csv", index=False, lineterminator="\n")
+        names = {key: getattr(run, key) for key in ("model", "data", "method", "digest")}
+        content = {"format": f"{_MARK} 2", "run": names} | {key: getattr(run, key) for key in _IN_JSON}
+        Path(f"{path}.json").write_text(json.dumps(content, indent=1) + "\n", "utf-8")
+
+
+def _is_compact(path: Path, root: Path) -> bool:
+    """Return whether `write_compact` wrote a `.json` file below `root`, damaged or not; not in hidden folders."""
+    if any(part.startswith(".") for part in path.relative_to(root).parts):
+        return False
+    return path.with_suffix(".csv").is_file() or _MARK.encode() in path.read_bytes()[: len(_MARK) + 40]
+
+
+def read_compact(path: Path) -> Run:
+    """Read the run of a `.json` file that `write_compact` wrote; a damaged pair of files raises `LazyBenchError`."""
+    types = dict.fromkeys(TEXTS, str) | dict.fromkeys(NUMBERS, float)
+    blanks = {key: [""] for key in NUMBERS}
+    try:
+        content = json.loads(path.read_text("utf-8"))
+        records = pd.read_csv(path.with_suffix(".csv"), dtype=types, keep_default_na=False, na_values=blanks)
+        records[["dataset", "_id", "score", "error"]]  # other columns came later
+        kept = {key: content[key] for key in _IN_JSON}
+        return Run(**content["run"], **kept, records=rounded(records_table(records)))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise LazyBenchError(f"{path} and its .csv are damaged ({error}): write them again from the runs") from error

@@ -1,0 +1,64 @@
+"""Means over a run's traces that Figures 2 and 7 show, small enough to commit."""
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import numpy as np
+
+BINS = 100  # that a prompt's attention is kept in
+_SPREAD = (0.1, 0.9)
+
+
+def trace_means(rows: Collection[Mapping[str, Any]]) -> dict[str, Any]:
+    """Average a run's lines of `traces.jsonl` over records.
+
+    Returns:
+        `layers` and `computed` for Figure 7: the layers that prune, and the fraction of prompt tokens computed after
+        each, as `mean`, `low` and `high` (10th and 90th percentile) of shape `(stages, steps)`, with the number of
+        `records`. A record whose generation has ended keeps its last value, so that every step averages the same
+        records; `living` counts by step those that still generate.
+
+        `attention` for Figure 2: `map`, the mean of `(layers, BINS)`, and `mean`, `low` and `high` of the cumulative
+        share of attention mass on the top x % of tokens, x = 0..100, with the number of `records`.
+
+        Either is left out where no record was traced so.
+    """
+    return _computed([row for row in rows if row.get("computed")]) | _attention(
+        [row["attention"] for row in rows if row.get("attention")]
+    )
+
+
+def _computed(rows: list[Mapping[str, Any]]) -> dict[str, Any]:
+    stages = {tuple(row["stages"]) for row in rows}
+    if len(stages) != 1:  # none, or a calibrated method's, whose folds prune after different layers
+        return {}
+    layers = list(stages.pop())
+    lengths = np.array([len(row["computed"]) for row in rows])
+    steps = np.arange(lengths.max())
+    values = [np.asarray(row["computed"], dtype=float)[np.minimum(steps, len(row["computed"]) - 1)].T for row in rows]
+    living = (lengths[:, None] > steps).sum(axis=0).tolist()
+    return {"layers": layers, "computed": {"records": len(rows), "living": living, **_spread(np.array(values))}}
+
+
+def _attention(traced: list[Mapping[str, Any]]) -> dict[str, Any]:
+    if not traced:
+        return {}
+    maps = np.mean([_rebin(np.asarray(attention["map"], dtype=float)) for attention in traced], axis=0)
+    mass = np.asarray([attention["sorted_mass"] for attention in traced], dtype=float)
+    return {"attention": {"records": len(traced), "map": _rounded(maps, digits=3), **_spread(mass)}}
+
+
+def _rebin(attention: np.ndarray) -> np.ndarray:
+    """Return attention `(layers, bins)` in `BINS` bins; short prompts have fewer."""
+    edges, wanted = np.linspace(0, 1, attention.shape[1] + 1), np.linspace(0, 1, BINS + 1)
+    cumulative = np.pad(attention, ((0, 0), (1, 0))).cumsum(axis=1)
+    return np.diff([np.interp(wanted, edges, layer) for layer in cumulative], axis=1)
+
+
+def _spread(values: np.ndarray) -> dict[str, Any]:
+    low, high = np.quantile(values, _SPREAD, axis=0)
+    return {"mean": _rounded(values.mean(axis=0)), "low": _rounded(low), "high": _rounded(high)}
+
+
+def _rounded(values: np.ndarray, digits: int = 5) -> list[Any]:
+    return np.vectorize(lambda value: float(f"{value:.{digits}g}"), [float])(values).tolist()
