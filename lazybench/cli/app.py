@@ -2,6 +2,7 @@
 
 import os
 import shlex
+import signal
 import sys
 import traceback
 from argparse import ArgumentParser
@@ -78,7 +79,8 @@ def main(command: str, words: Sequence[str]) -> int:
         _silence_libraries()
     else:
         _begin(name, jobs)
-    from lazybench.run.resources import Resources  # takes seconds, so the lines above are printed first
+    _import_torch()  # takes seconds, so the lines above are printed first
+    from lazybench.run.resources import Resources
 
     resources = Resources(plan=command == "plan")
     if command == "map":
@@ -106,6 +108,17 @@ def _refuse_shared_files(jobs: Sequence[_Job]) -> None:
         if count > 1:
             own = Path(file).with_stem(f"{Path(file).stem}_${{model.name}}_${{method.name}}")
             raise LazyBenchError(f"output={file} is one file for {count} jobs: give each its own: output='{own}'")
+
+
+def _import_torch() -> None:
+    """Import torch with signals held back: an interrupt in its C++ code would abort the process."""
+    signals = {signal.SIGINT, signal.SIGTERM}
+    signal.pthread_sigmask(signal.SIG_BLOCK, signals)
+    try:
+        import_module("torch")
+        import_module("transformers.modeling_utils")
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, signals)
 
 
 def _check(name: str, config: Any, resources: "Resources") -> Any:

@@ -122,7 +122,8 @@ def test_a_model_given_by_path_alone_is_filed_under_its_own_name(lazybench, tmp_
     assert folders(tmp_path / "runs")[0].parts[-4] == tiny_model.name
 
 
-def test_list_shows_own_choices_and_their_folders(lazybench, mine, tmp_path):
+def test_list_shows_own_choices_and_their_folders(lazybench, mine, tmp_path, monkeypatch):
+    monkeypatch.delenv("COLUMNS", raising=False)  # no terminal, no wrapped lines
     (tmp_path / "more/method/deep").mkdir(parents=True)
     for name in ("lazyllm", "deep/other"):
         (tmp_path / f"more/method/{name}.yaml").write_text("")
