@@ -80,8 +80,10 @@ def test_what_a_session_takes_is_in_no_time():
 def test_a_run_marks_and_counts_what_stays_disturbed(run, tmp_path, monkeypatch):
     clock = time.perf_counter
     monkeypatch.setattr("lazybench.model.decoding.time.process_time", lambda: 0.5 * clock())
-    code, out, err = run(*LAZY, "timing.cpu_share=0.9", "data.limit=1", "timing.warmup=0")
+    code, out, err = run(*LAZY, "timing.cpu_share=0.9", "data.limit=1", "timing.warmup=2")
     assert code == 0, err
+    assert "warm-up: 100%" in err
+    assert "6/6" in err  # two rounds of three passes
     (folder,) = folders(tmp_path / "runs")
     (row,) = rows(folder)
     assert row["disturbed"] is True
