@@ -25,7 +25,7 @@ _DIGITS = 4
 
 
 class Trial(NamedTuple):
-    """The speedup of a method that prunes this share of the prompt's tokens in the end, over so many prompts."""
+    """The speedup of a method that prunes this share of the prompt's tokens, over a number of prompts."""
 
     share: float
     speedup: float

@@ -39,7 +39,7 @@ class Kernel:
 
 @dataclass(frozen=True)
 class WindowMask:
-    """What a layer sees, in place of a mask of queries by keys: a window or chunk of positions.
+    """A window or chunk of positions that a layer sees, in place of a mask of queries by keys.
 
     Attributes:
         visible: who sees whom.

@@ -36,7 +36,7 @@ class HFEngine(Engine):
         self.layer = -1  # the decoder layer that is running or ran last
         self._rope_limits = rope_limits
         self._layer_arguments = LayerArguments(batch_size)
-        self._lock = threading.Lock()  # locked while a pass is under way
+        self._lock = threading.Lock()  # locked during a pass
         self._is_broken = False  # whether a pass broke off
         self._running: tuple[nn.Module, torch.device] | None = None  # the layer that is running, and its input's device
         self._has_attended = False  # whether the layer that is running, or ran last, has attended
@@ -160,7 +160,7 @@ class HFEngine(Engine):
         return output
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "HFEngine":
-        """Copy a generation, which then goes on by itself; what all generations of a session share is not copied."""
+        """Copy a generation, to continue apart from it; what all generations of a session share is not copied."""
         with self._exclusive():
             own = object.__new__(type(self))
             memo |= {id(shared): shared for shared in (self.setup, self.setup.processes)}

@@ -78,7 +78,7 @@ class _RecordingCriteria(StoppingCriteriaList):
 
     def has_ended(self, batch_size: int) -> Sequence[bool]:
         """Return which sequences have ended, so that what comes of them is padding; empty means none."""
-        # As in `generate`: without an end token, others go on until all have stopped. A single sequence ends it.
+        # As in `generate`: without an end token, all sequences run until the last has stopped. A single one ends it.
         pads = batch_size > 1 and any(hasattr(criterion, "eos_token_id") for criterion in self)
         is_known = pads and self._stopped is not None and len(self._stopped) == batch_size
         return self._stopped.tolist() if is_known else ()
@@ -235,7 +235,7 @@ class ModelPatches:
             return output
 
     def _engine(self, cache: Any, batch_size: int, width: int, call: _GenerateCall | None, is_own: bool) -> HFEngine:
-        """Return the engine that a pass over `batch_size` sequences of `width` tokens goes on with, or a new one.
+        """Return the engine that a pass over `batch_size` sequences of `width` tokens continues, or a new one.
 
         The pass is within `call`, as its own or by what it calls, and goes by its schedule.
         """
@@ -265,7 +265,7 @@ class ModelPatches:
     def _set_protected(
         self, engine: HFEngine, inputs: dict[str, Any], call: _GenerateCall | None, is_own: bool
     ) -> None:
-        """Tell an engine which tokens of a generation that begins are protected, or of a call that goes on with one."""
+        """Tell an engine which tokens are protected, where a generation begins or a call continues one."""
         if is_own and call.protected is not None and call.engine is not engine:
             copies = len(engine.sequences) // len(call.protected)
             engine.protected = call.protected.repeat_interleave(copies, dim=0)

@@ -1,4 +1,4 @@
-"""Replace methods of a model and restore them, and count the calls under way meanwhile."""
+"""Replace methods of a model, count the calls that run meanwhile, and restore the methods."""
 
 import inspect
 import threading
@@ -49,7 +49,7 @@ def arguments_by_name(method: Callable[..., Any], args: tuple[Any, ...], kwargs:
 
 
 class ActiveCalls:
-    """The calls under way on a model, by thread."""
+    """The calls that run on a model, by thread."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -58,7 +58,7 @@ class ActiveCalls:
 
     @contextmanager
     def enter(self) -> Iterator[None]:
-        """Count a call of this thread as under way; refuse a new thread's once the session has ended."""
+        """Count a call of this thread as running; refuse a new thread's once the session has ended."""
         thread = threading.get_ident()
         with self._changed:
             if self._is_closed and thread not in self._depth:

@@ -120,7 +120,7 @@ def test_what_is_no_selection_is_refused(model, wrong):
 
 
 def test_a_generation_works_on_a_copy_of_the_selection(model, ids):
-    """What a ranking keeps reaches neither the next generation nor another thread."""
+    """A ranking's own state reaches neither the next generation nor another thread."""
     kept = []
 
     @dataclass

@@ -1,4 +1,4 @@
-"""Every part of `lazyllm.AttentionRanking`, with attention sinks and without: what goes on is what the formula says."""
+"""Every part of `lazyllm.AttentionRanking`, with attention sinks and without: the kept tokens are the formula's."""
 
 from dataclasses import dataclass, field
 

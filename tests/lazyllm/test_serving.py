@@ -98,7 +98,7 @@ def ask(client, text, **settings):
 
 
 def expected(model, tokenizer, text, schedule=STAGES):
-    """What `generate` itself answers to a chat."""
+    """Return the answer of `generate` to a chat."""
     ids = tokenizer(f"w1 {text} w5", return_tensors="pt").input_ids
     with lazyllm.enable(model, schedule) as lazy:
         output = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=8, do_sample=False)
