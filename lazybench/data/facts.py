@@ -1,21 +1,19 @@
 """Facts of datasets: LongBench's, and those of the user's."""
 
 import json
-import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import MISSING, asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from functools import cache
 from importlib.resources import files
-from string import Formatter
 from typing import Any, get_args
 
 from lazybench import metrics
-from lazybench.errors import LazyBenchError, suggest
+from lazybench.errors import LazyBenchError, first_line, suggest
+from lazybench.rules import NAME, check
 
 ALL = "all"
 CHINESE = "chinese"  # the task of LongBench's five Chinese datasets
 CONTINUED = ("context", "last_file")
-_NAME = "use letters, digits, '_', '-' and '.', with a letter or digit first"
 _TYPES = {str: "text", int: "a whole number above 0", bool: "true or false"}
 
 
@@ -101,9 +99,8 @@ def load_facts(extra: Mapping[str, Mapping[str, Any]] | None = None) -> dict[str
     facts = {name: DatasetFacts(name=name, task=task_of[name], **row) for name, row in table["datasets"].items()}
     longbench = dict(facts)
     for name, values in (extra or {}).items():
-        if not is_name(name):
-            raise LazyBenchError(f"dataset name {name!r}: {_NAME}")
-        if name in (ALL, *tasks(), CHINESE, *facts):
+        check("dataset name", name, NAME)
+        if name in (ALL, *groups, *longbench):
             raise LazyBenchError(f"dataset name {name!r} is LongBench's own: choose another name for yours")
         facts[name] = _user_facts(name, values, longbench)
     for name, dataset in facts.items():
@@ -122,18 +119,18 @@ def datasets_of(task: str, facts: Mapping[str, DatasetFacts], has: Sequence[str]
         has: `all` datasets of the data (`lazybench.data.choose`); None for LongBench's 16 English ones.
 
     Raises:
-        LazyBenchError: neither a task nor a dataset is called so.
+        LazyBenchError: neither a task nor a dataset has this name.
     """
     if task == ALL:
         return english() if has is None else list(has)
     if task in facts:
         return [task]
-    if task in task_names(facts):
-        names = [name for name, dataset in facts.items() if dataset.task == task]
-        if task in tasks() and has is not None and not {*has} & {*english()}:
-            return [name for name in names if name in has] or names
-        return names
-    raise LazyBenchError(f"unknown task or dataset {task!r}: {suggest(task, [ALL, *task_names(facts), *facts])}")
+    if task not in task_names(facts):
+        raise LazyBenchError(f"unknown task or dataset {task!r}: {suggest(task, [ALL, *task_names(facts), *facts])}")
+    names = [name for name, dataset in facts.items() if dataset.task == task]
+    if task in tasks() and has is not None and not {*has} & {*english()}:
+        return [name for name in names if name in has] or names
+    return names
 
 
 @cache
@@ -141,53 +138,38 @@ def _longbench() -> dict[str, Any]:
     return json.loads(files("lazybench.data").joinpath("longbench.json").read_text("utf-8"))
 
 
-def is_name(name: object) -> bool:
-    """Return whether `name` can name a dataset, and so a file."""
-    return isinstance(name, str) and bool(re.fullmatch(r"[A-Za-z0-9][\w.-]*", name, re.ASCII))
-
-
-def _user_facts(name: str, given: object, longbench: Mapping[str, DatasetFacts]) -> DatasetFacts:
-    if not isinstance(given, Mapping):
-        raise LazyBenchError(f"dataset {name!r}: its facts must be a mapping, not {type(given).__name__}")
-    values = {key: value for key, value in given.items() if key not in ("load", "columns")}  # see `hf_datasets`
+def _user_facts(name: str, given: Mapping[str, Any] | None, longbench: Mapping[str, DatasetFacts]) -> DatasetFacts:
+    values = {key: value for key, value in (given or {}).items() if key not in ("load", "columns")}  # see `hf_datasets`
     if (like := values.pop("like", None)) is not None:
-        if not isinstance(like, str) or like not in longbench:
+        if like not in longbench:
             hint = suggest(str(like), longbench)
             raise LazyBenchError(f"dataset {name!r}: like {like!r} is none of LongBench's: {hint}")
-        defaults = asdict(longbench[like])
-        values = {key: defaults[key] for key in defaults if key not in ("name", "records")} | values
-    known = {field.name: field for field in fields(DatasetFacts) if field.name != "name"}
-    for key, value in values.items():
-        if key not in known:
-            raise LazyBenchError(f"dataset {name!r}: unknown fact {key!r}: {suggest(str(key), [*known, 'like'])}")
-        kind, *optional = get_args(known[key].type) or [known[key].type]
-        if type(value) is not kind and not (value is None and optional):
-            raise LazyBenchError(f"dataset {name!r}: {key} must be {_TYPES[kind]}, not {value!r}")
-    for key, field in known.items():
-        if field.default is MISSING and key not in values:
-            raise LazyBenchError(f"dataset {name!r}: the fact {key!r} is missing")
-    return DatasetFacts(name, **values)
+        defaults = asdict(longbench[like]) | {"records": None}
+        del defaults["name"]
+        values = defaults | values
+    try:
+        return DatasetFacts(name, **values)
+    except TypeError as error:  # a fact is unknown or missing
+        raise LazyBenchError(f"dataset {name!r}: {error}") from error
 
 
 def _errors(facts: DatasetFacts) -> Iterator[str]:
+    for field in fields(facts):
+        value, types = getattr(facts, field.name), get_args(field.type) or (field.type,)
+        if type(value) not in types or (type(value) is int and value < 1):
+            yield f"{field.name} must be {_TYPES[types[0]]}, not {value!r}"
     for key, allowed in (("prompt", ("context", "input")), ("answer_prefix", ("input",))):
-        names = " and ".join(f"{{{name}}}" for name in allowed)
         try:
-            parts = [part[1:] for part in Formatter().parse(getattr(facts, key)) if part[1] is not None]
-        except ValueError as error:
-            yield f"{key} is no template ({error}): write a literal brace twice"
-            continue
-        if any(field not in allowed or spec or conversion for field, spec, conversion in parts):
-            yield f"{key} may hold no fields but {names}: write a literal brace twice"
-        if key == "prompt" and not parts:
-            yield "prompt must hold {context} or {input}"
-    for key in ("max_new_tokens", "records"):
-        if (count := getattr(facts, key)) is not None and count < 1:
-            yield f"{key} must be {_TYPES[int]}, not {count}"
+            getattr(facts, key).format(**dict.fromkeys(allowed, ""))
+        except (LookupError, ValueError, AttributeError) as error:
+            names = " and ".join(f"{{{name}}}" for name in allowed)
+            yield f"{key} may hold no fields but {names}, and a literal brace twice: {first_line(error)}"
+    if "{context}" not in facts.prompt and "{input}" not in facts.prompt:
+        yield "prompt must hold {context} or {input}"
     # A function of the user's is imported when it is needed: a report does without.
     if "." not in facts.metric and facts.metric not in metrics.names():
         yield f"metric {facts.metric!r} is unknown: {suggest(facts.metric, metrics.names())}"
     if facts.continues is not None and facts.continues not in CONTINUED:
         yield f"continues {facts.continues!r} is unknown: {suggest(facts.continues, CONTINUED)}"
-    if facts.task is not None and (facts.task == ALL or not is_name(facts.task)):
-        yield f"task {facts.task!r}: {_NAME}; {ALL!r} stands for all datasets"
+    if facts.task is not None and (facts.task == ALL or not NAME.test(facts.task)):
+        yield f"task {facts.task!r} must be {NAME.text}; {ALL!r} stands for all datasets"
