@@ -14,7 +14,7 @@ from lazybench.cli.arguments import add_config_dir, own_datasets, read
 from lazybench.config import CONF
 from lazybench.data.facts import DatasetFacts, datasets_of, load_facts
 from lazybench.data.longbench_e import LENGTHS
-from lazybench.data.record import parse, wrong_length, wrong_references
+from lazybench.data.record import parse, wrong_field
 from lazybench.errors import LazyBenchError, suggest
 from lazybench.run import scoring
 from lazybench.store.writing import replace
@@ -119,10 +119,9 @@ def _score_line(row: dict[str, Any], where: str, default: str, facts: Facts) -> 
         if not isinstance(prediction, str):
             value = json.dumps(prediction, default=str)
             raise LazyBenchError(f"{where}: 'prediction' (or 'pred') must be a string, not {value:.60}")
-    if wrong := wrong_references(answers, classes):
+    fields = ["answers", "all_classes", *["length"] * known.by_length]
+    if wrong := wrong_field(row, fields):
         raise LazyBenchError(f"{where}: {wrong}")
-    if known.by_length and (wrong := wrong_length(length)):
-        raise LazyBenchError(f"{where}: {wrong}: {dataset} has scores by length")
     try:
         score = fmean(scoring.score(known, text, answers, classes) for text in predictions)
         further = [scoring.variants(known, text, answers, classes) for text in predictions]

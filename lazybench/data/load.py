@@ -7,11 +7,11 @@ from itertools import islice
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
 
-from lazybench.config import HALVES, SOURCES, DataConfig
+from lazybench.config import HALVES, DataConfig
 from lazybench.data import longbench, sample
 from lazybench.data.facts import ALL, DatasetFacts, datasets_of, english
 from lazybench.data.record import Record, to_records
-from lazybench.errors import LazyBenchError, first_line, raised_by
+from lazybench.errors import LazyBenchError, first_line, raised_by, suggest
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -23,39 +23,31 @@ class Choice:
 
     datasets: list[str]  # to run
     has: list[str]  # `all` datasets of this data, whatever the task
-    left_out: str | None = None  # one line about datasets without a file, which `all` skips
+    left_out: str | None  # one line about datasets without a file, which `all` skips
 
 
 def choose(task: str, config: DataConfig, facts: Mapping[str, DatasetFacts]) -> Choice:
     """Find the datasets of a task on this data.
 
-    A named task or dataset is complete, whether its files exist or not. On data without any of LongBench's English
-    datasets, a task is its datasets there. `all` is, for a folder or archive, those of LongBench's 16 English datasets
-    and of the user's that have a file; for the user's own source the user's; for generated records and the hub's
-    archive the 16.
+    A named task or dataset is complete, whether its files exist or not; see `facts.datasets_of`. `all` means, in a
+    folder or archive, those of LongBench's 16 English datasets and of the user's that have a file; with a source of the
+    user's, `config.datasets`; in generated records and the hub's archive, the 16.
 
     Raises:
         LazyBenchError: no such task or dataset, no such data, or `all` is empty.
     """
-    if config.source not in SOURCES:
-        has = list(config.datasets)
-        if task == ALL and not has:
-            raise LazyBenchError(f"task=all: data.datasets is empty: give the facts of what {config.source} reads")
-        return Choice(datasets_of(task, facts, has), has)
-    if config.source == "sample" or config.root is None:
-        return Choice(datasets_of(task, facts), english())
-    files = longbench.names(config.root)
-    has = [name for name in (*english(), *config.datasets) if name in files]
-    if task != ALL:
-        return Choice(datasets_of(task, facts, has), has)
-    if not has:
-        names = ", ".join(files) or "no .jsonl file"
-        raise LazyBenchError(
-            f"{config.root}: task=all: none of LongBench's 16 English datasets or of data.datasets there: found {names}"
-        )
+    if config.source == "sample" or (config.source == "longbench" and config.root is None):
+        return Choice(datasets_of(task, facts), english(), None)
+    available = longbench.names(config.root) if config.source == "longbench" else config.datasets
+    has = [name for name in (*english(), *config.datasets) if name in available]
+    chosen, left_out = datasets_of(task, facts, has), None
+    if not chosen:
+        where = config.root if config.source == "longbench" else f"data.source={config.source}"
+        raise LazyBenchError(f"task=all: {where} has none of LongBench's 16 English datasets or of data.datasets")
     expected = [*(english() if {*has} & {*english()} else []), *config.datasets]
-    missing = ", ".join(name for name in expected if name not in has)
-    return Choice(has, has, f"task=all: {', '.join(has)}; {config.root} lacks {missing}" if missing else None)
+    if task == ALL and (missing := ", ".join(name for name in expected if name not in has)):
+        left_out = f"task=all: {', '.join(has)}; {config.root} lacks {missing}"
+    return Choice(chosen, has, left_out)
 
 
 def load_records(
@@ -70,8 +62,8 @@ def load_records(
         dataset: the dataset's name.
         config: the source of its records.
         tokenizer: counts the tokens of generated records; None estimates them.
-        prompt_tokens: counts the tokens of the prompt of a context and an input, for functions of the user's; None if
-            the tokenizer is.
+        prompt_tokens: counts the tokens of the prompt of a context and an input, for functions of the user's; None
+            without a tokenizer.
 
     Raises:
         LazyBenchError: no such data, or data that is not in LongBench's format.
@@ -83,8 +75,7 @@ def load_records(
     elif config.source == "longbench":
         records = longbench.load(dataset, config.root, config.limit)
     else:
-        rows = islice(_own_rows(dataset, config, prompt_tokens), config.limit)
-        records = list(to_records(rows, dataset, "the name asked for"))
+        records = list(to_records(islice(_own_rows(dataset, config, prompt_tokens), config.limit), dataset))
         if not records:
             raise LazyBenchError(f"data.source={config.source}: no records of {dataset}")
     return records if config.half is None else [record for record in records if half_of(record) == config.half]
@@ -114,6 +105,8 @@ def _own_rows(
         parameters = signature(read).parameters.values()
         names = [parameter.name for parameter in parameters if parameter.kind is Parameter.KEYWORD_ONLY]
         settings = {name: offered[name] for name in names if name in offered}
+        if "datasets" in settings and dataset not in config.datasets:
+            raise LazyBenchError(f"{source}: unknown dataset {dataset!r}: {suggest(dataset, config.datasets)}")
         for index, row in enumerate(read(dataset, config.root, **settings)):
             yield f"{source}: {dataset}[{index}]", asdict(row) | {"_id": row.id} if isinstance(row, Record) else row
     except LazyBenchError:

@@ -9,7 +9,6 @@ from typing import Any
 
 from lazybench.data import longbench
 from lazybench.data.record import Record
-from lazybench.errors import LazyBenchError, suggest
 
 LENGTHS = {"0-4k": (0, 4000), "4-8k": (4000, 8000), "8k+": (8000, math.inf)}
 """Ranges of record lengths with a score each: least number of words, and the first beyond (eval.py, `scorer_e`)."""
@@ -23,6 +22,4 @@ def read(dataset: str, root: str | None, *, datasets: Mapping[str, Mapping[str, 
         root: as for `longbench.load`.
         datasets: facts by dataset, as a config gives them; its records may be named after the one that it is `like`.
     """
-    if dataset not in datasets:
-        raise LazyBenchError(f"LongBench-E has no dataset {dataset!r}: {suggest(dataset, datasets)}")
     return longbench.load(dataset, root, None, like=datasets[dataset].get("like"))

@@ -7,10 +7,21 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from lazybench.errors import LazyBenchError
+from lazybench.rules import Rule
 
 _TEXTS = ("_id", "dataset", "input", "context", "language")
-_FIELDS = (*_TEXTS, "answers", "all_classes", "length")
-_BOM = b"\xef\xbb\xbf"
+
+
+def _is_texts(value: object) -> bool:
+    return isinstance(value, list | tuple) and bool(value) and all(isinstance(item, str) for item in value)
+
+
+_RULES = {
+    **dict.fromkeys(_TEXTS, Rule("a string", lambda value: isinstance(value, str))),
+    "answers": Rule("a list of one string or more", _is_texts),
+    "all_classes": Rule("null or a list of one string or more", lambda value: value is None or _is_texts(value)),
+    "length": Rule("a whole number of words", lambda value: type(value) is int and value >= 0),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,60 +56,38 @@ def fingerprint(records: Iterable[Record]) -> str:
     return digest.hexdigest()
 
 
-def to_records(rows: Iterable[tuple[str, Any]], dataset: str, like: str) -> Iterator[Record]:
+def to_records(rows: Iterable[tuple[str, Any]], dataset: str) -> Iterator[Record]:
     """Check the rows of a dataset, and yield them as records.
 
     Args:
-        rows: location, for messages, and row: a mapping with LongBench's fields; others are ignored.
+        rows: location, for messages, and row: a mapping with LongBench's fields. `all_classes` may be missing.
         dataset: the dataset's name.
-        like: the source of that name, for messages.
 
     Raises:
         LazyBenchError: a row is not in LongBench's format, or has the id of another.
     """
     location_by_id: dict[str, str] = {}
     for where, row in rows:
-        if wrong := _wrong(row, dataset, like):
+        if wrong := wrong_field(row):
             raise LazyBenchError(f"{where}: {wrong}")
+        if row["dataset"] != dataset:
+            raise LazyBenchError(f"{where}: 'dataset' must be {dataset!r}, not {row['dataset']!r}")
         if (first := location_by_id.setdefault(row["_id"], where)) != where:
-            raise LazyBenchError(f"{where}: '_id' {row['_id']!r} stands already at {first}")
-        classes = row["all_classes"] and tuple(row["all_classes"])
+            raise LazyBenchError(f"{where}: '_id' {row['_id']!r} is also the id of {first}")
+        classes = row.get("all_classes") and tuple(row["all_classes"])
         texts = {name.removeprefix("_"): row[name] for name in _TEXTS}
         yield Record(**texts, answers=tuple(row["answers"]), all_classes=classes, length=row["length"])
 
 
-def _wrong(row: object, dataset: str, like: str) -> str | None:
+def wrong_field(row: object, fields: Iterable[str] = _RULES) -> str | None:
+    """Return what is wrong with the first field of a row that breaks its rule; None if all are right."""
     if not isinstance(row, Mapping):
         return f"must be a Record, or a mapping with LongBench's fields, not {type(row).__name__}"
-    for field in _FIELDS:
-        if field not in row:
-            return f"the field {field!r} is missing"
-    for field in _TEXTS:
-        if not isinstance(row[field], str):
-            return f"{field!r} must be a string, not {json.dumps(row[field], default=str):.60}"
-    if row["_id"].encode("utf-8", "replace").decode() != row["_id"]:
-        return f"'_id' {row['_id']!r} holds half of a surrogate pair: it must be text that UTF-8 can hold"
-    if row["dataset"] != dataset:
-        return f"'dataset' must be {dataset!r}, like {like}, not {row['dataset']!r}"
-    return wrong_references(row["answers"], row["all_classes"]) or wrong_length(row["length"])
-
-
-def wrong_references(answers: object, all_classes: object) -> str | None:
-    """Return why no prediction can be scored against these answers and classes; None if it can."""
-    if not _is_texts(answers):
-        return "'answers' must be a list of one string or more"
-    if all_classes is not None and not _is_texts(all_classes):
-        return "'all_classes' must be null or a list of one string or more"
+    for field in fields:
+        rule, value = _RULES[field], row.get(field)
+        if not rule.test(value):
+            return f"{field!r} must be {rule.text}, not {json.dumps(value, default=str):.60}"
     return None
-
-
-def wrong_length(length: object) -> str | None:
-    """Return why this is no length of a record; None if it is."""
-    return None if type(length) is int and length >= 0 else "'length' must be a whole number of words"
-
-
-def _is_texts(value: object) -> bool:
-    return isinstance(value, list | tuple) and bool(value) and all(isinstance(item, str) for item in value)
 
 
 def parse(lines: Iterable[bytes], source: object) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -116,13 +105,13 @@ def parse(lines: Iterable[bytes], source: object) -> Iterator[tuple[str, dict[st
     """
     for number, line in enumerate(lines, start=1):
         where = f"{source}:{number}"
-        text = line.removeprefix(_BOM)
-        if not text.strip():
-            continue
         try:
-            value = json.loads(text.decode("utf-8"))
+            text = line.decode("utf-8-sig").strip()
+            if not text:
+                continue
+            value = json.loads(text)
         except (ValueError, RecursionError) as error:
             raise LazyBenchError(f"{where}: not JSON: {str(error).replace('line 1 ', '')}") from error
         if not isinstance(value, dict):
-            raise LazyBenchError(f"{where}: a JSON object must stand on each line, not {text.decode().strip():.60}")
+            raise LazyBenchError(f"{where}: a JSON object must stand on each line, not {text:.60}")
         yield where, value
