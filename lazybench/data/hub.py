@@ -1,14 +1,16 @@
-"""Whether the hub is within reach: if not, its libraries would retry for minutes."""
+"""Read files of the hub: through its local cache, and without asking a hub that is out of reach for minutes."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 
-from lazybench.errors import LazyBenchError
+from lazybench.errors import LazyBenchError, first_line
 
 _TIMEOUT = 5  # seconds, for each address of the host
 
 
 class OutOfReach(LazyBenchError):
-    """The hub may have it, and this machine has no network or no access."""
+    """The hub may have the files, and this machine has no network or no access."""
 
 
 @cache
@@ -23,3 +25,27 @@ def unreachable() -> str | None:
     except Exception as error:  # of the library's HTTP client, which changes
         return f"{constants.ENDPOINT} cannot be reached ({type(error).__name__})"
     return f"{constants.ENDPOINT} answers with {status}" if status >= 500 else None
+
+
+@contextmanager
+def reading(name: str, advice: str, is_local: bool = False) -> Iterator[bool]:
+    """Read files in the body: yields whether to read them from the local cache alone.
+
+    Args:
+        name: the name of the files, for messages.
+        advice: how else to get them, for messages.
+        is_local: whether they are this machine's own; the hub is not asked then.
+
+    Raises:
+        LazyBenchError: the body raised an error about local files, or about the files' content.
+        OutOfReach: it raised an error about files of the hub.
+    """
+    offline = None if is_local else unreachable()
+    try:
+        yield offline is not None
+    except LazyBenchError:
+        raise
+    except Exception as error:  # broken files raise errors of many libraries
+        reason = f"{offline}, and the local cache lacks it" if offline else first_line(error)
+        kind = OutOfReach if offline or (isinstance(error, OSError) and not is_local) else LazyBenchError
+        raise kind(f"{name} cannot be loaded: {reason} ({advice})") from error

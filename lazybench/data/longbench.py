@@ -9,7 +9,7 @@ from glob import escape
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from lazybench.data.hub import OutOfReach, unreachable
+from lazybench.data.hub import reading
 from lazybench.data.record import Record, parse, to_records
 from lazybench.errors import LazyBenchError, first_line
 
@@ -39,11 +39,10 @@ def load(dataset: str, root: str | Path | None, limit: int | None, like: str | N
     root = download() if root is None else Path(root).expanduser()
     with _open(root) as files:
         if dataset not in files:
-            names = ", ".join(sorted(files)) or f"no {_SUFFIX} file"
-            raise LazyBenchError(f"{root}: no {dataset}{_SUFFIX} there: found {names}")
+            raise LazyBenchError(f"{root} has no {dataset}{_SUFFIX}, only files of: {', '.join(sorted(files))}")
         rows = parse(_lines(files[dataset]), files[dataset])
         rows = ((where, row | {"dataset": dataset} if row.get("dataset") == like else row) for where, row in rows)
-        records = list(to_records(rows, dataset, "the file's name"))
+        records = list(to_records(rows, dataset))
     if not records:
         raise LazyBenchError(f"{files[dataset]}: the file is empty: one record a line was expected")
     return records[:limit]
@@ -90,14 +89,8 @@ def _lines(file: File) -> Iterator[bytes]:
 
 @cache
 def download() -> Path:
-    """Return LongBench's archive in the hub's local cache, which is fetched where the hub can be reached."""
+    """Return LongBench's archive in the hub's local cache; the newest one is fetched if the hub can be reached."""
     from huggingface_hub import hf_hub_download
 
-    offline = unreachable()
-    try:
-        return Path(hf_hub_download(_HUB, _ARCHIVE, repo_type="dataset", local_files_only=offline is not None))
-    except Exception as error:  # OSError, ValueError or the HTTP client's own, by the hub library's version
-        raise OutOfReach(
-            f"{_ARCHIVE} of {_HUB} is neither in the local cache nor to be had from the hub: download it and name it "
-            f"with data.root=<path to {_ARCHIVE}> ({offline or first_line(error)})"
-        ) from error
+    with reading(f"{_ARCHIVE} of {_HUB}", f"download it, and give data.root=<path to {_ARCHIVE}>") as offline:
+        return Path(hf_hub_download(_HUB, _ARCHIVE, repo_type="dataset", local_files_only=offline))

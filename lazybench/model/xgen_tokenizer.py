@@ -9,8 +9,8 @@ from huggingface_hub import hf_hub_download
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from lazybench.data.hub import OutOfReach, unreachable
-from lazybench.errors import LazyBenchError, first_line
+from lazybench.data.hub import reading
+from lazybench.errors import LazyBenchError
 
 GPT2 = "openai-community/gpt2"
 _END = "<|endoftext|>"
@@ -70,21 +70,14 @@ def _merges(ids: Mapping[str, int]) -> Iterator[tuple[str, str]]:
 
 
 def _read(vocabulary: str) -> dict[str, int]:
-    """Read GPT-2's ids by token, from a folder or by way of the hub's cache."""
-    folder, offline = Path(vocabulary).expanduser(), None
-    try:
+    """Read GPT-2's ids by token, from a folder or through the hub's cache."""
+    name, folder = f"model.tokenizer.vocabulary={vocabulary}", Path(vocabulary).expanduser()
+    with reading(name, f"give {GPT2}, or a folder with its {' or '.join(_NAMES)}", folder.is_dir()) as offline:
         if folder.is_dir():
-            path = next((folder / name for name in _NAMES if (folder / name).is_file()), folder / _NAMES[0])
+            path = next((folder / file for file in _NAMES if (folder / file).is_file()), folder / _NAMES[0])
         else:
-            offline = unreachable()
-            path = Path(hf_hub_download(vocabulary, _NAMES[0], local_files_only=offline is not None))
+            path = Path(hf_hub_download(vocabulary, _NAMES[0], local_files_only=offline))
         ids = json.loads(path.read_bytes())
-    except Exception as error:  # of the hub library or its HTTP client
-        reason = f"{offline}, and the local cache lacks it" if offline else first_line(error)
-        raise (LazyBenchError if folder.is_dir() else OutOfReach)(
-            f"model.tokenizer.vocabulary={vocabulary}: {reason} (give the hub's {GPT2}, or a folder that holds its "
-            f"{_NAMES[0]}, which OpenAI calls {_NAMES[1]})"
-        ) from error
     if hashlib.sha256(json.dumps(ids, sort_keys=True).encode()).hexdigest() != _DIGEST:
-        raise LazyBenchError(f"model.tokenizer.vocabulary={vocabulary}: {path} is not GPT-2's vocabulary, or not all")
+        raise LazyBenchError(f"{name}: {path} is not GPT-2's vocabulary, or not all of it")
     return ids

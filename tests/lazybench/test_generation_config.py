@@ -85,11 +85,6 @@ def test_what_changes_answers_counts_as_in_transformers(copy, tiny_model, values
     assert answered(unmodified.name_or_path, "lazyllm") != answered(tiny_model, "lazyllm")
 
 
-def test_a_setting_that_allows_no_answer_is_refused(refused, copy):
-    message = refused(copy(repetition_penalty="1.1"))
-    assert "no answer is possible with {'repetition_penalty': '1.1'} of its generation config: `penalty` has" in message
-
-
 def test_an_answer_ends_at_the_checkpoints_stop_string(run, copy, tokenizer, tmp_path):
     words = {token for sign in "abcdefgh" for token in tokenizer(sign, add_special_tokens=False).input_ids}
     others = [token for token in range(len(tokenizer)) if token not in words]

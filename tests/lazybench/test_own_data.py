@@ -1,7 +1,6 @@
 """Datasets in a format of the user's own, read by a function of the user's own and scored by the user's own metric."""
 
 import importlib
-import re
 import sys
 import time
 from pathlib import Path
@@ -42,16 +41,8 @@ datasets:
 """
 LINE = "Which bird?,{},a wren\n".format("The wren sings at night. " * 30)
 QUICK = ("data=tables", "method=baseline", "data.limit=null", "timing.warmup=0", "timing.paired=false")
-ROW = {
-    "_id": "1",
-    "dataset": "birds",
-    "input": "Who?",
-    "context": "A text.",
-    "answers": ["me"],
-    "all_classes": None,
-    "length": 3,
-    "language": "en",
-}
+ROW = {"_id": "1", "dataset": "birds", "input": "Who?", "context": "A text.", "answers": ["me"], "length": 3}
+ROW |= {"language": "en"}
 
 
 @pytest.fixture
@@ -112,20 +103,6 @@ def test_all_of_the_users_data_is_planned_run_and_reported(own_run, lazybench, t
     assert "| animals | baseline | 0.00 (floor) | 0.00 | 1.00 | 3 |" in table
 
 
-def test_a_literal_backslash_and_n_in_a_prompt_is_told(run, own):
-    birds = r"prompt: '{context}\n{input}\t\n', max_new_tokens: 4, metric: rouge, answer_prefix: 'So\t'"
-    (own / "data/tables.yaml").write_text(
-        f"name: mine\nsource: table_reader.read\nroot: tables\ndatasets: {{birds: {{{birds}}}}}"
-    )
-    words = (f"--config-dir={own}", *QUICK, "task=birds", "method=baseline,lazyllm")
-    code, _, err = run(*words, r"model.chat='[\n{prompt}]'", command="plan")
-    found = re.findall(r"warning: (.+) holds a literal (.+), which the model reads as a backslash and a letter: ", err)
-    birds = [("dataset 'birds': prompt", r"\n and \t"), ("dataset 'birds': answer_prefix", r"\t")]
-    assert (code, found) == (0, [("model.chat", r"\n"), *birds])
-    (own / "data/tables.yaml").write_text(DATA.format(module="table_reader", metric="rouge"))
-    assert "warning" not in run(*words, command="plan")[2]
-
-
 def test_a_metric_of_the_users_scores_and_its_edits_run_again(own_run, own, tmp_path):
     for score in (0.25, 0.75):
         (own / "table_metric.py").write_text(f"def exact(prediction, reference, all_classes):\n    return {score}\n")
@@ -153,8 +130,7 @@ def test_what_is_wrong_with_the_users_code_is_one_line(run, own, changed, messag
     ("wrong", "message"),
     [
         ({"input": None}, "birds[1]: 'input' must be a string, not null"),
-        ({"_id": "\ud83d"}, "birds[1]: '_id' '\\ud83d' holds half of a surrogate pair"),
-        ({"_id": "1"}, "birds[1]: '_id' '1' stands already at data.source=table_rows.read: birds[0]"),
+        ({"_id": "1"}, "birds[1]: '_id' '1' is also the id of data.source=table_rows.read: birds[0]"),
     ],
 )
 def test_wrong_records_name_dataset_and_index(monkeypatch, wrong, message):
@@ -211,25 +187,21 @@ def test_whatever_datasets_loads_is_read_as_it_is_now(tmp_path, kind):
 
 
 @pytest.mark.parametrize(
-    ("load", "columns", "message"),
+    ("file", "columns", "message"),
     [
         (None, {}, "dataset 'birds': give load, such as {path: csv"),
-        ({"path": "json", "data_files": "no.json"}, {}, "cannot read no.json: Unable to find"),
-        (
-            {"path": "json", "data_files": "birds.json"},
-            {"context": "txt"},
-            "there is no column txt among text, answers",
-        ),
-        ({"path": "json", "data_files": "birds.json"}, {"input": "text"}, "birds[0]: the field 'context' is missing"),
-        ({"path": "json", "data_files": "broken.json"}, {}, "cannot read broken.json: JSON parse error"),
+        ("no.json", {}, "no.json cannot be loaded: Unable to find"),
+        ("birds.json", {"context": "txt"}, "there is no column txt among text, answers"),
+        ("birds.json", {"input": "text"}, "birds[0]: 'context' must be a string, not null"),
+        ("broken.json", {}, "broken.json cannot be loaded: JSON parse error"),
     ],
 )
-def test_what_datasets_cannot_load_is_one_line(tmp_path, monkeypatch, capfd, load, columns, message):
+def test_what_datasets_cannot_load_is_one_line(tmp_path, monkeypatch, capfd, file, columns, message):
     monkeypatch.chdir(tmp_path)
     Path("birds.json").write_text('{"text": "A wren.", "answers": ["a wren"]}')
     Path("broken.json").write_text('{"text": ')
     with pytest.raises(LazyBenchError) as caught:
-        load_anything(load, columns)
+        load_anything(file and {"path": "json", "data_files": file}, columns)
     assert message in str(caught.value)
     assert "\n" not in str(caught.value) + capfd.readouterr().err
 
@@ -237,7 +209,7 @@ def test_what_datasets_cannot_load_is_one_line(tmp_path, monkeypatch, capfd, loa
 def test_a_dataset_of_a_silent_hub_is_given_up_in_seconds(monkeypatch, silent_hub):
     monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", False)
     start = time.monotonic()
-    with pytest.raises(OutOfReach, match=r"cannot be reached.*and the local cache lacks it$"):
+    with pytest.raises(OutOfReach, match=r"cannot be reached.*and the local cache lacks it"):
         load_anything({"path": "some/birds", "split": "test"})
     assert time.monotonic() - start < 5
 
