@@ -16,8 +16,8 @@ from uuid import UUID
 
 from lazybench.data.facts import DatasetFacts, load_facts
 from lazybench.data.record import Record
-from lazybench.data.sample import Compose, Draft, Stream, branch, estimate_tokens, fit
-from lazybench.errors import LazyBenchError, suggest
+from lazybench.data.sample import Compose, Draft, branch, estimate_tokens, fit, stream
+from lazybench.errors import LazyBenchError
 
 Draw = Callable[[Random], str]
 
@@ -26,7 +26,6 @@ RECORDS = 500
 
 _DEPTH = re.compile(r"\d+@([\d.]+)%")
 _NOISE = "The grass is green. The sky is blue. The sun is yellow. Here we go. There and back again."
-_NEEDLE = "One of the special magic {kind} for {key} is: {value}."
 _MIN_LINES = 5  # of a text, as in RULER
 _CHAIN = 5  # variables, for RULER's four hops
 _MAX_EXAMPLE = 500  # tokens of an example of variable tracking
@@ -53,14 +52,14 @@ def read(
     """Generate the 500 records of `dataset`, in order.
 
     A record depends on (dataset, seed, its index, tokens, depths), on the dataset's facts and on the tokenizer, not on
-    the number of records. An index has the same question at every length, if possible. The references of a record are
-    one text, a line each, as `metrics.string_match_all` takes them.
+    the number of records. Its question is the same at every length, if possible. Its references are one text, a line
+    each, as `metrics.string_match_all` takes them.
 
     Args:
         dataset: one of `DATASETS`.
         root: unused.
-        tokens: RULER's `max_seq_length`: most tokens of a whole prompt and its answer together. Records are shorter by
-            at most 5 %, 64 tokens or a line of their text, whichever is most.
+        tokens: RULER's `max_seq_length`: most tokens of a whole prompt and its answer together; `sample.fit` says how
+            near to it records are.
         seed: of the records.
         depths: of the hidden line, or the first of several, in percent of the text's lines; the records take these in
             turn. Empty hides lines anywhere at random, as RULER does.
@@ -68,10 +67,8 @@ def read(
         prompt_tokens: counts the tokens of the prompt of a context and an input; None estimates them.
 
     Raises:
-        LazyBenchError: unknown dataset, or `tokens` too few for a record or too many for the words of a list.
+        LazyBenchError: `tokens` are too few for a record or too many for the words of a list.
     """
-    if dataset not in DATASETS:
-        raise LazyBenchError(f"unknown dataset {dataset!r}: {suggest(dataset, DATASETS)}")
     facts = load_facts(datasets)[dataset]
 
     def estimated(context: str, query: str) -> int:
@@ -83,10 +80,9 @@ def read(
 
 
 def depth_of(name: str) -> float | None:
-    """Return the depth of the hidden line of a record by its id, in percent of the text's lines.
+    """Return the depth of a record's first hidden line by the record's id, in percent of the text's lines, or None.
 
-    It is exact to a line, or five for the first of several lines. None for records of other data or without a hidden
-    line.
+    It is exact to a line, or five lines if several are hidden.
     """
     match = _DEPTH.fullmatch(name)
     return float(match[1]) if match else None
@@ -106,10 +102,9 @@ class _Spec:
         return self.tokens - self.facts.max_new_tokens
 
     def example(self, context: str, query: str, answer: str, end: str) -> str:
-        """Return a solved example to put before a text.
+        """Return a solved example to put before a text, with the instruction between the two, after `end`.
 
-        RULER puts the example's whole prompt before the record's own. A dataset's prompt has its instruction once: the
-        example takes that one, and another instruction, after `end`, precedes the text.
+        RULER puts the example's whole prompt before the record's own; here the dataset's prompt has the first one.
         """
         instruction, _, question = self.facts.prompt.partition("{context}")
         question = (question + self.facts.answer_prefix).format(input=query)
@@ -142,20 +137,22 @@ def _fractions(rng: Random, lines: int, depth: float | None) -> list[float]:
     return [depth, *(rng.uniform(depth, 1) for _ in range(lines - 1))]
 
 
-def _needle(
-    rng: Random, _: _Spec, fractions: Sequence[float], key: Draw, value: Draw, kind: str, among: bool = False
-) -> Compose:
-    """Hide a value under a key in a text that repeats itself, or `among` lines of the same form."""
-    query, answer, others = key(rng), value(rng), branch(rng)
+def _needle(rng: Random, _: _Spec, fractions: Sequence[float], key: str, value: str, among: bool = False) -> Compose:
+    """Hide a value under a key, each one of `_DRAWS`, in a text that repeats itself or `among` lines of this form."""
+
+    def needle(rng: Random) -> tuple[str, str, str]:
+        query, answer = _DRAWS[key](rng), _DRAWS[value](rng)
+        return query, answer, f"One of the special magic {value}s for {query} is: {answer}."
 
     def line() -> str:
         if not among:
             return _NOISE
-        needle = _NEEDLE.format(kind=kind, key=key(others), value=value(others))
-        return line() if query in needle or answer in needle else needle  # else there would be two answers
+        *_, other = needle(others)
+        return line() if query in other or answer in other else other  # else there would be two answers
 
-    hidden, lines = [_NEEDLE.format(kind=kind, key=query, value=answer)], Stream(line)
-    return lambda count: Draft("\n".join(_insert(hidden, lines.take(_MIN_LINES + count), fractions)), (answer,), query)
+    query, answer, hidden = needle(rng)
+    others, lines = branch(rng), stream(line)
+    return lambda count: Draft("\n".join(_insert([hidden], lines(_MIN_LINES + count), fractions)), (answer,), query)
 
 
 def _variables(rng: Random, spec: _Spec, fractions: Sequence[float]) -> Compose:
@@ -239,16 +236,11 @@ def _listed(kind: str) -> list[str]:
     return sorted(set(RandomWord().filter(include_categories=[kind])))
 
 
-def _number(rng: Random) -> str:
-    return str(rng.randint(10**6, 10**7 - 1))
-
-
-def _word(rng: Random) -> str:
-    return f"{rng.choice(_listed('adjective'))}-{rng.choice(_listed('noun'))}"
-
-
-def _uuid(rng: Random) -> str:
-    return str(UUID(int=rng.getrandbits(128), version=4))
+_DRAWS: dict[str, Draw] = {
+    "number": lambda rng: str(rng.randint(10**6, 10**7 - 1)),
+    "words": lambda rng: f"{rng.choice(_listed('adjective'))}-{rng.choice(_listed('noun'))}",
+    "uuid": lambda rng: str(UUID(int=rng.getrandbits(128), version=4)),
+}
 
 
 def _letters(alphabet: str, length: int) -> Draw:
@@ -264,9 +256,9 @@ def _distinct(draw: Draw, rng: Random, count: int) -> list[str]:
 
 # The generator of each dataset with hidden lines, and their number.
 _HIDING = {
-    "niah_single_1": (partial(_needle, key=_word, value=_number, kind="numbers"), 1),
-    "niah_multikey_2": (partial(_needle, key=_word, value=_number, kind="numbers", among=True), 1),
-    "niah_multikey_3": (partial(_needle, key=_uuid, value=_uuid, kind="uuids", among=True), 1),
+    "niah_single_1": (partial(_needle, key="words", value="number"), 1),
+    "niah_multikey_2": (partial(_needle, key="words", value="number", among=True), 1),
+    "niah_multikey_3": (partial(_needle, key="uuid", value="uuid", among=True), 1),
     "vt": (_variables, _CHAIN),
 }
 _COUNTING = {"cwe": _common_words, "fwe": _coded_words}
