@@ -16,16 +16,11 @@ def device_of(config: ModelConfig) -> torch.device:
     if config.device == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
-        device = torch.device(config.device)
-    except RuntimeError:
-        raise LazyBenchError(f"model.device={config.device} is no device: use auto, cpu, cuda or cuda:1") from None
-    try:
-        torch.empty(0, device=device)
+        return torch.empty(0, device=config.device).device
     except (RuntimeError, AssertionError, ImportError) as error:
         raise LazyBenchError(
             f"model.device={config.device} is not available here: {first_line(error)}; use model.device=cpu or auto"
         ) from None
-    return device
 
 
 def dtype_of(config: ModelConfig) -> torch.dtype:

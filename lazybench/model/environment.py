@@ -14,7 +14,7 @@ from lazybench.config import ModelConfig
 from lazybench.model.device import device_of, dtype_of
 from lazybench.model.loading import weights_format
 
-# To be raised with each change of code that changes a score, a time or a column. Older runs then run again.
+# Raise it with each change of code that changes a score, a time or a column: older runs then run again.
 RESULTS_VERSION = 5
 _PACKAGES = ("lazybench", "torch", "transformers", "tokenizers")
 
@@ -41,8 +41,7 @@ def describe(config: ModelConfig) -> dict[str, Any]:
 def cpu() -> dict[str, str]:
     """Return the machine's CPU and the instruction set that torch uses on it, such as `AVX2`; in no run's hash."""
     name = platform.machine()
-    with suppress(OSError, StopIteration):
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    with suppress(OSError, StopIteration), open("/proc/cpuinfo") as lines:
         name = next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
     return {"cpu": name, "instruction_set": torch.backends.cpu.get_cpu_capability()}
 
@@ -66,7 +65,7 @@ def _commit() -> str | None:
 
 
 def _device_name(device: torch.device) -> str:
-    if device.type != "cpu":
-        get_name = getattr(torch.get_device_module(device), "get_device_name", None)
-        return device.type if get_name is None else get_name(device)
-    return f"{cpu()['cpu']}, {os.cpu_count()} cores"
+    if device.type == "cpu":
+        return f"{cpu()['cpu']}, {os.cpu_count()} cores"
+    get_name = getattr(torch.get_device_module(device), "get_device_name", lambda device: device.type)
+    return get_name(device)

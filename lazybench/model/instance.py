@@ -1,4 +1,4 @@
-"""Instantiate a `_target_` by Hydra, with errors of one line."""
+"""Instantiate a `_target_` with Hydra, and describe errors in one line."""
 
 import re
 from collections.abc import Mapping
@@ -34,17 +34,9 @@ def make(key: str, settings: Mapping[str, Any], example: str) -> Any:
     for cause in causes:  # our own checks have the best message
         if isinstance(cause, LazyBenchError | LazyLLMError):
             raise cause
-    raise LazyBenchError(_message(key, str(target), causes)) from causes[0]
-
-
-def _message(key: str, target: str, causes: list[BaseException]) -> str:
-    error = " ".join(str(causes[-1]).split()) or type(causes[-1]).__name__
-    if match := re.search(r"unexpected keyword argument '([^']*)'", error):
+    reason = str(causes[-1]).partition(". It cannot be authorized")[0]
+    if match := re.search(r"unexpected keyword argument '([^']*)'", reason):
         names = [name for name in signature(get_object(target)).parameters if name not in ("_target_", "name")]
-        hint = suggest(match[1], names, f"{key}.") if names else "it has no settings, leave it out"
-        return f"there is no setting '{key}.{match[1]}': {hint}"
-    if match := re.search(r"missing \d+ required .*?: '(\w+)'", error):
-        return f"nothing is set for {key}.{match[1]}: give it as {key}.{match[1]}=VALUE"
-    if str(causes[0]).startswith("Error in call to target"):
-        return f"{key}: {error}"
-    return f"{key}._target_: {error.partition('. It cannot be authorized')[0].partition(' full_key:')[0]}"
+        raise LazyBenchError(f"there is no setting '{key}.{match[1]}': {suggest(match[1], names, f'{key}.')}")
+    was_called = str(causes[0]).startswith("Error in call to target")
+    raise LazyBenchError(f"{key}: {reason}" if was_called else f"{key}._target_: {reason}") from causes[0]

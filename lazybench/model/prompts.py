@@ -18,8 +18,8 @@ from lazybench.errors import LazyBenchError, RecordFailure, first_line
 _PATH = r"^[\w./@+-]*\w\.(?:py|java)\r?$"
 _FILE = re.compile(_PATH, re.MULTILINE)
 _BEGINNING = re.compile(rf"(?:{_PATH}\n)?^(?:package|import|from)\b", re.MULTILINE)
-# Chat templates write this date, Llama's default, for today's: a prompt must not change from day to day. The macro, put
-# before a template, replaces the function that the template calls.
+# Chat templates write this date, Llama's default, as today's: a prompt must not change from day to day. The macro, put
+# before a template, replaces the function that the template calls; transformers passes no function to templates.
 _DAY, _CODES = datetime(2024, 7, 26), ("%Y", "%y", "%m", "%d", "%B", "%b", "%A", "%a", "%H", "%M", "%S")
 _DATED = "".join(f"|replace('{code}', '{_DAY.strftime(code)}')" for code in _CODES)
 _DATE = f"{{%- macro strftime_now(form) -%}}{{{{ form{_DATED} }}}}{{%- endmacro %}}\n"
@@ -70,8 +70,16 @@ class PromptBuilder:
 
     def wrapped(self, record: Record, text: str) -> str:
         """Add the chat wrapper and the answer prefix to a text."""
-        wrapped = self._wrap(text) if self.facts.chat else text
-        return wrapped + self.facts.answer_prefix.format(input=record.input)
+        chat = self.model.chat if self.facts.chat else None
+        if chat == "template":
+            messages, template = [{"role": "user", "content": text}], self.tokenizer.get_chat_template()
+            template = _DATE * ("strftime_now" in template) + template
+            text = self.tokenizer.apply_chat_template(
+                messages, chat_template=template, tokenize=False, add_generation_prompt=True
+            )
+        elif chat is not None:
+            text = chat.replace("{prompt}", text)
+        return text + self.facts.answer_prefix.format(input=record.input)
 
     def round_trip(self, text: str) -> str:
         """Tokenise `text` and decode it without special tokens, as truncation does."""
@@ -86,17 +94,6 @@ class PromptBuilder:
         start, end = self._decode(ids[:half]), self._decode(ids[-half:])
         return start + end, len(start)
 
-    def _wrap(self, text: str) -> str:
-        if self.model.chat is None:
-            return text
-        if self.model.chat != "template":
-            return self.model.chat.replace("{prompt}", text)
-        messages, template = [{"role": "user", "content": text}], self.tokenizer.get_chat_template()
-        template = _DATE * ("strftime_now" in template) + template
-        return self.tokenizer.apply_chat_template(
-            messages, chat_template=template, tokenize=False, add_generation_prompt=True
-        )
-
     def _decode(self, ids: list[int]) -> str:
         return self.tokenizer.decode(ids, skip_special_tokens=True)
 
@@ -106,7 +103,7 @@ class PromptBuilder:
         return ids[self.has_two_bos(text, ids) :]
 
     def has_two_bos(self, text: str, ids: list[int]) -> bool:
-        """Return whether both the tokenizer and a chat template put a BOS before a text; a prompt has exactly one."""
+        """Return whether both the tokenizer and a chat template put a BOS before a text: a prompt must have one."""
         bos = self.tokenizer.bos_token
         return bool(bos) and text.startswith(bos) and ids[:2] == [self.tokenizer.bos_token_id] * 2
 
@@ -114,7 +111,7 @@ class PromptBuilder:
 def build_all(
     tokenizer: PreTrainedTokenizerBase, model: ModelConfig, facts: Mapping[str, DatasetFacts], records: Iterable[Record]
 ) -> dict[tuple[str, str], Prompt]:
-    """Build the prompts of records, by their keys; `LazyBenchError` naming the first that cannot be built."""
+    """Build the prompts of records by key; `LazyBenchError` names the first record whose prompt cannot be built."""
     prompts = {}
     for record in records:
         try:
@@ -125,11 +122,10 @@ def build_all(
 
 
 def before_continued(record: Record, facts: DatasetFacts) -> int:
-    """Return the length in characters of the part of the context before the one that the answer continues.
+    """Return where the part of the context begins that the answer continues, in characters.
 
     The last file of a context begins with the first import after the last path, or with that path if it is right above.
-    Without an import it begins at the last path, and without a path it is the whole context: when in doubt more is kept
-    whole. The line break before it belongs to it.
+    Without an import it begins at the last path, without a path at 0. The line break before it belongs to it.
     """
     if facts.continues is None or (facts.continues == "last_file" and record.input.strip()):
         return len(record.context)
@@ -151,14 +147,14 @@ def shortenable(prompt: Prompt) -> list[tuple[int, int]]:
 
 
 def template_tokens(prompt: Prompt) -> torch.Tensor:
-    """Mark the tokens of a prompt that are not wholly its record's context, bool (tokens,), on the CPU.
+    """Return a mask, bool (tokens,) on the CPU, of the prompt's tokens that are not wholly the record's context.
 
     Raises:
         LazyBenchError: the tokenizer has no offsets.
     """
     builder, is_context = prompt.builder, torch.zeros(prompt.ids.shape[1], dtype=torch.bool)
     if not builder.tokenizer.is_fast:
-        raise LazyBenchError("method.protect=template: this model's tokenizer tells no places of tokens")
+        raise LazyBenchError("method.protect=template: this model's tokenizer returns no offsets")
     wrapped, stripped = builder.wrapped(prompt.record, prompt.text), prompt.text.strip()  # as chat templates do
     shift = wrapped.index(stripped) - prompt.text.index(stripped)
     encoding = builder.tokenizer(wrapped, return_offsets_mapping=True, verbose=False)
@@ -171,7 +167,7 @@ def template_tokens(prompt: Prompt) -> torch.Tensor:
 
 
 def _context_spans(prompt: Prompt, length: int) -> list[tuple[int, int]]:
-    """Return the spans of `prompt.text` with the first `length` characters of the context, without what was cut out."""
+    """Return the spans of `prompt.text` with the first `length` characters of the context that were not cut out."""
     facts, record = prompt.builder.facts, prompt.record
     filled, spans = "", []
     for words, field, _, _ in Formatter().parse(facts.prompt):
@@ -184,7 +180,7 @@ def _context_spans(prompt: Prompt, length: int) -> list[tuple[int, int]]:
 
 
 def _after_cut(prompt: Prompt, filled: str, index: int) -> int:
-    """Map an index of the filled-in prompt to the truncated one; to the cut if it was cut out."""
+    """Map an index of the filled-in prompt to the truncated one: to the cut if the character there was cut out."""
     if prompt.cut is None:
         return index
     # A character of several tokens may be cut in two.

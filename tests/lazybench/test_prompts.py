@@ -15,7 +15,7 @@ from lazybench.config import ModelConfig
 from lazybench.data import sample
 from lazybench.data.facts import DatasetFacts, load_facts
 from lazybench.data.record import Record
-from lazybench.model.decoding import Decoder, decoder_for
+from lazybench.model.decoding import decoder_for
 from lazybench.model.prompts import Prompt, PromptBuilder, before_continued, shortenable
 
 FACTS = load_facts()
@@ -24,21 +24,6 @@ LLAMA_2 = "[INST]{prompt}[/INST]"
 
 def config(**changes) -> ModelConfig:
     return ModelConfig(**{"name": "m", "path": "p", "limit": 500, "chat": LLAMA_2, **changes})
-
-
-def official_ids(tokenizer, record, limit):
-    """LongBench's get_pred up to the model's input, for Llama 2."""
-    facts = FACTS[record.dataset]
-    prompt = facts.prompt.format(input=record.input, context=record.context)
-    tokenized_prompt = tokenizer(prompt, truncation=False, return_tensors="pt").input_ids[0]
-    if len(tokenized_prompt) > limit:
-        half = int(limit / 2)
-        prompt = tokenizer.decode(tokenized_prompt[:half], skip_special_tokens=True) + tokenizer.decode(
-            tokenized_prompt[-half:], skip_special_tokens=True
-        )
-    if record.dataset not in ["trec", "triviaqa", "samsum", "lsht", "lcc", "repobench-p"]:
-        prompt = f"[INST]{prompt}[/INST]"
-    return tokenizer(prompt, truncation=False).input_ids
 
 
 def test_exactly_one_bos_whoever_puts_it_there():
@@ -68,15 +53,6 @@ def test_a_prompt_knows_its_own_text_and_where_it_was_cut(tokenizer, limit):
         assert 0 < prompt.cut < len(prompt.text) < len(filled)
 
 
-@settings(max_examples=50, deadline=None)
-@given(context=st.text(max_size=400), limit=st.integers(10, 300))
-def test_truncation_keeps_both_ends_and_the_limit(context, limit):
-    tokenizer = byte_tokenizer()
-    record = Record("r", "triviaqa", "Q?", context, ("a",), None, 3)
-    ids = PromptBuilder(tokenizer, config(limit=limit), FACTS["triviaqa"]).build(record).ids[0].tolist()
-    assert ids == official_ids(tokenizer, record, limit)
-
-
 @pytest.fixture(scope="module")
 def model(tiny_model):
     return AutoModelForCausalLM.from_pretrained(tiny_model).eval()
@@ -103,14 +79,6 @@ def test_samsum_stops_at_a_newline_but_not_before_one_token(model, tokenizer):
         assert other(prompt.ids) == [newline] * 64
     finally:
         hook.remove()
-
-
-def test_decoding_is_the_models_own_greedy_search(model):
-    ids = torch.randint(5, 200, (1, 80), generator=torch.Generator().manual_seed(1))
-    expected = model.generate(
-        ids, attention_mask=torch.ones_like(ids), max_new_tokens=9, do_sample=False, eos_token_id=None, pad_token_id=0
-    )
-    assert Decoder(model, max_new_tokens=9)(ids) == expected[0, 80:].tolist()
 
 
 def llama_like_tokenizer() -> PreTrainedTokenizerFast:
