@@ -115,7 +115,9 @@ def _record(spec: _Spec, index: int, rng: Random, depths: Sequence[float]) -> Re
     dataset, name = spec.facts.name, str(index)
     if dataset in _HIDING:
         hide, lines = _HIDING[dataset]
-        fractions = _fractions(branch(rng), lines, depths[index % len(depths)] / 100 if depths else None)
+        draws, least = branch(rng), depths[index % len(depths)] / 100 if depths else 0
+        first = least if depths else draws.random()
+        fractions = [first, *(draws.uniform(least, 1) for _ in range(lines - 1))]
         name, compose = f"{index}@{round(100 * min(fractions), 1):g}%", hide(rng, spec, fractions)
     else:
         compose = _COUNTING[dataset](rng, spec)
@@ -128,13 +130,6 @@ def _record(spec: _Spec, index: int, rng: Random, depths: Sequence[float]) -> Re
         )
     answers = ("\n".join(draft.answers),)
     return Record(name, dataset, query, draft.context, answers, None, len(draft.context.split()))
-
-
-def _fractions(rng: Random, lines: int, depth: float | None) -> list[float]:
-    """Draw the depths of hidden lines, 0 to 1: anywhere, or the first at `depth` and the others after it."""
-    if depth is None:
-        return [rng.random() for _ in range(lines)]
-    return [depth, *(rng.uniform(depth, 1) for _ in range(lines - 1))]
 
 
 def _needle(rng: Random, _: _Spec, fractions: Sequence[float], key: str, value: str, among: bool = False) -> Compose:

@@ -25,7 +25,7 @@ from transformers.utils import logging
 
 from lazybench.config import ModelConfig
 from lazybench.data.hub import OutOfReach, reading
-from lazybench.errors import LazyBenchError, causes_of, first_line
+from lazybench.errors import LazyBenchError, causes_of
 from lazybench.model import generation_config, instance
 from lazybench.model.device import device_of, dtype_of, ran_out
 
@@ -184,7 +184,8 @@ def load_skeleton(config: ModelConfig, device: str = "meta", vocabulary: int = 0
     Raises:
         LazyBenchError: its config cannot be loaded, or is not a model's.
     """
-    try:
+    setting = "model.shape" if config.shape else f"model.path={config.path}"
+    with reading(setting, "it must be a causal language model", is_local=True):
         try:
             structure = AutoConfig.for_model(**config.shape) if config.shape else _load(AutoConfig, config)
         except OutOfReach:
@@ -195,11 +196,6 @@ def load_skeleton(config: ModelConfig, device: str = "meta", vocabulary: int = 0
             structure.vocab_size = max(structure.vocab_size, vocabulary)
         with torch.device(device):
             model = AutoModelForCausalLM.from_config(structure, trust_remote_code=config.trust_remote_code, **settings)
-    except LazyBenchError:
-        raise
-    except Exception as error:  # a model's own code may raise anything
-        setting = "model.shape" if config.shape else f"model.path={config.path}"
-        raise LazyBenchError(f"{setting}: no causal language model can be made of it: {first_line(error)}") from error
     if config.attention == "eager" and model._supports_sdpa:
         raise LazyBenchError("model.attention=eager flatters every method, and this model has better: use sdpa")
     return model.eval()
