@@ -97,6 +97,6 @@ def llama2_tokenizer(folder: Path, class_name: str) -> PreTrainedTokenizerFast:
     special = {"unk_token": "<unk>", "bos_token": "<s>", "eos_token": "</s>"}
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=llama2_core(), **special)
     tokenizer.save_pretrained(folder)
-    about = {"tokenizer_class": class_name, "add_bos_token": True, "add_eos_token": False, "legacy": False, **special}
-    (folder / "tokenizer_config.json").write_text(json.dumps(about))
+    config = {"tokenizer_class": class_name, "add_bos_token": True, "add_eos_token": False, "legacy": False, **special}
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
     return tokenizer

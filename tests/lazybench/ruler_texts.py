@@ -46,8 +46,8 @@ def parts(dataset: str, query: str) -> tuple[str, str, str]:
     return before, behind.format(query=query), prefix.format(query=query, num_v=5)
 
 
-def whole(dataset: str, context: str, query: str) -> str:
-    """The whole prompt, without a chat wrapper."""
+def full_prompt(dataset: str, context: str, query: str) -> str:
+    """Return the prompt without a chat wrapper."""
     before, behind, prefix = parts(dataset, query)
     return before + context + behind + prefix
 

@@ -20,19 +20,19 @@ CHINESE = ("multifieldqa_zh", "dureader", "vcsum", "lsht", "passage_retrieval_zh
 def test_prompts_and_lengths_are_longbench_own():
     prompts = json.loads((SHARED / "dataset2prompt.json").read_text("utf-8"))
     lengths = json.loads((SHARED / "dataset2maxlen.json").read_text("utf-8"))
-    assert {name: of.prompt.encode() for name, of in FACTS.items()} == {n: p.encode() for n, p in prompts.items()}
-    assert {name: of.max_new_tokens for name, of in FACTS.items()} == lengths
+    assert {name: fact.prompt.encode() for name, fact in FACTS.items()} == {n: p.encode() for n, p in prompts.items()}
+    assert {name: fact.max_new_tokens for name, fact in FACTS.items()} == lengths
 
 
 def test_the_table():
     assert tasks() == ["single_doc_qa", "multidoc_qa", "summarization", "fewshot", "synthetic", "code"]
     assert datasets_of("all", FACTS) == english() == [name for task in tasks() for name in datasets_of(task, FACTS)]
     assert (len(english()), len(FACTS), sum(FACTS[name].records for name in english())) == (16, 21, 3750)
-    assert {of.metric for of in FACTS.values()} <= set(metrics.names())
+    assert {fact.metric for fact in FACTS.values()} <= set(metrics.names())
     unwrapped = {"trec", "triviaqa", "samsum", "lsht", "lcc", "repobench-p"}
-    assert {name for name, of in FACTS.items() if not of.chat} == unwrapped
-    assert {name for name, of in FACTS.items() if of.first_line} == {"trec", "triviaqa", "samsum", "lsht"}
-    assert [name for name, of in FACTS.items() if of.stop_at_newline] == ["samsum"]
+    assert {name for name, fact in FACTS.items() if not fact.chat} == unwrapped
+    assert {name for name, fact in FACTS.items() if fact.first_line} == {"trec", "triviaqa", "samsum", "lsht"}
+    assert [name for name, fact in FACTS.items() if fact.stop_at_newline] == ["samsum"]
 
 
 def test_the_chinese_facts_are_the_official_codes_and_apart_from_the_english():
@@ -44,7 +44,9 @@ def test_the_chinese_facts_are_the_official_codes_and_apart_from_the_english():
         "lsht": ("classification", 64, 200),
         "passage_retrieval_zh": ("retrieval_zh", 32, 200),
     }
-    assert datasets_of("chinese", FACTS) == [*CHINESE] == [name for name, of in FACTS.items() if of.language == "zh"]
+    assert (
+        datasets_of("chinese", FACTS) == [*CHINESE] == [name for name, fact in FACTS.items() if fact.language == "zh"]
+    )
     assert not set(english()) & set(CHINESE)
 
 

@@ -89,15 +89,15 @@ def test_an_answer_ends_at_the_checkpoints_stop_string(run, copy, tokenizer, tmp
     words = {token for sign in "abcdefgh" for token in tokenizer(sign, add_special_tokens=False).input_ids}
     others = [token for token in range(len(tokenizer)) if token not in words]
     texts = []
-    for name, stop in (("whole", {}), ("stopped", {"stop_strings": ["ab", "c"]})):
+    for name, stop in (("complete", {}), ("stopped", {"stop_strings": ["ab", "c"]})):
         folder = copy(name, suppress_tokens=others, **stop)
         code, _, err = run(*LAZY, *QUICK[:2], f"model.path={folder}", "trace=true", output=f"runs_{name}")
         assert code == 0, err
         (row,) = rows(*folders(tmp_path / f"runs_{name}"))
         assert row.get("error") is None
         texts.append(row["prediction"])
-    whole, stopped = texts
-    assert stopped == re.match(".*?(ab|c)|.*", whole)[0] != whole
+    complete, stopped = texts
+    assert stopped == re.match(".*?(ab|c)|.*", complete)[0] != complete
 
 
 def test_a_run_states_what_changes_answers_and_a_report_warns(run, lazybench, copy, tmp_path):

@@ -90,15 +90,15 @@ def test_the_summary_is_the_official_mean_of_each_length(first, second):
     summary = summarise(
         [
             row(name, number, length=length, score=value)
-            for name, of in made.items()
-            for number, (length, value) in enumerate(of)
+            for name, pairs in made.items()
+            for number, (length, value) in enumerate(pairs)
         ],
         FACTS,
     )
     for length, among in {"0-4k": range(4000), "4-8k": range(4000, 8000), "8k+": range(8000, 10**6)}.items():
         means = []
-        for name, of in made.items():
-            values = [100 * value for words, value in of if words in among]
+        for name, pairs in made.items():
+            values = [100 * value for words, value in pairs if words in among]
             means.append(np.mean(values) if values else None)
             assert summary["datasets"][name]["score_by_length"][length] == pytest.approx(means[-1])
         mean = None if None in means else np.mean(means)
@@ -107,9 +107,11 @@ def test_the_summary_is_the_official_mean_of_each_length(first, second):
 
 def test_files_of_predictions_are_scored_by_length(tmp_path, capsys):
     scored_texts = [("\nCity\nDate", 4000), ("Date, City", 8000), ("Date", 3999), ("City", 0), ("City", 7999)]
-    about = {"answers": ["City"], "all_classes": ["City", "Date"]}
+    reference = {"answers": ["City"], "all_classes": ["City", "Date"]}
     file = tmp_path / "trec_e.jsonl"
-    file.write_text("".join(json.dumps(about | {"pred": text, "length": words}) + "\n" for text, words in scored_texts))
+    file.write_text(
+        "".join(json.dumps(reference | {"pred": text, "length": words}) + "\n" for text, words in scored_texts)
+    )
     assert score([str(file)]) == 0
     # eval.py, `scorer_e`: the first line of an answer; 1 of the 2 classes that are named.
     assert re.search(r"^ *trec_e +5 +\S+ +50\.00 +100\.00 +50\.00", capsys.readouterr().out, re.MULTILINE)

@@ -31,7 +31,9 @@ def tokenizer_folder(tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize("name", [pytest.param(of, marks=[pytest.mark.slow] * (of not in QUICK)) for of in OUTLINED])
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name not in QUICK)) for name in OUTLINED]
+)
 def test_a_model_of_each_outline_goes_the_whole_way(lazybench, tokenizer_folder, tmp_path, name):
     outline = CONFIGS[name]["outline"]
     heads = outline.get("head_dim", outline["hidden_size"] // outline["num_attention_heads"])

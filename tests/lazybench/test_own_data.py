@@ -18,28 +18,23 @@ from lazybench.data.hub import OutOfReach
 from lazybench.errors import LazyBenchError
 
 READER = '''
-import csv
-from pathlib import Path
-
 from lazybench.data import Record
 
 
 def read(dataset, root):
-    """The rows of `<root>/<dataset>.csv`: question, text, answer."""
-    with (Path(root) / f"{dataset}.csv").open(newline="") as file:
-        for number, (question, text, answer) in enumerate(csv.reader(file)):
-            yield Record(f"{dataset}-{number}", dataset, question, text, (answer,), None, len(text.split()))
+    """Yield three records."""
+    for number in range(3):
+        yield Record(f"{dataset}-{number}", dataset, "Which bird?", f"In {root} it sings. " * 30, ("me",), None, 120)
 '''
 METRIC = "def exact(prediction, reference, all_classes):\n    return float(prediction == reference)\n"
 DATA = """# My tables.
 name: my_tables
-source: {module}.read
+source: table_reader.read
 root: tables
 datasets:
-  birds: {{prompt: "{{context}}\\nQuestion: {{input}}\\nAnswer:", max_new_tokens: 4, metric: {metric}}}
-  fish: {{prompt: "{{context}}\\nSummary:", max_new_tokens: 4, metric: rouge, task: animals}}
+  birds: {prompt: "{context}\\nQuestion: {input}\\nAnswer:", max_new_tokens: 4, metric: table_metric.exact}
+  fish: {prompt: "{context}\\nSummary:", max_new_tokens: 4, metric: rouge, task: animals}
 """
-LINE = "Which bird?,{},a wren\n".format("The wren sings at night. " * 30)
 QUICK = ("data=tables", "method=baseline", "data.limit=null", "timing.warmup=0", "timing.paired=false")
 ROW = {"_id": "1", "dataset": "birds", "input": "Who?", "context": "A text.", "answers": ["me"], "length": 3}
 ROW |= {"language": "en"}
@@ -52,12 +47,9 @@ def own(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "path", list(sys.path))
     configs = tmp_path / "configs"
     (configs / "data").mkdir(parents=True)
-    (configs / "data" / "tables.yaml").write_text(DATA.format(module="table_reader", metric="table_metric.exact"))
+    (configs / "data" / "tables.yaml").write_text(DATA)
     (configs / "table_reader.py").write_text(READER)
     (configs / "table_metric.py").write_text(METRIC)
-    (tmp_path / "tables").mkdir()
-    for dataset in ("birds", "fish"):
-        (tmp_path / "tables" / f"{dataset}.csv").write_text(LINE * 3)
     yield configs
     forget()
 
@@ -126,19 +118,10 @@ def test_what_is_wrong_with_the_users_code_is_one_line(run, own, changed, messag
     assert not folders(tmp_path / "runs")
 
 
-@pytest.mark.parametrize(
-    ("wrong", "message"),
-    [
-        ({"input": None}, "birds[1]: 'input' must be a string, not null"),
-        ({"_id": "1"}, "birds[1]: '_id' '1' is also the id of data.source=table_rows.read: birds[0]"),
-    ],
-)
-def test_wrong_records_name_dataset_and_index(monkeypatch, wrong, message):
-    row = ROW | {"_id": "2"} | wrong
-    config = served(monkeypatch, lambda dataset, root: [ROW, row])
-    with pytest.raises(LazyBenchError) as caught:
+def test_a_wrong_record_names_dataset_and_index(monkeypatch):
+    config = served(monkeypatch, lambda dataset, root: [ROW, ROW | {"_id": "2", "input": None}])
+    with pytest.raises(LazyBenchError, match=r"^data\.source=table_rows\.read: birds\[1\]: 'input' must be a string"):
         load_records("birds", config, None)
-    assert str(caught.value).startswith(f"data.source=table_rows.read: {message}")
 
 
 def served(monkeypatch, read, **settings):

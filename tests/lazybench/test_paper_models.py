@@ -112,11 +112,11 @@ def builder(official, folder):
     conf = yaml.safe_load((CONF / f"{official.config}.yaml").read_text()) | {"path": str(folder), "dtype": "float32"}
     tokenizer = load_tokenizer(ModelConfig(**conf))
 
-    def of(dataset: str, limit: int | None) -> PromptBuilder:
+    def builder_of(dataset: str, limit: int | None) -> PromptBuilder:
         settings = ModelConfig(**conf | ({} if limit is None else {"limit": limit}))
         return PromptBuilder(tokenizer, settings, FACTS[dataset])
 
-    return of
+    return builder_of
 
 
 def records_of(dataset):

@@ -94,7 +94,7 @@ def build(tokenizer, prompt: str, record: Record, limit: int, continues: str | N
     return PromptBuilder(tokenizer, ModelConfig(name="m", path="p", limit=limit, chat=None), facts).build(record)
 
 
-def about(context: str, question: str = "") -> Record:
+def record_of(context: str, question: str = "") -> Record:
     return Record("r", "mine", question, context, ("a",), None, 1)
 
 
@@ -106,11 +106,11 @@ def about(context: str, question: str = "") -> Record:
 @given(context=st.text("cé中😀", max_size=60), question=st.text("qQ \n", max_size=30), limit=st.integers(2, 120))
 def test_exactly_the_context_wherever_the_cut_falls(kind, template, context, question, limit):
     tokenizer = TOKENIZERS[kind]()
-    prompt = build(tokenizer, template, about(context, question), limit)
-    inside = [place for start, end in shortenable(prompt) for place in range(start, end)]
+    prompt = build(tokenizer, template, record_of(context, question), limit)
+    inside = [index for start, end in shortenable(prompt) for index in range(start, end)]
     # What is left of a character that was cut in two is the context's, or nobody's.
-    assert {prompt.text[place] for place in inside} <= {*context, "\ufffd"}
-    assert not {sign for place, sign in enumerate(prompt.text) if place not in inside} & {*context}
+    assert {prompt.text[index] for index in inside} <= {*context, "\ufffd"}
+    assert not {sign for index, sign in enumerate(prompt.text) if index not in inside} & {*context}
 
 
 TILL = "app/till.py\nclass Till:\n    pass.\n"
@@ -119,7 +119,7 @@ FILE = "from app import shop\nimport app.till\n\ndef pay(shop):\n"
 
 
 @pytest.mark.parametrize(
-    ("context", "question", "whole"),
+    ("context", "question", "continued"),
     [
         (OTHERS + FILE, "", "\n" + FILE),  # LongBench's own records: no path above the last file
         (f"{OTHERS}app/pay.py\n{FILE}", "", f"\napp/pay.py\n{FILE}"),
@@ -131,10 +131,10 @@ FILE = "from app import shop\nimport app.till\n\ndef pay(shop):\n"
         ("", "", ""),
     ],
 )  # fmt: skip
-def test_the_last_file_is_what_is_continued(context, question, whole):
-    record = about(context, question)
+def test_the_last_file_is_what_is_continued(context, question, continued):
+    record = record_of(context, question)
     end = before_continued(record, FACTS["repobench-p"])
-    assert context[end:] == whole
+    assert context[end:] == continued
     assert before_continued(record, FACTS["lcc"]) == 0
     assert before_continued(record, FACTS["hotpotqa"]) == len(context)
 

@@ -28,8 +28,8 @@ def second_turn(tiny_model, tmp_path, monkeypatch, capsys):
         words = [f"model.path={tiny_model}", "model.name=tiny", "model.chat=null", "model.limit=300"]
         words += ["data=sample", "data.tokens=512", "data.limit=2", "task=hotpotqa"]
         out = tmp_path / "second.csv"
-        asked = ["--methods", *methods, "--config-dir", str(tmp_path), "--records", str(records), "--output", str(out)]
-        monkeypatch.setattr(sys, "argv", [str(SCRIPT), *asked, *words])
+        flags = ["--methods", *methods, "--config-dir", str(tmp_path), "--records", str(records), "--output", str(out)]
+        monkeypatch.setattr(sys, "argv", [str(SCRIPT), *flags, *words])
         runpy.run_path(str(SCRIPT), run_name="__main__")
         return pd.read_csv(out), capsys.readouterr().out
 
@@ -53,7 +53,7 @@ def test_only_what_prunes_does_harm(second_turn):
     assert "strong" in printed
 
 
-def test_the_second_answer_is_the_whole_conversations(tiny_model):
+def test_the_second_answer_is_x(tiny_model):
     model = AutoModelForCausalLM.from_pretrained(tiny_model)
     SecondTurn = runpy.run_path(str(SCRIPT))["SecondTurn"]
     ids, first, question = torch.randint(5, 200, (1, 67), generator=torch.Generator().manual_seed(3)).split(
@@ -61,8 +61,8 @@ def test_the_second_answer_is_the_whole_conversations(tiny_model):
     )
     decode = SecondTurn(model, 9, turns=(*first.split(1, dim=1), question))
     prompt = type("Asked", (), {"ids": ids})()
-    found = answer(UNMODIFIED, prompt, decode, 0).tokens
-    whole = torch.cat([ids, first, question], dim=1)
-    expected = model.generate(whole, attention_mask=torch.ones_like(whole), max_new_tokens=9, do_sample=False)
-    assert found == expected[0, whole.shape[1] :].tolist()
+    tokens = answer(UNMODIFIED, prompt, decode, 0).tokens
+    full = torch.cat([ids, first, question], dim=1)
+    expected = model.generate(full, attention_mask=torch.ones_like(full), max_new_tokens=9, do_sample=False)
+    assert tokens == expected[0, full.shape[1] :].tolist()
     assert decode.ttft_s > 0

@@ -43,13 +43,13 @@ def refusal(load, model_config: ModelConfig) -> str:
     return message
 
 
-@pytest.mark.parametrize("place", [0.2, 0.4, 0.7])
-def test_weights_that_were_changed_are_others(copy, place):
+@pytest.mark.parametrize("position", [0.2, 0.4, 0.7])
+def test_weights_that_were_changed_are_others(copy, position):
     """A hundredth of a file is changed, as by the merge of an adapter into some of its matrices."""
     path = copy / "weights.bin"
     path.write_bytes(os.urandom(1 << 23))
     before, changed = locate(config(copy)).identity(config(copy)), bytearray(path.read_bytes())
-    part = slice(int(place * len(changed)), int((place + 0.01) * len(changed)))
+    part = slice(int(position * len(changed)), int((position + 0.01) * len(changed)))
     changed[part] = bytes(len(changed[part]))
     path.write_bytes(changed)
     assert locate(config(copy)).identity(config(copy)) != before
@@ -58,8 +58,8 @@ def test_weights_that_were_changed_are_others(copy, place):
 @pytest.mark.parametrize("name", ["config.json", "generation_config.json", "model.safetensors"])
 @pytest.mark.parametrize("share", [0, 0.9])
 def test_a_file_cut_short_is_refused(copy, name, share):
-    whole = (copy / name).read_bytes()
-    (copy / name).write_bytes(whole[: int(share * len(whole))])
+    content = (copy / name).read_bytes()
+    (copy / name).write_bytes(content[: int(share * len(content))])
     assert "a folder that save_pretrained wrote" in refusal(load_model, config(copy))
 
 
