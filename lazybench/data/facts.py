@@ -1,4 +1,4 @@
-"""Facts of datasets: LongBench's, and those of the user's."""
+"""Facts of LongBench's datasets and of custom ones."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,15 +25,15 @@ class DatasetFacts:
         name: the dataset's name, also the stem of its file.
         prompt: template with `{context}` and `{input}`.
         max_new_tokens: tokens to generate at most.
-        metric: a function in `lazybench.metrics`, or `module.function` of the user's.
-        task: one of LongBench's six, `chinese`, or a name of the user's; None for no task.
+        metric: a function in `lazybench.metrics`, or a custom `module.function`.
+        task: one of LongBench's six, `chinese`, or a custom name; None for no task.
         language: `en` or `zh`.
         records: number of records of the full dataset; None if unknown.
         chat: whether a chat model's wrapper goes around the prompt.
         first_line: whether only the first line of a prediction is scored.
         stop_at_newline: whether generation also ends at a newline.
-        continues: the part of a prompt that the answer continues, as completions of code do, and that methods keep
-            whole: `context`; or `last_file`, the input or, if that is empty, the last file in the context
+        continues: the part of a prompt that the answer continues, as completions of code do, and that methods never
+            shorten: `context`; or `last_file`, the input or, if that is empty, the last file in the context
             (`prompts.before_continued`). None for answers to a question.
         answer_prefix: template with `{input}` for the beginning of the answer. It ends the prompt, after a chat
             wrapper, and is in no prediction.
@@ -72,7 +72,7 @@ def tasks() -> list[str]:
 
 
 def task_names(facts: Mapping[str, DatasetFacts]) -> list[str]:
-    """List LongBench's six tasks and `chinese`, then the user's in the order of their datasets."""
+    """List LongBench's six tasks and `chinese`, then custom ones in the order of their datasets."""
     names = [dataset.task for dataset in facts.values() if dataset.task is not None]
     return list(dict.fromkeys([*tasks(), *names]))
 
@@ -83,10 +83,10 @@ def english() -> list[str]:
 
 
 def load_facts(extra: Mapping[str, Mapping[str, Any]] | None = None) -> dict[str, DatasetFacts]:
-    """Return facts by dataset: LongBench's in the order of its table, then the user's.
+    """Return facts by dataset: LongBench's in the order of its table, then custom ones.
 
     Args:
-        extra: facts of the user's datasets by name, as a config gives them: the fields of `DatasetFacts` but `name`.
+        extra: facts of custom datasets by name, as a config gives them: the fields of `DatasetFacts` but `name`.
             Those without a default are required. With `like`, the name of one of LongBench's datasets, its facts are
             the defaults, but for the number of records.
 
@@ -113,8 +113,8 @@ def datasets_of(task: str, facts: Mapping[str, DatasetFacts], has: Sequence[str]
     """List the datasets of a task.
 
     Args:
-        task: a task, a dataset, or `all`. A task is its LongBench datasets, then the user's; on data without any of
-            LongBench's English datasets, one of the six is its datasets there.
+        task: a task, a dataset, or `all`. A task means its LongBench datasets, then custom ones; on data without any of
+            LongBench's English datasets, one of the six means the datasets that the data has of it.
         facts: as `load_facts` returns them.
         has: `all` datasets of the data (`lazybench.data.choose`); None for LongBench's 16 English ones.
 
@@ -166,7 +166,7 @@ def _errors(facts: DatasetFacts) -> Iterator[str]:
             yield f"{key} may hold no fields but {names}, and a literal brace twice: {first_line(error)}"
     if "{context}" not in facts.prompt and "{input}" not in facts.prompt:
         yield "prompt must hold {context} or {input}"
-    # A function of the user's is imported when it is needed: a report does without.
+    # A custom function is imported when it is needed: a report does without.
     if "." not in facts.metric and facts.metric not in metrics.names():
         yield f"metric {facts.metric!r} is unknown: {suggest(facts.metric, metrics.names())}"
     if facts.continues is not None and facts.continues not in CONTINUED:

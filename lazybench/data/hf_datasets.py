@@ -1,4 +1,4 @@
-"""Records of the user's own, from whatever `datasets` loads: JSON, CSV, Parquet, a dataset of the hub."""
+"""Custom records, from whatever `datasets` loads: JSON, CSV, Parquet, a dataset of the hub."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path

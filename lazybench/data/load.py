@@ -1,4 +1,4 @@
-"""The datasets of a task, and their records: generated, LongBench's, or read by a function of the user's."""
+"""The datasets of a task, and their records: generated, LongBench's, or read by a custom function."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
@@ -30,8 +30,8 @@ def choose(task: str, config: DataConfig, facts: Mapping[str, DatasetFacts]) -> 
     """Find the datasets of a task on this data.
 
     A named task or dataset is complete, whether its files exist or not; see `facts.datasets_of`. `all` means, in a
-    folder or archive, those of LongBench's 16 English datasets and of the user's that have a file; with a source of the
-    user's, `config.datasets`; in generated records and the hub's archive, the 16.
+    folder or archive, those of LongBench's 16 English datasets and of `config.datasets` that have a file; with a custom
+    source, `config.datasets`; in generated records and the hub's archive, the 16.
 
     Raises:
         LazyBenchError: no such task or dataset, no such data, or `all` is empty.
@@ -62,8 +62,8 @@ def load_records(
         dataset: the dataset's name.
         config: the source of its records.
         tokenizer: counts the tokens of generated records; None estimates them.
-        prompt_tokens: counts the tokens of the prompt of a context and an input, for functions of the user's; None
-            without a tokenizer.
+        prompt_tokens: counts the tokens of the prompt of a context and an input, for custom functions; None without a
+            tokenizer.
 
     Raises:
         LazyBenchError: no such data, or data that is not in LongBench's format.
@@ -94,7 +94,7 @@ def data_label(config: DataConfig) -> str:
 def _own_rows(
     dataset: str, config: DataConfig, prompt_tokens: Callable[[str, str], int] | None
 ) -> Iterator[tuple[str, Any]]:
-    """Yield the rows of the user's function with their locations; keyword-only arguments are settings of `data`."""
+    """Yield the rows of a custom function with their locations; its keyword-only arguments are settings of `data`."""
     source = f"data.source={config.source}"
     try:
         read = resolve_name(config.source)

@@ -1,7 +1,6 @@
 """LongBench's records, from a folder, an archive or the hub."""
 
 import zipfile
-import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -11,13 +10,11 @@ from tempfile import TemporaryDirectory
 
 from lazybench.data.hub import reading
 from lazybench.data.record import Record, parse, to_records
-from lazybench.errors import LazyBenchError, first_line
+from lazybench.errors import LazyBenchError
 
 _HUB = "THUDM/LongBench"
 _ARCHIVE = "data.zip"
 _SUFFIX = ".jsonl"
-# What zipfile raises for archives that are damaged, cut short, encrypted, or compressed in an unknown way.
-_UNREADABLE = (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, ValueError)
 
 File = Path | zipfile.Path
 
@@ -56,24 +53,22 @@ def names(root: str | Path) -> list[str]:
 
 @contextmanager
 def _open(root: Path) -> Iterator[dict[str, File]]:
-    """Find the files of a folder or archive, by dataset, and turn errors in reading them into a `LazyBenchError`."""
-    try:
+    """Find the files of a folder or archive, by dataset, to be read in the body; see `hub.reading` for errors."""
+    with reading(str(root), f"give a folder of {_SUFFIX} files or a {_ARCHIVE}", is_local=True):
         if not root.exists():
             raise LazyBenchError(f"{root}: no such folder or archive")
         top: File = root if root.is_dir() else zipfile.Path(root)
         folders = [folder for folder in (top / "data", top) if folder.is_dir()]
         paths = [path for folder in folders for path in folder.iterdir() if path.name.endswith(_SUFFIX)]
         yield {path.name.removesuffix(_SUFFIX): path for path in paths if path.is_file()}
-    except (OSError, *_UNREADABLE) as error:
-        raise LazyBenchError(f"{root}: cannot be read: {first_line(error)}") from error
 
 
 def _lines(file: File) -> Iterator[bytes]:
     """Yield the lines of a file.
 
-    They are read as text, for Arrow guesses types from JSON (a question that looks like a date becomes one) and holds
-    no lone surrogate. Latin-1 keeps each byte, so that `parse` can name the line that is not UTF-8. A member of an
-    archive is extracted first: opened inside one, `datasets` reads it in the locale's encoding.
+    They are read as text, since Arrow guesses types from JSON (a question that looks like a date becomes one) and
+    refuses lone surrogates. Latin-1 keeps each byte, so that `parse` can name the line that is not UTF-8. A member of
+    an archive is extracted first: opened inside one, `datasets` reads it in the locale's encoding.
     """
     import datasets  # takes a second
 

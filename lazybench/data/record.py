@@ -113,5 +113,5 @@ def parse(lines: Iterable[bytes], source: object) -> Iterator[tuple[str, dict[st
         except (ValueError, RecursionError) as error:
             raise LazyBenchError(f"{where}: not JSON: {str(error).replace('line 1 ', '')}") from error
         if not isinstance(value, dict):
-            raise LazyBenchError(f"{where}: a JSON object must stand on each line, not {text:.60}")
+            raise LazyBenchError(f"{where}: each line must be a JSON object, not {text:.60}")
         yield where, value

@@ -25,10 +25,14 @@ def describe(config: ModelConfig) -> dict[str, Any]:
     Raises:
         LazyBenchError: the device is not available, or the model's files cannot be read.
     """
-    device = device_of(config)
+    device, versions = device_of(config), {"python": platform.python_version()}
+    for name in _PACKAGES:
+        versions[name] = None
+        with suppress(metadata.PackageNotFoundError):  # a checkout that was never installed
+            versions[name] = metadata.version(name)
     return {
         "results_version": RESULTS_VERSION,
-        "versions": {"python": platform.python_version(), **{name: _version(name) for name in _PACKAGES}},
+        "versions": versions,
         "commit": _commit(),
         "weights_format": weights_format(config),
         "device": _device_name(device),
@@ -44,13 +48,6 @@ def cpu() -> dict[str, str]:
     with suppress(OSError, StopIteration), open("/proc/cpuinfo") as lines:
         name = next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
     return {"cpu": name, "instruction_set": torch.backends.cpu.get_cpu_capability()}
-
-
-def _version(package: str) -> str | None:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None  # a checkout that was never installed
 
 
 def _commit() -> str | None:

@@ -104,7 +104,7 @@ def test_a_file_is_read_as_it_is_now_and_nothing_is_written_beside_it(tmp_path):
         (b"", "qasper.jsonl: the file is empty"),
         (lines(ROW) + b'{"input": \n', "qasper.jsonl:2: not JSON: Expecting value"),
         (lines(ROW) + b"\xff\n", "qasper.jsonl:2: not JSON: 'utf-8' codec can't decode byte 0xff"),
-        (b"[1]\n", "qasper.jsonl:1: a JSON object must stand on each line, not [1]"),
+        (b"[1]\n", "qasper.jsonl:1: each line must be a JSON object, not [1]"),
         (lines(ROW | {"input": None}), ":1: 'input' must be a string, not null"),
         (lines(ROW | {"answers": "me"}), ":1: 'answers' must be a list of one string or more"),
         (lines(ROW | {"all_classes": "a"}), ":1: 'all_classes' must be null or a list"),
