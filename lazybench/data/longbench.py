@@ -36,7 +36,7 @@ def load(dataset: str, root: str | Path | None, limit: int | None, like: str | N
     root = download() if root is None else Path(root).expanduser()
     with _open(root) as files:
         if dataset not in files:
-            raise LazyBenchError(f"{root} has no {dataset}{_SUFFIX}, only files of: {', '.join(sorted(files))}")
+            raise LazyBenchError(f"{root}: no {dataset}{_SUFFIX} there: found {', '.join(sorted(files))}")
         rows = parse(_lines(files[dataset]), files[dataset])
         rows = ((where, row | {"dataset": dataset} if row.get("dataset") == like else row) for where, row in rows)
         records = list(to_records(rows, dataset))

@@ -126,9 +126,9 @@ def test_unusable_roots_and_missing_datasets(tmp_path):
     with pytest.raises(LazyBenchError, match="no such folder or archive"):
         load("qasper", tmp_path / "nowhere", None)
     folder(tmp_path, lines(ROW), "lcc")
-    with pytest.raises(LazyBenchError, match=r"no trec\.jsonl, only files of: lcc$"):
+    with pytest.raises(LazyBenchError, match=r"no trec\.jsonl there: found lcc$"):
         load("trec", tmp_path, None)
-    with pytest.raises(LazyBenchError, match=r"no qasper\.jsonl, only files of: $"):
+    with pytest.raises(LazyBenchError, match=r"no qasper\.jsonl there: found $"):
         load("qasper", archive(tmp_path / "evil.zip", lines(ROW), "../data/qasper.jsonl"), None)
 
 
