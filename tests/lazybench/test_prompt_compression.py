@@ -16,11 +16,7 @@ from lazybench.config import ModelConfig
 from lazybench.data.facts import load_facts
 from lazybench.data.record import Record
 from lazybench.errors import LazyBenchError
-from lazybench.methods.prompt_compression import (
-    PromptCompression,
-    ScoredTokens,
-    Scorer,
-)
+from lazybench.methods.prompt_compression import PromptCompression, Scorer, unit_means
 from lazybench.model.prompts import PromptBuilder
 
 STORY = (
@@ -39,25 +35,18 @@ needs_spacy = pytest.mark.skipif(
 )
 
 
-def bpe_tokenizer() -> PreTrainedTokenizerFast:
-    """Byte-level BPE with words of several characters, as GPT-2's."""
+def gpt2_scorer() -> Scorer:
+    """A random GPT-2, and byte-level BPE with words of several characters as its own."""
     core = Tokenizer(models.BPE())
     core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     core.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=340, special_tokens=["<s>"], initial_alphabet=pre_tokenizers.ByteLevel.alphabet()
-    )
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(vocab_size=340, special_tokens=["<s>"], initial_alphabet=alphabet)
     core.train_from_iterator([STORY] * 3, trainer)
-    return PreTrainedTokenizerFast(tokenizer_object=core, bos_token="<s>")
-
-
-def gpt2_scorer() -> Scorer:
-    tokenizer = bpe_tokenizer()
     torch.manual_seed(0)
-    config = GPT2Config(
-        vocab_size=len(tokenizer), n_positions=96, n_embd=32, n_layer=2, n_head=4, initializer_range=0.3
-    )
-    return Scorer(GPT2LMHeadModel(config).eval(), tokenizer)
+    shape = {"n_positions": 96, "n_embd": 32, "n_layer": 2, "n_head": 4, "initializer_range": 0.3}
+    model = GPT2LMHeadModel(GPT2Config(vocab_size=core.get_vocab_size(), **shape)).eval()
+    return Scorer(model, PreTrainedTokenizerFast(tokenizer_object=core, bos_token="<s>"))
 
 
 SCORER = gpt2_scorer()
@@ -122,12 +111,8 @@ def phrase_values(phrases: list[str], tokens: list[str], scores: list[float]) ->
     return [float(np.mean(share)) for share in shares]
 
 
-def compress(text: str, scorer: Scorer = SCORER, **changes) -> str:
-    chosen = {"unit": "token", "ratio": 0.5, "by_sentence": True, "flat": False, **changes}
-    method = PromptCompression("prompt_compression", unit=chosen["unit"], faithful_whitespace=chosen["flat"])
-    method.ratio = chosen["ratio"]  # 0 too, which is no setting
-    method.windows = "sentence" if chosen["by_sentence"] else "long"
-    return method.compress(text, scorer)
+def compress(text: str, scorer: Scorer = SCORER, **settings) -> str:
+    return PromptCompression("prompt_compression", **{"unit": "token", **settings}).compress(text, scorer)
 
 
 def is_subsequence(part: str, whole: str) -> bool:
@@ -144,39 +129,41 @@ def is_subsequence(part: str, whole: str) -> bool:
 def test_the_originals_settings_give_the_originals_text(unit, text, ratio):
     # Equal words of two sentences have equal scores but for rounding.
     assume(original(text, unit, ratio, SCORER, 1e-5) == original(text, unit, ratio, SCORER, -1e-5))
-    assert compress(text, unit=unit, ratio=ratio, flat=True) == original(text, unit, ratio, SCORER)
+    assert compress(text, unit=unit, ratio=ratio, faithful_whitespace=True) == original(text, unit, ratio, SCORER)
 
 
 def test_a_token_across_borders_is_shared_by_the_units_it_completes():
-    tokens = ScoredTokens(ends=np.array([3, 10, 11, 12]), information=np.array([1.0, 6.0, 2.0, 4.0]))
-    assert tokens.means(np.array([2, 4, 8, 12])).tolist() == [1, 3, 3, 3]
+    means = unit_means(np.array([2, 4, 8, 12]), np.array([3, 10, 11, 12]), np.array([1.0, 6.0, 2.0, 4.0]))
+    assert means.tolist() == [1, 3, 3, 3]
 
 
 @needs_spacy
 def test_the_originals_phrases():
-    assert compress(STORY, unit="phrase", ratio=0.35, flat=True) == original(STORY, "phrase", 0.35, SCORER)
+    assert compress(STORY, unit="phrase", ratio=0.35, faithful_whitespace=True) == original(
+        STORY, "phrase", 0.35, SCORER
+    )
 
 
 @pytest.mark.parametrize("unit", ["sentence", "token"])
 @quick
-@given(text=texts, two=st.tuples(ratios, ratios), by_sentence=st.booleans())
-def test_a_higher_ratio_keeps_a_part_of_what_a_lower_one_keeps(unit, text, two, by_sentence):
-    assert compress(text, unit=unit, ratio=0, by_sentence=by_sentence) == text
-    more, less = (compress(text, unit=unit, ratio=ratio, by_sentence=by_sentence) for ratio in sorted(two))
+@given(text=texts, two=st.tuples(ratios, ratios), windows=st.sampled_from(["sentence", "long"]))
+def test_a_higher_ratio_keeps_a_part_of_what_a_lower_one_keeps(unit, text, two, windows):
+    assert compress(text, unit=unit, ratio=0, windows=windows) == text
+    more, less = (compress(text, unit=unit, ratio=ratio, windows=windows) for ratio in sorted(two))
     assert is_subsequence(less, more)
     assert is_subsequence(more, text)
-    assert less == compress(text, unit=unit, ratio=max(two), by_sentence=by_sentence)  # the same once more
+    assert less == compress(text, unit=unit, ratio=max(two), windows=windows)  # the same once more
 
 
 def test_information_of_a_long_text_is_that_of_one_forward_pass(tiny_model, tokenizer):
     model = AutoModelForCausalLM.from_pretrained(tiny_model, dtype=torch.float64).eval()
     text = (STORY * 9)[:2500]
-    scored = Scorer(model, tokenizer).score(text, [(0, len(text))])
+    token_ends, information = Scorer(model, tokenizer).score(text, [(0, len(text))])
     ids = tokenizer(text, return_tensors="pt").input_ids
     with torch.inference_mode():
         expected = -model(ids).logits[0, :-1].log_softmax(-1).gather(1, ids[0, 1:, None])[:, 0]
-    assert scored.ends.tolist() == list(range(1, 2501))
-    np.testing.assert_allclose(scored.information, expected, atol=1e-4)
+    assert token_ends.tolist() == list(range(1, 2501))
+    np.testing.assert_allclose(information, expected, atol=1e-4)
 
 
 @pytest.fixture(scope="module")
@@ -209,8 +196,7 @@ def test_only_the_context_changes(tokenizer, model, settings):
     head, tail = (part.format(input="Who wrote the notes?") for part in prompt.builder.facts.prompt.split("{context}"))
     assert given.startswith(f"[INST]{head}")
     assert given.endswith(f"{tail}[/INST]")
-    scorer = Scorer(model, tokenizer, settings.get("window_tokens"))
-    remaining = compress(STORY, scorer, unit=settings["unit"], by_sentence="windows" not in settings)
+    remaining = compress(STORY, Scorer(model, tokenizer, settings.get("window_tokens")), **settings)
     assert given == f"[INST]{head}{remaining}{tail}[/INST]"
     assert remaining != STORY
     assert output.tokens == [5]
