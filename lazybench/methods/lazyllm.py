@@ -1,7 +1,6 @@
 """LazyLLM (Fu et al. 2024)."""
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
@@ -61,7 +60,17 @@ class LazyLLM(OnEngine):
             self.name = plus if ranking.changed else PAPER
 
     def build_ranking(self) -> lazyllm.AttentionRanking:
-        return parse_ranking(self.ranking, "method.ranking", list(NAMED))
+        ranking = self.ranking
+        if isinstance(ranking, str) and ranking in NAMED:
+            return NAMED[ranking]()
+        if isinstance(ranking, dict):
+            settings = {"_target_": "lazyllm.AttentionRanking", **ranking}
+            with prefix_errors("method.ranking"):
+                ranking = make("method.ranking", settings, "a subclass of lazyllm.AttentionRanking")
+        if not isinstance(ranking, lazyllm.AttentionRanking):
+            example = "'method.ranking={queries:8,pooling:7}'"
+            raise LazyBenchError(f"method.ranking={ranking} must be {', '.join(NAMED)} or parts such as {example}")
+        return ranking
 
     def session(self, prompt: Prompt, decode: Decoder) -> lazyllm.Session:
         if self.protect == "none":
@@ -80,23 +89,3 @@ class LazyLLM(OnEngine):
             raise LazyBenchError(f"method.schedule={self.schedule} prunes nothing: give stages that do")
         power = math.log(1 - share) / math.log(product)
         return replace(self, schedule=",".join(f"{layer}:{round(float(keep) ** power, 4)}" for layer, keep in pairs))
-
-
-def parse_ranking(value: object, key: str, names: Sequence[str]) -> lazyllm.AttentionRanking:
-    """Make the ranking of a setting.
-
-    Args:
-        value: `eq1`, `plus`, settings of `lazyllm.AttentionRanking`, or those of a subclass with its `_target_`.
-        key: the setting's name, for messages.
-        names: the words that it may be, for messages.
-    """
-    if isinstance(value, str) and value in NAMED:
-        return NAMED[value]()
-    if isinstance(value, dict):
-        settings = {"_target_": "lazyllm.AttentionRanking", **value}
-        with prefix_errors(key):
-            value = make(key, settings, "a subclass of lazyllm.AttentionRanking")
-    if not isinstance(value, lazyllm.AttentionRanking):
-        example = f"'{key}={{queries:8,pooling:7}}'"
-        raise LazyBenchError(f"{key}={value} must be {', '.join(names)} or parts such as {example}")
-    return value
