@@ -2,11 +2,13 @@
 
 import re
 import shlex
+from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
+from tqdm import tqdm
 
 from lazybench.config import MatchConfig
 from lazybench.data import choose, data_label, load_facts
@@ -23,6 +25,7 @@ from lazybench.model.prompts import build_all
 from lazybench.run.command_line import own_folders
 from lazybench.run.prepare import method_for
 from lazybench.run.resources import Resources
+from lazybench.store.locks import Busy, Lock
 from lazybench.store.writing import replace, writing
 
 
@@ -44,20 +47,24 @@ def main(config: MatchConfig) -> Path:
     else:
         records = spread(datasets, config.records)
     prompts = build_all(resources.tokenizer(config.model), config.model, facts, records)
-    with writing(folder):
-        for inner in ("method", "measured"):
-            (folder / inner).mkdir(parents=True, exist_ok=True)
     machine = environment.describe(config.model)
     # Configs of one method differ in their names.
     name = str(HydraConfig.get().runtime.choices["method"]).replace("/", "_")
-    decides, model = _decisive(config, method, resources, machine), load_model(config.model)
-    matcher = Matcher(config, method, name, model, halves, prompts, machine, decides)
-    print(f"weights: {machine['weights_format']}")
-    print(f"records: {data_label(config.data)}; {matcher.describe_prompts()}", flush=True)
-    for matched in matcher.match():
-        stem = f"{name}_{matched.speedup:g}x"
-        replace(folder / "method" / f"{stem}.yaml", matched.config)
-        print(f"{matched.speedup:g}x: {matched.message}\n  {_run_command(folder, stem, config.task)}", flush=True)
+    with writing(folder):
+        for inner in ("method", "measured"):
+            (folder / inner).mkdir(parents=True, exist_ok=True)
+        lock = Lock(folder / "measured" / f".{name}.lock")
+    with closing(lock), tqdm(desc=name, unit="record") as bar:
+        if not lock.acquire():
+            raise Busy(f"another process matches {name} in {folder}")
+        decides, model = _decisive(config, method, resources, machine), load_model(config.model)
+        matcher = Matcher(config, method, name, model, halves, prompts, machine, decides, bar)
+        tqdm.write(f"weights: {machine['weights_format']}")
+        tqdm.write(f"records: {data_label(config.data)}; {matcher.describe_prompts()}")
+        for speedup, text, message in matcher.match():
+            stem = f"{name}_{speedup:g}x"
+            replace(folder / "method" / f"{stem}.yaml", text)
+            tqdm.write(f"{speedup:g}x: {message}\n  {_run_command(folder, stem, config.task)}")
     return folder
 
 
@@ -75,7 +82,10 @@ def _decisive(config: MatchConfig, method: Method, resources: Resources, machine
     """Return everything that decides a measured value, besides the method's settings and the records."""
     settings = {"model": asdict(config.model), "weights": resources.weights(config.model)}
     settings |= {f"{key}_weights": weights for key, weights in second_models(method, resources.weights).items()}
-    return hashed(settings | {"code": code_digests(method, {"method": config.method}, ())}, machine)
+    settings |= {"code": code_digests(method, {"method": config.method}, ())}
+    data = {key: value for key, value in asdict(config.data).items() if key not in ("root", "limit", "half")}
+    measured = {"answer_tokens": config.answer_tokens} if config.tune else {"cpu_share": config.cpu_share}
+    return hashed(settings, machine) | {"data": data, **measured}
 
 
 def _run_command(folder: Path, name: str, task: str) -> str:

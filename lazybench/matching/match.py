@@ -2,37 +2,34 @@
 
 import math
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from statistics import fmean
+from typing import Any
 
+import numpy as np
 import pandas as pd
-import yaml
+from omegaconf import OmegaConf
 from tqdm import tqdm
 from transformers import PreTrainedModel
 
+from lazybench.analysis.intervals import NEGLIGIBLE, geometric_mean
 from lazybench.analysis.labels import setting_of
 from lazybench.config import HALVES, MatchConfig
-from lazybench.data import Record, data_label, fingerprint
-from lazybench.errors import LazyBenchError
+from lazybench.data import Record, data_label
+from lazybench.errors import LazyBenchError, RecordFailure
 from lazybench.identity import digest, method_identity
-from lazybench.matching.speedups import ComputedSpeedups, MeasuredSpeedups, SpeedupOutOfReach
-from lazybench.matching.tuning import Tuning
+from lazybench.matching.speedups import SpeedupOutOfReach, Trial, computed_speedup, find
 from lazybench.methods import Method
-from lazybench.methods.calibrated import config_of, settings_of
+from lazybench.methods.calibrated import Calibrated, settings_of
+from lazybench.model.decoding import Decoder, decoder_for
 from lazybench.model.prompts import Prompt
 from lazybench.run.command_line import typed
-from lazybench.store.journal import Key
+from lazybench.run.divergence import Expected, divergence, expected
+from lazybench.run.timing import UNMODIFIED, undisturbed
+from lazybench.store.journal import Journal, Key
 from lazybench.store.writing import replace
-
-
-class Matched(NamedTuple):
-    """A method for a speedup: its config as YAML, and a message about it."""
-
-    speedup: float
-    config: str
-    message: str
 
 
 @dataclass(frozen=True)
@@ -42,12 +39,13 @@ class Matcher:
     Attributes:
         config: the settings of `lazybench match`.
         method: the method.
-        name: the name of the method's config; files of measured values begin with it.
+        name: the name of the method's config, with which its files begin.
         model: the model with its weights.
         halves: all records of the task, by half.
         prompts: of the records to measure, by record.
         machine: as `environment.describe` gives it.
-        decides: everything besides the method that a measured value depends on.
+        decides: everything besides the method and the record that a measured value depends on.
+        bar: advances with each measured record.
     """
 
     config: MatchConfig
@@ -58,9 +56,12 @@ class Matcher:
     prompts: Mapping[Key, Prompt]
     machine: Mapping[str, Any]
     decides: Mapping[str, Any]
+    bar: tqdm
+    _expected: dict[Key, Expected] = field(default_factory=dict)
+    _ttft_trials: list[Trial] = field(default_factory=list)
 
-    def match(self) -> Iterator[Matched]:
-        """Yield the method for each speedup, from the smallest on.
+    def match(self) -> Iterator[tuple[float, str, str]]:
+        """Yield each speedup, from the smallest on, with the method for it as YAML, and a message.
 
         Raises:
             SpeedupOutOfReach: the method does not reach the smallest speedup; of a larger one a warning says so.
@@ -69,57 +70,44 @@ class Matcher:
         match = self._tune if self.config.tune else self._match_ttft
         for index, speedup in enumerate(sorted(set(self.config.speedups))):
             try:
-                yield match(speedup)
+                method, note, message = match(speedup)
             except SpeedupOutOfReach as error:
                 if index == 0:
                     raise
-                print(f"warning: {error}", file=sys.stderr)
+                tqdm.write(f"warning: method {self.name}: {error}", file=sys.stderr)
                 break  # larger ones are out of reach, too
+            yield speedup, f"{note}# {typed('match')}\n{OmegaConf.to_yaml(settings_of(method))}", message
 
     def describe_prompts(self) -> str:
-        """Return the number of prompts and their lengths in words."""
+        """Return the number of prompts and their lengths in tokens."""
         lengths = [prompt.ids.shape[1] for prompt in self.prompts.values()]
         return f"{len(lengths)} prompts of {min(lengths)} to {max(lengths)} tokens"
 
-    @property
-    def _measured(self) -> Path:
-        return Path(self.config.output) / "measured"
-
-    def _match_ttft(self, speedup: float) -> Matched:
-        config, prompts = self.config, list(self.prompts.values())
-        decides = {**self.decides, "records": fingerprint(prompt.record for prompt in prompts)}
-        decides |= {"cpu": config.cpu_share, "method": method_identity(settings_of(self.method))}
-        file = self._measured / f"{self.name}_{digest(decides)}.csv"
-        with tqdm(desc=f"{self.name}, {speedup:g}x", unit="strength") as bar:
-            speedups = MeasuredSpeedups(self.method, self.model, prompts, config.cpu_share, file, bar)
-            trial = speedups.find(speedup, config.tolerance)
+    def _match_ttft(self, speedup: float) -> tuple[Method, str, str]:
+        """Return the method whose TTFT gives the speedup, a comment for its file, and a message."""
+        trial = find(self._ttft_speedup, speedup, self.config.tolerance, self._ttft_trials)
         method = self.method.pruning(trial.share)
-        source = f"{config.model.name}, {self.machine['dtype']}, {self.machine['device']}"
-        head = f"# TTFT speedup {trial.speedup:.3f}: {self.describe_prompts()}, {source}\n# {typed('match')}\n"
+        source = f"{self.config.model.name}, {self.machine['dtype']}, {self.machine['device']}"
         message = f"{trial.speedup:.2f}x with {setting_of(method.name, asdict(method))}"
-        if trial.error(speedup) > config.tolerance:
+        if trial.error(speedup) > self.config.tolerance:
             message += "\n  no strength was nearer to what is wanted: times vary, or it goes in steps"
-        text = yaml.safe_dump(settings_of(method), sort_keys=False, allow_unicode=True, width=120)
-        return Matched(speedup, head + text, message)
+        return method, f"# TTFT speedup {trial.speedup:.3f}: {self.describe_prompts()}, {source}\n", message
 
-    def _tune(self, speedup: float) -> Matched:
+    def _tune(self, speedup: float) -> tuple[Method, str, str]:
+        """Return the cross-fitted method for the speedup, no comment, and a message; write a table of the trials."""
         config, trials = self.config, self._trials(speedup)
-        data = {key: value for key, value in asdict(config.data).items() if key not in ("root", "limit", "half")}
-        decides = {**self.decides, "answer_tokens": config.answer_tokens, "data": data}
         records = {half: self.halves[half][: config.records] for half in HALVES}
-        chosen, rows, log_kls = {}, [], []
-        with tqdm(desc=f"{self.name}, {speedup:g}x", unit="record") as bar:
-            tuning = Tuning(self.model, self.prompts, config.answer_tokens, self._measured, decides, bar)
-            for half in HALVES:
-                chosen[half], measured = tuning.best(trials, records[half])
-                for trial, row in zip(trials, measured, strict=True):
-                    rows.append({"half": half, "settings": setting_of(trial.name, asdict(trial)), **row})
-            for half, other in zip(HALVES, HALVES[::-1], strict=True):
-                log_kls += [math.log(tuning.kl(chosen[half], records[other]))] * len(records[other])
-        held_out_kl = math.exp(sum(log_kls) / len(log_kls))
-        table = pd.DataFrame(rows).to_csv(index=False, float_format="%.5g", lineterminator="\n")
-        replace(Path(config.output) / f"{self.name}_{speedup:g}x.csv", table)
-        found = {
+        chosen, tables, log_kls = {}, [], []
+        for half in HALVES:
+            chosen[half], table = self._best(trials, records[half])
+            tables.append(table.assign(half=half))
+        for half, other in zip(HALVES, HALVES[::-1], strict=True):
+            log_kls += [math.log(self._kl(chosen[half], records[other]))] * len(records[other])
+        held_out_kl = math.exp(fmean(log_kls))
+        table = pd.concat(tables)[["half", "settings", "kl", "records", "best"]]
+        text = table.to_csv(index=False, float_format="%.5g", lineterminator="\n")
+        replace(Path(config.output) / f"{self.name}_{speedup:g}x.csv", text)
+        source = {
             "model": config.model.name,
             "layers": self.model.config.get_text_config().num_hidden_layers,
             "data": data_label(config.data),
@@ -130,24 +118,109 @@ class Matcher:
             "tried": len(trials),
             "kl_on_the_other_half": round(held_out_kl, 4),
         }
-        folds = [(method, self.halves[half]) for half, method in chosen.items()]
+        folds = [
+            {"method": method, "records": sorted(record.hash for record in self.halves[half])}
+            for half, method in chosen.items()
+        ]
+        method = Calibrated(self.method.name, budget=f"{speedup:g}x", folds=folds, found=source)
         settings = " and ".join(setting_of(method.name, asdict(method)) for method in chosen.values())
-        message = f"{settings}; geometric mean of KL on the other half's records {held_out_kl:.3f}"
-        return Matched(speedup, config_of(typed("match"), self.method.name, f"{speedup:g}x", folds, found), message)
+        return method, "", f"{settings}; geometric mean of KL on the other half's records {held_out_kl:.3f}"
 
     def _trials(self, speedup: float) -> list[Method]:
         """Return the trials of the method that reach a speedup by their operations, each at the strength that does."""
-        lengths = [prompt.ids.shape[1] for prompt in self.prompts.values()]
+        lengths, tolerance = [prompt.ids.shape[1] for prompt in self.prompts.values()], self.config.tolerance
         trials, missed = [], None
-        for trial in self.method.trials():
+        for method in self.method.trials():
+
+            def speedup_of(share: float, method: Method = method) -> float:
+                return computed_speedup(method.pruning(share), self.model, lengths)
+
             try:
-                found = ComputedSpeedups(trial, self.model, lengths).find(speedup, self.config.tolerance)
+                trial = find(speedup_of, speedup, tolerance, [])
             except SpeedupOutOfReach as error:
                 missed = error
                 continue
-            if found.error(speedup) <= self.config.tolerance:
-                trials.append(trial.pruning(found.share))
+            if trial.error(speedup) <= tolerance:
+                trials.append(method.pruning(trial.share))
         if not trials:
             name = self.method.name
             raise missed or LazyBenchError(f"no trial of {name} comes as near to {speedup:g}x: raise tolerance=")
         return trials
+
+    def _best(self, trials: Sequence[Method], records: Sequence[Record]) -> tuple[Method, pd.DataFrame]:
+        """Return the trial of least divergence by successive halving, and a table of all trials.
+
+        All trials are measured on the first half of `records`, and the better half of them on all records. The table
+        has `kl`, in nats, on how many `records`, and which is the `best`.
+        """
+        first = records[: math.ceil(len(records) / 2)]
+        finalists = sorted(trials, key=lambda trial: self._kl(trial, first))[: math.ceil(len(trials) / 2)]
+        best = min(finalists, key=lambda trial: self._kl(trial, records))
+        rows = []
+        for trial in trials:
+            measured = records if trial in finalists else first
+            row = {"settings": setting_of(trial.name, asdict(trial)), "kl": self._kl(trial, measured)}
+            rows.append(row | {"records": len(measured), "best": trial is best})
+        return best, pd.DataFrame(rows)
+
+    def _kl(self, method: Method, records: Sequence[Record]) -> float:
+        """Return the geometric mean over records of the mean KL(unmodified || method) of the next token, in nats."""
+        rows = self._rows(method, records, lambda index, prompt: {"kl": self._prompt_kl(method, prompt)})
+        return max(NEGLIGIBLE, geometric_mean(np.array([row["kl"] for row in rows])).value)
+
+    def _prompt_kl(self, method: Method, prompt: Prompt) -> float:
+        record, decode = prompt.record, decoder_for(self.model, prompt)
+        try:
+            if record.key not in self._expected:
+                self._expected[record.key] = expected(prompt, decode, self.config.answer_tokens)
+            kl = float(divergence(method, prompt, decode, self._expected[record.key])[0].mean())
+            if not kl < math.inf:
+                raise RecordFailure("the divergence is not finite")
+        except RecordFailure as failure:
+            raise LazyBenchError(f"method {method.name} on {record.dataset} {record.id}: {failure}") from failure
+        return kl
+
+    def _ttft_speedup(self, share: float) -> float:
+        """Return the speedup of the mean TTFT over prompts, without pairs that other work disturbed."""
+        method, decode = self.method.pruning(share), Decoder(self.model, max_new_tokens=1)
+
+        def time_pair(index: int, prompt: Prompt) -> dict[str, float | bool]:
+            """Time the unmodified model and the method, the method first at every other prompt."""
+            methods = {"baseline_ttft_s": UNMODIFIED, "ttft_s": method}
+            order = [*methods][:: -1 if index % 2 else 1]
+            if index == 0:
+                for name in order:
+                    undisturbed(methods[name], prompt, decode, 0, least=0)  # warms up
+            passes = {name: undisturbed(methods[name], prompt, decode, 0, self.config.cpu_share) for name in order}
+            times = {name: timed.ttft_s for name, timed in passes.items()}
+            return times | {"disturbed": any(timed.disturbed for timed in passes.values())}
+
+        records = [prompt.record for prompt in self.prompts.values()]
+        rows = pd.DataFrame(self._rows(method, records, time_pair))
+        pairs = rows[~rows["disturbed"]]
+        if pairs.empty:
+            raise LazyBenchError("other work on this machine disturbed every pass: stop it, or set cpu_share=0")
+        return float(pairs["baseline_ttft_s"].mean() / pairs["ttft_s"].mean())
+
+    def _rows(
+        self, method: Method, records: Sequence[Record], measure: Callable[[int, Prompt], dict[str, Any]]
+    ) -> list[dict[str, Any]]:
+        """Return a row for each record, measured once for each method and record and kept in a file for each method.
+
+        Args:
+            method: the method, which is prepared if any row is missing.
+            records: the records; one that was edited, or that other work disturbed, is measured again.
+            measure: returns the measured columns, of the number of a missing record, from 0, and its prompt.
+        """
+        identity = {**self.decides, "method": method_identity(settings_of(method))}
+        journal = Journal(Path(self.config.output) / "measured" / f"{self.name}_{digest(identity)}.jsonl")
+        journal.load()
+        done = {(row["record"], *key) for key, row in journal.rows.items() if not row.get("disturbed")}
+        missing = [record for record in records if (record.hash, *record.key) not in done]
+        if missing:
+            method.prepare(self.model)
+        for index, record in enumerate(missing):
+            measured = measure(index, self.prompts[record.key])
+            journal.add({"dataset": record.dataset, "_id": record.id, "record": record.hash, **measured})
+            self.bar.update()
+        return [journal.rows[record.key] for record in records]

@@ -5,12 +5,11 @@ from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-import yaml
 from transformers import PreTrainedModel
 
 from lazybench.data import Record
 from lazybench.errors import LazyBenchError
-from lazybench.methods.base import Method, Output, build_method
+from lazybench.methods.base import Method, Output
 from lazybench.model.decoding import Decoder
 from lazybench.model.prompts import Prompt
 
@@ -20,46 +19,14 @@ def settings_of(method: Method) -> dict[str, Any]:
     return {"_target_": f"{type(method).__module__}.{type(method).__qualname__}", **asdict(method)}
 
 
-def config_of(
-    head: str, name: str, budget: str, folds: Iterable[tuple[Method, Iterable[Record]]], found: dict[str, Any]
-) -> str:
-    """Return the YAML of a `Calibrated`, given its attributes and a comment for its first line.
-
-    A fold is a method and the records that its settings were chosen on.
-    """
-    settings = {
-        "_target_": f"{Calibrated.__module__}.{Calibrated.__qualname__}",
-        "name": name,
-        "budget": budget,
-        "folds": [
-            {"method": settings_of(method), "records": _Hashes(sorted(record.hash for record in records))}
-            for method, records in folds
-        ],
-        "found": found,
-    }
-    return f"# {head}\n{yaml.safe_dump(settings, sort_keys=False, default_flow_style=None, width=120)}"
-
-
-class _Hashes(list[str]):
-    """Hashes that are written in quotes, many on a line: some YAML readers take some of them for numbers."""
-
-
-def _represent(dumper: yaml.SafeDumper, hashes: _Hashes) -> yaml.Node:
-    nodes = [dumper.represent_scalar("tag:yaml.org,2002:str", value, style='"') for value in hashes]
-    return yaml.SequenceNode("tag:yaml.org,2002:seq", nodes, flow_style=True)
-
-
-yaml.SafeDumper.add_representer(_Hashes, _represent)
-
-
 @dataclass
 class Calibrated(Method):
     """Run each record with settings that were chosen on other records, where there are such.
 
     Attributes:
-        budget: what the settings were chosen for, such as `2x`.
-        folds: a mapping for each choice: `method`, its settings, and `records`, the hashes of the records it was made
-            on. A cross-fitted method has two, one of each half of the records.
+        budget: the speedup that the settings were chosen for, such as `2x`.
+        folds: a mapping for each choice: `method`, and `records`, the hashes of the records it was chosen on. A
+            cross-fitted method has two, one of each half of the records. The methods become their settings.
         found: how the settings were chosen, for the reader; `layers` is the depth of the model they are for.
     """
 
@@ -69,28 +36,17 @@ class Calibrated(Method):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not self.folds or not all(
-            isinstance(fold, dict) and set(fold) == {"method", "records"} for fold in self.folds
-        ):
-            raise LazyBenchError("method.folds must be a list of method and records, as match tune=true writes it")
-        methods = [fold["method"] for fold in self.folds]
-        self._methods = [one if isinstance(one, Method) else build_method(one) for one in methods]  # Hydra may build it
-        self.folds = [
-            {"method": settings_of(method), "records": list(map(str, fold["records"]))}
-            for fold, method in zip(self.folds, self._methods, strict=True)
-        ]
-        self._hashes = [frozenset(fold["records"]) for fold in self.folds]
+        self._methods = [fold["method"] for fold in self.folds]
+        self.folds = [fold | {"method": settings_of(fold["method"])} for fold in self.folds]
         self.repeats = self._methods[0].repeats
 
     def calibrated_on(self, records: Iterable[Record]) -> int:
         """Return the number of `records` for which there are no settings that were chosen on others."""
-        return sum(all(record.hash in hashes for hashes in self._hashes) for record in records)
+        return sum(all(record.hash in fold["records"] for fold in self.folds) for record in records)
 
     def pruning(self, share: float) -> "Calibrated":
-        folds = [
-            fold | {"method": settings_of(method.pruning(share))}
-            for fold, method in zip(self.folds, self._methods, strict=True)
-        ]
+        methods = [method.pruning(share) for method in self._methods]
+        folds = [fold | {"method": method} for fold, method in zip(self.folds, methods, strict=True)]
         return replace(self, budget=f"{self.budget}, pruning {share:.2f}", folds=folds)
 
     def layer_tokens(self, model: PreTrainedModel, tokens: int) -> list[int]:
@@ -127,9 +83,6 @@ class Calibrated(Method):
 
     def _choose(self, prompt: Prompt) -> Method:
         """Return the first method that was not chosen on the prompt's record; without one, the first."""
-        held_out = (
-            method
-            for method, hashes in zip(self._methods, self._hashes, strict=True)
-            if prompt.record.hash not in hashes
-        )
+        folds = zip(self._methods, self.folds, strict=True)
+        held_out = (method for method, fold in folds if prompt.record.hash not in fold["records"])
         return next(held_out, self._methods[0])

@@ -48,8 +48,8 @@ class Journal:
                 raise LazyBenchError(
                     f"{self.path}:{number} is not a record, and more lines follow: move the file away to start anew"
                 )
-        if mend and content:
-            os.truncate(self.path, size)
+            elif mend:
+                os.truncate(self.path, size)
 
     def add(self, row: dict[str, Any]) -> None:
         """Append a record and sync it to disk; raises `LazyBenchError` if it cannot be written."""

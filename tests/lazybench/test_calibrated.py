@@ -1,7 +1,5 @@
 """Cross-fitted methods, as `lazybench match tune=true` writes them, in `lazybench run` and `lazybench report`."""
 
-from types import SimpleNamespace
-
 import pytest
 import yaml
 from omegaconf import OmegaConf
@@ -10,7 +8,7 @@ from support import folders, one_line, rows
 from lazybench.config import CONF, HALVES, DataConfig
 from lazybench.data import half_of, load_records
 from lazybench.methods import build_method
-from lazybench.methods.calibrated import config_of
+from lazybench.methods.calibrated import Calibrated, settings_of
 from lazybench.methods.lazyllm import LazyLLM
 
 DATA = {"name": "sample", "source": "sample", "limit": 2, "tokens": 512}
@@ -33,12 +31,11 @@ def use(run, halves, tmp_path):
     """Run a LazyLLM whose schedules were tuned on the given halves, the first one or both."""
 
     def call(*words, folds=2, layers=4):
-        given = [
-            (LazyLLM("lazyllm", schedule=schedule), [SimpleNamespace(hash=value) for value in half])
-            for schedule, half in zip(SCHEDULES, halves[:folds], strict=False)
-        ]
+        methods = [LazyLLM("lazyllm", schedule=schedule) for schedule in SCHEDULES[:folds]]
+        given = [{"method": method, "records": half} for method, half in zip(methods, halves, strict=False)]
+        source = {"layers": layers, "model": "tiny", "data": "sample"}
         (tmp_path / "own" / "method").mkdir(parents=True, exist_ok=True)
-        text = config_of("made by hand", "lazyllm", "2x", given, {"layers": layers, "model": "tiny", "data": "sample"})
+        text = OmegaConf.to_yaml(settings_of(Calibrated("lazyllm", budget="2x", folds=given, found=source)))
         (tmp_path / "own" / "method" / "tuned.yaml").write_text(text)
         quick = ("task=code", "timing.paired=false", "timing.warmup=0")
         return run("--config-dir", str(tmp_path / "own"), "method=tuned", *quick, *words)
@@ -116,9 +113,8 @@ def test_halves_are_all_records_each_once_whatever_the_limit(tokenizer):
 
 def test_hashes_that_look_like_numbers_stay_text():
     hashes = ["0123456789012345", "1234567890123e45", "1e10000000000000"]
-    records = [SimpleNamespace(hash=value) for value in hashes]
-    written = config_of("made by hand", "lazyllm", "2x", [(LazyLLM("lazyllm"), records)], {})
-    assert OmegaConf.create(written).folds[0].records == hashes
+    method = Calibrated("lazyllm", folds=[{"method": LazyLLM("lazyllm"), "records": hashes}])
+    assert OmegaConf.create(OmegaConf.to_yaml(settings_of(method))).folds[0].records == hashes
 
 
 def test_committed_methods_can_be_run():

@@ -9,54 +9,43 @@ import pandas as pd
 import pytest
 import torch
 import yaml
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from peers import build
 from transformers import Gemma3Config, Gemma3ForCausalLM, Gemma3ForConditionalGeneration, Gemma3TextConfig
 
 from lazybench.config import CONF
 from lazybench.errors import LazyBenchError
-from lazybench.matching import tuning
-from lazybench.matching.speedups import ComputedSpeedups, MeasuredSpeedups, Speedups, Trial
+from lazybench.matching import match
+from lazybench.matching.match import Matcher
+from lazybench.matching.speedups import computed_speedup, find
 from lazybench.methods import build_method
 from lazybench.model.cost import operations
+from lazybench.store.locks import Lock
 from lazyllm import PruningSchedule
 
 METHODS = "lazybench.methods"
 
 
-class Curve(Speedups):
-    """A method whose speedup is a function of the share that it prunes."""
-
-    def __init__(self, speedup):
-        super().__init__(build_method({"_target_": f"{METHODS}.random_drop.RandomDrop", "name": "made_up"}), None)
-        self.speedup = speedup
-
-    def measure(self, share):
-        return Trial(share, self.speedup(share), 6)
-
-
-@given(
-    wanted=st.floats(1.2, 6),
-    fixed=st.floats(0, 0.15),
-    power=st.floats(0.3, 3),
-)
+@given(wanted=st.floats(1.2, 6), fixed=st.floats(0, 0.15), power=st.floats(0.3, 3))
 def test_any_speedup_within_reach_is_found(wanted, fixed, power):
     # Time falls from 1 to `fixed` as more is pruned, in a straight line or not.
-    curve = Curve(lambda share: 1 / (fixed + (1 - fixed) * (1 - share) ** power))
-    if curve.speedup(0.98) < 1.05 * wanted:
-        return
-    assert curve.find(wanted, 0.02).speedup == pytest.approx(wanted, rel=0.02)
-    assert len(curve.trials) <= 12
+    def measure(share):
+        return 1 / (fixed + (1 - fixed) * (1 - share) ** power)
+
+    assume(measure(0.98) >= 1.05 * wanted)
+    trials = []
+    assert find(measure, wanted, 0.02, trials).speedup == pytest.approx(wanted, rel=0.02)
+    assert len(trials) <= 12
 
 
-def test_a_speedup_out_of_reach_is_named():
+def test_a_speedup_out_of_reach_is_refused():
     with pytest.raises(LazyBenchError, match=r"98% of the prompt pruned .* 1\.96, so 3 is out of reach"):
-        Curve(lambda share: 1 / (1 - share / 2)).find(3, 0.02)
+        find(lambda share: 1 / (1 - share / 2), 3, 0.02, [])
 
 
-def test_a_speedup_that_goes_in_steps_gives_the_nearest():
-    assert Curve(lambda share: 1.5 if share < 0.6 else 2.6).find(2, 0.02).speedup == 1.5
+def test_a_speedup_that_changes_in_steps_gives_the_nearest():
+    assert find(lambda share: 1.5 if share < 0.6 else 2.6, 2, 0.02, []).speedup == 1.5
 
 
 @pytest.mark.parametrize(
@@ -92,43 +81,49 @@ def test_all_stages_of_a_fold_scale_by_one_power(share):
     with torch.device("meta"):
         model = build(0, num_hidden_layers=30)
     assert method.layer_tokens(model, 100) == [100] * 4 + [60] * 4 + [42] * 22
-    assert scaled.budget.startswith("2x, pruning 0.")
 
 
 @pytest.fixture
-def call(lazybench, tiny_model, tmp_path):
-    """Call `lazybench match` on the tiny model; returns (exit code, what it printed, stderr)."""
+def matches(tmp_path):
+    """The output folder."""
+    return tmp_path / "matches"
+
+
+@pytest.fixture
+def call(lazybench, tiny_model, matches):
+    """Call `lazybench match` on the tiny model; returns (exit code, stdout, stderr)."""
 
     def call(*words: str):
         model = (f"model.path={tiny_model}", "model.name=tiny", "model.chat=null", "model.limit=300")
-        settings = ("data.limit=1", "data.tokens=512", "records=2", "cpu_share=0", f"output={tmp_path / 'matches'}")
+        settings = ("data.limit=1", "data.tokens=512", "records=2", "cpu_share=0", f"output={matches}")
         return lazybench("match", *model, *settings, *words)
 
     return call
 
 
-def test_a_matched_method_runs_and_the_same_command_resumes(call, lazybench, monkeypatch, tmp_path):
-    words = ("method.layer=0", "speedups=[1.1]", "tolerance=0.5", "task=lcc")
+def test_a_matched_method_runs_and_the_same_command_resumes(call, lazybench, monkeypatch, matches, tmp_path):
+    words = ("method.layer=0", "speedups=[1.1]", "tolerance=0.5", "task=code")
     code, out, err = call(*words)
     assert code == 0, err
-    matched = tmp_path / "matches" / "method" / "static_pruning_1.1x.yaml"
+    matched = matches / "method" / "static_pruning_1.1x.yaml"
     text = matched.read_text()
-    assert text.startswith("# TTFT speedup ")
+    speedup = float(re.match(r"# TTFT speedup (\d+\.\d+): 2 prompts of ", text)[1])
     assert str(tmp_path) not in text
     written = yaml.safe_load(text)
     assert written["_target_"] == "lazybench.methods.static_pruning.StaticPruning"
     assert written["layer"] == 0
-    (kept,) = (tmp_path / "matches" / "measured").iterdir()
-    table = pd.read_csv(kept)
-    (row,) = table[(1 - table["share"] - written["keep"]).abs() < 1e-6].to_dict("records")
-    assert f"{row['speedup']:.2f}x with layer=0 keep={written['keep']}" in out
+    assert f"1.1x: {speedup:.2f}x with layer=0 keep={written['keep']}" in out
+    tables = [pd.read_json(path, lines=True) for path in (matches / "measured").glob("*.jsonl")]
+    assert [len(table) for table in tables] == [2] * len(tables)
+    speedups = [table["baseline_ttft_s"].sum() / table["ttft_s"].sum() for table in tables]
+    assert min(speedups, key=lambda value: abs(value - 1.1)) == pytest.approx(speedup, abs=6e-4)
     # The printed command has the model, data and limits that were given.
     run_words = shlex.split(out.strip().splitlines()[-1])[3:]
     assert set(run_words) >= {"model.limit=300", "data.limit=1", "data.tokens=512", "model.name=tiny"}
     code, out, err = lazybench(*run_words, "timing.warmup=0", "timing.paired=false", f"output={tmp_path / 'runs'}")
     assert code == 0, err
     assert "method static_pruning" in out
-    monkeypatch.setattr("lazybench.matching.speedups.undisturbed", None)  # nothing is timed again
+    monkeypatch.setattr(match, "undisturbed", None)  # nothing is timed again
     code, _, err = call(*words)
     assert code == 0, err
     assert matched.read_text() == text
@@ -136,48 +131,41 @@ def test_a_matched_method_runs_and_the_same_command_resumes(call, lazybench, mon
 
 @pytest.fixture
 def halved(monkeypatch):
-    """Any method halves the time at most."""
+    """Any method halves the time at most; a list of the prompts' datasets and ids."""
+    keys = []
+    monkeypatch.setattr(Matcher, "_ttft_speedup", lambda self, share: keys.extend(self.prompts) or 1 / (1 - share / 2))
+    return keys
 
-    monkeypatch.setattr(MeasuredSpeedups, "measure", lambda self, share: Trial(share, 1 / (1 - share / 2), 2))
+
+def test_timed_prompts_are_of_as_many_datasets_as_possible(call, halved):
+    assert call("task=all", "data.limit=4", "records=6", "speedups=[1.5]")[0] == 0
+    assert len({dataset for dataset, _ in halved[:6]}) == 6
 
 
-def test_a_matched_method_is_called_as_its_config_is(call, tmp_path):
+def test_a_speedup_out_of_reach_leaves_the_others(call, halved, matches, tmp_path):
     (tmp_path / "own" / "method").mkdir(parents=True)
     (tmp_path / "own" / "method" / "early.yaml").write_text("defaults: [static_pruning]\nlayer: 0\n")
-    words = ("--config-dir", str(tmp_path / "own"), "method=early", "speedups=[1.1]", "tolerance=0.5")
-    code, out, err = call(*words)
+    words = ("--config-dir", str(tmp_path / "own"), "method=early")
+    code, out, err = call(*words, "speedups=[3,1.5]")
     assert code == 0, err
-    assert "method=early_1.1x" in out
-    written = tmp_path / "matches" / "method" / "early_1.1x.yaml"
+    assert "warning: method early: with 98% of the prompt pruned" in err
+    assert "method=early_1.5x" in out  # a matched method is called as its config is
+    (written,) = (matches / "method").iterdir()
     assert yaml.safe_load(written.read_text())["name"] == "static_pruning"
-
-
-def test_timed_prompts_are_of_as_many_datasets_as_possible(call, halved, monkeypatch):
-    prompts, measure = [], MeasuredSpeedups.measure
-    monkeypatch.setattr(
-        MeasuredSpeedups, "measure", lambda self, share: prompts.extend(self.prompts) or measure(self, share)
-    )
-    assert call("task=all", "data.limit=4", "records=6", "speedups=[1.5]")[0] == 0
-    assert len({prompt.record.dataset for prompt in prompts[:6]}) == 6
-
-
-def test_a_speedup_out_of_reach_leaves_the_others(call, halved, tmp_path):
-    code, _, err = call("method.layer=0", "speedups=[3,1.5]")
-    assert code == 0, err
-    assert "warning: method static_pruning: with 98% of the prompt pruned" in err
-    assert [path.name for path in (tmp_path / "matches" / "method").iterdir()] == ["static_pruning_1.5x.yaml"]
-    code, _, err = call("method.layer=0", "speedups=[3]", f"output={tmp_path / 'others'}")
+    code, _, err = call(*words, "speedups=[3]")
     assert code == 2
     assert "so 3 is out of reach" in err
 
 
-def test_each_half_of_the_records_is_tuned_for_the_other(call, lazybench, monkeypatch, tmp_path):
-    words = ("tune=true", "method=fastkv", "speedups=[1.5]", "task=code", "data.limit=4", "tolerance=0.005")
-    code, out, err = call(*words)
+TUNED = ("tune=true", "method=fastkv", "speedups=[1.5]", "task=code", "data.limit=4", "tolerance=0.005")
+
+
+def test_each_half_of_the_records_is_tuned_for_the_other(call, lazybench, monkeypatch, matches, tmp_path):
+    code, out, err = call(*TUNED)
     assert code == 0, err
     assert re.search(r"1\.5x: layer=\d+% keep=0\.\d+.* on the other half's records", out)
-    text = (tmp_path / "matches" / "method" / "fastkv_1.5x.yaml").read_text()
-    written, tried = yaml.safe_load(text), pd.read_csv(tmp_path / "matches" / "fastkv_1.5x.csv")
+    text = (matches / "method" / "fastkv_1.5x.yaml").read_text()
+    written, tried = yaml.safe_load(text), pd.read_csv(matches / "fastkv_1.5x.csv")
     first, second = written["folds"]
     assert written["found"]["records"] == [2, 2]
     assert not set(first["records"]) & set(second["records"])
@@ -188,27 +176,39 @@ def test_each_half_of_the_records_is_tuned_for_the_other(call, lazybench, monkey
         best = rows[rows["best"]]
         assert best["kl"].item() == rows.loc[rows["records"] == 2, "kl"].min()
         assert f"layer={fold['method']['layer']} keep={fold['method']['keep']}" in best["settings"].item()
-    monkeypatch.setattr("lazybench.matching.tuning.divergence", None)  # nothing is measured again
+    monkeypatch.setattr(match, "divergence", None)  # nothing is measured again
     run_words = shlex.split(out.strip().splitlines()[-1])[3:]
-    code, out, err = call(*words)
+    code, out, err = call(*TUNED)
     assert code == 0, err
-    assert (tmp_path / "matches" / "method" / "fastkv_1.5x.yaml").read_text() == text
+    assert (matches / "method" / "fastkv_1.5x.yaml").read_text() == text
     code, out, err = lazybench(*run_words, "timing.warmup=0", "timing.paired=false", f"output={tmp_path / 'runs'}")
     assert code == 0, err
     assert "calibrated for 1.5x: found layer=" in out
 
 
-def test_a_record_that_was_edited_is_measured_again(call, monkeypatch, tmp_path):
-    words = ("tune=true", "method=fastkv", "speedups=[1.5]", "task=code", "data.limit=4", "tolerance=0.005")
-    assert call(*words)[0] == 0
-    (kept, *_) = (tmp_path / "matches" / "measured").glob("*.jsonl")
-    before, *others = kept.read_text().splitlines()
-    kept.write_text("\n".join([json.dumps(json.loads(before) | {"record": "as it was"}), *others]) + "\n")
+def test_only_edited_and_cut_rows_are_measured_again(call, monkeypatch, matches):
+    assert call(*TUNED)[0] == 0
+    edited, cut, *_ = (matches / "measured").glob("*.jsonl")
+    before, *others = edited.read_text().splitlines()
+    edited.write_text("\n".join([json.dumps(json.loads(before) | {"record": "as it was"}), *others]) + "\n")
+    cut.write_text(cut.read_text()[:-9])
     measured = []
-    divergence = tuning.divergence
-    monkeypatch.setattr(tuning, "divergence", lambda *args: measured.append(args) or divergence(*args))
-    assert call(*words)[0] == 0
-    assert len(measured) == 1
+    divergence = match.divergence
+    monkeypatch.setattr(match, "divergence", lambda *args: measured.append(args) or divergence(*args))
+    assert call(*TUNED)[0] == 0
+    assert len(measured) == 2
+    assert all(json.loads(line) for line in cut.read_text().splitlines())
+
+
+def test_one_process_matches_a_method(call, halved, matches):
+    (matches / "measured").mkdir(parents=True)
+    lock = Lock(matches / "measured" / ".static_pruning.lock")
+    assert lock.acquire()
+    code, _, err = call("speedups=[1.5]")
+    lock.close()
+    assert code == 2
+    assert "another process matches static_pruning" in err
+    assert call("speedups=[1.5]")[0] == 0
 
 
 def test_operations_leave_out_layers_that_see_images():
@@ -237,7 +237,7 @@ def test_trials_are_as_fast_by_their_operations(wanted, method):
     reached = 0
     for trial in trials:
         try:
-            share = ComputedSpeedups(trial, model, [1000]).find(wanted, 0.005).share
+            share = find(lambda share: computed_speedup(trial.pruning(share), model, [1000]), wanted, 0.005, []).share  # noqa: B023
         except LazyBenchError:
             continue
         pruned = operations(trial.pruning(share).layer_tokens(model, 1000))
@@ -249,10 +249,6 @@ def test_trials_are_as_fast_by_their_operations(wanted, method):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("speedups=[1]",), "speedups="),
-        (("speedups=[]",), "give some, each above 1"),
-        (("tolerance=0",), "tolerance=0"),
-        (("records=0",), "records=0"),
         (("method=baseline",), "method baseline cannot be matched: it has no `keep`"),
         (("method=lazyllm", "method.schedule=[1:1.0]"), "prunes nothing"),
         (("method.layer=9",), "method.layer"),
@@ -262,9 +258,8 @@ def test_trials_are_as_fast_by_their_operations(wanted, method):
         (("method=fastkv", "tune=true", "tolerance=1e-9"), "no trial of fastkv comes as near to 2x"),
     ],
 )
-def test_what_cannot_be_matched_costs_one_line(call, words, message, tmp_path):
+def test_what_cannot_be_matched_costs_one_line(call, words, message, matches):
     code, _, err = call(*words)
     assert code == 2
-    assert message in err
-    assert len(err.strip().splitlines()) == 1
-    assert not list(tmp_path.glob("matches/method/*"))
+    assert message in err.splitlines()[-1]  # below the bar
+    assert not list(matches.glob("method/*"))
