@@ -44,8 +44,6 @@ def answer(method: "Method", prompt: Prompt, decode: Decoder, seed: int) -> Outp
     decode.session = None  # it may keep tensors alive
     if not torch.equal(prompt.ids, ids):
         wrong = "changed prompt.ids in place, which other passes need as they were: make a new tensor"
-    elif not isinstance(output, Output):
-        wrong = f"returned a {type(output).__name__}: return lazybench.methods.Output(tokens, prompt_computed)"
     elif decode.answer is None:
         wrong = "did not call decode, which generates the answer and takes its times"
     elif output.tokens != decode.answer:

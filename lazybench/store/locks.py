@@ -7,9 +7,7 @@ from pathlib import Path
 
 from lazybench.errors import LazyBenchError
 
-# A process that only tests the lock has it for a moment. After the scheduler has restarted a job, a file server takes
-# longer to notice that the first machine went down.
-_TIMEOUT_S, _RESTARTED_TIMEOUT_S = 1.0, 180.0
+_TIMEOUT_S = 1.0  # a process that only tests the lock has it for a moment
 
 
 class Busy(LazyBenchError):
@@ -21,12 +19,11 @@ class Lock:
 
     Args:
         path: the file.
-        timeout_s: seconds to try for; None means long enough for processes that only test the lock.
+        timeout_s: seconds to try for.
     """
 
-    def __init__(self, path: Path, timeout_s: float | None = None) -> None:
-        default = _RESTARTED_TIMEOUT_S if is_restarted() else _TIMEOUT_S
-        self._timeout_s = default if timeout_s is None else timeout_s
+    def __init__(self, path: Path, timeout_s: float = _TIMEOUT_S) -> None:
+        self._timeout_s = timeout_s
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
 
     def acquire(self, shared: bool = False) -> bool:
@@ -48,11 +45,6 @@ class Lock:
     def close(self) -> None:
         """Release it and close the file."""
         os.close(self._file)
-
-
-def is_restarted() -> bool:
-    """Return whether Slurm has restarted this job; its first machine may have gone down with its locks."""
-    return "SLURM_RESTART_COUNT" in os.environ
 
 
 def is_locked(path: Path) -> bool:

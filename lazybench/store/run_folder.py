@@ -12,7 +12,7 @@ import yaml
 from lazybench.config import Shard
 from lazybench.errors import LazyBenchError
 from lazybench.store.journal import PREDICTIONS, TRACES, Journal, Key, Rows, journal_names, journals, lines, read_rows
-from lazybench.store.locks import Busy, Lock, is_locked, is_restarted
+from lazybench.store.locks import Busy, Lock, is_locked
 from lazybench.store.writing import check_writable, replace, writing
 
 SCORES = "scores.json"
@@ -59,7 +59,7 @@ class RunFolder:
     def check(self) -> None:
         """Raise `LazyBenchError` if the folder cannot be written, `Busy` if another process works in it."""
         check_writable(self.path)
-        if self.is_busy and not is_restarted():
+        if self.is_busy:
             raise Busy(f"another process is at work in {self.path}")
 
     @contextmanager
@@ -102,9 +102,6 @@ class RunFolder:
             _remove([scores, note])  # rows may change from here on, so the run is no longer finished
             replace(self.path / CONFIG, yaml.safe_dump(dict(config), sort_keys=False, allow_unicode=True))
             replace(self.path / ENVIRONMENT, json.dumps(dict(environment), indent=2) + "\n")
-            if self._shard is None:
-                for name in (PREDICTIONS, TRACES):
-                    self._merge(name)
             with writing(self.path):
                 self.predictions.load()
                 self.traces.load()
@@ -183,11 +180,11 @@ class RunFolder:
     def _has_answers(self) -> bool:
         return not all(row.get("error") for row in self.done().values())
 
-    def _merge(self, name: str, records: Iterable[Key] | None = None) -> None:
-        """Merge the shards' rows into one file, in the order of `records` if given."""
+    def _merge(self, name: str, records: Iterable[Key]) -> None:
+        """Merge the shards' rows into one file, in the order of `records`."""
         if parts := journals(self.path, name)[:-1]:
             rows = self.done(name)
-            replace(self.path / name, lines(rows[key] for key in records or rows if key in rows))
+            replace(self.path / name, lines(rows[key] for key in records if key in rows))
             _remove(parts)
 
 

@@ -1,45 +1,20 @@
 """The contract of a method: ranges of its settings, a prompt of one token, and what is refused."""
 
-import json
+import math
 
 import pytest
 import torch
 from omegaconf import OmegaConf
 from peers import prompt_of
-from support import byte_tokenizer, folders, rows, save_tiny_model
+from support import byte_tokenizer
 from transformers import AutoModelForCausalLM
 
 from lazybench.config import CONF
 from lazybench.errors import LazyBenchError
-from lazybench.methods import build_method
+from lazybench.methods import Method, Output, build_method
 from lazybench.methods.base import answer
 from lazybench.model.decoding import Decoder
 
-CARELESS = """
-from dataclasses import dataclass
-
-from lazybench.methods import Method, Output
-
-
-@dataclass
-class Careless(Method):
-    way: str = "none"
-
-    def generate(self, prompt, decode, seed):
-        if self.way == "never":
-            return Output([5, 6], prompt_computed=1.0)
-        if self.way == "shape":
-            return Output(decode(prompt.ids[0]), prompt_computed=1.0)
-        if self.way == "in_place":
-            prompt.ids[0, 1:5] = 7
-        tokens = decode(prompt.ids)
-        if self.way == "twice":
-            tokens = decode(prompt.ids)
-        if self.way == "other":
-            tokens = tokens[:-1]
-        amounts = {"zero": 0, "undefined": float("nan")}
-        return Output(tokens, prompt_computed=(amounts | {"twice_computed": 1.5}).get(self.way, 0.5))
-"""
 FILES = {path.stem: path for path in (CONF / "method").glob("*.yaml")}
 
 
@@ -47,47 +22,40 @@ def method(name, **settings):
     return build_method(OmegaConf.to_container(OmegaConf.load(FILES[name])) | settings)
 
 
-@pytest.fixture
-def careless(run, tmp_path):
-    (tmp_path / "careless.py").write_text(CARELESS)
-    (tmp_path / "method").mkdir()
-    (tmp_path / "method" / "careless.yaml").write_text("_target_: careless.Careless\nname: careless\nway: none\n")
-    return lambda way, *words: run("--config-dir", str(tmp_path), "method=careless", f"method.way={way}", *words)
+@pytest.fixture(scope="module")
+def model(tiny_model):
+    return AutoModelForCausalLM.from_pretrained(tiny_model).eval()
+
+
+def change_in_place(prompt, decode):
+    prompt.ids[0, 1:3] = 7
+    return Output(decode(prompt.ids), 1.0)
 
 
 @pytest.mark.parametrize(
-    ("way", "message"),
+    ("generate", "message"),
     [
-        ("never", "did not call decode"),
-        ("twice", "decode was called twice in one answer"),
-        ("shape", "decode was given a tensor of torch.int64 and shape"),
-        ("in_place", "changed prompt.ids in place"),
-        ("other", "returned other tokens than decode did"),
-        ("zero", "prompt_computed=0: it is a number above 0, 1 for the whole prompt"),
-        ("undefined", "prompt_computed=nan:"),
+        (lambda prompt, decode: Output([5, 6], 1.0), "did not call decode"),
+        (lambda prompt, decode: Output(decode(prompt.ids) and decode(prompt.ids), 1.0), "was called twice"),
+        (lambda prompt, decode: Output(decode(prompt.ids[0]), 1.0), "was given a tensor of torch.int64 and shape"),
+        (change_in_place, "changed prompt.ids in place"),
+        (lambda prompt, decode: Output(decode(prompt.ids)[:-1], 1.0), "returned other tokens than decode did"),
+        (lambda prompt, decode: Output(decode(prompt.ids), 0), "prompt_computed=0: it is a number above 0"),
+        (lambda prompt, decode: Output(decode(prompt.ids), math.nan), "prompt_computed=nan:"),
+        (lambda prompt, decode: Output(decode(prompt.ids), 1.5), None),
     ],
 )
-def test_a_broken_contract_is_one_line_and_no_row(careless, tmp_path, way, message):
-    code, _, err = careless(way, "timing.paired=false", "data.limit=1", "timing.warmup=0")
-    assert code == 2
-    assert message in err.splitlines()[-1]  # below the bar
-    for folder in folders(tmp_path / "runs"):
-        assert not (folder / "predictions.jsonl").exists() or not rows(folder)
+def test_a_broken_contract_is_refused(model, generate, message):
+    class Careless(Method):
+        def generate(self, prompt, decode, seed):
+            return generate(prompt, decode)
 
-
-@pytest.mark.parametrize(("way", "computed"), [("none", 0.5), ("twice_computed", 1.5)])
-def test_a_method_that_keeps_it_runs(careless, tmp_path, way, computed):
-    code, out, err = careless(way, "trace=true", "timing.warmup=0")
-    assert code == 0, err
-    assert f"{computed:.2%}".removesuffix("%") in out
-    (folder,) = folders(tmp_path / "runs")
-    assert [row["prompt_computed"] for row in rows(folder)] == [computed, computed]
-    assert json.loads((folder / "scores.json").read_text())["datasets"]["2wikimqa"]["records"] == 2
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    return AutoModelForCausalLM.from_pretrained(save_tiny_model(tmp_path_factory.mktemp("m"), byte_tokenizer())).eval()
+    prompt, decode = prompt_of(torch.tensor([[9, 8, 7, 6]])), Decoder(model, max_new_tokens=2)
+    if message is None:
+        assert answer(Careless("careless"), prompt, decode, 0).prompt_computed == 1.5
+        return
+    with pytest.raises(LazyBenchError, match=message):
+        answer(Careless("careless"), prompt, decode, 0)
 
 
 @pytest.mark.parametrize("name", FILES)
