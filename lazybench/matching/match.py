@@ -100,12 +100,12 @@ class Matcher:
         chosen, tables, log_kls = {}, [], []
         for half in HALVES:
             chosen[half], table = self._best(trials, records[half])
-            tables.append(table.assign(half=half))
+            table.insert(0, "half", half)
+            tables.append(table)
         for half, other in zip(HALVES, HALVES[::-1], strict=True):
             log_kls += [math.log(self._kl(chosen[half], records[other]))] * len(records[other])
         held_out_kl = math.exp(fmean(log_kls))
-        table = pd.concat(tables)[["half", "settings", "kl", "records", "best"]]
-        text = table.to_csv(index=False, float_format="%.5g", lineterminator="\n")
+        text = pd.concat(tables).to_csv(index=False, float_format="%.5g", lineterminator="\n")
         replace(Path(config.output) / f"{self.name}_{speedup:g}x.csv", text)
         source = {
             "model": config.model.name,
@@ -154,14 +154,15 @@ class Matcher:
         has `kl`, in nats, on how many `records`, and which is the `best`.
         """
         first = records[: math.ceil(len(records) / 2)]
-        finalists = sorted(trials, key=lambda trial: self._kl(trial, first))[: math.ceil(len(trials) / 2)]
-        best = min(finalists, key=lambda trial: self._kl(trial, records))
-        rows = []
-        for trial in trials:
-            measured = records if trial in finalists else first
-            row = {"settings": setting_of(trial.name, asdict(trial)), "kl": self._kl(trial, measured)}
-            rows.append(row | {"records": len(measured), "best": trial is best})
-        return best, pd.DataFrame(rows)
+        settings = [setting_of(trial.name, asdict(trial)) for trial in trials]
+        kls = [self._kl(trial, first) for trial in trials]
+        table = pd.DataFrame({"settings": settings, "kl": kls, "records": len(first), "best": False})
+        finalists = table.nsmallest(math.ceil(len(trials) / 2), "kl").index
+        for number in finalists:
+            table.loc[number, ["kl", "records"]] = self._kl(trials[number], records), len(records)
+        best = table.loc[finalists, "kl"].idxmin()
+        table.loc[best, "best"] = True
+        return trials[best], table
 
     def _kl(self, method: Method, records: Sequence[Record]) -> float:
         """Return the geometric mean over records of the mean KL(unmodified || method) of the next token, in nats."""

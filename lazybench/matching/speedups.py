@@ -32,11 +32,7 @@ class SpeedupOutOfReach(LazyBenchError):
 def find(measure: Callable[[float], float], speedup: float, tolerance: float, trials: list[Trial]) -> Trial:
     """Return the trial whose speedup is within `tolerance`, a fraction, of `speedup`, above 1; else the nearest.
 
-    Args:
-        measure: returns the speedup at a share.
-        speedup: the wanted one.
-        tolerance: a fraction of it.
-        trials: those known before; new ones are appended.
+    `measure` returns the speedup at a share. New trials are appended to `trials`.
 
     Raises:
         SpeedupOutOfReach: the method is slower however much it prunes.

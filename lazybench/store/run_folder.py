@@ -122,13 +122,13 @@ class RunFolder:
             self._read[name] = read_rows(self.path, name)
         return self._read[name]
 
-    def failed(self, traced: bool) -> set[Key]:
-        """Return the records that ended in an error; with `traced`, in their traces too."""
-        return {key for name in journal_names(traced) for key, row in self.done(name).items() if row.get("error")}
-
     def runs_again(self, records: Collection[Key], traced: bool, failed: bool) -> set[Key]:
-        """Return the records to run again: those that failed, if `failed` is set or all of `records` did."""
-        return self.failed(traced) if failed or self.failed(False).issuperset(records) else set()
+        """Return the records to run again: those that failed, if `failed` is set or all of `records` did.
+
+        With `traced`, a record whose trace failed counts as well.
+        """
+        errors = [{key for key, row in self.done(name).items() if row.get("error")} for name in journal_names(traced)]
+        return set().union(*errors) if failed or errors[0].issuperset(records) else set()
 
     def finished(self, records: Collection[Key], traced: bool) -> dict[str, Any] | None:
         """Return the scores of a finished run of all `records`; None if any is missing, or all failed."""

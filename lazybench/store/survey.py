@@ -40,17 +40,17 @@ def read_settings(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def runs_of(
-    place: Path, settings: Mapping[str, Any], facts: Mapping[str, Any], free: Collection[str] = ()
+    parent: Path, settings: Mapping[str, Any], facts: Mapping[str, Any], free: Collection[str] = ()
 ) -> Iterator[Path]:
-    """Yield the run folders in `place` of runs with these settings, on whatever machine, the latest first.
+    """Yield the run folders below `parent` of runs with these settings, on whatever machine, the latest first.
 
     Args:
-        place: the folder that holds the folders.
-        settings: what `identity.run_hash` takes; a digest that is None is out of reach here and may be any.
+        parent: the folder of all runs of a method.
+        settings: what `identity.run_hash` takes; a digest that is None is unknown here and may be any.
         facts: the facts of the datasets that are run.
         free: further settings that may be any.
     """
-    for folder in sorted(run_folders(place), key=lambda path: path.stat().st_mtime, reverse=True):
+    for folder in sorted(run_folders(parent), key=lambda path: path.stat().st_mtime, reverse=True):
         stored, environment = read_settings(folder)
         if run_hash(_filled(settings, stored, free), environment, facts) == folder.name:
             yield folder

@@ -34,23 +34,19 @@ def build(seed: int, attention: str = "sdpa", **changes: Any) -> LlamaForCausalL
 
 
 @dataclass
-class Watched:
-    """A decoder that records its arguments."""
+class Watched(Decoder):
+    """A decoder that records the ids it was given."""
 
-    decode: Decoder
     given: list[torch.Tensor] = field(default_factory=list)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.decode, name)
 
     def __call__(self, ids: torch.Tensor) -> list[int]:
         self.given.append(ids)
-        return self.decode(ids)
+        return super().__call__(ids)
 
 
-def prompt_of(ids: torch.Tensor, tokenizer: Any = None) -> Prompt:
+def prompt_of(ids: torch.Tensor, tokenizer: Any = None, record_id: str = "1") -> Prompt:
     """A prompt of these tokens, int64 (1, tokens), whose text is left out."""
-    record = Record(id="1", dataset="one", context="", input="", answers=("a",), all_classes=None, length=0)
+    record = Record(id=record_id, dataset="one", context="", input="", answers=("a",), all_classes=None, length=0)
     facts = DatasetFacts("one", prompt="{context}", max_new_tokens=6, metric="qa_f1", chat=False)
     config = ModelConfig(name="tiny", path="tiny", limit=100, chat=None)
     return Prompt(ids, record, PromptBuilder(tokenizer, config, facts), text="")
@@ -65,7 +61,7 @@ def answer(method: Method, seed: int, length: int) -> tuple[Output, list[torch.T
     """Answer a random prompt; return the output, the prompts that the model was given, and the prompt's tokens."""
     model, ids = build(seed), random_ids(seed, length)
     method.prepare(model)
-    watched = Watched(Decoder(model, max_new_tokens=3, tracing=True))
+    watched = Watched(model, max_new_tokens=3, tracing=True)
     return base.answer(method, prompt_of(ids), watched, 0), watched.given, ids
 
 
@@ -74,4 +70,4 @@ def pooled(scores: torch.Tensor, size: int) -> torch.Tensor:
     """The mean of each score and its neighbours, zeros beyond the ends."""
     half = size // 2
     padded = [0.0] * half + scores.tolist() + [0.0] * half
-    return torch.tensor([sum(padded[place : place + size]) / size for place in range(len(scores))])
+    return torch.tensor([sum(padded[start : start + size]) / size for start in range(len(scores))])

@@ -7,14 +7,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from peers import answer, build, pooled
+from peers import answer, build, pooled, prompt_of
 from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 
-from lazybench.data.record import Record
 from lazybench.methods.fastkv import FastKV
 from lazybench.methods.gemfilter import GemFilter
 from lazybench.methods.random_drop import RandomDrop
-from lazybench.model.prompts import Prompt
 
 LAYER = 1
 SPECIAL = [0, 1, 2]
@@ -50,8 +48,8 @@ def test_fastkv_keeps_the_window_and_what_it_attends_to(seed, length, keep):
     with torch.no_grad():
         attention = build(seed, "eager")(ids, output_attentions=True).attentions[LAYER][0]
     window, count = min(4, length - 1), max(1, -int(-keep * length // 1))
-    seen = attention[:, -window:, : length - window].sum(1)
-    importance = sum(pooled(head, 3) for head in seen)
+    by_head = attention[:, -window:, : length - window].sum(1)
+    importance = sum(pooled(head, 3) for head in by_head)
     recent = list(range(length - window, length))[-count:]
     kept = sorted(importance.argsort(descending=True)[: count - len(recent)].tolist()) + recent
     for step, positions in enumerate(output.stats.positions):
@@ -59,20 +57,14 @@ def test_fastkv_keeps_the_window_and_what_it_attends_to(seed, length, keep):
         assert [layer.tolist() for layer in positions[LAYER + 1 :]] == [kept + generated] * 2
 
 
-def plain_prompt(ids: list[int], record_id: str = "a") -> Prompt:
-    record = Record(record_id, "2wikimqa", "", "", (), None, 0)
-    builder = SimpleNamespace(tokenizer=SimpleNamespace(all_special_ids=SPECIAL))
-    return Prompt(torch.tensor([ids]), record, builder, text="")
-
-
 def drop(ids: list[int], keep: float, seed: int = 0, record_id: str = "a") -> tuple[list[int], float]:
-    """The ids the model gets to see, and `prompt_computed`."""
-    seen: list[torch.Tensor] = []
-    method = RandomDrop("random_drop", keep=keep)
-    output = method.generate(plain_prompt(ids, record_id), lambda given: seen.append(given) or [7], seed)
+    """The ids that the model is given, and `prompt_computed`."""
+    given: list[torch.Tensor] = []
+    prompt = prompt_of(torch.tensor([ids]), SimpleNamespace(all_special_ids=SPECIAL), record_id)
+    output = RandomDrop("random_drop", keep=keep).generate(prompt, lambda ids: given.append(ids) or [7], seed)
     assert output.tokens == [7]
-    assert seen[0].dtype == torch.int64
-    return seen[0][0].tolist(), output.prompt_computed
+    assert given[0].dtype == torch.int64
+    return given[0][0].tolist(), output.prompt_computed
 
 
 ids_lists = st.lists(st.integers(0, 9), min_size=1, max_size=80)
