@@ -27,7 +27,7 @@ class GemFilter(OneStage):
     1,024 to 4,096.
 
     `prompt_computed` counts both passes, so it may exceed 1: the layers up to the filter on every token, then all
-    layers on the kept ones.
+    layers on the kept ones. With `keep=1` there is one ordinary pass.
     """
 
     layer: int | str = setting("44%", LAYER)
@@ -44,6 +44,8 @@ class GemFilter(OneStage):
         return [replace(self, layer=layer, pooling=size) for layer, size in settings]
 
     def layer_tokens(self, model: PreTrainedModel, tokens: int) -> list[int]:
+        if self.keep == 1:
+            return super().layer_tokens(model, tokens)
         [stage], layers = self.resolve_schedule(model).stages, model.config.get_text_config().num_hidden_layers
         return [tokens] * (stage.layer + 1) + [stage.kept(tokens)] * layers
 
@@ -52,6 +54,8 @@ class GemFilter(OneStage):
         return nullcontext(super().session(prompt, decode))
 
     def generate(self, prompt: Prompt, decode: Decoder, seed: int) -> Output:
+        if self.keep == 1:
+            return Output(decode(prompt.ids), prompt_computed=1.0)
         stage, scores = decode.session.schedule.stages[0], self._scores(decode, prompt.ids)
         count = stage.kept(scores.shape[0])
         kept = pool(scores[None], self.pooling)[0].sort(descending=True, stable=True).indices[:count].sort().values
@@ -65,8 +69,8 @@ class GemFilter(OneStage):
             with decode.session:
                 decode.model(ids.to(decode.model.device), logits_to_keep=1)
         except FilterReached as reached:
-            scores = reached.args[0]
-        return scores
+            return reached.args[0]
+        raise AssertionError("the filter layer was not reached")
 
 
 class FilterReached(Exception):
