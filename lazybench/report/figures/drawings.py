@@ -3,7 +3,7 @@
 A function draws a block's figure, and returns None where its runs lack what the figure shows.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import product
 from typing import Any, NamedTuple
 
@@ -16,12 +16,11 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import LogLocator, NullLocator
 
-from lazybench.analysis.averages import EQUAL_LENGTH, GEOMETRIC_KL, SCORE, TTFT, ran, undisturbed
+from lazybench.analysis.averages import EQUAL_LENGTH, GEOMETRIC_KL, SCORE, TTFT, Measure, ran, undisturbed
 from lazybench.analysis.grouping import Block, Row, conditions
 from lazybench.analysis.labels import colour, is_calibrated, label, method_title, stages, task_title
 from lazybench.analysis.run_data import Run
 from lazybench.analysis.trace_means import BINS
-from lazybench.data.facts import CHINESE
 from lazybench.data.ruler import depth_of
 from lazybench.report import paper
 from lazybench.report.figures import style
@@ -59,20 +58,16 @@ def _figure(caption: str, needs: str | None) -> Callable[[_Draw], _Draw]:
 )
 def speed_against_kl(block: Block) -> Figure | None:
     """Draw two panels of one scale; methods without KL, or with a KL of 0, have no mark."""
-    rows, points, tasks = [], [], block.tasks_compared()
     measures = {"first token": TTFT[0], "whole answer": EQUAL_LENGTH, "kl": GEOMETRIC_KL}
-    for row in block.compared:
-        results = {name: row.measure(tasks, measure) for name, measure in measures.items()}
-        if row.method != "baseline" and all(result.value for result in results.values()):
-            points.append(_line(row) | {key: v for name, of in results.items() for key, v in of.columns(name).items()})
-            rows.append(row)
-    if len(rows) < 2:
+    points = pd.DataFrame([_point(row, block.tasks_compared(), measures) for row in block.compared])
+    is_shown = (points[[*measures]].astype(float) > 0).all(axis=1) & (points["method"] != "baseline")
+    points = points[is_shown]
+    if len(points) < 2:
         return None
-    table = pd.DataFrame(points)
-    styles = style.method_styles(table)
+    styles = style.method_styles(points)
     figure, grid = panels(2, 2.0, "speedup (×)", "KL, geometric mean (nats, log)", sharey=True)
     for axes, key in zip(grid, ("first token", "whole answer"), strict=True):
-        for name, line in table.groupby("line", sort=False):
+        for name, line in points.groupby("line", sort=False):
             error_bars(axes, line.sort_values(key), key, "kl", label=name, **styles[name])
         left, right = axes.get_xlim()
         axes.set(title=key, yscale="log", xlim=(min(1.0, left), right + 0.1))  # no mark is cut
@@ -82,16 +77,23 @@ def speed_against_kl(block: Block) -> Figure | None:
     grid[0].set_ylim(ticks[ticks <= low].max(), ticks[ticks >= high].min())  # at least two ticks
     major = LogLocator(10, subs=digits, numticks=len(ticks))
     grid[0].yaxis.set(major_locator=major, minor_locator=NullLocator(), major_formatter="{x:g}")
-    return finish(figure, subtitle(block, rows))
+    return finish(figure, subtitle(block, [*points["row"]]))
 
 
-def _line(row: Row) -> dict[str, Any]:
-    """Return the line that a row is a point of: the method, apart where it is calibrated or conditions differ."""
+def _point(row: Row, tasks: Mapping[str, Sequence[str]], measures: Mapping[str, Measure]) -> dict[str, Any]:
+    """Return a row's point: its line, and by the measures' names their values over tasks, intervals and records.
+
+    The line is the method, apart where it is calibrated or conditions differ.
+    """
     name = method_title(row.runs[0])
     if is_calibrated(row.runs[0]):
         name += " calibrated" + (" on these records" if any(run.calibrated_on for run in row.runs) else "")
     name += f" [{row.conditions}]" if row.conditions else ""
-    return {"line": name, "method": row.method, "colour": colour(row.runs[0])}
+    point = {"row": row, "line": name, "method": row.method, "colour": colour(row.runs[0])}
+    for key, measure in measures.items():
+        estimate = row.measure(tasks, measure)
+        point |= estimate.columns(key) | {f"{key}_records": estimate.records}
+    return point
 
 
 @_figure(
@@ -107,14 +109,14 @@ def figure1(block: Block) -> Figure | None:
     for row in block.baselines:
         records = undisturbed(ran(row.records)).dropna(subset=["decode_step_s"])
         counts.append(len(records))
-        under = f" [{row.conditions}]" if len(block.baselines) > 1 else ""
+        conditions = f" [{row.conditions}]" if len(block.baselines) > 1 else ""
         parts = {task_title(task): records[records["dataset"].isin(names)] for task, names in block.tasks().items()}
         if records["dataset"].nunique() > 1:
             parts["All records"] = records
         for name, part in parts.items():
             if len(part):
                 ttft, generation, step = part[["ttft_s", "generation_s", "decode_step_s"]].mean()
-                bars[f"{name}{under}, n={len(part)}"] = 100 * ttft / generation, ttft / step
+                bars[f"{name}{conditions}, n={len(part)}"] = 100 * ttft / generation, ttft / step
     if not bars:
         return None
     published = paper.figure1()
@@ -145,10 +147,10 @@ def figure1(block: Block) -> Figure | None:
 )
 def figure2(block: Block) -> Figure | None:
     """Draw attention by layer and position, and its share on the top tokens: means over all traced records."""
-    rows = [row for row in block.rows if any("attention" in run.traces for run in row.runs)]
-    traced = [run.traces["attention"] for row in rows for run in row.runs if "attention" in run.traces]
-    if not traced:
+    pairs = [(row, run.traces["attention"]) for row in block.rows for run in row.runs if "attention" in run.traces]
+    if not pairs:
         return None
+    rows, traced = zip(*pairs, strict=True)
     heat, mean, low, high = (_mean(traced, key) for key in ("map", "mean", "low", "high"))
     figure = canvas(3.1)
     upper, lower = figure.subplots(2, 1)
@@ -181,27 +183,23 @@ def _mean(traces: Sequence[dict[str, Any]], key: str) -> np.ndarray:
 )
 def figure5(block: Block) -> Figure | None:
     """Draw a panel a task; None unless a method has points at two strengths or more on a task."""
-    points = []
-    for (task, names), row in product(block.tasks().items(), block.compared):
-        score, speedup = (row.measure({task: names}, measure) for measure in (SCORE, TTFT[0]))
-        if score.value is not None and (speedup.value is not None or row.method == "baseline"):
-            values = score.columns("score") | speedup.columns("speedup")
-            points.append({"task": task, "records": score.records} | _line(row) | values)
-    table = pd.DataFrame(points, columns=None if points else ["task", "line", "method"])
-    is_baseline = table["method"] == "baseline"
-    baselines, lines = table[is_baseline], table[~is_baseline]
-    if lines.groupby(["task", "line"]).size().max() < 2 or lines.empty:
+    measures, pairs = {"score": SCORE, "speedup": TTFT[0]}, product(block.tasks().items(), block.compared)
+    points = pd.DataFrame([_point(row, {task: names}, measures) | {"task": task} for (task, names), row in pairs])
+    points = points.dropna(subset="score")
+    is_baseline = points["method"] == "baseline"
+    baselines, lines = points[is_baseline], points[~is_baseline].dropna(subset="speedup")
+    if not lines.duplicated(["task", "line"]).any():
         return None
     styles, tasks = style.method_styles(lines), lines["task"].unique()
     figure, grid = panels(len(tasks), 1.2, "TTFT speedup (×)", "score (0 to 100)", sharex=True)
     for axes, task in zip(grid, tasks, strict=True):
-        for _, baseline in baselines[baselines["task"] == task].iterrows():
-            axes.axhline(baseline["score"], label=baseline["line"], **REFERENCE)
+        for baseline in baselines[baselines["task"] == task].itertuples():
+            axes.axhline(baseline.score, label=baseline.line, **REFERENCE)
         axes.axvline(1, color=style.PALE, linewidth=0.6)
         panel = lines[lines["task"] == task].sort_values("speedup")
         for name, options in styles.items():
             error_bars(axes, panel[panel["line"] == name], "speedup", "score", elinewidth=0.5, label=name, **options)
-        axes.set_title(wrapped(f"{task_title(task)}, n={style.span(panel['records'])}", 24))
+        axes.set_title(wrapped(f"{task_title(task)}, n={style.span(panel['score_records'])}", 24))
     return finish(figure, subtitle(block, block.compared))
 
 
@@ -216,34 +214,31 @@ def figure6(block: Block) -> Figure | None:
     # Layers by number and by depth have no axis in common.
     numbered = [row for row in single if stages(row.runs[0])[0][0].isdigit()]
     by_depth, single = not numbered, numbered or single
-    shared = {
+    tasks = {
         task: names
-        for task, names in block.tasks().items()
+        for task, names in block.tasks_compared().items()
         if all(row.measure({task: names}, SCORE).value is not None for row in single)
     }
-    members = {task: names for task, names in shared.items() if task != CHINESE} or shared
     points = []
-    for row in single if members else []:
+    for row in single if tasks else []:
         ((layer, keep),) = stages(row.runs[0])
-        place = {"layer": float(layer.removesuffix("%")), "keep": -keep, "under": row.conditions}
-        points.append(place | row.measure(members, SCORE).columns("score"))
-    table = pd.DataFrame(points, columns=None if points else ["keep", "under"])
-    lines = [(name, line.sort_values("layer")) for name, line in table.groupby(["keep", "under"])]
-    if not any(len(line) > 1 for _, line in lines):
+        name = f"keep {keep:g}" + (f" [{row.conditions}]" if row.conditions else "")
+        point = {"line": name, "keep": keep, "layer": float(layer.removesuffix("%"))}
+        points.append(_point(row, tasks, {"score": SCORE}) | point)
+    if len({point["line"] for point in points}) == len(points):
         return None
+    table = pd.DataFrame(points).sort_values(["keep", "layer"], ascending=[False, True])
     figure = canvas(2.1)
     axes = figure.add_subplot()
-    scores = [(row, row.measure(members, SCORE).value) for row in block.baselines]
-    baselines = [row for row, score in scores if score is not None]
-    for row, score in scores:
-        if score is not None:
-            axes.axhline(score, label=row.label, **REFERENCE)
-    layers = table["layer"].unique()
-    for number, ((keep, under), line) in enumerate(lines):
+    baselines = [row for row in block.baselines if row.measure(tasks, SCORE).value is not None]
+    for row in baselines:
+        axes.axhline(row.measure(tasks, SCORE).value, label=row.label, **REFERENCE)
+    layers, lines = table["layer"].unique(), table.groupby("line", sort=False)
+    for number, (name, line) in enumerate(lines):
         shift = (max(layers) - min(layers)) / 100 * (number - (len(lines) - 1) / 2)
-        name, shifted = f"keep {-keep:g}" + (f" [{under}]" if under else ""), line.assign(layer=line["layer"] + shift)
+        shifted = line.assign(layer=line["layer"] + shift)
         error_bars(axes, shifted, "layer", "score", elinewidth=0.6, label=name, **line_style(number))
-    mean = f"mean of {len(members)} tasks" if len(members) > 1 else task_title(*members)
+    mean = f"mean of {len(tasks)} tasks" if len(tasks) > 1 else task_title(*tasks)
     axes.set(xlabel="depth that prunes (% of the layers)" if by_depth else "layer that prunes", xticks=layers)
     axes.set_ylabel("score (0 to 100)")
     axes.set_title(wrapped(f"{method_title(single[0].runs[0])} of one stage: {mean}", 50))
@@ -259,55 +254,56 @@ def figure6(block: Block) -> Figure | None:
 )
 def figure7(block: Block) -> Figure | None:
     """Draw a panel a traced row; rows whose runs prune after different layers are left out."""
-    traced = [(row, [run for run in row.runs if run.traces]) for row in block.rows]
-    traced = [(row, runs) for row, runs in traced if len(layers := {*map(_layers, runs)}) == 1 and all(layers)]
-    traced = [(row, runs) for row, runs in traced if any(map(_revives, runs))] or traced
+    traced = [(row, [run.traces for run in row.runs if run.traces]) for row in block.rows]
+    traced = [(row, traces) for row, traces in traced if len(layers := {*map(_layers, traces)}) == 1 and all(layers)]
+    traced = [(row, traces) for row, traces in traced if any(map(_revives, traces))] or traced
     if not traced:
         return None
-    layers = sorted({layer for _, runs in traced for layer in _layers(runs[0])})
+    layers = sorted({layer for _, traces in traced for layer in _layers(traces[0])})
     styles = {layer: line_style(number) for number, layer in enumerate(layers)}
     titles = [wrapped(row.label, 24) for row, _ in traced]
     height = 1.3 + 0.13 * max(title.count("\n") for title in titles)
     figure, grid = panels(len(traced), height, "generation step", "prompt tokens used (%)", sharex=True, sharey=True)
-    for axes, title, (_, runs) in zip(grid, titles, traced, strict=True):
-        first, last = _stages_panel(axes, runs, styles)
+    for axes, title, (_, traces) in zip(grid, titles, traced, strict=True):
+        first, last = _stages_panel(axes, traces, styles)
         axes.set_title(f"{title}\nn={first}" + (f" to {last}" if last < first else ""))
     entries: dict[str, Any] = {"before any stage": Line2D([], [], **REFERENCE)}
     entries |= {f"after layer {layer}": Line2D([], [], **options) for layer, options in styles.items()}
     entries["10th–90th percentile"] = Patch(color=style.GREY, alpha=0.3, linewidth=0)
-    records = [sum(run.traces["computed"]["records"] for run in runs) for _, runs in traced]
+    records = [sum(trace["computed"]["records"] for trace in traces) for _, traces in traced]
     return finish(figure, subtitle(block, [row for row, _ in traced], records), entries)
 
 
-def _layers(run: Run) -> tuple[int | str, ...]:
+def _layers(trace: Mapping[str, Any]) -> tuple[int, ...]:
     """Return the layers that prune, if they were traced."""
-    return tuple(run.traces["layers"]) if "living" in run.traces.get("computed", {}) else ()
+    return tuple(trace["layers"]) if "living" in trace.get("computed", {}) else ()
 
 
-def _revives(run: Run) -> bool:
+def _revives(trace: Mapping[str, Any]) -> bool:
     """Return whether pruned tokens are revived: a stage's share then grows."""
-    return any(len(set(stage)) > 1 for stage in run.traces["computed"]["mean"])
+    return any(len(set(stage)) > 1 for stage in trace["computed"]["mean"])
 
 
-def _stages_panel(axes: Axes, runs: list[Run], styles: dict[int, dict[str, Any]]) -> tuple[int, int]:
+def _stages_panel(
+    axes: Axes, traces: Sequence[Mapping[str, Any]], styles: Mapping[int, dict[str, Any]]
+) -> tuple[int, int]:
     """Draw the stages of a row's runs; returns how many records generate at the first and at the last step."""
-    traces = [run.traces["computed"] for run in runs]
-    longest = max(len(trace["living"]) for trace in traces)
-    living = np.sum([np.pad(trace["living"], (0, longest - len(trace["living"]))) for trace in traces], axis=0)
-    num_steps = int(np.flatnonzero(living > living[0] / 2)[-1]) + 1
-    steps = np.arange(num_steps)
-    keys = ("mean", "low", "high")
-    # A run whose records have all ended keeps its last values.
-    kept = [
-        {key: np.array(trace[key])[:, np.minimum(steps, len(trace["living"]) - 1)] for key in keys} for trace in traces
+    computed = [trace["computed"] for trace in traces]
+    missing = [len(one["living"]) for one in computed]
+    missing = [max(missing) - steps for steps in missing]  # a run whose records have all ended keeps its last values
+    living = np.sum([np.pad(one["living"], (0, more)) for one, more in zip(computed, missing, strict=True)], axis=0)
+    padded = [
+        one | {key: np.pad(one[key], ((0, 0), (0, more)), "edge") for key in ("mean", "low", "high")}
+        for one, more in zip(computed, missing, strict=True)
     ]
-    kept = [arrays | {"records": trace["records"]} for arrays, trace in zip(kept, traces, strict=True)]
-    mean, low, high = (100 * _mean(kept, key) for key in keys)
+    num_steps = int(np.flatnonzero(living > living[0] / 2)[-1]) + 1
+    mean, low, high = (100 * _mean(padded, key)[:, :num_steps] for key in ("mean", "low", "high"))
     axes.axhline(100, **REFERENCE)
-    for stage, layer in enumerate(_layers(runs[0])):
-        colour = styles[layer]["color"]
-        axes.fill_between(steps, low[stage], high[stage], color=colour, alpha=0.2, linewidth=0)
-        axes.plot(steps, mean[stage], markevery=max(1, num_steps // 4), **styles[layer])
+    for stage, layer in enumerate(_layers(traces[0])):
+        axes.fill_between(
+            range(num_steps), low[stage], high[stage], color=styles[layer]["color"], alpha=0.2, linewidth=0
+        )
+        axes.plot(mean[stage], markevery=max(1, num_steps // 4), **styles[layer])
     axes.set_ylim(0, 104)
     return living[0], living[num_steps - 1]
 

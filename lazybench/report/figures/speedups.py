@@ -28,5 +28,5 @@ def speed(measured: pd.DataFrame, stem: Path) -> list[Path]:
         axes.set_title(style.wrapped(f"{title_of(first['method'])} {first['setting']}".strip(), 50))
         environment = {"weights_format": first["weights"], "dtype": first["dtype"], "device": first["device"]}
         repeats = f"median and range of n={first['repeats']} repeats"
-        style.finish(figure, style.about(first["model"], [environment], [repeats]))
+        style.finish(figure, style.describe(first["model"], [environment], [repeats]))
         return style.save(figure, stem)

@@ -5,14 +5,13 @@ Figures are as wide as a column of a paper, so that nothing is scaled there; siz
 
 import re
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from itertools import count
 from pathlib import Path
 from typing import Any
 
 import matplotlib.style
-import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.colors import is_color_like
@@ -24,12 +23,13 @@ from lazybench.analysis.labels import model_title
 
 COLUMN = 3.3  # inches
 LETTERS = 57  # of a line as wide as a column
-# Okabe and Ito's palette without its yellow, which is too pale for lines on white.
+# Okabe and Ito's palette without its yellow, which is too pale for lines on white. The numbers of colours, markers and
+# dashes have no common factor, so that lines differ in more than colour.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#E69F00", "#CC79A7", "#56B4E9", "#000000")
 BLUE, VERMILLION, _, ORANGE, *_, BLACK = _COLOURS
 GREY, PALE = "#666666", "#aaaaaa"
 REFERENCE = {"color": BLACK, "linestyle": ":", "linewidth": 1}
-_MARKERS = "osD^vPX<p>h"  # their number and that of colours have no common factor: 77 pairs
+_MARKERS = "osD^vPX<p>h"
 _DASHES = ("-", "--", "-.", ":")
 # The methods with a style of their own, in the order of styles.
 _METHODS = ("lazyllm", "random_drop", "static_pruning", "prompt_compression", "lazyllm+", "gemfilter", "fastkv")
@@ -65,9 +65,9 @@ def finish(figure: Figure, heading: str, entries: Mapping[str, Any] | None = Non
     if entries is None:
         labels = [axes.get_legend_handles_labels() for axes in figure.axes]
         entries = {text: handle for handles, texts in labels for handle, text in zip(handles, texts, strict=True)}
-    texts = [wrapped(text, LETTERS - 8) for text in entries]
-    columns = max(1, LETTERS // (8 + max((len(line) for text in texts for line in text.split("\n")), default=0)))
-    heading = wrapped(heading, LETTERS)
+    heading, texts = wrapped(heading, LETTERS), [wrapped(text, LETTERS - 8) for text in entries]
+    longest = max((len(line) for text in texts for line in text.split("\n")), default=0)
+    columns = max(1, LETTERS // (8 + longest))
     lines = sum(1 + text.count("\n") for text in texts) / columns + heading.count("\n")
     figure.set_figheight(figure.get_figheight() + 0.2 + 0.13 * lines)
     figure.suptitle(heading, x=0.01, ha="left", color=GREY)
@@ -91,50 +91,43 @@ def wrapped(text: str, letters: int) -> str:
 
 
 def line_style(number: int) -> dict[str, Any]:
-    """Return colour, marker and dash of a figure's line; lines differ in more than colour."""
-    return {
-        "color": _COLOURS[number % len(_COLOURS)],
-        "marker": _MARKERS[number % len(_MARKERS)],
-        "linestyle": _DASHES[(number // len(_COLOURS) * 2 + number) % len(_DASHES)],  # another in each round of colours
-    }
+    """Return colour, marker and dash of a figure's line; no two of the first 308 lines share all three."""
+    cycles = {"color": _COLOURS, "marker": _MARKERS, "linestyle": _DASHES}
+    return {name: values[number % len(values)] for name, values in cycles.items()}
 
 
 def method_styles(points: pd.DataFrame) -> dict[str, dict[str, Any]]:
     """Return the style of each `line` of some points, by its `method` and the `colour` that this gives itself.
 
-    LazyBench's methods always have the same style; other lines take those that are left, in their order.
+    LazyBench's methods always have the same style; other lines take the unused ones, in their order.
     """
-    lines = points.drop_duplicates("line")
+    lines = points.drop_duplicates("line").set_index("line")
     # Of several lines of one method, such as calibrated ones, the first has the method's style.
-    own = {method: line for method, line in zip(lines["method"][::-1], lines["line"][::-1], strict=True)}
-    free = (number for number in count() if number >= len(_METHODS) or _METHODS[number] not in own)
+    numbers = lines["method"][lines["method"].isin(_METHODS)].drop_duplicates().map(_METHODS.index)
+    free = (number for number in count() if number not in numbers.array)
     styles = {}
-    for line in lines.itertuples():
-        has_own = line.method in _METHODS and own[line.method] == line.line
-        style = line_style(_METHODS.index(line.method) if has_own else next(free))
-        styles[line.line] = style | ({"color": line.colour} if is_color_like(line.colour) else {})
+    for line, colour in lines["colour"].items():
+        number = numbers[line] if line in numbers else next(free)
+        styles[line] = line_style(number) | ({"color": colour} if is_color_like(colour) else {})
     return styles
 
 
 def error_bars(axes: Axes, points: pd.DataFrame, x: str, y: str, **options: Any) -> None:
     """Draw points, with bars for columns that have `_low` and `_high`."""
-
-    def around(name: str) -> np.ndarray | None:
-        if f"{name}_low" not in points:
-            return None
-        value, low, high = (points[f"{name}{end}"].astype(float) for end in ("", "_low", "_high"))
-        return np.array([value - low, high - value])
-
-    axes.errorbar(points[x], points[y], xerr=around(x), yerr=around(y), **options)
+    for key, name in (("xerr", x), ("yerr", y)):
+        if f"{name}_low" in points:
+            low, value, high = (points[f"{name}{end}"].astype(float) for end in ("_low", "", "_high"))
+            options[key] = value - low, high - value
+    axes.errorbar(points[x], points[y], **options)
 
 
-def about(model: str, environments: Sequence[Mapping[str, Any]], others: Iterable[str] = ()) -> str:
-    """Describe what a figure rests on in one line, as far as known: model, weights, precision, `others`, device.
+def describe(model: str, environments: Sequence[Mapping[str, Any]], facts: Iterable[str]) -> str:
+    """Return the heading of a figure: model, weights, precision, `facts` and device, as far as known.
 
     Args:
         model: the model's name.
         environments: of each run, as `model.environment.describe` returns them.
-        others: data, records and prompt lengths.
+        facts: data, records and prompt lengths.
     """
     weights, dtype, device = (
         " or ".join(sorted({str(environment[key]) for environment in environments if environment.get(key)}))
@@ -145,11 +138,11 @@ def about(model: str, environments: Sequence[Mapping[str, Any]], others: Iterabl
         device += f" (times: {timed_on.pop()})"
     weights = re.sub("GGUF |, dequantised", "", weights)
     precision = f"{weights} weights, in {dtype}" if weights not in ("", dtype) else dtype
-    return "; ".join(filter(None, [model_title(model) + (f" ({precision})" if precision else ""), *others, device]))
+    return "; ".join(filter(None, [model_title(model) + (f" ({precision})" if precision else ""), *facts, device]))
 
 
 def subtitle(block: Block, rows: Sequence[Row], records: Sequence[int] = ()) -> str:
-    """Describe what a figure of these rows rests on.
+    """Return the heading of a figure of these rows.
 
     `records` is the number of each row's records in it; if empty, all that did not fail.
     """
@@ -159,10 +152,9 @@ def subtitle(block: Block, rows: Sequence[Row], records: Sequence[int] = ()) -> 
     tokens = pd.concat(parts).drop_duplicates(key)["prompt_tokens"].dropna()
     prompts = f"prompts {tokens.median():,.0f} tokens (median; max {tokens.max():,.0f})" if len(tokens) else ""
     environments = [run.environment for row in rows for run in row.runs]
-    return about(block.model, environments, [data, f"n={span(records or map(len, parts))}", prompts])
+    return describe(block.model, environments, [data, f"n={span(records or [*map(len, parts)])}", prompts])
 
 
-def span(numbers: Iterable[int]) -> str:
+def span(numbers: Collection[int]) -> str:
     """Return the least and the greatest number, or one if all are the same."""
-    ordered = sorted(numbers)
-    return " to ".join(dict.fromkeys(f"{number:,}" for number in (ordered[0], ordered[-1])))
+    return " to ".join(dict.fromkeys(f"{number:,}" for number in (min(numbers), max(numbers))))
