@@ -1,7 +1,7 @@
 """`lazybench map`: show which tokens of one prompt each method prunes and revives, as a page or a picture."""
 
-import dataclasses
 from collections.abc import Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from textwrap import shorten
 
@@ -15,16 +15,15 @@ from lazybench.methods import Method
 from lazybench.methods.base import Output, answer
 from lazybench.methods.baseline import Baseline
 from lazybench.model import environment
-from lazybench.model.decoding import check_limit, decoder_for
+from lazybench.model.decoding import decoder_for
 from lazybench.model.loading import load_model
 from lazybench.model.prompts import Prompt, build_all
 from lazybench.run.prepare import method_for
 from lazybench.run.resources import Resources
-from lazybench.store.writing import check_writable, replace, writing
+from lazybench.store import writing
 from lazybench.token_map.page import TokenMap, render
 
 _NEW_TOKENS = 64
-_PICTURE_TOKENS = 400  # of a prompt; a longer one cannot be read in a picture
 
 
 def main(jobs: Sequence[MapConfig]) -> Path:
@@ -35,18 +34,9 @@ def main(jobs: Sequence[MapConfig]) -> Path:
     """
     config, resources, path = jobs[0], Resources(), Path(jobs[0].output)
     methods = _check(jobs, resources)
-    facts, record = _read_text(config.text) if config.text is not None else _choose_record(config, resources)
-    if config.new_tokens is not None:
-        facts = dataclasses.replace(facts, max_new_tokens=config.new_tokens)
+    facts, record = _choose_record(config, resources) if config.text is None else _read_text(config.text)
+    facts = replace(facts, max_new_tokens=config.new_tokens or facts.max_new_tokens)
     prompt = build_all(resources.tokenizer(config.model), config.model, {record.dataset: facts}, [record])[record.key]
-    tokenizer, length, is_picture = prompt.builder.tokenizer, prompt.ids.shape[1], path.suffix in (".png", ".pdf")
-    if is_picture and length > _PICTURE_TOKENS:
-        raise LazyBenchError(
-            f"output={path}: {length:,} tokens do not fit a picture, which shows {_PICTURE_TOKENS}: give a file that "
-            "ends with .html, for a page"
-        )
-    limited = dataclasses.replace(config.model, limit=length)
-    check_limit(limited, facts.max_new_tokens, resources.skeleton(config.model))
     machine = environment.describe(config.model)
     details = {"Model": f"{model_title(config.model.name)} ({machine['weights_format']}, {machine['dtype']})"}
     if config.text is None:
@@ -54,28 +44,28 @@ def main(jobs: Sequence[MapConfig]) -> Path:
     else:
         details["Text"] = record.id
     print(", ".join(f"{name.lower()} {text}" for name, text in details.items()))
-    model = load_model(config.model)
+    model, tokenizer = load_model(config.model), prompt.builder.tokenizer
     unmodified = _generate(Baseline("baseline"), prompt, model).tokens
     details["Unmodified"] = shorten(tokenizer.decode(unmodified, skip_special_tokens=True), 200)
     maps = [_map_tokens(method, prompt, model) for method in methods]
-    if is_picture:
+    if path.suffix in (".png", ".pdf"):
         from lazybench.report.figures.token_map import picture  # matplotlib takes long to import
 
         content = picture(maps, tokenizer, details, path.suffix)
     else:
-        content = render(maps, tokenizer, details).encode("ascii")
-    with writing(path):
+        content = render(maps, tokenizer, details)
+    with writing.writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-    replace(path, content)
+    writing.replace(path, content)
     print(f"saved in {path}")
     return path
 
 
 def _check(jobs: Sequence[MapConfig], resources: Resources) -> list[Method]:
-    """Return the methods of the jobs, once nothing about the settings speaks against them: generating takes long."""
-    config, path = jobs[0], Path(jobs[0].output)
-    for key in (field.name for field in dataclasses.fields(config) if field.name != "method"):
-        if any(getattr(job, key) != getattr(config, key) for job in jobs):
+    """Return the methods of the jobs; `LazyBenchError` for what can be known to fail before weights are loaded."""
+    config = jobs[0]
+    for key, value in vars(config).items():
+        if key != "method" and any(getattr(job, key) != value for job in jobs):
             raise LazyBenchError(f"{key}= has several values: a map shows one prompt, so only methods may differ")
     methods = [method_for(job.method, job.model, resources) for job in jobs]
     for method in methods:
@@ -84,18 +74,17 @@ def _check(jobs: Sequence[MapConfig], resources: Resources) -> list[Method]:
                 f"method {method.name} does not run on LazyLLM's engine, which records where each token is computed: "
                 "choose one that does, such as lazyllm, lazyllm+, static_pruning or fastkv"
             )
-    if path.is_dir() or (config.text is not None and path.resolve() == Path(config.text).resolve()):
-        raise LazyBenchError(f"output={path} is a folder, or the file of text=: give a file of its own")
-    check_writable(path.parent)
+    if config.text is not None and Path(config.output).resolve() == Path(config.text).resolve():
+        raise LazyBenchError(f"output={config.output} is the file of text=: give another")
     return methods
 
 
 def _read_text(name: str) -> tuple[DatasetFacts, Record]:
-    """Return the user's file as a record, and facts that make its text the prompt as it is, but for a chat wrapper."""
+    """Return the user's file as a record, and facts that make its text the prompt, unchanged but for a chat wrapper."""
     try:
         text = Path(name).read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise LazyBenchError(f"text={name} cannot be read: {getattr(error, 'strerror', None) or error}") from None
+        raise LazyBenchError(f"text={name} cannot be read: {error}") from None
     facts = DatasetFacts("text", "{context}", _NEW_TOKENS, metric="qa_f1", truncate=False)
     return facts, Record(Path(name).name, "text", "", text, (), None, len(text.split()))
 
@@ -106,9 +95,9 @@ def _choose_record(config: MapConfig, resources: Resources) -> tuple[DatasetFact
     datasets = choose(config.task, config.data, facts).datasets
     by_dataset = resources.records_by_dataset(datasets, config.data, config.model)
     records = [record for dataset in by_dataset.values() for record in dataset]
+    name = config.record or "0"
     by_name = {record.id: record for record in reversed(records)}
     by_name |= {str(number): record for number, record in enumerate(records)}
-    name = "0" if config.record is None else config.record
     if name not in by_name:
         raise LazyBenchError(
             f"record={name}: task={config.task} has {len(records)} records here: give a number from 0 to "
@@ -118,7 +107,7 @@ def _choose_record(config: MapConfig, resources: Resources) -> tuple[DatasetFact
 
 
 def _map_tokens(method: Method, prompt: Prompt, model: PreTrainedModel) -> TokenMap:
-    output, settings = _generate(method, prompt, model), dataclasses.asdict(method)
+    output, settings = _generate(method, prompt, model), asdict(method)
     title = f"{method.label or title_of(method.name, settings)} {setting_of(method.name, settings)}".strip()
     token_map = TokenMap.from_stats(output.stats, prompt.ids[0].tolist() + output.tokens, title)
     revivals = sum(len(positions) for stages in token_map.revived for positions in stages)
@@ -129,6 +118,6 @@ def _map_tokens(method: Method, prompt: Prompt, model: PreTrainedModel) -> Token
 def _generate(method: Method, prompt: Prompt, model: PreTrainedModel) -> Output:
     try:
         method.prepare(model)
-        return answer(method, prompt, dataclasses.replace(decoder_for(model, prompt), tracing=True), seed=0)
+        return answer(method, prompt, replace(decoder_for(model, prompt), tracing=True), seed=0)
     except RecordFailure as failure:
         raise LazyBenchError(f"method {method.name}: {failure}") from None

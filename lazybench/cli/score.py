@@ -3,33 +3,27 @@
 import json
 import sys
 from argparse import ArgumentParser
-from collections import ChainMap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
-from typing import Any, NamedTuple
+from typing import Any
 
-from lazybench.analysis.console import table
+import pandas as pd
+
+from lazybench.analysis.console import frame_table
 from lazybench.cli.arguments import add_config_dir, own_datasets, read
 from lazybench.config import CONF
-from lazybench.data.facts import DatasetFacts, datasets_of, load_facts
+from lazybench.data.facts import DatasetFacts, load_facts
 from lazybench.data.longbench_e import LENGTHS
 from lazybench.data.record import parse, wrong_field
 from lazybench.errors import LazyBenchError, suggest
 from lazybench.run import scoring
 from lazybench.store.writing import replace
 
-Facts = Mapping[str, DatasetFacts]
+Known = Mapping[str, tuple[str, DatasetFacts]]
+"""By dataset the data config that has it, empty for LongBench's and those beside them, and its facts."""
 
-
-class _Scored(NamedTuple):
-    """A line of a file and its scores, 0 to 1: LongBench's, which is None for a failed record, and further metrics."""
-
-    row: dict[str, Any]
-    dataset: str
-    score: float | None = None
-    further: Mapping[str, float] = {}
-    length: int | None = None  # in words, if the dataset has scores by length
+_COLUMNS = ("path", "dataset", "_id", "score", "length")  # of a scored line, before the scores by other metrics
 
 
 def main(argv: Sequence[str]) -> int:
@@ -44,121 +38,113 @@ def main(argv: Sequence[str]) -> int:
     add_config_dir(parser, "also know the datasets of the data configs in FOLDER")
     flags = read(parser, argv)
     sys.path += map(str, flags.config_dir)  # for the user's metrics
-    families = _families([*flags.config_dir, CONF])
-    facts = dict(ChainMap(*families.values()))
-    by_file = {path: _score_file(path, flags.dataset, facts) for path in flags.files}
-    _refuse_mixed(by_file)
-    lines = [line for scored in by_file.values() for line in scored]
-    written = [json.dumps({**line.row, "score": line.score}) + "\n" for line in lines]
+    known = _known([*flags.config_dir, CONF])
+    pairs = [pair for path in dict.fromkeys(flags.files) for pair in _score_file(path, flags.dataset, known)]
+    lines, scored = [line for line, _ in pairs], pd.DataFrame([scores for _, scores in pairs])
+    answered = scored.dropna(subset="score")
+    _refuse_mixed(answered)
+    written = [json.dumps({**line, "score": scores["score"]}) + "\n" for line, scores in pairs]
     if flags.output == "-":
         sys.stdout.writelines(written)
     elif flags.output is not None:
         replace(Path(flags.output), "".join(written))
-    answered = [line for line in lines if line.score is not None]
     if len(answered) < len(lines):
         print(f"{len(lines) - len(answered)} of {len(lines)} records failed and are in no score", file=sys.stderr)
-    print(_tables(answered, families), file=sys.stderr if flags.output == "-" else sys.stdout)
+    print(_tables(answered, known), file=sys.stderr if flags.output == "-" else sys.stdout)
     return 0
 
 
-def _families(folders: Sequence[Path]) -> dict[str, dict[str, DatasetFacts]]:
-    """Return facts by dataset for each kind of data, by its name; LongBench's has none and takes in what extends it."""
+def _known(folders: Sequence[Path]) -> Known:
+    """Return LongBench's datasets and those of the data configs in some folders; the first of a name counts."""
     longbench = load_facts()
-    families = {"": dict(longbench)}
+    known = {name: ("", facts) for name, facts in longbench.items()}
     for folder in folders:
-        for name, known in own_datasets(folder):
-            if not longbench.keys() <= known.keys():
-                families.setdefault(name, known)
-                continue
-            own = {dataset: facts for dataset, facts in known.items() if facts != longbench.get(dataset)}
-            for dataset, facts in own.items():
-                if families[""].get(dataset) not in (longbench.get(dataset), facts):
-                    raise LazyBenchError(f"data={name} and another data config differ in {dataset!r}: rename it in one")
-            families[""] |= own
-    return families
+        for data, datasets in own_datasets(folder):
+            extends = longbench.keys() <= datasets.keys()
+            for name, facts in datasets.items():
+                first = known.setdefault(name, ("" if extends else data, facts))
+                if extends and first != ("", facts):
+                    raise LazyBenchError(f"data={data} and another data config differ in {name!r}: rename it in one")
+    return known
 
 
-def _score_file(path: Path, dataset: str | None, facts: Facts) -> list[_Scored]:
+def _score_file(path: Path, dataset: str | None, known: Known) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+    """Return each line of a file with its scores."""
     try:
         with path.open("rb") as file:
-            scored = [_score_line(row, where, dataset or path.stem, facts) for where, row in parse(file, path)]
+            lines = list(parse(file, path))
     except OSError as error:
         raise LazyBenchError(f"{path}: cannot be read: {error.strerror}") from error
-    if all(line.score is None for line in scored):
+    pairs = [(line, {"path": path} | _score(line, where, dataset or path.stem, known)) for where, line in lines]
+    if all(scores["score"] is None for _, scores in pairs):
         raise LazyBenchError(f"{path}: there is no prediction in it: one a line was expected")
-    return scored
+    return pairs
 
 
-def _refuse_mixed(by_file: Mapping[Path, Sequence[_Scored]]) -> None:
-    """Raise `LazyBenchError` for answers of two models or methods: two to one record, or two files of a dataset."""
-    files: dict[tuple[str, str], Path] = {}
-    for path, lines in by_file.items():
-        for line in (line for line in lines if line.score is not None):
-            dataset, record = line.dataset, str(line.row.get("_id", ""))
-            repeated, other = (dataset, record) in files, files.setdefault((dataset, record), path)
-            if other != path or (repeated and record):
-                name = f"record {record} of {dataset}" if record else dataset
-                raise LazyBenchError(f"{path}: {name} is in {other}, too: score each model's or method's by itself")
+def _score(line: Mapping[str, Any], where: str, default: str, known: Known) -> dict[str, Any]:
+    """Score a line, 0 to 1; of a run's record with several seeds, return the mean over them.
 
-
-def _score_line(row: dict[str, Any], where: str, default: str, facts: Facts) -> _Scored:
-    """Score one line; of a run's record with several seeds, the mean over them."""
-    named = row.get("dataset") is not None
-    dataset = str(row["dataset"]) if named else default
-    if dataset not in facts:
+    Returns:
+        `dataset` and `_id`; LongBench's `score`, None for a failed record; `length` in words, if the dataset has scores
+        by length; and the scores by other metrics.
+    """
+    named = line.get("dataset") is not None
+    dataset = str(line["dataset"]) if named else default
+    if dataset not in known:
         hint = "" if named else " (the line has no 'dataset': name it with --dataset NAME)"
-        raise LazyBenchError(f"{where}: unknown dataset {dataset!r}: {suggest(dataset, facts)}{hint}")
-    if row.get("error"):
-        return _Scored(row, dataset)
-    known, answers, classes, length = facts[dataset], row.get("answers"), row.get("all_classes"), row.get("length")
-    repeats = row.get("repeats") or [row]
-    if not isinstance(repeats, list) or not all(isinstance(repeat, dict) for repeat in repeats):
-        raise LazyBenchError(f"{where}: 'repeats' must be a list of objects, each with a 'prediction'")
-    predictions = [repeat.get("prediction", repeat.get("pred")) for repeat in repeats]
+        raise LazyBenchError(f"{where}: unknown dataset {dataset!r}: {suggest(dataset, known)}{hint}")
+    scores = {"dataset": dataset, "_id": str(line.get("_id", "")), "score": None, "length": None}
+    if line.get("error"):
+        return scores
+    facts, references = known[dataset][1], (line.get("answers"), line.get("all_classes"))
+    predictions = [repeat.get("prediction", repeat.get("pred")) for repeat in line.get("repeats") or [line]]
     for prediction in predictions:
         if not isinstance(prediction, str):
             value = json.dumps(prediction, default=str)
             raise LazyBenchError(f"{where}: 'prediction' (or 'pred') must be a string, not {value:.60}")
-    fields = ["answers", "all_classes", *["length"] * known.by_length]
-    if wrong := wrong_field(row, fields):
+    if wrong := wrong_field(line, ["answers", "all_classes", *["length"] * facts.by_length]):
         raise LazyBenchError(f"{where}: {wrong}")
     try:
-        score = fmean(scoring.score(known, text, answers, classes) for text in predictions)
-        further = [scoring.variants(known, text, answers, classes) for text in predictions]
+        by_seed = [
+            {"score": scoring.score(facts, text, *references), **scoring.variants(facts, text, *references)}
+            for text in predictions
+        ]
     except LazyBenchError as error:
         raise LazyBenchError(f"{where}: {error}") from error
-    means = {metric: fmean(scores[metric] for scores in further) for metric in further[0]}
-    return _Scored(row, dataset, score, means, length if known.by_length else None)
+    means = {metric: fmean(seed[metric] for seed in by_seed) for metric in by_seed[0]}
+    return scores | means | ({"length": line["length"]} if facts.by_length else {})
 
 
-def _tables(lines: Sequence[_Scored], families: Mapping[str, Facts]) -> str:
+def _refuse_mixed(answered: pd.DataFrame) -> None:
+    """Raise `LazyBenchError` for answers of two models or methods: two to one record, or two files of a dataset."""
+    is_first = ~answered.duplicated(["path", "dataset", "_id"])  # lines without an id are all of one file
+    lines = answered[(answered["_id"] != "") | is_first]
+    for line in lines[lines.duplicated(["dataset", "_id"])].to_dict("records"):
+        name = f"record {line['_id']} of {line['dataset']}" if line["_id"] else line["dataset"]
+        raise LazyBenchError(f"{line['path']}: {name} is answered twice: score each model's or method's by itself")
+
+
+def _tables(answered: pd.DataFrame, known: Known) -> str:
     """Format mean scores, 0 to 100, by dataset and by task, in the order of LongBench's table."""
-    lengths = LENGTHS if any(line.length is not None for line in lines) else {}
-
-    def means(datasets: Sequence[Sequence[_Scored]]) -> list[str]:
-        """Format the mean over datasets of their means, in all and by length; `-` if a dataset lacks a length."""
-        cells = [f"{100 * fmean(fmean(line.score for line in dataset) for dataset in datasets):.2f}"]
-        for low, high in lengths.values():
-            scores = [
-                [line.score for line in dataset if line.length is not None and low <= line.length < high]
-                for dataset in datasets
-            ]
-            cells.append(f"{100 * fmean(map(fmean, scores)):.2f}" if all(scores) else "-")
-        return cells
-
-    rows, task_rows, shown = [], [], set()
-    for data, facts in families.items():
-        names = [name for name in facts if name not in shown]
-        shown |= facts.keys()
-        scored = {name: [line for line in lines if line.dataset == name] for name in names}
-        scored = {name: dataset for name, dataset in scored.items() if dataset}
-        for name, dataset in scored.items():
-            further = {key: 100 * fmean(line.further[key] for line in dataset) for key in dataset[0].further}
-            notes = ", ".join(f"{metric} {score:.2f}" for metric, score in further.items())
-            rows.append([name, str(len(dataset)), *means([dataset]), notes])
-        for task, datasets in scoring.by_task(scored, facts).items():
-            title, count = f"{task} [data={data}]" if data else task, len(datasets_of(task, facts))
-            task_rows.append([title, f"{len(datasets)}/{count}", *means(datasets)])
-    parts = [table(["dataset", "records", "score", *lengths, ""], rows)]
-    parts += [table(["task", "datasets", "score", *lengths], task_rows)] if task_rows else []
-    return "\n\n".join(parts)
+    parts = {"score": answered}
+    if answered["length"].notna().any():
+        for name, (low, high) in LENGTHS.items():
+            parts[name] = answered[(answered["length"] >= low) & (answered["length"] < high)]
+    facts = pd.DataFrame({name: (data, facts.task) for name, (data, facts) in known.items()}, ["data", "task"]).T
+    datasets = facts.join(pd.DataFrame({name: part.groupby("dataset")["score"].mean() for name, part in parts.items()}))
+    datasets = datasets.dropna(subset="score").assign(records=answered["dataset"].value_counts())
+    further = 100 * answered.groupby("dataset")[[*answered.columns[len(_COLUMNS) :]]].mean().reindex(datasets.index)
+    datasets["further"] = [
+        ", ".join(f"{metric} {score:.2f}" for metric, score in scores.dropna().items())
+        for _, scores in further.iterrows()
+    ]
+    datasets[[*parts]] *= 100
+    groups = datasets.groupby(["data", "task"], sort=False)
+    tasks = groups[[*parts]].agg(lambda means: means.mean(skipna=False))
+    tasks["datasets"] = groups.size().astype(str) + "/" + facts.value_counts(["data", "task"]).astype(str)
+    tasks["title"] = [f"{task} [data={data}]" if data else task for data, task in tasks.index]
+    scores = [(name, name, "{:.2f}") for name in parts]
+    dataset_columns = [("dataset", "dataset", "{}"), ("records", "records", "{}"), *scores, ("", "further", "{}")]
+    task_columns = [("task", "title", "{}"), ("datasets", "datasets", "{}"), *scores]
+    texts = [frame_table(datasets.rename_axis("dataset").reset_index(), dataset_columns)]
+    return "\n\n".join(texts + ([] if tasks.empty else [frame_table(tasks, task_columns)]))

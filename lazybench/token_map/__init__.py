@@ -1,6 +1,6 @@
 """A page that shows how many layers each prompt token went through, and the tokens revived for each generated token."""
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from lazyllm import Stats
 
 
-def html(stats: "Stats", tokenizer: Any, ids: "torch.Tensor | Iterable[int]", title: str = "LazyLLM") -> str:
+def html(stats: "Stats", tokenizer: Any, ids: "torch.Tensor | Sequence[int]", title: str = "LazyLLM") -> str:
     """Return the token map of a generation: one HTML document that loads nothing, which a notebook shows as it is.
 
     Args:

@@ -1,17 +1,17 @@
 """The token map of a generation: the depth of each token, the tokens revived at each step, and the page of both."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
-from itertools import pairwise
+from itertools import pairwise, zip_longest
 from pathlib import Path
 from typing import Any
 
 import torch
 from jinja2 import Environment, FileSystemLoader
 
-from lazyllm import LazyLLMError, PruningSchedule, Stats
+from lazyllm import LazyLLMError, Stats
 
 _REPLACEMENT = "\ufffd"  # a decoder writes it for bytes that are no character, or not a whole one yet
 _MAX_TOKENS = 8  # of an incomplete character, which has at most four bytes; longer ones are broken
@@ -23,8 +23,8 @@ class TokenMap:
 
     Attributes:
         title: heading of the generation.
-        schedule: the stages that prune.
-        num_layers: of the model.
+        schedule: the stages that prune, as text.
+        layers_by_depth: for each depth, the number of layers that a token went through; the last is the model's.
         ids: of prompt and answer.
         prompt_length: tokens up to the last step with several new ones; a prompt may come in chunks or turns.
         num_tokens: for each step, the number of tokens so far; the next one is the token that the step generates.
@@ -34,8 +34,8 @@ class TokenMap:
     """
 
     title: str
-    schedule: PruningSchedule
-    num_layers: int
+    schedule: str
+    layers_by_depth: list[int]
     ids: list[int]
     prompt_length: int
     num_tokens: list[int]
@@ -43,7 +43,7 @@ class TokenMap:
     revived: list[list[list[int]]]
 
     @classmethod
-    def from_stats(cls, stats: Stats | None, ids: torch.Tensor | Iterable[int], title: str) -> "TokenMap":
+    def from_stats(cls, stats: Stats | None, ids: torch.Tensor | Sequence[int], title: str) -> "TokenMap":
         """Build the map of a generation from its stats and its ids, prompt and answer: (tokens,) or (1, tokens).
 
         Raises:
@@ -54,7 +54,7 @@ class TokenMap:
         if not stats.stages:
             raise LazyLLMError("nothing was pruned, so there is no map of it: give a schedule with a keep below 1")
         num_tokens = [step[0].shape[0] for step in stats.positions]
-        tokens = torch.as_tensor(ids if isinstance(ids, torch.Tensor) else list(ids)).flatten().tolist()
+        tokens = torch.as_tensor(ids).flatten().tolist()
         # No step computed the last token that was generated.
         if len(tokens) not in (num_tokens[-1], num_tokens[-1] + 1):
             raise LazyLLMError(
@@ -69,20 +69,14 @@ class TokenMap:
             revived.append([positions[positions < earlier].tolist() for positions in after_stages])
             prompt_length = total if total - earlier > 1 or not earlier else prompt_length
             earlier = total
-        num_layers = len(stats.positions[0])
-        return cls(title, stats.schedule, num_layers, tokens, prompt_length, num_tokens, depths.tolist(), revived)
-
-    @property
-    def layers_by_depth(self) -> list[int]:
-        """The number of layers that a token of each depth went through."""
-        return [*(stage.layer + 1 for stage in self.schedule.stages), self.num_layers]
+        layers = [*(stage.layer + 1 for stage in stats.schedule.stages), len(stats.positions[0])]
+        return cls(title, str(stats.schedule), layers, tokens, prompt_length, num_tokens, depths.tolist(), revived)
 
     @property
     def prompt_computed(self) -> float:
         """The fraction of prompt tokens times layers that prefill computed."""
-        layers = self.layers_by_depth
-        computed = sum(layers[depth] for depth in self.depths[: self.prompt_length])
-        return computed / (self.prompt_length * self.num_layers)
+        computed = sum(self.layers_by_depth[depth] for depth in self.depths[: self.prompt_length])
+        return computed / (self.prompt_length * self.layers_by_depth[-1])
 
 
 def token_texts(tokenizer: Any, ids: Sequence[int]) -> Iterator[str]:
@@ -117,9 +111,6 @@ class Page(str):
         style = "width: 100%; height: 46rem; border: 1px solid #8886"
         return f'<iframe sandbox="allow-scripts" style="{style}" srcdoc="{escape(self)}"></iframe>'
 
-    def __repr__(self) -> str:
-        return f"<token map, {len(self):,} characters of HTML>"
-
 
 def render(maps: Sequence[TokenMap], tokenizer: Any, details: Mapping[str, str] | None = None) -> Page:
     """Return the page of generations from the same prompt, side by side, with `details` at the top.
@@ -127,18 +118,10 @@ def render(maps: Sequence[TokenMap], tokenizer: Any, details: Mapping[str, str] 
     It opens at the token for which most tokens are revived. Its script reads `data`, JSON: `prompt`, the text of each
     prompt token, and for each generation in `maps` `answer`, the text of each token after the prompt, and `num_tokens`,
     `revived` and the prompt's `depths`, as in `TokenMap`.
-
-    Raises:
-        LazyLLMError: the prompts differ.
     """
-    length = maps[0].prompt_length
-    if any(one.ids[: one.prompt_length] != maps[0].ids[:length] for one in maps):
-        raise LazyLLMError("the generations are of different prompts: a page shows one prompt")
-    texts = [list(token_texts(tokenizer, one.ids)) for one in maps]
-    num_revived = [0] * max(len(one.num_tokens) for one in maps)  # by step
-    for one in maps:
-        for step, stages in enumerate(one.revived):
-            num_revived[step] += sum(map(len, stages))
+    length, texts = maps[0].prompt_length, [list(token_texts(tokenizer, one.ids)) for one in maps]
+    steps = zip_longest(*(one.revived for one in maps), fillvalue=())
+    num_revived = [sum(len(positions) for stages in step for positions in stages) for step in steps]
     generations = [
         {"answer": text[length:], "num_tokens": one.num_tokens, "depths": one.depths[:length], "revived": one.revived}
         for one, text in zip(maps, texts, strict=True)
@@ -176,8 +159,10 @@ def palette(levels: int) -> list[tuple[str, str, str, str]]:
     from matplotlib import colormaps  # takes long to import
     from matplotlib.colors import to_hex
 
-    def colours(value: float) -> tuple[str, str]:
-        return to_hex(colormaps["YlGnBu"](value)), "#000" if value < 0.68 else "#fff"
-
     depths = [level / (levels - 1) for level in range(levels)]
-    return [(*colours(depth), *colours(0.8 - 0.75 * depth)) for depth in depths]
+    pairs = [(depth, 0.8 - 0.75 * depth) for depth in depths]  # places on the map, of a light page and a dark one
+    ink = {True: "#000", False: "#fff"}
+    return [
+        (to_hex(colormaps["YlGnBu"](light)), ink[light < 0.68], to_hex(colormaps["YlGnBu"](dark)), ink[dark < 0.68])
+        for light, dark in pairs
+    ]
