@@ -81,10 +81,7 @@ def _check(jobs: Sequence[MapConfig], resources: Resources) -> list[Method]:
 
 def _read_text(name: str) -> tuple[DatasetFacts, Record]:
     """Return the user's file as a record, and facts that make its text the prompt, unchanged but for a chat wrapper."""
-    try:
-        text = Path(name).read_text("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise LazyBenchError(f"text={name} cannot be read: {error}") from None
+    text = Path(name).read_text("utf-8")
     facts = DatasetFacts("text", "{context}", _NEW_TOKENS, metric="qa_f1", truncate=False)
     return facts, Record(Path(name).name, "text", "", text, (), None, len(text.split()))
 

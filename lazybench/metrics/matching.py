@@ -10,9 +10,6 @@ from warnings import catch_warnings, simplefilter
 from lazybench.errors import LazyBenchError
 from lazybench.metrics.registry import metric
 
-_NUMBER = re.compile(r"\d+")
-_CONTROL = re.compile(r"[\x00-\x1f]")
-
 
 @metric
 def classification(prediction: str, reference: str, all_classes: Sequence[str] | None) -> float:
@@ -35,7 +32,7 @@ def classification(prediction: str, reference: str, all_classes: Sequence[str] |
 @metric
 def count(prediction: str, reference: str, all_classes: Sequence[str] | None) -> float:
     """LongBench's `count_score`: share of the prediction's numbers that equal the reference digit by digit, or 0."""
-    numbers = _NUMBER.findall(prediction)
+    numbers = re.findall(r"\d+", prediction)
     return numbers.count(reference) / len(numbers) if numbers else 0.0
 
 
@@ -62,7 +59,7 @@ def _numbered(prediction: str, reference: str, word: str) -> float:
 @metric
 def code_sim(prediction: str, reference: str, all_classes: Sequence[str] | None) -> float:
     """LongBench's `code_sim_score`: `fuzzywuzzy`'s ratio of the first code line and the reference, 0 to 1."""
-    return _fuzz().ratio(first_code_line(prediction), reference) / 100
+    return _fuzz().ratio(_first_code_line(prediction), reference) / 100
 
 
 @cache
@@ -83,15 +80,13 @@ def code_sim_indel(prediction: str, reference: str, all_classes: Sequence[str] |
     """
     from rapidfuzz.fuzz import ratio
 
-    return round(ratio(first_code_line(prediction), reference)) / 100
+    return round(ratio(_first_code_line(prediction), reference)) / 100
 
 
-def first_code_line(prediction: str) -> str:
+def _first_code_line(prediction: str) -> str:
     """Return the first line that looks like neither a comment nor a code fence; empty if there is none."""
-    for line in prediction.lstrip("\n").split("\n"):
-        if not any(mark in line for mark in ("`", "#", "//")):
-            return line
-    return ""
+    lines = prediction.lstrip("\n").split("\n")
+    return next((line for line in lines if not re.search("[`#]|//", line)), "")
 
 
 @metric
@@ -100,6 +95,6 @@ def string_match_all(prediction: str, reference: str, all_classes: Sequence[str]
 
     Case and white space around the prediction do not count, and its control characters are line breaks, as in RULER.
     """
-    text = _CONTROL.sub("\n", prediction.strip()).strip().lower()
+    text = re.sub(r"[\x00-\x1f]", "\n", prediction.strip()).strip().lower()
     references = reference.split("\n")
     return sum(one.lower() in text for one in references) / len(references)

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 # frames, too, which are invisible here: it leaves a handful less.)
 _OFFICIAL_LIMIT = 1000
 _OWN_FRAMES = 2  # `_recursion_limit`, contextlib's `__enter__`
-_ARTICLES = re.compile(r"\b(a|an|the)\b")
 _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
 # LongBench's own list, without some common marks such as `《`.
 _CHINESE_PUNCTUATION = (
@@ -47,7 +46,7 @@ def _token_f1(prediction: Sequence[str], reference: Sequence[str]) -> float:
 
 
 def _words(text: str) -> list[str]:
-    return _ARTICLES.sub(" ", text.lower().translate(_NO_PUNCTUATION)).split()
+    return re.sub(r"\b(a|an|the)\b", " ", text.lower().translate(_NO_PUNCTUATION)).split()
 
 
 @metric
@@ -57,17 +56,13 @@ def qa_f1_zh(prediction: str, reference: str, all_classes: Sequence[str] | None)
 
 
 def _chinese_words(text: str) -> list[str]:
-    normalized = ("".join(word.lower().translate(_NO_CHINESE_PUNCTUATION).split()) for word in segment(text))
-    return [word for word in normalized if word]
-
-
-def segment(text: str) -> list[str]:
-    """Cut `text` into words with jieba's default dictionary (accurate mode)."""
-    return _tokenizer().lcut(text)
+    words = ("".join(word.lower().translate(_NO_CHINESE_PUNCTUATION).split()) for word in _tokenizer().lcut(text))
+    return [word for word in words if word]
 
 
 @cache
 def _tokenizer() -> "jieba.Tokenizer":
+    """Return jieba's tokenizer with its default dictionary."""
     # jieba 0.42.1 warns of its own escapes and of pkg_resources when it is imported.
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -93,8 +88,8 @@ def rouge(prediction: str, reference: str, all_classes: Sequence[str] | None) ->
 @metric
 def rouge_zh(prediction: str, reference: str, all_classes: Sequence[str] | None) -> float:
     """`rouge` over jieba's words, 0 to 1 (LongBench's `rouge_zh_score`)."""
-    # One frame more: LongBench's `rouge_zh_score` calls its `rouge_score`.
-    return _rouge_l(" ".join(segment(prediction)), " ".join(segment(reference)), official_depth=4)
+    prediction, reference = (" ".join(_tokenizer().lcut(text)) for text in (prediction, reference))
+    return _rouge_l(prediction, reference, official_depth=4)  # LongBench's `rouge_zh_score` calls its `rouge_score`
 
 
 @metric

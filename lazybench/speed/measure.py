@@ -1,20 +1,21 @@
 """Time a method at each prompt length, interleaved with the unmodified model."""
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from functools import cached_property, partial
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 
 import pandas as pd
 from tqdm import tqdm
-from transformers import PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from lazybench.analysis.labels import setting_of
 from lazybench.config import SpeedConfig
 from lazybench.data import load_facts, sample
 from lazybench.errors import LazyBenchError, RecordFailure
 from lazybench.methods import Method
+from lazybench.methods.base import answer
 from lazybench.model import environment
 from lazybench.model.cost import ideal_ttft
 from lazybench.model.decoding import Decoder, max_positions
@@ -35,51 +36,6 @@ _DATASET = "gov_report"
 _SPARE = 32  # tokens: truncation joins and tokenises text anew, which may change the count a little
 
 
-@dataclass(frozen=True)
-class Passes:
-    """The passes to compare on one prompt.
-
-    Attributes:
-        method: the method under test, prepared.
-        decode: greedy generation of as many tokens as are measured.
-        prompt: the prompt, all of it.
-        cpu_share: repeat a pass on a CPU that got less than this share of wall time times threads.
-    """
-
-    method: Method
-    decode: Decoder
-    prompt: Prompt
-    cpu_share: float
-
-    @property
-    def length(self) -> int:
-        """The prompt's length in tokens."""
-        return self.prompt.ids.shape[1]
-
-    @cached_property
-    def layer_tokens(self) -> list[int] | None:
-        """The number of tokens that each layer computes in prefill; None for a method that does not say."""
-        try:
-            return self.method.layer_tokens(self.decode.model, self.length)
-        except LazyBenchError:
-            return None
-
-    def by_name(self) -> dict[str | int, Callable[[int], Pass]]:
-        """Return the passes; each takes the number of the repeat, through which the method's seeds rotate."""
-        passes = {_UNMODIFIED: lambda repeat: self._run(UNMODIFIED), _METHOD: partial(self._run, self.method)}
-        if (keep_1 := self.method.keep_1) is not None:
-            passes[_KEEP_1] = lambda repeat: self._run(keep_1)
-        first_token = Decoder(self.decode.model, 1)
-        for count in sorted(set(self.layer_tokens or ()) - {self.length}):
-            beginning = replace(self.prompt, ids=self.prompt.ids[:, :count])
-            passes[count] = partial(self._run, UNMODIFIED, prompt=beginning, decode=first_token)
-        return passes
-
-    def _run(self, method: Method, repeat: int = 0, **changes: Prompt | Decoder) -> Pass:
-        inputs = {"prompt": self.prompt, "decode": self.decode, **changes}
-        return undisturbed(method, seed=repeat % method.repeats, least=self.cpu_share, **inputs)
-
-
 def check(config: SpeedConfig, resources: Resources) -> Method:
     """Return the method to time; `LazyBenchError` for a method or length that the model's config rules out."""
     method = method_for(config.method, config.model, resources)
@@ -96,10 +52,12 @@ def measure(config: SpeedConfig) -> pd.DataFrame:
     """Time a method at each prompt length.
 
     Returns:
-        One row a length: `setting`, how strongly the method prunes; the columns of `_summary`; `retaken`, the number of
-        passes that were repeated because other work disturbed them, and `disturbed`, the number of repeats left out;
+        One row a length: `setting`, how strongly the method prunes; times and speedups, each a median over the repeats
+        with the smallest and largest as `_low` and `_high`; `ideal_speedup`, by the tokens that each layer computes,
+        and `efficiency`, the method's share of it, if the method says what it computes; `retaken`, the number of passes
+        that were repeated because other work disturbed them, and `disturbed`, the number of repeats left out;
         `memory_mb` and `method_memory_mb`, the peak allocation in prefill and the first decode steps; `prompt_kv_mb`
-        and `method_prompt_kv_mb`, the size of the KV cache after prefill, where it is known; model and machine. Where
+        and `method_prompt_kv_mb`, the size of the KV cache after prefill, where it is known; model and machine. If
         memory runs out, the shorter lengths.
 
     Raises:
@@ -114,19 +72,18 @@ def measure(config: SpeedConfig) -> pd.DataFrame:
     settings |= {key: machine[key] for key in ("device", "dtype", "attention", "threads", "commit")}
     labels = {"model": config.model.name, "method": method.name, "setting": setting_of(method.name, asdict(method))}
     for prompt in prompts:
-        passes = Passes(method, Decoder(model, config.new_tokens), prompt, config.cpu_share)
+        tokens = prompt.ids.shape[1]
         try:
-            rows.append({**labels, "tokens": passes.length, **_row(passes, config.repeats), **settings})
+            rows.append({**labels, "tokens": tokens, **_row(method, prompt, model, config), **settings})
         except RecordFailure as failure:
-            raise LazyBenchError(f"method={method.name} at {passes.length} tokens: {failure}") from None
+            raise LazyBenchError(f"method={method.name} at {tokens} tokens: {failure}") from None
         except Exception as error:
             if not ran_out(error):
                 raise
-            message = f"out of memory at {passes.length} tokens: set shorter lengths"
-            if not rows:
-                raise LazyBenchError(message) from None
-            print(f"lazybench: {message}; the shorter ones are kept", file=sys.stderr)
+            print(f"lazybench: out of memory at {tokens} tokens: set shorter lengths", file=sys.stderr)
             break
+    if not rows:
+        raise LazyBenchError(f"lengths={config.lengths}: memory is too small for the shortest")
     return pd.DataFrame(rows)
 
 
@@ -136,14 +93,11 @@ def build_prompt(length: int, tokenizer: PreTrainedTokenizerBase, config: SpeedC
     Its ids are not random, as what LazyLLM revives depends on real attention.
 
     Raises:
-        LazyBenchError: the text cannot be read, or is too short.
+        LazyBenchError: the text is too short.
     """
     record = sample.load(_DATASET, 1, 0, min(sample.MAX_TOKENS, max(2 * length, sample.MIN_TOKENS)))[0]
     if config.text is not None:
-        try:
-            record = replace(record, context=Path(config.text).read_text("utf-8"))
-        except (OSError, UnicodeDecodeError) as error:
-            raise LazyBenchError(f"text={config.text} cannot be read: {error}") from None
+        record = replace(record, context=Path(config.text).read_text("utf-8"))
     # No more context than the prompt can hold: methods that work on the context are timed on the same text.
     ids = tokenizer(record.context, add_special_tokens=False, verbose=False).input_ids[: length + _SPARE]
     record = replace(record, context=tokenizer.decode(ids))
@@ -155,12 +109,25 @@ def build_prompt(length: int, tokenizer: PreTrainedTokenizerBase, config: SpeedC
     return replace(prompt, ids=prompt.ids[:, :length])
 
 
-def _row(passes: Passes, repeats: int) -> dict[str, float | None]:
-    by_name, rounds = passes.by_name(), []
-    for repeat in tqdm(range(repeats + 1), unit="round", desc=f"{passes.length} tokens"):
-        # Back and forth, so that no pass always comes first.
-        names = by_name if repeat % 2 else reversed(by_name)
-        rounds.append({name: by_name[name](repeat) for name in names})
+def _row(method: Method, prompt: Prompt, model: PreTrainedModel, config: SpeedConfig) -> dict[str, float | None]:
+    """Measure a prompt: medians of `_ratios` over the repeats, their smallest and largest, and memory."""
+    tokens = prompt.ids.shape[1]
+    try:
+        layer_tokens = method.layer_tokens(model, tokens)
+    except LazyBenchError:  # it does not say
+        layer_tokens = []
+    decode = Decoder(model, config.new_tokens)
+    inputs = {_UNMODIFIED: (UNMODIFIED, prompt, decode), _METHOD: (method, prompt, decode)}
+    if method.keep_1 is not None:
+        inputs[_KEEP_1] = method.keep_1, prompt, decode
+    for count in sorted({*layer_tokens} - {tokens}):
+        inputs[count] = UNMODIFIED, replace(prompt, ids=prompt.ids[:, :count]), Decoder(model, 1)
+    rounds = []
+    for repeat in tqdm(range(config.repeats + 1), unit="round", desc=f"{tokens} tokens"):
+        # Back and forth, so that no pass always comes first. A method's seeds rotate through the repeats.
+        names = inputs if repeat % 2 else reversed(inputs)
+        seeds = {name: repeat % inputs[name][0].repeats for name in names}
+        rounds.append({name: undisturbed(*inputs[name], seed, config.cpu_share) for name, seed in seeds.items()})
     del rounds[0]  # warms up
     kept = [timed for timed in rounds if not any(one.disturbed for one in timed.values())]
     if not kept:
@@ -168,50 +135,36 @@ def _row(passes: Passes, repeats: int) -> dict[str, float | None]:
             f"other work on this machine disturbed each of the {len(rounds)} repeats: end it and measure again, or set "
             "cpu_share=0 to take the times as they are"
         )
-    row = _summary(kept, passes)
+    ratios = pd.DataFrame([_ratios(timed) for timed in kept])
+    if layer_tokens:
+        ttft_s = [{name: one.ttft_s for name, one in timed.items()} for timed in kept]
+        ideal = pd.Series([ideal_ttft(model, times | {tokens: times[_UNMODIFIED]}, layer_tokens) for times in ttft_s])
+        ratios = ratios.assign(ideal_speedup=ratios["ttft_s"] / ideal, efficiency=ideal / ratios["method_ttft_s"])
+    row = {}
+    for name, values in ratios.items():
+        row |= {name: values.median(), f"{name}_low": values.min(), f"{name}_high": values.max()}
     row["retaken"] = sum(one.retaken for timed in rounds for one in timed.values())
     row["disturbed"] = len(rounds) - len(kept)
-    few = Decoder(passes.decode.model, min(_MEMORY_TOKENS, passes.decode.max_new_tokens))
-    untimed = replace(passes, decode=few, cpu_share=0).by_name()
-    for name, prefix in ((_UNMODIFIED, ""), (_METHOD, "method_")):
-        memory = measure_memory(few.model, partial(untimed[name], 0))
-        row[f"{prefix}memory_mb"] = memory.peak / 1e6
-        row[f"{prefix}prompt_kv_mb"] = None if memory.prompt_kv is None else memory.prompt_kv / 1e6
+    few = Decoder(model, min(_MEMORY_TOKENS, config.new_tokens))
+    for timed, prefix in ((UNMODIFIED, ""), (method, "method_")):
+        peak, prompt_kv = measure_memory(model, partial(answer, timed, prompt, few, 0))
+        row |= {f"{prefix}memory_mb": peak / 1e6, f"{prefix}prompt_kv_mb": prompt_kv and prompt_kv / 1e6}
     return row
 
 
-def _summary(rounds: Sequence[Mapping[str | int, Pass]], passes: Passes) -> dict[str, float | None]:
-    """Return medians over the rounds, and the smallest and largest as `_low` and `_high`; a ratio above 1 is faster.
-
-    `ttft_s_p50`, `_p90` and `_p99`, and those of `method_ttft_s`, are percentiles over the rounds.
-    """
-    frame, summary = pd.DataFrame([_ratios(timed, passes) for timed in rounds]), {}
-    for name, values in frame.items():
-        summary |= {name: values.median(), f"{name}_low": values.min(), f"{name}_high": values.max()}
-    for name in ("ttft_s", "method_ttft_s"):
-        summary |= {f"{name}_p{percent}": frame[name].quantile(percent / 100) for percent in (50, 90, 99)}
-    return summary
-
-
-def _ratios(timed: Mapping[str | int, Pass], passes: Passes) -> dict[str, float]:
+def _ratios(timed: Mapping[str | int, Pass]) -> dict[str, float]:
+    """Return times in seconds, and speedups of the method; above 1 is faster."""
     unmodified, method, keep_1 = timed[_UNMODIFIED], timed[_METHOD], timed.get(_KEEP_1)
     row: dict[str, float] = {}
     for part in ("ttft", "decode_step", "generation"):
         unmodified_s, method_s = getattr(unmodified, f"{part}_s"), getattr(method, f"{part}_s")
         row |= {f"{part}_s": unmodified_s, f"method_{part}_s": method_s, f"{part}_speedup": unmodified_s / method_s}
         if keep_1 is not None:
-            keep_1_s = getattr(keep_1, f"{part}_s")
-            row[f"{part}_speedup_over_keep_1"] = keep_1_s / method_s
-            row[f"keep_1_{part}_speedup"] = unmodified_s / keep_1_s
+            row[f"{part}_speedup_over_keep_1"] = getattr(keep_1, f"{part}_s") / method_s
     for first, last in DECODE_STEPS:
         steps = [one.mean_step_s(first, last) for one in (unmodified, method)]
         if None not in steps:
             row[steps_column(first, last)] = steps[0] / steps[1]
-    if passes.layer_tokens is not None:
-        ttft_s = {count: one.ttft_s for count, one in timed.items() if isinstance(count, int)}
-        ttft_s[passes.length] = unmodified.ttft_s
-        ideal = ideal_ttft(passes.decode.model, ttft_s, passes.layer_tokens)
-        row |= {"ideal_speedup": unmodified.ttft_s / ideal, "efficiency": ideal / method.ttft_s}
     return row
 
 

@@ -1,8 +1,7 @@
-"""The memory that a pass allocates."""
+"""The memory that an answer allocates."""
 
 import gc
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -10,24 +9,16 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 from transformers import DynamicCache, PreTrainedModel
 
-from lazybench.run.timing import Pass
+from lazybench.methods import Output
 
 
-@dataclass(frozen=True)
-class Memory:
-    """Memory of a pass, in bytes.
+def measure_memory(model: PreTrainedModel, run: Callable[[], Output]) -> tuple[int, int | None]:
+    """Measure the memory of an answer of `model`.
 
-    Attributes:
-        peak: the most allocated at once, beyond what was allocated before the pass.
-        prompt_kv: size of the KV cache after prefill; None where it is not known.
+    Returns:
+        The most bytes allocated at once, beyond those allocated before; and the size of the KV cache after prefill in
+        bytes, None if it is not known.
     """
-
-    peak: int
-    prompt_kv: int | None
-
-
-def measure_memory(model: PreTrainedModel, run: Callable[[], Pass]) -> Memory:
-    """Return the memory of an untimed pass of `model`."""
     gc.collect()
     kv_bytes: list[int] = []  # after each forward call
     hook = model.register_forward_hook(lambda *call: kv_bytes.extend(_kv_bytes(call[-1])))
@@ -35,21 +26,20 @@ def measure_memory(model: PreTrainedModel, run: Callable[[], Pass]) -> Memory:
         if model.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(model.device)
             before = torch.cuda.memory_allocated(model.device)
-            output = run().output
+            output = run()
             peak = torch.cuda.max_memory_allocated(model.device) - before
         else:  # a CPU's allocator keeps no statistics, but the profiler records every allocation
             with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
-                output = run().output
+                output = run()
             events = profiler.profiler.kineto_results.events()
             allocations = sorted((event.start_ns(), event.nbytes()) for event in events if event.name() == "[memory]")
-            sizes = np.array(allocations, dtype=np.int64).reshape(-1, 2)[:, 1]
-            peak = int(sizes.cumsum().max(initial=0))
+            peak = int(np.cumsum([size for _, size in allocations]).max(initial=0))
     finally:
         hook.remove()
     if output.stats is not None:  # LazyLLM's engine keeps a cache of its own
         kv_bytes = output.stats.kv_bytes.sum(1).tolist()
     kv_bytes = kv_bytes[-len(output.tokens) :]  # a method may prefill twice
-    return Memory(peak, kv_bytes[0] if kv_bytes else None)
+    return peak, kv_bytes[0] if kv_bytes else None
 
 
 def _kv_bytes(output: Any) -> list[int]:

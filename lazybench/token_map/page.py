@@ -89,17 +89,14 @@ def token_texts(tokenizer: Any, ids: Sequence[int]) -> Iterator[str]:
     def decode(window: Sequence[int]) -> str:
         return tokenizer.decode(list(window), skip_special_tokens=False, clean_up_tokenization_spaces=False)
 
-    # The window begins with the last tokens that completed a character.
-    start, complete, shown = 0, 0, 0
-    for last in range(len(ids)):
-        text = decode(ids[start : last + 1])
-        is_complete = not text.endswith(_REPLACEMENT) or last + 1 - complete >= _MAX_TOKENS or last + 1 == len(ids)
-        known = text if is_complete else text.rstrip(_REPLACEMENT)
-        yield known[shown:]
-        shown = max(shown, len(known))
-        if is_complete:
-            start, complete = complete, last + 1
-            shown = len(decode(ids[start:complete]))
+    start, complete = 0, 0  # the window begins with the last tokens that completed a character
+    for end in range(1, len(ids) + 1):
+        text = decode(ids[start:end])
+        if text.endswith(_REPLACEMENT) and end - complete < _MAX_TOKENS and end < len(ids):
+            yield ""
+            continue
+        yield text[len(decode(ids[start:complete])) :]
+        start, complete = complete, end
 
 
 class Page(str):

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from lazybench.analysis.labels import title_of
+from lazybench.analysis.labels import model_title, title_of
 from lazybench.report.figures import style
 
 
@@ -26,7 +26,7 @@ def speed(measured: pd.DataFrame, stem: Path) -> list[Path]:
         axes.set_xticks(tokens, [f"{number:,}" for number in tokens])
         axes.set(xlabel="prompt length (tokens)", ylabel="speedup over unmodified (×)", ylim=(0, None))
         axes.set_title(style.wrapped(f"{title_of(first['method'])} {first['setting']}".strip(), 50))
-        environment = {"weights_format": first["weights"], "dtype": first["dtype"], "device": first["device"]}
+        model = f"{model_title(first['model'])} ({first['weights']} weights, in {first['dtype']})"
         repeats = f"median and range of n={first['repeats']} repeats"
-        style.finish(figure, style.describe(first["model"], [environment], [repeats]))
+        style.finish(figure, f"{model}; {repeats}; {first['device']}")
         return style.save(figure, stem)

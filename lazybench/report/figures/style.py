@@ -5,7 +5,7 @@ Figures are as wide as a column of a paper, so that nothing is scaled there; siz
 
 import re
 import textwrap
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from itertools import count
 from pathlib import Path
@@ -19,7 +19,6 @@ from matplotlib.figure import Figure
 
 from lazybench.analysis.averages import ran
 from lazybench.analysis.grouping import Block, Row
-from lazybench.analysis.labels import model_title
 
 COLUMN = 3.3  # inches
 LETTERS = 57  # of a line as wide as a column
@@ -121,38 +120,20 @@ def error_bars(axes: Axes, points: pd.DataFrame, x: str, y: str, **options: Any)
     axes.errorbar(points[x], points[y], **options)
 
 
-def describe(model: str, environments: Sequence[Mapping[str, Any]], facts: Iterable[str]) -> str:
-    """Return the heading of a figure: model, weights, precision, `facts` and device, as far as known.
-
-    Args:
-        model: the model's name.
-        environments: of each run, as `model.environment.describe` returns them.
-        facts: data, records and prompt lengths.
-    """
-    weights, dtype, device = (
-        " or ".join(sorted({str(environment[key]) for environment in environments if environment.get(key)}))
-        for key in ("weights_format", "dtype", "device")
-    )
-    devices = {environment["times"]["device"] for environment in environments if "times" in environment}
-    if timed_on := devices - {device}:
-        device += f" (times: {timed_on.pop()})"
-    weights = re.sub("GGUF |, dequantised", "", weights)
-    precision = f"{weights} weights, in {dtype}" if weights not in ("", dtype) else dtype
-    return "; ".join(filter(None, [model_title(model) + (f" ({precision})" if precision else ""), *facts, device]))
-
-
 def subtitle(block: Block, rows: Sequence[Row], records: Sequence[int] = ()) -> str:
-    """Return the heading of a figure of these rows.
+    """Return the heading of a figure of these rows: model and data, records, prompt lengths, and devices.
 
     `records` is the number of each row's records in it; if empty, all that did not fail.
     """
-    data = "generated records, not LongBench" if block.generated else block.data_title
     key = ["dataset", "_id", "prompt_tokens"]  # a generated record has one id at all lengths
     parts = [pd.concat([ran(run.records) for run in row.runs]).drop_duplicates(key) for row in rows]
     tokens = pd.concat(parts).drop_duplicates(key)["prompt_tokens"].dropna()
     prompts = f"prompts {tokens.median():,.0f} tokens (median; max {tokens.max():,.0f})" if len(tokens) else ""
     environments = [run.environment for row in rows for run in row.runs]
-    return describe(block.model, environments, [data, f"n={span(records or [*map(len, parts)])}", prompts])
+    devices = {environment.get("device", "") for environment in environments}
+    timed_on = {environment["times"]["device"] for environment in environments if "times" in environment} - devices
+    facts = [block.title, f"n={span(records or [*map(len, parts)])}", prompts, *sorted(devices)]
+    return "; ".join(filter(None, [*facts, *(f"times: {device}" for device in timed_on)]))
 
 
 def span(numbers: Collection[int]) -> str:
