@@ -4,7 +4,7 @@ from pathlib import Path
 
 from lazybench.analysis.console import frame_table
 from lazybench.config import SpeedConfig
-from lazybench.report.figures import speedups
+from lazybench.report.figures.drawings import speed_by_length
 from lazybench.speed.measure import DECODE_STEPS, measure, steps_column
 from lazybench.store.writing import check_writable, writing
 
@@ -28,7 +28,8 @@ def main(config: SpeedConfig) -> int:
         with writing(output):
             output.parent.mkdir(parents=True, exist_ok=True)
         measured.to_csv(output, index=False, float_format="%.5g")
-        print(f"saved in {', '.join(map(str, [output, *speedups.speed(measured, output.with_suffix(''))]))}")
+        files = [output, *speed_by_length(measured, output.with_suffix(""))]
+        print(f"saved in {', '.join(map(str, files))}")
     return 0
 
 

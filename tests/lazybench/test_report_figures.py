@@ -15,7 +15,7 @@ from lazybench.analysis.grouping import group
 from lazybench.analysis.run_files import find
 from lazybench.config import CONF
 from lazybench.data.facts import datasets_of, load_facts
-from lazybench.report.figures import speedups, style
+from lazybench.report.figures import style
 from lazybench.report.figures.drawings import (
     FIGURES,
     depth_by_length,
@@ -48,7 +48,7 @@ def legend(figure):
     return [text.get_text().replace("\n", " ") for text in figure.legends[0].get_texts()]
 
 
-def test_figures_are_as_wide_as_a_column_and_say_what_they_rest_on(tmp_path):
+def test_the_papers_figures_are_as_wide_as_a_column_and_have_model_data_and_device_in_the_heading(tmp_path):
     write_everything(tmp_path / "runs", records=2)
     papers = [drawing for drawing in FIGURES if drawing.name.startswith("figure")]
     assert len(papers) == 5
@@ -57,7 +57,7 @@ def test_figures_are_as_wide_as_a_column_and_say_what_they_rest_on(tmp_path):
         width, height = figure.get_size_inches()
         assert (width, height < 9) == (style.COLUMN, True)
         heading = figure.get_suptitle().replace("\n", " ")
-        for text in ("Llama 2 7B Chat (bfloat16); LongBench; n=", "prompts 100 tokens (median; max", "NVIDIA A100"):
+        for text in ("Llama 2 7B Chat on LongBench; n=", "prompts 100 tokens (median; max", "NVIDIA A100"):
             assert text in heading, drawing.name
     style.save(figure, tmp_path / "figure")
     assert figure.get_suptitle() == ""  # in the PDF, for a paper
@@ -88,10 +88,9 @@ def test_figure_5_has_each_methods_points_with_intervals_both_ways(tmp_path):
     for axes, (task, members) in zip(figure.axes, block.tasks().items(), strict=True):
         (line,) = axes.containers
         across, up = (bars.get_segments() for bars in line.lines[2])
-        for number, member in enumerate(
-            sorted(block.rows, key=lambda member: -member.runs[0].settings["method"]["keep"])
-        ):
-            score, speedup = (member.measure({task: members}, measure) for measure in (SCORE, TTFT[0]))
+        points = sorted(block.rows, key=lambda point: -point.runs[0].settings["method"]["keep"])
+        for number, point in enumerate(points):
+            score, speedup = (point.measure({task: members}, measure) for measure in (SCORE, TTFT[0]))
             assert np.allclose(across[number], [[speedup.low, score.value], [speedup.high, score.value]])
             assert np.allclose(up[number], [[speedup.value, score.low], [speedup.value, score.high]])
 
@@ -175,21 +174,6 @@ def test_depth_by_length_has_tasks_that_show_something_and_the_mildest_strength_
     assert draw(depth_by_length, tmp_path / "others") is None
 
 
-def test_a_speed_plot_has_speedups_of_the_first_token_and_of_the_answer(monkeypatch, tmp_path):
-    figures = []
-    monkeypatch.setattr(style, "save", lambda figure, stem: figures.append(figure) or [])
-    columns = {"model": "smollm2_135m", "method": "prompt_compression", "setting": "ratio=0.5", "repeats": 3}
-    columns |= {"weights": "GGUF Q4_1, 4-bit, dequantised", "dtype": "bfloat16", "device": "NVIDIA A100"}
-    columns |= {"new_tokens": 64, "tokens": [1024, 2048, 65536]}
-    for name, times in (("ttft_speedup", 2.0), ("generation_speedup", 1.5)):
-        columns |= {name: times, f"{name}_low": 0.9 * times, f"{name}_high": 1.2 * times}
-    speedups.speed(pd.DataFrame(columns).assign(ideal_speedup=2.5), tmp_path / "speed")
-    (figure,) = figures
-    assert set(legend(figure)) == {"first token", "answer of 64 tokens", "first token, by the work that is left"}
-    assert figure.axes[0].get_title() == "Selective Context ratio=0.5"
-    assert "SmolLM2-135M-Instruct (Q4_1, 4-bit weights, in bfloat16);" in figure.get_suptitle().replace("\n", " ")
-
-
 def test_methods_have_a_style_each_and_others_take_what_is_left():
     lines = ["lazyllm", "mine", "random_drop", "yours", "lazyllm calibrated", "odd"]
     points = pd.DataFrame({"line": lines, "method": [line.partition(" ")[0] for line in lines], "colour": None})
@@ -203,8 +187,7 @@ def test_methods_have_a_style_each_and_others_take_what_is_left():
     ("appearance", "label", "colour"),
     [
         ({"label": "Ends only", "colour": "#123456"}, "Ends only", "#123456"),
-        ({"label": 1, "colour": "no colour"}, "ends", None),
-        ("red", "ends", None),
+        ({"label": 1, "colour": "none"}, "ends", None),
     ],
 )
 def test_a_method_gives_itself_a_label_and_colour_which_records_keep(appearance, label, colour, tmp_path):

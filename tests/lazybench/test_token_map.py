@@ -7,7 +7,6 @@ from itertools import accumulate, pairwise
 
 import pytest
 import torch
-from matplotlib.colors import to_rgb
 from peers import build, random_ids
 from tokenizers import Tokenizer, decoders
 from tokenizers.models import WordLevel
@@ -15,7 +14,7 @@ from transformers import PreTrainedTokenizerFast
 
 import lazyllm
 from lazybench import token_map
-from lazybench.token_map.page import TokenMap, palette, render, token_texts
+from lazybench.token_map.page import token_texts
 
 SCHEDULE = "0:0.7,1:0.5,3:0.6"
 NASTY = "</script><script>alert(1)</script><!-- \u2028 naïve & 日本 😀"
@@ -89,7 +88,7 @@ def test_the_page_counts_tokens_names_the_stages_and_opens_where_most_is_revived
     assert "after layer 1 keep 0.5 (35% of the prompt)" in text
 
 
-def test_ids_come_as_they_are_at_hand_and_what_cannot_be_shown_is_refused(model, generation, tokenizer):
+def test_ids_are_those_of_prompt_and_answer_in_any_form(model, generation, tokenizer):
     stats, tokens = generation
     for form in (tokens[None], tokens.tolist()):
         assert token_map.html(stats, tokenizer, form) == token_map.html(stats, tokenizer, tokens)
@@ -97,35 +96,14 @@ def test_ids_come_as_they_are_at_hand_and_what_cannot_be_shown_is_refused(model,
     unrecorded, unpruned = (
         generate(model, tokens[None, :9], 2, *settings)[0] for settings in (("1:0.5", False), ("", True))
     )
-    maps = [TokenMap.from_stats(stats, tokens, "one"), TokenMap.from_stats(stats, tokens.flip(0), "another")]
-    for says, call in (
-        (
-            "ids do not fit the generation, which computed 63 tokens",
-            lambda: token_map.html(stats, tokenizer, tokens[:-2]),
-        ),
-        ("ids do not fit", lambda: token_map.html(stats, tokenizer, tokens.repeat(2, 1))),
-        ("record_positions=True", lambda: token_map.html(unrecorded, tokenizer, tokens)),
-        ("nothing was pruned", lambda: token_map.html(unpruned, tokenizer, tokens)),
-        ("different prompts", lambda: render(maps, tokenizer)),
+    for message, recorded, ids in (
+        ("ids do not fit the generation, which computed 63 tokens", stats, tokens[:-2]),
+        ("ids do not fit", stats, tokens.repeat(2, 1)),
+        ("record_positions=True", unrecorded, tokens),
+        ("nothing was pruned", unpruned, tokens),
     ):
-        with pytest.raises(lazyllm.LazyLLMError, match=says):
-            call()
-
-
-def test_generations_of_one_prompt_stand_side_by_side(model, tokenizer, generation):
-    stats, ids = generation
-    other = generate(model, ids[None, :40], 3, [(2, 0.3)], ranking=lazyllm.StaticRanking())
-    text = render(
-        [TokenMap.from_stats(stats, ids, "first"), TokenMap.from_stats(*other, "second")],
-        tokenizer,
-        {"Model": "tiny & random"},
-    )
-    first, second = data_of(text)["maps"]
-    assert first == data_of(token_map.html(stats, tokenizer, ids))["maps"][0]
-    assert (len(second["answer"]), set(second["depths"])) == (3, {0, 1})
-    assert second["revived"] == [[[]]] * 3
-    assert headings(text) == ["first", "second"]
-    assert "tiny &amp; random" in text
+        with pytest.raises(lazyllm.LazyLLMError, match=message):
+            token_map.html(recorded, tokenizer, ids)
 
 
 def test_no_text_can_break_out_of_the_page_which_loads_nothing_and_a_notebook_shows(model, tokenizer):
@@ -138,7 +116,6 @@ def test_no_text_can_break_out_of_the_page_which_loads_nothing_and_a_notebook_sh
     assert headings(text) == [NASTY]
     assert "".join(data_of(text)["prompt"]) == NASTY
     assert unescape(re.search('<iframe sandbox="allow-scripts" .* srcdoc="([^"]*)">', text._repr_html_())[1]) == text
-    assert len(repr(text)) < 100
 
 
 @pytest.mark.parametrize("text", [NASTY, "a\nb  c", "x�y", "😀" * 5, "\u200d👩\u200d👩\u200d👧", "�" * 12, ""])
@@ -164,21 +141,3 @@ def test_spaces_that_only_a_text_shows_are_kept():
     parts = list(token_texts(tokenizer, ids))
     assert parts[:10] == ["to", " be", " ", "or", "", "é", "", "", "", "😀"]
     assert "".join(parts) == tokenizer.decode(ids) == "to be oré😀 be\n to� be"
-
-
-@pytest.mark.parametrize("levels", [2, 3, 5, 8])
-def test_colours_are_readable_and_go_one_way(levels):
-    def luminance(text):
-        return sum(
-            w * ((value + 0.055) / 1.055) ** 2.4 for w, value in zip((0.21, 0.72, 0.07), to_rgb(text), strict=True)
-        )
-
-    def contrast(one, other):
-        darker, lighter = sorted(map(luminance, (one, other)))
-        return (lighter + 0.05) / (darker + 0.05)
-
-    papers, inks, dark_papers, dark_inks = zip(*palette(levels), strict=True)
-    assert sorted(papers, key=luminance, reverse=True) == list(papers)
-    assert sorted(dark_papers, key=luminance) == list(dark_papers)
-    assert min(map(contrast, papers + dark_papers, inks + dark_inks)) > 4.4
-    assert contrast(dark_papers[0], "#14171a") > 2  # what was dropped can be seen on a dark page

@@ -1,10 +1,11 @@
-"""The figures of a report: the paper's, and retrieval by depth and length.
+"""The figures: of a report, the paper's, KL by speedup, and retrieval by depth and length; of `speed`, its table.
 
-A function draws a block's figure, and returns None where its runs lack what the figure shows.
+A function of `FIGURES` draws a block's figure, and returns None if its runs lack what the figure shows.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import product
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,9 +17,9 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import LogLocator, NullLocator
 
+from lazybench.analysis import labels
 from lazybench.analysis.averages import EQUAL_LENGTH, GEOMETRIC_KL, SCORE, TTFT, Measure, ran, undisturbed
 from lazybench.analysis.grouping import Block, Row, conditions
-from lazybench.analysis.labels import colour, is_calibrated, label, method_title, stages, task_title
 from lazybench.analysis.run_data import Run
 from lazybench.analysis.trace_means import BINS
 from lazybench.data.ruler import depth_of
@@ -71,11 +72,7 @@ def speed_against_kl(block: Block) -> Figure | None:
             error_bars(axes, line.sort_values(key), key, "kl", label=name, **styles[name])
         left, right = axes.get_xlim()
         axes.set(title=key, yscale="log", xlim=(min(1.0, left), right + 0.1))  # no mark is cut
-    low, high = grid[0].get_ylim()
-    digits = (1, 2, 5) if high < 1000 * low else (1,)
-    ticks = np.outer(10.0 ** np.arange(-9, 5), digits).ravel()
-    grid[0].set_ylim(ticks[ticks <= low].max(), ticks[ticks >= high].min())  # at least two ticks
-    major = LogLocator(10, subs=digits, numticks=len(ticks))
+    major = LogLocator(10, subs=(1, 2, 5))
     grid[0].yaxis.set(major_locator=major, minor_locator=NullLocator(), major_formatter="{x:g}")
     return finish(figure, subtitle(block, [*points["row"]]))
 
@@ -85,11 +82,11 @@ def _point(row: Row, tasks: Mapping[str, Sequence[str]], measures: Mapping[str, 
 
     The line is the method, apart where it is calibrated or conditions differ.
     """
-    name = method_title(row.runs[0])
-    if is_calibrated(row.runs[0]):
+    name = labels.method_title(row.runs[0])
+    if labels.is_calibrated(row.runs[0]):
         name += " calibrated" + (" on these records" if any(run.calibrated_on for run in row.runs) else "")
     name += f" [{row.conditions}]" if row.conditions else ""
-    point = {"row": row, "line": name, "method": row.method, "colour": colour(row.runs[0])}
+    point = {"row": row, "line": name, "method": row.method, "colour": labels.colour(row.runs[0])}
     for key, measure in measures.items():
         estimate = row.measure(tasks, measure)
         point |= estimate.columns(key) | {f"{key}_records": estimate.records}
@@ -109,14 +106,16 @@ def figure1(block: Block) -> Figure | None:
     for row in block.baselines:
         records = undisturbed(ran(row.records)).dropna(subset=["decode_step_s"])
         counts.append(len(records))
-        conditions = f" [{row.conditions}]" if len(block.baselines) > 1 else ""
-        parts = {task_title(task): records[records["dataset"].isin(names)] for task, names in block.tasks().items()}
+        suffix = f" [{row.conditions}]" if len(block.baselines) > 1 else ""
+        parts = {
+            labels.task_title(task): records[records["dataset"].isin(names)] for task, names in block.tasks().items()
+        }
         if records["dataset"].nunique() > 1:
             parts["All records"] = records
         for name, part in parts.items():
             if len(part):
                 ttft, generation, step = part[["ttft_s", "generation_s", "decode_step_s"]].mean()
-                bars[f"{name}{conditions}, n={len(part)}"] = 100 * ttft / generation, ttft / step
+                bars[f"{name}{suffix}, n={len(part)}"] = 100 * ttft / generation, ttft / step
     if not bars:
         return None
     published = paper.figure1()
@@ -199,7 +198,7 @@ def figure5(block: Block) -> Figure | None:
         panel = lines[lines["task"] == task].sort_values("speedup")
         for name, options in styles.items():
             error_bars(axes, panel[panel["line"] == name], "speedup", "score", elinewidth=0.5, label=name, **options)
-        axes.set_title(wrapped(f"{task_title(task)}, n={style.span(panel['score_records'])}", 24))
+        axes.set_title(wrapped(f"{labels.task_title(task)}, n={style.span(panel['score_records'])}", 24))
     return finish(figure, subtitle(block, block.compared))
 
 
@@ -210,9 +209,9 @@ def figure5(block: Block) -> Figure | None:
 )
 def figure6(block: Block) -> Figure | None:
     """Draw a line a keep; the score is the mean over the tasks, but `chinese`, that every run has a number for."""
-    single = [row for row in block.rows if row.method == "lazyllm" and len(stages(row.runs[0])) == 1]
+    single = [row for row in block.rows if row.method == "lazyllm" and len(labels.stages(row.runs[0])) == 1]
     # Layers by number and by depth have no axis in common.
-    numbered = [row for row in single if stages(row.runs[0])[0][0].isdigit()]
+    numbered = [row for row in single if labels.stages(row.runs[0])[0][0].isdigit()]
     by_depth, single = not numbered, numbered or single
     tasks = {
         task: names
@@ -221,7 +220,7 @@ def figure6(block: Block) -> Figure | None:
     }
     points = []
     for row in single if tasks else []:
-        ((layer, keep),) = stages(row.runs[0])
+        ((layer, keep),) = labels.stages(row.runs[0])
         name = f"keep {keep:g}" + (f" [{row.conditions}]" if row.conditions else "")
         point = {"line": name, "keep": keep, "layer": float(layer.removesuffix("%"))}
         points.append(_point(row, tasks, {"score": SCORE}) | point)
@@ -238,10 +237,10 @@ def figure6(block: Block) -> Figure | None:
         shift = (max(layers) - min(layers)) / 100 * (number - (len(lines) - 1) / 2)
         shifted = line.assign(layer=line["layer"] + shift)
         error_bars(axes, shifted, "layer", "score", elinewidth=0.6, label=name, **line_style(number))
-    mean = f"mean of {len(tasks)} tasks" if len(tasks) > 1 else task_title(*tasks)
+    mean = f"mean of {len(tasks)} tasks" if len(tasks) > 1 else labels.task_title(*tasks)
     axes.set(xlabel="depth that prunes (% of the layers)" if by_depth else "layer that prunes", xticks=layers)
     axes.set_ylabel("score (0 to 100)")
-    axes.set_title(wrapped(f"{method_title(single[0].runs[0])} of one stage: {mean}", 50))
+    axes.set_title(wrapped(f"{labels.method_title(single[0].runs[0])} of one stage: {mean}", 50))
     return finish(figure, subtitle(block, [*baselines, *single]))
 
 
@@ -347,7 +346,7 @@ def depth_by_length(block: Block) -> Figure | None:
         axes.tick_params(length=0)
         axes.grid(visible=False)
     figure.supxlabel("depth in the text (%)", fontsize="medium")
-    rows = [row for row in block.rows if any(run.records["_id"].map(depth_of).notna().any() for run in row.runs)]
+    rows = [row for row in block.rows if row.records["_id"].map(depth_of).notna().any()]
     return finish(figure, subtitle(block, rows), entries={})
 
 
@@ -358,8 +357,32 @@ def _by_depth(block: Block, run: Run) -> pd.DataFrame:
     records = ran(run.records)
     return records.assign(
         method=run.method,
-        line=label(run) + (f" [{', '.join(shown)}]" if shown else ""),
+        line=labels.label(run) + (f" [{', '.join(shown)}]" if shown else ""),
         tokens=run.settings["data"].get("tokens"),
         depth=records["_id"].map(depth_of),
         score=100 * records["score"],
     )
+
+
+def speed_by_length(measured: pd.DataFrame, stem: Path) -> list[Path]:
+    """Draw the table of `lazybench speed`, and return the files: `stem`, as PNG and PDF."""
+    measured = measured.sort_values("tokens")
+    first, tokens = measured.iloc[0], measured["tokens"]
+    titles = {"ttft_speedup": "first token", "generation_speedup": f"answer of {first['new_tokens']} tokens"}
+    with style.styled():
+        figure = canvas(2.2)
+        axes = figure.subplots()
+        for number, (key, name) in enumerate(titles.items()):
+            error_bars(axes, measured, "tokens", key, elinewidth=0.6, label=name, **line_style(number))
+        if "ideal_speedup" in measured:
+            ideal = "first token, by the work that is left"
+            axes.plot(tokens, measured["ideal_speedup"], label=ideal, **REFERENCE)
+        axes.axhline(1, color=style.PALE, linewidth=0.6)
+        axes.set_xscale("log", base=2)
+        axes.set_xticks(tokens, [f"{number:,}" for number in tokens])
+        axes.set(xlabel="prompt length (tokens)", ylabel="speedup over unmodified (×)", ylim=(0, None))
+        axes.set_title(wrapped(f"{labels.title_of(first['method'])} {first['setting']}".strip(), 50))
+        model = f"{labels.model_title(first['model'])} ({first['weights']}, in {first['dtype']})"
+        repeats = f"median and range of n={first['repeats']} repeats"
+        finish(figure, f"{model}; {repeats}; {first['device']}")
+        return style.save(figure, stem)
