@@ -2,13 +2,15 @@
 
 A dataset's value is a mean over its records, or a ratio of two means. A task's value is the mean over its datasets, and
 the mean of the tasks is the mean over those. No value includes failed records, and none that is made of times includes
-disturbed ones. A record that lacks a number is left out of it. Where that leaves a dataset without records, there is no
-value, with one exception: if `timing.every` skipped the whole dataset, the others stand for its task, with a note.
+disturbed ones. A record that lacks a number is left out of it. A dataset without any such record leaves its task
+without a value, with one exception: if `timing.every` skipped all its records, the task is the mean over the other
+datasets, with a note.
 """
 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -19,16 +21,17 @@ from lazybench.data.longbench_e import LENGTHS
 # The key of the mean of a run's tasks in its scores, and of its section in tables.
 MEAN = "mean_of_tasks"
 _DECISIVE = 0.25  # a record with a larger share of a mean than this is noted
+Column = str | Callable[[pd.DataFrame], pd.Series]
 
 
 @dataclass(frozen=True)
 class Measure:
-    """A number of a method on a dataset: the mean of the column `top`, over the mean of `bottom` if there is one."""
+    """A number of a method on a dataset: the mean of `top` over the mean of `bottom`, columns or functions of them."""
 
     key: str  # prefix of its columns in CSV files
     title: str  # heading, with the unit
-    top: str  # column of the numerator
-    bottom: str = ""  # column of the denominator
+    top: Column
+    bottom: Column | None = None  # None for a mean
     scale: float = 1.0  # factor from the stored value to the one in tables
     digits: int = 2  # decimals in tables
     absent: str = "not timed"  # why it is missing where its columns are empty
@@ -38,8 +41,6 @@ class Measure:
     long_tailed: bool = False  # whether a few records may have most of the sum: an interval then needs more records
     least: float = 0.0  # smallest possible value, in the unit of tables
     most: float = math.inf  # largest possible value
-    derive: Callable[[pd.DataFrame], pd.Series] | None = None  # computes `bottom` where it is not a column
-    lengths: tuple[float, float] | None = None  # only records with at least, and less than, this number of words
     lower_is_better: bool = False
     percentile: int | None = None  # of `top` over all records together, without an interval, instead of the mean
     geometric: bool = False  # the geometric mean of `top` over all records together
@@ -59,17 +60,28 @@ def _equal_length_s(records: pd.DataFrame) -> pd.Series:
     return records["ttft_s"] + steps * records["decode_step_s"].where(steps > 0, 0)
 
 
+def _score_of_length(records: pd.DataFrame, low: float, high: float) -> pd.Series:
+    """Return the scores of the records with at least `low` and less than `high` words."""
+    return records["score"].where(records["length"].between(low, high, inclusive="left"))
+
+
 SCORE = Measure("score", "Score", "score", scale=100, by_seed="score_by_seed", most=100)
 _DIFFERENCE = {"key": "score_difference", "title": "Score less the baseline's", "top": "score_difference"}
 SCORE_DIFFERENCE = Measure(**_DIFFERENCE, scale=100, absent="no baseline", least=-100, most=100)
 SCORE_BY_LENGTH = tuple(
-    replace(SCORE, key=f"score_{name}", title=f"Score, {name}", absent="not of this length", lengths=lengths)
-    for name, lengths in LENGTHS.items()
+    replace(
+        SCORE,
+        key=f"score_{name}",
+        title=f"Score, {name}",
+        top=partial(_score_of_length, low=low, high=high),
+        absent="not of this length",
+    )
+    for name, (low, high) in LENGTHS.items()
 )
 TTFT = _speedups("ttft_speedup", "TTFT speedup", "ttft_s")
 GENERATION = _speedups("generation_speedup", "Generation speedup", "generation_s")
 _EQUAL = {"key": "generation_speedup_equal_length", "title": "Generation speedup at equal length (×)"}
-EQUAL_LENGTH = replace(GENERATION[0], bottom="equal_length_s", derive=_equal_length_s, **_EQUAL)
+EQUAL_LENGTH = replace(GENERATION[0], bottom=_equal_length_s, **_EQUAL)
 DECODE_STEP = _speedups("decode_step_speedup", "Decode step speedup", "decode_step_s")
 _MEAN_TTFT = Measure("ttft_s", "Mean TTFT (s)", "ttft_s", digits=3, timed=True, lower_is_better=True)
 TTFT_SECONDS = (
@@ -108,55 +120,43 @@ def measured(records: pd.DataFrame, measure: Measure) -> Estimate:
         records: those that did not fail, with `task`, `dataset` and the columns of `run_data.COLUMNS`.
         measure: the measure.
     """
-    counted, total = _countable(records, measure), len(records)
-    note = "" if len(counted) == total else f"{len(counted)} of {total} records"
+    eligible = undisturbed(records) if measure.timed else records
+    top, bottom = _values(eligible, measure.top), 1.0 if measure.bottom is None else _values(eligible, measure.bottom)
+    counted = eligible.assign(top=top, bottom=bottom).dropna(subset=["top", "bottom"])
+    num_counted, total = len(counted), len(records)
+    note = "" if num_counted == total else f"{num_counted} of {total} records"
     lacking = records[~records["dataset"].isin(counted["dataset"])]
     if len(lacking):
         skipped = (measure.timed or measure.with_times) and lacking["ttft_s"].isna().all()
         if not skipped or counted["task"].nunique() < records["task"].nunique():
-            missing = "disturbed" if measure.timed and undisturbed(records).empty else measure.absent
-            if len(counted):
-                missing += f": {total - len(counted)} of {total}"
-            return Estimate(records=len(counted), missing=missing)
+            reason = "disturbed" if measure.timed and eligible.empty else measure.absent
+            part = f": {total - num_counted} of {total}" if num_counted else ""
+            return Estimate(records=num_counted, missing=reason + part)
         note += f", {counted['dataset'].nunique()} of {records['dataset'].nunique()} datasets"
-    values = counted[measure.top].to_numpy(float)
     if measure.percentile is not None:
-        result = Estimate(float(np.percentile(values, measure.percentile)))
+        result = Estimate(float(np.percentile(counted["top"], measure.percentile)))
     elif measure.geometric:
-        result = geometric_mean(values)
+        result = geometric_mean(counted["top"].to_numpy(float))
     else:
         result = _average(counted, measure)
         if measure.long_tailed and result.low is not None:
             note = "; ".join(filter(None, [note, _without_largest(counted, result.value, measure)]))
-    missing = "not defined: a sum is zero" if result.value is None else ""
-    return replace(result, records=len(counted), missing=missing, note="" if missing else note)
+    if result.value is None:
+        return Estimate(records=num_counted, missing="not defined: a sum is zero")
+    return replace(result, records=num_counted, note=note)
 
 
-def _countable(records: pd.DataFrame, measure: Measure) -> pd.DataFrame:
-    """Return the records that count for a measure, of those that did not fail."""
-    if measure.timed:
-        records = undisturbed(records)
-    if measure.derive is not None:
-        records = records.assign(**{measure.bottom: measure.derive(records)})
-    if measure.lengths is not None:
-        low, high = measure.lengths
-        records = records[(records["length"] >= low) & (records["length"] < high)]
-    return records.dropna(subset=[measure.top, *([measure.bottom] if measure.bottom else [])])
+def _values(records: pd.DataFrame, column: Column) -> pd.Series:
+    return column(records) if callable(column) else records[column]
 
 
-def _average(records: pd.DataFrame, measure: Measure) -> Estimate:
-    weights = _weights(records)
-    result = estimate(
-        measure.scale * records[measure.top],
-        records[measure.bottom] if measure.bottom else None,
-        records["dataset"],
-        weights,
-        long_tailed=measure.long_tailed,
-        limits=(measure.least, measure.most),
-    )
+def _average(counted: pd.DataFrame, measure: Measure) -> Estimate:
+    weights, limits = _weights(counted), (measure.least, measure.most)
+    top, bottom, datasets = measure.scale * counted["top"], counted["bottom"], counted["dataset"]
+    result = estimate(top, bottom, datasets, weights, long_tailed=measure.long_tailed, limits=limits)
     if not measure.by_seed:
         return result
-    seeds = records[measure.by_seed].str.split()
+    seeds = counted[measure.by_seed].str.split()
     if seeds.str.len().nunique() != 1 or len(seeds.iloc[0]) < 2:
         return result
     return replace(result, seeds=tuple(measure.scale * weights.to_numpy() @ np.array(seeds.to_list(), dtype=float)))
@@ -169,10 +169,10 @@ def _weights(records: pd.DataFrame) -> pd.Series:
     return 1 / (records["task"].nunique() * num_datasets * num_records)
 
 
-def _without_largest(records: pd.DataFrame, mean: float, measure: Measure) -> str:
+def _without_largest(counted: pd.DataFrame, mean: float, measure: Measure) -> str:
     """Describe the mean without the record with the largest share of it, if that is decisive; else an empty text."""
-    shares = measure.scale * records[measure.top] * _weights(records) / mean
+    shares = measure.scale * counted["top"] * _weights(counted) / mean
     if shares.max() <= _DECISIVE:
         return ""
-    rest = _average(records[shares < shares.max()], measure).value
+    rest = _average(counted[shares < shares.max()], measure).value
     return "" if rest is None else f"{rest:.{measure.digits}f} without one record"

@@ -4,9 +4,8 @@ A block is all runs of one model on one data. A row of it is one method with one
 records.
 """
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -14,26 +13,16 @@ import pandas as pd
 
 from lazybench.analysis.averages import Measure, measured, ran
 from lazybench.analysis.intervals import Estimate
-from lazybench.analysis.labels import (
-    METHODS,
-    data_title,
-    label,
-    method_title,
-    model_title,
-    short,
-    stages,
-    strength_order,
-)
+from lazybench.analysis.labels import METHODS, data_title, label, model_title, short, stages, strength_order
 from lazybench.analysis.run_data import Run
-from lazybench.data.facts import CHINESE, DatasetFacts, datasets_of, english, task_names, tasks
+from lazybench.data.facts import CHINESE, DatasetFacts, datasets_of, task_names
 from lazybench.identity import class_name, comparable
 
 KEY = ["dataset", "_id"]
-NO_RUN = "no run"
 _TRACED = ["first_token_kl", "kl"]
 # Runs of one row must agree on these in the records that they share.
 _ANSWERS = ["length", "prompt_tokens", "score", "prediction_digest", "error"]
-_SUBSET = ("limit", "half")  # settings of data that choose among the same records: baselines may differ in them
+_SUBSET = ("data.limit", "data.half")  # they choose among the same records: baselines may differ in them
 
 
 @dataclass(frozen=True)
@@ -86,7 +75,7 @@ class Row:
 def _missing(records: pd.DataFrame, runs: Mapping[str, Run]) -> str:
     """Return why a task has no numbers, from its records and the run of each of its datasets; else an empty text."""
     if not runs:
-        return NO_RUN
+        return "no run"
     expected = [run.expected(name) for name, run in runs.items()]
     counts = records["dataset"].value_counts()
     if any(number is None or counts.get(name, 0) < number for name, number in zip(runs, expected, strict=True)):
@@ -149,48 +138,22 @@ class Block:
         return f"{model_title(self.model)}{weights} on {self.data_title}{generated}"
 
     @property
-    def is_longbench(self) -> bool:
-        """Whether it has any of LongBench's English datasets, generated ones included."""
-        return any({*run.has, *run.datasets} & set(english()) for run in self.runs)
-
-    @property
-    def by_length(self) -> bool:
-        """Whether scores are shown by the records' length, too."""
-        return any(run.facts[name].by_length for run in self.runs for name in run.datasets)
-
-    @property
     def facts(self) -> dict[str, DatasetFacts]:
         """The facts of all datasets that its runs know."""
         return {name: fact for run in self.runs for name, fact in run.facts.items()}
 
     def tasks(self) -> dict[str, list[str]]:
-        """Return datasets by task: the tasks with records, then each dataset of no task that was run.
-
-        On LongBench's English data all of its six tasks are among them, and every task has all its datasets; on other
-        data a task has those of its datasets that there are.
-        """
-        facts, covered = self.facts, self._covered
-        available = {name for run in self.runs for name in run.has} | covered
-        grouped = {task: datasets_of(task, facts) for task in task_names(facts)}
-        if self.is_longbench:
-            shown = {task: names for task, names in grouped.items() if task in tasks() or available & set(names)}
-        else:
-            shown = {task: [name for name in names if name in available] for task, names in grouped.items()}
-        alone = {name: [name] for name, fact in facts.items() if fact.task is None and name in covered}
-        return {task: names for task, names in shown.items() if names} | alone
-
-    @property
-    def _covered(self) -> set[str]:
-        return {name for run in self.runs for name in run.datasets}
-
-    def tasks_run(self) -> dict[str, list[str]]:
-        """Return datasets by task, of the tasks with a run."""
-        return {task: names for task, names in self.tasks().items() if self._covered & set(names)}
+        """Return datasets by task: of each task with a run those that the data has, then each dataset of no task."""
+        facts, covered = self.facts, {name for run in self.runs for name in run.datasets}
+        available = covered.union(*(run.has for run in self.runs))
+        members = {task: [name for name in datasets_of(task, facts) if name in available] for task in task_names(facts)}
+        members |= {name: [name] for name, fact in facts.items() if fact.task is None}
+        return {task: names for task, names in members.items() if covered & {*names}}
 
     def tasks_compared(self) -> dict[str, list[str]]:
         """Return the tasks that one number over all of them is about: not the Chinese one, unless it is alone."""
-        run = self.tasks_run()
-        return {task: names for task, names in run.items() if task != CHINESE} or run
+        tasks = self.tasks()
+        return {task: names for task, names in tasks.items() if task != CHINESE} or tasks
 
     def tasks_averaged(self) -> dict[str, list[str]]:
         """Return the tasks in the mean over the tasks, of which a dataset by itself is none."""
@@ -212,8 +175,7 @@ def agree(run: Run, other: Run) -> bool:
 def _comparable(run: Run, facts: Mapping[str, DatasetFacts] | None = None) -> dict[str, Any]:
     """Return all that must match; a baseline is a reference record by record, whichever records it is on."""
     values = comparable(run.settings, run.environment, facts)
-    left_out = {f"data.{key}" for key in _SUBSET} if run.method == "baseline" else set()
-    return {key: value for key, value in values.items() if key not in left_out}
+    return {key: value for key, value in values.items() if run.method != "baseline" or key not in _SUBSET}
 
 
 def group(runs: Sequence[Run]) -> list[Block]:
@@ -223,73 +185,41 @@ def group(runs: Sequence[Run]) -> list[Block]:
 
 
 def _block(runs: list[Run]) -> Block:
-    runs = _with_unique_titles(runs)
-    of_run = {run.name: conditions(run) for run in runs}
-    values: dict[str, set[str]] = {}
-    for key, value in (item for run in runs for item in of_run[run.name].items()):
-        values.setdefault(key, set()).add(value)
-    differing = {key: sorted(options) for key, options in values.items() if len(options) > 1}
-    groups: dict[tuple[str, str, str], list[Run]] = {}
-    for run in runs:
-        own = of_run[run.name]
-        under = ", ".join(f"{key}={own[key]}" for key in differing if key in own)
-        groups.setdefault((run.method, label(run), under), []).append(run)
-    rows = [row for key, members in groups.items() for row in _rows(*key, members)]
-    order = {name: position for position, name in enumerate(METHODS)}
-    rows.sort(key=lambda row: (order.get(row.method, len(order)), row.method, strength_order(row.label)))
-    return Block(runs[0].model, runs[0].data, tuple(rows), differing)
-
-
-def _with_unique_titles(runs: list[Run]) -> list[Run]:
-    """Return the runs, with the method's name added to a title that several methods have."""
-    count = Counter(title for _, title in {(run.method, method_title(run)) for run in runs})
-
-    def renamed(run: Run) -> Run:
-        if count[title := method_title(run)] == 1:
-            return run
-        appearance = {**(run.environment.get("appearance") or {}), "label": f"{title} ({run.method})"}
-        return replace(run, environment={**run.environment, "appearance": appearance})
-
-    return list(map(renamed, runs))
-
-
-def _rows(method: str, name: str, under: str, runs: list[Run]) -> list[Row]:
-    """Return one row where runs differ only in their records, else several, told apart by a run's hash."""
-    members: list[list[Run]] = []
+    table = pd.DataFrame([conditions(run) for run in runs], dtype=object)
+    differing = {key: sorted(table[key].dropna().unique()) for key in table if table[key].nunique() > 1}
     # Finished runs, and those that cover most, come first.
-    for run in sorted(runs, key=lambda run: (not run.finished, -len(run.datasets), -len(run.records), run.name)):
-        fitting = (row for row in members if not any(_conflict(run, other) for other in row))
-        if (row := next(fitting, None)) is not None:
-            row.append(run)
-        else:
-            members.append([run])
-    full = f"{name} [{under}]" if under else name
-    return [
-        Row(method, full if len(members) == 1 else f"{full} #{row[0].digest}", under, tuple(row)) for row in members
-    ]
+    runs = sorted(runs, key=lambda run: (not run.finished, -len(run.datasets), -len(run.records), run.name))
+    groups: dict[tuple[str, str], list[list[Run]]] = {}
+    for run in runs:
+        own = conditions(run)
+        under = ", ".join(f"{key}={own[key]}" for key in differing if key in own)
+        rows = groups.setdefault((label(run), under), [])
+        row = next((row for row in rows if not any(_conflict(run, other) for other in row)), None)
+        if row is None:
+            rows.append(row := [])
+        row.append(run)
+    made = []
+    for (name, under), members in groups.items():
+        full = f"{name} [{under}]" if under else name
+        for row in members:
+            unique = full if len(members) == 1 else f"{full} #{row[0].digest}"
+            made.append(Row(row[0].method, unique, under, tuple(row)))
+    order = {name: position for position, name in enumerate(METHODS)}
+    made.sort(key=lambda row: (order.get(row.method, len(order)), row.method, strength_order(row.label)))
+    return Block(runs[0].model, runs[0].data, tuple(made), differing)
 
 
 def _conflict(run: Run, other: Run) -> bool:
     """Return whether more than their records differs between two runs of one name and setting."""
-    if class_name(run.settings["method"]) != class_name(other.settings["method"]):
+    if run.method != other.method or class_name(run.settings["method"]) != class_name(other.settings["method"]):
         return True
     shared = {*run.datasets} & {*other.datasets}
-    if not shared:
-        return False
-    if _timing(run) != _timing(other) or not agree(run, other):
-        return True
     one, another = (
         each.records[each.records["dataset"].isin(shared)].set_index(KEY)[_ANSWERS] for each in (run, other)
     )
     both = one.index.intersection(another.index)
-    if not one.loc[both].equals(another.loc[both]):
+    if shared and not (agree(run, other) and one.loc[both].equals(another.loc[both])):
         return True
     # Where the settings choose the same records, finished runs must have the same.
-    same_subset = all(run.settings["data"].get(key) == other.settings["data"].get(key) for key in _SUBSET)
+    same_subset = all(run.settings["data"].get(key) == other.settings["data"].get(key) for key in ("limit", "half"))
     return same_subset and run.finished and other.finished and len(both) < max(len(one), len(another))
-
-
-def _timing(run: Run) -> dict[str, Any]:
-    """Return how times were taken; a baseline has no other engines timed beside it."""
-    timing = run.settings.get("timing") or {}
-    return {key: value for key, value in timing.items() if run.method != "baseline" or key not in ("paired", "keep_1")}

@@ -38,9 +38,7 @@ def setting_of(method: str, settings: Mapping[str, Any]) -> str:
 
 def method_title(run: "Run") -> str:
     """Return the method's title: the label that it gives itself, else one for its name."""
-    given = _appearance(run).get("label")
-    title = " ".join(given.split()) if isinstance(given, str) else ""
-    return title or title_of(run.method, run.settings["method"])
+    return _appearance(run).get("label") or title_of(run.method, run.settings["method"])
 
 
 def title_of(method: str, settings: Mapping[str, Any] | None = None) -> str:
@@ -65,8 +63,7 @@ def colour(run: "Run") -> str | None:
 
 
 def _appearance(run: "Run") -> dict[str, Any]:
-    appearance = run.environment.get("appearance")
-    return appearance if isinstance(appearance, dict) else {}
+    return run.environment.get("appearance") or {}
 
 
 def short(text: str) -> str:

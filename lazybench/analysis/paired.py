@@ -5,7 +5,6 @@ to the few records that differ, though each is a sign that the methods do not. P
 leaves them out of the sums, and has no p where all are equal.
 """
 
-from functools import cache
 from itertools import combinations
 from typing import Any
 
@@ -36,23 +35,15 @@ def compare(block: Block) -> pd.DataFrame:
     """
     rows = [row for row in block.compared if row.method != "baseline"]
     complete = {row.label: _complete(row, block.tasks_compared()) for row in rows}
-
-    @cache
-    def speedup(label: str, datasets: frozenset[str]) -> float | None:
-        records = complete[label]
-        return measured(records[records["dataset"].isin(datasets)], TTFT[0]).value
-
     pairs = []
     for pair in combinations(rows, 2):
-        first, second = (complete[row.label] for row in pair)
-        shared = frozenset(first["dataset"]) & frozenset(second["dataset"])
+        parts = [complete[row.label] for row in pair]
+        shared = {*parts[0]["dataset"]} & {*parts[1]["dataset"]}
         if not shared or not all(agree(one, other) for one in pair[0].runs for other in pair[1].runs):
             continue
-        speedups = [speedup(row.label, shared) for row in pair]
-        if None in speedups or max(speedups) > (1 + EQUAL + 1e-9) * min(speedups):
-            continue
-        both = first.merge(second, on=["task", "dataset", "_id"], suffixes=("_first", "_second"))
-        if len(both):
+        speedups = [measured(part[part["dataset"].isin(shared)], TTFT[0]).value for part in parts]
+        both = parts[0].merge(parts[1], on=["task", "dataset", "_id"], suffixes=("_first", "_second"))
+        if None not in speedups and max(speedups) <= (1 + EQUAL + 1e-9) * min(speedups) and len(both):
             labels = {side: row.label for side, row in zip(_SIDES, pair, strict=True)}
             labels |= {f"{side}_ttft_speedup": value for side, value in zip(_SIDES, speedups, strict=True)}
             pairs.append({"model": block.model, "data": block.data} | labels | _differences(both))

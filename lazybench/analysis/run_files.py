@@ -27,6 +27,7 @@ from lazybench.store.survey import run_folders, scored_records
 _MARK = "lazybench records"
 _IN_JSON = ("finished", "settings", "environment", "traces")
 _MACHINE = ("device", "threads", "versions")  # that times must share
+_PATH = re.compile(r"(?:file://|(?<![\w.:/]))/[^\s,\]}'\"]*/")
 
 
 def find(roots: Sequence[str | Path], option: str = "runs") -> tuple[list[Run], list[str]]:
@@ -44,24 +45,28 @@ def find(roots: Sequence[str | Path], option: str = "runs") -> tuple[list[Run], 
     """
     runs: dict[str, Run] = {}
     warnings = []
-    for root in roots:
-        if not Path(root).is_dir():
+    for root in map(Path, roots):
+        if not root.is_dir():
             raise LazyBenchError(f"{option}={root}: no such folder")
-        readable, bad = _read_all(Path(root))
-        if not readable:
-            others = f" (and {len(bad) - 1} more runs cannot be read)" if len(bad) > 1 else ""
-            none = "no runs there; make one first: python -m lazybench run method=lazyllm task=multidoc_qa"
-            message = f"no run there can be read: {bad[0]}{others}" if bad else none
-            raise LazyBenchError(f"{option}={root}: {message}")
-        warnings += [f"a run is left out: {reason}" for reason in bad]
-        for run in readable:
+        # A folder may hold settings alone.
+        paths = [path for path in run_folders(root) if any(file.exists() for file in journals(path, PREDICTIONS))]
+        paths += [path for path in sorted(root.rglob("*.json")) if _is_compact(path)]
+        bad = []
+        for path in paths:
+            try:
+                run = _checked(read_folder(path) if path.is_dir() else read_compact(path))
+            except Exception as error:  # files can be broken in any way
+                reason = str(error) if isinstance(error, LazyBenchError) else first_line(error)
+                bad.append(one_line((reason if str(path) in reason else f"{path}: {reason}").replace(f"{root}/", "")))
+                continue
             other = runs.setdefault(run.name, run)
             if not other.records.equals(run.records):
-                warnings.append(
-                    f"two copies of {run.name} have different records ({len(other.records)} and {len(run.records)}): "
-                    "the copy with more records is used, or the first one"
-                )
+                warnings.append(f"two copies of {run.name} have different records: the one with more of them is used")
             runs[run.name] = max(other, run, key=lambda copy: len(copy.records))
+        if len(bad) == len(paths):
+            none = "no runs there; make one first: python -m lazybench run method=lazyllm task=multidoc_qa"
+            raise LazyBenchError(f"{option}={root}: {f'no run there can be read: {bad[0]}' if bad else none}")
+        warnings += [f"a run is left out: {reason}" for reason in bad]
     return sorted(runs.values(), key=lambda run: run.name), warnings
 
 
@@ -105,24 +110,7 @@ def _measured(run: Run) -> str:
     return json.dumps([run.model, run.data, method_identity(run.settings["method"]), shared], sort_keys=True)
 
 
-def _read_all(root: Path) -> tuple[list[Run], list[str]]:
-    """Return the runs below a folder, and why others cannot be read."""
-    # A folder may hold settings alone.
-    folders = [path for path in run_folders(root) if any(file.exists() for file in journals(path, PREDICTIONS))]
-    files = [path for path in sorted(root.rglob("*.json")) if _is_compact(path, root)]
-    runs, bad = [], []
-    for path in (*folders, *files):
-        try:
-            run = read_folder(path) if path.is_dir() else read_compact(path)
-            _check(run)
-            runs.append(run)
-        except Exception as error:  # files can be broken in any way
-            reason = str(error) if isinstance(error, LazyBenchError) else first_line(error)
-            bad.append(one_line((reason if str(path) in reason else f"{path}: {reason}").replace(f"{root}/", "")))
-    return runs, bad
-
-
-def _check(run: Run) -> None:
+def _checked(run: Run) -> Run:
     """Use a run's settings and environment as tables do, so that what is wrong with them is raised here."""
     label(run)
     conditions(run)
@@ -130,6 +118,7 @@ def _check(run: Run) -> None:
         run.expected(name)
     if unknown := sorted(set(run.records["dataset"]) - {*run.datasets, *run.facts}):
         raise LazyBenchError(f"its records are of {unknown[0]!r}, which is no dataset")
+    return run
 
 
 def read_folder(folder: Path) -> Run:
@@ -137,20 +126,17 @@ def read_folder(folder: Path) -> Run:
     settings = _settings(folder / CONFIG)
     environment = json.loads((folder / ENVIRONMENT).read_text("utf-8"))
     if "command" in environment:  # without the folders of the machine that it was given on
-        path = re.compile(r"(?:file://|(?<![\w.:/]))/[^\s,\]}'\"]*/")
-        environment["command"] = [path.sub("FOLDER/", str(word)) for word in environment["command"]]
+        environment["command"] = [_PATH.sub("FOLDER/", str(word)) for word in environment["command"]]
     lines, traced = read_rows(folder, PREDICTIONS), read_rows(folder, TRACES)
-    rows = {key: row_of(line) for key, line in lines.items()}
-    for key, row in rows.items():
-        row |= {name: traced.get(key, {}).get(name) for name in ("first_token_kl", "kl")}
+    divergences = {key: {name: row.get(name) for name in ("first_token_kl", "kl")} for key, row in traced.items()}
     scored = scored_records(folder)
     return Run(
         *(settings[section]["name"] for section in ("model", "data", "method")),
         digest=folder.name,
         settings=settings,
         environment=environment,
-        finished=(folder / SCORES).is_file() and (scored is None or len(rows) >= scored),
-        records=rounded(records_table(rows.values())),
+        finished=(folder / SCORES).is_file() and (scored is None or len(lines) >= scored),
+        records=rounded(records_table(row_of(line) | divergences.get(key, {}) for key, line in lines.items())),
         traces=trace_means(traced.values()),
     )
 
@@ -182,22 +168,16 @@ def write_compact(runs: Iterable[Run], folder: Path) -> None:
         Path(f"{path}.json").write_text(json.dumps(content, indent=1) + "\n", "utf-8")
 
 
-def _is_compact(path: Path, root: Path) -> bool:
-    """Return whether `write_compact` wrote a `.json` file below `root`, damaged or not; not in hidden folders."""
-    if any(part.startswith(".") for part in path.relative_to(root).parts):
-        return False
+def _is_compact(path: Path) -> bool:
+    """Return whether `write_compact` wrote a `.json` file, damaged or not."""
     return path.with_suffix(".csv").is_file() or _MARK.encode() in path.read_bytes()[: len(_MARK) + 40]
 
 
 def read_compact(path: Path) -> Run:
-    """Read the run of a `.json` file that `write_compact` wrote; a damaged pair of files raises `LazyBenchError`."""
-    types = dict.fromkeys(TEXTS, str) | dict.fromkeys(NUMBERS, float)
-    blanks = {key: [""] for key in NUMBERS}
-    try:
-        content = json.loads(path.read_text("utf-8"))
-        records = pd.read_csv(path.with_suffix(".csv"), dtype=types, keep_default_na=False, na_values=blanks)
-        records[["dataset", "_id", "score", "error"]]  # other columns came later
-        kept = {key: content[key] for key in _IN_JSON}
-        return Run(**content["run"], **kept, records=rounded(records_table(records)))
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise LazyBenchError(f"{path} and its .csv are damaged ({error}): write them again from the runs") from error
+    """Read the run of a `.json` file that `write_compact` wrote; a damaged pair raises any error of its readers."""
+    content = json.loads(path.read_text("utf-8"))
+    types, blanks = dict.fromkeys(TEXTS, str) | dict.fromkeys(NUMBERS, float), {key: [""] for key in NUMBERS}
+    records = pd.read_csv(path.with_suffix(".csv"), dtype=types, keep_default_na=False, na_values=blanks)
+    records[["dataset", "_id", "score", "error"]]  # raises if one is missing; other columns came later
+    kept = {key: content[key] for key in _IN_JSON}
+    return Run(**content["run"], **kept, records=rounded(records_table(records)))

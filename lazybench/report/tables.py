@@ -1,5 +1,6 @@
 """The tables: their measures and rows, the numbers as a frame, and the same as text for people."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from statistics import stdev
@@ -10,10 +11,9 @@ import pandas as pd
 from lazybench.analysis import averages
 from lazybench.analysis.averages import MEAN, Measure, measured, ran, undisturbed
 from lazybench.analysis.console import texts
-from lazybench.analysis.grouping import KEY, NO_RUN, Block, Row, agree
+from lazybench.analysis.grouping import KEY, Block, Row, agree
 from lazybench.analysis.intervals import Estimate
-from lazybench.analysis.labels import METHODS, task_title, title_of
-from lazybench.data.facts import tasks
+from lazybench.analysis.labels import task_title
 from lazybench.report import paper
 from lazybench.report.caveats import floors
 
@@ -47,7 +47,8 @@ SPECS = (
 )
 # How to read all tables, in Markdown.
 READING = files("lazybench.report").joinpath("reading.md").read_text("utf-8")
-MEASURES = {measure.key: measure for spec in SPECS for measure in spec.measures}
+_MEASURES = {measure.key: measure for spec in SPECS for measure in spec.measures}
+_IN_PAPER = dict.fromkeys(key for spec in SPECS for key in spec.in_paper)
 _ROW = ["model", "data", "task", "method", "label", "datasets", "datasets_of_task", "records", "failed", "disturbed"]
 _ENDS = ("", "_low", "_high", "_records", "_missing", "_note", "_seed_deviation", "_paper")
 
@@ -63,64 +64,63 @@ def numbers(block: Block) -> pd.DataFrame:
         measured on, `_missing`, why there is none, and `_note`; where they apply `_seed_deviation`, and `_paper` as
         printed there; `title`, the task's for people; and `by_dataset`, whether it is about one dataset of a task.
     """
-    averaged, at_floor = [*block.tasks_averaged()], floors(block)
-    datasets = {name: [name] for name in paper.published(block)}
-    members = block.tasks_run() | datasets
+    tasks, averaged, published = block.tasks(), block.tasks_averaged(), paper.published(block)
+    rows = sorted(block.compared, key=lambda row: _speed(row, tasks))
     sections = {MEAN: averaged} if len(averaged) > 1 else {}
-    sections |= {name: [name] for name in members}
-    specs = [spec for spec in SPECS if block.by_length or not spec.by_length]
-    rows = sorted(block.compared, key=lambda row: _speed(row, members))
+    sections |= {task: {task: names} for task, names in tasks.items()}
+    sections |= {name: {name: [name]} for name in published}
     lines = []
-    for section, names in sections.items():
+    for section, members in sections.items():
+        title = f"Mean of the {len(averaged)} tasks" if section == MEAN else task_title(section)
+        about = {"title": title, "by_dataset": section in published}
         for row in rows:
-            selection = row.select({task: members[task] for task in names})
-            if selection.missing == NO_RUN or (section in datasets and row.method != "baseline"):
-                continue
-            records = selection.records
-            complete = _with_difference(ran(records), row, block)
-            num_datasets = len(selection.datasets), sum(len(members[task]) for task in names)
-            num_records = len(records), len(records) - len(complete), len(records) - len(undisturbed(records))
-            values = (block.model, block.data, section, row.method, row.label, *num_datasets, *num_records)
-            line: dict[str, Any] = dict(zip(_ROW, values, strict=True))
-            for spec in specs:
-                for measure in spec.measures:
-                    missing = Estimate(missing=selection.missing)
-                    result = missing if selection.missing else measured(complete, measure)
-                    line |= result.columns(measure.key)
-                    line |= {f"{measure.key}_{name}": getattr(result, name) for name in ("records", "missing", "note")}
-                    if measure.by_seed:
-                        line[f"{measure.key}_seed_deviation"] = stdev(result.seeds) if result.seeds else None
-                line |= {f"{key}_paper": paper.value(row, section, selection.datasets, key) for key in spec.in_paper}
-            line["by_dataset"] = section in datasets
-            line["title"] = f"Mean of the {len(averaged)} tasks" if section == MEAN else task_title(section)
-            if selection.datasets and at_floor.issuperset(selection.datasets):
-                line["score_note"] = "floor"
-            lines.append(line)
-    keys = [f"{measure.key}{end}" for spec in specs for measure in spec.measures for end in ("", "_low", "_high")]
-    return pd.DataFrame(lines).astype(dict.fromkeys(keys, float))
+            if section not in published or row.method == "baseline":
+                lines.append(_line(block, row, section, members) | about)
+    frame = pd.DataFrame(lines).query("datasets > 0")
+    return frame.astype({f"{key}{end}": float for key in _MEASURES for end in ("", "_low", "_high")})
 
 
-def _speed(row: Row, tasks: dict[str, list[str]]) -> tuple[bool, int]:
+def _speed(row: Row, tasks: Mapping[str, Sequence[str]]) -> tuple[bool, int]:
     return row.method != "baseline", round(row.measure(tasks, averages.TTFT[0]).value or 0)
+
+
+def _line(block: Block, row: Row, section: str, tasks: Mapping[str, Sequence[str]]) -> dict[str, Any]:
+    """Measure a row on tasks, which are given with their datasets."""
+    selection = row.select(tasks)
+    records = selection.records
+    complete = _with_difference(ran(records), row, block)
+    num_datasets = len(selection.datasets), sum(map(len, tasks.values()))
+    num_records = len(records), len(records) - len(complete), len(records) - len(undisturbed(records))
+    values = (block.model, block.data, section, row.method, row.label, *num_datasets, *num_records)
+    line: dict[str, Any] = dict(zip(_ROW, values, strict=True))
+    for key, measure in _MEASURES.items():
+        result = Estimate(missing=selection.missing) if selection.missing else measured(complete, measure)
+        line |= result.columns(key)
+        line |= {f"{key}_{name}": getattr(result, name) for name in ("records", "missing", "note")}
+        if measure.by_seed:
+            line[f"{key}_seed_deviation"] = stdev(result.seeds) if result.seeds else None
+    if floors(block).issuperset(selection.datasets):
+        line["score_note"] = "floor"
+    return line | {f"{key}_paper": paper.value(row, section, selection.datasets, key) for key in _IN_PAPER}
 
 
 def _with_difference(records: pd.DataFrame, row: Row, block: Block) -> pd.DataFrame:
     """Add `score_difference`, to the baseline's score of the same record under the same conditions."""
     baselines = [other for other in block.baselines if all(agree(one, run) for one in other.runs for run in row.runs)]
     known = pd.concat([records.head(0), *(ran(baseline.records) for baseline in baselines)]).drop_duplicates(KEY)
-    scores = records[[*KEY, "score"]].merge(known[[*KEY, "score"]], "left", on=KEY, suffixes=("", "_baseline"))
-    return records.assign(score_difference=(scores["score"] - scores["score_baseline"]).to_numpy(float))
+    expected = known.set_index(KEY)["score"].reindex(pd.MultiIndex.from_frame(records[KEY]))
+    return records.assign(score_difference=records["score"] - expected.to_numpy(float))
 
 
-def select(spec: Spec, lines: pd.DataFrame) -> pd.DataFrame:
+def select(spec: Spec, block: Block, lines: pd.DataFrame) -> pd.DataFrame:
     """Return a table's part of `numbers`, without means that lack tasks, whose own lines show as much."""
     lines = lines[lines["by_dataset"] == spec.by_dataset]
-    if not any(measure.key in lines and is_taken(measure, lines) for measure in spec.measures):
+    has_lengths = any(run.facts[name].by_length for run in block.runs for name in run.datasets)
+    if (spec.by_length and not has_lengths) or not any(is_taken(measure, lines) for measure in spec.measures):
         return lines.head(0)
     columns = [f"{measure.key}{end}" for measure in spec.measures for end in _ENDS]
     bare = (lines["task"] == MEAN) & lines[[measure.key for measure in spec.measures]].isna().all(axis=1)
-    shown = [*_ROW, "title", *(column for column in columns if column in lines)]
-    return lines.loc[~lines["method"].isin(spec.skip) & ~bare, shown]
+    return lines[~lines["method"].isin(spec.skip) & ~bare].filter([*_ROW, "title", *columns])
 
 
 def is_taken(measure: Measure, lines: pd.DataFrame) -> bool:
@@ -131,10 +131,10 @@ def is_taken(measure: Measure, lines: pd.DataFrame) -> bool:
 def shown(spec: Spec, block: Block, lines: pd.DataFrame) -> pd.DataFrame:
     """Return the table for people: `Task`, `Method`, a column a measure that was taken, and `Records`.
 
-    Its cells are lists of texts: a number, its deviation over seeds, its interval and its note; or a dash and why there
-    is no number.
+    A cell is a number, its deviation over seeds, its interval and its note, a line each; or a dash and why there is no
+    number.
     """
-    cells: dict[str, Any] = {"Task": lines["title"], "Method": lines["label"]}
+    cells = {"Task": lines["title"], "Method": lines["label"]}
     for measure in spec.measures:
         if is_taken(measure, lines):
             cells[measure.title] = lines.apply(_cell, axis=1, measure=measure)
@@ -145,36 +145,31 @@ def shown(spec: Spec, block: Block, lines: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(cells)
 
 
-def _cell(line: pd.Series, measure: Measure) -> list[str]:
+def _cell(line: pd.Series, measure: Measure) -> str:
     value, form = line[measure.key], f"{{:.{measure.digits}f}}".format
     if pd.isna(value):
-        return [NONE, f"({line[f'{measure.key}_missing']})"]
+        return f"{NONE}\n({line[f'{measure.key}_missing']})"
     ends = ("seed_deviation", "low", "high", "note")
     deviation, low, high, note = (line.get(f"{measure.key}_{end}") for end in ends)
     parts = [f"± {form(deviation)}"] if pd.notna(deviation) else []
     parts += [f"[{form(low)}, {form(high)}]"] if pd.notna(low) else []
-    return [form(value), *parts, *([f"({note})"] if note else [])]
+    return "\n".join([form(value), *parts, *([f"({note})"] if note else [])])
 
 
-def _records(line: pd.Series) -> list[str]:
+def _records(line: pd.Series) -> str:
     complete = line["datasets"] == line["datasets_of_task"]
     parts = [] if complete else [f"{line['datasets']} of {line['datasets_of_task']} datasets"]
     parts += [f"{line[key]} {key}" for key in ("failed", "disturbed") if line[key]]
-    return [str(line["records"]), *([f"({', '.join(parts)})"] if parts else [])]
+    return f"{line['records']}\n({', '.join(parts)})" if parts else str(line["records"])
 
 
-def lacking(spec: Spec, block: Block, lines: pd.DataFrame) -> str:
-    """Describe what was not measured, and which of the paper's methods and tasks have no run, in one line."""
+def lacking(spec: Spec, lines: pd.DataFrame) -> str:
+    """Describe which measures were not taken, and why, in one line."""
     reasons: dict[str, list[str]] = {}
     for measure in spec.measures:
         if not is_taken(measure, lines):
             reasons.setdefault(measure.absent, []).append(measure.title)
-    sources = {run.settings["data"].get("source") for run in block.runs}
-    if "longbench" in sources and block.is_longbench and not spec.by_dataset:
-        run = {row.method for row in block.rows} | set(spec.skip)
-        reasons["no runs"] = [title_of(method) for method in METHODS if method not in run]
-        reasons["no runs"] += [task_title(task) for task in tasks() if task not in block.tasks_run()]
-    text = "; ".join(f"{reason}: {', '.join(names)}" for reason, names in reasons.items() if names)
+    text = "; ".join(f"{reason}: {', '.join(names)}" for reason, names in reasons.items())
     return text[:1].upper() + text[1:]
 
 
@@ -195,9 +190,8 @@ _PAIRED = (
 
 def pairs_shown(pairs: pd.DataFrame) -> pd.DataFrame:
     """Return the paired tests for people: `First`, `Second` and their numbers as text, without empty columns."""
-    columns = {title: (key, form) for title, key, form in _PAIRED if (pairs[key].fillna(0) != 0).any()}
-    cells = {title: texts(pairs, key, form, NONE) for title, (key, form) in columns.items()}
-    table = pd.DataFrame(cells).map(lambda text: text.replace("-", "−"))
-    table.insert(0, "First", pairs["first"])
-    table.insert(1, "Second", pairs["second"])
-    return table
+    cells = {"First": pairs["first"], "Second": pairs["second"]}
+    for title, key, form in _PAIRED:
+        if (pairs[key].fillna(0) != 0).any():
+            cells[title] = [text.replace("-", "−") for text in texts(pairs, key, form, NONE)]
+    return pd.DataFrame(cells)

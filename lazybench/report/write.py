@@ -4,7 +4,7 @@ import base64
 import json
 import re
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,6 @@ from lazybench.store.writing import replacing
 _PAIRED = "paired"
 # The order of figures in the page, before those that are not named.
 _FIRST = ("speed_against_kl", "figure5", "depth_by_length", "figure7", "figure1", "figure2")
-_SHOWN = 3  # values of one kind; others are only counted
 _TITLES = {spec.name: spec.title for spec in tables.SPECS} | {_PAIRED: "Paired tests at equal speed"}
 # A report replaces only a folder that holds nothing else.
 _OURS = re.compile(
@@ -34,16 +33,13 @@ _OURS = re.compile(
 _Body = tuple[pd.DataFrame, str, str]  # a table of a block: its numbers, Markdown and LaTeX
 
 
-def write(
-    out: Path, blocks: Sequence[Block], warnings: Sequence[str], columns: Sequence[str] = ()
-) -> tuple[list[str], list[str]]:
+def write(out: Path, blocks: Sequence[Block], warnings: Sequence[str]) -> tuple[list[str], list[str]]:
     """Write everything into `out`, replacing an earlier report.
 
     Args:
         out: the folder.
         blocks: the runs to report.
         warnings: shown before all numbers.
-        columns: keys of the measures in `table1.tex`; empty for those of the paper's Table 1.
 
     Returns:
         The names of what was written, and each figure that there are no runs for, with the runs it needs.
@@ -56,8 +52,8 @@ def write(
         bodies: dict[str, list[_Body]] = {name: [] for name in _TITLES}
         sections, undrawn = [], []
         for block in blocks:
-            section, needed = _section(folder, block, columns, bodies)
-            sections.append(section)
+            drawn, needed = _draw(folder, block)
+            sections.append(_section(block, bodies) | {"drawings": drawn})
             undrawn += needed
         for name, parts in bodies.items():
             if parts:
@@ -66,36 +62,23 @@ def write(
         return sorted(path.name for path in folder.iterdir()), list(dict.fromkeys(undrawn))
 
 
-def _section(
-    folder: Path, block: Block, columns: Sequence[str], bodies: dict[str, list[_Body]]
-) -> tuple[dict[str, Any], list[str]]:
-    """Add a block's tables to `bodies`, and draw its figures; returns its section of the page, and what is undrawn."""
-    remarks, shown, lines = notes(block), [], tables.numbers(block)
+def _section(block: Block, bodies: dict[str, list[_Body]]) -> dict[str, Any]:
+    """Add a block's tables to `bodies`; returns its section of the page."""
+    remarks, shown, lines, pairs = notes(block), [], tables.numbers(block), compare(block)
     for spec in tables.SPECS:
-        chosen = tables.select(spec, lines)
-        if chosen.empty:
-            continue
-        cells, lacking = tables.shown(spec, block, chosen), tables.lacking(spec, block, chosen)
-        shown.append((spec.title, cells, lacking))
-        named = [tables.MEASURES[key] for key in columns if spec.name == "table1" and key in lines]
-        tex = latex(spec, named, block, lines[~lines["by_dataset"]] if named else chosen)
-        text = _markdown(block, cells, [lacking, *(f"- {note}" for note in remarks)])
-        bodies[spec.name].append((chosen.drop(columns="title"), text, "\n".join([*map(_comment, remarks), tex])))
-    pairs = compare(block)
+        chosen = tables.select(spec, block, lines)
+        if len(chosen):
+            cells, lacking = tables.shown(spec, block, chosen), tables.lacking(spec, chosen)
+            shown.append((spec.title, cells, lacking))
+            text = _markdown(block, cells, [lacking, *(f"- {note}" for note in remarks)])
+            tex = "".join(f"% {note}\n" for note in remarks) + latex(spec, block, chosen)
+            bodies[spec.name].append((chosen.drop(columns="title"), text, tex))
     pairs_shown = tables.pairs_shown(pairs) if len(pairs) else None
     if pairs_shown is not None:
         bodies[_PAIRED].append((pairs, _markdown(block, pairs_shown, []), latex_pairs(block, pairs)))
-    drawn, undrawn = _draw(folder, block)
-    section = {
-        "block": block,
-        "about": _about(block),
-        "tables": shown,
-        "notes": remarks,
-        "pairs": pairs_shown,
-        "drawings": sorted(drawn, key=lambda drawing: (*_FIRST, drawing["name"]).index(drawing["name"])),
-        "runs": [_run(run) for run in block.runs],
-    }
-    return section, undrawn
+    runs = [_run(run) for run in block.runs]
+    about = _about(block)
+    return {"block": block, "about": about, "tables": shown, "notes": remarks, "pairs": pairs_shown, "runs": runs}
 
 
 def _write_table(path: Path, warnings: Sequence[str], bodies: Sequence[_Body]) -> None:
@@ -106,11 +89,12 @@ def _write_table(path: Path, warnings: Sequence[str], bodies: Sequence[_Body]) -
     text = "\n\n".join([f"# {title}", *warned, *texts, "## How to read the tables", tables.READING])
     path.with_suffix(".md").write_text(text, "utf-8")
     head = [title, "Needs \\usepackage{booktabs}.", *(f"Warning: {warning}" for warning in warnings)]
-    path.with_suffix(".tex").write_text("\n".join([*map(_comment, head), *tex]) + "\n", "utf-8")
+    comments = [f"% {' '.join(line.split())}" for line in head]
+    path.with_suffix(".tex").write_text("\n".join([*comments, *tex]), "utf-8")
 
 
 def _markdown(block: Block, cells: pd.DataFrame, remarks: Sequence[str]) -> str:
-    texts = cells.map(lambda cell: (cell if isinstance(cell, str) else " ".join(cell)).replace("|", "\\|"))
+    texts = cells.replace({r"\n": " ", r"\|": r"\\|"}, regex=True)
     if "Task" in texts:
         texts["Task"] = texts["Task"].mask(texts["Task"].duplicated(), "")
     sides = ["left"] * 2 + ["right"] * (len(texts.columns) - 2)
@@ -118,10 +102,6 @@ def _markdown(block: Block, cells: pd.DataFrame, remarks: Sequence[str]) -> str:
     # Columns are not aligned: one long label would widen all lines, and one number change them.
     table = re.sub("-{4,}(?=:?[|])", "---", re.sub(" {2,}", " ", table))
     return "\n".join([f"## {block.title}\n", table, "", *filter(None, remarks)])
-
-
-def _comment(text: str) -> str:
-    return f"% {' '.join(text.split())}"
 
 
 def _draw(folder: Path, block: Block) -> tuple[list[dict[str, str]], list[str]]:
@@ -138,9 +118,9 @@ def _draw(folder: Path, block: Block) -> tuple[list[dict[str, str]], list[str]]:
                 png, _ = save(figure, folder / f"{name}_{block.model}_{block.data}")
                 data = base64.b64encode(png.read_bytes()).decode()
                 drawn.append({"name": name, "caption": caption, "data": data})
-            elif needs and block.is_longbench:
+            elif needs:
                 undrawn.append(f"{name} ({needs})")
-    return drawn, undrawn
+    return sorted(drawn, key=lambda drawing: (*_FIRST, drawing["name"]).index(drawing["name"])), undrawn
 
 
 def _page(sections: Sequence[dict[str, Any]], warnings: Sequence[str]) -> str:
@@ -154,32 +134,27 @@ def _about(block: Block) -> dict[str, str]:
     """Return facts of a block by name, for the head of its section; empty texts where they are not known."""
     records = block.records.drop_duplicates(KEY)
     tokens = block.records.drop_duplicates([*KEY, "prompt_tokens"])["prompt_tokens"].dropna()
-    sizes = [0 if block.generated else block.facts[name].records for name in records["dataset"].unique()]
-    count = f"{len(records):,} of {sum(sizes):,}" if all(sizes) else f"{len(records):,}"
     environment = {"Computed in": "dtype", "Device": "device", "Commit": "commit", "Date": "date"}
+    values = {
+        title: sorted({str(run.environment[key]) for run in block.runs if run.environment.get(key)})
+        for title, key in environment.items()
+    }
     return {
         "Methods": ", ".join(dict.fromkeys(method_title(row.runs[0]) for row in block.rows)),
-        "Records": f"{count} of {len(sizes)} datasets, in {len(block.runs)} runs",
+        "Records": f"{len(records):,} of {records['dataset'].nunique()} datasets, in {len(block.runs)} runs",
         "Prompt length": f"median {tokens.median():,.0f}, longest {tokens.max():,.0f} tokens" if len(tokens) else "",
-        **{name: _some(run.environment.get(key) for run in block.runs) for name, key in environment.items()},
+        **{title: "; ".join(texts) for title, texts in values.items()},
     }
 
 
-def _run(run: Run) -> dict[str, Any]:
-    facts = [task_title(str(run.settings["task"])), f"{len(run.records):,} records"]
-    facts += ["finished" if run.finished else "unfinished", str(run.environment.get("date") or "")]
+def _run(run: Run) -> dict[str, str]:
+    finished = "finished" if run.finished else "unfinished"
     words = run.environment.get("command")
     environment = {key: value for key, value in run.environment.items() if key != "command"}
     return {
         "label": label(run),
-        "facts": ", ".join(filter(None, facts)),
+        "facts": f"{task_title(str(run.settings['task']))}, {len(run.records):,} records, {finished}",
         "command": shlex.join(["python", "-m", "lazybench", *words]) if words else "",
         "settings": yaml.safe_dump(run.settings, sort_keys=False, allow_unicode=True),
         "environment": json.dumps(environment, indent=2),
     }
-
-
-def _some(values: Iterable[object]) -> str:
-    options = sorted({str(value) for value in values if value})
-    more = len(options) - _SHOWN
-    return "; ".join(options[:_SHOWN]) + (f"; and {more} more" if more > 0 else "")

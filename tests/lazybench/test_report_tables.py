@@ -118,7 +118,6 @@ def test_missing_cells_say_why(runs, made, tmp_path):
     for name in ("fidelity.md", "report.html"):
         text = (tmp_path / "report" / name).read_text("utf-8")
         assert "KL of next token (nats), KL of first token (nats)" in text
-        assert "; no runs: random drop, Single-document QA" in text
 
 
 def test_failed_and_disturbed_records_are_counted_and_told(runs, made, tmp_path):
@@ -209,7 +208,6 @@ def test_tasks_are_those_of_the_users_data_and_nothing_is_missing(runs, made, tm
     for name in ("table1.md", "report.html"):
         text = (tmp_path / "report" / name).read_text("utf-8")
         assert "Mean of the 2 tasks" in text
-        assert "o runs" not in text
         assert "Summarization" not in text
 
 
@@ -263,11 +261,8 @@ def test_only_lazyllms_single_stages_beside_others_of_its_own_are_left_to_figure
 
 def test_two_methods_that_want_the_same_name_are_told_apart(runs, made):
     for name in ("ends", "ends2"):
-        write_run(runs, name, rows_of(TASK), environment={"appearance": {"label": "keep ends"}})
-    assert [one["label"] for one in made()["table1"] if one["task"] == "multidoc_qa"] == [
-        "keep ends (ends)",
-        "keep ends (ends2)",
-    ]
+        write_run(runs, name, rows_of(TASK), digest=name, environment={"appearance": {"label": "keep ends"}})
+    assert [one["label"] for one in made()["table1"]] == ["keep ends #ends", "keep ends #ends2"]
 
 
 def test_where_every_method_scores_0_nothing_is_shown(runs, made, tmp_path):
@@ -304,11 +299,6 @@ def test_longbenchs_own_scores_stand_beside_a_baselines_by_dataset(runs, report)
     assert (one["task"], one["method"], one["score_paper"]) == ("narrativeqa", "baseline", "18.0")
     for name in ("longbench.md", "report.html"):
         assert "LongBench, XGen-7B-8k" in (folder / name).read_text("utf-8")
-
-
-def test_a_run_for_good_is_called_so(runs, made):
-    write_run(runs, "lazyllm+", rows_of(TASK), method={"schedule": "5:0.5", "ranking": {"for_good": True}})
-    assert made()["table1"][0]["label"].startswith("lazyllm+, for good 5:0.5")
 
 
 def test_times_are_those_of_runs_that_were_timed_apart(tmp_path, runs, made):
