@@ -94,8 +94,6 @@ def main(command: str, words: Sequence[str]) -> int:
         import_module("lazybench.jobs.plan").show(checked, resources, launcher, in_turn)
         return 0
     failure = _run_in_turn(name, jobs, checked, resources) if in_turn else _launch(name, jobs[0], len(jobs), sweep)
-    if name == "run" and (table := import_module("lazybench.cli.comparison").comparison(checked, in_turn)) is not None:
-        print(f"\n{table}")
     if failure:
         raise LazyBenchError(f"{failure}; the same command runs what is missing")
     return 0

@@ -55,11 +55,7 @@ def _state(folder: Path, settings: Mapping[str, Any], environment: Mapping[str, 
     notes = [path.read_text("utf-8") for path in sorted(folder.glob(f"{Path(FAILURE).stem}*.txt"))]
     state, done, scored = FAILED if notes else STOPPED, None, scored_records(folder)
     try:
-        rows = read_rows(folder, PREDICTIONS)
-        done = len(rows)
-        if scored and rows and all(row.get("error") for row in rows.values()):  # of earlier versions
-            state = FAILED
-            notes.append("all records failed")
+        done = len(read_rows(folder, PREDICTIONS))
         if lost := max(0, (scored or 0) - done):
             notes.append(f"{lost} of the {scored} records that its scores include are gone")
     except LazyBenchError as error:

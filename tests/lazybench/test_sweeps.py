@@ -16,17 +16,16 @@ QUICK = ("timing.warmup=0", "timing.paired=false", "data.limit=1")
 EXPERIMENTS = sorted(path.stem for path in (CONF / "experiment").glob("*.yaml"))
 
 
-def test_a_sweep_runs_every_combination_on_one_model_and_shows_them_side_by_side(run, tmp_path, monkeypatch):
+def test_a_sweep_runs_every_combination_and_loads_each_model_once(run, tmp_path, monkeypatch):
     loaded, load = [], execute.load_model
     monkeypatch.setattr(execute, "load_model", lambda config: (loaded.append(config.dtype), load(config))[1])
     words = ("method=lazyllm", "method.schedule=[1:0.6],[2:0.5]", "model.dtype=float32,bfloat16")
-    code, out, err = run("-m", *words, *QUICK)
+    code, _, err = run("-m", *words, *QUICK)
     assert code == 0, err
     settings = [yaml.safe_load((folder / "config.yaml").read_text()) for folder in folders(tmp_path / "runs")]
     found = sorted((of["method"]["schedule"], of["model"]["dtype"]) for of in settings)
     assert found == [(stages, dtype) for stages in ("1:0.6", "2:0.5") for dtype in ("bfloat16", "float32")]
     assert loaded == ["float32", "bfloat16"]
-    assert [line.split()[0] for line in out.rstrip().splitlines()[-4:]] == ["lazyllm"] * 4
 
 
 def test_jobs_of_a_sweep_ask_the_unmodified_model_once(run, tmp_path, monkeypatch):
