@@ -17,18 +17,12 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -
 
 def frame_table(frame: "pd.DataFrame", columns: Sequence[tuple[str, str, str]], left: int = 1) -> str:
     """Format a frame's columns, given as title, name and format, as far as it has them."""
-    columns = [column for column in columns if column[1] in frame]
-    cells = [texts(frame, name, form) for _, name, form in columns]
-    return table([title for title, _, _ in columns], list(zip(*cells, strict=True)), left)
+    cells = [(title, texts(frame, name, form)) for title, name, form in columns if name in frame]
+    return table([title for title, _ in cells], list(zip(*(column for _, column in cells), strict=True)), left)
 
 
 def texts(frame: "pd.DataFrame", name: str, form: str, gap: str = "-") -> list[str]:
     """Format a column's numbers, followed by its interval from `name_low` to `name_high` if there is one."""
-    from pandas import notna  # takes long to import
-
-    def text(values: Sequence[float]) -> str:
-        numbers = [form.format(value) for value in values if notna(value)]
-        return f"{numbers[0]} [{numbers[1]}, {numbers[2]}]" if len(set(numbers)) > 1 else (numbers or [gap])[0]
-
-    columns = [key for key in (name, f"{name}_low", f"{name}_high") if key in frame]
-    return [text(values) for values in frame[columns].itertuples(index=False)]
+    ends = frame.filter([name, f"{name}_low", f"{name}_high"])
+    rows = [[form.format(value) for value in row if value == value and value is not None] for row in ends.to_numpy()]
+    return [f"{row[0]} [{row[1]}, {row[2]}]" if len({*row}) > 1 else (row or [gap])[0] for row in rows]

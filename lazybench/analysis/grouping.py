@@ -26,15 +26,6 @@ _SUBSET = ("data.limit", "data.half")  # they choose among the same records: bas
 
 
 @dataclass(frozen=True)
-class Selection:
-    """A row's records of some tasks."""
-
-    records: pd.DataFrame  # failed ones included, with their `task`
-    datasets: tuple[str, ...]  # those that the row has a run of
-    missing: str  # why no number can be given of them; empty where one can
-
-
-@dataclass(frozen=True)
 class Row:
     """One method with one setting under the same conditions."""
 
@@ -50,8 +41,13 @@ class Row:
         records[_TRACED] = records.groupby(KEY)[_TRACED].transform("first")
         return records.drop_duplicates(KEY)
 
-    def select(self, tasks: Mapping[str, Sequence[str]]) -> Selection:
-        """Return the records of tasks, which are given with their datasets."""
+    def select(self, tasks: Mapping[str, Sequence[str]]) -> tuple[pd.DataFrame, list[str], str]:
+        """Return the records of tasks, which are given with their datasets.
+
+        Returns:
+            The records with their `task`, failed ones included; the datasets that the row has a run of; and why no
+            number can be given, an empty text where one can.
+        """
         runs = {dataset: run for run in reversed(self.runs) for dataset in run.datasets}
         task_of = {name: task for task, names in tasks.items() for name in names if name in runs}
         records = self.records[self.records["dataset"].isin(task_of)]
@@ -64,12 +60,12 @@ class Row:
         missing = next(iter(reasons.values()), "")
         if missing and len(tasks) > 1:
             missing += f": {', '.join(reasons)}"
-        return Selection(records, tuple(task_of), missing)
+        return records, list(task_of), missing
 
     def measure(self, tasks: Mapping[str, Sequence[str]], measure: Measure) -> Estimate:
         """Average a measure over tasks, which are given with their datasets."""
-        selection = self.select(tasks)
-        return Estimate(missing=selection.missing) if selection.missing else measured(ran(selection.records), measure)
+        records, _, missing = self.select(tasks)
+        return Estimate(missing=missing) if missing else measured(ran(records), measure)
 
 
 def _missing(records: pd.DataFrame, runs: Mapping[str, Run]) -> str:

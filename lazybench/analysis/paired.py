@@ -1,8 +1,7 @@
 """Paired tests of methods at equal speed, on the same records: which one is nearer to the unmodified model.
 
-Records with the same KL under both methods count half for each side (`zsplit`). Wilcoxon left them out, which leaves p
-to the few records that differ, though each is a sign that the methods do not. Pratt's way keeps their ranks but still
-leaves them out of the sums, and has no p where all are equal.
+Records with the same KL under both methods count half for each side (`zsplit`), as each is a sign that the methods do
+not differ.
 """
 
 from itertools import combinations
@@ -17,8 +16,6 @@ from lazybench.analysis.grouping import Block, Row, agree
 EQUAL = 0.1  # how much larger one of two equal speedups may be
 FEWEST = 6  # five records cannot give a p below 0.05
 _SIDES = ("first", "second")
-_COUNTS = ("records_first_lower_kl", "records_equal_kl")
-_NUMBERS = ("first_kl", "second_kl", "kl_ratio", *_COUNTS, "kl_p")
 
 
 def compare(block: Block) -> pd.DataFrame:
@@ -50,7 +47,7 @@ def compare(block: Block) -> pd.DataFrame:
     table = pd.DataFrame(pairs)
     if table.empty:
         return table
-    table = table.astype(dict.fromkeys(_NUMBERS, float) | dict.fromkeys(_COUNTS, "Int64"))
+    table = table.astype(dict.fromkeys(("first_kl", "second_kl", "kl_ratio", "kl_p"), float))
     return table.assign(kl_p_holm=holm(table["kl_p"].dropna()), comparisons=table["kl_p"].count())
 
 
@@ -73,27 +70,31 @@ def signed_rank(differences: np.ndarray) -> float | None:
 
 def _complete(row: Row, tasks: dict[str, list[str]]) -> pd.DataFrame:
     """Return the records that the row ran without failing, of the datasets that it has finished."""
-    datasets = [name for names in tasks.values() for name in names if not row.select({name: [name]}).missing]
-    records = ran(row.select(tasks).records)
-    return records[records["dataset"].isin(datasets)]
+    finished = [name for names in tasks.values() for name in names if not row.select({name: [name]})[2]]
+    records = ran(row.select(tasks)[0])
+    return records[records["dataset"].isin(finished)]
 
 
 def _differences(both: pd.DataFrame) -> dict[str, Any]:
-    """Return what a pair's records in common show, whose columns end in `_first` and `_second`."""
-    scores = both.assign(score_difference=both["score_first"] - both["score_second"])
+    """Compare two methods on records that both ran, whose columns end in `_first` and `_second`."""
     traced = both.dropna(subset=["kl_first", "kl_second"])
-    missing = ""
-    if traced["dataset"].nunique() < both["dataset"].nunique():
-        missing, traced = "not traced", traced.head(0)
-    values = dict.fromkeys(_NUMBERS)
-    if len(traced):
-        first, second = (measured(traced, Measure("", "", f"kl_{side}", long_tailed=True)).value for side in _SIDES)
-        differences = (traced["kl_first"] - traced["kl_second"]).to_numpy()
-        p = signed_rank(differences)
-        missing = "too few records" if p is None else ""
-        ratio = first / second if second > 0 else None
-        numbers = (first, second, ratio, (differences < 0).sum(), (differences == 0).sum(), p)
-        values = dict(zip(_NUMBERS, numbers, strict=True))
-    counts = {"records": len(both), "kl_records": len(traced)}
-    further = {"kl_p_holm": None, "comparisons": None, "kl_missing": missing}
-    return counts | values | further | measured(scores, SCORE_DIFFERENCE).columns(SCORE_DIFFERENCE.key)
+    is_traced = traced["dataset"].nunique() == both["dataset"].nunique()
+    traced = traced if is_traced else traced.head(0)
+    first, second = (measured(traced, Measure("", "", f"kl_{side}", long_tailed=True)).value for side in _SIDES)
+    differences = (traced["kl_first"] - traced["kl_second"]).to_numpy()
+    p = signed_rank(differences)
+    missing = "" if p is not None else "too few records" if is_traced else "not traced"
+    scores = both.assign(score_difference=both["score_first"] - both["score_second"])
+    return {
+        "records": len(both),
+        "kl_records": len(traced),
+        "first_kl": first,
+        "second_kl": second,
+        "kl_ratio": first / second if second else None,
+        "records_first_lower_kl": (differences < 0).sum(),
+        "records_equal_kl": (differences == 0).sum(),
+        "kl_p": p,
+        "kl_p_holm": None,
+        "comparisons": None,
+        "kl_missing": missing,
+    } | measured(scores, SCORE_DIFFERENCE).columns(SCORE_DIFFERENCE.key)

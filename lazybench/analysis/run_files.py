@@ -144,7 +144,6 @@ def read_folder(folder: Path) -> Run:
 def _settings(path: Path) -> dict[str, Any]:
     """Read a run's settings, without the folders of the machine they come from."""
     settings = yaml.safe_load(path.read_text("utf-8"))
-    settings.pop("command", None)  # run folders of earlier versions have it here
     sections = [settings.get(section) for section in ("model", "data", "method")]
     if "task" not in settings or not all(isinstance(section, dict) and "name" in section for section in sections):
         raise LazyBenchError(f"{path}: 'task', or the name of model, data or method, is missing: not a run's settings")

@@ -72,10 +72,10 @@ def numbers(block: Block) -> pd.DataFrame:
     lines = []
     for section, members in sections.items():
         title = f"Mean of the {len(averaged)} tasks" if section == MEAN else task_title(section)
-        about = {"title": title, "by_dataset": section in published}
         for row in rows:
             if section not in published or row.method == "baseline":
-                lines.append(_line(block, row, section, members) | about)
+                line = _line(block, row, section, members)
+                lines.append(line | {"title": title, "by_dataset": section in published})
     frame = pd.DataFrame(lines).query("datasets > 0")
     return frame.astype({f"{key}{end}": float for key in _MEASURES for end in ("", "_low", "_high")})
 
@@ -86,22 +86,21 @@ def _speed(row: Row, tasks: Mapping[str, Sequence[str]]) -> tuple[bool, int]:
 
 def _line(block: Block, row: Row, section: str, tasks: Mapping[str, Sequence[str]]) -> dict[str, Any]:
     """Measure a row on tasks, which are given with their datasets."""
-    selection = row.select(tasks)
-    records = selection.records
+    records, datasets, missing = row.select(tasks)
     complete = _with_difference(ran(records), row, block)
-    num_datasets = len(selection.datasets), sum(map(len, tasks.values()))
+    num_datasets = len(datasets), sum(map(len, tasks.values()))
     num_records = len(records), len(records) - len(complete), len(records) - len(undisturbed(records))
     values = (block.model, block.data, section, row.method, row.label, *num_datasets, *num_records)
     line: dict[str, Any] = dict(zip(_ROW, values, strict=True))
     for key, measure in _MEASURES.items():
-        result = Estimate(missing=selection.missing) if selection.missing else measured(complete, measure)
+        result = Estimate(missing=missing) if missing else measured(complete, measure)
         line |= result.columns(key)
         line |= {f"{key}_{name}": getattr(result, name) for name in ("records", "missing", "note")}
         if measure.by_seed:
             line[f"{key}_seed_deviation"] = stdev(result.seeds) if result.seeds else None
-    if floors(block).issuperset(selection.datasets):
+    if floors(block).issuperset(datasets):
         line["score_note"] = "floor"
-    return line | {f"{key}_paper": paper.value(row, section, selection.datasets, key) for key in _IN_PAPER}
+    return line | {f"{key}_paper": paper.value(row, section, datasets, key) for key in _IN_PAPER}
 
 
 def _with_difference(records: pd.DataFrame, row: Row, block: Block) -> pd.DataFrame:

@@ -131,19 +131,14 @@ def _page(sections: Sequence[dict[str, Any]], warnings: Sequence[str]) -> str:
 
 
 def _about(block: Block) -> dict[str, str]:
-    """Return facts of a block by name, for the head of its section; empty texts where they are not known."""
+    """Return facts of a block by name, for the head of its section."""
     records = block.records.drop_duplicates(KEY)
-    tokens = block.records.drop_duplicates([*KEY, "prompt_tokens"])["prompt_tokens"].dropna()
-    environment = {"Computed in": "dtype", "Device": "device", "Commit": "commit", "Date": "date"}
-    values = {
-        title: sorted({str(run.environment[key]) for run in block.runs if run.environment.get(key)})
-        for title, key in environment.items()
-    }
+    tokens = block.records["prompt_tokens"]
     return {
         "Methods": ", ".join(dict.fromkeys(method_title(row.runs[0]) for row in block.rows)),
         "Records": f"{len(records):,} of {records['dataset'].nunique()} datasets, in {len(block.runs)} runs",
-        "Prompt length": f"median {tokens.median():,.0f}, longest {tokens.max():,.0f} tokens" if len(tokens) else "",
-        **{title: "; ".join(texts) for title, texts in values.items()},
+        "Prompt length": f"median {tokens.median():,.0f}, longest {tokens.max():,.0f} tokens",
+        "Device": "; ".join(sorted({str(run.environment.get("device")) for run in block.runs})),
     }
 
 
