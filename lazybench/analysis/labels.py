@@ -38,7 +38,9 @@ def setting_of(method: str, settings: Mapping[str, Any]) -> str:
 
 def method_title(run: "Run") -> str:
     """Return the method's title: the label that it gives itself, else one for its name."""
-    return _appearance(run).get("label") or title_of(run.method, run.settings["method"])
+    given = _appearance(run).get("label")
+    title = " ".join(given.split()) if isinstance(given, str) else ""
+    return title or title_of(run.method, run.settings["method"])
 
 
 def title_of(method: str, settings: Mapping[str, Any] | None = None) -> str:
@@ -63,7 +65,8 @@ def colour(run: "Run") -> str | None:
 
 
 def _appearance(run: "Run") -> dict[str, Any]:
-    return run.environment.get("appearance") or {}
+    appearance = run.environment.get("appearance")
+    return appearance if isinstance(appearance, dict) else {}
 
 
 def short(text: str) -> str:

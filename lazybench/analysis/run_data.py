@@ -12,20 +12,12 @@ import pandas as pd
 from lazybench.data.facts import DatasetFacts, datasets_of, english, load_facts
 from lazybench.store.journal import CPU_TIMES, WALL_TIMES, with_compared
 
-TIMES = with_compared(WALL_TIMES)
 COUNTS = ("length", "prompt_tokens", "baseline_new_tokens", "retaken", "disturbed")
 # Seconds, shares from 0 to 1, nats and counts (of words in `length`); a blank means that it was not measured.
-# `disturbed` is 1 where other work on the machine disturbed a pass. Only timed records have the first of them.
-TIMED = (
-    *TIMES,
-    *with_compared(CPU_TIMES),
-    *("retaken", "disturbed", "baseline_new_tokens", "identical_tokens", "identical_answer"),
-)
-NUMBERS = (
-    *("score", "length", "prompt_tokens", "new_tokens"),
-    *TIMED,
-    *("prompt_computed", "first_token_kl", "kl"),
-)
+# `disturbed` is 1 where other work on the machine disturbed a pass. Only timed records have the numbers in `TIMED`.
+_BESIDE_TIMES = ("retaken", "disturbed", "baseline_new_tokens", "identical_tokens", "identical_answer")
+TIMED = (*with_compared(WALL_TIMES), *with_compared(CPU_TIMES), *_BESIDE_TIMES)
+NUMBERS = ("score", "length", "prompt_tokens", "new_tokens", *TIMED, "prompt_computed", "first_token_kl", "kl")
 # Digests of predictions tell texts apart where records are kept without them. The scores of several seeds are
 # separated by blanks.
 _FURTHER = ("score_by_seed", "prediction_digest", "baseline_prediction_digest", "error")

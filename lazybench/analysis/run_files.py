@@ -79,11 +79,11 @@ def with_times(runs: Sequence[Run], timed: Sequence[Run]) -> list[Run]:
     Raises:
         LazyBenchError: the others ran on unlike machines, timed a record twice, or are of none of these methods.
     """
-    machines = [run.environment.get("times", run.environment) for run in timed]
-    values = {key: dict.fromkeys(str(machine.get(key)) for machine in machines) for key in ("commit", *_MACHINE)}
-    described = {key: "; ".join(options) for key, options in values.items()}
+    machines = pd.DataFrame([run.environment.get("times", run.environment) for run in timed])
+    machines = machines.reindex(columns=["commit", *_MACHINE]).astype(str)
+    described = {key: "; ".join(machines[key].unique()) for key in machines}
     for key in _MACHINE:
-        if len(values[key]) > 1:
+        if machines[key].nunique() > 1:
             raise LazyBenchError(f"times=: its runs differ in {key} ({described[key]}): give those that agree")
     index = ["measured", "dataset", "_id"]
     times = pd.concat(run.records.dropna(subset="ttft_s").assign(measured=_measured(run)) for run in timed)

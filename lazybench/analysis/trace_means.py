@@ -32,12 +32,12 @@ def _computed(rows: list[Mapping[str, Any]]) -> dict[str, Any]:
     stages = {tuple(row["stages"]) for row in rows}
     if len(stages) != 1:  # none, or a calibrated method's, whose folds prune after different layers
         return {}
-    layers = list(stages.pop())
     lengths = np.array([len(row["computed"]) for row in rows])
     steps = np.arange(lengths.max())
     values = [np.asarray(row["computed"], dtype=float)[np.minimum(steps, len(row["computed"]) - 1)].T for row in rows]
     living = (lengths[:, None] > steps).sum(axis=0).tolist()
-    return {"layers": layers, "computed": {"records": len(rows), "living": living, **_spread(np.array(values))}}
+    computed = {"records": len(rows), "living": living, **_spread(np.array(values))}
+    return {"layers": list(stages.pop()), "computed": computed}
 
 
 def _attention(traced: list[Mapping[str, Any]]) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """Warnings before numbers are compared, and notes below the tables."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from itertools import product
 from typing import Any
 
@@ -15,13 +15,13 @@ def warnings(block: Block) -> list[str]:
     return [f"{block.title}: {text}" for part in parts for text in part(block)]
 
 
-def _differences(pairs: Iterable[tuple[Any, str]], form: Callable[[Any], str] = str) -> str:
-    """List each value with its rows' labels, from pairs of both; empty where all rows have the same value."""
-    labels: dict[Any, dict[str, None]] = {}
+def _differences(pairs: Iterable[tuple[str | frozenset[str], str]]) -> str:
+    """List each value, a text or the ids of a dataset, with its rows' labels; empty where all have the same value."""
+    labels: dict[str | frozenset[str], dict[str, None]] = {}
     for value, label in pairs:
         labels.setdefault(value, {})[label] = None
-    text = "; ".join(f"{form(value)} ({', '.join(rows)})" for value, rows in labels.items())
-    return text if len(labels) > 1 else ""
+    texts = {value: short(value) if isinstance(value, str) else f"{len(value)} a dataset" for value in labels}
+    return "; ".join(f"{texts[value]} ({', '.join(rows)})" for value, rows in labels.items()) if len(labels) > 1 else ""
 
 
 def _rows(block: Block) -> Iterator[str]:
@@ -38,13 +38,12 @@ def _rows(block: Block) -> Iterator[str]:
 
 def _commits(block: Block) -> Iterator[str]:
     """Warn of several commits, of one run too, or of one with uncommitted changes."""
-    runs = [(row.label, run) for row in block.rows for run in row.runs]
-    commits = [(commit, label) for label, run in runs for commit in str(run.environment.get("commit")).split(", ")]
-    commit = commits[0][0]
-    if text := _differences(commits, lambda commit: commit.replace("+", " with uncommitted changes")):
+    runs = [(str(run.environment.get("commit")), row.label) for row in block.rows for run in row.runs]
+    texts = [(commits.replace("+", " with uncommitted changes"), label) for commits, label in runs]
+    if text := _differences((commit, label) for commits, label in texts for commit in commits.split(", ")):
         yield f"rows from different commits, whose code may differ: {text}"
-    elif "+" in commit:
-        yield f"all rows are from commit {commit.replace('+', '')} with uncommitted changes: no commit has their code"
+    elif "+" in runs[0][0]:
+        yield f"all rows are from commit {texts[0][0]}: no commit has their code"
 
 
 def _records(block: Block) -> Iterator[str]:
@@ -66,14 +65,10 @@ def _records(block: Block) -> Iterator[str]:
                 values.setdefault(key, []).append((str(run.facts[name].decisive), row.label))
     names: dict[tuple[str, str], list[str]] = {}
     for (sentence, name, *_), pairs in values.items():
-        if text := _differences(pairs, _shown):
+        if text := _differences(pairs):
             names.setdefault((sentence, text), []).append(name)
     for (sentence, text), subjects in names.items():
         yield f"{sentence.format(', '.join(subjects))}: {text}"
-
-
-def _shown(value: str | frozenset[str]) -> str:
-    return short(value) if isinstance(value, str) else f"{len(value)} a dataset"
 
 
 def _baselines(block: Block) -> Iterator[str]:

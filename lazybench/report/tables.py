@@ -65,7 +65,8 @@ def numbers(block: Block) -> pd.DataFrame:
         printed there; `title`, the task's for people; and `by_dataset`, whether it is about one dataset of a task.
     """
     tasks, averaged, published = block.tasks(), block.tasks_averaged(), paper.published(block)
-    rows = sorted(block.compared, key=lambda row: _speed(row, tasks))
+    speeds = {row.label: round(row.measure(tasks, averages.TTFT[0]).value or 0) for row in block.compared}
+    rows = sorted(block.compared, key=lambda row: (row.method != "baseline", speeds[row.label]))
     sections = {MEAN: averaged} if len(averaged) > 1 else {}
     sections |= {task: {task: names} for task, names in tasks.items()}
     sections |= {name: {name: [name]} for name in published}
@@ -78,10 +79,6 @@ def numbers(block: Block) -> pd.DataFrame:
                 lines.append(line | {"title": title, "by_dataset": section in published})
     frame = pd.DataFrame(lines).query("datasets > 0")
     return frame.astype({f"{key}{end}": float for key in _MEASURES for end in ("", "_low", "_high")})
-
-
-def _speed(row: Row, tasks: Mapping[str, Sequence[str]]) -> tuple[bool, int]:
-    return row.method != "baseline", round(row.measure(tasks, averages.TTFT[0]).value or 0)
 
 
 def _line(block: Block, row: Row, section: str, tasks: Mapping[str, Sequence[str]]) -> dict[str, Any]:

@@ -45,7 +45,7 @@ def write(out: Path, blocks: Sequence[Block], warnings: Sequence[str]) -> tuple[
         The names of what was written, and each figure that there are no runs for, with the runs it needs.
 
     Raises:
-        LazyBenchError: `out` holds files that no report wrote, or cannot be written; it then stays as it was.
+        LazyBenchError: `out` holds files that no report wrote, or cannot be written; it is then unchanged.
     """
     with replacing(out, _OURS) as folder:
         write_compact((run for block in blocks for run in block.runs), folder / "records")
@@ -77,8 +77,8 @@ def _section(block: Block, bodies: dict[str, list[_Body]]) -> dict[str, Any]:
     if pairs_shown is not None:
         bodies[_PAIRED].append((pairs, _markdown(block, pairs_shown, []), latex_pairs(block, pairs)))
     runs = [_run(run) for run in block.runs]
-    about = _about(block)
-    return {"block": block, "about": about, "tables": shown, "notes": remarks, "pairs": pairs_shown, "runs": runs}
+    facts = {"block": block, "about": _about(block), "notes": remarks}
+    return facts | {"tables": shown, "pairs": pairs_shown, "runs": runs}
 
 
 def _write_table(path: Path, warnings: Sequence[str], bodies: Sequence[_Body]) -> None:

@@ -46,10 +46,10 @@ def row(dataset, number, **values):
         "disturbed": False,
     }
     numbers |= values
-    for whose, tokens in (("", "new_tokens"), ("baseline_", "baseline_new_tokens"), ("keep_1_", "new_tokens")):
-        ttft, whole, count = (numbers[key] for key in (f"{whose}ttft_s", f"{whose}generation_s", tokens))
-        step = None if None in (ttft, whole, count) or count < 2 else (whole - ttft) / (count - 1)
-        numbers.setdefault(f"{whose}decode_step_s", step)
+    for engine, tokens in (("", "new_tokens"), ("baseline_", "baseline_new_tokens"), ("keep_1_", "new_tokens")):
+        ttft, generation, count = (numbers[key] for key in (f"{engine}ttft_s", f"{engine}generation_s", tokens))
+        step = None if None in (ttft, generation, count) or count < 2 else (generation - ttft) / (count - 1)
+        numbers.setdefault(f"{engine}decode_step_s", step)
     return numbers
 
 
@@ -84,49 +84,32 @@ def rows_of(datasets, records=4, speedup=1.0, score=0.5, seed=0):
 
 
 def write_run(root, name, rows, *, task="multidoc_qa", digest="000000000001", finished=True, traces=(), **changes):
-    """Write one run folder.
+    """Write one run folder of the method `name` in `root`, from lines of predictions and traces.
 
-    Args:
-        root: the folder of all runs.
-        name: the method's name.
-        rows: lines of predictions.
-        task: what the run covers.
-        digest: the folder's name.
-        finished: whether it has its scores.
-        traces: lines of traces.
-        changes: settings (`model`, `data`, `method`: dicts, `records`) and `environment` that are not the usual ones.
+    `changes` are settings (`model`, `data`, `method`: dicts, `records`) and `environment` that are not the usual ones.
     """
-    model = {"name": "llama2_7b", "path": "meta-llama/Llama-2-7b-chat-hf", "revision": None, "dtype": "bfloat16"}
-    model |= {"attention": "sdpa", "device": "auto", "limit": 3500, "chat": "[INST]{prompt}[/INST]", "remove": []}
-    model |= {"trust_remote_code": False} | changes.get("model", {})
+    model = {"name": "llama2_7b", "path": "meta-llama/Llama-2-7b-chat-hf", "dtype": "bfloat16", "limit": 3500}
+    model |= {"chat": "[INST]{prompt}[/INST]"} | changes.get("model", {})
     data = {"name": "longbench", "source": "longbench", "root": "/data/somewhere/LB", "limit": None, "seed": 0}
     data |= {"tokens": 2048, "datasets": {}} | changes.get("data", {})
+    method = {"_target_": f"lazybench.methods.{name}.Method", "name": name, "repeats": 1} | SETTINGS.get(name, {})
     settings = {
         "model": model,
-        "method": {"_target_": f"lazybench.methods.{name}.Method", "name": name, "repeats": 1}
-        | SETTINGS.get(name, {})
-        | changes.get("method", {}),
+        "method": method | changes.get("method", {}),
         "data": data,
         "task": task,
         "timing": {"warmup": 5, "paired": True},
         "weights": "llama:1",
         "records": changes.get("records", "f" * 64),
     }
-    environment = {
-        "versions": {"python": "3.12.0", "lazybench": "0.1.0", "torch": "2.13.0", "transformers": "5.23.0"},
-        "commit": "abc",
-        "device": "NVIDIA A100",
-        "dtype": "bfloat16",
-        "attention": "sdpa",
-        "threads": 1,
-    } | changes.get("environment", {})
+    environment = {"versions": {"torch": "2.13.0"}, "commit": "abc", "device": "NVIDIA A100", "dtype": "bfloat16"}
+    environment |= {"threads": 1} | changes.get("environment", {})
     folder = root / model["name"] / data["name"] / name / digest
     folder.mkdir(parents=True)
     (folder / "config.yaml").write_text(yaml.safe_dump(settings, sort_keys=False), "utf-8")
     (folder / "environment.json").write_text(json.dumps(environment), "utf-8")
-    (folder / "predictions.jsonl").write_text("".join(json.dumps(line) + "\n" for line in rows), "utf-8")
-    if traces:
-        (folder / "traces.jsonl").write_text("".join(json.dumps(line) + "\n" for line in traces), "utf-8")
+    for file, lines in {"predictions": rows, "traces": traces}.items():
+        (folder / f"{file}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines), "utf-8")
     if finished:
         (folder / "scores.json").write_text("{}", "utf-8")
     return folder
@@ -161,23 +144,22 @@ def attention_traces(rows, layers=32, bins=200):
 
 
 def write_everything(root, records=4):
-    """All that the tables and figures of one model show: every method, two sweeps, and traces."""
+    """Write all that the tables and figures of one model show: every method, two sweeps, and traces."""
     names = datasets_of("all", load_facts())
     rows = rows_of(names, records)
     write_run(root, "baseline", rows, task="all", traces=attention_traces(rows[::8]))
     strengths = {"10:0.8,20:0.7": 1.4, "10:0.7,20:0.5": 2.0, "5:0.5,10:0.3": 3.0}
-    for place, (schedule, speedup) in enumerate(strengths.items()):
-        rows = rows_of(names, records, speedup, 0.5 - 0.04 * place, seed=place + 1)
-        traces = stage_traces(rows, [10, 20] if place < 2 else [5, 10]) if place else ()
+    for number, (schedule, speedup) in enumerate(strengths.items()):
+        rows = rows_of(names, records, speedup, 0.5 - 0.04 * number, seed=number + 1)
+        traces = stage_traces(rows, [10, 20] if number < 2 else [5, 10]) if number else ()
         settings = {"schedule": schedule}
-        write_run(root, "lazyllm", rows, task="all", digest=f"a{place}", method=settings, traces=traces)
+        write_run(root, "lazyllm", rows, task="all", digest=f"a{number}", method=settings, traces=traces)
     for layer in (5, 15):
         for keep in (0.7, 0.3):
             rows = rows_of(names, records, 1.5, 0.5 - (1 - keep) / layer, seed=layer)
-            settings = {"schedule": f"{layer}:{keep}"}
-            write_run(root, "lazyllm", rows, task="all", digest=f"b{layer}-{keep}", method=settings)
+            schedule = f"{layer}:{keep}"
+            write_run(root, "lazyllm", rows, task="all", digest=schedule, method={"schedule": schedule})
     for method, key in (("random_drop", "keep"), ("static_pruning", "keep"), ("prompt_compression", "ratio")):
-        for place, strength in enumerate((0.8, 0.5)):
-            rows = rows_of(names, records, 1 + 0.4 * place, 0.4 - 0.1 * place, seed=40 + place)
-            settings = {key: strength}
-            write_run(root, method, rows, task="all", digest=f"c{place}", method=settings)
+        for number, strength in enumerate((0.8, 0.5)):
+            rows = rows_of(names, records, 1 + 0.4 * number, 0.4 - 0.1 * number, seed=40 + number)
+            write_run(root, method, rows, task="all", digest=f"c{number}", method={key: strength})

@@ -16,14 +16,6 @@ def test_intervals_of_skewed_scores_hold_their_level():
     assert np.mean(covered) >= 0.92
 
 
-def test_the_interval_shrinks_with_records():
-    few, many = (estimate(np.random.default_rng(0).uniform(size=number)) for number in (20, 500))
-    for result in (few, many):
-        assert result.low < result.value < result.high
-    # The mean of 500 uniform numbers has a standard error of sqrt(1/12/500).
-    assert many.high - many.low == pytest.approx(2 * 1.96 * (1 / 12 / 500) ** 0.5, rel=0.1)
-
-
 def test_the_mean_of_symmetric_numbers_has_students_interval():
     values = np.array([4.0, 6.0, 5.0, 3.0, 7.0, 5.5, 4.5])
     result, error = estimate(values), values.std(ddof=1) / 7**0.5

@@ -1,11 +1,9 @@
 """`lazybench status` shows the state that a run has now, also of run folders of earlier versions."""
 
 import json
-from pathlib import Path
 
 import pytest
 import yaml
-from report_runs import rows_of, write_run
 from support import LAZY, folders, rows, stubborn_method
 
 from lazybench.config import Shard
@@ -61,20 +59,6 @@ def test_status_tells_failed_stopped_running_and_done_runs_apart(run, shown, tmp
         assert shown()[0][:2] == ("running", "2/?")
     (folder / "scores.json").unlink(missing_ok=True)
     assert shown()[1][0] == "stopped"
-
-
-@pytest.mark.parametrize("name", ["out, a=b", "a,", "it's [x], ü"])
-def test_a_folders_name_may_hold_commas_and_equals_signs(lazybench, cwd, monkeypatch, name):
-    monkeypatch.setattr("lazybench.report.figures.drawings.FIGURES", ())
-    for folder, method in (("a", "baseline"), (name, "lazyllm")):
-        write_run(Path(folder), method, rows_of(["hotpotqa"], 1), task="hotpotqa")
-    for words in ((f"runs={name}",), ("--runs", name), (f"runs='{name}'",)):
-        assert lazybench("status", *words)[1].endswith("\n1 stopped\n"), words
-    for several in (f"a,{name}", f"{name}, a"):
-        assert lazybench("status", f"runs={several}")[1].endswith("\n2 stopped\n"), several
-    code, out, err = lazybench("report", f"runs={name}", f"times={name}", f"output={name}=")
-    assert code == 0, err
-    assert f"1 runs, 1 records; written to {name}=:" in out
 
 
 def test_a_run_that_starts_anew_names_what_changed(run, tmp_path):
