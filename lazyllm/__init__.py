@@ -1,6 +1,7 @@
 """LazyLLM (Fu et al. 2024): prune the prompt layer by layer, revive tokens when they matter, train nothing."""
 
 from importlib import import_module
+from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 from lazyllm.core.errors import LazyLLMError
@@ -37,22 +38,16 @@ __all__ = [
     "template_tokens",
 ]
 
-# These need torch and transformers, which take seconds to import: a schedule can be read and checked without.
-_LAZY_MODULES = (
+# Imported on first use: they need torch and transformers, which take seconds to import, and a schedule does not.
+_LAZY = (
     "core.importance core.ranking core.stats rankings.attention rankings.static hf.enable extras.prompts extras.scoring"
 )
 
 
 def __getattr__(name: str) -> Any:
     if name == "__version__":
-        from importlib.metadata import version
-
-        return version("lazybench")  # the distribution that this package comes in
-    for module in _LAZY_MODULES.split() if name in __all__ else ():
+        return version("lazybench")  # the distribution that contains this package
+    for module in _LAZY.split() if name in __all__ else ():
         if (value := getattr(import_module(f"lazyllm.{module}"), name, None)) is not None:
             return value
     raise AttributeError(f"module 'lazyllm' has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return [*__all__, "__version__"]

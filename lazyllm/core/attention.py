@@ -1,4 +1,4 @@
-"""Attention that plain causality by index cannot express: revived queries, windows, capped scores, sinks."""
+"""Attention that causality by index cannot express: revived queries, windows, capped scores, sinks."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,14 +9,11 @@ from torch import Tensor, nn
 
 from lazyllm.core.importance import Scores, exact, probabilities
 
-# Queries are taken in blocks so that no block's scores or mask have more elements than this.
-BLOCK_ELEMENTS = 1 << 24
-# Under a window, blocks of more queries than it see much that is masked, and blocks of fewer than this cost calls.
-_WINDOW_QUERIES = 512
-# Queries that a CPU's fused attention takes at once.
-_FUSED_QUERIES = 32
+BLOCK_ELEMENTS = 1 << 24  # largest number of elements of the scores or mask of a block of queries
+_WINDOW_QUERIES = 512  # smallest block of queries under a window: larger blocks than the window are mostly masked
+_FUSED_QUERIES = 32  # queries that a CPU's fused attention takes at once
 
-# Says who sees whom, from the positions of queries and keys, which broadcast; the first two arguments are not used.
+# From the positions of queries and keys, which broadcast, which keys are visible; the first two arguments are not used.
 MaskFunction = Callable[[Any, Any, Tensor, Tensor], Tensor]
 
 
@@ -28,7 +25,7 @@ class Kernel:
         name: of the attention implementation in transformers.
         attend: its function, of transformers' attention interface.
         is_sdpa: whether it is PyTorch's fused attention, which cannot cap scores, and not FlashAttention, which can.
-        ignores_softcap: whether the unmodified model runs without its cap.
+        ignores_softcap: whether the unmodified model leaves out its cap.
     """
 
     name: str
@@ -42,8 +39,8 @@ class WindowMask:
     """A window or chunk of positions that a layer sees, in place of a mask of queries by keys.
 
     Attributes:
-        visible: who sees whom.
-        size: how many positions a token sees.
+        visible: which keys a query sees.
+        size: number of positions that a query sees.
     """
 
     visible: MaskFunction
@@ -56,10 +53,10 @@ def causal(batch: int, head: int, query: Tensor, key: Tensor) -> Tensor:
 
 
 def additive(visible: Tensor, dtype: torch.dtype, heads: int, kv_heads: int) -> Tensor:
-    """Return the mask that `attend_masked` adds to the scores: 0, and minus infinity for a key that is not seen.
+    """Return the mask that `attend_masked` adds to the scores: 0, or minus infinity for a key that is not visible.
 
-    `visible` is bool (batch, queries, n). Returns (batch, copies, queries, n): as many copies as one call reads, so
-    that no layer has to make them.
+    `visible` is bool (batch, queries, n). Returns (batch, copies, queries, n), with as many copies as one call reads,
+    so that no layer has to make them.
     """
     batch, num_queries, n = visible.shape
     copies = kv_heads if batch > 1 else 1
@@ -86,7 +83,7 @@ def attend_in_blocks(
         value: (1, kv_heads, n, value_dim).
         positions: of the queries, int64 (queries,), sorted, and of the keys, int64 (n,), sorted in prefill.
         active_mask: which keys are active, bool (n,); None means all.
-        window: where the layer sees less than all earlier positions.
+        window: which positions the layer sees; None means all earlier ones.
         scores: how the layer makes scores.
 
     Returns:
@@ -134,15 +131,15 @@ def attend_masked(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None
     batch, heads, num_queries, head_dim = query.shape
     kv_heads = key.shape[1]
     if scores.softcap is not None or scores.sinks is not None:
-        # Capped scores are small; beside sinks there are models that count on exact ones.
+        # Capped scores are small enough for the model's dtype; those next to sinks may be large.
         dtype = query.dtype if scores.sinks is None else exact(query.dtype)
         weights = probabilities(query, key, None if mask is None else mask[:, :1, None], scores, dtype)
         return torch.matmul(weights.to(query.dtype).flatten(2, 3), value).reshape(batch, heads, num_queries, -1)
     attend = nn.functional.scaled_dot_product_attention
     if mask is None or (query.is_cpu and num_queries >= _FUSED_QUERIES):
         return attend(query, key, value, mask, scale=scores.scaling, enable_gqa=True)
-    # Under a mask, heads that share keys are on a CPU queries of one head, which reads the keys once. Elsewhere no
-    # fused kernel takes both: each head of keys is a sequence of its own, and its query heads all see the one there.
+    # On a CPU, heads that share keys become queries of one head, which reads the keys once. Elsewhere no fused kernel
+    # takes both a mask and shared heads: each kv head becomes a sequence of its own.
     if query.is_cpu:
         query = query.reshape(batch, kv_heads, -1, head_dim)
         mask = mask.reshape(batch, 1, -1, mask.shape[3])

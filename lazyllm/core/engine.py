@@ -64,15 +64,15 @@ class Engine:
             hidden = decoder_layer(hidden)  # calls `update`, then `attend`, where rankings observe
         engine.end_step()
 
-    The tokens of all sequences lie one after the other, (1, tokens, hidden), without padding, in all that works token
-    by token. Attention takes the sequences one after the other in prefill, later all at once.
+    Hidden states are packed, (1, tokens, hidden): the tokens of all sequences, one after the other, without padding.
+    Attention takes one sequence at a time in prefill, later all at once.
 
-    The Aux Cache (paper, section 3.2) has one slot a token, (batch, positions, hidden) in the model's dtype: the active
-    sets of a step are nested, so a token has KV entries in the first layers up to some depth, and its output at the
-    deepest layer it has reached is all that is needed to resume there.
+    The Aux Cache (paper, section 3.2) has one entry a token, (batch, positions, hidden) in the model's dtype. The
+    active sets of a step are nested, so a token has KV entries in all layers up to some depth, and its output there is
+    all that is needed to resume.
 
-    On several devices the keys and values of a layer are where it runs, the Aux Cache where the first stage is, and the
-    index tensors of a group where its current layer is.
+    On several devices the keys and values of a layer are where it runs, the Aux Cache is where the first stage is, and
+    the index tensors of a group are where its current layer runs.
 
     Args:
         setup: the session's settings.
@@ -90,13 +90,13 @@ class Engine:
         self.rankings = [deepcopy(setup.ranking) for _ in self.sequences]
         for ranking, sequence in zip(self.rankings, self.sequences, strict=True):
             ranking.sequence, ranking.processes = sequence, setup.processes
-        self.revives = setup.ranking.revives and not setup.ranking.for_good
-        # Unwritten slots of a shorter sequence are masked, and yet their value is multiplied, by 0.
+        self.revives = not setup.ranking.for_good  # whether pruned tokens may be computed in a later step
+        # Attention multiplies the values of masked slots by 0, which is not 0 if they are uninitialised.
         fill = None if batch_size == 1 else 0
         self.keys = [GrowingTensor(-2, batch_size, fill) for _ in self.group_of]  # (batch, kv_heads, slots, head_dim)
         self.values = [GrowingTensor(-2, batch_size, fill) for _ in self.group_of]
         self.aux_cache = GrowingTensor(1, batch_size)
-        self.is_prompt_whole = False  # whether the first pass, or `chunked_tokens`, holds all tokens of the prompts
+        self.is_prompt_whole = False  # whether the first pass, or `chunked_tokens`, has all tokens of the prompts
         # Of the current step:
         self.live: list[Sequence] = []  # sequences with new tokens
         self.max_tokens = 0  # positions of the longest sequence
@@ -133,11 +133,13 @@ class Engine:
         self._only_new = not (self.is_prefill or self.revives) and max(num_new_tokens) == 1
         first = self.groups[0]
         first.num_cached = [sequence.num_tokens for sequence in self.sequences]
-        first.num_active = first.num_cached.copy()
-        first.num_queries, first.active = num_new_tokens, [None] * len(num_new_tokens)
+        first.num_active, first.num_queries = first.num_cached, num_new_tokens
+        first.active = [None] * len(num_new_tokens)
         first.query_positions = first.query_slots = positions
         first.batch_index, first.device = self._batch_index(num_new_tokens, positions.device), positions.device
         self.max_tokens = max(first.num_cached)
+        for group in self.groups[1:]:
+            group.slots.extend(self.max_tokens, positions[None] if group.slots.data is None else group.slots.data)
         self._begin_group(first)
 
     def end_step(self) -> None:
@@ -164,35 +166,27 @@ class Engine:
         """
         group, following = self.group, self.groups[self.group.index + 1]
         following.to(group.device)
-        if not self.is_prefill:
-            following.slots.extend(self.max_tokens, following.slots.data)
-        following.active = [self._survivors(each) if each.num_new_tokens else None for each in self.sequences]
-        chosen = [positions for positions in following.active if positions is not None]
-        following.num_active = [0 if positions is None else len(positions) for positions in following.active]
-        active = chosen[0] if len(chosen) == 1 else torch.cat(chosen)
-        following.to(active.device)
+        following.active = [self._survivors(sequence) for sequence in self.sequences]
+        following.num_active = [len(positions) for positions in following.active]
+        active = following.active[0] if len(self.sequences) == 1 else torch.cat(following.active)
         if not self._only_new:
-            _scatter(
-                self.aux_cache.extend(self.max_tokens, hidden), group.batch_index, group.query_positions, hidden[0]
-            )
+            aux_cache = self.aux_cache.extend(self.max_tokens, hidden)
+            _scatter(aux_cache, group.batch_index, group.query_positions, hidden[0])
         active_batch = self._batch_index(following.num_active, active.device)
-        slots = following.slots.extend(self.max_tokens, active[None])
-        positions, following.batch_index, following.num_queries = self._without_entry(
-            following, slots, active, active_batch
-        )
+        positions, following.batch_index, following.num_queries = self._uncomputed(following, active, active_batch)
         starts = following.num_cached
         ends = [cached + count for cached, count in zip(starts, following.num_queries, strict=True)]
         following.query_positions, following.num_cached = positions, ends
         following.query_slots = concat_ranges([range(*span) for span in zip(starts, ends, strict=True)], active.device)
+        slots, position_of_slot = following.slots.view, following.positions.extend(max(ends), active[None])
         _scatter(slots, following.batch_index, positions, following.query_slots)
-        slot_positions = following.positions.extend(max(ends), active[None])
-        _scatter(slot_positions, following.batch_index, following.query_slots, positions)
+        _scatter(position_of_slot, following.batch_index, following.query_slots, positions)
         following.active_mask = None
         if ends != following.num_active or len(set(ends)) > 1:
-            active_slots, width = _gather(slots, active_batch, active), max(ends)
+            active_slots = _gather(slots, active_batch, active)
             if active_batch is not None:
-                active_slots = active_slots + active_batch * width
-            following.active_mask = torch.zeros(len(ends), width, dtype=torch.bool, device=slots.device)
+                active_slots = active_slots + active_batch * max(ends)
+            following.active_mask = torch.zeros(len(ends), max(ends), dtype=torch.bool, device=slots.device)
             following.active_mask.view(-1).index_fill_(0, active_slots, True)
         self._begin_group(following)
         if self._only_new:
@@ -209,22 +203,23 @@ class Engine:
             LazyLLMError: a ranking of the user's own did not return such positions.
         """
         group, ranking = self.group, self.rankings[sequence.index]
-        layer, num_active = group.layers[-1], group.num_active[sequence.index]
+        if not sequence.num_new_tokens:
+            return group.query_positions.new_empty(0)
         if ranking.for_good and not sequence.is_prefill:
             # All tokens with a KV entry are kept, whose slots are in order of position, and all new ones.
             kept = sequence.key_positions(self.groups[group.index + 1])
-            return torch.cat([kept, sequence.positions(group, sequence.num_computed_tokens).to(kept.device)])
+            return torch.cat([kept, sequence.positions(group, sequence.num_computed_tokens)])
+        layer, num_active = group.layers[-1], group.num_active[sequence.index]
         count = num_active if sequence.is_short else group.stage.kept(num_active)
-        num_protected = len(sequence.protected)
-        if num_protected and sequence.num_tokens - 1 not in sequence.protected:
-            num_protected += 1  # the newest token is always kept, too
+        # The newest token is always kept, too.
+        num_protected = len(sequence.protected) + (0 <= sequence.last_protected < sequence.num_tokens - 1)
         if count < num_protected:
             sequence.stats.exceeded.add(layer)
             count = num_protected
         survivors = ranking.survivors(layer, count)
         if ranking.checked:
             check_survivors(ranking, survivors, layer)
-            survivors = survivors.clone()  # whatever becomes of the ranking's own tensor
+            survivors = survivors.clone()  # the ranking may reuse its own tensor
             if num_protected:
                 survivors = torch.cat([survivors, sequence.protected_on(survivors.device)]).unique()
         return survivors
@@ -340,21 +335,21 @@ class Engine:
             query_of = (is_query.cumsum(0) - 1).clamp_(min=0)
             self._padding = to_device(query_of, device), to_device(is_query.nonzero()[:, 0], device)
 
-    def _without_entry(
-        self, following: LayerGroup, slots: Tensor, active: Tensor, batch_index: Tensor | None
+    def _uncomputed(
+        self, following: LayerGroup, active: Tensor, batch_index: Tensor | None
     ) -> tuple[Tensor, Tensor | None, list[int]]:
-        """Return the active positions without a KV entry in the next group, their sequences, and how many each has.
+        """Return the active positions without a slot in the next group, their sequences, and how many each has.
 
-        Their number is read from the device, once for all sequences, only where it is not known: in prefill there is no
-        entry yet, and without revival a step of one token computes that alone.
+        How many is read from the device, once for all sequences, only if unknown: in prefill no position has a slot,
+        and without revival a step of one token computes that alone.
         """
         if self.is_prefill:
-            return active, batch_index, following.num_active.copy()
+            return active, batch_index, following.num_active
         if self._only_new:
             first = self.groups[0]
             batch_index = None if batch_index is None else first.batch_index.to(active.device)
-            return first.query_positions.to(active.device), batch_index, first.num_queries.copy()
-        is_missing = _gather(slots, batch_index, active) < 0
+            return first.query_positions.to(active.device), batch_index, first.num_queries
+        is_missing = _gather(following.slots.view, batch_index, active) < 0
         if batch_index is None:
             positions = active[is_missing]
             return positions, None, [positions.shape[0]]

@@ -7,8 +7,8 @@ from torch import Tensor
 
 from lazyllm.core.schedule import PruningSchedule, Stage
 
-_PREFILL_ROOM = 128  # tokens of spare room in a new buffer: prefill holds little that it does not need
-_DECODE_ROOM = 512  # tokens of spare room when a buffer must grow later, so that decoding rarely reallocates
+_PREFILL_ROOM = 128  # spare tokens of a new buffer
+_DECODE_ROOM = 512  # spare tokens when a buffer grows later, so that decoding rarely reallocates
 
 
 class GrowingTensor:
@@ -54,14 +54,14 @@ class GrowingTensor:
 class LayerGroup:
     """The layers between two stages, and the tokens cached, active and computed in them.
 
-    All layers of a group see the same tokens. A token's key and value lie in the same slot in each of them, in order of
-    computation, for good; slots of inactive tokens are masked. The first group computes every token when it first
-    appears: there, slot = position. Lists have one entry for each sequence of the batch.
+    All layers of a group see the same tokens. A token's key and value keep the same slot in all of them, in order of
+    computation; slots of inactive tokens are masked. The first group computes every token when it first appears: there,
+    slot = position. Lists have one entry for each sequence of the batch.
 
     Attributes:
         index: 0 for the first group.
         layers: the decoder layers of the group.
-        ranking_layers: those that may rank: the last one, and all before it that see more than a window.
+        ranking_layers: layers that may rank: the last one, and earlier ones that see more than a window.
         stage: the stage that ends the group; None for the last group.
         slots: slot of each position, int64 (batch, positions), -1 without a KV entry; unused in the first group.
         positions: position of each slot, int64 (batch, slots); unused in the first group.
@@ -69,10 +69,9 @@ class LayerGroup:
         num_active: tokens in the active set of this step.
         num_queries: tokens computed in this step.
         active: sorted active positions, int64 (num_active,); None means all positions.
-        query_positions: positions computed in this step, sorted within each sequence, int64 (num_queries,) of all
-            sequences one after the other.
-        query_slots: their slots, int64.
-        batch_index: their sequences, int64; None with one sequence.
+        query_positions: positions computed in this step, packed, sorted within each sequence, int64 (num_queries,).
+        query_slots: their slots, int64 (num_queries,).
+        batch_index: their sequences, int64 (num_queries,); None with one sequence.
         active_mask: which slots are active, bool (batch, slots); None means all.
         device: where these tensors are.
     """

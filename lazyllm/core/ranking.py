@@ -20,9 +20,9 @@ from lazyllm.core.sequence import Sequence
 class LayerAttention:
     """The attention of one layer over one sequence, as a ranking observes it.
 
-    In prefill queries and keys are the layer's active tokens in order of position. In a later step the queries are of
-    the tokens computed now, and the keys lie in their slots, inactive ones among them: `key_positions` and
-    `active_mask` tell, and `Ranking.by_position` puts importance in order.
+    In prefill, queries and keys are the layer's active tokens in order of position. In a later step the queries are
+    those of the tokens computed in it, and the keys are in order of slots, inactive ones included: use `key_positions`,
+    `active_mask` and `Ranking.by_position`.
 
     Attributes:
         layer: the decoder layer.
@@ -31,7 +31,7 @@ class LayerAttention:
         value: (1, kv_heads, n_keys, value_dim).
         scores: how the layer makes scores: scaling, soft cap, attention sinks.
         sequence: the sequence.
-        window: who sees whom, where the layer sees less than all earlier positions; else None.
+        window: which keys a query sees, if not all earlier positions; else None.
     """
 
     layer: int
@@ -64,42 +64,36 @@ class LayerAttention:
             float64 for a float64 model. Under attention sinks those of a query sum to less than 1.
         """
         query = self.query[:, :, -1:] if query is None else query
-        return probabilities(query, self.key, self._visible(positions), self.scores, exact(query.dtype))
-
-    def _visible(self, positions: Tensor | None) -> Tensor | None:
-        """Return which keys the queries at `positions` see, bool (queries, n_keys) or (n_keys,); None means all."""
-        active_mask = self.active_mask
-        if positions is None and self.window is None:
-            return active_mask
-        keys = self.key_positions
-        positions = keys.new_tensor([self.sequence.num_tokens - 1]) if positions is None else positions
-        visible = (self.window or causal)(0, 0, positions[:, None], keys)
-        return visible if active_mask is None else visible & active_mask
+        mask = self.active_mask
+        if positions is not None or self.window is not None:
+            keys = self.key_positions
+            positions = keys.new_tensor([self.sequence.num_tokens - 1]) if positions is None else positions
+            visible = (self.window or causal)(0, 0, positions[:, None], keys)
+            mask = visible if mask is None else visible & mask
+        return probabilities(query, self.key, mask, self.scores, exact(query.dtype))
 
 
 class Ranking(ABC):
-    """Rank the active tokens at the stages; another way of ranking is a subclass, best a dataclass of its settings.
+    """Rank the active tokens at the stages; a subclass, best a dataclass of its settings, must define `observe`.
 
-    `lazyllm.enable` is given an instance. Each sequence works on a deep copy of it, so what it keeps in `self` reaches
-    no other generation and no other thread. A subclass must define `observe`.
+    `lazyllm.enable` takes an instance. Each sequence works on a deep copy of it, so attributes that it sets are not
+    shared with other generations or threads.
 
     Attributes:
         single_stage: whether it works with one stage only.
-        revives: whether a pruned token may be active again in a later step; with `for_good` none is.
-        for_good: whether it ranks in prefill alone: what it prunes never returns, and all later tokens are kept. Then
-            layers that carry a state from token to token can follow, as in hybrid models.
+        for_good: whether it ranks in prefill alone: pruned tokens are never revived, and all later tokens are kept.
+            Then the model may have layers that carry a state from token to token, as hybrid models do.
         checked: whether the engine checks what `survivors` returns at every stage, and adds the protected tokens, which
-            takes device reads. A subclass is, unless it says `class Mine(Ranking, checked=False)`; then `survivors`
-            must return `most_important`'s.
+            takes device reads. Subclasses are checked unless declared as `class Mine(Ranking, checked=False)`; then
+            `survivors` must include the protected tokens, as the default does.
         parallel: whether it ranks alike in all processes of a tensor-parallel model, by `over_processes`. A subclass
-            says so with `class Mine(Ranking, parallel=True)`.
-        processes: those among which the model's heads are split; None means one process.
+            declares it, `class Mine(Ranking, parallel=True)`.
+        processes: those that the model's heads are split over; None means one process.
         importance: set by `observe`: the importance of each position, (positions,), negative where it is not active.
         sequence: the tokens so far.
     """
 
     single_stage = False
-    revives = True
     for_good = False
     checked = True
     parallel = False
@@ -126,19 +120,14 @@ class Ranking(ABC):
     def survivors(self, layer: int, count: int) -> Tensor:
         """Return the positions kept after `layer`, sorted, each once, int64 (k,), the newest among them.
 
-        By default the `count` with the largest `importance`, as many as the schedule keeps. They must be among
-        `active(layer)`; without `revives`, those of earlier steps among the positions kept before.
-        """
-        return self.most_important(layer, count)
-
-    def most_important(self, layer: int, count: int) -> Tensor:
-        """Return the `count` positions with the largest `importance`, protected ones before all others.
+        They must be among `active(layer)`. By default they are the `count` with the largest `importance`, protected
+        ones first; `count` is what the schedule keeps.
 
         Raises:
             LazyLLMError: `observe` of a checked ranking did not set the importance of every active position.
         """
         if self.checked:
-            _check_importance(self, self.sequence, self.group(layer))
+            _check_importance(self, self.group(layer).num_active[self.sequence.index])
         importance = self.importance
         if len(self.sequence.protected):
             importance = importance.index_fill(0, self.sequence.protected_on(importance.device), math.inf)
@@ -153,14 +142,14 @@ class Ranking(ABC):
         return self.sequence.active(self.group(layer))
 
     def uncomputed(self, layer: int) -> Tensor:
-        """Return which positions have no KV entry in the layer after `layer`, which a stage follows, bool (positions,).
+        """Return which positions have no KV entry after the stage that follows `layer`, bool (positions,).
 
-        Keeping one of an earlier step revives it.
+        Keeping such a position of an earlier step revives it.
         """
         return self.sequence.uncomputed(self.group(layer))
 
     def by_position(self, layer: int, importance: Tensor) -> Tensor:
-        """Return the importance of each position, (positions,), -1 if inactive, from that of each key, (n_keys,)."""
+        """Reorder the importance of each key, (n_keys,), by position, (positions,), with -1 for inactive positions."""
         group = self.group(layer)
         if group.index == 0:
             return importance
@@ -172,8 +161,8 @@ class Ranking(ABC):
     def over_processes(self, importance: Tensor, how: str = "mean") -> Tensor:
         """Return the `mean` or `max` of importance over all processes that share the model's heads, (n,).
 
-        Under tensor parallelism each process observes its own heads, and all of them must call this: it takes one
-        all-reduce, and gives the same in all of them. In one process it returns `importance`.
+        Under tensor parallelism each process observes its own heads, and all must call this, which takes one
+        all-reduce. In one process it returns `importance`.
         """
         if self.processes is None:
             return importance
@@ -182,29 +171,21 @@ class Ranking(ABC):
         return importance if how == "max" else importance / self.processes.size()
 
 
-def _check_importance(ranking: Ranking, sequence: Sequence, group: LayerGroup) -> None:
+def _check_importance(ranking: Ranking, num_active: int) -> None:
     """Raise `LazyLLMError` unless `importance` has a float for each position, from 0 on if active; reads the device."""
-    importance, positions = getattr(ranking, "importance", None), sequence.num_tokens
+    importance, positions = getattr(ranking, "importance", None), ranking.sequence.num_tokens
     is_shaped = isinstance(importance, Tensor) and importance.shape == (positions,) and importance.is_floating_point()
-    if not is_shaped or int((importance >= 0).sum()) < group.num_active[sequence.index]:
-        must = f"a float for each of {positions} positions, as self.by_position makes of one for each key"
-        raise LazyLLMError(
-            f"{type(ranking).__name__}.observe must leave in self.importance {must}, and for active ones a number "
-            "from 0 on"
-        )
+    if not is_shaped or int((importance >= 0).sum()) < num_active:
+        must = f"a float for each of {positions} positions, at least 0 if it is active, as self.by_position returns"
+        raise LazyLLMError(f"{type(ranking).__name__}.observe must set self.importance to {must}")
 
 
 def check_survivors(ranking: Ranking, survivors: object, layer: int) -> None:
     """Raise `LazyLLMError` unless `survivors` are what `Ranking.survivors` promises; reads the device once."""
-    is_right, sequence = False, ranking.sequence
-    newest = sequence.num_tokens - 1
+    is_right, newest = False, ranking.sequence.num_tokens - 1
     if isinstance(survivors, Tensor) and survivors.dtype == torch.int64 and survivors.ndim == 1:
-        allowed = torch.isin(survivors, ranking.active(layer))
-        if not ranking.revives:
-            uncomputed = ranking.uncomputed(layer).to(survivors.device)[survivors.clamp(0, newest)]
-            allowed &= ~(uncomputed & (survivors < sequence.num_computed_tokens))
-        is_right = bool(allowed.all() & (survivors[1:] > survivors[:-1]).all() & (survivors[-1:] == newest).any())
+        are_active = torch.isin(survivors, ranking.active(layer)).all()
+        is_right = bool(are_active & (survivors[1:] > survivors[:-1]).all() & (survivors[-1:] == newest).any())
     if not is_right:
         must = f"return positions of active tokens, sorted, each once, the newest ({newest}) last, as an int64 tensor"
-        more = "" if ranking.revives else ", and none that was pruned before, as revives is False"
-        raise LazyLLMError(f"{type(ranking).__name__}.survivors after layer {layer} must {must}{more}")
+        raise LazyLLMError(f"{type(ranking).__name__}.survivors after layer {layer} must {must}")

@@ -1,4 +1,4 @@
-"""One sequence of a batch: how far it is computed, its active positions, what is protected in it, and its counts."""
+"""One sequence of a batch: its tokens so far, its active and protected positions, and its counts."""
 
 import torch
 from torch import Tensor
@@ -14,10 +14,11 @@ class Sequence:
         index: its index in the batch.
         group_of: the layer group of each layer.
         num_computed_tokens: tokens of the steps before the current one.
-        num_new_tokens: tokens that the current step brings.
+        num_new_tokens: tokens that the current step adds.
         prompt_length: tokens given before the first was generated, all chunks included.
         is_short: whether its prompt is too short to be pruned.
-        protected: sorted protected positions, int64 (n,), on the CPU.
+        protected: sorted protected positions, int64 (n,).
+        last_protected: the last of them; -1 if there are none.
         stats: its counts.
     """
 
@@ -26,10 +27,9 @@ class Sequence:
         self.group_of = [group for group in groups for _ in group.layers]
         self.num_computed_tokens = self.num_new_tokens = self.prompt_length = 0
         self.is_short = False
-        self.protected = torch.empty(0, dtype=torch.int64)
         self.stats = Stats(groups, index)
-        self._groups, self._record_positions = groups, record_positions
-        self._protected_on: dict[torch.device, Tensor] = {}
+        self._record_positions = record_positions
+        self.protect(torch.empty(0, dtype=torch.int64))
 
     @property
     def num_tokens(self) -> int:
@@ -69,21 +69,18 @@ class Sequence:
 
     def uncomputed(self, group: LayerGroup) -> Tensor:
         """Return which positions have no KV entry after the stage that ends `group`, bool (positions,)."""
-        if self.is_prefill:
-            return torch.ones(self.num_tokens, dtype=torch.bool, device=group.device)
-        slots = self._groups[group.index + 1].slots
+        slots = self.group_of[group.layers.stop].slots
         return slots.data[self.index, : self.num_tokens] < 0
 
     def protect(self, positions: Tensor) -> None:
         """Keep these positions at every stage, sorted, int64 (n,) on the CPU."""
         self.protected, self.stats.protected = positions, len(positions)
-        self._protected_on.clear()
+        self.last_protected = int(positions[-1]) if len(positions) else -1
 
     def protected_on(self, device: torch.device) -> Tensor:
-        """Return the protected positions on a device, copied there once."""
-        if device not in self._protected_on:
-            self._protected_on[device] = self.protected.to(device)
-        return self._protected_on[device]
+        """Return the protected positions, moved to a device."""
+        self.protected = self.protected.to(device)
+        return self.protected
 
     def end_step(self, kv_bytes: list[int], aux_bytes: int) -> None:
         """Count the finished forward pass, and take its tokens as computed."""

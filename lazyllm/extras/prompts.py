@@ -5,11 +5,11 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
+from uuid import uuid4
 
 import torch
 from transformers import PreTrainedModel
 
-from lazyllm.core.errors import LazyLLMError
 from lazyllm.core.ranking import Ranking
 from lazyllm.core.schedule import PruningSchedule
 from lazyllm.hf.arguments import read_ids
@@ -46,21 +46,21 @@ def select(
     LazyLLM's importance. `AttentionRanking(first=4, last=32)` keeps the ends of a prompt, such as a chat template's.
 
     Args:
-        model: a model that `enable` takes, in eval mode; one without a language-modelling head, too.
+        model: a model that `enable` takes, in eval mode, with or without a language-modelling head.
         ids: the prompt, int64 (n,) or (1, n), or a list of ids.
         keep: the fraction of the prompt to keep, ranked once half of the layers have run: 0.3 is "50%:0.3"; or a
             schedule, as in `enable`. If nothing is pruned, nothing is computed.
         ranking: ranks the tokens, as in `enable`.
 
     Raises:
-        LazyLLMError: not such ids, a model in training mode, or what `enable` refuses.
+        LazyLLMError: wrong ids, a model in training mode, or what `enable` refuses.
     """
     schedule = f"50%:{keep}" if isinstance(keep, float | int) else keep
     lazy = enable(model, schedule, ranking=ranking, newest_only=True)
     prompt = read_ids(model, "ids", ids)
     if not lazy.schedule.pruning:
         return Selected(prompt[0].cpu(), torch.arange(prompt.shape[1]), 0.0)
-    # The layer after the last stage begins by pruning, so that its first module already runs on what is kept.
+    # A layer prunes before its first module runs.
     after = lazy.layers[lazy.schedule.pruning[-1].layer + 1]
     hooks = [module.register_forward_pre_hook(_stop) for module in after.children()]
     try:
@@ -84,44 +84,29 @@ def _stop(*args: Any) -> None:
     raise _LastStageReached(engine.group.active[0].cpu(), computed / (len(engine.group_of) * engine.max_tokens))
 
 
-def template_tokens(tokenizer: Any, messages: Sequence[dict[str, Any]], **template: Any) -> torch.Tensor:
+def template_tokens(tokenizer: Any, messages: Iterable[dict[str, Any]], **template: Any) -> torch.Tensor:
     """Return which tokens of a templated conversation no user, assistant or tool has said, bool (tokens,).
 
     These are the system prompt, the definitions and calls of tools, and the chat template's own tokens: pass the mask
-    as `protect`, so that pruning keeps all instructions.
+    as `protect`, so that pruning keeps all instructions. A content that the template changes is marked, too.
 
     Args:
         tokenizer: the model's, with a chat template and offsets into the text.
         messages: the conversation, `role` and `content` of each message, as `apply_chat_template` takes it.
         template: other arguments of `apply_chat_template`, such as `tools`; `add_generation_prompt` is True by default.
-
-    Raises:
-        LazyLLMError: a message that is not a dict with a role, or a tokenizer without offsets.
     """
-    messages = list(messages) if isinstance(messages, Iterable) else [messages]
-    for message in messages:
-        if not isinstance(message, dict) or not isinstance(message.get("role"), str):
-            example = "such as {'role': 'user', 'content': 'Hello'}"
-            raise LazyLLMError(f"a message must be a dict with a role, {example}, not {message!r:.80}")
-    template = {"add_generation_prompt": True, **template, "tokenize": False}
-    text = tokenizer.apply_chat_template(messages, **template)
-    # A character of private use that is not in the text; JSON leaves it as it is.
-    mark = next(mark for mark in map(chr, range(0xF0000, 0x110000)) if mark not in text)
-    contents: list[str] = []
+    messages, mark, contents = list(messages), uuid4().hex, []
 
     def mark_content(content: Any) -> Any:
-        """Replace the texts of a message by marks, which cut the template's own text into pieces."""
+        """Replace the texts of a message by numbered marks, but not the white space around them."""
         if isinstance(content, list):
-            return [
-                {**part, "text": mark_content(part["text"])}
-                if isinstance(part, dict) and "text" in part
-                else mark_content(part)
-                for part in content
-            ]
-        if not isinstance(content, str) or not content.strip():
+            return [mark_content(part) for part in content]
+        if isinstance(content, dict):
+            return {**content, "text": mark_content(content["text"])} if "text" in content else content
+        if not isinstance(content, str) or not (stripped := content.strip()):
             return content
-        contents.append(content.strip())
-        return f"{mark}{len(contents) - 1}{mark}"
+        contents.append(stripped)
+        return content.replace(stripped, f"{mark}{len(contents) - 1}{mark}")
 
     marked = [
         message
@@ -129,21 +114,18 @@ def template_tokens(tokenizer: Any, messages: Sequence[dict[str, Any]], **templa
         else message | {key: mark_content(message[key]) for key in ("content", "reasoning_content") if key in message}
         for message in messages
     ]
-    # A template may leave out contents, or change their order: the marks have numbers.
+    template = {"add_generation_prompt": True, **template, "tokenize": False}
+    text = tokenizer.apply_chat_template(messages, **template)
+    # The template's own texts, and between them the number of a content.
     pieces = re.split(f"{mark}(\\d+){mark}", tokenizer.apply_chat_template(marked, **template))
-    try:
-        offsets = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)["offset_mapping"]
-    except (KeyError, NotImplementedError, ValueError):  # by kind of tokenizer
-        name = type(tokenizer).__name__
-        raise LazyLLMError(f"{name} does not tell where its tokens lie in a text: use a fast tokenizer") from None
+    offsets = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)["offset_mapping"]
     starts, ends = torch.tensor(offsets).unbind(dim=1)
     protected, end = torch.ones(len(starts), dtype=torch.bool), 0
-    for before, number, after in zip(pieces[::2], pieces[1::2], pieces[2::2], strict=False):
-        start = max(end, text.find(before, end)) + len(before)
-        start += len(text[start:]) - len(text[start:].lstrip())
-        forms = contents[int(number)], json.dumps(contents[int(number)], ensure_ascii=False)[1:-1]
-        found_ends = [start + len(form) for form in forms if text.startswith(form, start)]
-        # A content that the template changes, as by leaving out its reasoning, ends where the template's text goes on.
-        end = max(found_ends, default=max(start, text.find(after, start)))
+    for own, number in zip(pieces[::2], pieces[1::2], strict=False):
+        if (index := text.find(own, end)) < 0:
+            break  # the template gives other text around contents than around marks
+        start, content = index + len(own), contents[int(number)]
+        forms = content, json.dumps(content, ensure_ascii=False)[1:-1]
+        end = start + max((len(form) for form in forms if text.startswith(form, start)), default=0)
         protected &= ~((starts >= start) & (ends <= end))
     return protected

@@ -1,1 +1,1 @@
-"""Rankings beside the paper's: `plus` (parts beyond Eq. 1, `lazyllm+`) and `static` (chosen once, for good)."""
+"""Rankings: `attention` (Eq. 1 and `lazyllm+`), ranked in every step, and `static`, ranked once."""

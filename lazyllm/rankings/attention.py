@@ -1,7 +1,7 @@
-"""The paper's Eq. 1, and ways to weigh tokens beyond it, each a part that can be set: `lazyllm+`."""
+"""The paper's Eq. 1, and settings beyond it: `lazyllm+`."""
 
 import math
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 
 import torch
 from torch import Tensor, nn
@@ -9,14 +9,12 @@ from torch import Tensor, nn
 from lazyllm.core.errors import LazyLLMError
 from lazyllm.core.ranking import LayerAttention, Ranking
 
-_HEADS = ("mean", "max")
-# Above any importance there can be, and times a position still exact.
-_ABOVE_ALL = float(1 << 40)
+_ABOVE_ALL = float(1 << 40)  # larger than any importance, and exact when multiplied by a position
 
 
 @dataclass(unsafe_hash=True)
 class AttentionRanking(Ranking, checked=False, parallel=True):
-    """Rank by attention, anew in every step: Eq. 1 of the paper by default, `lazyllm+` with other settings.
+    """Rank by attention in every step: by Eq. 1 of the paper, or with other settings `lazyllm+`.
 
     With the attention probability `a[h, q, j]` of query `q` on token `j` in head `h` of the stage's layer, softmax over
     the active tokens at or before the query:
@@ -24,31 +22,29 @@ class AttentionRanking(Ranking, checked=False, parallel=True):
         importance[j] = pool over j of  max over layers of  reduce over h of  mean over q of  a[h, q, j] * w[h, j]
 
     If the stage keeps fewer tokens than `first`, `last` and `queries` protect, it keeps the newest of these. Only Eq. 1
-    is LazyLLM as published. A subclass may add settings. `revival` in a field's metadata says that it changes nothing
-    in prefill.
+    is LazyLLM as published. A subclass may add settings.
 
     Attributes:
-        queries: mean over this many of the layer's last queries, whose tokens are always kept. In decoding the newest
-            query joins and the oldest leaves. One query is noisy (SnapKV, Li et al. 2024, arXiv 2404.14469).
+        queries: mean over this many of the layer's last queries, whose tokens are always kept. Each decoding step adds
+            the newest query and drops the oldest. One query is noisy (SnapKV, Li et al. 2024, arXiv 2404.14469).
         half_life: in that mean a query this many tokens older than another counts half as much; None weighs all alike.
-        pooling: a token's importance is the mean over this many neighbouring positions, an odd number, of those that
-            are active (SnapKV; FastKV, Jo et al. 2025, arXiv 2502.01068).
+        pooling: mean over this many neighbouring positions, an odd number, of those that are active (SnapKV; FastKV, Jo
+            et al. 2025, arXiv 2502.01068).
         heads: `mean` over the query heads, or `max`: a token that a single head needs is kept.
-        layers: the largest over the stage's layer and those before it, this many in all, back to the stage before, of
-            those that see more than a window. The ranking of one layer alone can be far off (CLAA, McDanel et al. 2026,
-            arXiv 2602.16054).
+        layers: maximum over this many layers, the stage's and those before it, back to the previous stage and without
+            layers that see a window. One layer alone can rank badly (CLAA, McDanel et al. 2026, arXiv 2602.16054).
         value_norm: `w[h, j]` is the Euclidean norm of the head's value of token `j`, else 1: attention on a small value
             adds little (VATP, Guo et al. 2024, arXiv 2406.12335).
         first: always keep this many tokens at the start of the prompt, the attention sinks (StreamingLLM, Xiao et al.
             2023, arXiv 2309.17453).
         last: always keep this many of the newest tokens (StreamingLLM).
-        bonus: in a later step divide the importance of a token without a KV entry after the stage by this, at least 1:
+        bonus: after prefill, divide the importance of tokens without a KV entry after the stage by this, at least 1:
             a revived token must be worth its time.
         cap: revive at most this many pruned tokens at a stage in a step, the most important; the remaining slots go to
             tokens that are already computed. Protected tokens do not count, `first` and `last` do. None means no cap.
-        for_good: rank in the first pass alone, of a prompt in chunks the first chunk: what is pruned never returns, and
-            all later tokens are kept. It is the cheapest to decode with, and the only way on models whose layers carry
-            a state from token to token (hybrids with linear attention, Mamba or convolution).
+        for_good: rank in the first pass alone, of a prompt in chunks the first chunk: pruned tokens are never revived,
+            and all later tokens are kept. It is the cheapest to decode with, and the only way on models whose layers
+            carry a state from token to token (hybrids with linear attention, Mamba or convolution).
 
     Raises:
         LazyLLMError: a value out of range.
@@ -62,44 +58,37 @@ class AttentionRanking(Ranking, checked=False, parallel=True):
     value_norm: bool = False
     first: int = 0
     last: int = 1
-    bonus: float = field(default=1.0, metadata={"revival": True})
-    cap: int | None = field(default=None, metadata={"revival": True})
-    for_good: bool = field(default=False, metadata={"revival": True})
+    bonus: float = 1.0
+    cap: int | None = None
+    for_good: bool = False
 
     def __post_init__(self) -> None:
         self.check()
 
     def check(self) -> None:
-        rules = {
-            "queries": (_is_whole(self.queries, 1), "a whole number, at least 1"),
-            "half_life": (self.half_life is None or _is_number(self.half_life), "a number above 0, or None (null)"),
-            "pooling": (_is_whole(self.pooling, 1) and self.pooling % 2 == 1, "an odd number, at least 1"),
-            "heads": (self.heads in _HEADS, "mean or max"),
-            "layers": (_is_whole(self.layers, 1), "a whole number, at least 1"),
-            "value_norm": (isinstance(self.value_norm, bool), "true or false"),
-            "first": (_is_whole(self.first, 0), "a whole number, at least 0"),
-            "last": (_is_whole(self.last, 1), "a whole number, at least 1"),
-            "bonus": (_is_number(self.bonus) and self.bonus >= 1, "a number, at least 1"),
-            "for_good": (isinstance(self.for_good, bool), "true or false"),
-            "cap": (self.cap is None or _is_whole(self.cap, 0), "a whole number, at least 0, or None (null)"),
-        }
-        for name, (right, must) in rules.items():
-            if not right:
+        for name, least in {"queries": 1, "pooling": 1, "layers": 1, "first": 0, "last": 1, "cap": 0}.items():
+            value = getattr(self, name)
+            is_none = name == "cap" and value is None
+            if not is_none and (type(value) is not int or value < least):
+                raise LazyLLMError(f"ranking {name}={value!r} must be a whole number, at least {least}")
+        for name, is_right, must in (
+            ("pooling", self.pooling % 2 == 1, "an odd number"),
+            ("half_life", self.half_life is None or _is_number(self.half_life), "a number above 0, or None (null)"),
+            ("bonus", _is_number(self.bonus) and self.bonus >= 1, "a number, at least 1"),
+            ("heads", self.heads in ("mean", "max"), "mean or max"),
+            ("value_norm", isinstance(self.value_norm, bool), "true or false"),
+            ("for_good", isinstance(self.for_good, bool), "true or false"),
+        ):
+            if not is_right:
                 raise LazyLLMError(f"ranking {name}={getattr(self, name)!r} must be {must}")
         self.bonus = float(self.bonus)
         self.half_life = None if self.half_life is None else float(self.half_life)
 
     @property
-    def revives(self) -> bool:  # type: ignore[override]
-        """Whether a pruned token may be active again in a later step."""
-        return self.cap != 0 and not self.for_good
-
-    @property
     def changed(self) -> dict[str, int | float | str | bool]:
-        """The parts that differ from Eq. 1, and `_target_`, the class, of a subclass; empty for the paper's ranking."""
-        own = (
-            {} if type(self) is AttentionRanking else {"_target_": f"{type(self).__module__}.{type(self).__qualname__}"}
-        )
+        """The settings that differ from Eq. 1, none for the paper's ranking, and a subclass as `_target_`."""
+        kind = type(self)
+        own = {} if kind is AttentionRanking else {"_target_": f"{kind.__module__}.{kind.__qualname__}"}
         return own | {part.name: value for part in fields(self) if (value := getattr(self, part.name)) != part.default}
 
     def __str__(self) -> str:
@@ -139,9 +128,8 @@ class AttentionRanking(Ranking, checked=False, parallel=True):
             if self.bonus > 1 and not sequence.is_prefill:
                 importance = torch.where(self.uncomputed(layer), importance / self.bonus, importance)
             # If the stage keeps fewer than these, it keeps the newest of them.
-            above_all = (
-                torch.arange(1, len(is_active) + 1, device=is_active.device, dtype=importance.dtype) * _ABOVE_ALL
-            )
+            ordinals = torch.arange(1, len(is_active) + 1, device=is_active.device, dtype=importance.dtype)
+            above_all = ordinals * _ABOVE_ALL
             for ends in (slice(min(self.first, sequence.prompt_length)), slice(-last, None)):
                 importance[ends] = above_all[ends]
             self.importance = importance.masked_fill(~is_active, -1)
@@ -182,10 +170,6 @@ class AttentionRanking(Ranking, checked=False, parallel=True):
 def plus() -> AttentionRanking:
     """Return the ranking called `lazyllm+`: of those searched, the one with the least divergence on SmolLM2."""
     return AttentionRanking(queries=32, half_life=8.0, pooling=15, layers=2, first=4, bonus=1.5)
-
-
-def _is_whole(value: object, least: int) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= least
 
 
 def _is_number(value: object) -> bool:

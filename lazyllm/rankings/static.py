@@ -1,12 +1,10 @@
 """Rankings that choose once, in prefill: the paper's static token pruning, and others built on it."""
 
-from torch import Tensor
-
 from lazyllm.core.ranking import LayerAttention, Ranking
 
 
 class FrozenRanking(Ranking, checked=False, parallel=True):
-    """Rank at one stage, in the first pass, for good: what it prunes never returns, and no later token is pruned."""
+    """Rank at one stage, in the first pass: pruned tokens are never revived, and all later tokens are kept."""
 
     single_stage = True
     for_good = True
@@ -19,6 +17,6 @@ class StaticRanking(FrozenRanking, checked=False, parallel=True):
         return self.group(layer).stage is not None
 
     def observe(self, attention: LayerAttention) -> None:
-        importance: Tensor = self.over_processes(attention.probabilities().mean(dim=(1, 2, 3))[0])
+        importance = self.over_processes(attention.probabilities().mean(dim=(1, 2, 3))[0])
         earlier = getattr(self, "importance", None)  # the sum ranks as the mean does
         self.importance = importance if earlier is None else earlier.to(importance.device) + importance

@@ -167,8 +167,6 @@ def test_it_says_what_differs_from_eq1():
     assert str(lazyllm.AttentionRanking()) == "eq1"
     assert str(lazyllm.AttentionRanking(queries=8, value_norm=True, bonus=2)) == "queries:8,value_norm:true,bonus:2.0"
     assert lazyllm.AttentionRanking(pooling=7).changed == {"pooling": 7}
-    assert lazyllm.AttentionRanking().revives
-    assert not lazyllm.AttentionRanking(cap=0).revives
 
 
 @dataclass

@@ -8,7 +8,7 @@ import torch
 from checks import assert_refused
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from transformers import AutoModelForCausalLM, ByT5Tokenizer, GenerationConfig, Phi3Config, PhimoeConfig
+from transformers import AutoModelForCausalLM, GenerationConfig, Phi3Config, PhimoeConfig
 
 import lazyllm
 
@@ -134,7 +134,7 @@ def test_what_is_protected_later_comes_back_where_it_can(model, parts, more):
     cached = [set() for _ in stats.positions[0]]
     for step, layers in enumerate(zip(stats.positions, stats.computed, strict=True)):
         if step == earlier:
-            protected = set(range(30)) if ranking.revives else set(range(30)) & cached[-1]
+            protected = set(range(30)) & cached[-1] if ranking.for_good else set(range(30))
         for layer, (active, computed) in enumerate(zip(*layers, strict=True)):
             cached[layer] |= set(computed.tolist())
             assert set(active.tolist()) <= cached[layer]
@@ -318,7 +318,7 @@ def test_template_tokens_are_what_nobody_said(message, system):
     assert "".join(letter for letter, mine in zip(text, own.tolist(), strict=True) if not mine) == expected_stats
 
 
-def test_what_a_template_leaves_out_protects_nothing_that_was_said():
+def test_what_a_template_changes_is_protected():
     call = {"role": "assistant", "content": "I call it", "tool_calls": ["maps"]}
     turns = [{"role": "user", "content": "near"}, call, {"role": "tool", "content": "a long result"}] * 2
     turns += [{"role": "assistant", "content": "<think>it is far</think>It is near"}, turns[0]]
@@ -328,7 +328,7 @@ def test_what_a_template_leaves_out_protects_nothing_that_was_said():
     kept = "".join(letter if mine else "_" for letter, mine in zip(text, own.tolist(), strict=True))
     user, tool = "<user>|____</>", "<tool>|_____________</>"
     once = user + '<assistant>["maps"]</>' + tool
-    assert kept == f"{once}{once}<assistant>|__________</>{user}<assistant>______|____</><assistant>"
+    assert kept == f"{once}{once}<assistant>|It is near</>{user}<assistant>______|____</><assistant>"
 
 
 @pytest.mark.parametrize("words", ["\ue0005\ue001", "\ue0000\ue001", "\U000f00005\U000f0000"], ids=ascii)
@@ -337,11 +337,3 @@ def test_template_tokens_reads_private_use_characters_as_any_other(words):
     template = "{% for m in messages %}{% for part in m.content %}{{ part.text or part }}{% endfor %}|{% endfor %}"
     own = lazyllm.template_tokens(Letters(template), messages)
     assert own.tolist() == [True] * (len(words) + 1) + [False] * (len(words) + 2) + [True]
-
-
-def test_template_tokens_refuses_other_messages_and_tokenizers_without_offsets():
-    user = {"role": "user", "content": "hi"}
-    for wrong in ([{"content": "hi"}], [{**user, "role": None}], ["hi"], [[user]], user, "hi", None):
-        assert_refused("a dict with a role", lambda wrong=wrong: lazyllm.template_tokens(Letters(), wrong))
-    slow = ByT5Tokenizer(chat_template=TEMPLATE)
-    assert_refused("ByT5Tokenizer does not tell where", lambda: lazyllm.template_tokens(slow, [user]))
