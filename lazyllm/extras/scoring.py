@@ -21,7 +21,7 @@ class LogLikelihood:
     Attributes:
         tokens: log-probability of each of its tokens, float32 (n,), or float64 of a float64 model, on the CPU.
         total: log-probability of the continuation.
-        greedy: whether greedy generation answers so: each token has the largest logit of all.
+        greedy: whether greedy generation gives it: each token has the largest logit.
     """
 
     tokens: torch.Tensor
@@ -34,9 +34,9 @@ def log_likelihoods(
 ) -> list[LogLikelihood]:
     """Return the log-likelihood of each of several continuations of one prompt.
 
-    It is that of a generation that is made to answer so: one pass over the prompt, for all of them, then one for each
-    token but the last. Inside `with lazyllm.enable(model, ...)` prompt and continuation are pruned as they would be;
-    outside it is the unmodified model's. Stats are those with the last continuation.
+    The prompt is computed once for all of them, and each token of a continuation but the last takes one decoding step.
+    Inside `with lazyllm.enable(model, ...)` tokens are pruned as in a generation; outside they are the unmodified
+    model's. Stats are those of the last continuation.
 
     Args:
         model: a causal language model in eval mode.
@@ -44,28 +44,27 @@ def log_likelihoods(
         continuations: the tokens of each, in the same form.
 
     Raises:
-        LazyLLMError: not such ids, no token at all, a model in training mode, or one without a cache.
+        LazyLLMError: wrong ids, no token at all, a model in training mode, or one without a cache.
     """
     prompt, texts = read_ids(model, "ids", ids), [read_ids(model, "a continuation", text) for text in continuations]
     # PEFT's wrapper passes on the arguments that its own `forward` does not name.
     base = model.get_base_model() if hasattr(model, "get_base_model") else model
-    # Encoders used as decoders count positions by themselves, RoBERTa from another number than 0.
+    # Without positions Bamba counts each pass from 0. RoBERTa as a decoder counts by itself, and not from 0.
     takes_positions = "position_ids" in inspect.signature(base.forward).parameters
     takes_positions &= not getattr(base.config, "is_decoder", False)
 
     def step(tokens: torch.Tensor, cache: Any, start: int) -> Any:
-        """Run tokens from position `start` on; Bamba would count each pass from 0."""
-        end = start + tokens.shape[1]
-        more = {"position_ids": torch.arange(start, end, device=tokens.device)[None]} if takes_positions else {}
+        positions = torch.arange(start, start + tokens.shape[1], device=tokens.device)[None]
+        more = {"position_ids": positions} if takes_positions else {}
         return model(tokens, past_key_values=cache, use_cache=True, logits_to_keep=1, return_dict=True, **more)
 
     likelihoods = []
     with torch.no_grad():
         prefill = step(prompt, None, 0)
         if getattr(prefill, "past_key_values", None) is None:
-            raise LazyLLMError(f"{type(model).__name__} gives no cache of keys and values: use another model")
+            raise LazyLLMError(f"{type(model).__name__} returns no cache of keys and values: use another model")
         for number, text in enumerate(texts):
-            # The next continuation needs the prompt's cache, which this one would write to.
+            # A pass writes to the cache, and the next continuation needs that of the prompt.
             is_shared = text.numel() > 1 and number < len(texts) - 1
             cache = copy.deepcopy(prefill.past_key_values) if is_shared else prefill.past_key_values
             tokens, is_greedy = [], []

@@ -46,7 +46,6 @@ class _TextRequest(BaseModel, extra="forbid", strict=True, allow_inf_nan=False):
     top_p: Annotated[float, Field(ge=0, le=1)] = None
     seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] = None
     stop: Annotated[list[str], BeforeValidator(lambda stop: [stop] if isinstance(stop, str) else stop)] = []
-    logit_bias: dict[Annotated[int, Field(strict=False)], float] = {}
     schedule: str = None
     prompt: str
     protect: Literal["none"] = "none"
@@ -68,11 +67,11 @@ class _ChatRequest(_TextRequest):
         """Return the ids of the templated messages, and the arguments of `generate` that protect the template."""
         tools = self.tools if self.tool_choice == "auto" else None
         kwargs = {"add_generation_prompt": True, "tools": tools, **self.chat_template_kwargs}
-        turns = [message.model_dump(exclude_none=True) for message in self.messages]
+        turns = [{"content": "", **message.model_dump(exclude_none=True)} for message in self.messages]
         try:
             for turn in turns:  # templates read text and mappings
-                content = turn.get("content", "") if "tool_calls" in turn else turn["content"]
-                turn["content"] = content if isinstance(content, str) else " ".join(part["text"] for part in content)
+                if not isinstance(turn["content"], str):
+                    turn["content"] = " ".join(part["text"] for part in turn["content"])
                 for call in turn.get("tool_calls", []):
                     call["function"]["arguments"] = json.loads(call["function"]["arguments"])
             ids = tokenizer.apply_chat_template(turns, tokenize=True, return_dict=False, return_tensors=None, **kwargs)
@@ -83,7 +82,7 @@ class _ChatRequest(_TextRequest):
 
 
 class _Answer(AsyncTextIteratorStreamer):
-    """The text of an answer up to its stop string, piece by piece; `generate` takes it as a stopping criterion."""
+    """A stopping criterion of `generate` that streams the answer's text up to its stop string."""
 
     def __init__(self, request: _TextRequest, model: Any, tokenizer: Any, protects: bool) -> None:
         super().__init__(tokenizer)
@@ -93,13 +92,10 @@ class _Answer(AsyncTextIteratorStreamer):
         if n_prompt == 0 or room < (request.max_tokens or 1):
             raise ValueError(f"a prompt of {n_prompt} tokens leaves {room} of the model's positions to the answer")
         self.limit = request.max_tokens or min(own.max_new_tokens or 1024, room)
-        self.settings |= {"max_new_tokens": self.limit, "num_return_sequences": 1, "cache_implementation": "dynamic"}
-        self.settings |= {"use_cache": True, "prompt_lookup_num_tokens": None, "assistant_early_exit": None}
+        self.settings |= {"max_new_tokens": self.limit, "use_cache": True, "cache_implementation": "dynamic"}
         self.settings |= request.model_dump(include={"temperature", "top_p", "schedule"}, exclude_unset=True)
         if request.model_fields_set & {"temperature", "top_p"}:
             self.settings["do_sample"] = request.temperature != 0
-        if request.logit_bias:
-            self.settings["sequence_bias"] = {(token,): bias for token, bias in request.logit_bias.items()}
         self.stop, added, eos = list(filter(None, request.stop)), tokenizer.get_added_vocab(), own.eos_token_id
         self.ends = {*(eos if isinstance(eos, list) else [eos]), *map(added.get, self.stop)}  # the text lacks these
         self.text, self.n_sent, self.n_tokens, self.ended, self.cancelled = "", 0, 0, False, False
@@ -117,8 +113,8 @@ class _Answer(AsyncTextIteratorStreamer):
             self.n_tokens, text = len(ids), str(self.tokenizer.decode(ids, skip_special_tokens=True))
             self.text = text[: min((text.index(stop) for stop in self.stop if stop in text), default=None)]
             self.ended = self.text != text or ids[-1] in self.ends
-            n_held = max(map(len, self.stop), default=1) - 1  # characters that may begin a stop string
-            ready = self.text[: max(0, len(self.text) - n_held)].rstrip("\ufffd")  # whole characters
+            n_withheld = max(map(len, self.stop), default=1) - 1  # characters that may begin a stop string
+            ready = self.text[: max(0, len(self.text) - n_withheld)].rstrip("\ufffd")  # complete characters
             self.on_finalized_text(ready[self.n_sent :])
             self.n_sent = max(self.n_sent, len(ready))
         return torch.full((len(input_ids),), self.ended or self.cancelled, device=input_ids.device)
@@ -134,8 +130,8 @@ def _describe(error: Exception) -> dict[str, Any]:
 def application(name: str, model: Any, tokenizer: Any, protects: bool = True) -> FastAPI:
     """Return an app that serves one model by its name; run it inside a `with` of `lazyllm.enable`.
 
-    Besides OpenAI's fields it takes `schedule`, where "" prunes nothing, and for chats `chat_template_kwargs` and
-    `protect`: "template", see `lazyllm.template_tokens`, or "none". `protects` sets its default.
+    Requests have OpenAI's fields and `schedule`, where "" prunes nothing; those of chats also `chat_template_kwargs`
+    and `protect`: "template", see `lazyllm.template_tokens`, or "none"; `protects` sets its default.
     """
     app, worker = FastAPI(title="LazyLLM"), ThreadPoolExecutor(1)
 
@@ -145,7 +141,7 @@ def application(name: str, model: Any, tokenizer: Any, protects: bool = True) ->
         given = {key: fields[key] for key in fields.keys() - _IGNORED if fields[key] not in (None, _NEUTRAL.get(key))}
         request = (_ChatRequest if chats else _TextRequest).model_validate(given)
         if request.model != name:
-            raise ValueError(f"this server has the model {name!r} alone, not {request.model!r}")
+            raise ValueError(f"this server has the model {name!r}, not {request.model!r}")
         answer = _Answer(request, model, tokenizer, protects)
         job = worker.submit(answer.generate, model, request.seed)
         job.add_done_callback(lambda _: answer.end())
@@ -172,9 +168,9 @@ def application(name: str, model: Any, tokenizer: Any, protects: bool = True) ->
 
         if request.stream:
             first = await anext(answer)
-            if job.done():  # before the response begins, since `generate` may refuse
-                job.result()
-            tasks.add_task(setattr, answer, "cancelled", True)  # which also runs when the client has gone
+            if job.done():
+                job.result()  # raises what `generate` refuses, before the response begins
+            tasks.add_task(setattr, answer, "cancelled", True)  # runs also when the client disconnects
             return StreamingResponse(events(first), media_type="text/event-stream")
         async for _ in answer:
             answer.cancelled = await http.is_disconnected()
@@ -191,13 +187,13 @@ def application(name: str, model: Any, tokenizer: Any, protects: bool = True) ->
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Serve until interrupted; where that cannot begin, say why in one line and exit with code 2."""
+    """Serve until interrupted; exit with code 2 and one line if the server cannot start."""
     parser = argparse.ArgumentParser(prog="python -m lazyllm.extras.serve", description=__doc__.partition(":")[0])
     parser.add_argument("model", type=Path, help="hub id, folder or .gguf file")
-    parser.add_argument("--schedule", default="23%:0.6,50%:0.6", help="where, and how many are kept: %(default)s")
+    parser.add_argument("--schedule", default="23%:0.6,50%:0.6", help="layers and fractions to keep: %(default)s")
     parser.add_argument("--ranking", choices=("eq1", "plus"), default="eq1", help="the paper's Eq. 1 or lazyllm.plus()")
     parser.add_argument("--min-tokens", type=int, default=500, help="shorter prompts are not pruned: %(default)s")
-    parser.add_argument("--protect", choices=("template", "none"), default="template", help="what is kept: %(default)s")
+    parser.add_argument("--protect", choices=("template", "none"), default="template", help="what to keep: %(default)s")
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=8000)
     options = parser.parse_args(arguments)
@@ -205,7 +201,7 @@ def main(arguments: list[str] | None = None) -> None:
     where, weights = (path.parent, {"gguf_file": path.name}) if path.suffix == ".gguf" else (name, {})
     ranking = lazyllm.plus() if options.ranking == "plus" else lazyllm.AttentionRanking()
     try:
-        socket.create_server((options.host, options.port)).close()  # now, and not after minutes of loading
+        socket.create_server((options.host, options.port)).close()  # fail before the model is loaded
         model = AutoModelForCausalLM.from_pretrained(where, device_map="auto", **weights).eval()
         tokenizer = AutoTokenizer.from_pretrained(where, **weights)
         with lazyllm.enable(model, options.schedule, ranking=ranking, min_tokens=options.min_tokens) as lazy:

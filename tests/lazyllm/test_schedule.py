@@ -36,7 +36,6 @@ def test_spec_is_read_back_exactly(pairs):
 def test_prints_each_keep_and_what_is_left_of_the_prompt():
     text = str(PruningSchedule([(10, 0.7), (20, 0.5)]))
     assert text == "after layer 10 keep 0.7 (70% of the prompt); after layer 20 keep 0.5 (35% of the prompt)"
-    assert str(PruningSchedule()) == "no pruning"
 
 
 def test_float_noise_does_not_keep_one_more():
@@ -47,14 +46,14 @@ def test_float_noise_does_not_keep_one_more():
 @pytest.mark.parametrize(
     "wrong",
     [
-        *([(1, keep)] for keep in (0.0, 1.5, float("nan"), "half", None, True)),
-        *([(layer, 0.5)] for layer in (-1, 1.5, "x", None, True)),
+        *([(1, keep)] for keep in (0.0, 1.5, float("nan"), "half", True)),
+        *([(layer, 0.5)] for layer in (-1, 1.5, "x", True)),
         [(3, 0.5), (3, 0.4)],
         [(3, 0.5), (2, 0.4)],
         [1, 0.5],
         {1: 0.5},
-        *(5, None, 0.5),
-        *("10", "10:", "a:0.5", "1:0.5:3", "1;0.5", "nan%:0.7", "inf%:0.7", "100%:0.7", "0%:0.7", "half"),
+        *(5, None),
+        *("10", "a:0.5", "1:0.5:3", "1;0.5", "nan%:0.7", "100%:0.7", "0%:0.7", "half"),
         "4:0.5",  # the last of five layers, after which nothing can be pruned
     ],
     ids=str,
@@ -63,45 +62,36 @@ def test_what_is_no_schedule_is_refused(model, wrong):
     assert_refused("stage|schedule|layer", lambda: lazyllm.enable(model, wrong))
 
 
-@pytest.mark.parametrize("schedule", ["50%:0.5", "1%:0.5", "99%:0.5", "0:0.5", [(0, 0.5)]], ids=str)
+@pytest.mark.parametrize("schedule", ["50%:0.5", "1%:0.5", "99%:0.5", [(0, 0.5)]], ids=str)
 def test_a_stage_needs_a_layer_after_it(schedule):
     one, two = (families.build("llama", num_hidden_layers=count) for count in (1, 2))
-    assert_refused("a single layer", lambda: lazyllm.enable(one, schedule))
-    assert_refused("a single layer", lambda: lazyllm.select(one, [5, 6], 0.5))
+    assert_refused("the model has 1 layers", lambda: lazyllm.enable(one, schedule))
     assert lazyllm.enable(two, schedule).schedule.spec == "0:0.5"
 
 
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=30), st.data())
-def test_the_most_important_go_on(values, data):
+def test_the_most_important_are_kept(values, data):
     count = data.draw(st.integers(1, len(values)))
     chosen = most_important(torch.tensor(values, dtype=torch.float64), count).tolist()
     assert chosen == sorted(set(chosen))
     assert len(chosen) == count
     assert chosen[-1] == len(values) - 1
-    left_out = [value for index, value in enumerate(values) if index not in chosen]
-    assert all(values[index] >= value for index in chosen[:-1] for value in left_out)
+    pruned = [value for index, value in enumerate(values) if index not in chosen]
+    assert all(values[index] >= value for index in chosen[:-1] for value in pruned)
 
 
-def test_parts_of_the_depth_are_layers_that_have_run():
-    """A third and two thirds of the layers have run; 7.5 and 22.5 layers are rounded up."""
-    for text, num_layers, layers in (
-        *(("33%:0.7,67%:0.5", n, [round(n / 3) - 1, round(2 * n / 3) - 1]) for n in (28, 30, 32, 36, 48)),
-        ("25%:0.7,75%:0.5", 30, [7, 22]),
-        ("0.1%:0.7", 30, [0]),
-    ):
-        assert [stage.layer for stage in PruningSchedule.parse(text, num_layers).stages] == layers
-    assert_refused("of how many layers", lambda: PruningSchedule.parse("33%:0.7"))
+def test_a_percentage_without_a_number_of_layers_is_refused():
+    assert_refused("needs the number of layers", lambda: PruningSchedule.parse("33%:0.7"))
 
 
 @given(st.integers(2, 200), st.integers(1, 99))
-def test_a_part_of_the_depth_is_at_most_half_a_layer_off(num_layers, percent):
+def test_a_percentage_is_at_most_half_a_layer_off(num_layers, percent):
     layer = PruningSchedule.parse(f"{percent}%:0.5", num_layers).stages[0].layer
     off = abs(100 * (layer + 1) - percent * num_layers)
     assert off <= 50 or layer == 0 or layer == num_layers - 2
 
 
-def test_parts_of_the_depth_stand_behind_layers_that_see_everything():
-    """Those that fall on one layer are one stage."""
+def test_percentages_are_layers_that_see_everything_and_those_of_one_layer_one_stage():
     kinds = ["sliding_attention"] * 3 + ["full_attention", "sliding_attention", "full_attention"]
     model = families.build("gemma3", sliding_window=16, num_hidden_layers=6, layer_types=kinds)
     assert lazyllm.enable(model, "20%:0.8,50%:0.5").schedule == PruningSchedule([(3, 0.4)])
@@ -113,12 +103,15 @@ def test_parts_of_the_depth_stand_behind_layers_that_see_everything():
 @pytest.mark.parametrize(
     ("text", "num_layers", "layers", "spec"),
     [
+        *(("33%:0.7,67%:0.5", n, None, f"{round(n / 3) - 1}:0.7,{round(2 * n / 3) - 1}:0.5") for n in (28, 30, 32, 48)),
+        ("25%:0.7,75%:0.5", 30, None, "7:0.7,22:0.5"),  # 7.5 and 22.5 layers are rounded up
+        ("0.1%:0.7", 30, None, "0:0.7"),
         ("23%:0.6,50%:0.6", 26, [5, 11, 17, 23], "5:0.6,11:0.6"),  # Gemma 3 1B
         ("50%:0.5", 10, [2, 6], "2:0.5"),  # of two equally near the earlier
         ("10%:0.5,20%:0.5,90%:0.5", 10, [4, 8], "4:0.25,8:0.5"),  # on one layer, with the product of their keeps
-        ("99%:0.5", 30, None, "28:0.5"),  # nothing stands behind the last
-        ("3:0.5", 10, [4, 8], "3:0.5"),  # a number stays where it is
+        ("99%:0.5", 30, None, "28:0.5"),  # no stage follows the last
+        ("3:0.5", 10, [4, 8], "3:0.5"),  # a number is taken as it is
     ],
 )
-def test_parts_of_the_depth_stand_where_they_can(text, num_layers, layers, spec):
+def test_percentages_are_the_nearest_layers_that_may_rank(text, num_layers, layers, spec):
     assert PruningSchedule.parse(text, num_layers, layers).spec == spec

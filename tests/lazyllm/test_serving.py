@@ -160,24 +160,21 @@ def message(**fields):
 
 
 REFUSED = {
-    "messages": rows("messages", [], "w9", ["w9"], [{"content": "w9"}], [{"role": "user"}]),
+    "messages": rows("messages", [], "w9", [{"content": "w9"}]),
     "messages.0": [message(content=9), message(role="robot"), message(audio={"id": "1"}), message(tool_calls=[{}])],
     "no system": [message(role="system")],
     "Input should be 'text'": [message(content=[{"type": "image_url", "image_url": {"url": "w9"}}])],
     "a prompt of 514 tokens": [message(content="w9 " * 512)],
     "leaves 509 of the model's positions": rows("max_tokens", 510),
-    "has the model 'tiny' alone": [{"model": "another"}],
-    "seed: ": rows("seed", "abc", 2**70, [1], 1.5, True),
-    "temperature": rows("temperature", 1e-40, -1, 2.1, "1", True, float("nan")),
-    "top_p": rows("top_p", -0.1, 1.1),
+    "has the model 'tiny'": [{"model": "another"}],
+    "seed: ": rows("seed", "abc", 2**70),
+    "temperature": rows("temperature", 1e-40, -1, "1", float("nan")),
     "protect: Input should be": [*rows("protect", False, "all"), *rows("protect", "template", prompt="w9")],
-    "bias": rows("logit_bias", {"w9": 1}, {"97": 1}, {"-1": 1}, [9]),
-    "multiple values": rows("chat_template_kwargs", {"tokenize": False}, {"return_tensors": "pt"}),
-    "not permitted": [{"n": 2}, {"top_k": 2}, {"response_format": {}}, {"prompt": "w9", "best_of": 2}],
-    "generation_config": [{"generation_config": '{"num_return_sequences": 2}'}],
+    "multiple values": rows("chat_template_kwargs", {"tokenize": False}),
+    "not permitted": [{"n": 2}, {"top_k": 2}, {"logit_bias": {"9": 1}}, {"prompt": "w9", "best_of": 2}],
     "logprobs": [{"logprobs": True}, {"prompt": "w9", "logprobs": 0}],
-    "prompt": rows("prompt", "", [], [97], ["w9", "w9"]),
-    **{"expected value": ["w9"], "should be an object": ["[]"], "hex escape": ['"\\ud83d"']},
+    "prompt": rows("prompt", "", [97], ["w9", "w9"]),
+    **{"expected value": ["w9"], "should be an object": ["[]"]},
 }
 
 
@@ -195,10 +192,9 @@ def test_what_is_asked_for_is_done(client):
     answer = ask(client, TEXTS[0])
     neutral = {"n": 1, "presence_penalty": 0.0, "user": "me", "logprobs": False, "stop": [], "tool_choice": "none"}
     neutral |= {"response_format": {"type": "text"}, "parallel_tool_calls": True}
-    neutral |= {"top_logprobs": 0, "modalities": ["text"], "seed": None, "logit_bias": {"9": 0}}
+    neutral |= {"top_logprobs": 0, "modalities": ["text"], "seed": None}
     assert ask(client, TEXTS[0], **neutral, extra_body={"protect": None, "schedule": None}) == answer
     assert ask(client, TEXTS[0], max_tokens=None, max_completion_tokens=8) == answer
-    assert ask(client, TEXTS[0], logit_bias={"9": 100}, max_tokens=2) == "w9 w9"
 
     def draw(seed, **sampling):
         return ask(client, TEXTS[0], **{"temperature": 2.0, "seed": seed, **sampling})
@@ -263,11 +259,10 @@ def test_a_client_that_leaves_in_the_middle_is_not_waited_for(model, client):
 
 def test_the_settings_of_the_checkpoint_are_followed(model, client, monkeypatch):
     own, answer = model.generation_config, ask(client, TEXTS[0])
-    changes = {"do_sample": True, "num_return_sequences": 2, "use_cache": False, "cache_implementation": "static"}
-    for name, value in {**changes, "prompt_lookup_num_tokens": 3}.items():
+    for name, value in {"do_sample": True, "use_cache": False, "cache_implementation": "static"}.items():
         monkeypatch.setattr(own, name, value)
     with lazyllm.enable(model, ""):
-        assert ask(client, TEXTS[0]) == answer  # one choice
+        assert ask(client, TEXTS[0]) == answer
     monkeypatch.setattr(own, "sequence_bias", {(9,): 200.0})
     for limit in (1024, 2):
         monkeypatch.setattr(own, "max_new_tokens", limit)
@@ -276,34 +271,28 @@ def test_the_settings_of_the_checkpoint_are_followed(model, client, monkeypatch)
     monkeypatch.setattr(own, "eos_token_id", [8, 9])
     given = client.chat.completions.create(model="tiny", messages=chat(TEXTS[0]), max_tokens=1)
     assert (given.choices[0].finish_reason, given.usage.completion_tokens) == ("stop", 1)
-    monkeypatch.setattr(own, "num_beams", 2)
-    with lazyllm.enable(model, STAGES), pytest.raises(openai.BadRequestError, match="beam search"):
-        ask(client, TEXTS[0])
 
 
 def test_the_command_line(model, tokenizer, capsys, monkeypatch, tmp_path):
     for part in (model, tokenizer):
         part.save_pretrained(tmp_path / "whole")
-    for name in ("model.safetensors", "tokenizer.json"):
-        file = shutil.copytree(tmp_path / "whole", tmp_path / name) / name
-        file.write_bytes(file.read_bytes()[:1000])
+    file = shutil.copytree(tmp_path / "whole", tmp_path / "damaged") / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:1000])
     monkeypatch.setattr(uvicorn, "run", lambda app, host, port: print(f"{host}:{port}"))
     serve.main([str(tmp_path / "whole"), "--ranking", "plus", "--port", "0"])
     assert "keep 0.6 (36% of the prompt)\n127.0.0.1:0\n" in capsys.readouterr().out
-    taken = socket.create_server(("127.0.0.1", 0))
-    for name, words, reason in (
-        ("whole", ["--port", str(taken.getsockname()[1])], "already in use"),
-        ("whole", ["--schedule", "9:0.5"], "the schedule prunes after layer 9, but the model has 5 layers"),
-        *((name, [], name) for name in ("nothing", "nothing.gguf")),
-        *((name, [], "") for name in ("model.safetensors", "tokenizer.json")),
-    ):
-        with pytest.raises(SystemExit, match="2"):
-            serve.main([str(tmp_path / name), "--port", "0", *words])
-        *before, line = capsys.readouterr().err.splitlines()
-        assert line.startswith("lazyllm: ")
-        assert reason in line
-        assert all("Loading weights" in shown for shown in before if shown)
-    taken.close()
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        for name, words, reason in (
+            ("whole", ["--port", str(taken.getsockname()[1])], "already in use"),
+            ("whole", ["--schedule", "9:0.5"], "the schedule prunes after layer 9, but the model has 5 layers"),
+            *((name, [], name) for name in ("nothing", "nothing.gguf")),
+            ("damaged", [], ""),
+        ):
+            with pytest.raises(SystemExit, match="2"):
+                serve.main([str(tmp_path / name), "--port", "0", *words])
+            line = capsys.readouterr().err.splitlines()[-1]
+            assert line.startswith("lazyllm: ")
+            assert reason in line
     monkeypatch.setitem(sys.modules, "fastapi", None)
     monkeypatch.delitem(sys.modules, "lazyllm.extras.serve")
     with pytest.raises(SystemExit, match=r"lazyllm: .*pip install .fastapi>=0\.115"):
