@@ -1,6 +1,6 @@
 """Every part of `lazyllm.AttentionRanking`, with attention sinks and without: the kept tokens are the formula's."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import families
 import naive_importance as naive
@@ -18,7 +18,6 @@ THREE = [(0, 0.6), (2, 0.7), (4, 0.6)]
 PARTS = {
     **naive.ALONE,
     "snapkv": {"queries": 3, "pooling": 5},
-    "streaming": {"first": 2, "last": 3},
     "largest": {"heads": "max", "layers": 3, "value_norm": True},
     "deep": {"queries": 2, "layers": 6, "first": 1},
     "all": naive.ALL,
@@ -60,7 +59,7 @@ def check_by_naive(model, stages, ids, new_tokens, parts):
 
 
 @pytest.mark.parametrize("part", PARTS)
-def test_what_goes_on_is_what_the_formula_says(model, sinking, ids, part):
+def test_kept_tokens_are_the_formulas(model, sinking, ids, part):
     stats = check_by_naive(model, THREE, ids, 6, PARTS[part])
     assert stats.rows[1:, 1:].max() > 1, "nothing was revived, so revival was not tested"
     _, eq1 = ranked(model, THREE, ids, 6)
@@ -71,12 +70,10 @@ def test_what_goes_on_is_what_the_formula_says(model, sinking, ids, part):
 @pytest.mark.parametrize(
     ("stages", "length", "parts"),
     [
-        # So many revived that most of the keys that attention gets are masked for most of the rows.
+        # Most keys are masked for most of the many revived queries.
         ([(0, 0.5), (2, 0.5), (4, 0.5)], 112, {"queries": 2, "layers": 2, "value_norm": True, "heads": "max"}),
-        # A prompt shorter than `first`: all of it is protected, and of the new tokens no more than otherwise.
-        ([(1, 0.7)], 6, {"first": 60}),
-        # A window without room is cut to its newest: later steps have queries older than every active token.
-        ([(1, 0.3), (3, 0.7)], 10, {"queries": 8}),
+        ([(1, 0.7)], 6, {"first": 60}),  # `first` protects the prompt alone
+        ([(1, 0.3), (3, 0.7)], 10, {"queries": 8}),  # later steps have queries older than every active token
     ],
     ids=["many revived", "short prompt", "window without room"],
 )
@@ -113,17 +110,14 @@ def test_agrees_with_the_formula_whatever_the_parts(model, seed, length, stages,
     check_by_naive(model, stages, families.prompt(length, seed), 4, parts)
 
 
-def test_parts_given_as_in_eq1_are_eq1(model, ids):
-    parts = {"queries": 1, "pooling": 1, "heads": "mean", "layers": 1, "value_norm": False, "first": 0, "last": 1}
-    eq1 = lazyllm.AttentionRanking(**parts, bonus=1, cap=None)
-    assert eq1 == lazyllm.AttentionRanking()
-    assert not eq1.changed
+def test_the_default_is_eq1(model, ids):
+    assert not lazyllm.AttentionRanking().changed
     assert all(lazyllm.AttentionRanking(**changed).changed for changed in PARTS.values())
-    output, stats = generate_recorded(model, THREE, ids, 6, ranking=eq1)
+    output, stats = ranked(model, THREE, ids, 6)
     assert_traced(stats, output.sequences[0, 24:].tolist(), reference.run(model, ids[0].tolist(), THREE, 6))
 
 
-def test_layers_that_see_a_window_have_no_say():
+def test_layers_that_see_a_window_do_not_rank():
     kinds = {"layer_types": ["sliding_attention", "full_attention"] * 2 + ["full_attention"], "sliding_window": 16}
     model, ids = families.build("gemma2", **kinds), families.prompt(30)
     _, stats = ranked(model, [(1, 0.6)], ids, 2, queries=2)
@@ -134,27 +128,26 @@ def test_layers_that_see_a_window_have_no_say():
 
 @pytest.mark.parametrize("parts", [{}, {"queries": 4, "value_norm": True}], ids=str)
 def test_autocast_does_not_round_the_importance(parts):
-    seen = []
+    importances = []
 
-    class Seeing(lazyllm.AttentionRanking):
+    class Recording(lazyllm.AttentionRanking):
         def survivors(self, layer, count):
-            seen.append(self.importance)
+            importances.append(self.importance)
             return super().survivors(layer, count)
 
     with torch.autocast("cpu", torch.bfloat16):
-        generate_recorded(families.build("llama"), [(1, 0.5)], families.prompt(300), 1, ranking=Seeing(**parts))
-    (importance,) = seen
+        generate_recorded(families.build("llama"), [(1, 0.5)], families.prompt(300), 1, ranking=Recording(**parts))
+    (importance,) = importances
     assert importance.dtype == torch.float32
     assert not torch.equal(importance, importance.bfloat16().float())
 
 
 @pytest.mark.parametrize(
     ("part", "wrong"),
-    [(part, wrong) for part in ("queries", "pooling", "layers", "last") for wrong in (0, 1.0, True, "2", None)]
-    + [("first", -1), ("pooling", 2), ("heads", "sum"), ("heads", None), ("value_norm", 1), ("value_norm", "true")]
-    + [("bonus", wrong) for wrong in (0.5, True, "2", None, float("inf"), float("nan"))]
-    + [("half_life", wrong) for wrong in (0, True, "2", float("inf"), float("nan"))]
-    + [("cap", wrong) for wrong in (-1, 1.0, True, "2")],
+    [(part, wrong) for part in ("queries", "layers", "last") for wrong in (0, 1.0, True)]
+    + [("first", -1), ("pooling", 2), ("heads", "sum"), ("value_norm", "true"), ("cap", -1), ("cap", 1.0)]
+    + [("bonus", wrong) for wrong in (0.5, True, "2", float("nan"))]
+    + [("half_life", wrong) for wrong in (0, True, "2", float("inf"))],
 )
 def test_a_part_out_of_range_is_named(model, part, wrong):
     assert_refused(rf"{part}={wrong!r}", lambda: lazyllm.AttentionRanking(**{part: wrong}))
@@ -171,9 +164,9 @@ def test_it_says_what_differs_from_eq1():
 
 @dataclass
 class Aged(lazyllm.AttentionRanking):
-    """A part more: so many tokens right after the protected first ones are worth nothing."""
+    """One more setting: the `skip` tokens after the protected first ones have no importance."""
 
-    skip: int = field(default=0, metadata={"search": (0, 8)})
+    skip: int = 0
 
     def survivors(self, layer, count):
         self.importance[self.first : self.first + self.skip].clamp_(max=0)
@@ -183,7 +176,6 @@ class Aged(lazyllm.AttentionRanking):
 def test_a_subclass_adds_a_part(model, ids):
     assert Aged(skip=8, queries=4).changed == {"_target_": f"{__name__}.Aged", "queries": 4, "skip": 8}
     assert str(Aged(skip=8)) == "Aged,skip:8"
-    assert Aged().changed
     rankings = (lazyllm.AttentionRanking(), Aged(), Aged(skip=8))
     actual = [to_lists(generate_recorded(model, THREE, ids, 3, ranking=ranking)[1].positions) for ranking in rankings]
     assert actual[0] == actual[1] != actual[2]
@@ -193,7 +185,6 @@ def test_a_subclass_adds_a_part(model, ids):
 
 
 def test_importance_is_the_unmodified_models_attention_and_less_than_one(sinking, ids):
-    """Of Eq. 1 by plain loops, of static pruning, and as it is recorded."""
     attentions = sinking(ids, output_attentions=True).attentions
     output, stats = generate_recorded(sinking, STAGES, ids, 6)
     assert_traced(stats, output.sequences[0, 24:].tolist(), reference.run(sinking, ids[0].tolist(), STAGES, 6))
@@ -228,7 +219,6 @@ def test_extreme_sinks_are_exact(ids, sink):
     model = with_sinks(torch.float32, sink=sink)
     before = families.generate(model, ids, 4)
     after, _ = generate_recorded(model, "", ids, 4)
-    assert torch.equal(before.sequences, after.sequences)
     assert_close(after.logits, before.logits, 1e-5)
 
 
