@@ -16,8 +16,8 @@ SCHEDULE = "1:0.5,2:0.6"
 RANKING = {"queries": 4, "pooling": 3}
 STORY = "The tower is old. It stands on a hill near the sea, and its keeper counts the ships. "
 RECORDS = [
-    {"text": f"{STORY * (2 + place)}How many ships, {name}?", "choices": [" two", " none at all", " a few"], "right": 1}
-    for place, name in enumerate(("Ann", "Bob", "Cid", "Dora", "Eve"))
+    {"text": f"{STORY * (2 + index)}How many ships, {name}?", "choices": [" two", " none at all", " a few"], "right": 1}
+    for index, name in enumerate(("Ann", "Bob", "Cid", "Dora", "Eve"))
 ]
 ANSWER = {
     "task": "tiny_answer",
@@ -48,19 +48,18 @@ def tasks(tmp_path):
     return tmp_path
 
 
-def evaluate(tasks, tiny_model, *names, **settings):
-    """Run the harness; return its samples by task."""
-    arguments = {"pretrained": str(tiny_model), "schedule": SCHEDULE, **settings.pop("model_args", {})}
+def evaluate(tasks, tiny_model, task, batch_size=1, **arguments):
+    """Run the harness; return the samples of a task, in order of the records."""
     results = simple_evaluate(
         "lazyllm",
-        model_args=arguments,
-        tasks=list(names),
+        model_args={"pretrained": str(tiny_model), "schedule": SCHEDULE, **arguments},
+        tasks=[task],
         device="cpu",
         task_manager=TaskManager(include_path=str(tasks), include_defaults=False),
         bootstrap_iters=0,
-        **settings,
+        batch_size=batch_size,
     )
-    return results["samples"]
+    return sorted(results["samples"][task], key=lambda sample: sample["doc_id"])
 
 
 @pytest.fixture(scope="module")
@@ -68,15 +67,12 @@ def model(tiny_model):
     return transformers.AutoModelForCausalLM.from_pretrained(tiny_model).eval()
 
 
-@pytest.mark.parametrize(("batch", "settings"), [(1, RANKING), (3, None)])
+@pytest.mark.parametrize(("batch", "settings"), [(1, RANKING), (3, {})])
 def test_it_answers_as_the_library_does(batch, settings, tasks, tiny_model, model, tokenizer):
-    arguments = {"ranking": settings} if settings else {}
-    samples = evaluate(tasks, tiny_model, "tiny_answer", batch_size=batch, model_args=arguments)["tiny_answer"]
-    ranking = lazyllm.AttentionRanking(**(settings or {}))
-    unmodified = []
-    for sample, record in zip(sorted(samples, key=lambda sample: sample["doc_id"]), RECORDS, strict=True):
+    samples, unmodified = evaluate(tasks, tiny_model, "tiny_answer", batch, ranking=settings), []
+    for sample, record in zip(samples, RECORDS, strict=True):
         ids = tokenizer(record["text"], return_tensors="pt").input_ids
-        with lazyllm.enable(model, SCHEDULE, ranking=ranking):
+        with lazyllm.enable(model, SCHEDULE, ranking=lazyllm.AttentionRanking(**settings)):
             answer = model.generate(ids, max_new_tokens=6, do_sample=False)
         assert sample["resps"] == [[tokenizer.decode(answer[0, ids.shape[1] :], skip_special_tokens=True)]]
         plain = model.generate(ids, max_new_tokens=6, do_sample=False)
@@ -85,8 +81,7 @@ def test_it_answers_as_the_library_does(batch, settings, tasks, tiny_model, mode
 
 
 def test_choices_are_as_likely_as_the_library_says(tasks, tiny_model, model, tokenizer):
-    samples = evaluate(tasks, tiny_model, "tiny_choice")["tiny_choice"]
-    for sample, record in zip(sorted(samples, key=lambda sample: sample["doc_id"]), RECORDS, strict=True):
+    for sample, record in zip(evaluate(tasks, tiny_model, "tiny_choice"), RECORDS, strict=True):
         choices = [tokenizer(choice, add_special_tokens=False).input_ids for choice in record["choices"]]
         with lazyllm.enable(model, SCHEDULE):
             expected = lazyllm.log_likelihoods(model, tokenizer(record["text"]).input_ids, choices)

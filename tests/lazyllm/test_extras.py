@@ -1,7 +1,5 @@
 """What is built on generations: log-likelihoods of given texts, and `lazyllm.select`."""
 
-from dataclasses import dataclass
-
 import architectures
 import families
 import naive_importance as naive
@@ -16,8 +14,8 @@ from lazyllm import reference
 ANSWERS = [[5], [7, 80, 3, 44, 9], [7, 81], [20, 20, 20, 20]]
 
 
-@pytest.mark.parametrize("length", [1, 2, 33])
-@pytest.mark.parametrize("family", ["llama", "mistral", "qwen2", "qwen3"])
+@pytest.mark.parametrize("length", [1, 33])
+@pytest.mark.parametrize("family", ["llama", "qwen3"])
 def test_likelihoods_are_the_references(family, length):
     model, prompt = families.build(family, dtype=torch.float64), random_ids(length, 1)
     chosen = reference.run(model, prompt, STAGES, 5).tokens
@@ -82,7 +80,7 @@ def test_one_prompt_serves_several_continuations(model, ids):
 # lazyllm.select
 
 
-@pytest.mark.parametrize("length", [1, 2, 33])
+@pytest.mark.parametrize("length", [1, 33])
 @pytest.mark.parametrize("parts", [{}, {"queries": 4, "pooling": 3}, {"layers": 2, "heads": "max"}, naive.ALL], ids=str)
 @pytest.mark.parametrize("stages", [[(2, 0.3)], [(1, 0.6), (3, 0.5)], [(0, 0.7), (3, 1.0)]], ids=str)
 def test_select_keeps_what_the_formula_says(exact, stages, parts, length):
@@ -98,7 +96,7 @@ def test_select_keeps_what_the_formula_says(exact, stages, parts, length):
 
 
 @pytest.mark.parametrize("family", families.FAMILIES)
-def test_select_keeps_what_a_generation_lets_go_on(ids, family):
+def test_select_keeps_what_a_generation_keeps(ids, family):
     model = families.build(family)
     for ranking in (None, lazyllm.AttentionRanking(queries=4, pooling=3), lazyllm.StaticRanking()):
         stages = [(3, 0.4)] if ranking and ranking.single_stage else STAGES
@@ -114,47 +112,37 @@ def test_a_fraction_is_ranked_half_way(model, ids):
     assert torch.equal(lazyllm.select(model.model, ids, 0.3).positions, actual.positions)  # without a head
 
 
-def test_no_layer_behind_the_last_stage_runs_and_the_model_is_as_before(model, ids):
-    ran = []
+def test_no_layer_after_the_last_stage_runs_and_the_model_is_as_before(model, ids):
+    ran, before = [], model(ids).logits
     hooks = [
         layer.register_forward_hook(lambda *_, index=index: ran.append(index))
         for index, layer in enumerate(model.model.layers)
     ]
-    before = model(ids).logits
-    ran.clear()
-    lazyllm.select(model, ids, "1:0.5,2:0.5")
-    assert ran == [0, 1, 2]
-    ran.clear()
     for schedule in ("", "2:1", [(1, 1.0), (2, 1.0)]):  # nothing is pruned
         actual = lazyllm.select(model, ids, schedule)
         assert torch.equal(actual.ids, ids[0])
         assert actual.prompt_computed == 0
     assert ran == []
+    lazyllm.select(model, ids, "1:0.5,2:0.5")
+    assert ran == [0, 1, 2]
     for hook in hooks:
         hook.remove()
     assert torch.equal(model(ids).logits, before)
 
 
-@dataclass
 class EverySecond(lazyllm.Ranking):
-    """Keeps every second token; unless `sorted`, it breaks the contract of `survivors`."""
-
-    sorted: bool
+    """Keeps every second token."""
 
     def observe(self, attention):
         self.importance = torch.arange(float(self.sequence.num_tokens))
 
     def survivors(self, layer, count):
-        chosen = self.active(layer).flip(0)[::2]
-        return chosen.sort().values if self.sorted else chosen
+        return self.active(layer).flip(0)[::2].flip(0)
 
 
-def test_a_ranking_of_ones_own_selects(model, ids):
-    actual = lazyllm.select(model, ids, "1:0.5,3:0.5", ranking=EverySecond(sorted=True))
+def test_a_ranking_of_the_users_own_selects(model, ids):
+    actual = lazyllm.select(model, ids, "1:0.5,3:0.5", ranking=EverySecond())
     assert actual.positions.tolist() == list(range(3, 40, 4))
-    wrong = EverySecond(sorted=False)
-    assert_refused("survivors after layer 1", lambda: lazyllm.select(model, ids, STAGES, ranking=wrong))
-    assert len(lazyllm.select(model, ids, "1:0.5").positions) == 20  # the model is free again
 
 
 # What both take, and refuse.
@@ -173,18 +161,15 @@ def test_ids_come_in_several_forms_and_others_are_refused(model, ids, call):
     expected = call(model, ids)
     for form in (ids[0], ids.tolist(), ids[0].tolist(), tuple(ids[0].tolist())):
         assert call(model, form) == expected
-    for wrong in (ids.expand(2, -1), ids.int(), "a b", [1.0], 5, [[1], [1, 2]], []):
+    for wrong in (ids.expand(2, -1), ids.int(), "a b", [1.0], []):
         assert_refused("ids must be token ids of one text", lambda wrong=wrong: call(model, wrong))
     assert_refused("vocabulary, 0 to 96", lambda: call(model, [5, 97]))
 
 
-def test_what_they_cannot_do_they_refuse_in_one_line(model, ids):
-    for says, continuation in (("a continuation must be", "a b"), ("vocabulary, 0 to 96", [5, -1])):
-        assert_refused(says, lambda wrong=continuation: lazyllm.log_likelihoods(model, ids, [wrong]))
+def test_what_they_cannot_do_is_refused(model, ids):
+    assert_refused("vocabulary, 0 to 96", lambda: lazyllm.log_likelihoods(model, ids, [[5, -1]]))
     mamba = MambaForCausalLM(MambaConfig(vocab_size=97, hidden_size=16, num_hidden_layers=1, state_size=4)).eval()
     assert_refused("no cache", lambda: lazyllm.log_likelihoods(mamba, ids, [[5, 6]]))
-    static = lazyllm.StaticRanking()
-    assert_refused("StaticRanking prunes at one stage", lambda: lazyllm.select(model, ids, STAGES, ranking=static))
     training = families.build("llama").train()
     for call in (scored, selected):
         assert_refused("model.eval", lambda call=call: call(training, ids))
