@@ -1,4 +1,4 @@
-"""Run by each of two processes: a model whose heads are split over them gives what the whole model gives.
+"""Run by each of two processes: a model whose heads are split over them gives what the unsplit model gives.
 
     python -m torch.distributed.run --nproc-per-node=2 split.py FOLDER...
 
@@ -32,26 +32,26 @@ def answer(model, schedule, ranking):
     ids = torch.randint(3, 97, (2, 40), generator=generator)
     mask = torch.ones_like(ids)
     mask[0, :7] = 0
-    kept = {"record_positions": True, "record_importance": True}
-    asked = {"do_sample": False, "eos_token_id": None, "max_new_tokens": 6, "return_dict_in_generate": True}
-    with lazyllm.enable(model, schedule, ranking=ranking, **kept) as lazy:
-        first = model.generate(ids, attention_mask=mask, **asked)
+    recording = {"record_positions": True, "record_importance": True}
+    generation = {"do_sample": False, "eos_token_id": None, "max_new_tokens": 6, "return_dict_in_generate": True}
+    with lazyllm.enable(model, schedule, ranking=ranking, **recording) as lazy:
+        first = model.generate(ids, attention_mask=mask, **generation)
         ids = torch.cat([first.sequences, ids[:, -9:]], dim=1)
         mask = torch.cat([mask, torch.ones(2, ids.shape[1] - 40, dtype=mask.dtype)], dim=1)
-        second = model.generate(ids, attention_mask=mask, past_key_values=first.past_key_values, **asked)
+        second = model.generate(ids, attention_mask=mask, past_key_values=first.past_key_values, **generation)
     return second.sequences.tolist(), lazy.sequences
 
 
-def check(model, whole, name):
+def check(model, unsplit, name):
     schedule, ranking = WAYS[name]
-    (tokens, found), (wanted, expected) = (answer(each, schedule, ranking) for each in (model, whole))
-    assert tokens == wanted, name
-    for stats, other in zip(found, expected, strict=True):
+    (tokens, sequences), (expected_tokens, expected) = (answer(each, schedule, ranking) for each in (model, unsplit))
+    assert tokens == expected_tokens, name
+    for stats, other in zip(sequences, expected, strict=True):
         assert_same_stats(stats, other)
 
 
 class Own(lazyllm.Ranking):
-    """Eq. 1 over the heads of this process, which is not what other processes find."""
+    """Eq. 1 over the heads of this process, which differs from other processes'."""
 
     def observe(self, attention):
         self.importance = self.by_position(attention.layer, self.eq1(attention))
@@ -75,9 +75,9 @@ def main():
     for folder in sys.argv[1:]:
         model = AutoModelForCausalLM.from_pretrained(folder, distributed_config=DistributedConfig(tp_size=2))
         assert model.tp_size == 2
-        whole = AutoModelForCausalLM.from_pretrained(folder)
+        unsplit = AutoModelForCausalLM.from_pretrained(folder)
         for name in CASES[Path(folder).name]:
-            check(model, whole, name)
+            check(model, unsplit, name)
             print(f"same: {Path(folder).name} {name};", flush=True)
         ids = torch.arange(3, 43)[None]
         counted = mock.patch("lazyllm.core.ranking.all_reduce", wraps=torch.distributed.all_reduce)

@@ -1,4 +1,4 @@
-"""Requests in one `with`, one after the other, in turn and at once: each gets what it gets alone. And a `with` left."""
+"""Requests in one `with`, in turn and at once, get what they get alone; and a `with` that ends while one runs."""
 
 import contextvars
 import sys
@@ -13,7 +13,7 @@ from transformers.generation.streamers import BaseStreamer
 
 import lazyllm
 
-ASKED = {"do_sample": False, "eos_token_id": None, "pad_token_id": PAD, "return_dict_in_generate": True}
+GENERATION = {"do_sample": False, "eos_token_id": None, "pad_token_id": PAD, "return_dict_in_generate": True}
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ REQUESTS = {
 
 
 def answer(model, name, **more):
-    output = model.generate(**REQUESTS[name], **ASKED, **more)
+    output = model.generate(**REQUESTS[name], **GENERATION, **more)
     return output.sequences.tolist(), output.past_key_values.sequences
 
 
@@ -75,14 +75,19 @@ def switching():
     sys.setswitchinterval(interval)
 
 
-def test_requests_in_threads(model, lazy, alone, switching):
+@pytest.fixture
+def pool():
     with ThreadPoolExecutor(4) as pool:
-        names = [*REQUESTS] * 3
-        for name, actual in zip(names, pool.map(lambda name: answer(model, name), names), strict=True):
-            check(actual, alone[name])
+        yield pool
 
 
-def test_models_in_other_threads_do_not_meet(ids, switching):
+def test_requests_in_threads(model, lazy, alone, switching, pool):
+    names = [*REQUESTS] * 3
+    for name, actual in zip(names, pool.map(lambda name: answer(model, name), names), strict=True):
+        check(actual, alone[name])
+
+
+def test_models_in_other_threads_are_separate(ids, switching, pool):
     def work(index):
         own = families.build("llama", seed=index)
         with lazyllm.enable(own, [(1, (0.3, 0.8)[index])]) as lazy:
@@ -90,8 +95,7 @@ def test_models_in_other_threads_do_not_meet(ids, switching):
                 families.generate(own, ids, 6)
         return lazy.stats.active[0].tolist()
 
-    with ThreadPoolExecutor(2) as pool:
-        assert list(pool.map(work, range(2))) == [[40, 40, 12, 12, 12], [40, 40, 32, 32, 32]]
+    assert list(pool.map(work, range(2))) == [[40, 40, 12, 12, 12], [40, 40, 32, 32, 32]]
 
 
 def test_a_request_within_the_pass_of_another_and_between_its_passes(model, lazy, alone):
@@ -118,66 +122,46 @@ def test_a_request_within_the_pass_of_another_and_between_its_passes(model, lazy
         check(one, alone["other batch"])
 
 
-# A `with` that is left while a generation is under way in another thread.
+# A `with` that ends while a generation runs in another thread.
 
 
 class Pausing(BaseStreamer):
-    """Lets the main thread on after the first new token, and waits for it before the third."""
+    """Signals the first new token, and waits before the third."""
 
     def __init__(self):
-        self.tokens = []
-        self.begun, self.go_on = threading.Event(), threading.Event()
-        self._prompt_seen = False
+        self.values = []  # the prompt, then each new token
+        self.begun, self.resume = threading.Event(), threading.Event()
 
     def put(self, value):
-        if not self._prompt_seen:
-            self._prompt_seen = True
-            return
-        self.tokens.append(int(value))
-        self.begun.set()
-        if len(self.tokens) == 2:
-            assert self.go_on.wait(60)
+        self.values.append(value)
+        if len(self.values) == 2:
+            self.begun.set()
+        if len(self.values) == 3:
+            assert self.resume.wait(60)
 
     def end(self):
         pass
 
 
-def in_thread(work):
-    """Start a thread; what it raises is in `failed`."""
-    failed = []
+def test_leaving_waits_for_the_last_generations_and_lets_no_new_one_begin(model, ids, pool):
+    streamer = Pausing()
 
-    def guarded():
+    def generate_until_refused():
         try:
-            work()
-        except BaseException as error:
-            failed.append(error)
-
-    thread = threading.Thread(target=guarded)
-    thread.start()
-    return thread, failed
-
-
-def test_leaving_waits_for_the_last_generations_and_lets_no_new_one_begin(model, ids):
-    streamer, refused = Pausing(), []
-
-    def late():
-        while not refused:
-            try:
+            while True:
                 families.generate(model, ids, 1)
-            except lazyllm.LazyLLMError as error:
-                refused.append(str(error))
-        streamer.go_on.set()
+        except lazyllm.LazyLLMError as error:
+            return str(error)
+        finally:
+            streamer.resume.set()
 
     with lazyllm.enable(model, STAGES):
-        expected = families.generate(model, ids, 4).sequences[0, 40:].tolist()
-        thread, failed = in_thread(lambda: families.generate(model, ids, 4, streamer=streamer))
-        other, _ = in_thread(late)
+        expected = families.generate(model, ids, 4).sequences
+        last = pool.submit(families.generate, model, ids, 4, streamer=streamer)
+        late = pool.submit(generate_until_refused)
         assert streamer.begun.wait(60)
-    other.join()
-    thread.join()
-    assert not failed
-    assert streamer.tokens == expected
-    assert "has ended" in refused[0]
+    assert "has ended" in late.result()
+    assert torch.equal(last.result().sequences, expected)
 
 
 def test_leaving_from_within_a_generation_ends_it(model, ids):
@@ -194,16 +178,16 @@ def test_leaving_from_within_a_generation_ends_it(model, ids):
     assert "generate" not in vars(model)
 
 
-@pytest.mark.parametrize("fails", [False, True], ids=["left", "failed"])
-def test_a_thread_that_waits_for_what_comes_after_is_not_waited_for(model, ids, monkeypatch, fails):
-    """What went wrong first is said."""
+@pytest.mark.parametrize("fails", [False, True])
+def test_leaving_waits_no_longer_than_some_seconds(model, ids, pool, monkeypatch, fails):
+    """The first error is the one that is raised."""
     ours = [module for name, module in sys.modules.items() if name.startswith("lazyllm.")]
     monkeypatch.setattr(next(module for module in ours if hasattr(module, "PATIENCE")), "PATIENCE", 0.2)
-    plain, streamer, started = families.generate(model, ids, 4).sequences, Pausing(), []
+    plain, streamer, generations = families.generate(model, ids, 4).sequences, Pausing(), []
 
     def call():
         with lazyllm.enable(model, STAGES):
-            started.append(in_thread(lambda: families.generate(model, ids, 8, streamer=streamer)))
+            generations.append(pool.submit(families.generate, model, ids, 8, streamer=streamer))
             assert streamer.begun.wait(60)
             if fails:
                 raise ZeroDivisionError
@@ -214,7 +198,6 @@ def test_a_thread_that_waits_for_what_comes_after_is_not_waited_for(model, ids, 
     else:
         assert_refused("in another thread had not returned", call)
     assert torch.equal(families.generate(model, ids, 4).sequences, plain)
-    streamer.go_on.set()
-    thread, failed = started[0]
-    thread.join()
-    assert isinstance(failed[0], lazyllm.LazyLLMError)
+    streamer.resume.set()
+    with pytest.raises(lazyllm.LazyLLMError):
+        generations[0].result()
