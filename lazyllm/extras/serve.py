@@ -17,10 +17,9 @@ try:
     import uvicorn
     from fastapi import BackgroundTasks, FastAPI, Request
     from fastapi.responses import JSONResponse, StreamingResponse
-    from openai.types import chat
     from pydantic import AliasChoices, BaseModel, BeforeValidator, Field, PositiveInt, TypeAdapter, ValidationError
 except ModuleNotFoundError as error:
-    hint = f'lazyllm: {error}: pip install "fastapi>=0.115" "uvicorn>=0.30" "openai>=2"'
+    hint = f'lazyllm: {error}: pip install "fastapi>=0.115" "uvicorn>=0.30"'
     raise (SystemExit if __name__ == "__main__" else ModuleNotFoundError)(hint) from error
 
 _NEUTRAL = {"n": 1, "frequency_penalty": 0, "presence_penalty": 0, "top_logprobs": 0, "modalities": ["text"]}
@@ -28,19 +27,10 @@ _NEUTRAL |= {"best_of": 1, "echo": False, "suffix": "", "response_format": {"typ
 _IGNORED = {"metadata", "parallel_tool_calls", "prompt_cache_key", "safety_identifier", "service_tier", "store", "user"}
 
 
-class _Message(BaseModel, extra="allow", strict=True):
-    __pydantic_extra__: dict[str, None]  # a reply that a client sends back has fields that are null
-    role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: str | list[chat.ChatCompletionContentPartTextParam] | None = None
-    name: str | None = None
-    tool_calls: list[chat.ChatCompletionMessageFunctionToolCallParam] | None = None
-    tool_call_id: str | None = None
-
-
 class _TextRequest(BaseModel, extra="forbid", strict=True, allow_inf_nan=False):
     model: str
     stream: bool = False
-    stream_options: chat.ChatCompletionStreamOptionsParam = None  # the last chunk has the usage anyway
+    stream_options: dict[str, Any] = {}  # the last chunk has the usage anyway
     max_tokens: PositiveInt = Field(None, validation_alias=AliasChoices("max_completion_tokens", "max_tokens"))
     temperature: Annotated[float, Field(ge=0, le=0)] | Annotated[float, Field(ge=1e-6, le=2)] = None
     top_p: Annotated[float, Field(ge=0, le=1)] = None
@@ -56,8 +46,8 @@ class _TextRequest(BaseModel, extra="forbid", strict=True, allow_inf_nan=False):
 
 class _ChatRequest(_TextRequest):
     prompt: None = None
-    messages: list[_Message]
-    tools: list[chat.ChatCompletionFunctionToolParam] = None
+    messages: Annotated[list[dict[str, Any]], Field(min_length=1)]
+    tools: list[dict[str, Any]] = None
     tool_choice: Literal["auto", "none"] = "auto"
     chat_template_kwargs: dict[str, Any] = {}
     protect: Literal["template", "none"] = None  # type: ignore[assignment]
@@ -67,11 +57,11 @@ class _ChatRequest(_TextRequest):
         """Return the ids of the templated messages, and the arguments of `generate` that protect the template."""
         tools = self.tools if self.tool_choice == "auto" else None
         kwargs = {"add_generation_prompt": True, "tools": tools, **self.chat_template_kwargs}
-        turns = [{"content": "", **message.model_dump(exclude_none=True)} for message in self.messages]
+        turns = [{key: value for key, value in turn.items() if value is not None} for turn in self.messages]
         try:
             for turn in turns:  # templates read text and mappings
-                if not isinstance(turn["content"], str):
-                    turn["content"] = " ".join(part["text"] for part in turn["content"])
+                if not isinstance(content := turn.setdefault("content", ""), str):
+                    turn["content"] = " ".join(part["text"] for part in content)
                 for call in turn.get("tool_calls", []):
                     call["function"]["arguments"] = json.loads(call["function"]["arguments"])
             ids = tokenizer.apply_chat_template(turns, tokenize=True, return_dict=False, return_tensors=None, **kwargs)
