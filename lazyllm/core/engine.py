@@ -196,11 +196,11 @@ class Engine:
     def _survivors(self, sequence: Sequence) -> Tensor:
         """Return the positions that the stage of the current group keeps, sorted, int64 (k,) (paper, section 3.2).
 
-        The stage keeps `max(1, ceil(keep * n))` of `n` active tokens, protected ones first, and all protected ones
-        where these are more.
+        The stage keeps `max(1, ceil(keep * n))` of `n` active tokens, protected ones first, and never fewer than the
+        protected ones.
 
         Raises:
-            LazyLLMError: a ranking of the user's own did not return such positions.
+            LazyLLMError: a checked ranking did not return such positions.
         """
         group, ranking = self.group, self.rankings[sequence.index]
         if not sequence.num_new_tokens:
@@ -254,11 +254,11 @@ class Engine:
 
         Args:
             layer: the decoder layer.
-            module: its attention module, which the model's own kernel is given.
+            module: its attention module, an argument of the model's own kernel.
             query: (1, heads, num_queries, head_dim).
-            key: what `update` returned, or made of that token by token.
+            key: what `update` returned, or computed from it token by token.
             value: likewise.
-            window: where the layer sees less than all earlier positions.
+            window: which positions the layer sees; None means all earlier ones.
             scores: how the layer makes scores.
 
         Returns:
@@ -310,7 +310,7 @@ class Engine:
         self.num_queries, self._max_queries = sum(group.num_queries), max(group.num_queries)
         self._num_keys = max(group.num_cached)
         self._is_even = len(set(group.num_queries)) == 1
-        # In prefill the sequences lie one after the other.
+        # In prefill keys are packed, too.
         over_slots = self.num_queries, len(self.sequences), self._num_keys
         self._shape = (self.num_queries, 1, self.num_queries) if self.is_prefill else over_slots
         is_aligned = self._is_even and len(set(group.num_cached)) == 1
@@ -325,7 +325,7 @@ class Engine:
         self._device = None
 
     def _move_to_device(self, device: torch.device) -> None:
-        """Move what the layers of the current group share to the device where one of them runs."""
+        """Move the tensors that the layers of the current group share to the device where one of them runs."""
         self.group.to(device)
         self._device = device
         self._masks = {}
@@ -360,8 +360,8 @@ class Engine:
     def _observe(
         self, layer: int, query: Tensor, key: Tensor, value: Tensor, window: WindowMask | None, scores: Scores
     ) -> None:
-        """Show a layer's attention to the rankings that want it, and record its importance where asked for."""
-        # Rankings are exact whatever the model computes in.
+        """Show a layer's attention to the rankings that want it, and record its importance if the session does."""
+        # Rankings are exact even under autocast.
         device, observers = query.device.type, self._observers.get(layer, ())
         with torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else nullcontext():
             for sequence, own_query, own_key, own_value in self._by_sequence(query, key, value):
@@ -426,23 +426,16 @@ class Engine:
         return self._masks[key]
 
     def _check_window(self, layer: int, window: WindowMask | None) -> None:
-        """Refuse a layer that drops tokens without saying so, or that cannot see the tokens it is to rank."""
+        """Refuse a layer whose cache drops tokens that its mask shows, or that cannot see the tokens it ranks."""
         num_tokens, size = max(sequence.num_tokens for sequence in self.live), self.setup.windows[layer]
         if window is None and size is not None and num_tokens > size:
-            raise LazyLLMError(
-                f"the cache of layer {layer} drops all but {size} positions, which the layer's mask does not "
-                f"say: this architecture is supported up to {size} tokens of prompt and answer"
-            )
-        # A ranking may look at other layers besides the stage's own, which is to see all.
-        ends = layer == self.group.layers[-1] and layer in self._observers
-        if window is None or num_tokens <= window.size or not ends:
-            return
-        # Where all layers see a window, what is out of it matters least.
-        if full := rankable(self.setup.windows):
-            raise LazyLLMError(
-                f"layer {layer} sees only a window of {window.size} of the {num_tokens} tokens, so it cannot rank "
-                f"them: put the stage after layer {nearest(full, layer)}"
-            )
+            wrong = f"the cache of layer {layer} drops all but {size} positions, which the layer's mask does not say"
+            raise LazyLLMError(f"{wrong}: this architecture is supported up to {size} tokens of prompt and answer")
+        # A ranking may also observe windowed layers before the stage's own. If all layers see a window, any may rank.
+        ranks = layer == self.group.layers[-1] and layer in self._observers
+        if window is not None and num_tokens > window.size and ranks and (full := rankable(self.setup.windows)):
+            wrong = f"layer {layer} sees only a window of {window.size} of the {num_tokens} tokens"
+            raise LazyLLMError(f"{wrong}, so it cannot rank them: put the stage after layer {nearest(full, layer)}")
 
 
 def concat_ranges(ranges: list[range], device: torch.device) -> Tensor:

@@ -162,19 +162,6 @@ def test_a_mask_of_ones_may_be_left_out(model):
         assert torch.equal(talk().sequences, expected)
 
 
-def test_token_types_are_each_tokens_own():
-    model = families.build("gpt2", dtype=torch.float64)
-    ids, mask = pad_left(texts(9, 14))
-    kinds = ids % 3
-    with lazyllm.enable(model, STAGES), torch.no_grad():
-        expected = [
-            model(row[None, -length:], token_type_ids=kind[None, -length:], logits_to_keep=1).logits
-            for row, kind, length in zip(ids, kinds, (9, 14), strict=True)
-        ]
-        actual = model(ids, attention_mask=mask, token_type_ids=kinds, logits_to_keep=1).logits
-    assert_close([actual], [torch.cat(expected)])
-
-
 def test_a_loop_of_the_users_own(model):
     prompts = texts(9, 14)
     ids, mask = pad_left(prompts)

@@ -198,22 +198,6 @@ def test_importance_is_the_unmodified_models_attention_and_less_than_one(sinking
     assert stats.positions[0][2].tolist() == sorted(importance.topk(12).indices.tolist())
 
 
-@dataclass
-class Own(lazyllm.Ranking):
-    """Eq. 1, written outside of the package."""
-
-    def observe(self, attention):
-        self.importance = self.by_position(attention.layer, attention.probabilities().mean(dim=(1, 2, 3))[0])
-
-
-def test_a_ranking_of_ones_own_is_given_the_sinks(model, sinking, ids):
-    def actual(model, ranking):
-        return to_lists(generate_recorded(model, STAGES, ids, 6, ranking=ranking)[1].positions)
-
-    assert actual(sinking, Own()) == actual(sinking, lazyllm.AttentionRanking())
-    assert actual(model, Own()) == actual(model, lazyllm.AttentionRanking())
-
-
 @pytest.mark.parametrize("sink", [-50.0, 50.0])
 def test_extreme_sinks_are_exact(ids, sink):
     model = with_sinks(torch.float32, sink=sink)
