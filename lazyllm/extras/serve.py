@@ -17,9 +17,10 @@ try:
     import uvicorn
     from fastapi import BackgroundTasks, FastAPI, Request
     from fastapi.responses import JSONResponse, StreamingResponse
+    from openai.types import chat
     from pydantic import AliasChoices, BaseModel, BeforeValidator, Field, PositiveInt, TypeAdapter, ValidationError
 except ModuleNotFoundError as error:
-    hint = f'lazyllm: {error}: pip install "fastapi>=0.115" "uvicorn>=0.30"'
+    hint = f'lazyllm: {error}: pip install "fastapi>=0.115" "uvicorn>=0.30" "openai>=2"'
     raise (SystemExit if __name__ == "__main__" else ModuleNotFoundError)(hint) from error
 
 _NEUTRAL = {"n": 1, "frequency_penalty": 0, "presence_penalty": 0, "top_logprobs": 0, "modalities": ["text"]}
@@ -27,15 +28,25 @@ _NEUTRAL |= {"best_of": 1, "echo": False, "suffix": "", "response_format": {"typ
 _IGNORED = {"metadata", "parallel_tool_calls", "prompt_cache_key", "safety_identifier", "service_tier", "store", "user"}
 
 
+class _Message(BaseModel, extra="allow", strict=True):
+    __pydantic_extra__: dict[str, None]  # a reply that a client sends back has fields that are null
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: str | list[chat.ChatCompletionContentPartTextParam] | None = None
+    name: str | None = None
+    tool_calls: list[chat.ChatCompletionMessageFunctionToolCallParam] | None = None
+    tool_call_id: str | None = None
+
+
 class _TextRequest(BaseModel, extra="forbid", strict=True, allow_inf_nan=False):
     model: str
     stream: bool = False
-    stream_options: dict[str, Any] = {}  # the last chunk has the usage anyway
+    stream_options: chat.ChatCompletionStreamOptionsParam = None  # the last chunk has the usage anyway
     max_tokens: PositiveInt = Field(None, validation_alias=AliasChoices("max_completion_tokens", "max_tokens"))
     temperature: Annotated[float, Field(ge=0, le=0)] | Annotated[float, Field(ge=1e-6, le=2)] = None
     top_p: Annotated[float, Field(ge=0, le=1)] = None
     seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] = None
     stop: Annotated[list[str], BeforeValidator(lambda stop: [stop] if isinstance(stop, str) else stop)] = []
+    logit_bias: dict[Annotated[int, Field(strict=False)], float] = {}
     schedule: str = None
     prompt: str
     protect: Literal["none"] = "none"
@@ -46,8 +57,8 @@ class _TextRequest(BaseModel, extra="forbid", strict=True, allow_inf_nan=False):
 
 class _ChatRequest(_TextRequest):
     prompt: None = None
-    messages: Annotated[list[dict[str, Any]], Field(min_length=1)]
-    tools: list[dict[str, Any]] = None
+    messages: list[_Message]
+    tools: list[chat.ChatCompletionFunctionToolParam] = None
     tool_choice: Literal["auto", "none"] = "auto"
     chat_template_kwargs: dict[str, Any] = {}
     protect: Literal["template", "none"] = None  # type: ignore[assignment]
@@ -57,11 +68,11 @@ class _ChatRequest(_TextRequest):
         """Return the ids of the templated messages, and the arguments of `generate` that protect the template."""
         tools = self.tools if self.tool_choice == "auto" else None
         kwargs = {"add_generation_prompt": True, "tools": tools, **self.chat_template_kwargs}
-        turns = [{key: value for key, value in turn.items() if value is not None} for turn in self.messages]
+        turns = [message.model_dump(exclude_none=True) for message in self.messages]
         try:
             for turn in turns:  # templates read text and mappings
-                if not isinstance(content := turn.setdefault("content", ""), str):
-                    turn["content"] = " ".join(part["text"] for part in content)
+                content = turn.get("content", "") if "tool_calls" in turn else turn["content"]
+                turn["content"] = content if isinstance(content, str) else " ".join(part["text"] for part in content)
                 for call in turn.get("tool_calls", []):
                     call["function"]["arguments"] = json.loads(call["function"]["arguments"])
             ids = tokenizer.apply_chat_template(turns, tokenize=True, return_dict=False, return_tensors=None, **kwargs)
@@ -82,10 +93,13 @@ class _Answer(AsyncTextIteratorStreamer):
         if n_prompt == 0 or room < (request.max_tokens or 1):
             raise ValueError(f"a prompt of {n_prompt} tokens leaves {room} of the model's positions to the answer")
         self.limit = request.max_tokens or min(own.max_new_tokens or 1024, room)
-        self.settings |= {"max_new_tokens": self.limit, "use_cache": True, "cache_implementation": "dynamic"}
+        self.settings |= {"max_new_tokens": self.limit, "num_return_sequences": 1, "cache_implementation": "dynamic"}
+        self.settings |= {"use_cache": True, "prompt_lookup_num_tokens": None, "assistant_early_exit": None}
         self.settings |= request.model_dump(include={"temperature", "top_p", "schedule"}, exclude_unset=True)
         if request.model_fields_set & {"temperature", "top_p"}:
             self.settings["do_sample"] = request.temperature != 0
+        if request.logit_bias:
+            self.settings["sequence_bias"] = {(token,): bias for token, bias in request.logit_bias.items()}
         self.stop, added, eos = list(filter(None, request.stop)), tokenizer.get_added_vocab(), own.eos_token_id
         self.ends = {*(eos if isinstance(eos, list) else [eos]), *map(added.get, self.stop)}  # the text lacks these
         self.text, self.n_sent, self.n_tokens, self.ended, self.cancelled = "", 0, 0, False, False
@@ -120,8 +134,8 @@ def _describe(error: Exception) -> dict[str, Any]:
 def application(name: str, model: Any, tokenizer: Any, protects: bool = True) -> FastAPI:
     """Return an app that serves one model by its name; run it inside a `with` of `lazyllm.enable`.
 
-    Requests have OpenAI's fields and `schedule`, where "" prunes nothing; those of chats also `chat_template_kwargs`
-    and `protect`: "template", see `lazyllm.template_tokens`, or "none"; `protects` sets its default.
+    Besides OpenAI's fields it takes `schedule`, where "" prunes nothing, and for chats `chat_template_kwargs` and
+    `protect`: "template", see `lazyllm.template_tokens`, or "none". `protects` sets its default.
     """
     app, worker = FastAPI(title="LazyLLM"), ThreadPoolExecutor(1)
 
@@ -131,7 +145,7 @@ def application(name: str, model: Any, tokenizer: Any, protects: bool = True) ->
         given = {key: fields[key] for key in fields.keys() - _IGNORED if fields[key] not in (None, _NEUTRAL.get(key))}
         request = (_ChatRequest if chats else _TextRequest).model_validate(given)
         if request.model != name:
-            raise ValueError(f"this server has the model {name!r}, not {request.model!r}")
+            raise ValueError(f"this server has the model {name!r} alone, not {request.model!r}")
         answer = _Answer(request, model, tokenizer, protects)
         job = worker.submit(answer.generate, model, request.seed)
         job.add_done_callback(lambda _: answer.end())
@@ -158,8 +172,8 @@ def application(name: str, model: Any, tokenizer: Any, protects: bool = True) ->
 
         if request.stream:
             first = await anext(answer)
-            if job.done():
-                job.result()  # raises what `generate` refuses, before the response begins
+            if job.done():  # before the response begins, since `generate` may refuse
+                job.result()
             tasks.add_task(setattr, answer, "cancelled", True)  # runs also when the client disconnects
             return StreamingResponse(events(first), media_type="text/event-stream")
         async for _ in answer:

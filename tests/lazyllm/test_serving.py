@@ -1,4 +1,4 @@
-"""The OpenAI-compatible server, called by OpenAI's own client, on a model that LazyLLM is enabled on."""
+"""The OpenAI-compatible server, asked by OpenAI's own client, on a model that LazyLLM is enabled on."""
 
 import json
 import runpy
@@ -90,9 +90,9 @@ def chat(text):
 
 
 def ask(client, text, **settings):
-    request = {"model": "tiny", "messages": chat(text), "temperature": 0, "max_tokens": 8, **settings}
-    answer = client.chat.completions.create(**request)
-    if request.get("stream"):
+    asked = {"model": "tiny", "messages": chat(text), "temperature": 0, "max_tokens": 8, **settings}
+    answer = client.chat.completions.create(**asked)
+    if asked.get("stream"):
         return "".join(chunk.choices[0].delta.content for chunk in answer)
     return answer.choices[0].message.content
 
@@ -106,18 +106,18 @@ def expected(model, tokenizer, text, schedule=STAGES):
 
 
 def test_answers_are_those_of_generate_in_turn_at_once_and_streamed(model, tokenizer, client):
-    expected_answers = [expected(model, tokenizer, text) for text in TEXTS]
-    answers = [answer for answer, _ in expected_answers]
+    wanted = [expected(model, tokenizer, text) for text in TEXTS]
+    answers = [answer for answer, _ in wanted]
     with lazyllm.enable(model, STAGES) as lazy:
-        for text, (answer, rows) in zip(TEXTS, expected_answers, strict=True):
+        for text, (answer, rows) in zip(TEXTS, wanted, strict=True):
             assert ask(client, text) == ask(client, text, stream=True) == answer
             assert torch.equal(lazy.stats.rows, rows)
         with ThreadPoolExecutor(2) as pool:
             for stream in (False, True):
                 assert list(pool.map(lambda text, stream=stream: ask(client, text, stream=stream), TEXTS)) == answers
-        request = {"model": "tiny", "prompt": f"w1 {TEXTS[0]} w5", "temperature": 0, "max_tokens": 8}
-        whole = client.completions.create(**request)
-        chunks = [*client.completions.create(**request, stream=True, stream_options={"include_usage": True})]
+        asked = {"model": "tiny", "prompt": f"w1 {TEXTS[0]} w5", "temperature": 0, "max_tokens": 8}
+        whole = client.completions.create(**asked)
+        chunks = [*client.completions.create(**asked, stream=True, stream_options={"include_usage": True})]
         assert whole.choices[0].text == "".join(chunk.choices[0].text for chunk in chunks) == answers[0]
         assert len([chunk for chunk in chunks if chunk.choices[0].text]) == 8
         for end in (whole, chunks[-1]):
@@ -132,13 +132,13 @@ def test_requests_bring_their_own_settings_and_tools_stay(model, tokenizer, clie
     call = {"id": "1", "type": "function", "function": {"name": "maps", "arguments": '{"to": "w14"}'}}
     turns = [*chat(TEXTS[0]), {"role": "assistant", "tool_calls": [call]}]
     turns += [{"role": "tool", "tool_call_id": "1", "content": TEXTS[1]}, *chat(TEXTS[2])]
-    request = {"messages": turns, "tools": tools}
-    whole, expected_answers = ask(client, "", **request), expected(model, tokenizer, TEXTS[0], "2:0.25")[0]
-    assert ask(client, "", **request, tool_choice="none") == ask(client, "", messages=turns) != whole
+    asked = {"messages": turns, "tools": tools}
+    whole, wanted = ask(client, "", **asked), expected(model, tokenizer, TEXTS[0], "2:0.25")[0]
+    assert ask(client, "", **asked, tool_choice="none") == ask(client, "", messages=turns) != whole
     with lazyllm.enable(model, STAGES, record_positions=True) as lazy:
-        assert ask(client, "", extra_body={"schedule": ""}, **request) == whole
-        assert ask(client, TEXTS[0], extra_body={"schedule": "2:0.25"}) == expected_answers
-        assert ask(client, "", extra_body={"protect": "template"}, **request) != whole
+        assert ask(client, "", extra_body={"schedule": ""}, **asked) == whole
+        assert ask(client, TEXTS[0], extra_body={"schedule": "2:0.25"}) == wanted
+        assert ask(client, "", extra_body={"protect": "template"}, **asked) != whole
         call["function"]["arguments"] = {"to": "w14"}
         own = lazyllm.template_tokens(tokenizer, [{"content": "", **turn} for turn in turns], tools=tools)
         assert int(own.sum()) == 8  # w1, those of the tool, the call's and w5
@@ -160,20 +160,24 @@ def message(**fields):
 
 
 REFUSED = {
-    "messages": rows("messages", [], "w9", ["w9"]),
-    "cannot be put into the chat template": [message(content=9), message(tool_calls=[{}]), message(role="system")],
-    "KeyError('text')": [message(content=[{"type": "image_url", "image_url": {"url": "w9"}}])],
+    "messages": rows("messages", [], "w9", ["w9"], [{"content": "w9"}], [{"role": "user"}]),
+    "messages.0": [message(content=9), message(role="robot"), message(audio={"id": "1"}), message(tool_calls=[{}])],
+    "no system": [message(role="system")],
+    "Input should be 'text'": [message(content=[{"type": "image_url", "image_url": {"url": "w9"}}])],
     "a prompt of 514 tokens": [message(content="w9 " * 512)],
     "leaves 509 of the model's positions": rows("max_tokens", 510),
-    "has the model 'tiny'": [{"model": "another"}],
-    "seed: ": rows("seed", "abc", 2**70),
-    "temperature": rows("temperature", 1e-40, -1, "1", float("nan")),
+    "has the model 'tiny' alone": [{"model": "another"}],
+    "seed: ": rows("seed", "abc", 2**70, [1], 1.5, True),
+    "temperature": rows("temperature", 1e-40, -1, 2.1, "1", True, float("nan")),
+    "top_p": rows("top_p", -0.1, 1.1),
     "protect: Input should be": [*rows("protect", False, "all"), *rows("protect", "template", prompt="w9")],
-    "multiple values": rows("chat_template_kwargs", {"tokenize": False}),
-    "not permitted": [{"n": 2}, {"top_k": 2}, {"logit_bias": {"9": 1}}, {"prompt": "w9", "best_of": 2}],
+    "bias": rows("logit_bias", {"w9": 1}, {"97": 1}, {"-1": 1}, [9]),
+    "multiple values": rows("chat_template_kwargs", {"tokenize": False}, {"return_tensors": "pt"}),
+    "not permitted": [{"n": 2}, {"top_k": 2}, {"response_format": {}}, {"prompt": "w9", "best_of": 2}],
+    "generation_config": [{"generation_config": '{"num_return_sequences": 2}'}],
     "logprobs": [{"logprobs": True}, {"prompt": "w9", "logprobs": 0}],
-    "prompt": rows("prompt", "", [97], ["w9", "w9"]),
-    **{"expected value": ["w9"], "should be an object": ["[]"]},
+    "prompt": rows("prompt", "", [], [97], ["w9", "w9"]),
+    **{"expected value": ["w9"], "should be an object": ["[]"], "hex escape": ['"\\ud83d"']},
 }
 
 
@@ -187,13 +191,14 @@ def test_what_would_be_ignored_is_refused(client, given, reason):
     assert reason in error.value.body["message"]
 
 
-def test_what_is_request_for_is_done(client):
+def test_what_is_asked_for_is_done(client):
     answer = ask(client, TEXTS[0])
     neutral = {"n": 1, "presence_penalty": 0.0, "user": "me", "logprobs": False, "stop": [], "tool_choice": "none"}
     neutral |= {"response_format": {"type": "text"}, "parallel_tool_calls": True}
-    neutral |= {"top_logprobs": 0, "modalities": ["text"], "seed": None}
+    neutral |= {"top_logprobs": 0, "modalities": ["text"], "seed": None, "logit_bias": {"9": 0}}
     assert ask(client, TEXTS[0], **neutral, extra_body={"protect": None, "schedule": None}) == answer
     assert ask(client, TEXTS[0], max_tokens=None, max_completion_tokens=8) == answer
+    assert ask(client, TEXTS[0], logit_bias={"9": 100}, max_tokens=2) == "w9 w9"
 
     def draw(seed, **sampling):
         return ask(client, TEXTS[0], **{"temperature": 2.0, "seed": seed, **sampling})
@@ -204,7 +209,7 @@ def test_what_is_request_for_is_done(client):
         assert [*pool.map(draw, (1, 2, 1, 2))] == [one, two] * 2
     turns = [*chat(TEXTS[0]), {"role": "assistant", "content": TEXTS[1]}, *chat(TEXTS[2])]
     parts = [{"type": "text", "text": half} for half in TEXTS[0].split(" ", 1)]
-    same = [{"role": "user", "content": parts}, {**turns[1], "tool_calls": None}, turns[2]]
+    same = [{"role": "user", "content": parts}, {**turns[1], "tool_calls": None, "annotations": None}, turns[2]]
     assert ask(client, "", messages=turns) == ask(client, "", messages=same) != ask(client, "", messages=turns[2:])
 
 
@@ -213,10 +218,10 @@ STOPS = [("w5 w6", 7, "w4 ", 3), (["w7", "w5 w9"], 7, "w4 w5 w6 ", 4), ("w8 w1",
 
 @pytest.mark.parametrize(("stop", "last", "text", "count"), [*STOPS, ("w0", 0, "w4 w5 w6", 4)])  # w0 is a special token
 def test_an_answer_ends_before_the_stop_string(model, client, stop, last, text, count):
-    request = {"model": "tiny", "messages": chat(TEXTS[0]), "stop": stop, "max_tokens": 5}
+    asked = {"model": "tiny", "messages": chat(TEXTS[0]), "stop": stop, "max_tokens": 5}
     with scripted(model, [4, 5, 6, last, 8][:count] * 2):
-        assert ask(client, "", stream=True, **request) == text
-        answer = client.chat.completions.create(**request)
+        assert ask(client, "", stream=True, **asked) == text
+        answer = client.chat.completions.create(**asked)
     assert (answer.choices[0].message.content, answer.usage.completion_tokens) == (text, count)
     assert answer.choices[0].finish_reason == ("length" if count == 5 else "stop")
 
@@ -245,23 +250,24 @@ def test_an_error_in_the_middle_ends_the_stream(model, tokenizer, client):
 
 
 def test_a_client_that_leaves_in_the_middle_is_not_waited_for(model, client):
-    request = {"model": "tiny", "messages": chat(TEXTS[1]), "max_tokens": 400}
+    asked = {"model": "tiny", "messages": chat(TEXTS[1]), "max_tokens": 400}
     steps = iter(range(800))
     with scripted(model, (time.sleep(0.01) or 4 for _ in steps)):
-        with client.chat.completions.create(stream=True, **request) as stream:
+        with client.chat.completions.create(stream=True, **asked) as stream:
             assert next(stream)
         with pytest.raises(openai.APITimeoutError):
-            client.with_options(timeout=0.2).chat.completions.create(**request)
+            client.with_options(timeout=0.2).chat.completions.create(**asked)
         assert ask(client, TEXTS[0], max_tokens=1) == "w4"
     assert next(steps) < 200
 
 
 def test_the_settings_of_the_checkpoint_are_followed(model, client, monkeypatch):
     own, answer = model.generation_config, ask(client, TEXTS[0])
-    for name, value in {"do_sample": True, "use_cache": False, "cache_implementation": "static"}.items():
+    changes = {"do_sample": True, "num_return_sequences": 2, "use_cache": False, "cache_implementation": "static"}
+    for name, value in {**changes, "prompt_lookup_num_tokens": 3}.items():
         monkeypatch.setattr(own, name, value)
     with lazyllm.enable(model, ""):
-        assert ask(client, TEXTS[0]) == answer
+        assert ask(client, TEXTS[0]) == answer  # one choice
     monkeypatch.setattr(own, "sequence_bias", {(9,): 200.0})
     for limit in (1024, 2):
         monkeypatch.setattr(own, "max_new_tokens", limit)
@@ -270,28 +276,34 @@ def test_the_settings_of_the_checkpoint_are_followed(model, client, monkeypatch)
     monkeypatch.setattr(own, "eos_token_id", [8, 9])
     given = client.chat.completions.create(model="tiny", messages=chat(TEXTS[0]), max_tokens=1)
     assert (given.choices[0].finish_reason, given.usage.completion_tokens) == ("stop", 1)
+    monkeypatch.setattr(own, "num_beams", 2)
+    with lazyllm.enable(model, STAGES), pytest.raises(openai.BadRequestError, match="beam search"):
+        ask(client, TEXTS[0])
 
 
 def test_the_command_line(model, tokenizer, capsys, monkeypatch, tmp_path):
     for part in (model, tokenizer):
         part.save_pretrained(tmp_path / "whole")
-    file = shutil.copytree(tmp_path / "whole", tmp_path / "damaged") / "model.safetensors"
-    file.write_bytes(file.read_bytes()[:1000])
+    for name in ("model.safetensors", "tokenizer.json"):
+        file = shutil.copytree(tmp_path / "whole", tmp_path / name) / name
+        file.write_bytes(file.read_bytes()[:1000])
     monkeypatch.setattr(uvicorn, "run", lambda app, host, port: print(f"{host}:{port}"))
     serve.main([str(tmp_path / "whole"), "--ranking", "plus", "--port", "0"])
     assert "keep 0.6 (36% of the prompt)\n127.0.0.1:0\n" in capsys.readouterr().out
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        for name, words, reason in (
-            ("whole", ["--port", str(taken.getsockname()[1])], "already in use"),
-            ("whole", ["--schedule", "9:0.5"], "the schedule prunes after layer 9, but the model has 5 layers"),
-            *((name, [], name) for name in ("nothing", "nothing.gguf")),
-            ("damaged", [], ""),
-        ):
-            with pytest.raises(SystemExit, match="2"):
-                serve.main([str(tmp_path / name), "--port", "0", *words])
-            line = capsys.readouterr().err.splitlines()[-1]
-            assert line.startswith("lazyllm: ")
-            assert reason in line
+    taken = socket.create_server(("127.0.0.1", 0))
+    for name, words, reason in (
+        ("whole", ["--port", str(taken.getsockname()[1])], "already in use"),
+        ("whole", ["--schedule", "9:0.5"], "the schedule prunes after layer 9, but the model has 5 layers"),
+        *((name, [], name) for name in ("nothing", "nothing.gguf")),
+        *((name, [], "") for name in ("model.safetensors", "tokenizer.json")),
+    ):
+        with pytest.raises(SystemExit, match="2"):
+            serve.main([str(tmp_path / name), "--port", "0", *words])
+        *before, line = capsys.readouterr().err.splitlines()
+        assert line.startswith("lazyllm: ")
+        assert reason in line
+        assert all("Loading weights" in shown for shown in before if shown)
+    taken.close()
     monkeypatch.setitem(sys.modules, "fastapi", None)
     monkeypatch.delitem(sys.modules, "lazyllm.extras.serve")
     with pytest.raises(SystemExit, match=r"lazyllm: .*pip install .fastapi>=0\.115"):
