@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from dataclasses import replace
-from numbers import Integral
 from typing import Any
 
 import torch
@@ -19,9 +18,8 @@ from lazyllm.hf import private
 from lazyllm.hf.arguments import read_schedule
 from lazyllm.hf.attention_interface import NAME, loaded_kernel
 from lazyllm.hf.model_patches import ModelPatches
-from lazyllm.hf.model_support import check_attention, check_token_by_token, find_parts
-from lazyllm.hf.multimodal import RopeDeltas
-from lazyllm.hf.patching import Patch
+from lazyllm.hf.model_support import check_adapters, check_attention, find_parts
+from lazyllm.hf.patching import Patch, RopeDeltas
 from lazyllm.rankings.attention import AttentionRanking
 
 
@@ -74,8 +72,7 @@ class Session:
         if not isinstance(ranking, Ranking):
             raise LazyLLMError(f"ranking must be an instance of a ranking, such as lazyllm.plus(), not {ranking!r}")
         ranking.check()
-        is_count = isinstance(min_tokens, Integral) and not isinstance(min_tokens, bool)
-        if not is_count or min_tokens < 0:
+        if not isinstance(min_tokens, int) or min_tokens < 0:
             raise LazyLLMError(f"min_tokens must be a number of tokens, an int from 0, such as 500, not {min_tokens!r}")
         if protect is not None and not callable(protect):
             raise LazyLLMError("protect must be a function of a prompt's ids: give spans or a mask to generate")
@@ -100,7 +97,7 @@ class Session:
             record_importance=record_importance,
         )
         self._protect, self._newest_only = protect, newest_only
-        self._restore: ExitStack | None = None  # makes the model what it was, while LazyLLM is enabled
+        self._restore: ExitStack | None = None  # makes the model what it was
         self._patches: ModelPatches | None = None
 
     @property
@@ -119,7 +116,7 @@ class Session:
         """Begin, as a `with` does; until `stop`, everything that the model generates is pruned."""
         config = self._parts.decoder.config
         check_attention(self._parts.decoder)
-        check_token_by_token(modules := private.submodules(self._model))
+        check_adapters(modules := list(self._model.modules()))
         # What has changed since `enable` counts; and each `with` is known by its kernel.
         setup = replace(self._setup, kernel=loaded_kernel(config))
         deltas, protect = RopeDeltas(modules), self._protect
@@ -136,22 +133,12 @@ class Session:
     __enter__ = start
 
     def stop(self) -> None:
-        """End, as a `with` does; `LazyLLMError` if calls in other threads do not return within some seconds."""
-        active_calls, restore = self._entered().active_calls, self._restore
-        self._restore = None
-        if restore is None:
-            return  # ended before
-        with restore:
-            have_returned = active_calls.close()
-        if not have_returned:
-            raise LazyLLMError("a call in another thread had not returned when the `with` ended: join it before")
+        """End, as a `with` does; a call that still runs in another thread then ends in an error."""
+        self._entered()
+        self._restore.close()
 
-    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
-        try:
-            self.stop()
-        except LazyLLMError:
-            if kind is None:  # otherwise the first error is the one to be shown
-                raise
+    def __exit__(self, *error: object) -> None:
+        self.stop()
 
     def _entered(self) -> ModelPatches:
         if self._patches is None:

@@ -14,10 +14,9 @@ from lazyllm.core.engine import Engine, Setup, to_device
 from lazyllm.core.errors import LazyLLMError
 from lazyllm.core.importance import Scores
 from lazyllm.hf.arguments import TRAINING
-from lazyllm.hf.attention_interface import CURRENT_ENGINE
+from lazyllm.hf.attention_interface import CURRENT_ENGINE, NOT_CAUSAL
 from lazyllm.hf.layer_arguments import LayerArguments
 from lazyllm.hf.model_support import RopeLimits, unsupported
-from lazyllm.hf.multimodal import NOT_CAUSAL
 from lazyllm.hf.packing import BatchPacker
 from lazyllm.hf.private import execution_device
 

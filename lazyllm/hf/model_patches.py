@@ -17,46 +17,39 @@ from lazyllm.core.errors import LazyLLMError
 from lazyllm.core.schedule import PruningSchedule
 from lazyllm.core.stats import Stats
 from lazyllm.hf import arguments, private
-from lazyllm.hf.attention_interface import CURRENT_ENGINE, CURRENT_MODEL
+from lazyllm.hf.attention_interface import CAUSAL_MASK, CURRENT_ENGINE, CURRENT_MODEL
 from lazyllm.hf.cache import LazyCache
 from lazyllm.hf.engine import HFEngine
 from lazyllm.hf.model_support import ModelParts, RopeLimits, unsupported
-from lazyllm.hf.multimodal import RopeDeltas, padding_mask
-from lazyllm.hf.patching import ActiveCalls, arguments_by_name
+from lazyllm.hf.patching import RopeDeltas, arguments_by_name
 
 
 @dataclass
 class _GenerateCall:
-    """A call of `generate`, its settings and what it has made so far."""
+    """A call of `generate`: its settings and its state. Its own passes are those that `generate` prepares itself."""
 
     has_own_positions: bool  # whether it was given position_ids
     chunked_tokens: int  # how many tokens of its prompts, padding included, come in chunks
     is_guided: bool  # whether a second generation guides it
-    schedule: PruningSchedule | None = None  # its own
-    protect: Any = None  # its own, or the session's; see `read_protected`
-    prompts: torch.Tensor | None = None  # ids, int64 (batch, tokens), where something is to be protected
-    protected: torch.Tensor | None = None  # which of these are, bool (batch, tokens), on the CPU
-    # What transformers made for the next pass, by name, with its version; None where something else made it.
-    prepared: dict[str, tuple[torch.Tensor, int | None]] | None = None
-    cache: Any = None  # of its own passes; others may run within it
+    schedule: PruningSchedule | None  # its own
+    protect: Any  # its own, or the session's; see `read_protected`
+    protected: torch.Tensor | None  # which tokens of its prompts are protected, bool (batch, tokens), on the CPU
+    # What transformers made for the call's next pass, by name; None once that has begun.
+    prepared: dict[str, torch.Tensor | None] | None = None
     engine: HFEngine | None = None  # that of its last pass
     criteria: "_RecordingCriteria | None" = None
 
-    def is_prepared(self, name: str, value: Any) -> bool:
-        """Return whether transformers made an argument, and nobody changed it: then its values need no reading."""
-        if self.prepared is None:
-            return False
-        tensor, version = self.prepared.get(name, (None, None))
-        return value is tensor and (value is None or (version is not None and private.tensor_version(value) == version))
-
-    def known_inputs(self, engine: HFEngine, inputs: dict[str, Any], width: int) -> dict[str, Any]:
-        """Return what `BatchPacker.pack` may take for known in one of the call's own passes."""
+    def known_inputs(
+        self, prepared: dict[str, Any], engine: HFEngine, inputs: dict[str, Any], width: int
+    ) -> dict[str, Any]:
+        """Return what `BatchPacker.pack` need not read from the device: inputs that are as transformers made them."""
         continues, self.engine = self.engine is engine, engine
         columns, positions = engine.packer.num_columns, inputs.get("position_ids")
-        is_mask_prepared = self.is_prepared("attention_mask", inputs.get("attention_mask"))
+        is_prepared = {name: inputs.get(name) is value for name, value in prepared.items()}
+        is_mask_prepared = is_prepared.get("attention_mask", False)
         # Positions of images, in height and width, have a dimension more.
         is_text = isinstance(positions, torch.Tensor) and positions.ndim == 2
-        are_counted = is_text and not self.has_own_positions and self.is_prepared("position_ids", positions)
+        are_counted = is_text and not self.has_own_positions and is_prepared.get("position_ids", False)
         return {
             "has_ended": () if self.criteria is None else self.criteria.has_ended(len(engine.sequences)),
             # By then the mask of the prompts has been read.
@@ -102,8 +95,8 @@ class ModelPatches:
         protect: Callable[..., Any] | None,
         newest_only: bool,
     ) -> None:
-        self.active_calls, self._rope_deltas = ActiveCalls(), rope_deltas
         self.sequences: list[Stats] = []  # of the generation that began last
+        self._rope_deltas = rope_deltas
         self.protect, self._newest_only = protect, newest_only
         self._model, self._parts, self._setup = model, parts, setup
         self._rope_limits = RopeLimits.of_config(parts.decoder.config)
@@ -131,22 +124,24 @@ class ModelPatches:
         if getattr(self._model.prepare_inputs_for_generation, "__self__", self._model) is not self._model:
             raise LazyLLMError(arguments.PROMPT_LEARNING)
         named, defaults = arguments_by_name(generate, args, kwargs), self._model.generation_config
+        schedule = arguments.read_setting("schedule", named, defaults)
+        if schedule is not None:
+            schedule = arguments.read_schedule(schedule, self._setup.windows, self._setup.ranking)
+        protect = arguments.read_setting("protect", named, self)
+        prompts = named.get("input_ids") if named.get("inputs") is None else named["inputs"]
         call = _GenerateCall(
             has_own_positions=named.get("position_ids") is not None,
             chunked_tokens=arguments.count_chunked_tokens(named, defaults),
             is_guided=arguments.read_setting("guidance_scale", named, defaults) not in (None, 1),
+            schedule=schedule,
+            protect=protect,
+            protected=arguments.read_protected(protect, prompts, named.get("attention_mask")),
         )
-        if (schedule := arguments.read_setting("schedule", named, defaults)) is not None:
-            call.schedule = arguments.read_schedule(schedule, self._setup.windows, self._setup.ranking)
-        call.protect = arguments.read_setting("protect", named, self)
-        if call.protect is not None:
-            call.prompts = named.get("input_ids") if named.get("inputs") is None else named["inputs"]
-            call.protected = arguments.read_protected(call.protect, call.prompts, named.get("attention_mask"))
         kwargs = {name: value for name, value in kwargs.items() if name not in ("schedule", "protect")}
         _refuse_foreign(cache := named.get("past_key_values"))
         outer, self._thread.call = self._thread.call, call
         try:
-            with self.active_calls.enter(), self._rope_deltas.use_those_of(cache):
+            with self._rope_deltas.of_generation(cache):
                 return generate(*args, **kwargs)
         finally:
             self._thread.call = outer
@@ -155,16 +150,10 @@ class ModelPatches:
         """Prepare the inputs of a pass of `generate`, and remember what transformers made."""
         inputs = prepare(*args, **kwargs)
         if (call := self._thread.call) is not None:
-            # LongRoPE models drop the empty cache of a long prompt, by which the pass is known as the call's own.
-            if inputs.get("past_key_values") is None:
-                inputs["past_key_values"] = DynamicCache()
-            call.cache = inputs["past_key_values"]
             # What a user's own class makes is read.
             is_transformers = getattr(prepare, "__module__", "").startswith("transformers.")
-            call.prepared = {} if is_transformers else None
-            for name in ("attention_mask", "position_ids") if is_transformers else ():
-                if isinstance(tensor := inputs.get(name), torch.Tensor):
-                    call.prepared[name] = tensor, private.tensor_version(tensor)
+            names = ("attention_mask", "position_ids") if is_transformers else ()
+            call.prepared = {name: inputs.get(name) for name in names}
         return inputs
 
     def stopping_criteria(self, make: Callable[..., Any], *args: Any, **kwargs: Any) -> _RecordingCriteria:
@@ -177,62 +166,59 @@ class ModelPatches:
     def forward(self, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Run a pass of the model, which is to ask for the newest tokens' logits alone."""
         inputs, call, thread = arguments_by_name(forward, args, kwargs), self._thread.call, self._thread
-        with self.active_calls.enter():
-            # A guiding pass asks for the logits of every token and for a cache, and reads the newest's.
-            is_guiding = call is not None and call.is_guided and bool(inputs.get("use_cache"))
-            arguments.check_logits(inputs, accept_every=self._newest_only or is_guiding)
-            arguments.check_outputs(inputs, self._model.config)
-            # A pass may run within another one, in a hook, or within `generate`, in what that calls.
-            model, engine = CURRENT_MODEL.set(self), CURRENT_ENGINE.set(None)
-            thread.has_decoded, thread.mask = False, inputs.get("attention_mask")
-            cache = inputs.get("past_key_values")
-            is_own = call is not None and cache is not None and cache is call.cache
-            deltas = nullcontext() if is_own else self._rope_deltas.use_those_of(cache, restore=call is not None)
-            try:
-                with deltas:
-                    output = forward(*args, **kwargs)
-            finally:
-                CURRENT_MODEL.reset(model)
-                CURRENT_ENGINE.reset(engine)
-            if not thread.has_decoded:
-                raise unsupported(f"{type(self._model).__name__} did not run the decoder")
-            return output
+        # A guiding pass asks for the logits of every token and for a cache, and reads the newest's.
+        is_guiding = call is not None and call.is_guided and bool(inputs.get("use_cache"))
+        arguments.check_logits(inputs, accept_every=self._newest_only or is_guiding)
+        arguments.check_outputs(inputs, self._model.config)
+        is_own = call is not None and call.prepared is not None
+        deltas = nullcontext() if is_own else self._rope_deltas.of_generation(inputs.get("past_key_values"))
+        # A pass may run within another one, in a hook, or within `generate`, in what that calls.
+        model, engine = CURRENT_MODEL.set(self), CURRENT_ENGINE.set(None)
+        thread.has_decoded, thread.mask = False, inputs.get("attention_mask")
+        try:
+            with deltas:
+                output = forward(*args, **kwargs)
+        finally:
+            CURRENT_MODEL.reset(model)
+            CURRENT_ENGINE.reset(engine)
+        if not thread.has_decoded:
+            raise unsupported(f"{type(self._model).__name__} did not run the decoder")
+        return output
 
     def decode(self, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Run a pass of the decoder, one step of a generation; its output is of the newest tokens alone."""
-        inputs, decoder, call = arguments_by_name(forward, args, kwargs), self._parts.decoder, self._thread.call
+        inputs, thread, call = arguments_by_name(forward, args, kwargs), self._thread, self._thread.call
         batch_size, width = arguments.input_size(inputs)
         mask = inputs.get("attention_mask")
-        if mask is not None and not isinstance(mask, torch.Tensor):
-            padding = padding_mask(mask, getattr(decoder.config, "sliding_window", None))
-            # Deferred masks are made of a copy of the padding's.
-            inputs = {**inputs, "attention_mask": padding if padding is None else self._thread.mask}
+        if all(each is CAUSAL_MASK for each in (mask.values() if isinstance(mask, dict) else [mask])):
+            inputs = {**inputs, "attention_mask": thread.mask}
         if not self._newest_only and CURRENT_MODEL.get() is not self:
             instead = "call the model, or enable LazyLLM with newest_only=True"
             raise LazyLLMError(f"the decoder was called by itself, for hidden states of every token: {instead}")
-        arguments.check_outputs(inputs, decoder.config)
-        self._thread.has_decoded = True
-        with self.active_calls.enter():
-            cache = inputs.get("past_key_values")
-            is_own = call is not None and cache is not None and cache is call.cache
-            engine = self._engine(cache, batch_size, width, call, is_own)
-            self._set_protected(engine, inputs, call, is_own)
-            arguments.check_inputs(inputs, engine.groups[0].layers)
-            known = call.known_inputs(engine, inputs, width) if is_own else {}
-            with engine.step(inputs, known) as packed:
-                if packed is not inputs and not self._takes_positions:
-                    raise LazyLLMError("the decoder takes no position_ids: generate one sequence at a time")
-                lazy_cache = cache if isinstance(cache, LazyCache) else LazyCache.of_engine(engine, cache)
-                begins = lazy_cache is not cache or not engine.sequences[0].stats.steps
-                if begins and (is_own or call is None or call.cache is None):
-                    self.sequences = lazy_cache.sequences
-                if width > 1:
-                    engine.rope_deltas = self._rope_deltas.get()
-                output = forward(**{**packed, "past_key_values": lazy_cache, "use_cache": True})
-            if isinstance(output, tuple):
-                return (engine.newest_hidden(output[0]), *output[1:])
-            output.last_hidden_state = engine.newest_hidden(output.last_hidden_state)
-            return output
+        arguments.check_outputs(inputs, self._parts.decoder.config)
+        thread.has_decoded, prepared = True, None
+        if call is not None:
+            prepared, call.prepared = call.prepared, None
+        cache, is_own = inputs.get("past_key_values"), prepared is not None
+        engine = self._engine(cache, batch_size, width, call, is_own)
+        self._set_protected(engine, inputs, call, is_own)
+        arguments.check_inputs(inputs, engine.groups[0].layers)
+        # Other passes within a call, as of its logits processors, do not count as the generation that began last.
+        is_shown = is_own or call is None or call.engine is None
+        known = call.known_inputs(prepared, engine, inputs, width) if is_own else {}
+        with engine.step(inputs, known) as packed:
+            if packed is not inputs and not self._takes_positions:
+                raise LazyLLMError("the decoder takes no position_ids: generate one sequence at a time")
+            lazy_cache = cache if isinstance(cache, LazyCache) else LazyCache.of_engine(engine, cache)
+            if is_shown and (lazy_cache is not cache or not engine.sequences[0].stats.steps):
+                self.sequences = lazy_cache.sequences
+            if width > 1:
+                engine.rope_deltas = self._rope_deltas.get()
+            output = forward(**{**packed, "past_key_values": lazy_cache, "use_cache": True})
+        if isinstance(output, tuple):
+            return (engine.newest_hidden(output[0]), *output[1:])
+        output.last_hidden_state = engine.newest_hidden(output.last_hidden_state)
+        return output
 
     def _engine(self, cache: Any, batch_size: int, width: int, call: _GenerateCall | None, is_own: bool) -> HFEngine:
         """Return the engine that a pass over `batch_size` sequences of `width` tokens continues, or a new one.
@@ -266,28 +252,18 @@ class ModelPatches:
         self, engine: HFEngine, inputs: dict[str, Any], call: _GenerateCall | None, is_own: bool
     ) -> None:
         """Tell an engine which tokens are protected, where a generation begins or a call continues one."""
-        if is_own and call.protected is not None and call.engine is not engine:
-            copies = len(engine.sequences) // len(call.protected)
-            engine.protected = call.protected.repeat_interleave(copies, dim=0)
-        elif not is_own and not engine.packer.num_columns:
-            engine.protected = self._protected_of_pass(inputs, call)
-
-    def _protected_of_pass(self, inputs: dict[str, Any], call: _GenerateCall | None) -> torch.Tensor | None:
-        """Return which tokens of a pass are protected, bool (batch, tokens), where it is not one of the call's own.
-
-        It may be a guiding pass, or one of a logits processor or custom loop. A mask or spans are of the call's
-        prompts, and protect what begins like these.
-        """
-        ids, protect = inputs.get("input_ids"), self.protect if call is None else call.protect
-        if ids is not None and ids.shape[1] == 1:
-            return None  # the newest token is always kept
-        if call is None or call.protected is None or callable(protect):
-            return arguments.read_protected(protect, ids, inputs.get("attention_mask"))
-        if call.is_guided or ids is None or len(ids) % len(call.prompts):
-            return None
-        copies, width = len(ids) // len(call.prompts), min(ids.shape[1], call.prompts.shape[1])
-        prompts = call.prompts.repeat_interleave(copies, dim=0)[:, :width].to(ids.device)
-        return call.protected.repeat_interleave(copies, dim=0) if torch.equal(prompts, ids[:, :width]) else None
+        if is_own:
+            if call.protected is not None and call.engine is not engine:
+                copies = len(engine.sequences) // len(call.protected)
+                engine.protected = call.protected.repeat_interleave(copies, dim=0)
+        elif not engine.packer.num_columns and arguments.input_size(inputs)[1] > 1:  # the newest token is always kept
+            protect = self.protect if call is None else call.protect
+            if protect is not None and not callable(protect):
+                reason = (
+                    "a mask or spans are of the prompt of `generate`, and a pass within it began another generation"
+                )
+                raise LazyLLMError(f"{reason}: give protect as a function of the ids")
+            engine.protected = arguments.read_protected(protect, inputs.get("input_ids"), inputs.get("attention_mask"))
 
 
 def _run_layer(index: int, layer: nn.Module, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

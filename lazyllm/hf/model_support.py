@@ -1,6 +1,5 @@
 """Which models are supported: find the decoder layers of a model, and refuse what LazyLLM cannot prune right."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -18,13 +17,8 @@ _LAYER_TYPES = {"full_attention", "sliding_attention", "chunked_attention"}
 # Layers that carry a state from token to token, so that a pruned token cannot be revived; and layers beside them.
 _STATEFUL = {"linear_attention", "conv", "mamba", "recurrent", "hybrid", "hybrid_sliding"}
 _BESIDE_STATEFUL = {"mlp", "moe"}
-# Folders of `peft.tuners` whose modules tests prove to work token by token.
-_PROVED = (
-    "adalora adaption_prompt beft boft c3a deft delora fourierft frod glora gralora hira hra ia3 ln_tuning loha lokr "
-    "lora miss oft osf peanut pvera randlora road shira supertuning tinylora trainable_tokens unilora vblora vera "
-    "waveft"
-)
-ADAPTERS = frozenset(_PROVED.split())
+# Folders of `peft.tuners` whose modules work token by token.
+_ADAPTERS = {"lora", "trainable_tokens"}
 _ATTENTION = ("sdpa", "eager", "flash_attention_2", "flash_attention_3")
 
 
@@ -62,9 +56,7 @@ class RopeLimits(NamedTuple):
             raise LazyLLMError(f"{changes}: generate one sequence at a time")
         started = [computed for computed in num_computed_tokens if computed]
         if self.switch is not None and min([*totals, *started]) <= self.switch < max(totals):
-            changes = (
-                f"this model's rotary tables change at {self.switch} positions, which no generation or batch may cross"
-            )
+            changes = f"rotary tables change at {self.switch} positions, which no generation or batch may cross"
             raise LazyLLMError(f"{changes}: use prompts and a prefill_chunk_size above {self.switch}, or stay below")
 
 
@@ -77,13 +69,13 @@ def find_parts(model: Any, newest_only: bool, for_good: bool) -> ModelParts:
     if not isinstance(model, PreTrainedModel):
         must = "give lazyllm.enable a transformers PreTrainedModel that is not compiled"
         raise LazyLLMError(f"{type(model).__name__} is not a Hugging Face model: {must}")
-    modules, generates = private.submodules(model), model.can_generate()
+    generates = model.can_generate()
     stacks = [
-        (module, child, parts)
-        for module in modules
+        (module, child)
+        for module in model.modules()
         if isinstance(module, PreTrainedModel)
         for child in module.children()
-        if isinstance(child, nn.ModuleList) and (parts := _attending_modules(child))
+        if isinstance(child, nn.ModuleList) and _knows_indexes(child)
     ]
     if len(stacks) > 1:  # an image or audio encoder may be built alike
         stacks = [stack for stack in stacks if stack[0] is model.get_decoder()] or stacks
@@ -94,18 +86,17 @@ def find_parts(model: Any, newest_only: bool, for_good: bool) -> ModelParts:
         f"has {number} of decoder layers that know their index: LazyLLM needs exactly one": len(stacks) != 1,
     }
     _refuse(model, problems)
-    decoder, layers, parts = stacks[0]
+    decoder, layers = stacks[0]
     is_decoder = decoder is model
+    has_no_head = is_decoder and not generates
     problems = {
         "gives other outputs than a language model's": not generates and not is_decoder,
-        "has no language-modelling head, which newest_only=True accepts": is_decoder
-        and not generates
-        and not newest_only,
+        "has no language-modelling head, which newest_only=True accepts": has_no_head and not newest_only,
         "is compiled: load it anew": any(map(private.is_compiled, (model, decoder, *layers))),
     }
     _refuse(model, problems)
-    processes, windows = _process_group(model, modules), layer_windows(decoder.config, len(layers))
-    is_stateful = _check_layers(model, decoder, parts, for_good)
+    processes, windows = _process_group(model), layer_windows(decoder.config, len(layers))
+    is_stateful = _check_layers(model, decoder, list(layers.modules()), for_good)
     check_attention(decoder)
     return ModelParts(decoder, layers, windows, processes, is_stateful)
 
@@ -132,15 +123,11 @@ def check_attention(decoder: Any) -> None:
         raise LazyLLMError(f"attention {implementation!r} is not supported: load with attn_implementation={known}")
 
 
-def _attending_modules(stack: nn.ModuleList) -> list[nn.Module]:
-    """Return all modules of a stack of layers; none unless each layer has attention that knows its own index."""
-    modules: list[nn.Module] = []
-    for index, layer in enumerate(stack):
-        own = private.submodules(layer)
-        if not any(vars(module).get("layer_idx") == index for module in own):
-            return []
-        modules += own
-    return modules
+def _knows_indexes(stack: nn.ModuleList) -> bool:
+    """Return whether each layer of a stack has attention that knows the layer's index."""
+    return len(stack) > 0 and all(
+        any(vars(module).get("layer_idx") == index for module in layer.modules()) for index, layer in enumerate(stack)
+    )
 
 
 def _check_layers(model: Any, decoder: Any, modules: list[nn.Module], for_good: bool) -> bool:
@@ -169,14 +156,13 @@ def _check_layers(model: Any, decoder: Any, modules: list[nn.Module], for_good: 
         "is configured with bidirectional attention": not getattr(config, "is_causal", True),
         "does not attend through transformers' attention interface": not has_interface,
         "attends by something else than plain softmax attention": not has_known_scores,
-        "has several hidden states a token (altup_num_inputs)": getattr(config, "altup_num_inputs", None),
         "has layers that share keys and values (num_kv_shared_layers)": shares_keys,
     }
     _refuse(model, problems)
     return bool(stateful)
 
 
-def _process_group(model: Any, modules: list[nn.Module]) -> ProcessGroup | None:
+def _process_group(model: Any) -> ProcessGroup | None:
     """Return the processes among which a model's heads are split, or None; refuse other ways of splitting it."""
     config, tp_size = getattr(model.config, "distributed_config", None), getattr(model, "tp_size", None) or 1
     sizes = [getattr(config, f"{kind}_size", None) or 1 for kind in ("pp", "dp", "fsdp", "ep")]
@@ -184,8 +170,7 @@ def _process_group(model: Any, modules: list[nn.Module]) -> ProcessGroup | None:
     if (mesh := private.device_mesh(model)) is not None and tp_size > 1 and not is_split:
         return mesh["tp"].get_group() if mesh.ndim > 1 else mesh.get_group()
     # Parameters that are split over processes know of the mesh of devices.
-    has_mesh = any(hasattr(parameter, "device_mesh") for parameter in private.own_parameters(modules))
-    if is_split or tp_size > 1 or has_mesh:
+    if is_split or tp_size > 1 or any(hasattr(parameter, "device_mesh") for parameter in model.parameters()):
         what = "is split over several processes in a way that LazyLLM does not know"
         raise LazyLLMError(f"{type(model).__name__} {what}: use DistributedConfig(tp_size=...) alone")
     return None
@@ -198,14 +183,12 @@ def layer_windows(config: PreTrainedConfig, num_layers: int) -> list[int | None]
     return (windows + [None] * num_layers)[:num_layers]
 
 
-def check_token_by_token(modules: Iterable[nn.Module]) -> None:
-    """Raise `LazyLLMError` for adapters and quantised layers in which a token's output depends on the others."""
+def check_adapters(modules: list[nn.Module]) -> None:
+    """Raise `LazyLLMError` for adapters of PEFT other than LoRA and DoRA, which may mix tokens."""
     for module in modules:
-        if any(map(private.quantises_per_tensor, private.own_parameters([module]))):
-            raise LazyLLMError("activations are quantised with one scale for all tokens: use granularity=PerRow()")
         package, _, folder = type(module).__module__.partition("peft.tuners.")
         if folder and not package and not folder.startswith("_"):
             kinds = [*private.lora_variants(module), folder.split(".")[0]]
-            if unknown := [kind for kind in kinds if kind not in ADAPTERS and not kind.startswith("Dora")]:
+            if unknown := [kind for kind in kinds if kind not in _ADAPTERS and not kind.startswith("Dora")]:
                 what = f"adapters of PEFT's {', '.join(unknown)} are not known to treat each token by itself"
-                raise LazyLLMError(f"{what}: use merge_and_unload(), or plain LoRA")
+                raise LazyLLMError(f"{what}: use merge_and_unload(), or LoRA")

@@ -1,18 +1,12 @@
-"""Replace methods of a model, count the calls that run meanwhile, and restore the methods."""
+"""Replace methods and attributes of a model for a while, and restore them."""
 
 import inspect
 import threading
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from torch import nn
-
-from lazyllm.core.errors import LazyLLMError
-
-# Seconds that the end of a session waits for calls in other threads, most of which are about to return.
-PATIENCE = 10.0
 
 
 class Patch:
@@ -34,10 +28,10 @@ class Patch:
         return self.original(*args, **kwargs) if replacement is None else replacement(self.original, *args, **kwargs)
 
     def remove(self) -> None:
-        """Restore the method; whoever still refers to the patch calls the method, too."""
+        """Restore the method; references to the patch that remain call the method, too."""
         self._replacement = None
         if vars(self._module).get(self._name) is not self:
-            return  # something was put on top meanwhile, and it still calls this
+            return  # another patch was put on top meanwhile, and it still calls this one
         delattr(self._module, self._name)
         if self._was_attribute:
             setattr(self._module, self._name, self.original)
@@ -48,33 +42,30 @@ def arguments_by_name(method: Callable[..., Any], args: tuple[Any, ...], kwargs:
     return {**dict(zip(inspect.signature(method).parameters, args, strict=False)), **kwargs} if args else kwargs
 
 
-class ActiveCalls:
-    """The calls that run on a model, by thread."""
+class RopeDeltas:
+    """The `rope_deltas` of a model's modules: by how much positions after an image exceed the count of tokens."""
 
-    def __init__(self) -> None:
-        self._changed = threading.Condition()
-        self._depth: Counter[int] = Counter()  # calls within each other, by thread
-        self._is_closed = False
+    def __init__(self, modules: list[nn.Module]) -> None:
+        self._modules = [module for module in modules if "rope_deltas" in vars(module)]
+        self._lock = threading.RLock()  # the model has one value for all threads, so generations take turns
+
+    def get(self) -> list[Any]:
+        return [module.rope_deltas for module in self._modules]
+
+    def set(self, deltas: list[Any] | None) -> None:
+        for module, value in zip(self._modules, deltas or [None] * len(self._modules), strict=True):
+            module.rope_deltas = value
 
     @contextmanager
-    def enter(self) -> Iterator[None]:
-        """Count a call of this thread as running; refuse a new thread's once the session has ended."""
-        thread = threading.get_ident()
-        with self._changed:
-            if self._is_closed and thread not in self._depth:
-                raise LazyLLMError("the `with` of lazyllm.enable has ended: generate inside it")
-            self._depth[thread] += 1
-        try:
+    def of_generation(self, cache: Any) -> Iterator[None]:
+        """Give the model those of the generation with this cache, None for a new one; other threads wait meanwhile."""
+        if not self._modules:
             yield
-        finally:
-            with self._changed:
-                self._depth[thread] -= 1
-                if not self._depth[thread]:
-                    del self._depth[thread]
-                    self._changed.notify_all()
-
-    def close(self) -> bool:
-        """Let no new thread in, and return whether all others have returned within `PATIENCE` seconds."""
-        with self._changed:
-            self._is_closed = True
-            return self._changed.wait_for(lambda: self._depth.keys() <= {threading.get_ident()}, PATIENCE)
+            return
+        with self._lock:
+            before = self.get()
+            self.set(getattr(getattr(cache, "engine", None), "rope_deltas", None))
+            try:
+                yield
+            finally:
+                self.set(before)

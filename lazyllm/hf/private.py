@@ -3,7 +3,6 @@
 No other module reads or sets an attribute of theirs that is private or undocumented.
 """
 
-from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -40,11 +39,6 @@ def is_compiled(module: nn.Module) -> bool:
     return module._compiled_call_impl is not None or hasattr(module.forward, "_torchdynamo_orig_callable")
 
 
-def tensor_version(tensor: torch.Tensor) -> int | None:
-    """Return a number that changes with every write to a tensor; None in inference mode."""
-    return None if tensor.is_inference() else tensor._version
-
-
 def execution_device(module: nn.Module) -> torch.device | None:
     """Return the device to which accelerate moves the inputs of a module with a `device_map`, or None."""
     return getattr(getattr(module, "_hf_hook", None), "execution_device", None)
@@ -53,26 +47,6 @@ def execution_device(module: nn.Module) -> torch.device | None:
 def device_mesh(model: nn.Module) -> Any:
     """Return the mesh of devices over which transformers split a model, or None."""
     return getattr(model, "_device_mesh", None)
-
-
-def submodules(module: nn.Module) -> list[nn.Module]:
-    """Return a module and all within it; `nn.Module.modules`, which names them as well, takes three times as long."""
-    modules = [module]
-    for each in modules:
-        modules += filter(None, each._modules.values())
-    return list(dict.fromkeys(modules))
-
-
-def own_parameters(modules: list[nn.Module]) -> Iterator[Any]:
-    """Yield the parameters of modules, but not of modules within them; None where one is left out."""
-    for module in modules:
-        yield from module._parameters.values()
-
-
-def quantises_per_tensor(weight: torch.Tensor) -> bool:
-    """Return whether torchao quantises the activations for this weight with one scale, made anew in each pass."""
-    granularity = getattr(getattr(weight, "act_quant_kwargs", None), "granularity", None)
-    return type(granularity).__name__ == "PerTensor" and getattr(weight, "act_quant_scale", None) is None
 
 
 def lora_variants(module: nn.Module) -> list[str]:
