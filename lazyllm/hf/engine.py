@@ -153,10 +153,7 @@ class HFEngine(Engine):
                     raise unsupported(f"the attention of layer {self.layer} {problem}")
         self._has_attended = True
         scores = Scores(query.shape[-1] ** -0.5 if scaling is None else scaling, softcap, s_aux)
-        output = self.attend(self.layer, module, query, key, value, attention_mask, scores)
-        if output.requires_grad and not self.is_prefill:
-            output.register_hook(_refuse_gradients)
-        return output
+        return self.attend(self.layer, module, query, key, value, attention_mask, scores)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "HFEngine":
         """Copy a generation, to continue apart from it; what all generations of a session share is not copied."""
@@ -220,7 +217,3 @@ class HFEngine(Engine):
         self._is_widened = True
         newest = self._newest(output)
         return torch.cat([newest[:, -1:].expand(-1, self._num_new_tokens - newest.shape[1], -1), newest], dim=1)
-
-
-def _refuse_gradients(_: Tensor) -> None:
-    raise LazyLLMError("there are no gradients through decoding steps, whose cache is written in place")
