@@ -98,10 +98,9 @@ def read_ids(model: PreTrainedModel, name: str, ids: Any) -> torch.Tensor:
     if getattr(getattr(model, "active_peft_config", None), "is_prompt_learning", False):
         raise LazyLLMError(PROMPT_LEARNING)
     try:
-        tensor = ids if isinstance(ids, torch.Tensor) else torch.tensor(list(ids))
+        tensor = torch.atleast_2d(torch.as_tensor(ids))
     except (TypeError, ValueError, RuntimeError):
-        tensor = torch.empty(0, 0, 0)
-    tensor = tensor[None] if tensor.ndim == 1 else tensor
+        tensor = torch.empty(0)
     if tensor.ndim != 2 or len(tensor) != 1 or not tensor.numel() or tensor.dtype != torch.int64:
         must = "token ids of one text, a list such as [5, 6] or int64 of shape (n,) or (1, n)"
         raise LazyLLMError(f"{name} must be {must}, not {str(ids)[:40]!r}; it begins with at least one, such as BOS")
@@ -142,23 +141,10 @@ def check_outputs(arguments: dict[str, Any], config: PreTrainedConfig) -> None:
         raise LazyLLMError(f"{', '.join(names)}: LazyLLM does not compute every token in every layer: leave them out")
 
 
-def check_inputs(arguments: dict[str, Any], first_group: range) -> None:
-    """Refuse a pass of the decoder without a cache, or with tensors of no known meaning.
-
-    The layers of the first group alone have outputs of all tokens, as features of images need that are added there.
-    """
+def check_inputs(arguments: dict[str, Any]) -> None:
+    """Refuse a pass of the decoder without a cache, or with tensors of no known meaning."""
     if arguments.get("use_cache") is False:
         raise LazyLLMError("use_cache=False computes all tokens anew at each step: LazyLLM needs use_cache=True")
-    unknown = sorted(name for name, value in arguments.items() if name not in _KNOWN_TENSORS and _has_tensor(value))
-    if unknown:
+    names = (name for name, value in arguments.items() if isinstance(value, torch.Tensor | list | tuple | dict))
+    if unknown := sorted(set(names) - _KNOWN_TENSORS):
         raise LazyLLMError(f"the decoder takes {', '.join(unknown)}, which LazyLLM does not know how to prune")
-    features = arguments.get("deepstack_visual_embeds")
-    if features is not None and len(features) > len(first_group):
-        after = f"after each of its first {len(features)} layers: prune after layer {len(features) - 1} or later"
-        raise LazyLLMError(f"the model adds features of images to all tokens {after}")
-
-
-def _has_tensor(value: Any) -> bool:
-    if isinstance(value, dict):
-        value = list(value.values())
-    return isinstance(value, torch.Tensor) or (isinstance(value, list | tuple) and any(map(_has_tensor, value)))

@@ -19,7 +19,7 @@ from lazyllm.hf.arguments import read_schedule
 from lazyllm.hf.attention_interface import NAME, loaded_kernel
 from lazyllm.hf.model_patches import ModelPatches
 from lazyllm.hf.model_support import check_adapters, check_attention, find_parts
-from lazyllm.hf.patching import Patch, RopeDeltas
+from lazyllm.hf.patching import Patch
 from lazyllm.rankings.attention import AttentionRanking
 
 
@@ -116,13 +116,12 @@ class Session:
         """Begin, as a `with` does; until `stop`, everything that the model generates is pruned."""
         config = self._parts.decoder.config
         check_attention(self._parts.decoder)
-        check_adapters(modules := list(self._model.modules()))
+        check_adapters(self._model)
         # What has changed since `enable` counts; and each `with` is known by its kernel.
         setup = replace(self._setup, kernel=loaded_kernel(config))
-        deltas, protect = RopeDeltas(modules), self._protect
-        self._patches = patches = ModelPatches(self._model, self._parts, setup, deltas, protect, self._newest_only)
+        self._patches = patches = ModelPatches(self._model, self._parts, setup, self._protect, self._newest_only)
         with ExitStack() as restore:
-            restore.callback(deltas.set, deltas.get())
+            restore.callback(patches.rope_deltas.set, patches.rope_deltas.get())
             restore.callback(private.set_attention_implementation, config, setup.kernel.name)
             private.set_attention_implementation(config, NAME)
             for method in patches.methods():

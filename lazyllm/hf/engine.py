@@ -16,7 +16,7 @@ from lazyllm.core.importance import Scores
 from lazyllm.hf.arguments import TRAINING
 from lazyllm.hf.attention_interface import CURRENT_ENGINE, NOT_CAUSAL
 from lazyllm.hf.layer_arguments import LayerArguments
-from lazyllm.hf.model_support import RopeLimits, unsupported
+from lazyllm.hf.model_support import unsupported
 from lazyllm.hf.packing import BatchPacker
 from lazyllm.hf.private import execution_device
 
@@ -25,7 +25,7 @@ class HFEngine(Engine):
     """The engine between the decoder layers of a transformers model."""
 
     def __init__(
-        self, setup: Setup, batch_size: int, chunked_tokens: int, is_short: bool, rope_limits: RopeLimits
+        self, setup: Setup, batch_size: int, chunked_tokens: int, is_short: bool, rope_switch: int | None
     ) -> None:
         super().__init__(setup, batch_size, chunked_tokens, is_short)
         self.packer = BatchPacker(batch_size)
@@ -33,7 +33,7 @@ class HFEngine(Engine):
         self.state_layers: list[Any] = []  # transformers' cache of layers that carry a state from token to token
         self.rope_deltas: list[Any] | None = None  # see `RopeDeltas`
         self.layer = -1  # the decoder layer that is running or ran last
-        self._rope_limits = rope_limits
+        self._rope_switch = rope_switch  # see the function of that name
         self._layer_arguments = LayerArguments(batch_size)
         self._lock = threading.Lock()  # locked during a pass
         self._is_broken = False  # whether a pass broke off
@@ -51,7 +51,7 @@ class HFEngine(Engine):
         with self._exclusive():
             computed = [sequence.num_computed_tokens for sequence in self.sequences]
             packed, num_new_tokens, positions = self.packer.pack(arguments, computed, **known)
-            self._rope_limits.check(computed, num_new_tokens)
+            self._check_rope(computed, num_new_tokens)
             self.begin_step(num_new_tokens, positions, is_chunk=self.packer.num_columns < self.chunked_tokens)
             self._protect()
             self._layer_arguments.begin_step(num_new_tokens, self.group, prunes=len(self.groups) > 1)
@@ -71,7 +71,8 @@ class HFEngine(Engine):
         The first argument is the previous layer's output, (1, num_queries, hidden), with all that hooks did to it.
         """
         args = args or (kwargs.pop("hidden_states", None),)
-        self._check_input(layer, args[0])
+        if layer != self.layer + 1 or not isinstance(args[0], Tensor) or args[0].shape[:-1] != (1, self.num_queries):
+            raise unsupported("the decoder layers do not pass on one hidden state a token")
         if layer == self.group.layers.stop:
             args = (self.prune_and_gather(args[0]), *args[1:])
         self.layer, self._running, self._has_attended = layer, (module, args[0].device), False
@@ -181,10 +182,14 @@ class HFEngine(Engine):
             self._running = None
             self._lock.release()
 
-    def _check_input(self, layer: int, hidden: Any) -> None:
-        follows = layer == self.layer + 1
-        if not follows or not isinstance(hidden, Tensor) or hidden.shape[:-1] != (1, self.num_queries):
-            raise unsupported("the decoder layers do not pass on one hidden state a token")
+    def _check_rope(self, num_computed_tokens: list[int], num_new_tokens: list[int]) -> None:
+        """Refuse a step in which the unmodified model would switch its rotary tables."""
+        if (switch := self._rope_switch) is None:
+            return
+        totals = [computed + new for computed, new in zip(num_computed_tokens, num_new_tokens, strict=True)]
+        if min([*totals, *filter(None, num_computed_tokens)]) <= switch < max(totals):
+            changes = f"this model's rotary tables change at {switch} positions, which no generation or batch may cross"
+            raise LazyLLMError(f"{changes}: use prompts and a prefill_chunk_size above {switch}, or stay below")
 
     def _protect(self) -> None:
         """Tell the sequences which of their tokens are protected, up to those of the current pass."""

@@ -20,7 +20,7 @@ from lazyllm.hf import arguments, private
 from lazyllm.hf.attention_interface import CAUSAL_MASK, CURRENT_ENGINE, CURRENT_MODEL
 from lazyllm.hf.cache import LazyCache
 from lazyllm.hf.engine import HFEngine
-from lazyllm.hf.model_support import ModelParts, RopeLimits, unsupported
+from lazyllm.hf.model_support import ModelParts, rope_switch, unsupported
 from lazyllm.hf.patching import RopeDeltas, arguments_by_name
 
 
@@ -91,15 +91,14 @@ class ModelPatches:
         model: Any,
         parts: ModelParts,
         setup: Setup,
-        rope_deltas: RopeDeltas,
         protect: Callable[..., Any] | None,
         newest_only: bool,
     ) -> None:
+        self.rope_deltas = RopeDeltas(model)
         self.sequences: list[Stats] = []  # of the generation that began last
-        self._rope_deltas = rope_deltas
         self.protect, self._newest_only = protect, newest_only
         self._model, self._parts, self._setup = model, parts, setup
-        self._rope_limits = RopeLimits.of_config(parts.decoder.config)
+        self._rope_switch = rope_switch(parts.decoder.config)
         self._takes_positions = "position_ids" in inspect.signature(parts.decoder.forward).parameters
         self._thread = _Thread()
 
@@ -141,7 +140,7 @@ class ModelPatches:
         _refuse_foreign(cache := named.get("past_key_values"))
         outer, self._thread.call = self._thread.call, call
         try:
-            with self._rope_deltas.of_generation(cache):
+            with self.rope_deltas.of_generation(cache):
                 return generate(*args, **kwargs)
         finally:
             self._thread.call = outer
@@ -171,7 +170,7 @@ class ModelPatches:
         arguments.check_logits(inputs, accept_every=self._newest_only or is_guiding)
         arguments.check_outputs(inputs, self._model.config)
         is_own = call is not None and call.prepared is not None
-        deltas = nullcontext() if is_own else self._rope_deltas.of_generation(inputs.get("past_key_values"))
+        deltas = nullcontext() if is_own else self.rope_deltas.of_generation(inputs.get("past_key_values"))
         # A pass may run within another one, in a hook, or within `generate`, in what that calls.
         model, engine = CURRENT_MODEL.set(self), CURRENT_ENGINE.set(None)
         thread.has_decoded, thread.mask = False, inputs.get("attention_mask")
@@ -202,7 +201,7 @@ class ModelPatches:
         cache, is_own = inputs.get("past_key_values"), prepared is not None
         engine = self._engine(cache, batch_size, width, call, is_own)
         self._set_protected(engine, inputs, call, is_own)
-        arguments.check_inputs(inputs, engine.groups[0].layers)
+        arguments.check_inputs(inputs)
         # Other passes within a call, as of its logits processors, do not count as the generation that began last.
         is_shown = is_own or call is None or call.engine is None
         known = call.known_inputs(prepared, engine, inputs, width) if is_own else {}
@@ -213,7 +212,7 @@ class ModelPatches:
             if is_shown and (lazy_cache is not cache or not engine.sequences[0].stats.steps):
                 self.sequences = lazy_cache.sequences
             if width > 1:
-                engine.rope_deltas = self._rope_deltas.get()
+                engine.rope_deltas = self.rope_deltas.get()
             output = forward(**{**packed, "past_key_values": lazy_cache, "use_cache": True})
         if isinstance(output, tuple):
             return (engine.newest_hidden(output[0]), *output[1:])
@@ -231,7 +230,7 @@ class ModelPatches:
         if not isinstance(cache, LazyCache):
             _refuse_foreign(cache)
             is_short = max(width, chunked_tokens) < setup.min_tokens
-            engine = HFEngine(setup, batch_size, chunked_tokens, is_short, self._rope_limits)
+            engine = HFEngine(setup, batch_size, chunked_tokens, is_short, self._rope_switch)
             engine.is_prompt_whole = is_own
             if self._parts.is_stateful:
                 if batch_size > 1:
@@ -259,9 +258,7 @@ class ModelPatches:
         elif not engine.packer.num_columns and arguments.input_size(inputs)[1] > 1:  # the newest token is always kept
             protect = self.protect if call is None else call.protect
             if protect is not None and not callable(protect):
-                reason = (
-                    "a mask or spans are of the prompt of `generate`, and a pass within it began another generation"
-                )
+                reason = "a mask or spans are of generate's prompt, and a pass within it began another generation"
                 raise LazyLLMError(f"{reason}: give protect as a function of the ids")
             engine.protected = arguments.read_protected(protect, inputs.get("input_ids"), inputs.get("attention_mask"))
 

@@ -1,7 +1,7 @@
 """Which models are supported: find the decoder layers of a model, and refuse what LazyLLM cannot prune right."""
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 from torch import nn
 from torch.distributed import ProcessGroup
@@ -33,31 +33,15 @@ class ModelParts:
     is_stateful: bool  # whether layers carry a state from token to token
 
 
-class RopeLimits(NamedTuple):
-    """Numbers of positions beyond which a model makes other rotary tables; None where it does not."""
-
-    switch: int | None  # beyond it LongRoPE computes the cache anew
-    growth: int | None  # beyond it dynamic scaling goes by the longest sequence of a batch
-
-    @classmethod
-    def of_config(cls, config: PreTrainedConfig) -> "RopeLimits":
-        rope = getattr(config, "rope_parameters", None) or {}
-        # The settings are the model's, or those of each type of its layers.
-        kinds = {part.get("rope_type"): part for part in (rope, *rope.values()) if isinstance(part, dict)}
-        original = "original_max_position_embeddings"
-        switch = kinds["longrope"].get(original) or getattr(config, original, None) if "longrope" in kinds else None
-        return cls(switch, config.max_position_embeddings if "dynamic" in kinds else None)
-
-    def check(self, num_computed_tokens: list[int], num_new_tokens: list[int]) -> None:
-        """Refuse a step in which the unmodified model would change its rotary tables."""
-        totals = [computed + new for computed, new in zip(num_computed_tokens, num_new_tokens, strict=True)]
-        if self.growth is not None and len(totals) > 1 and max(totals) > self.growth:
-            changes = f"beyond {self.growth} positions rotary tables depend on the longest sequence of a batch"
-            raise LazyLLMError(f"{changes}: generate one sequence at a time")
-        started = [computed for computed in num_computed_tokens if computed]
-        if self.switch is not None and min([*totals, *started]) <= self.switch < max(totals):
-            changes = f"rotary tables change at {self.switch} positions, which no generation or batch may cross"
-            raise LazyLLMError(f"{changes}: use prompts and a prefill_chunk_size above {self.switch}, or stay below")
+def rope_switch(config: PreTrainedConfig) -> int | None:
+    """Return the number of positions beyond which a LongRoPE model uses other rotary tables; None for other models."""
+    rope = getattr(config, "rope_parameters", None) or {}
+    # The settings are the model's, or those of each type of its layers.
+    for part in (rope, *rope.values()):
+        if isinstance(part, dict) and part.get("rope_type") == "longrope":
+            original = "original_max_position_embeddings"
+            return part.get(original) or getattr(config, original, None)
+    return None
 
 
 def find_parts(model: Any, newest_only: bool, for_good: bool) -> ModelParts:
@@ -183,9 +167,9 @@ def layer_windows(config: PreTrainedConfig, num_layers: int) -> list[int | None]
     return (windows + [None] * num_layers)[:num_layers]
 
 
-def check_adapters(modules: list[nn.Module]) -> None:
+def check_adapters(model: nn.Module) -> None:
     """Raise `LazyLLMError` for adapters of PEFT other than LoRA and DoRA, which may mix tokens."""
-    for module in modules:
+    for module in model.modules():
         package, _, folder = type(module).__module__.partition("peft.tuners.")
         if folder and not package and not folder.startswith("_"):
             kinds = [*private.lora_variants(module), folder.split(".")[0]]

@@ -68,11 +68,9 @@ class BatchPacker:
         total = self.num_columns + width
         if mask is None and not mask_grows and before is not None:
             mask = self._or_all(None, total)  # `generate` leaves out one that hides nothing
-        if mask is not None and (not isinstance(mask, Tensor) or mask.ndim != 2):
-            raise LazyLLMError("an attention mask of its own per query is not supported: LazyLLM is causal")
-        if mask is not None and mask.shape != (self._batch_size, total):
-            expected = (self._batch_size, total)
-            raise LazyLLMError(f"the attention mask is of shape {tuple(mask.shape)}, and all tokens so far {expected}")
+        shape, expected = tuple(getattr(mask, "shape", ())), (self._batch_size, total)
+        if mask is not None and shape != expected:
+            raise LazyLLMError(f"the attention mask is of shape {shape}, and all tokens so far {expected}")
         is_new = computed = None  # bool (batch, total)
         if any(has_ended) or (mask is not None and (before is not None or not bool(mask.all()))):
             has_positions = arguments.get("position_ids") is not None
