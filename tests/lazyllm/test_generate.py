@@ -10,7 +10,6 @@ from checks import STAGES, assert_close, assert_refused
 from transformers import (
     CompileConfig,
     DynamicCache,
-    GenerationConfig,
     StaticCache,
 )
 
@@ -49,14 +48,12 @@ WORKS = {
     "sampling": asking(do_sample=True, temperature=0.8, top_k=20, top_p=0.9, min_p=0.01, typical_p=0.9),
     "several answers": asking(do_sample=True, num_return_sequences=3),
     "embeddings": lambda model: {"inputs": None, **embedded(model)},
-    "embeddings beside ids": embedded,
     "an empty cache": lambda model: {"past_key_values": DynamicCache(config=model.config)},
     "a dynamic cache": asking(cache_implementation="dynamic"),
-    "a hybrid cache": asking(cache_implementation="hybrid"),
     "positions": asking(position_ids=torch.arange(40)[None]),
     "chunks": asking(prefill_chunk_size=7),
     "guidance": asking(guidance_scale=1.5, negative_prompt_ids=IDS[:, :20]),
-    "a loop of one's own": asking(custom_generate=looped),
+    "a custom loop": asking(custom_generate=looped),
     "no prompt": asking(inputs=None),
 }
 
@@ -83,7 +80,7 @@ def test_works(model, name):
     assert_close(actual.logits, before.logits, 1e-4)
 
 
-def test_embeddings_and_a_loop_of_ones_own_are_pruned_alike(model):
+def test_embeddings_and_a_custom_loop_are_pruned_alike(model):
     with lazyllm.enable(model, STAGES), torch.no_grad():
         expected = families.generate(model, IDS, 4).sequences
         assert torch.equal(looped(model, IDS), expected)
@@ -103,22 +100,16 @@ def cache(make):
     return lambda model: {"past_key_values": make(model)}
 
 
-def configured(**settings):
-    return asking(generation_config=GenerationConfig(max_new_tokens=4, **settings))
-
-
 OUTSIDE = "a {} from outside is not supported: leave out past_key_values and cache_implementation"
 REFUSED = {
     "beams": ("does not branch", asking(num_beams=3, num_return_sequences=3)),
-    "beams by config": ("does not branch", configured(num_beams=2)),
     "assistant": ("newest token's logits alone", lambda model: {"assistant_model": model}),
     "prompt lookup": ("newest token's logits alone", asking(prompt_lookup_num_tokens=3)),
     **{
         f"{name} cache": ("leave out .*cache_implementation", asking(cache_implementation=name))
-        for name in ("static", "sliding_window", "offloaded", "offloaded_static")
+        for name in ("static", "offloaded")
     },
     "static cache given": (OUTSIDE.format("StaticCache"), cache(lambda model: StaticCache(model.config, 64))),
-    "own cache given": (OUTSIDE.format("OwnCache"), cache(lambda model: type("OwnCache", (DynamicCache,), {})())),
     "offloaded cache given": (OUTSIDE.format("DynamicCache"), cache(lambda model: DynamicCache(offloading=True))),
     "filled cache given": (OUTSIDE.format("DynamicCache"), cache(filled)),
     "no cache": ("LazyLLM needs use_cache=True", asking(use_cache=False)),
@@ -159,16 +150,18 @@ PASSES = {
     "batching": (BATCH, lambda model: model.generate_batch([[5, 6]])),
     "newest, loss": ("ask lazyllm.log_likelihoods", lambda model: model(IDS, labels=IDS)),
     "every logit": (NEWEST, lambda model: model(IDS, None, None)),
-    "every logit, compiled": (NEWEST, lambda model: torch.compile(model, backend="eager")(IDS)),
     "a processor's": (NEWEST, lambda model: families.generate(model, IDS, 2, logits_processor=[scoring(model)])),
     **{
         f"logits {wanted}": (NEWEST, lambda model, wanted=wanted: model(IDS, logits_to_keep=wanted))
-        for wanted in (2, None, torch.tensor([0, 39]))
+        for wanted in (2, torch.tensor([0, 39]))
     },
     "no cache": ("use_cache=True", lambda model: model(IDS, use_cache=False, logits_to_keep=1)),
     "no input": ("needs input_ids", lambda model: model(logits_to_keep=1)),
     "decoder": ("the decoder was called by itself", lambda model: model.model(IDS)),
-    "own mask": ("per query", lambda model: model(IDS, attention_mask=torch.ones(1, 1, 40, 40), logits_to_keep=1)),
+    "own mask": (
+        r"shape \(1, 1, 40, 40\)",
+        lambda model: model(IDS, attention_mask=torch.ones(1, 1, 40, 40), logits_to_keep=1),
+    ),
     **{
         f"newest, {what}": (what, lambda model, what=what: model.model(IDS, **{what: True}))
         for what in ("output_hidden_states", "output_attentions")

@@ -1,15 +1,11 @@
 """What users and their code hand to a model, or hook into it, is honoured as the unmodified model does, or refused."""
 
-from functools import partial
-
-import architectures
 import families
 import pytest
 import torch
 from checks import (
     PAD,
     STAGES,
-    assert_same_stats,
     generate_alone,
     generate_recorded,
     honour_or_refuse,
@@ -17,7 +13,6 @@ from checks import (
     random_ids,
     to_lists,
 )
-from test_architectures import together
 from transformers import DynamicCache
 
 import lazyllm
@@ -108,16 +103,6 @@ def test_a_mask_with_holes_is_taken_alike_with_positions_and_without(model):
     assert outcomes[0][1] == outcomes[1][1]
 
 
-def test_a_pass_of_ones_own_within_generate_gets_the_logits_it_asks_for(model, ids):
-    def process(input_ids, scores):
-        return scores + model(input_ids, use_cache=True).logits.mean(1)
-
-    def scores():
-        return torch.stack(families.generate(model, ids, 4, logits_processor=[process], output_scores=True).scores)
-
-    honour_or_refuse(model, scores)
-
-
 @pytest.mark.parametrize("sampling", [False, True], ids=["greedy", "sampling"])
 def test_a_sequence_that_a_criterion_stops_goes_on_while_others_do(model, sampling):
     """Without an end-of-sequence token nothing is padded: the unmodified model goes on with real text."""
@@ -141,29 +126,6 @@ def test_a_sequence_that_a_criterion_stops_goes_on_while_others_do(model, sampli
             )
 
 
-def test_a_pass_before_generates_first_leaves_it_knowing_who_has_ended(model):
-    ids, mask = batch(30, 21)
-    free = families.generate(model, ids, 8, mask).sequences[:, 30:]
-    end = next(token for token in free[0, 2:5].tolist() if token not in free[1])
-
-    def generate():
-        options = {"max_new_tokens": 8, "eos_token_id": end, "pad_token_id": PAD, "return_dict_in_generate": True}
-        with lazyllm.enable(model, "", record_positions=True):
-            output = model.generate(ids, attention_mask=mask, do_sample=False, **options)
-        return output.sequences.tolist(), output.past_key_values.sequences
-
-    def pass_before(inputs):
-        model(families.prompt(9), logits_to_keep=1)
-        return inputs
-
-    expected, counts = generate()
-    in_prepare(model, pass_before)
-    actual, stats = generate()
-    assert actual == expected
-    for one, expected_stats in zip(stats, counts, strict=True):
-        assert_same_stats(one, expected_stats)
-
-
 @pytest.mark.parametrize("begins", ["chunks", "cached prefix"])
 def test_first_protects_tokens_that_came_in_several_passes(model, begins):
     ids = families.prompt(30)
@@ -176,22 +138,6 @@ def test_first_protects_tokens_that_came_in_several_passes(model, begins):
             families.generate(model, ids, 6, past_key_values=cache)
     for step in lazy.stats.positions[-6:]:
         assert all({0, 1, 2, 3} <= set(active.tolist()) for active in step)
-
-
-def test_gradients_through_decoding(model, ids):
-    def gradient():
-        model.zero_grad()
-        cache = model(ids, logits_to_keep=1).past_key_values
-        model(ids[:, :1], past_key_values=cache)
-        model(ids[:, 1:2], past_key_values=cache).logits.logsumexp(-1).sum().backward()
-        return model.model.embed_tokens.weight.grad.clone()
-
-    honour_or_refuse(model, gradient)
-
-
-@pytest.mark.parametrize("kind", ["axk1", "deepseek_v2", "deepseek_v3", "glm4_moe_lite", "jetmoe", "minicpm3", "youtu"])
-def test_batches_of_models_with_latent_attention(kind):
-    together(architectures.build(kind), architectures.prompt())
 
 
 # Hooks, set before or inside the `with`, see each token's state once in each layer.
@@ -230,22 +176,3 @@ def test_steering_by_a_hook_is_steering_by_a_bias(model, ids, hook, layer, same_
     assert torch.equal(actual.sequences, expected.sequences)
     assert to_lists(lazy.stats.positions) == to_lists(expected_stats.positions)
     assert not torch.allclose(torch.stack(actual.logits), torch.stack(unsteered.logits), atol=1e-2)
-
-
-def test_rotary_tables_made_for_one_layer_are_that_layers(model, ids):
-    """One may lie in memory where that of the layer before did, if nobody holds that."""
-    held, holds = [], True
-
-    def scale(index, module, args, kwargs):
-        cosine, sine = kwargs["position_embeddings"]
-        made = cosine * (1 + index / 4), sine
-        held.append(made if holds else None)
-        return args, {**kwargs, "position_embeddings": made}
-
-    for index, layer in enumerate(model.model.layers):
-        layer.register_forward_pre_hook(partial(scale, index), with_kwargs=True)
-    expected, _ = generate_recorded(model, STAGES, ids, 12)
-    holds = False
-    actual, stats = generate_recorded(model, STAGES, ids, 12)
-    assert stats.rows[1:].max() > 1, "nothing was revived"
-    assert torch.equal(torch.stack(actual.logits), torch.stack(expected.logits))

@@ -1,4 +1,4 @@
-"""Short prompts, tokens that must stay, and schedules that a call brings."""
+"""Short prompts, protected tokens, and schedules that a call brings."""
 
 import json
 
@@ -8,7 +8,7 @@ import torch
 from checks import assert_refused
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from transformers import AutoModelForCausalLM, GenerationConfig, Phi3Config, PhimoeConfig
+from transformers import GenerationConfig
 
 import lazyllm
 
@@ -47,17 +47,6 @@ def test_short_prompts_are_the_unmodified_models(model):
         assert lazy.stats.stages == [1, 3]
 
 
-def test_a_short_conversation_goes_on_with_the_schedule_that_it_asked_for(model):
-    with lazyllm.enable(model, STAGES, min_tokens=25):
-        begun = generate(model, SHORT, schedule="2:0.5", return_dict_in_generate=True)
-        more = {"past_key_values": begun.past_key_values}
-        ids = torch.cat([begun.sequences, LONG], dim=1)
-        with pytest.raises(lazyllm.LazyLLMError, match=r"with the schedule '2:0\.5'"):
-            generate(model, ids, schedule="1:0.5", **more)
-        again = generate(model, ids, schedule="2:0.5", **more)
-    assert torch.equal(again, generate(model, ids))
-
-
 def test_what_guides_a_generation_goes_by_its_settings(model):
     def scores(**settings):
         kept = {"return_dict_in_generate": True, "output_scores": True}
@@ -76,8 +65,8 @@ def test_what_guides_a_generation_goes_by_its_settings(model):
         torch.testing.assert_close(scores(protect=None), pruned)
 
 
-def test_passes_with_a_cache_of_their_own_go_by_the_call(model):
-    """A loop instead of `generate`'s own, which takes the prompt in two, and a pass within a logits processor."""
+def test_custom_passes_go_by_the_call(model):
+    """A custom loop that takes the prompt in two, and a pass within a logits processor."""
     caches = []
 
     def loop(model, input_ids, **_):
@@ -86,44 +75,26 @@ def test_passes_with_a_cache_of_their_own_go_by_the_call(model):
         caches.append(begun.past_key_values)
 
     def process(ids, scores):
-        caches.extend(model(text, logits_to_keep=1).past_key_values for text in (ids, SHORT))
+        caches.append(model(ids, logits_to_keep=1).past_key_values)
         return scores
 
-    spans = [(0, 10)]
-    with lazyllm.enable(model, STAGES, protect=lambda ids: spans):
+    ways = {"custom_generate": loop}, {"logits_processor": [process], "max_new_tokens": 1}
+    with lazyllm.enable(model, STAGES, protect=lambda ids: [(0, 10)]):
         for settings, protected, stages in (
-            ({}, [10, 10, 10], [1, 3]),
-            ({"protect": [(5, 9)], "schedule": "2:0.5"}, [4, 4, 0], [2]),  # the spans are of LONG alone
-            ({"protect": None}, [0, 0, 0], [1, 3]),
+            ({}, 10, [1, 3]),
+            ({"protect": lambda ids: [(5, 9)], "schedule": "2:0.5"}, 4, [2]),
+            ({"protect": None}, 0, [1, 3]),
         ):
-            generate(model, LONG, custom_generate=loop, **settings)
-            generate(model, LONG, logits_processor=[process], max_new_tokens=1, **settings)
-            assert [cache.stats.protected for cache in caches] == protected
-            assert all(cache.stats.stages == stages for cache in caches)
-            caches.clear()
-
-
-@pytest.mark.parametrize("kind", [Phi3Config, PhimoeConfig])
-def test_a_prompt_beyond_the_switch_of_longrope_goes_by_the_call(kind):
-    """These models drop the empty cache of such a prompt, and make one in their forward pass."""
-    lengths = {"original_max_position_embeddings": 40}
-    rope = {"rope_type": "longrope", "short_factor": [1.0] * 6, "long_factor": [2.0] * 6, "rope_theta": 10000.0}
-    rope |= lengths | {"short_mscale": 1.0, "long_mscale": 1.0}
-    model = AutoModelForCausalLM.from_config(kind(**families.SHAPE, **lengths, rope_parameters=rope)).eval()
-    plain = generate(model, LONG)
-    with lazyllm.enable(model, STAGES) as lazy:
-        for settings in ({}, {"prefill_chunk_size": 45}):
-            assert torch.equal(generate(model, LONG, schedule="", **settings), plain)
-            generate(model, LONG, protect=[(0, 30)], schedule="2:0.5", **settings)
-            assert (lazy.stats.protected, lazy.stats.stages) == (30, [2])
-            assert lazy.stats.prompt_length == 60
-        with pytest.raises(lazyllm.LazyLLMError, match="a prefill_chunk_size above 40"):
-            generate(model, LONG, prefill_chunk_size=20)
+            for way in ways:
+                generate(model, LONG, **way, **settings)
+                assert (caches[-1].stats.protected, caches[-1].stats.stages) == (protected, stages)
+        for way in ways:  # spans are of the prompt alone
+            assert_refused("a function of the ids", lambda way=way: generate(model, LONG, protect=[(5, 9)], **way))
 
 
 @pytest.mark.parametrize("more", [1, 5])
 @pytest.mark.parametrize("parts", [{"cap": 0}, {"cap": 2}, {"for_good": True}, {}], ids=str)
-def test_what_is_protected_later_comes_back_where_it_can(model, parts, more):
+def test_what_is_protected_later_is_revived_where_it_can_be(model, parts, more):
     ranking = lazyllm.AttentionRanking(**parts)
     with lazyllm.enable(model, STAGES, ranking=ranking, record_positions=True):
         begun = generate(model, LONG, return_dict_in_generate=True)
@@ -146,7 +117,7 @@ def test_what_is_protected_later_comes_back_where_it_can(model, parts, more):
 @given(
     st.sets(st.integers(0, 59), max_size=59), st.sampled_from(["eq1", "plus", "static"]), st.sampled_from([None, 17])
 )
-def test_protected_tokens_go_on_everywhere(model, positions, ranking, chunk):
+def test_protected_tokens_are_kept_everywhere(model, positions, ranking, chunk):
     schedule = STAGES if ranking != "static" else "1:0.5"
     ranking = {"eq1": lazyllm.AttentionRanking(), "plus": lazyllm.plus(), "static": lazyllm.StaticRanking()}[ranking]
     mask = torch.zeros(60, dtype=torch.bool)
@@ -167,7 +138,7 @@ def test_protected_tokens_go_on_everywhere(model, positions, ranking, chunk):
             entered = left
 
 
-def test_a_ranking_of_ones_own_cannot_lose_what_is_protected(model):
+def test_a_custom_ranking_cannot_lose_what_is_protected(model):
     class Forgetful(lazyllm.AttentionRanking, checked=True):
         def survivors(self, layer, count):
             return super().survivors(layer, count)[4 if layer == 3 else 0 :]
@@ -287,7 +258,7 @@ class Letters:
         return environment.from_string(self.template).render(messages=messages, tools=tools)
 
     def __call__(self, text, **kwargs):
-        return {"offset_mapping": [(place, place + 1) for place in range(len(text))]}
+        return {"offset_mapping": [(start, start + 1) for start in range(len(text))]}
 
 
 def as_json(value):

@@ -190,14 +190,6 @@ def test_conversations_with_pictures_in_threads():
         sys.setswitchinterval(interval)
 
 
-def test_what_is_added_at_the_first_layers_needs_all_their_tokens():
-    model = build("qwen3_vl")
-    with lazyllm.enable(model, "0:0.5"):
-        assert_refused("prune after layer 1 or later", lambda: generate(model, seen()))
-        generate(model, plain())
-    check_pruned(model, seen(), [(1, 0.3)])
-
-
 @pytest.mark.parametrize("kinds", [True, False])
 def test_text_in_a_model_that_makes_its_decoders_masks(gemma, kinds):
     """One text and a batch, with token types as its processor gives, and without."""
