@@ -11,10 +11,11 @@ from checks import assert_refused
 
 import lazyllm
 
-HYBRIDS = """
-bailing_hybrid bamba falcon_h1 granitemoehybrid jamba kimi_linear lfm2 lfm2_moe lfm3 nemotron_h olmo_hybrid qwen3_5
-qwen3_5_moe qwen3_5_moe_text qwen3_5_text qwen3_next zamba zamba2
-""".split()
+HYBRIDS = [
+    *("bailing_hybrid", "bamba", "falcon_h1", "granitemoehybrid", "jamba", "kimi_linear", "lfm2", "lfm2_moe", "lfm3"),
+    *("nemotron_h", "olmo_hybrid", "qwen3_5", "qwen3_5_moe", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_next"),
+    *("zamba", "zamba2"),
+]
 QUICK = ["llama", "qwen3", "qwen3_5_text", "granitemoehybrid", "lfm2"]
 SCHEDULE = "40%:0.6,80%:0.5"
 NEW = 5
