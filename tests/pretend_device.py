@@ -10,11 +10,10 @@ wait is counted by the line that asks for it.
         print(device.reads)
 
 Operators compute what they compute on the CPU, to the bit, fused attention too. Gradients, streams and memory are left
-out. All threads see the devices. What PyTorch once registered stays, but nothing is on a device outside its `with`.
+out. What PyTorch once registered stays, but nothing is on a device outside its `with`.
 """
 
 import sys
-import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import cache
@@ -54,7 +53,6 @@ class PretendDevice:
         self.name = f"{KIND}:{index}"
         self.reads: Counter[str] = Counter()
         self.launches = 0
-        self._lock = threading.Lock()
 
     def __enter__(self) -> "PretendDevice":
         if self.index in self.there:
@@ -76,32 +74,31 @@ class PretendDevice:
     def note_reads(self, times: int) -> None:
         """Count waits for the line that is running."""
         if times:
-            with self._lock:
-                self.reads[_line()] += times
+            self.reads[_line()] += times
 
 
 class PretendTensor(torch.Tensor):
-    """A tensor on a pretend device: the shell of the CPU tensor `held`, of the same shape and strides."""
+    """A tensor on a pretend device: the shell of the CPU tensor `host`, of the same shape and strides."""
 
-    held: torch.Tensor
+    host: torch.Tensor
     index: int
 
     @staticmethod
-    def __new__(cls, held: torch.Tensor, index: int = 0, requires_grad: bool = False) -> "PretendTensor":
+    def __new__(cls, host: torch.Tensor, index: int = 0, requires_grad: bool = False) -> "PretendTensor":
         # accelerate makes a parameter anew, of its class, from a tensor that is there already, or on no device.
-        if isinstance(held, PretendTensor):
-            return held
-        if held.is_meta:
-            return torch.nn.Parameter(held, requires_grad)
+        if isinstance(host, PretendTensor):
+            return host
+        if host.is_meta:
+            return torch.nn.Parameter(host, requires_grad)
         shell = torch.Tensor._make_wrapper_subclass(
             cls,
-            held.shape,
-            strides=held.stride(),
-            storage_offset=held.storage_offset(),
-            dtype=held.dtype,
+            host.shape,
+            strides=host.stride(),
+            storage_offset=host.storage_offset(),
+            dtype=host.dtype,
             device=torch.device(KIND, index),
         )
-        shell.held, shell.index = held, index
+        shell.host, shell.index = host, index
         return shell
 
     __torch_function__ = torch._C._disabled_torch_function_impl
@@ -117,18 +114,15 @@ class PretendTensor(torch.Tensor):
 
     # With these two `module.to` puts shells into the parameters that are there, and tied ones stay tied.
     def __tensor_flatten__(self) -> tuple[list[str], int]:
-        return ["held"], self.index
+        return ["host"], self.index
 
     @staticmethod
     def __tensor_unflatten__(parts: dict[str, torch.Tensor], index: int, *shape: Any) -> "PretendTensor":
-        return PretendTensor(parts["held"], index)
+        return PretendTensor(parts["host"], index)
 
-    def __setitem__(self, place: Any, value: Any) -> None:
+    def __setitem__(self, index: Any, value: Any) -> None:
         # A number is put on a device only where it goes into one element: PyTorch knows of this for CUDA alone.
-        super().__setitem__(place, value if isinstance(value, torch.Tensor) else torch.tensor(value, dtype=self.dtype))
-
-    def __repr__(self) -> str:
-        return f"{self.held!r} on {KIND}:{self.index}"
+        super().__setitem__(index, value if isinstance(value, torch.Tensor) else torch.tensor(value, dtype=self.dtype))
 
 
 def _run(operator: Any, *args: Any, **kwargs: Any) -> Any:
@@ -137,7 +131,7 @@ def _run(operator: Any, *args: Any, **kwargs: Any) -> Any:
     if name == "_has_compatible_shallow_copy_type":
         return isinstance(args[0], PretendTensor) == isinstance(args[1], PretendTensor)
     given = _tensors((args, kwargs))
-    shells = {id(tensor.held): tensor for tensor in given if isinstance(tensor, PretendTensor)}
+    shells = {id(tensor.host): tensor for tensor in given if isinstance(tensor, PretendTensor)}
     hosted = [tensor for tensor in given if not isinstance(tensor, PretendTensor)]
     source = PretendDevice.at(next(iter(shells.values())).index) if shells else None
     target = _target(name, args, kwargs, source)
@@ -164,7 +158,7 @@ def _run(operator: Any, *args: Any, **kwargs: Any) -> Any:
 
 def _launches(operator: Any, name: str, given: list[torch.Tensor], computed: Any) -> bool:
     """Whether an operator computes: it writes to what it is given, or makes tensors that share no memory with that."""
-    storages = {getattr(tensor, "held", tensor).untyped_storage().data_ptr() for tensor in given}
+    storages = {getattr(tensor, "host", tensor).untyped_storage().data_ptr() for tensor in given}
     made = [tensor.untyped_storage().data_ptr() for tensor in _tensors(computed)]
     return operator._schema.is_mutable or (
         not storages.issuperset(made) and not name.startswith(("empty", "new_empty"))
@@ -172,9 +166,9 @@ def _launches(operator: Any, name: str, given: list[torch.Tensor], computed: Any
 
 
 def _tensors(value: Any) -> list[torch.Tensor]:
-    found: list[torch.Tensor] = []
-    _mapped(lambda part: found.append(part) if isinstance(part, torch.Tensor) else None, value)
-    return found
+    tensors: list[torch.Tensor] = []
+    _mapped(lambda part: tensors.append(part) if isinstance(part, torch.Tensor) else None, value)
+    return tensors
 
 
 def _mapped(function: Callable[[Any], Any], value: Any) -> Any:
@@ -188,7 +182,7 @@ def _mapped(function: Callable[[Any], Any], value: Any) -> Any:
 
 def _taken_out(value: Any) -> Any:
     if isinstance(value, PretendTensor):
-        return value.held
+        return value.host
     return _CPU if isinstance(value, torch.device) and value.type == KIND else value
 
 
@@ -200,9 +194,9 @@ def _computed(operator: Any, name: str, args: Any, kwargs: dict[str, Any]) -> An
 
 def _target(name: str, args: Any, kwargs: dict[str, Any], source: PretendDevice | None) -> PretendDevice | None:
     """The device of an operator's result; None is the CPU."""
-    asked = kwargs.get("device")
-    if asked is not None:
-        return PretendDevice.at(asked.index) if asked.type == KIND else None
+    device = kwargs.get("device")
+    if device is not None:
+        return PretendDevice.at(device.index) if device.type == KIND else None
     if name == "copy_":
         return PretendDevice.at(args[0].index) if isinstance(args[0], PretendTensor) else None
     return source

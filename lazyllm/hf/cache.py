@@ -16,7 +16,7 @@ from lazyllm.hf.engine import HFEngine
 def _refuse(self: Any, *args: Any, **kwargs: Any) -> NoReturn:
     raise LazyLLMError(
         "LazyLLM's cache takes no token back (assisted decoding), does not branch (beam search), and is not pickled, "
-        "offloaded or compressed: use copy.deepcopy to go on in a second way"
+        "offloaded or compressed: use copy.deepcopy to continue in a second way"
     )
 
 

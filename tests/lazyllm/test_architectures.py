@@ -57,7 +57,7 @@ def compare(model, ids):
     if max(map(_distance, pruned.logits, before.logits)) < 0.05:
         raise Wrong("pruning changes nothing, so nothing is tested")
     with suppress(lazyllm.LazyLLMError):
-        go_on(model, ids)
+        second_turn(model, ids)
     with suppress(lazyllm.LazyLLMError):
         together(model, ids)
     model.set_attn_implementation("eager")
@@ -72,18 +72,18 @@ def compare(model, ids):
                 raise Wrong(f"step {step} ranks the tokens otherwise than the attention of layer {layer}")
 
 
-def go_on(model, ids):
-    """A second turn of one, and of two, with everything kept."""
+def second_turn(model, ids):
+    """Compare a second turn of one text, and of two, with everything kept."""
 
     def turns(ids):
         first = families.generate(model, ids, 2)
-        whole = torch.cat([first.sequences, ids[:, :5]], dim=1)
-        return families.generate(model, whole, 2, past_key_values=first.past_key_values).logits
+        longer = torch.cat([first.sequences, ids[:, :5]], dim=1)
+        return families.generate(model, longer, 2, past_key_values=first.past_key_values).logits
 
-    for asked in (ids, torch.cat([ids, ids.flip(1)])):
-        expected = turns(asked)
+    for texts in (ids, torch.cat([ids, ids.flip(1)])):
+        expected = turns(texts)
         with lazyllm.enable(model, ""):
-            expect_close(turns(asked), expected, 1e-4, f"a second turn of {len(asked)}")
+            expect_close(turns(texts), expected, 1e-4, f"a second turn of {len(texts)}")
 
 
 def together(model, ids):
@@ -139,7 +139,7 @@ def test_some_architectures(case):
 def fits(case):
     """What is wrong with the defaults on a model whose windows are smaller than the prompt; nothing if they fit."""
     model, ids = architectures.build(case), architectures.prompt()
-    whole = families.generate(model, ids, 2).sequences
+    expected = families.generate(model, ids, 2).sequences
     for schedule, ranking in (
         ("23%:0.6,50%:0.6", lazyllm.AttentionRanking()),
         ("23%:0.6,50%:0.6", lazyllm.plus()),
@@ -151,7 +151,7 @@ def fits(case):
                 families.generate(model, ids, 2)
             assert lazy.stats.active[0, -1] < architectures.PROMPT
             with lazyllm.enable(model, "16%:1", ranking=ranking):
-                assert torch.equal(families.generate(model, ids, 2).sequences, whole)
+                assert torch.equal(families.generate(model, ids, 2).sequences, expected)
         except lazyllm.LazyLLMError as error:
             return str(error)
     return ""

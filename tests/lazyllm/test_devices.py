@@ -18,7 +18,7 @@ from checks import STAGES, assert_close, assert_same_stats, generate_recorded
 
 import lazyllm
 
-# So small a bonus that tokens come back in GPT-2, too, whose attention is even here.
+# So small a bonus that tokens are revived in GPT-2, too, whose attention is even here.
 PARTS = {**naive_importance.ALONE, "all": naive_importance.ALL, "bonus": {"bonus": 1.02}}
 # What ranks the tokens, by name: the stages, and the ranking.
 WAYS = {
@@ -39,31 +39,33 @@ def count_reads(device, work):
 def check(device, model, ids, way="dynamic"):
     """The device gives what the CPU gives, and the host waits no more than it must."""
     stages, ranking = WAYS[way]
-    expected = generate_recorded(model, stages, ids, NEW_TOKENS, ranking=ranking)
+    expected, expected_stats = generate_recorded(model, stages, ids, NEW_TOKENS, ranking=ranking)
     revives = way != "static"
-    there, placed = deepcopy(model).to(device.name), ids.to(device.name)
+    moved, moved_ids = deepcopy(model).to(device.name), ids.to(device.name)
 
     def pruned(new_tokens):
-        with lazyllm.enable(there, stages, ranking=ranking) as lazy:
-            output = families.generate(there, placed, new_tokens)
+        with lazyllm.enable(moved, stages, ranking=ranking) as lazy:
+            output = families.generate(moved, moved_ids, new_tokens)
         return output, lazy.stats
 
     for new_tokens in (NEW_TOKENS, 1):
-        # A stage asks how many tokens are revived, which in prefilling and for good selections is known, and under a
-        # cap also how many computed ones take the places of others.
+        # A stage reads how many tokens are revived, which is known in prefill and without revival, and under a cap also
+        # how many computed tokens fill the remaining slots.
         capped = getattr(ranking, "cap", None) is not None
-        asked = len(stages) * (new_tokens - 1) * (revives + capped)
+        extra_reads = len(stages) * (new_tokens - 1) * (revives + capped)
         # Of a mask that transformers passes on, an eager model makes a matrix without looking at it.
-        asked += model.config._attn_implementation == "eager"
-        _, reads = count_reads(device, lambda n=new_tokens: families.generate(there, placed, n))
+        extra_reads += model.config._attn_implementation == "eager"
+        _, reads = count_reads(device, lambda n=new_tokens: families.generate(moved, moved_ids, n))
         actual, lazy_reads = count_reads(device, lambda n=new_tokens: pruned(n))
         if new_tokens == NEW_TOKENS:
-            (output, stats), (expected_stats, wanted_stats) = actual, expected
-            assert output.sequences.tolist() == expected_stats.sequences.tolist()
-            assert stats.rows.tolist() == wanted_stats.rows.tolist()
-            assert stats.active.tolist() == wanted_stats.active.tolist()
+            output, stats = actual
+            assert output.sequences.tolist() == expected.sequences.tolist()
+            assert stats.rows.tolist() == expected_stats.rows.tolist()
+            assert stats.active.tolist() == expected_stats.active.tolist()
             assert (stats.rows[1:].max() > 1) == revives
-        assert lazy_reads.total() <= reads.total() + asked, f"not {asked} reads more, but {lazy_reads - reads}"
+        assert lazy_reads.total() <= reads.total() + extra_reads, (
+            f"not {extra_reads} reads more, but {lazy_reads - reads}"
+        )
     return stats
 
 
@@ -77,7 +79,6 @@ def test_every_ranking(device, ids, way):
     check(device, families.build("llama"), ids, way)
 
 
-# Whose attention is not Llama's: caps, windows, positions of their own, no shared heads, sinks.
 @pytest.mark.parametrize(("family", "way"), [("gemma2", "dynamic"), ("gemma3", "queries"), ("llama", "dynamic")])
 def test_attention_in_several_blocks(device, monkeypatch, family, way):
     """Over windows and with capped scores, or where many rows are revived."""
@@ -107,9 +108,9 @@ def test_a_decoding_step_launches_little_more_than_the_unmodified_models(device)
     shape = {"num_hidden_layers": 30, "max_position_embeddings": 2048}
     model, ids = families.build("llama", **shape).to(device.name), families.prompt(1000).to(device.name)
     unmodified, reads, _ = decoding(device, model, ids, 4)
-    whole = decoding(device, model, ids, 4, [])
-    assert whole[0] <= unmodified + 5
-    assert whole[1] <= reads
+    unpruned = decoding(device, model, ids, 4, [])
+    assert unpruned[0] <= unmodified + 5
+    assert unpruned[1] <= reads
     launches, read, revived = decoding(device, model, ids, 4, "23%:0.6,50%:0.6")
     assert revived == [True]
     assert launches <= unmodified + 60
@@ -137,8 +138,8 @@ def spread(model, places, *devices):
     names = {name: devices[0].name for name, _ in model.named_children() if name != decoder}
     names |= {f"{decoder}.{name}": devices[0].name for name, _ in getattr(model, decoder).named_children()}
     del names[f"{decoder}.{stack}"]
-    for index, place in enumerate(places):
-        names[f"{decoder}.{stack}.{index}"] = "cpu" if place == "c" else devices[int(place)].name
+    for index, device in enumerate(places):
+        names[f"{decoder}.{stack}.{index}"] = "cpu" if device == "c" else devices[int(device)].name
     skipped = model._skip_keys_device_placement
     return dispatch_model(model, names, main_device=devices[0].name, skip_keys=skipped)
 
@@ -214,8 +215,8 @@ def test_offload(device, ids, where, tmp_path):
             [f"model.{name}" for name in ("embed_tokens", "norm", "rotary_emb")] + ["lm_head"], "cpu"
         )
         places |= {f"model.layers.{index}": "disk" if index in (1, 4) else "cpu" for index in range(5)}
-        asked = {"device_map": places, "offload_folder": tmp_path / "offload"}
-        model = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "model", **asked)
+        options = {"device_map": places, "offload_folder": tmp_path / "offload"}
+        model = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "model", **options)
     assert model.model.layers[4].mlp.up_proj.weight.device.type == "meta"
     assert_close([lazyllm.log_likelihoods(model, ids, [[5, 6]])[0].tokens], [score])
     check_same(answer(model, ids), expected)

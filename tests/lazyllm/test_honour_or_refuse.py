@@ -59,7 +59,7 @@ def hide_later(inputs):
 
 
 def forget_later(inputs):
-    """No mask from the second pass on, so that padding is seen."""
+    """No mask from the second pass on, so that padding is shown."""
     return {**inputs, "attention_mask": None} if inputs["past_key_values"].get_seq_length() else inputs
 
 
@@ -104,8 +104,8 @@ def test_a_mask_with_holes_is_taken_alike_with_positions_and_without(model):
 
 
 @pytest.mark.parametrize("sampling", [False, True], ids=["greedy", "sampling"])
-def test_a_sequence_that_a_criterion_stops_goes_on_while_others_do(model, sampling):
-    """Without an end-of-sequence token nothing is padded: the unmodified model goes on with real text."""
+def test_a_sequence_that_a_criterion_stops_continues_while_others_do(model, sampling):
+    """Without an end-of-sequence token nothing is padded: the unmodified model generates further text."""
     ids, mask = batch(30, 21)
 
     def stop(input_ids, scores, **_):
@@ -157,7 +157,7 @@ def before(layer, direction):
 @pytest.mark.parametrize(
     ("hook", "layer", "same_as"),
     [(after, 1, 1), (after, 3, 3), (after, 0, 0), (before, LAST, 3), (before, 2, 1), (before, 3, 2)],
-    ids=["after a stage", "after the last stage", "after no stage", "last", "behind a stage", "with a stage"],
+    ids=["after a stage", "after the last stage", "after no stage", "last", "before a kept layer", "with a stage"],
 )
 @pytest.mark.parametrize("inside", [True, False], ids=["inside", "before"])
 def test_steering_by_a_hook_is_steering_by_a_bias(model, ids, hook, layer, same_as, inside):

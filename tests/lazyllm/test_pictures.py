@@ -30,7 +30,6 @@ KINDS = {
     # It adds to the outputs of its first two layers at the picture's tokens.
     "qwen3_vl": ("Qwen3VL", {**_EYES, **_OUT, **_DEEP}, _ROPE, _TOKENS),
     "gemma3": ("Gemma3", _PICTURE, _KINDS, {"mm_tokens_per_image": 4, "image_token_id": _IMAGE}),
-    "paligemma": ("PaliGemma", _PICTURE, {"model_type": "gemma"}, {"image_token_id": _IMAGE}),
 }
 
 
@@ -54,7 +53,7 @@ def plain(length=20):
     return {"input_ids": words(length), "attention_mask": torch.ones(1, length, dtype=torch.int64)}
 
 
-def seen(before=9, after=12, size=(4, 6)):
+def with_picture(before=9, after=12, size=(4, 6)):
     """What a Qwen's processor makes of text with a picture of so many patches in it: inputs of `generate`."""
     patches, text = size[0] * size[1], words(before + after, seed=before + 1)[0].tolist()
     ids = torch.tensor([text[:before] + [_START] + [_IMAGE] * (patches // 4) + [_END] + text[before:]])
@@ -65,7 +64,7 @@ def seen(before=9, after=12, size=(4, 6)):
     return {**given, "pixel_values": pixels, "image_grid_thw": torch.tensor([[1, *size]])}
 
 
-def looked_at():
+def gemma_picture():
     """What Gemma 3's processor makes of text with a picture in it."""
     text = words(33)[0].tolist()
     ids = torch.tensor([text[:9] + [_IMAGE] * 4 + text[9:]])
@@ -89,10 +88,10 @@ def generate(model, given, new_tokens=6, **more):
     return families.generate(model, given.pop("input_ids"), new_tokens, given.pop("attention_mask"), **given)
 
 
-def go_on(model, first, new_tokens=3):
+def second_turn(model, first, new_tokens=3):
     """A second turn, of text, after an output."""
-    whole = torch.cat([first.sequences, words(5)], dim=1)
-    return families.generate(model, whole, new_tokens, past_key_values=first.past_key_values).logits
+    ids = torch.cat([first.sequences, words(5)], dim=1)
+    return families.generate(model, ids, new_tokens, past_key_values=first.past_key_values).logits
 
 
 def check_kept(model, given):
@@ -129,7 +128,7 @@ def check_pruned(model, given, stages):
 
 
 def test_a_picture_is_right(qwen):
-    given = seen()
+    given = with_picture()
     before = check_kept(qwen, given)
     # The picture matters, and so do its positions: a text of the same tokens is another.
     text = {"input_ids": given["input_ids"], "attention_mask": given["attention_mask"]}
@@ -144,7 +143,7 @@ def test_a_picture_is_right(qwen):
 
 
 def test_a_batch_of_pictures_is_what_each_is_alone(qwen):
-    one, other = seen(), seen(before=5, after=7, size=(4, 4))
+    one, other = with_picture(), with_picture(before=5, after=7, size=(4, 4))
     ids, mask = pad_left([given["input_ids"][0].tolist() for given in (one, other)])
     together = {"input_ids": ids, "attention_mask": mask, "mm_token_type_ids": (ids == _IMAGE).int()}
     together |= {name: torch.cat([one[name], other[name]]) for name in ("pixel_values", "image_grid_thw")}
@@ -154,37 +153,34 @@ def test_a_batch_of_pictures_is_what_each_is_alone(qwen):
             assert_close([step[row, None] for step in actual.logits], generate(qwen, given).logits, 1e-6)
 
 
-def test_a_conversation_goes_on_where_its_own_pictures_are(qwen):
-    """Whatever was seen meanwhile."""
-
-    def score():
-        return [lazyllm.log_likelihoods(qwen, words(20), [[5, 6, 7]])[0].tokens]
-
-    turns = go_on(qwen, generate(qwen, seen()))
-    before = score()
+def test_a_conversation_keeps_the_positions_of_its_own_pictures(qwen):
+    """Also if other pictures are processed meanwhile."""
+    picture = with_picture()
+    turns = second_turn(qwen, generate(qwen, picture))
     with lazyllm.enable(qwen, ""):
-        assert_close(go_on(qwen, generate(qwen, seen())), turns, 1e-5)
-    assert_close(score(), before)
+        assert_close(second_turn(qwen, generate(qwen, picture)), turns, 1e-5)
     with lazyllm.enable(qwen, STAGES):
-        expected, apart, scored = go_on(qwen, generate(qwen, seen())), go_on(qwen, generate(qwen, plain())), score()
-        one, other = generate(qwen, seen()), generate(qwen, plain())
-        assert_close(go_on(qwen, other), apart)
-        assert_close(go_on(qwen, one), expected)
-        generate(qwen, seen())
-        assert_close(score(), scored, 1e-5)
+        expected = second_turn(qwen, generate(qwen, picture))
+        expected_plain = second_turn(qwen, generate(qwen, plain()))
+        scores = lazyllm.log_likelihoods(qwen, words(20), [[5, 6, 7]])[0].tokens
+        one, other = generate(qwen, picture), generate(qwen, plain())
+        assert_close(second_turn(qwen, other), expected_plain)
+        assert_close(second_turn(qwen, one), expected)
+        generate(qwen, picture)
+        assert_close([lazyllm.log_likelihoods(qwen, words(20), [[5, 6, 7]])[0].tokens], [scores], 1e-5)
 
 
 def test_conversations_with_pictures_in_threads():
     model = build("qwen2_vl")
 
     def talk(given):
-        return torch.stack(go_on(model, generate(model, given, 2), 2))
+        return torch.stack(second_turn(model, generate(model, given, 2), 2))
 
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-4)
     try:
         with lazyllm.enable(model, STAGES), ThreadPoolExecutor(3) as pool:
-            options = [seen(), plain(), seen()] * 4
+            options = [with_picture(), plain(), with_picture()] * 4
             assert_close(list(pool.map(talk, options)), [talk(given) for given in options[:3]] * 4, 1e-5)
     finally:
         sys.setswitchinterval(interval)
@@ -207,12 +203,9 @@ def test_text_in_a_model_that_makes_its_decoders_masks(gemma, kinds):
 
 
 def test_a_picture_whose_tokens_see_each_other_is_refused(gemma):
-    given = looked_at()
+    given = gemma_picture()
     with lazyllm.enable(gemma, "1:0.5"):
         assert_refused("see each other", lambda: generate(gemma, given))
         assert_refused("see each other", lambda: gemma(**given, logits_to_keep=1))
     del given["token_type_ids"]  # without which the unmodified model is plainly causal
     check_kept(gemma, given)
-    model, types = build("paligemma"), torch.zeros(1, 20, dtype=torch.int64)
-    with lazyllm.enable(model, "1:0.5"):
-        assert_refused("see each other|position_ids", lambda: generate(model, plain(), token_type_ids=types))

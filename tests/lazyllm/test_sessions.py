@@ -206,7 +206,7 @@ def test_nothing_is_prompt_by_prompt_in_size(family):
 
 
 @pytest.mark.parametrize(
-    ("schedule", "ranking"), [("", None), ("1:0.6", lazyllm.StaticRanking())], ids=["whole", "static"]
+    ("schedule", "ranking"), [("", None), ("1:0.6", lazyllm.StaticRanking())], ids=["unpruned", "static"]
 )
 def test_a_step_that_revives_nothing_copies_no_cache(model, schedule, ranking):
     ids = families.prompt(400)
@@ -231,7 +231,7 @@ def test_pruned_tokens_take_no_memory_where_they_are_not_computed(exact):
     assert (stats.aux_bytes / (48 * 8)).tolist() == [528, 528, 528]
     with lazyllm.enable(exact, STAGES, ranking=lazyllm.AttentionRanking(for_good=True)) as lazy:
         families.generate(exact, families.prompt(400), 3)
-    assert lazy.stats.aux_bytes.tolist() == [0, 0, 0]  # nothing comes back
+    assert lazy.stats.aux_bytes.tolist() == [0, 0, 0]  # nothing is revived
     with lazyllm.enable(exact, "0:1.0") as lazy:
         families.generate(exact, families.prompt(40), 1)
     assert lazy.stats.aux_bytes.tolist() == [0]

@@ -91,9 +91,9 @@ def test_nothing_pruned_is_the_unmodified_model(family):
     turns, ids, expected = [random_ids(20), random_ids(7)], torch.zeros(1, 0, dtype=torch.int64), []
     for turn in turns:
         ids = torch.cat([ids, torch.tensor([turn])], dim=1)
-        whole = families.generate(model, ids, 5).sequences
-        expected += whole[0, ids.shape[1] :].tolist()
-        ids = whole
+        output = families.generate(model, ids, 5).sequences
+        expected += output[0, ids.shape[1] :].tolist()
+        ids = output
     for chunk in (None, 6):
         actual, stats = conversation(model, turns, 5, stages=[], prefill_chunk_size=chunk)
         assert actual == expected
@@ -125,8 +125,8 @@ def test_a_batch_of_conversations(model, ends):
         for prompt, second in zip(prompts, seconds, strict=True):
             first = model.generate(torch.tensor([prompt]), **options)
             ids = torch.cat([first.sequences, torch.tensor([second])], dim=1)
-            whole = model.generate(ids, past_key_values=first.past_key_values, **options).sequences
-            expected.append((first.sequences[0, len(prompt) :].tolist(), whole[0, ids.shape[1] :].tolist()))
+            output = model.generate(ids, past_key_values=first.past_key_values, **options).sequences
+            expected.append((first.sequences[0, len(prompt) :].tolist(), output[0, ids.shape[1] :].tolist()))
             stats.append(lazy.stats)
         ids, mask = pad_left(prompts)
         first = model.generate(ids, attention_mask=mask, **options)
@@ -137,8 +137,8 @@ def test_a_batch_of_conversations(model, ends):
         mask, ids = torch.cat([mask, of_answers, more], dim=1), torch.cat([first.sequences, ids], dim=1)
         caches = [first.past_key_values, copy.deepcopy(first.past_key_values)]
         for cache in (*caches, copy.deepcopy(caches[1])):
-            whole = model.generate(ids, attention_mask=mask, past_key_values=cache, **options).sequences
-            assert list(zip(begun, cut_answers(whole, ids.shape[1], end), strict=True)) == expected
+            output = model.generate(ids, attention_mask=mask, past_key_values=cache, **options).sequences
+            assert list(zip(begun, cut_answers(output, ids.shape[1], end), strict=True)) == expected
             for actual, expected_stats in zip(cache.sequences, stats, strict=True):
                 assert_same_stats(actual, expected_stats)
 
