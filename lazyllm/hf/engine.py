@@ -81,9 +81,7 @@ class HFEngine(Engine):
         output = forward(*args, **kwargs)
         self._running = None
         if not self._has_attended and self.setup.windows[layer] != 0:
-            raise unsupported(
-                f"decoder layer {layer} did not attend through transformers' attention interface and cache"
-            )
+            raise unsupported(f"decoder layer {layer} did not attend through transformers' interface and cache")
         is_last = layer + 1 == len(self.group_of)
         return self._widen(output) if is_last and "position_embeddings" not in kwargs else output
 

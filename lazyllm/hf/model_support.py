@@ -127,20 +127,19 @@ def _check_layers(model: Any, decoder: Any, modules: list[nn.Module], for_good: 
         or any(getattr(module, "sinks", None) is not None for module in modules)
     )
     for_good_alone = "so that they can only be pruned for good: ranking=lazyllm.AttentionRanking(for_good=True)"
-    has_convolution = any(isinstance(module, nn.Conv1d | nn.Conv2d) for module in modules)
+    convolves = any(isinstance(module, nn.Conv1d | nn.Conv2d) for module in modules)
     changing_rope = any(vars(module).get("rope_type") in ("dynamic", "longrope") for module in modules)
     # Hybrids do not say so; a layer of theirs that passes the interface by is noticed when it runs.
     has_interface = stateful or private.supports_attention_interface(decoder)
-    shares_keys = getattr(config, "num_kv_shared_layers", None)
     problems = {
         f"has {', '.join(stateful)} layers, which carry a state, {for_good_alone}": stateful and not for_good,
         f"has {', '.join(others)} layers, which choose or merge tokens themselves": others,
-        "mixes neighbouring tokens by convolution in its layers": has_convolution and not stateful,
+        "mixes neighbouring tokens by convolution in its layers": convolves and not stateful,
         "makes its rotary tables inside its layers, anew as the text grows": changing_rope,
         "is configured with bidirectional attention": not getattr(config, "is_causal", True),
         "does not attend through transformers' attention interface": not has_interface,
         "attends by something else than plain softmax attention": not has_known_scores,
-        "has layers that share keys and values (num_kv_shared_layers)": shares_keys,
+        "has layers that share keys and values": getattr(config, "num_kv_shared_layers", None),
     }
     _refuse(model, problems)
     return bool(stateful)

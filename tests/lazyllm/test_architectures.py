@@ -157,15 +157,6 @@ def fits(case):
     return ""
 
 
-NARROW = [case for case in architectures.cases() if case.endswith("/narrow") and architectures.is_right(case)]
-
-
 @pytest.mark.parametrize("case", ["gemma3_text/narrow", "gpt_oss/narrow", "mistral/narrow"])
 def test_the_defaults_fit_windows(case):
     assert fits(case) == ""
-
-
-@pytest.mark.slow
-def test_the_defaults_fit_every_model_with_windows(limited):
-    assert len(NARROW) > 30
-    assert {case: says for case in NARROW if (says := fits(case))} == {}

@@ -162,14 +162,6 @@ def check_same(actual, expected):
         assert_same_stats(stats, expected_stats)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("family", families.FAMILIES)
-def test_every_family_over_two_devices(device, other, ids, family):
-    model = families.build(family)
-    expected = answer(model, ids)
-    check_same(answer(spread(model, PLACES["in turn"], device, other), ids.to(device.name)), expected)
-
-
 @pytest.mark.parametrize("ranking", [lazyllm.AttentionRanking(), lazyllm.AttentionRanking(for_good=True)], ids=str)
 @pytest.mark.parametrize("places", PLACES)
 def test_a_batch_over_devices(device, other, places, ranking):
