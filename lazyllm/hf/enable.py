@@ -121,7 +121,6 @@ class Session:
         setup = replace(self._setup, kernel=loaded_kernel(config))
         self._patches = patches = ModelPatches(self._model, self._parts, setup, self._protect, self._newest_only)
         with ExitStack() as restore:
-            restore.callback(patches.rope_deltas.set, patches.rope_deltas.get())
             restore.callback(private.set_attention_implementation, config, setup.kernel.name)
             private.set_attention_implementation(config, NAME)
             for method in patches.methods():

@@ -94,7 +94,7 @@ class ModelPatches:
         protect: Callable[..., Any] | None,
         newest_only: bool,
     ) -> None:
-        self.rope_deltas = RopeDeltas(model)
+        self._rope_deltas = RopeDeltas(model)
         self.sequences: list[Stats] = []  # of the generation that began last
         self.protect, self._newest_only = protect, newest_only
         self._model, self._parts, self._setup = model, parts, setup
@@ -140,7 +140,7 @@ class ModelPatches:
         _refuse_foreign(cache := named.get("past_key_values"))
         outer, self._thread.call = self._thread.call, call
         try:
-            with self.rope_deltas.of_generation(cache):
+            with self._rope_deltas.of_generation(cache):
                 return generate(*args, **kwargs)
         finally:
             self._thread.call = outer
@@ -170,7 +170,7 @@ class ModelPatches:
         arguments.check_logits(inputs, accept_every=self._newest_only or is_guiding)
         arguments.check_outputs(inputs, self._model.config)
         is_own = call is not None and call.prepared is not None
-        deltas = nullcontext() if is_own else self.rope_deltas.of_generation(inputs.get("past_key_values"))
+        deltas = nullcontext() if is_own else self._rope_deltas.of_generation(inputs.get("past_key_values"))
         # A pass may run within another one, in a hook, or within `generate`, in what that calls.
         model, engine = CURRENT_MODEL.set(self), CURRENT_ENGINE.set(None)
         thread.has_decoded, thread.mask = False, inputs.get("attention_mask")
@@ -212,7 +212,7 @@ class ModelPatches:
             if is_shown and (lazy_cache is not cache or not engine.sequences[0].stats.steps):
                 self.sequences = lazy_cache.sequences
             if width > 1:
-                engine.rope_deltas = self.rope_deltas.get()
+                engine.rope_deltas = self._rope_deltas.get()
             output = forward(**{**packed, "past_key_values": lazy_cache, "use_cache": True})
         if isinstance(output, tuple):
             return (engine.newest_hidden(output[0]), *output[1:])
@@ -222,7 +222,7 @@ class ModelPatches:
     def _engine(self, cache: Any, batch_size: int, width: int, call: _GenerateCall | None, is_own: bool) -> HFEngine:
         """Return the engine that a pass over `batch_size` sequences of `width` tokens continues, or a new one.
 
-        The pass is within `call`, as its own or by what it calls, and goes by its schedule.
+        Every pass within `call`, its own or not, follows the schedule of the call.
         """
         chunked_tokens = call.chunked_tokens if is_own else 0
         schedule = None if call is None else call.schedule
