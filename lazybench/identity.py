@@ -1,8 +1,4 @@
-"""Identify runs: which settings enter the hash, which must match to compare two runs, and which a label shows.
-
-`USES` states this for every setting, and for all that a run's `environment.json` notes. A setting is named as on the
-command line, and whatever `environment.json` has by its own name.
-"""
+"""Identify runs: which settings enter the hash, which must match to compare two runs, and which a label shows."""
 
 import ast
 import hashlib
@@ -10,7 +6,6 @@ import json
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import MISSING, fields, is_dataclass
-from enum import Flag, auto
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -23,91 +18,28 @@ import yaml
 
 from lazybench.config import CONF, DataConfig, ModelConfig, RunConfig, TimingConfig
 
-
-class Use(Flag):
-    """Uses of a setting."""
-
-    NOTHING = 0
-    HASH = auto()  # it enters the run's hash, which names its folder: another value is another run
-    MATCH = auto()  # it must be equal for two runs to be compared
-    LABEL = auto()  # tables and figures always show it
-
-
-NOTHING, HASH, MATCH, LABEL = Use.NOTHING, Use.HASH, Use.MATCH, Use.LABEL
-
-# In the order in which labels show what does not match. What is not listed, such as a method's own settings, is `HASH`.
-USES = {
-    # environment.json
-    "results_version": HASH | MATCH,
-    "weights_format": HASH | MATCH,
-    "dtype": HASH | MATCH,
-    "attention": HASH | MATCH,
-    "device": HASH | MATCH,
-    "threads": HASH | MATCH,
-    "torch": HASH | MATCH,
-    "transformers": HASH | MATCH,
-    "tokenizers": HASH,
-    "python": HASH,
-    "lazybench": HASH,
-    "commit": NOTHING,
-    "date": NOTHING,
-    "command": NOTHING,
-    "cpu": NOTHING,
-    "instruction_set": NOTHING,
-    "appearance": NOTHING,
-    "generation_config": NOTHING,  # its file is among the weights
+# A setting is named as on the command line, and an entry of `environment.json` by its own name. What is not listed here
+# enters the hash, such as a method's own settings.
+NOT_HASHED = (
+    {"shard", "trace", "retry_failed", "rerun", "calibrated", "output", "records_of"}
+    | {"commit", "date", "command", "cpu", "instruction_set", "appearance"}
+    | {"generation_config"}  # its file is among the weights
     # Where the model lies decides nothing: `weights` says what is there, `dtype` and `device` what they became.
-    "model.name": NOTHING,
-    "model.path": NOTHING,
-    "model.device": NOTHING,
-    "model.tokenizer": NOTHING,
-    "model.outline": NOTHING,
-    "model.revision": HASH,
-    "model.dtype": HASH,
-    "model.attention": HASH,
-    "model.trust_remote_code": HASH,
-    "model.limit": HASH | MATCH,
-    "model.chat": HASH | MATCH,
-    "model.remove": HASH | MATCH,
-    "model.shape": HASH | MATCH,
+    | {"model.name", "model.path", "model.device", "model.tokenizer", "model.outline"}
     # `records`, the digest of their content, and the facts of their datasets enter the hash instead.
-    "data.name": NOTHING,
-    "data.source": NOTHING,
-    "data.root": NOTHING,
-    "data.label": NOTHING,
-    "data.datasets": NOTHING,
-    "data.has": NOTHING,
-    "data.limit": MATCH,
-    "data.half": MATCH,
-    "data.seed": MATCH,
-    "data.tokens": MATCH,
-    "data.depths": MATCH,
-    "facts.by_length": NOTHING,
-    "timing.warmup": HASH | MATCH,
-    "timing.paired": HASH,
-    "timing.keep_1": HASH,
-    "timing.cpu_share": HASH,
-    "timing.every": HASH,
-    "task": HASH,
-    "records": HASH,
-    "records_of": NOTHING,
-    "weights": HASH | MATCH,
-    "calibrated_on": HASH,
-    "code": HASH | MATCH,
-    # How strongly a method prunes, and what.
-    "method.schedule": HASH | LABEL,
-    "method.layer": HASH | LABEL,
-    "method.keep": HASH | LABEL,
-    "method.scope": HASH | LABEL,
-    "method.ratio": HASH | LABEL,
-    # How a run is carried out.
-    "shard": NOTHING,
-    "trace": NOTHING,
-    "retry_failed": NOTHING,
-    "rerun": NOTHING,
-    "calibrated": NOTHING,
-    "output": NOTHING,
-}
+    | {"data.name", "data.source", "data.root", "data.label", "data.datasets", "data.has"}
+    | {"data.limit", "data.half", "data.seed", "data.tokens", "data.depths"}
+    | {"facts.by_length"}
+)
+# What must be equal to compare two runs, besides code and facts, in the order in which labels show it.
+MATCHED = (
+    *("results_version", "weights_format", "dtype", "attention", "device", "threads", "torch", "transformers"),
+    *("model.limit", "model.chat", "model.remove", "model.shape"),
+    *("data.limit", "data.half", "data.seed", "data.tokens", "data.depths"),
+    *("timing.warmup", "weights"),
+)
+# How strongly a method prunes, and what: tables and figures always show these.
+LABELLED = ("schedule", "layer", "keep", "scope", "ratio")
 
 # A setting's neutral value reproduces what runs did before the setting existed: its default, unless it stands here.
 # At this value a setting is left out of the hash, so a new setting with a default leaves finished runs their hashes.
@@ -147,8 +79,8 @@ def hashed(
         values["method"] = method_identity(settings["method"])
     # A module may be moved, so its digest counts without its name.
     values["code"] = sorted((settings.get("code") or {}).values()) or None
-    values |= {f"facts.{name}": facts_identity(of) for name, of in (facts or {}).items()}
-    return {key: value for key, value in values.items() if HASH in USES.get(key, HASH) and value != neutral.get(key)}
+    values |= _facts_identities(facts)
+    return {key: value for key, value in values.items() if key not in NOT_HASHED and value != neutral.get(key)}
 
 
 def comparable(
@@ -159,12 +91,9 @@ def comparable(
     The arguments are those of `hashed`. A run of before a setting existed has the neutral value.
     """
     neutral, values = neutral_values(), _flatten(settings, environment)
-    matched = [key for key, use in USES.items() if MATCH in use and key != "code"]
-    return (
-        {key: values.get(key, neutral.get(key)) for key in matched}
-        | {f"code.{module}": code for module, code in (settings.get("code") or {}).items()}
-        | {f"facts.{name}": facts_identity(of) for name, of in (facts or {}).items()}
-    )
+    matched = {key: values.get(key, neutral.get(key)) for key in MATCHED}
+    code = {f"code.{module}": digest for module, digest in (settings.get("code") or {}).items()}
+    return matched | code | _facts_identities(facts)
 
 
 def shown(method: str, settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -177,13 +106,11 @@ def shown(method: str, settings: Mapping[str, Any]) -> dict[str, Any]:
     usual = _USUAL | (yaml.safe_load(path.read_text("utf-8")) if path.is_file() else {})
 
     def is_shown(name: str, value: Any) -> bool:
-        if name in ("name", "_target_"):
-            return False
-        if LABEL in USES.get(f"method.{name}", HASH):
+        if name in LABELLED:
             return True
         if not path.is_file() and (value is None or value is False):
             return False
-        return name not in usual or usual[name] != value
+        return name not in ("name", "_target_") and (name not in usual or usual[name] != value)
 
     return {name: value for name, value in settings.items() if is_shown(name, value)}
 
@@ -222,17 +149,6 @@ def class_neutral(target: str) -> dict[str, Any]:
     return _neutral(settings, settings.__name__) if is_dataclass(settings) else {}
 
 
-def facts_identity(facts: Any) -> dict[str, Any]:
-    """Return the facts of a dataset that decide results, without neutral ones."""
-    neutral = _neutral(type(facts), "facts")
-    values = {field.name: getattr(facts, field.name) for field in fields(facts)}
-    return {
-        key: value
-        for key, value in values.items()
-        if HASH in USES.get(f"facts.{key}", HASH) and (key not in neutral or value != neutral[key])
-    }
-
-
 def code_digests(method: object, settings: Mapping[str, Any], metrics: Iterable[str]) -> dict[str, str]:
     """Return a digest of each module from outside that decides a run's results, by module.
 
@@ -247,6 +163,20 @@ def code_digests(method: object, settings: Mapping[str, Any], metrics: Iterable[
     names |= {name for name in (*_targets(settings), *metrics) if "." in name}
     modules = {_module(name) for name in names if name.partition(".")[0] not in _VERSIONED}
     return {module.__name__: _code_digest(module) for module in sorted(modules, key=lambda module: module.__name__)}
+
+
+def _facts_identities(facts: Mapping[str, Any] | None) -> dict[str, dict[str, Any]]:
+    """Return by dataset the facts that decide results, without neutral ones."""
+    identities = {}
+    for name, dataset in (facts or {}).items():
+        neutral = _neutral(type(dataset), "facts")
+        values = {field.name: getattr(dataset, field.name) for field in fields(dataset)}
+        identities[f"facts.{name}"] = {
+            key: value
+            for key, value in values.items()
+            if f"facts.{key}" not in NOT_HASHED and (key not in neutral or value != neutral[key])
+        }
+    return identities
 
 
 def _flatten(settings: Mapping[str, Any], environment: Mapping[str, Any]) -> dict[str, Any]:

@@ -154,7 +154,7 @@ def prepare(config: RunConfig, resources: Resources) -> Job:
     used_metrics = {facts[name].metric for name in choice.datasets}
     for metric in used_metrics:
         metrics.get(metric)
-    settings = {key: value for key, value in asdict(config).items() if identity.USES.get(key) != identity.NOTHING}
+    settings = {key: value for key, value in asdict(config).items() if key not in identity.NOT_HASHED}
     settings["method"] = settings_of(method)
     settings["weights"] = resources.weights(config.model)
     settings["records"] = fingerprint(records)
