@@ -6,6 +6,9 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 
+from lazybench.errors import LazyBenchError, one_line, suggest
+from lazyllm import LazyLLMError
+
 USAGE = """\
 LazyBench compares ways to prune prompts: LazyLLM and others on LongBench.
 
@@ -29,7 +32,7 @@ SIMPLE = ("status", "list", "report", "score")
 def script() -> int:
     """Run `main` as a process of its own: SIGTERM, which schedulers send, stops it like Ctrl-C."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    onward = "goes on where it stopped" if sys.argv[1:2] in (["run"], ["match"]) else "starts anew"
+    onward = "continues where it stopped" if sys.argv[1:2] in (["run"], ["match"]) else "starts anew"
     try:
         code = main()
         sys.stdout.flush()
@@ -48,14 +51,7 @@ def script() -> int:
 def main() -> int:
     """Run the command in `sys.argv`; bad input ends in one line and exit code 2."""
     try:
-        from lazybench.errors import LazyBenchError
-        from lazyllm import LazyLLMError
-
         return _run(sys.argv[1:])
-    except ModuleNotFoundError as error:
-        return _fail(
-            f"the package {error.name!r} is missing: scripts/quickstart sets LazyBench up, or pip install -e ."
-        )
     except (LazyBenchError, LazyLLMError) as error:
         return _fail(str(error))
     except BrokenPipeError:
@@ -65,8 +61,6 @@ def main() -> int:
 
 
 def _run(words: Sequence[str]) -> int:
-    from lazybench.errors import LazyBenchError, suggest
-
     if not words or words[0] in ("-h", "--help", "help"):
         print(USAGE)
         return 0 if words else 2
@@ -74,7 +68,7 @@ def _run(words: Sequence[str]) -> int:
     if command in SIMPLE:
         return import_module(f"lazybench.cli.{command}").main(rest)
     if command == "-sc":
-        return import_module("lazybench.cli.completion").main(rest, CONFIGURED, SIMPLE)
+        return import_module("lazybench.cli.app").complete(rest)
     if command not in CONFIGURED:
         raise LazyBenchError(f"unknown command {command!r}: {suggest(command, (*CONFIGURED, *SIMPLE))}")
     if {"--help", "-h"} & {*rest}:
@@ -84,8 +78,6 @@ def _run(words: Sequence[str]) -> int:
 
 
 def _fail(message: str) -> int:
-    from lazybench.errors import one_line
-
     print(f"lazybench: {one_line(message)}", file=sys.stderr)
     return 2
 

@@ -93,7 +93,7 @@ def main() -> None:
     options, words = parse_arguments()
     words, configs = [search_path(options.config_dir), *words], {}
     for name in options.methods:
-        (composed,), _ = compose_jobs("run", [*words, f"method={name}"], multirun=False)
+        (composed,) = compose_jobs("run", [*words, f"method={name}"])
         configs[name] = config = read_settings(composed, composed.hydra)
     methods = {name: build_method(config.method) for name, config in configs.items()}
     questions = build_questions(config)

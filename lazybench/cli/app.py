@@ -6,10 +6,8 @@ import signal
 import sys
 import traceback
 from argparse import ArgumentParser
-from collections import Counter
 from collections.abc import Sequence
 from importlib import import_module
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import hydra
@@ -21,7 +19,7 @@ from lazybench.cli import settings
 from lazybench.cli.arguments import add_config_dir, read
 from lazybench.config import CONF, SCHEMAS
 from lazybench.errors import LazyBenchError, one_line
-from lazybench.jobs import one_gpu, slurm
+from lazybench.jobs import one_gpu
 from lazybench.run.command_line import own_folders
 from lazybench.store.locks import Busy
 from lazyllm import LazyLLMError
@@ -51,72 +49,72 @@ def main(command: str, words: Sequence[str]) -> int:
     parser = ArgumentParser(f"lazybench {command}", add_help=False)
     parser.add_argument("settings", nargs="*")
     parser.add_argument("-m", "--multirun", action="store_true")
-    parser.add_argument("--cfg", choices=("job", "hydra"))
+    parser.add_argument("--cfg", choices=("job",))
     add_config_dir(parser, "also choose from the configs in FOLDER")
     flags, name = read(parser, words), "run" if command == "plan" else command
     several = flags.multirun or command in ("plan", "map")
     overrides = [*([settings.search_path(flags.config_dir)] if flags.config_dir else []), *flags.settings]
-    configs, sweep = settings.compose_jobs(name, overrides, several or flags.cfg is not None)
+    configs = settings.compose_jobs(name, overrides, several or flags.cfg is not None)
     if flags.cfg is not None:
-        keys = [key for key in configs[0] if (key == "hydra") == (flags.cfg == "hydra")]
+        keys = [key for key in configs[0] if key != "hydra"]
         print(OmegaConf.to_yaml(OmegaConf.masked_copy(configs[0], keys)), end="")
         return 0
-    in_turn, launcher = settings.in_turn(configs[0]), configs[0].hydra.launcher
+    in_turn = configs[0].hydra.launcher._target_.endswith(".BasicLauncher")
     if not (in_turn or several):
         raise LazyBenchError("+cluster= chooses where the jobs of a sweep run: add -m, also for a single job")
-    if command not in ("plan", "map") and slurm.is_slurm(launcher) and (missing := slurm.missing_programs()):
-        raise LazyBenchError(
-            f"there is no {missing} on this machine to submit jobs to Slurm with: give the command on "
-            "a login node of the cluster, or run the jobs here, in turn without +cluster= or with +cluster=local"
-        )
     jobs = [_Job(settings.read(config, config.hydra), config) for config in configs]
     for warning in dict.fromkeys(warning for job in jobs for warning in settings.literal_escapes(job.settings)):
         print(f"warning: {warning}", file=sys.stderr)
-    if command == "speed":
-        _refuse_shared_files(jobs)
+    outputs = [job.settings.output for job in jobs]
+    if command == "speed" and outputs[0] is not None and len(set(outputs)) < len(jobs):
+        raise LazyBenchError(
+            f"output={outputs[0]} is one file for several jobs: use one each, such as output='${{method.name}}.csv'"
+        )
     if several and command != "map":
         print(f"checking {len(jobs)} job{'s' * (len(jobs) > 1)} before any starts", flush=True)
-        _silence_libraries()
     else:
-        _begin(name, jobs)
+        _begin(name, jobs[0])
     _import_torch()  # takes seconds, so the lines above are printed first
     from lazybench.run.resources import Resources
 
-    resources = Resources(plan=command == "plan")
+    resources, failure = Resources(plan=command == "plan"), None
+    checked = [_check(name, job.settings, resources) for job in jobs if command != "map"]
     if command == "map":
         import_module("lazybench.cli.map").main([job.settings for job in jobs])
-        return 0
-    if not several:
-        _run_job(name, jobs[0].settings, resources)
-        return 0
-    checked = [_check(name, job.settings, resources) for job in jobs]
-    if command == "plan":
-        import_module("lazybench.jobs.plan").show(checked, resources, launcher, in_turn)
-        return 0
-    failure = _run_in_turn(name, jobs, checked, resources) if in_turn else _launch(name, jobs[0], len(jobs), sweep)
+    elif command == "plan":
+        import_module("lazybench.jobs.plan").show(checked, resources, in_turn)
+    elif not several:
+        _run_job(name, jobs[0].settings, resources, checked[0])
+    else:
+        failure = _run_in_turn(name, jobs, checked, resources) if in_turn else _launch(name, jobs, overrides)
     if failure:
         raise LazyBenchError(f"{failure}; the same command runs what is missing")
     return 0
 
 
-def _refuse_shared_files(jobs: Sequence[_Job]) -> None:
-    """Raise `LazyBenchError` if several jobs of `speed` would write one file."""
-    files = Counter(file for job in jobs if (file := job.settings.output))
-    for file, count in files.items():
-        if count > 1:
-            own = Path(file).with_stem(f"{Path(file).stem}_${{model.name}}_${{method.name}}")
-            raise LazyBenchError(f"output={file} is one file for {count} jobs: give each its own: output='{own}'")
+def complete(words: Sequence[str]) -> int:
+    """Complete the line in `COMP_LINE`, or print the shell function that does; Hydra's `words` say which."""
+    program, command, rest, *_ = [*os.environ.get("COMP_LINE", "").split(maxsplit=2), "", "", ""]
+    os.environ["COMP_LINE"] = f"{program} {rest}"  # Hydra knows no commands
+    sys.argv = [sys.argv[0], "-sc", *words]
+    name = settings.config_file(command if command in SCHEMAS else "run")
+    hydra.main(version_base="1.3", config_path=str(CONF), config_name=name)(print)()
+    return 0
 
 
 def _import_torch() -> None:
-    """Import torch with signals held back: an interrupt in its C++ code would abort the process."""
+    """Import torch with signals held back, as an interrupt in its C++ code would abort the process; silence it."""
     signals = {signal.SIGINT, signal.SIGTERM}
     signal.pthread_sigmask(signal.SIG_BLOCK, signals)
+    os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # torch's profiler: fatal errors only
     try:
         import_module("torch")
+        logging = import_module("transformers.utils.logging")
         import_module("transformers.modeling_utils")
     finally:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, signals)
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
 
 
 def _check(name: str, config: Any, resources: "Resources") -> Any:
@@ -131,14 +129,12 @@ def _check(name: str, config: Any, resources: "Resources") -> Any:
     return job
 
 
-def _run_job(name: str, config: Any, resources: "Resources", checked: Any = None) -> None:
-    """Run a job in this process; `checked` is what `_check` returned for it, if that was called."""
-    if name != "run":
+def _run_job(name: str, config: Any, resources: "Resources", checked: Any) -> None:
+    """Run a job in this process; `checked` is what `_check` returned for it."""
+    if name == "run":
+        import_module("lazybench.run.execute").run(checked, resources)
+    else:
         import_module(f"lazybench.cli.{name}").main(config)
-        return
-    from lazybench.run.execute import run
-
-    run(checked or _check(name, config, resources), resources)
 
 
 def _run_in_turn(name: str, jobs: Sequence[_Job], checked: Sequence[Any], resources: "Resources") -> str | None:
@@ -154,12 +150,12 @@ def _run_in_turn(name: str, jobs: Sequence[_Job], checked: Sequence[Any], resour
 
 
 def _attempt(name: str, job: _Job, resources: "Resources", checked: Any = None) -> Exception | None:
-    """Run a job of a sweep in this process; prints and returns the error that it failed with."""
-    _begin(name, [job])
+    """Run a job of a sweep in this process, unchecked if need be; prints and returns the error that it failed with."""
+    _begin(name, job)
     try:
-        _run_job(name, job.settings, resources, checked)
+        _run_job(name, job.settings, resources, checked or _check(name, job.settings, resources))
     except Busy as error:  # an earlier start of the sweep still runs
-        print(f"{error}: skipped, that process goes on with it")
+        print(f"{error}: skipped, as that process runs it")
     except _EXPECTED as error:
         print(f"lazybench: {one_line(str(error))}", file=sys.stderr)
         return error
@@ -169,13 +165,10 @@ def _attempt(name: str, job: _Job, resources: "Resources", checked: Any = None) 
     return None
 
 
-def _launch(name: str, first: _Job, count: int, words: Sequence[str]) -> str | None:
-    """Run `count` jobs through Hydra's launcher; returns a message if some failed or were lost."""
-    launcher = first.config.hydra.launcher
-    logs = f", with logs in {Path(launcher.submitit_folder).parent}" if "submitit_folder" in launcher else ""
-    output = shlex.quote(first.settings.output)
-    runs = f"; follow them with: python -m lazybench status runs={output}" if name == "run" else ""
-    print(f"{count} jobs{logs}{runs}", flush=True)
+def _launch(name: str, jobs: Sequence[_Job], words: Sequence[str]) -> str | None:
+    """Run the jobs that `words` stand for through Hydra's launcher; returns a message if some failed or were lost."""
+    status = f"; follow them with: python -m lazybench status runs={shlex.quote(str(jobs[0].settings.output))}"
+    print(f"{len(jobs)} jobs{status if name == 'run' else ''}", flush=True)
     GlobalHydra.instance().clear()
     os.environ["HYDRA_FULL_ERROR"] = "1"  # otherwise Hydra prints a traceback and exits
     sys.argv = [f"lazybench {name}", "--multirun", *words]
@@ -190,37 +183,24 @@ def _launch(name: str, first: _Job, count: int, words: Sequence[str]) -> str | N
 
 def _launched(config: DictConfig) -> None:
     """Run a job of a sweep in the process that a launcher started for it."""
+    _import_torch()
     from lazybench.run.resources import Resources
 
     composed = OmegaConf.create({"hydra": HydraConfig.get()})
     name = next(name for name, schema in SCHEMAS.items() if schema is OmegaConf.get_type(config))
     if composed.hydra.launcher._target_.endswith(_SHARING_GPUS):
         one_gpu.claim()
-    error = _attempt(name, _Job(settings.read(config, composed.hydra), composed), Resources())
-    if error is not None:
+    if error := _attempt(name, _Job(settings.read(config, composed.hydra), composed), Resources()):
         raise LazyBenchError(str(error))  # every process can unpickle it
 
 
-def _begin(name: str, jobs: Sequence[_Job]) -> None:
-    """Print the names of what the jobs run on, and set `sys.argv` and `HydraConfig` as if the first ran alone."""
-    config = jobs[0].config
-    HydraConfig.instance().set_config(config)
-    folders = [f"--config-dir={folder}" for folder in own_folders(config.hydra)]
-    sys.argv = [f"lazybench {name}", *folders, *config.hydra.overrides.task]
-    parts = []
+def _begin(name: str, job: _Job) -> None:
+    """Print the names of what a job runs on, and set `sys.argv` and `HydraConfig` as if it ran alone."""
+    HydraConfig.instance().set_config(job.config)
+    folders = [f"--config-dir={folder}" for folder in own_folders(job.config.hydra)]
+    sys.argv = [f"lazybench {name}", *folders, *job.config.hydra.overrides.task]
+    names = []
     for key in ("model", "data", "method", "task", "shard"):
-        values = [getattr(job.settings, key, None) for job in jobs]
-        names = [value["name"] if isinstance(value, dict) else getattr(value, "name", value) for value in values]
-        parts += [f"{key} {', '.join(dict.fromkeys(map(str, names)))}"] if any(names) else []
-    print(", ".join(parts), flush=True)
-    _silence_libraries()
-    import_module("lazybench.run.timing").tell_retaken.cache_clear()
-
-
-def _silence_libraries() -> None:
-    """Keep the libraries' warnings and progress bars out of a command's output."""
-    os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # torch's profiler: fatal errors only
-    import transformers
-
-    transformers.utils.logging.set_verbosity_error()
-    transformers.utils.logging.disable_progress_bar()
+        if value := getattr(job.settings, key, None):
+            names.append(f"{key} {value['name'] if key == 'method' else getattr(value, 'name', value)}")
+    print(", ".join(names), flush=True)

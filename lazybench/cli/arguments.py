@@ -4,7 +4,6 @@ import re
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
-from os.path import isdir
 from pathlib import Path
 from typing import NoReturn
 
@@ -41,43 +40,20 @@ def folder(text: str) -> Path:
 
 
 def folders(text: str) -> list[Path]:
-    """For `add_argument(type=)`: one folder or several with commas; the name of one that exists may hold commas too.
-
-    White space and quotes around a name are optional, as Hydra's commands need them.
-    """
-    parts, names = text.split(","), []
-    while parts:
-        heads = ((count, ",".join(parts[:count])) for count in range(len(parts), 0, -1))
-        spellings = ((count, name) for count, head in heads for name in (head, head.strip(" '\"")))
-        first = 1, parts[0].strip()
-        count, name = next((of for of in spellings if isdir(of[1])), first)
-        names.append(name)
-        del parts[:count]
-    return [Path(name) for name in names if name] or [folder("")]
+    """Convert an argument to folders, one or several with commas, for `add_argument(type=)`."""
+    return [folder(name.strip()) for name in text.split(",")]
 
 
 def add_runs(parser: ArgumentParser, meaning: str) -> None:
     """Add `--runs`, one output folder or several with commas."""
-    parser.add_argument(
-        "--runs",
-        metavar="FOLDER,...",
-        type=folders,
-        default="results/runs",
-        help=f"{meaning} (default: %(default)s)",
-    )
+    text = f"{meaning} (default: %(default)s)"
+    parser.add_argument("--runs", metavar="FOLDER,...", type=folders, default="results/runs", help=text)
 
 
 def add_config_dir(parser: ArgumentParser, purpose: str) -> None:
     """Add `--config-dir`, a folder of the user's own configs; `purpose` is its help."""
-    parser.add_argument(
-        "--config-dir",
-        "-cd",
-        metavar="FOLDER",
-        type=_config_dir,
-        action="append",
-        default=[],
-        help=f"{purpose}; may be given several times",
-    )
+    text, options = f"{purpose}; may be given several times", {"action": "append", "default": []}
+    parser.add_argument("--config-dir", "-cd", metavar="FOLDER", type=_config_dir, help=text, **options)
 
 
 def _config_dir(text: str) -> Path:
@@ -95,11 +71,11 @@ def own_datasets(folder: Path) -> Iterator[tuple[str, dict[str, DatasetFacts]]]:
     for path in sorted((folder / "data").rglob("*.yaml")):
         try:
             config = yaml.safe_load(path.read_text("utf-8")) or {}
-            if not (datasets := config.get("datasets")):
-                continue
-            facts = load_facts(datasets)
-        except (OSError, ValueError, AttributeError, yaml.YAMLError, LazyBenchError) as error:
+            facts = load_facts(datasets := config.get("datasets") or {})
+        except (yaml.YAMLError, LazyBenchError) as error:
             raise LazyBenchError(f"{path}: {first_line(error)}") from error
+        if not datasets:
+            continue
         if config.get("source", "longbench") not in SOURCES:
             facts = {name: facts[name] for name in datasets}
         yield config_name(path, folder / "data"), facts

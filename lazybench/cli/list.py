@@ -1,9 +1,6 @@
 """`lazybench list`: list what a run can choose."""
 
 import re
-import shutil
-import sys
-import textwrap
 from argparse import ArgumentParser
 from collections.abc import Sequence
 from itertools import takewhile
@@ -50,11 +47,8 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _show(name: str, description: str, source: str = "") -> None:
-    """Print one choice and where it comes from, wrapped to the terminal, or in one line without one."""
-    width = shutil.get_terminal_size((sys.maxsize, 0)).columns
-    text = f"  {name:<25} {description}{f'  [{source}]' if source else ''}".rstrip()
-    indent = " " * (28 if width >= 80 else 4)
-    print(textwrap.fill(text, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False))
+    """Print one choice and where it comes from."""
+    print(f"  {name:<25} {description}{f'  [{source}]' if source else ''}".rstrip())
 
 
 def _summary(dataset: DatasetFacts) -> str:

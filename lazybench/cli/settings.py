@@ -1,6 +1,5 @@
 """Compose the settings of a command's jobs with Hydra, check them, and explain errors in one line."""
 
-import os
 import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
@@ -11,18 +10,24 @@ from typing import Any
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
 from hydra.errors import MissingConfigException, OverrideParseException
+from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 from yaml import MarkedYAMLError
 
+from lazybench.cli.arguments import GROUPS
 from lazybench.config import CONF
 from lazybench.data import choose, load_facts
 from lazybench.errors import LazyBenchError, causes_of, first_line, suggest
 from lazybench.run.command_line import own_folders
 
-_GROUPS = ("model", "method", "data")
-_EXTRAS = ("joblib", "submitit", "ray")  # of pip install 'lazybench[...]', each with launchers of its name
+# What to do about a choice that does not exist, by group.
+_ADVICE = {
+    "model": "; for a hub id, folder or .gguf file give model.path= and model.limit=TOKENS, its longest prompt",
+    "hydra/launcher": "; pip install 'lazybench[joblib]', 'lazybench[submitit]' or 'lazybench[ray]' installs more",
+}
 
 
 def search_path(folders: Iterable[Path]) -> str:
@@ -31,80 +36,49 @@ def search_path(folders: Iterable[Path]) -> str:
     return f"hydra.searchpath=[{paths}]"
 
 
-def in_turn(config: DictConfig) -> bool:
-    """Return whether a sweep's jobs run in this process, one after the other, because no launcher is chosen."""
-    return config.hydra.launcher._target_.endswith(".BasicLauncher")
-
-
 def config_file(command: str) -> str:
     """Return the name of a command's own config in `conf/`."""
     return "config" if command in ("run", "plan") else command
 
 
-def compose_jobs(command: str, words: Sequence[str], multirun: bool) -> tuple[list[DictConfig], list[str]]:
-    """Compose the configs of all jobs that a command's words stand for.
+def compose_jobs(command: str, words: Sequence[str], multirun: bool = False) -> list[DictConfig]:
+    """Compose the configs of all jobs that a command's words stand for, each with Hydra's part `hydra`.
 
-    Values in `words` replace those that an experiment sweeps over.
-
-    Returns:
-        the configs, each with Hydra's part `hydra`, and the words from which a launcher of Hydra makes the same jobs.
+    Values in `words` replace those that an experiment sweeps over, as they do for Hydra's launchers.
 
     Raises:
         LazyBenchError: Hydra refuses a word, or there are several jobs without `multirun`.
     """
-    jobs: list[DictConfig] = []
-    sweeps: list[list[str]] = []  # of each experiment
     name = config_file(command)
     GlobalHydra.instance().clear()
     try:
         with initialize_config_dir(str(CONF), version_base="1.3"):
-            for overrides in _combinations(words):
-                if not multirun and (several := [word for word in words if word not in overrides]):
-                    raise LazyBenchError(_suggest_multirun(several))
-                config = compose(name, overrides, return_hydra_config=True)
-                sweeps.append(swept := _experiment_sweep(config, words))
-                if swept and not multirun:
-                    keys = " and ".join(word.partition("=")[0] for word in swept)
-                    raise LazyBenchError(f"the experiment sweeps over {keys}: add -m, or set a value of each")
-                combinations = _combinations([*swept, *overrides]) if swept else []
-                jobs += [compose(name, each, return_hydra_config=True) for each in combinations] or [config]
+            hydra = GlobalHydra.instance().hydra
+            sweeper = hydra.compose_config(name, [*words], RunMode.MULTIRUN, from_shell=False).hydra.sweeper
+            params = [f"{key}={values}" for key, values in (sweeper.params or {}).items()]
+            overrides = OverridesParser.create(hydra.config_loader).parse_overrides([*params, *words])
+            choices = {override.key_or_group: _values(override, multirun) for override in overrides}
+            jobs = [compose(name, [*job], return_hydra_config=True) for job in product(*choices.values())]
     except Exception as error:  # Hydra raises many kinds
         raise LazyBenchError(explain(error)) from error
-    if not in_turn(jobs[0]) and any(sweep != swept for sweep in sweeps):
-        raise LazyBenchError("experiments that sweep over different things, with +cluster=: give one at a time")
-    return jobs, [*swept, *words, *(["hydra.sweeper.params=null"] if swept else [])]
+    for job in jobs:
+        if (job.hydra.sweeper.params or {}).keys() - choices.keys():
+            raise LazyBenchError("the experiments sweep over different things: give one at a time")
+    return jobs
 
 
-def _combinations(words: Sequence[str]) -> list[list[str]]:
-    """Return the overrides of each job: every combination of the values that words sweep over."""
-    choices = []
-    for override in OverridesParser.create(GlobalHydra.instance().config_loader()).parse_overrides([*words]):
-        if override.is_sweep_override():
-            key = override.get_key_element()
-            choices.append([f"{key}={value}" for value in override.sweep_string_iterator()])
-            continue
-        if override.key_or_group in (*_GROUPS, "task") and isinstance(names := override.value(), list):
-            # Hydra would merge the configs.
-            sweep = f"{override.key_or_group}={','.join(map(str, names))}"
-            raise LazyBenchError(f"{override.input_line} is a list: give {sweep}, with -m to run each of them")
-        choices.append([override.input_line])
-    return [list(combination) for combination in product(*choices)]
-
-
-def _suggest_multirun(words: Sequence[str]) -> str:
-    """Suggest `-m` for words with several values, or brackets if one of them can be a list."""
-    message = f"{' and '.join(words)} {'is' if len(words) == 1 else 'are'} several values: add -m to run each of them"
-    for key, _, values in (word.partition("=") for word in words):
-        if key.lstrip("+") not in (*_GROUPS, "task", "experiment", "cluster"):
-            return f"{message}, or write a list in brackets, '{key}=[{values}]'"
-    return message
-
-
-def _experiment_sweep(config: DictConfig, words: Sequence[str]) -> list[str]:
-    """Return, as overrides, what an experiment sweeps over and `words` do not set."""
-    given = {word.lstrip("+").partition("=")[0] for word in words}
-    params = config.hydra.sweeper.get("params") or {}
-    return [f"{key}={value}" for key, value in params.items() if key.lstrip("+") not in given]
+def _values(override: Override, multirun: bool) -> list[str]:
+    """Return the overrides that an override sweeps over, or itself."""
+    key, is_choice = override.key_or_group, override.key_or_group in (*GROUPS, "task", "experiment", "cluster")
+    if override.is_sweep_override():
+        values = [f"{override.get_key_element()}={value}" for value in override.sweep_string_iterator()]
+        if multirun or len(values) == 1:
+            return values
+        in_brackets = "" if is_choice else f", or write a list in brackets, '{key}=[...]'"
+        raise LazyBenchError(f"{override.input_line} is several values: add -m to run each of them{in_brackets}")
+    if is_choice and isinstance(override.value(), list):  # Hydra would merge the configs
+        raise LazyBenchError(f"{override.input_line} is a list: leave out the brackets, and add -m to run each of them")
+    return [override.input_line]
 
 
 def read(config: DictConfig, hydra: DictConfig) -> Any:
@@ -115,7 +89,7 @@ def read(config: DictConfig, hydra: DictConfig) -> Any:
         hydra: its part `hydra`, which a launched job's config lacks.
 
     Raises:
-        LazyBenchError: a setting is missing or wrong, or names something that does not exist.
+        LazyBenchError: a setting is missing or wrong, or its task does not exist.
     """
     values = {key: value for key, value in OmegaConf.to_container(config).items() if key != "hydra"}
     try:
@@ -127,18 +101,10 @@ def read(config: DictConfig, hydra: DictConfig) -> Any:
         settings = OmegaConf.to_object(merged)
     except Exception as error:
         raise LazyBenchError(explain(error)) from error
-    _check_names(settings)
+    if getattr(settings, "task", None) is not None:  # before torch is imported, which takes seconds
+        choose(settings.task, settings.data, load_facts(settings.data.datasets))
     sys.path += [folder for folder in own_folders(hydra) if folder not in sys.path]
     return settings
-
-
-def _check_names(settings: Any) -> None:
-    """Refuse a task or text file that does not exist before the imports that take seconds."""
-    text, task = (getattr(settings, key, None) for key in ("text", "task"))
-    if text is not None and (not os.path.exists(text) or os.path.isdir(text)):
-        raise LazyBenchError(f"text={text} cannot be read: there is no such file, or it is a folder")
-    if task is not None:
-        choose(task, settings.data, load_facts(settings.data.datasets))
 
 
 def literal_escapes(settings: Any) -> Iterator[str]:
@@ -173,37 +139,22 @@ def explain(error: BaseException) -> str:
     if own := next((cause for cause in causes if isinstance(cause, LazyBenchError)), None):
         return str(own)
     if isinstance(error, OverrideParseException):
-        key, equals, value = error.override.partition("=")
-        escaped = re.sub(r"([\"'])", r"\\\1", value)
-        quoted = f"put such a value in quotes within quotes, \"{key}='{escaped}'\""
-        return f"{error.override} cannot be read: {quoted if equals else 'write a setting and its value, key=value'}"
+        return (
+            f"{error.override} cannot be read: write KEY=VALUE, or \"KEY='VALUE'\" for a value with special characters"
+        )
     if isinstance(error, MissingConfigException) and "/" in (error.missing_cfg_file or ""):
-        return _unknown_choice(*error.missing_cfg_file.rsplit("/", 1), error.options or [])
+        group, name = error.missing_cfg_file.rsplit("/", 1)
+        advice = next((text for key, text in _ADVICE.items() if group.startswith(key)), "")
+        return f"there is no {group} {name!r}: {suggest(name, error.options or [])}{advice}"
     if isinstance(error, MarkedYAMLError):
         return f"{error.problem_mark.name}:{error.problem_mark.line + 1}: {error.problem}"
     keyed = next((cause for cause in causes if isinstance(cause, OmegaConfBaseException) and cause.full_key), None)
     if keyed is None:
         return first_line(error)
-    if isinstance(keyed, ConfigAttributeError | ConfigKeyError):
-        return _unknown_setting(keyed)
-    return f"{keyed.full_key}: {first_line(keyed)}"
-
-
-def _unknown_choice(group: str, name: str, options: Sequence[str]) -> str:
-    extra = name.partition("_")[0]
-    if group == "hydra/launcher" and extra in _EXTRAS:
-        return f"hydra/launcher={name} is not installed: pip install 'lazybench[{extra}]'"
-    message = f"there is no {group} {name!r}: {suggest(name, options)}"
-    if group.partition("/")[0] == "model":
-        message += "; for a hub id, folder or .gguf file give model.path= and model.limit=TOKENS, its longest prompt"
-    return message
-
-
-def _unknown_setting(error: OmegaConfBaseException) -> str:
-    parent, (prefix, _, leaf) = error.parent_node, str(error.full_key).rpartition(".")
-    keys = parent if isinstance(parent, DictConfig) else ()
+    if not isinstance(keyed, ConfigAttributeError | ConfigKeyError):
+        return f"{keyed.full_key}: {first_line(keyed)}"
+    prefix, _, leaf = str(keyed.full_key).rpartition(".")
+    keys = keyed.parent_node if isinstance(keyed.parent_node, DictConfig) else ()
     names = [str(key) for key in keys if key not in ("hydra", "_target_", leaf)]
-    hint = f"it has none; add one of your own with a plus, +{prefix}={{{leaf}: VALUE}}"
-    if names:
-        hint = suggest(leaf, names, f"{prefix}." if prefix else "")
-    return f"there is no setting {error.full_key!r}: {hint}"
+    hint = suggest(leaf, names, f"{prefix}." if prefix else "") if names else f"{prefix} has none"
+    return f"there is no setting {keyed.full_key!r}: {hint}"

@@ -1,1 +1,1 @@
-"""A sweep before it starts: what it would do, and what its cluster and GPUs need."""
+"""A sweep before it starts: what it would do, and a GPU for each of its jobs."""

@@ -8,7 +8,6 @@ from lazybench.analysis.console import table
 from lazybench.analysis.labels import setting_of
 from lazybench.data.sample import estimate_tokens
 from lazybench.errors import LazyBenchError
-from lazybench.jobs import slurm
 from lazybench.model import environment
 from lazybench.model.cost import Pace, a100_pace, measure_pace, memory_gb, unpruned_operations
 from lazybench.run.prepare import Job
@@ -16,74 +15,56 @@ from lazybench.run.resources import Resources
 from lazybench.store.run_folder import SCORES, RunFolder
 from lazybench.store.survey import read_settings, runs_of
 
-# English text: tokens of a word, by the tokenizers of Llama 2 and SmolLM2.
-_TOKENS_PER_WORD = 1.4
+_TOKENS_PER_WORD = 1.4  # of English text, by the tokenizers of Llama 2 and SmolLM2
 _TRACED = 16  # tokens of a trace's answer
-# Settings of a Slurm launcher that a plan shows.
-_REQUESTS = "partition account qos constraint gres gpus_per_node cpus_per_task mem_gb timeout_min"
 
 
-def show(jobs: Sequence[Job], resources: Resources, launcher: Any, in_turn: bool) -> None:
+def show(jobs: Sequence[Job], resources: Resources, in_turn: bool) -> None:
     """Print the plan.
 
     Args:
         jobs: the checked jobs.
         resources: what they were loaded from.
-        launcher: Hydra's settings of the launcher.
-        in_turn: whether this process runs the jobs one after the other.
+        in_turn: whether this process would run the jobs one after the other.
     """
-    rows, here, there, unfinished, paces, machines = [], [], [], 0, {}, {}
-    submits = slurm.is_slurm(launcher)
+    rows, num_unfinished, paces, machines, hours = [], 0, {}, {}, {"hours here": [], "A100 hours": []}
     for job in jobs:
-        config, model = job.config, resources.skeleton(job.config.model)
-        if (name := repr(config.model)) not in paces:
-            paces[name] = None if model is None or submits else measure_pace(model, config.model)
-            machines[name] = this_machine(job) if in_turn else None
+        config, model, name = job.config, resources.skeleton(job.config.model), repr(job.config.model)
+        if name not in paces:
+            paces[name] = None if model is None or not in_turn else measure_pace(model, config.model)
+            machines[name] = _this_machine(job) if in_turn else None
         done, own = done_records(job, machines[name]), len(job.own_records)
-        unfinished += done < own
-        share = (own - done) / own / 3600
-        lengths = prompt_lengths(job)
-        prefill = None if model is None else unpruned_operations(model, lengths)
-        here.append(None if paces[name] is None else estimate(job, prefill, paces[name]) * share)
-        there.append(None if model is None else estimate(job, prefill, a100_pace(model, config.model)) * share)
-        task = config.task + (f" {config.shard}" if config.shard else "")
-        memory = "?" if model is None else f"{memory_gb(model, config.model, max(lengths) + job.max_new_tokens):.0f}"
+        num_unfinished += done < own
+        task = f"{config.task} {config.shard or ''}".rstrip()
         method = f"{job.method.name} {setting_of(job.method.name, job.settings['method'])}"
-        names = [method, config.model.name, config.data.name, task]
-        rows.append([*names, f"{done}/{own}", _hours(here[-1]), _hours(there[-1]), memory])
-    print(
-        table(["method", "model", "data", "task", "records done", "hours here", "A100 hours", "GPU GB"], rows, left=4)
-    )
+        row = {"method": method, "model": config.model.name, "data": config.data.name, "task": task}
+        row |= {"records done": f"{done}/{own}"} | dict.fromkeys((*hours, "GPU GB"), "?")
+        rows.append(row)
+        if model is None:
+            continue
+        lengths = prompt_lengths(job)
+        prefill = unpruned_operations(model, lengths)
+        for key, pace in zip(hours, (paces[name], a100_pace(model, config.model)), strict=True):
+            if pace is not None:
+                hours[key].append(estimate(job, prefill, pace) * (own - done) / own / 3600)
+                row[key] = _format_hours(hours[key][-1])
+        row["GPU GB"] = f"{memory_gb(model, config.model, max(lengths) + job.max_new_tokens):.0f}"
+    print(table([*rows[0]], [[*row.values()] for row in rows], left=4))
     for note in filter(None, dict.fromkeys(job.left_out for job in jobs)):
         print(note)
-    print(f"\n{len(jobs)} job{'s' * (len(jobs) > 1)}, {unfinished} of them with records to run")
-    for hours, label in (
-        (here, "on this machine at most, by layers measured just now"),
-        (there, "of one A100 at most: every answer as long as its dataset allows"),
-    ):
-        if known := [value for value in hours if value is not None]:
-            print(f"about {_hours(sum(known))} hours {label}")
-    if unknown := there.count(None):
-        print(f"{unknown} of a model whose size cannot be had here, marked ? and not counted in hours")
-    if submits:
-        print(_submission(launcher, len(jobs)))
-    for why in resources.missing.values():
-        print(f"run here, it would end with: {why}")
+    print(f"\n{len(jobs)} job{'s' * (len(jobs) > 1)}, {num_unfinished} of them with records to run")
+    for key, values in hours.items():
+        if values:
+            print(f"{key} of {len(values)} jobs together: {_format_hours(sum(values))} at most")
+    for reason in resources.missing.values():
+        print(f"run here, it would end with: {reason}")
 
 
-def _submission(launcher: Any, jobs: int) -> str:
-    """Describe what a sweep would request of Slurm."""
-    requests = " ".join(f"{key}={launcher[key]}" for key in _REQUESTS.split() if launcher.get(key) is not None)
-    parallel = min(launcher.get("array_parallelism") or jobs, jobs)
-    text = f"run -m submits an array of {jobs} to Slurm, {parallel} at a time, each with {requests}"
-    return text + (f"; there is no {missing} here to submit it with" if (missing := slurm.missing_programs()) else "")
+def _format_hours(hours: float) -> str:
+    return f"{hours:.1f}" if hours >= 0.05 or hours == 0 else "<0.1"
 
 
-def _hours(hours: float | None) -> str:
-    return "?" if hours is None else f"{hours:.1f}" if hours >= 0.05 or hours == 0 else "<0.1"
-
-
-def this_machine(job: Job) -> dict[str, Any] | None:
+def _this_machine(job: Job) -> dict[str, Any] | None:
     """Describe this machine as a job's environment; None if the job cannot run here."""
     with suppress(LazyBenchError):
         return environment.describe(job.config.model) if job.settings["weights"] else None
@@ -92,9 +73,8 @@ def this_machine(job: Job) -> dict[str, Any] | None:
 
 def done_records(job: Job, machine: dict[str, Any] | None) -> int:
     """Count a job's records that are done on a machine; None is any."""
-    for folder in (
-        runs_of(job.method_folder, job.settings, job.used_facts) if machine is None else [job.folder(machine)]
-    ):
+    any_machine = machine is None
+    for folder in runs_of(job.method_folder, job.settings, job.used_facts) if any_machine else [job.folder(machine)]:
         if read_settings(folder)[1].get("results_version") != environment.RESULTS_VERSION:
             continue
         if job.config.rerun and (folder / SCORES).exists():
