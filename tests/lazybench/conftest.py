@@ -4,7 +4,7 @@ import sys
 
 import pytest
 import transformers
-from support import FINISHED, LAZY, byte_tokenizer, folders, one_line, save_tiny_model
+from support import FINISHED, LAZY, byte_tokenizer, folders, one_line, save_tiny_model, small_run
 
 from lazybench.data import hub
 
@@ -55,29 +55,9 @@ def run(lazybench, tiny_model, tmp_path):
     """Call `lazybench run`, or `plan`, on the tiny model with small data; settings given override these."""
 
     def call(*words: str, output: str = "runs", command: str = "run") -> tuple[int, str, str]:
-        return lazybench(command, *_small(tiny_model, tmp_path / output, words), *words)
+        return lazybench(command, *small_run(tiny_model, tmp_path / output, words), *words)
 
     return call
-
-
-def _small(model, output, words):
-    """The settings of a small run on a model, but for those that `words` set."""
-    settings = {
-        "model.path": model,
-        "model.name": "tiny",
-        "model.chat": "null",
-        "model.limit": 900,
-        "data.tokens": 512,
-        "data.limit": 2,
-        "timing.warmup": 1,
-        "timing.cpu_share": 0,  # other work on this machine is no part of these tests
-        "task": "2wikimqa",
-        "output": output,
-    }
-    if not any(word.startswith("method=") for word in words):
-        settings |= {"method": "lazyllm", "method.schedule": "[1:0.6]"}
-    given = {word.partition("=")[0] for word in words}
-    return [f"{key}={value}" for key, value in settings.items() if key not in given]
 
 
 @pytest.fixture(scope="session")
@@ -87,7 +67,7 @@ def finished_runs(tiny_model, tmp_path_factory):
 
     output = tmp_path_factory.mktemp("finished")
     with pytest.MonkeyPatch.context() as patch:
-        words = ["lazybench", "run", *_small(tiny_model, output, FINISHED), *FINISHED]
+        words = ["lazybench", "run", *small_run(tiny_model, output, FINISHED), *FINISHED]
         patch.setattr(sys, "argv", words)
         assert main() == 0
     return output

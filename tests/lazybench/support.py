@@ -1,6 +1,7 @@
 """What several tests of the harness share."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +65,26 @@ def save_tiny_model(folder: Path, tokenizer: PreTrainedTokenizerFast, layers: in
     return folder
 
 
+def small_run(model: Path, output: object, words: Sequence[str]) -> list[str]:
+    """The settings of a small run on a model, but for those that `words` set."""
+    settings = {
+        "model.path": model,
+        "model.name": "tiny",
+        "model.chat": "null",
+        "model.limit": 900,
+        "data.tokens": 512,
+        "data.limit": 2,
+        "timing.warmup": 1,
+        "timing.cpu_share": 0,  # other work on this machine is no part of these tests
+        "task": "2wikimqa",
+        "output": output,
+    }
+    if not any(word.startswith("method=") for word in words):
+        settings |= {"method": "lazyllm", "method.schedule": "[1:0.6]"}
+    given = {word.partition("=")[0] for word in words}
+    return [f"{key}={value}" for key, value in settings.items() if key not in given]
+
+
 STUBBORN = """
 import os
 import signal
@@ -77,6 +98,9 @@ from lazybench.methods import Method, Output
 class Stubborn(Method):
     mood: str = "good"
 
+    def check(self, model):
+        1 / (self.mood != "unchecked")
+
     def prepare(self, model):
         if self.mood == "bad":
             raise LazyBenchError("the mood is bad")
@@ -86,6 +110,7 @@ class Stubborn(Method):
             os.kill(os.getpid(), signal.SIGKILL)
 
     def generate(self, prompt, decode, seed):
+        1 / (self.mood != "faulty")
         return Output(decode(prompt.ids), prompt_computed=1.0)
 """
 

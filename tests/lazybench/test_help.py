@@ -36,25 +36,6 @@ def test_usage_has_every_command(lazybench):
         assert all(f"lazybench {command}" in out for command in (*CONFIGURED, *SIMPLE))
 
 
-@pytest.mark.parametrize("columns", [40, 100, None])
-def test_list_marks_the_papers_methods_and_shows_whole_descriptions(lazybench, monkeypatch, tmp_path, columns):
-    monkeypatch.delenv("COLUMNS", raising=False) if columns is None else monkeypatch.setenv("COLUMNS", str(columns))
-    for group, head in (("method", ""), ("experiment", "# @package _global_\n")):
-        (tmp_path / group).mkdir()
-        (tmp_path / group / "mine.yaml").write_text(
-            f"{head}# Keeps the first half\n# of it.\n#   python\n_target_: a\n"
-        )
-    code, out, _ = lazybench("list", "--config-dir", str(tmp_path))
-    assert code == 0
-    lines, text = out.splitlines(), " ".join(out.split())
-    assert columns is None or max(map(len, lines)) <= max(columns, len(str(tmp_path)) + 40)
-    if columns is None:
-        five = [line.split()[0] for line in lines if "[one of the paper's five]" in line]
-        assert five == ["baseline", "lazyllm", "prompt_compression", "random_drop", "static_pruning"]
-    assert text.count(f"mine Keeps the first half of it. [{tmp_path}]") == 2
-    assert all(name in text for name in ("llama2_7b", "table1 Tables 1 and 2", "multidoc_qa", "repobench-p"))
-
-
 def test_the_settings_that_a_command_line_comes_to(lazybench):
     code, out, _ = lazybench("run", "--cfg", "job", "task=code", "model=llama2_7b")
     assert code == 0
@@ -66,31 +47,14 @@ def test_the_settings_that_a_command_line_comes_to(lazybench):
 @pytest.mark.parametrize(
     ("line", "choices"),
     [
-        ("lazybench st", [*CONFIGURED, *SIMPLE]),
         ("lazybench run method=static", ["method=static_pruning"]),
         ("lazybench run -m method=lazyllm,baseline timing.wa", ["timing.warmup="]),
-        ("lazybench status ", []),
     ],
 )
 def test_a_shell_completes(lazybench, monkeypatch, line, choices):
     monkeypatch.setenv("COMP_LINE", line)
     code, out, _ = lazybench("-sc", "query=bash")
     assert (code, out.split()) == (0, choices)
-
-
-@pytest.mark.slow
-def test_a_missing_package_is_one_line(tmp_path):
-    done = subprocess.run(
-        [sys.executable, "-c", "import sys; sys.modules['hydra'] = None; from lazybench.__main__ import main; "
-         "sys.argv = ['lazybench', 'run', 'task=code']; sys.exit(main())"],
-        env=os.environ,
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-    )  # fmt: skip
-    assert done.returncode == 2
-    assert done.stderr.startswith("lazybench: the package 'hydra' is missing")
-    assert done.stderr.count("\n") == 1
 
 
 @pytest.mark.slow

@@ -3,15 +3,15 @@
 import importlib
 import json
 import sys
-from dataclasses import fields, make_dataclass
+from dataclasses import make_dataclass
 from pathlib import Path
 
 import pytest
 import yaml
-from support import FINISHED, folders, rows
+from support import FINISHED, folders
 
 from lazybench import identity
-from lazybench.config import CONF, DataConfig, ModelConfig, RunConfig, TimingConfig
+from lazybench.config import CONF, TimingConfig
 from lazybench.data.facts import DatasetFacts, load_facts
 from lazybench.methods.lazyllm import LazyLLM
 
@@ -70,12 +70,6 @@ def test_a_method_whose_file_was_moved_has_its_runs(run, finished, monkeypatch):
     code, out, err = run(*FINISHED, "method._target_=lazybench.methods.moved.LazyLLM")
     assert code == 0, err
     assert "finished earlier" in out
-
-
-def test_every_setting_says_what_it_is_for():
-    sections = {"": RunConfig, "model.": ModelConfig, "data.": DataConfig, "timing.": TimingConfig}
-    names = {f"{prefix}{field.name}" for prefix, schema in sections.items() for field in fields(schema)}
-    assert names - identity.USES.keys() == {"model", "data", "timing", "method"}
 
 
 # Whoever changes a default declares the old value in `identity.NEUTRAL`, and this stays; a new setting adds a value.
@@ -144,15 +138,15 @@ def own(tmp_path, monkeypatch):
     forget()
 
 
-def test_the_module_that_settings_name_counts_without_its_comments(own):
-    folder = own(tokens="def make(): return 1\n", helper="")
+def test_modules_that_settings_and_metrics_name_count_without_their_comments(own):
+    folder = own(tokens="def make(): return 1\n", scores="def mine(): pass\n", helper="")
     settings = {"tokenizer": {"_target_": "tokens.make", "inner": [{"_target_": "lazybench.rules.check"}]}}
 
     def digests():
-        return identity.code_digests(object(), settings, {"qa_f1_zh", "count"})
+        return identity.code_digests(object(), settings, {"qa_f1_zh", "scores.mine"})
 
     before = digests()
-    assert list(before) == ["tokens"]
+    assert list(before) == ["scores", "tokens"]
     (folder / "tokens.py").write_text("def make(): return 2\n")
     assert digests() == before  # a sweep goes on with what it loaded
     own(tokens="# A remark.\ndef make():\n    return 1\n", helper="x = 1\n")
@@ -179,20 +173,3 @@ def test_a_method_of_the_users_that_was_edited_runs_again_and_one_that_was_moved
     assert "since then the code of ends changed: results would not compare, so it begins anew" in out
     assert len(folders(tmp_path / "runs")) == 2
     assert "finished earlier" in run(*words)[1]
-
-
-def test_a_metric_that_was_edited_scores_again(run, tmp_path, own):
-    folder = own()
-    (folder / "data").mkdir(parents=True)
-    record = {"_id": "1", "input": "Who?", "context": "Ada.", "answers": ["Ada"], "length": 1, "dataset": "mine"}
-    (folder / "mine.jsonl").write_text(json.dumps(record | {"language": "en", "all_classes": None}) + "\n")
-    (folder / "data" / "own.yaml").write_text(
-        f"name: own\nsource: longbench\nroot: {folder}\ndatasets:\n"
-        "  mine: {prompt: '{context} {input}', max_new_tokens: 2, metric: always.score}\n"
-    )
-    words = ("--config-dir", str(folder), "method=baseline", "data=own", "task=mine", "timing.warmup=0")
-    for score in (0.25, 0.75):
-        own(always=f"def score(prediction, reference, all_classes):\n    return {score}\n")
-        code, _, err = run(*words)
-        assert code == 0, err
-    assert sorted(rows(path)[0]["score"] for path in folders(tmp_path / "runs")) == [0.25, 0.75]

@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from support import folders, rows, stubborn_method
+from support import folders, rows, small_run, stubborn_method
 
 from lazybench.jobs import one_gpu
 
@@ -21,29 +21,11 @@ def installed(name: str) -> bool:
     return find_spec(f"hydra_plugins.hydra_{NEEDS[name]}_launcher") is not None
 
 
-@pytest.mark.parametrize("command", ["run", "speed"])
-@pytest.mark.parametrize("name", ["slurm_a100", "slurm_cpu"])
-def test_a_sweep_on_slurm_looks_for_its_programs_first(lazybench, monkeypatch, cwd, command, name):
-    if not installed(name):
-        pytest.skip(f"needs lazybench[{NEEDS[name]}]")
-    monkeypatch.setenv("PATH", str(cwd))
-    words = (f"+cluster={name}", "method=baseline,lazyllm", *(("task=lcc",) if command == "run" else ()))
-    code, out, err = lazybench(command, "-m", *words)
-    assert (code, out) == (2, "")
-    assert err.startswith("lazybench: there is no srun and no sbatch on this machine")
-    (cwd / "srun").touch(0o755)
-    assert "there is no sbatch on this machine" in lazybench(command, "-m", *words)[2]
-    assert lazybench(command, *words[:1], *words[2:], "--cfg", "job")[0] == 0
-
-
 @pytest.fixture
 def sweep(tiny_model, tmp_path):
     """Run a sweep in a process of its own; returns its exit code and what LazyBench said last on stderr."""
-    settings = [
-        *(*stubborn_method(tmp_path), f"model.path={tiny_model}", "model.name=tiny", "timing.paired=false"),
-        *("model.chat=null", "model.limit=900", "data.tokens=512", "data.limit=2", "timing.warmup=0", "task=2wikimqa"),
-        f"output={tmp_path / 'runs'}",
-    ]
+    own = [*stubborn_method(tmp_path), "timing.paired=false", "timing.warmup=0"]
+    settings = [*small_run(tiny_model, tmp_path / "runs", own), *own]
     path = os.pathsep.join([str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")])
 
     def call(name: str, *words: str) -> tuple[int, str]:

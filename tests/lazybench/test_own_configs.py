@@ -122,8 +122,7 @@ def test_a_model_given_by_path_alone_is_filed_under_its_own_name(lazybench, tmp_
     assert folders(tmp_path / "runs")[0].parts[-4] == tiny_model.name
 
 
-def test_list_shows_own_choices_and_their_folders(lazybench, mine, tmp_path, monkeypatch):
-    monkeypatch.delenv("COLUMNS", raising=False)  # no terminal, no wrapped lines
+def test_list_shows_all_choices_and_own_ones_with_their_folders(lazybench, mine, tmp_path):
     (tmp_path / "more/method/deep").mkdir(parents=True)
     for name in ("lazyllm", "deep/other"):
         (tmp_path / f"more/method/{name}.yaml").write_text("")
@@ -141,6 +140,8 @@ def test_list_shows_own_choices_and_their_folders(lazybench, mine, tmp_path, mon
         r"deep/other +\[more\]",
     ):
         assert re.search(rf"^  {line}$", out, re.MULTILINE), line
+    five = re.findall(r"^  (\S+) .*\[one of the paper's five\]$", out, re.MULTILINE)
+    assert five == ["baseline", "lazyllm", "prompt_compression", "random_drop", "static_pruning"]
 
 
 @pytest.mark.parametrize(
@@ -162,9 +163,3 @@ def test_a_task_of_data_without_longbench_is_what_it_has_of_it(mine, tmp_path):
     facts = {"my_qa": {"like": "hotpotqa"}, "my_lost": {"like": "hotpotqa"}}
     data = DataConfig(name="mine", source="longbench", root=str(tmp_path / "records"), datasets=facts)
     assert choose("multidoc_qa", data, load_facts(facts)).datasets == ["my_qa"]
-
-
-def test_a_sweep_ends_with_a_table_of_its_runs(own_run):
-    code, out, err = own_run("-m", "task=all", "method.tokens=20,30")
-    assert code == 0, err
-    assert [line.split()[1] for line in out.rstrip().splitlines()[-4:]] == ["my_group", "my_alone"] * 2

@@ -10,7 +10,6 @@ import yaml
 from support import folders, one_line, rows
 
 import lazybench.methods
-from lazybench.methods import Method, Output
 
 PAGE = Path(lazybench.methods.__file__).with_name("README.md").read_text("utf-8")
 # The files that the page says to write: their names are in the first line.
@@ -71,14 +70,6 @@ def test_its_fields_are_settings(run, tmp_path, outside):
         assert one_line(code, err).startswith(f"lazybench: method.schedule: {message}")
 
 
-def test_the_smallest_method_runs(run, tmp_path, outside):
-    words = ("data.limit=1", "timing.paired=false", "timing.warmup=0")
-    code, _, err = run("--config-dir", str(outside), "method=keep_ends", "method.ends=30", *words)
-    assert code == 0, err
-    (row,) = rows(*folders(tmp_path / "runs"))
-    assert row["prompt_computed"] == 60 / row["prompt_tokens"]
-
-
 def test_a_term_of_the_ranking_is_run(run, tmp_path, outside):
     words = ("--config-dir", str(outside), "method=lazyllm", "method.schedule=[1:0.6]", "timing.paired=false")
     code, _, err = run(*words, "method.ranking={_target_:fading.Fading,fade:0.3}")
@@ -94,7 +85,6 @@ def test_a_term_of_the_ranking_is_run(run, tmp_path, outside):
     [
         ("{_target_:fading.Fading,fad:1}", "fad'"),
         ("{_target_:fading.Fading,fade:0.3,queries:0}", "queries=0 must be a whole number"),
-        ("{_target_:nowhere.Fading}", "_target_: No module named 'nowhere'"),
         ("{_target_:lazyllm.StaticRanking}", "StaticRanking object"),
     ],
 )
@@ -102,13 +92,3 @@ def test_what_is_no_ranking_is_refused_in_one_line(run, outside, ranking, messag
     words = ("--config-dir", str(outside), "method=lazyllm", "method.schedule=[1:0.6]")
     code, _, err = run(*words, f"method.ranking={ranking}")
     assert message in one_line(code, err)
-
-
-def test_a_method_says_how_reports_show_it():
-    class Shown(Method):
-        def generate(self, prompt, decode, seed):
-            return Output(decode(prompt.ids), prompt_computed=1.0)
-
-    assert Shown("shown").appearance == {}
-    Shown.label, Shown.colour = "mine", "C3"
-    assert Shown("shown").appearance == {"label": "mine", "colour": "C3"}

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from support import LAZY
+from support import LAZY, small_run
 
 _ROOT = Path(__file__).resolve().parents[2]
 _BOTH = (signal.SIGINT, signal.SIGTERM)
@@ -50,17 +50,8 @@ def _records(output: Path) -> int:
 @pytest.fixture
 def words(tiny_model):
     """A run of the tiny model."""
-    settings = [f"model.path={tiny_model}", "model.name=tiny", "model.chat=null", "model.limit=900", "data.tokens=512"]
-    return [
-        "run",
-        *settings,
-        "data.limit=6",
-        "timing.warmup=0",
-        "timing.cpu_share=0",
-        "task=2wikimqa",
-        "output=runs",
-        *LAZY,
-    ]
+    own = [*LAZY, "data.limit=6", "timing.warmup=0"]
+    return ["run", *small_run(tiny_model, "runs", own), *own]
 
 
 @pytest.mark.slow
@@ -70,7 +61,7 @@ def test_a_run_that_was_stopped_goes_on(tmp_path, words):
         while _records(tmp_path) == begun:
             assert process.poll() is None, process.stderr.read().decode()
             time.sleep(0.01)
-        _stop(process, number, "goes on where it stopped")
+        _stop(process, number, "continues where it stopped")
     process = _start(tmp_path, *words)
     out, err = process.communicate(timeout=120)
     assert process.returncode == 0, err.decode()
@@ -83,7 +74,7 @@ def test_a_sweep_stops_as_a_whole(tmp_path, words):
     process = _start(tmp_path, words[0], "-m", *words[1:], "timing.paired=true,false")
     while not _records(tmp_path):
         time.sleep(0.01)
-    _stop(process, signal.SIGINT, "goes on where it stopped")
+    _stop(process, signal.SIGINT, "continues where it stopped")
     assert len(list(tmp_path.rglob("predictions.jsonl"))) == 1
 
 
@@ -92,7 +83,7 @@ def test_a_sweep_stops_as_a_whole(tmp_path, words):
 def test_at_any_moment(tmp_path, words, seed):
     process = _start(tmp_path, *words, "trace=true", "data.limit=30")
     time.sleep(random.Random(seed).uniform(1, 9))
-    _stop(process, random.Random(seed).choice(_BOTH), "goes on where it stopped")
+    _stop(process, random.Random(seed).choice(_BOTH), "continues where it stopped")
     _records(tmp_path)
 
 

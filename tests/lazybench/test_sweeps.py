@@ -39,72 +39,37 @@ def test_jobs_of_a_sweep_ask_the_unmodified_model_once(run, tmp_path, monkeypatc
     assert len(asked) == len(set(asked)) == 2
 
 
-def test_a_job_that_fails_does_not_stop_the_others_and_status_says_why(run, lazybench, tmp_path):
-    code, _, err = run("-m", *stubborn_method(tmp_path), "method.mood=good,bad,fine", *QUICK)
-    assert code == 2
-    assert "lazybench: the mood is bad" in err
-    assert err.splitlines()[-1].endswith(
-        "1 of 3 jobs of the sweep failed, as said above; the same command runs what is missing"
-    )
-    _, out, _ = lazybench("status", f"runs={tmp_path / 'runs'}")
-    assert "the mood is bad" in out
-    assert out.splitlines()[-1] == "1 failed, 2 done"
-
-
-FAULTY = """
-from dataclasses import dataclass
-
-from lazybench.methods import Method, Output
-
-
-@dataclass
-class Faulty(Method):
-    at: str = ""
-
-    def check(self, model):
-        1 / (self.at != "check")
-
-    def generate(self, prompt, decode, seed):
-        1 / (self.at != "generate")
-        return Output(decode(prompt.ids), prompt_computed=1.0)
-"""
-
-
 @pytest.fixture
-def faulty(tmp_path, monkeypatch):
-    """Write a method of the user's own with a fault in it; returns the words that choose it."""
+def stubborn(tmp_path, monkeypatch):
+    """A method of the user's own that fails as its `mood` says; the words that choose it."""
     monkeypatch.setattr("sys.path", list(sys.path))
-    (tmp_path / "method").mkdir()
-    (tmp_path / "method" / "faulty.yaml").write_text("_target_: faulty.Faulty\nname: faulty\nat: ''\n")
-
-    def write(text):
-        (tmp_path / "faulty.py").write_text(text)
-        return ("--config-dir", str(tmp_path), "method=faulty", *QUICK)
-
-    yield write
-    sys.modules.pop("faulty", None)
+    yield (*stubborn_method(tmp_path), *QUICK)
+    sys.modules.pop("stubborn", None)
 
 
-def test_a_fault_in_a_method_shows_its_traceback(run, faulty):
+def test_a_fault_in_a_method_shows_its_traceback(run, stubborn):
     with pytest.raises(ZeroDivisionError):
-        run(*faulty(FAULTY), "method.at=generate")
+        run(*stubborn, "method.mood=faulty")
 
 
-def test_a_fault_of_a_check_does_not_start_the_sweep(run, tmp_path, faulty):
+def test_a_fault_of_a_check_does_not_start_the_sweep(run, tmp_path, stubborn):
     with pytest.raises(ZeroDivisionError):
-        run("-m", *faulty(FAULTY), "method.at=check,''")
+        run("-m", *stubborn, "method.mood=unchecked,good")
     assert not (tmp_path / "runs").exists()
 
 
 @pytest.mark.parametrize("launcher", [(), pytest.param(("+cluster=joblib",), marks=pytest.mark.slow)])
-def test_a_fault_in_one_job_leaves_the_others(run, tmp_path, faulty, launcher):
+def test_a_fault_in_one_job_leaves_the_others(run, lazybench, tmp_path, stubborn, launcher):
     if launcher:
         pytest.importorskip("hydra_plugins.hydra_joblib_launcher")
-    code, _, err = run("-m", *launcher, *faulty(FAULTY), "method.at=generate,''")
+    code, _, err = run("-m", *launcher, *stubborn, "method.mood=faulty,good,bad")
     assert code == 2
     assert "of the sweep failed" in err.splitlines()[-1]
     assert launcher or "ZeroDivisionError: division by zero" in err
     assert [len(rows(folder)) for folder in folders(tmp_path / "runs") if (folder / "scores.json").exists()] == [1]
+    _, out, _ = lazybench("status", f"runs={tmp_path / 'runs'}")
+    assert "the mood is bad" in out
+    assert out.splitlines()[-1] == "2 failed, 1 done"
 
 
 def test_a_sweep_does_not_start_without_what_its_models_need(lazybench, offline, tmp_path):
