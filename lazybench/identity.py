@@ -215,7 +215,7 @@ def _targets(settings: object) -> Iterator[str]:
         yield from _targets(value)
 
 
-@cache  # a file may be edited while a sweep goes on with the module that is loaded
+@cache  # a file may be edited while a sweep runs the module that is loaded
 def _code_digest(module: ModuleType) -> str:
     source = Path(module.__file__ or "").read_bytes()
     try:

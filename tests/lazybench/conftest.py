@@ -88,14 +88,14 @@ def six_layers(tmp_path_factory, tokenizer):
 
 @pytest.fixture
 def refused(run, tmp_path):
-    """Run on the weights at a path; what the command says, which left nothing behind."""
+    """Run on the weights at a path; returns the message of the command, which must write nothing."""
 
     def call(path, *words):
         code, _, err = run(*LAZY, f"model.path={path}", *words)
         assert not (tmp_path / "runs").exists()
-        said = one_line(code, err)
-        assert f"model.path={path}" in said
-        return said
+        message = one_line(code, err)
+        assert f"model.path={path}" in message
+        return message
 
     return call
 

@@ -1,4 +1,4 @@
-"""SIGINT and SIGTERM end a command in one line; what it wrote stays whole, and the same command goes on."""
+"""SIGINT and SIGTERM end a command in one line; what it wrote is whole, and the same command continues."""
 
 import json
 import os
@@ -55,7 +55,7 @@ def words(tiny_model):
 
 
 @pytest.mark.slow
-def test_a_run_that_was_stopped_goes_on(tmp_path, words):
+def test_a_run_that_was_stopped_continues(tmp_path, words):
     for number in _BOTH:
         process, begun = _start(tmp_path, *words), _records(tmp_path)
         while _records(tmp_path) == begun:

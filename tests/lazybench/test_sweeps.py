@@ -23,20 +23,18 @@ def test_a_sweep_runs_every_combination_and_loads_each_model_once(run, tmp_path,
     code, _, err = run("-m", *words, *QUICK)
     assert code == 0, err
     settings = [yaml.safe_load((folder / "config.yaml").read_text()) for folder in folders(tmp_path / "runs")]
-    found = sorted((of["method"]["schedule"], of["model"]["dtype"]) for of in settings)
-    assert found == [(stages, dtype) for stages in ("1:0.6", "2:0.5") for dtype in ("bfloat16", "float32")]
+    combinations = sorted((each["method"]["schedule"], each["model"]["dtype"]) for each in settings)
+    assert combinations == [(stages, dtype) for stages in ("1:0.6", "2:0.5") for dtype in ("bfloat16", "float32")]
     assert loaded == ["float32", "bfloat16"]
 
 
-def test_jobs_of_a_sweep_ask_the_unmodified_model_once(run, tmp_path, monkeypatch):
-    asked, expected = [], tracing.expected
-    monkeypatch.setattr(
-        tracing, "expected", lambda prompt, _: (asked.append(prompt.record.key), expected(prompt, _))[1]
-    )
+def test_jobs_of_a_sweep_run_the_unmodified_model_once_a_record(run, tmp_path, monkeypatch):
+    keys, expected = [], tracing.expected
+    monkeypatch.setattr(tracing, "expected", lambda prompt, _: (keys.append(prompt.record.key), expected(prompt, _))[1])
     settings = ("trace=true", "model.limit=301", "timing.paired=false", "timing.warmup=0")
     code, _, err = run("-m", "method=lazyllm", "method.schedule='1:0.3','2:0.3'", *settings)
     assert code == 0, err
-    assert len(asked) == len(set(asked)) == 2
+    assert len(keys) == len(set(keys)) == 2
 
 
 @pytest.fixture
