@@ -10,7 +10,19 @@ from hydra.core.config_store import ConfigStore
 from omegaconf import MISSING
 
 from lazybench.errors import LazyBenchError, suggest
-from lazybench.rules import FILE, NAME, above, at_least, between, check, check_settings, one_of, setting
+from lazybench.rules import (
+    AUTO_OR_COUNT,
+    COUNT_OR_NULL,
+    FILE,
+    NAME,
+    above,
+    at_least,
+    between,
+    check,
+    check_settings,
+    one_of,
+    setting,
+)
 
 _HERE = Path(__file__).resolve().parent
 # Inside an installed wheel the configs lie in the package; in a checkout they lie beside it.
@@ -128,7 +140,7 @@ class TimingConfig(_Checked, section="timing."):
     paired: bool = True
     keep_1: bool = True
     cpu_share: float = setting(0.9, between(0, 1))
-    every: int = setting(1, at_least(1))
+    per_dataset: int | None = setting(12, COUNT_OR_NULL)
 
 
 @dataclass
@@ -141,7 +153,9 @@ class RunConfig(_Checked):
     task: str = MISSING
     timing: TimingConfig = field(default_factory=TimingConfig)
     shard: str | None = None
+    batch: int | str = setting("auto", AUTO_OR_COUNT)
     trace: bool = False
+    trace_tokens: int = setting(32, at_least(1))
     retry_failed: bool = False
     rerun: bool = False
     calibrated: str = setting("refuse", one_of(("refuse", "mark")))

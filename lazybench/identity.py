@@ -21,8 +21,8 @@ from lazybench.config import CONF, DataConfig, ModelConfig, RunConfig, TimingCon
 # A setting is named as on the command line, and an entry of `environment.json` by its own name. What is not listed here
 # enters the hash, such as a method's own settings.
 NOT_HASHED = (
-    {"shard", "trace", "retry_failed", "rerun", "calibrated", "output", "records_of"}
-    | {"commit", "date", "command", "cpu", "instruction_set", "appearance"}
+    {"shard", "batch", "trace", "retry_failed", "rerun", "calibrated", "output", "records_of"}
+    | {"commit", "date", "command", "cpu", "instruction_set", "appearance", "on_engine"}
     | {"generation_config"}  # its file is among the weights
     # Where the model lies decides nothing: `weights` says what is there, `dtype` and `device` what they became.
     | {"model.name", "model.path", "model.device", "model.tokenizer", "model.outline"}
@@ -36,7 +36,7 @@ MATCHED = (
     *("results_version", "weights_format", "dtype", "attention", "device", "threads", "torch", "transformers"),
     *("model.limit", "model.chat", "model.remove", "model.shape"),
     *("data.limit", "data.half", "data.seed", "data.tokens", "data.depths"),
-    *("timing.warmup", "weights"),
+    *("timing.warmup", "trace_tokens", "weights"),
 )
 # How strongly a method prunes, and what: tables and figures always show these.
 LABELLED = ("schedule", "layer", "keep", "scope", "ratio")
@@ -44,7 +44,7 @@ LABELLED = ("schedule", "layer", "keep", "scope", "ratio")
 # A setting's neutral value reproduces what runs did before the setting existed: its default, unless it stands here.
 # At this value a setting is left out of the hash, so a new setting with a default leaves finished runs their hashes.
 # Whoever changes a default declares the old one here, as "timing.warmup" or "StaticPruning.keep", and gets new runs.
-NEUTRAL: dict[str, Any] = {}
+NEUTRAL: dict[str, Any] = {"timing.every": 1, "timing.per_dataset": None, "trace_tokens": 16}
 
 _SECTIONS = {"model": ModelConfig, "data": DataConfig, "timing": TimingConfig}
 # What a label leaves out besides the values of the method's config in `conf/`.

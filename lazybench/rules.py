@@ -57,6 +57,7 @@ RATIO = Rule("a number, at least 0 and below 1", lambda value: 0 <= as_number(va
 LAYER = Rule("a layer, from 0, or a part of the depth such as 50%", _is_layer)
 COUNT = Rule("a whole number, at least 1", lambda value: as_number(value, int) >= 1)
 COUNT_OR_NULL = Rule(f"null or {COUNT.text}", lambda value: value is None or COUNT.test(value))
+AUTO_OR_COUNT = Rule(f"auto or {COUNT.text}", lambda value: value == "auto" or COUNT.test(value))
 ODD = Rule("an odd number, at least 1", lambda value: as_number(value, int) >= 1 and value % 2 == 1)
 FLAG = Rule("true or false", lambda value: isinstance(value, bool))
 KERNEL = one_of(("average", "max"))

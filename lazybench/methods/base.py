@@ -10,7 +10,9 @@ from typing import Any, ClassVar
 import torch
 from transformers import PreTrainedModel
 
-from lazybench.errors import LazyBenchError
+from lazybench.data import Record
+from lazybench.errors import LazyBenchError, RecordFailure
+from lazybench.model.batch import BatchDecoder, unpruned
 from lazybench.model.decoding import Decoder
 from lazybench.model.instance import make
 from lazybench.model.prompts import Prompt
@@ -33,6 +35,17 @@ class Output:
     tokens: list[int]
     prompt_computed: float
     stats: Stats | None = None
+
+
+def answers_batches(method: "Method") -> bool:
+    """Return whether a method answers several prompts at once.
+
+    The class that defines its `generate_batch` must not be a base of one that redefines `generate` or `session`: what
+    a subclass changes there, its base's `generate_batch` does not know of.
+    """
+    names = {"generate", "generate_batch", "session"}
+    first = next(kind for kind in type(method).__mro__ if names & vars(kind).keys())
+    return "generate_batch" in vars(first)
 
 
 def answer(method: "Method", prompt: Prompt, decode: Decoder, seed: int) -> Output:
@@ -120,6 +133,10 @@ class Method(ABC):
         """
         raise LazyBenchError(f"method {self.name} does not say what it computes: match it without tune=true")
 
+    def for_record(self, record: Record) -> "Method":
+        """Return the method that answers a record: itself, unless it chooses among several."""
+        return self
+
     @property
     def keep_1(self) -> "Method | None":
         """Its engine with nothing pruned, timed beside it to tell pruning's part; None without an engine."""
@@ -134,6 +151,45 @@ class Method(ABC):
             decode: greedy generation; `decode.model` is the model under test.
             seed: 0 to `repeats - 1`; the same seed must give the same tokens.
         """
+
+    def generate_batch(self, prompts: Sequence[Prompt], decode: BatchDecoder, seeds: Sequence[int]) -> None:
+        """Answer several prompts at once; a method that does not define this is asked one prompt after the other.
+
+        Args:
+            prompts: the tokenised prompts.
+            decode: greedy generation for several prompts, called once at most.
+            seeds: of each prompt.
+        """
+        raise NotImplementedError
+
+
+@dataclass
+class Shortening(Method):
+    """A method that shortens the prompt, and has the unmodified model answer it: a subclass defines `shorten`."""
+
+    @abstractmethod
+    def shorten(self, prompt: Prompt, decode: Decoder, seed: int) -> tuple[torch.Tensor, float]:
+        """Return the tokens to answer, int64 (1, tokens), and `Output.prompt_computed`; arguments as `generate`'s."""
+
+    def generate(self, prompt: Prompt, decode: Decoder, seed: int) -> Output:
+        ids, prompt_computed = self.shorten(prompt, decode, seed)
+        return Output(decode(ids), prompt_computed)
+
+    def generate_batch(self, prompts: Sequence[Prompt], decode: BatchDecoder, seeds: Sequence[int]) -> None:
+        shortened = {}
+        for number, (prompt, decoder, seed) in enumerate(zip(prompts, decode.decoders, seeds, strict=True)):
+            try:
+                with self.session(prompt, decoder) as decoder.session:
+                    shortened[number] = self.shorten(prompt, decoder, seed)
+                decoder.check(shortened[number][0])
+            except RecordFailure as failure:
+                decode.finish(number, failure)
+                shortened.pop(number, None)
+        if shortened:
+            shares = [share for _, share in shortened.values()]
+            with unpruned(decode.decoders[0].model):
+                prompts_ids = {number: ids for number, (ids, _) in shortened.items()}
+                decode(prompts_ids, lambda place, tokens: Output(tokens, shares[place]))
 
 
 def build_method(settings: dict[str, Any]) -> Method:

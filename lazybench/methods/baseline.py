@@ -2,14 +2,16 @@
 
 from dataclasses import dataclass
 
-from lazybench.methods.base import Method, Output
+import torch
+
+from lazybench.methods.base import Shortening
 from lazybench.model.decoding import Decoder
 from lazybench.model.prompts import Prompt
 
 
 @dataclass
-class Baseline(Method):
+class Baseline(Shortening):
     """Answer the prompt as it is."""
 
-    def generate(self, prompt: Prompt, decode: Decoder, seed: int) -> Output:
-        return Output(decode(prompt.ids), prompt_computed=1.0)
+    def shorten(self, prompt: Prompt, decode: Decoder, seed: int) -> tuple[torch.Tensor, float]:
+        return prompt.ids, 1.0

@@ -76,13 +76,13 @@ class Calibrated(Method):
             method.prepare(model)
 
     def session(self, prompt: Prompt, decode: Decoder) -> AbstractContextManager[Any]:
-        return self._choose(prompt).session(prompt, decode)
+        return self.for_record(prompt.record).session(prompt, decode)
 
     def generate(self, prompt: Prompt, decode: Decoder, seed: int) -> Output:
-        return self._choose(prompt).generate(prompt, decode, seed)
+        return self.for_record(prompt.record).generate(prompt, decode, seed)
 
-    def _choose(self, prompt: Prompt) -> Method:
-        """Return the first method that was not chosen on the prompt's record; without one, the first."""
+    def for_record(self, record: Record) -> Method:
+        """Return the first method that was not chosen on the record; without one, the first."""
         folds = zip(self._methods, self.folds, strict=True)
-        held_out = (method for method, fold in folds if prompt.record.hash not in fold["records"])
+        held_out = (method for method, fold in folds if record.hash not in fold["records"])
         return next(held_out, self._methods[0])

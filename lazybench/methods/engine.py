@@ -1,5 +1,6 @@
 """Methods that run on LazyLLM's engine, in one generation."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
 
@@ -8,6 +9,7 @@ from transformers import PreTrainedModel
 import lazyllm
 from lazybench.methods.base import Method, Output
 from lazybench.methods.shared import prefix_errors
+from lazybench.model.batch import BatchDecoder
 from lazybench.model.decoding import Decoder
 from lazybench.model.prompts import Prompt
 from lazybench.rules import LAYER, SHARE, setting
@@ -85,6 +87,30 @@ class OnEngine(Method):
     def generate(self, prompt: Prompt, decode: Decoder, seed: int) -> Output:
         tokens, stats = decode(prompt.ids), decode.session.stats
         return Output(tokens, stats.prompt_computed, stats)
+
+    def generate_batch(self, prompts: Sequence[Prompt], decode: BatchDecoder, seeds: Sequence[int]) -> None:
+        self._generate_batch(prompts, decode)
+
+    def _generate_batch(self, prompts: Sequence[Prompt], decode: BatchDecoder, **settings: Any) -> None:
+        with OnEngine.session(self, prompts[0], decode.decoders[0]) as session:
+
+            def output(place: int, tokens: list[int]) -> Output:
+                stats = session.sequences[place]
+                return Output(tokens, stats.prompt_computed, stats)
+
+            decode({number: prompt.ids for number, prompt in enumerate(prompts)}, output, **settings)
+
+
+def nothing_pruned(model: PreTrainedModel | None) -> OnEngine | None:
+    """Return the engine with nothing pruned as a method; None if it does not support the model."""
+    method = OnEngine("keep_1")
+    method.ranking = lazyllm.AttentionRanking(for_good=True)  # as a model with states requires
+    try:
+        if model is not None:
+            method.check(model)
+    except lazyllm.LazyLLMError:
+        return None
+    return method
 
 
 @dataclass

@@ -10,7 +10,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 import lazyllm
-from lazybench.methods.base import Output
+from lazybench.methods.base import Shortening
 from lazybench.methods.engine import OneStage
 from lazybench.methods.shared import pool
 from lazybench.model.decoding import Decoder
@@ -19,7 +19,7 @@ from lazybench.rules import LAYER, ODD, setting
 
 
 @dataclass
-class GemFilter(OneStage):
+class GemFilter(Shortening, OneStage):
     """Run the prompt up to a filter layer, select tokens there, then run the model on these as an ordinary prompt.
 
     A token's importance is the last query's raw score `q k` on it in the filter layer, summed over heads and averaged
@@ -53,14 +53,16 @@ class GemFilter(OneStage):
         # Entered for the first pass alone: the unmodified model answers.
         return nullcontext(super().session(prompt, decode))
 
-    def generate(self, prompt: Prompt, decode: Decoder, seed: int) -> Output:
+    generate_batch = Shortening.generate_batch  # which enters `session`
+
+    def shorten(self, prompt: Prompt, decode: Decoder, seed: int) -> tuple[Tensor, float]:
         if self.keep == 1:
-            return Output(decode(prompt.ids), prompt_computed=1.0)
+            return prompt.ids, 1.0
         stage, scores = decode.session.schedule.stages[0], self._scores(decode, prompt.ids)
         count = stage.kept(scores.shape[0])
         kept = pool(scores[None], self.pooling)[0].sort(descending=True, stable=True).indices[:count].sort().values
         computed = (stage.layer + 1) / len(decode.session.layers) + count / scores.shape[0]
-        return Output(decode(prompt.ids[:, kept.to(prompt.ids.device)]), prompt_computed=computed)
+        return prompt.ids[:, kept.to(prompt.ids.device)], computed
 
     @torch.no_grad()
     def _scores(self, decode: Decoder, ids: Tensor) -> Tensor:

@@ -1,13 +1,17 @@
 """LazyLLM (Fu et al. 2024)."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self
+
+import torch
 
 import lazyllm
 from lazybench.errors import LazyBenchError
 from lazybench.methods.engine import OnEngine
 from lazybench.methods.shared import prefix_errors
+from lazybench.model.batch import BatchDecoder
 from lazybench.model.decoding import Decoder
 from lazybench.model.instance import make
 from lazybench.model.prompts import Prompt, template_tokens
@@ -77,6 +81,14 @@ class LazyLLM(OnEngine):
             return super().session(prompt, decode)
         protected = template_tokens(prompt)
         return super().session(prompt, decode, protect=lambda ids: protected)
+
+    def generate_batch(self, prompts: Sequence[Prompt], decode: BatchDecoder, seeds: Sequence[int]) -> None:
+        if self.protect == "none":
+            super().generate_batch(prompts, decode, seeds)
+            return
+        masks, width = [template_tokens(prompt) for prompt in prompts], max(prompt.ids.shape[1] for prompt in prompts)
+        protect = torch.stack([torch.cat([mask.new_zeros(width - len(mask)), mask]) for mask in masks])
+        self._generate_batch(prompts, decode, protect=protect)
 
     def trials(self) -> list[Self]:
         return [replace(self, schedule=schedule) for schedule in SCHEDULES]

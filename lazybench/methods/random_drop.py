@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from transformers import PreTrainedModel
 
-from lazybench.methods.base import Method, Output
+from lazybench.methods.base import Shortening
 from lazybench.model.decoding import Decoder
 from lazybench.model.prompts import Prompt
 from lazybench.rules import COUNT, SHARE, setting
@@ -14,7 +14,7 @@ from lazyllm import Stage
 
 
 @dataclass
-class RandomDrop(Method):
+class RandomDrop(Shortening):
     """Drop prompt tokens at random; the rest are an ordinary, shorter prompt.
 
     Special tokens and the last token are kept. Of `n` tokens `ceil(keep * n)` remain, or all special ones if these are
@@ -24,10 +24,14 @@ class RandomDrop(Method):
     repeats: int = setting(5, COUNT)
     keep: float = setting(0.5, SHARE)
 
+    @property
+    def prefills(self) -> float:
+        return self.keep
+
     def layer_tokens(self, model: PreTrainedModel, tokens: int) -> list[int]:
         return [Stage(0, self.keep).kept(tokens)] * model.config.get_text_config().num_hidden_layers
 
-    def generate(self, prompt: Prompt, decode: Decoder, seed: int) -> Output:
+    def shorten(self, prompt: Prompt, decode: Decoder, seed: int) -> tuple[torch.Tensor, float]:
         ids = prompt.ids[0].tolist()
         special = set(prompt.builder.tokenizer.all_special_ids)
         droppable = [position for position, token in enumerate(ids[:-1]) if token not in special]
@@ -35,4 +39,4 @@ class RandomDrop(Method):
         # Python's generator draws the same on every device and with every version of torch.
         dropped = set(random.Random(f"{seed}/{prompt.record.id}").sample(droppable, excess))
         kept = [token for position, token in enumerate(ids) if position not in dropped]
-        return Output(decode(torch.tensor([kept])), prompt_computed=len(kept) / len(ids))
+        return torch.tensor([kept]), len(kept) / len(ids)

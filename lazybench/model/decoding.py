@@ -68,10 +68,13 @@ class LogitsCheck(LogitsProcessor):
         """Raise `RecordFailure` if logits of a new token were not finite."""
         finite = torch.stack(self._largest).isfinite().tolist()
         if not all(finite):
-            raise RecordFailure(
-                f"the logits of new token {finite.index(False) + 1} are not finite: the weights are damaged, or "
-                "model.dtype is too narrow for them"
-            )
+            raise not_finite(finite.index(False) + 1)
+
+
+def not_finite(number: int) -> RecordFailure:
+    """Return the failure of an answer whose new token `number`, from 1, has logits that are not finite."""
+    cause = "the weights are damaged, or model.dtype is too narrow for them"
+    return RecordFailure(f"the logits of new token {number} are not finite: {cause}")
 
 
 @dataclass

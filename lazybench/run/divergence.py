@@ -1,5 +1,6 @@
 """Measure a method's divergence from the unmodified model in the next tokens, along that model's own answer."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -7,9 +8,6 @@ import torch
 from lazybench.methods.base import Method, Output, answer
 from lazybench.model.decoding import Decoder
 from lazybench.model.prompts import Prompt
-
-TOKENS = 16
-"""Tokens of the answer that are compared at most."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +23,7 @@ class Expected:
     logits: torch.Tensor
 
 
-def expected(prompt: Prompt, decode: Decoder, tokens: int = TOKENS) -> Expected:
+def expected(prompt: Prompt, decode: Decoder, tokens: int) -> Expected:
     """Generate the unmodified model's answer to a prompt, at most `tokens` tokens of it.
 
     Raises:
@@ -52,5 +50,16 @@ def divergence(
     """
     decode = replace(decode, forced=expected.tokens, tracing=True)
     output = answer(method, prompt, decode, seed)
-    unmodified, pruned = (logits.double().log_softmax(-1) for logits in (expected.logits, decode.logits))
-    return (unmodified.exp() * (unmodified - pruned)).sum(-1).clamp(min=0), output
+    return kl(expected.logits, decode.logits), output
+
+
+def kl(unmodified: torch.Tensor, pruned: torch.Tensor) -> torch.Tensor:
+    """Return KL(unmodified || pruned) of each token, in nats, float64 (tokens,), from logits (tokens, vocabulary)."""
+    unmodified, pruned = (logits.double().log_softmax(-1) for logits in (unmodified, pruned))
+    return (unmodified.exp() * (unmodified - pruned)).sum(-1).clamp(min=0)
+
+
+def averaged(by_seed: Sequence[torch.Tensor]) -> dict[str, float]:
+    """Return `kl`, the mean over the tokens of an answer and over seeds, and `first_token_kl`, in nats."""
+    kls = torch.stack([*by_seed]).mean(0)
+    return {"first_token_kl": float(kls[0]), "kl": float(kls.mean())}

@@ -19,12 +19,14 @@ from lazybench.methods.calibrated import Calibrated
 from lazybench.model import environment
 from lazybench.model.generation_config import answer_settings
 from lazybench.model.loading import load_model
+from lazybench.run.batches import Batches, batch_size
 from lazybench.run.command_line import job_command
 from lazybench.run.prepare import Job
 from lazybench.run.record_runner import RecordRunner
 from lazybench.run.resources import Resources
 from lazybench.run.summary import disturbances, error_kind, failures, scores_table, summarise
 from lazybench.run.tracing import trace
+from lazybench.run.unmodified import Unmodified
 from lazybench.store.journal import PREDICTIONS, TRACES, read_rows
 from lazybench.store.run_folder import RunFolder
 from lazybench.store.survey import begins_anew
@@ -60,9 +62,13 @@ def run(job: Job, resources: Resources) -> Path:
     if scores is None or folder.runs_again(own_keys, config.trace, config.retry_failed):
         folder.check()
         model = resources.model(config.model, load_model)
-        start = {"date": f"{datetime.now(UTC):%Y-%m-%d}", "command": job_command(), **environment.cpu()}
+        start: dict[str, Any] = {"date": f"{datetime.now(UTC):%Y-%m-%d}", "command": job_command(), **environment.cpu()}
         start |= {"appearance": job.method.appearance} if job.method.appearance else {}
         start["generation_config"] = answer_settings(model.generation_config)
+        tokens = config.model.limit + job.max_new_tokens
+        batches = Batches(model, batch_size(model, config.model, tokens, config.batch))
+        start |= {"batch": batches.size, "on_engine": job.method.keep_1 is not None}
+        unmodified = Unmodified(job.unmodified_path(machine), batches, config.trace_tokens if config.trace else 0)
         if changed := format_settings(start["generation_config"]):
             print(f"generation config: {changed}")
         counts = {"records_of": dict(Counter(record.dataset for record in job.records))}
@@ -72,7 +78,7 @@ def run(job: Job, resources: Resources) -> Path:
             job.method.prepare(model)
             if note := describe_stages(job.method, model):
                 print(note)
-            scores = _complete(folder, RecordRunner(job, model))
+            scores = _complete(folder, RecordRunner(job, model, batches, unmodified))
     else:
         print("finished earlier: nothing to do")
     _report(job, scores, folder)
@@ -98,19 +104,30 @@ def _complete(folder: RunFolder, runner: RecordRunner) -> Mapping[str, Any] | No
         with suppress(RecordFailure, LazyLLMError):  # its row will tell
             runner.warm_up(record)
             break
-    num_timed, printed = 0, set()
-    for record in tqdm(missing, unit="record", desc=job.method.name, disable=not missing):
-        is_timed = job.is_timed(record)
-        row = runner.row(record, method_first=num_timed % 2 == 1, is_timed=is_timed)
-        folder.predictions.add(row)
-        num_timed += is_timed
-        if (error := row.get("error")) and error_kind(error) not in printed:
-            printed.add(error_kind(error))
-            tqdm.write(f"failed: {record.dataset} {record.id}: {error}")
+    printed: set[str] = set()
+    with tqdm(total=len(missing), unit="record", desc=job.method.name, disable=not missing) as progress:
+
+        def write(row: dict[str, Any]) -> None:
+            folder.predictions.add(row)
+            progress.update()
+            if (error := row.get("error")) and error_kind(error) not in printed:
+                printed.add(error_kind(error))
+                tqdm.write(f"failed: {row['dataset']} {row['_id']}: {error}")
+
+        timed = [record for record in missing if job.is_timed(record)]
+        for number, record in enumerate(timed):
+            write(runner.timed_row(record, method_first=number % 2 == 1))
+        runner.answer([record for record in missing if not job.is_timed(record)], write, folder.traces.add)
     if job.config.trace:
+        traced |= folder.traces.rows.keys()
         untraced = [record for record in job.own_records if record.key not in traced]
-        for record in tqdm(untraced, unit="record", desc="tracing", disable=not untraced):
-            folder.traces.add(trace(runner, record))
+        with tqdm(total=len(untraced), unit="record", desc="tracing", disable=not untraced) as progress:
+
+            def write_trace(row: dict[str, Any]) -> None:
+                folder.traces.add(row)
+                progress.update()
+
+            trace(runner, untraced, write_trace)
     label = {"data": data_label(job.config.data)}
     scores = folder.finish(
         job.keys, job.config.trace, lambda rows: label | summarise((rows[key] for key in job.keys), job.facts)

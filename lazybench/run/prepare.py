@@ -13,7 +13,7 @@ from lazybench.config import ModelConfig, RunConfig, Shard
 from lazybench.data import DatasetFacts, Record, choose, fingerprint, load_facts
 from lazybench.data.facts import english
 from lazybench.errors import LazyBenchError, RecordFailure
-from lazybench.methods import Method, build_method
+from lazybench.methods import Method, build_method, nothing_pruned
 from lazybench.methods.baseline import Baseline
 from lazybench.methods.calibrated import Calibrated, settings_of
 from lazybench.methods.shared import second_models
@@ -38,6 +38,7 @@ class Job:
         records: all records of the run, those of other shards included.
         settings: everything that `config.yaml` says: all settings, and digests of the weights, records and code.
         left_out: a note about datasets that `all` or a half leaves out; None without such.
+        keep_1: the engine with nothing pruned, which a run of the unmodified model times beside it; else None.
     """
 
     config: RunConfig
@@ -48,6 +49,7 @@ class Job:
     records: list[Record] = field(repr=False)
     settings: dict[str, Any]
     left_out: str | None = None
+    keep_1: Method | None = None
 
     @cached_property
     def shard(self) -> Shard | None:
@@ -76,15 +78,28 @@ class Job:
 
     @property
     def paired_methods(self) -> dict[str, Method]:
-        """The methods timed beside this one: the unmodified model, and this one's engine with nothing pruned."""
-        if self.is_baseline or not self.config.timing.paired:
+        """The methods timed beside this one: the unmodified model, and beside that the engine with nothing pruned."""
+        if not self.config.timing.paired:
             return {}
-        keep_1 = self.method.keep_1 if self.config.timing.keep_1 else None
-        return {"baseline": UNMODIFIED} | ({} if keep_1 is None else {"keep_1": keep_1})
+        if not self.is_baseline:
+            return {"baseline": UNMODIFIED}
+        return {} if self.keep_1 is None else {"keep_1": self.keep_1}
+
+    @cached_property
+    def timed_keys(self) -> set[Key]:
+        """Dataset and id of the timed records: `timing.per_dataset` of each dataset, evenly spread."""
+        by_dataset: dict[str, list[Key]] = {}
+        for key in self.keys:
+            by_dataset.setdefault(key[0], []).append(key)
+        timed = set()
+        for keys in by_dataset.values():
+            count = min(self.config.timing.per_dataset or len(keys), len(keys))
+            timed |= {keys[number * len(keys) // count] for number in range(count)}
+        return timed
 
     def is_timed(self, record: Record) -> bool:
-        """Whether times and figures include a record: every `timing.every`-th is one."""
-        return self.keys.index(record.key) % self.config.timing.every == 0
+        """Whether times and figures include a record."""
+        return record.key in self.timed_keys
 
     def prompt(self, record: Record) -> Prompt:
         """Build a record's prompt; raises `RecordFailure` where it cannot be built."""
@@ -93,6 +108,11 @@ class Job:
     def folder(self, environment: dict[str, Any]) -> Path:
         """Return the run's folder on a machine that `environment.describe` described."""
         return self.method_folder / identity.run_hash(self.settings, environment, self.used_facts)
+
+    def unmodified_path(self, environment: dict[str, Any]) -> Path:
+        """Return the file of the unmodified model's answers on a machine that `environment.describe` described."""
+        model = identity.run_hash({key: self.settings[key] for key in ("model", "weights")}, environment, {})
+        return self.method_folder.parent / f".unmodified-{model}.jsonl"
 
     @property
     def method_folder(self) -> Path:
@@ -165,7 +185,8 @@ def prepare(config: RunConfig, resources: Resources) -> Job:
         settings["calibrated_on"] = calibrated_on
     if choice.has != english():
         settings["data"]["has"] = choice.has  # what `all` stands for, should data be added later
-    job = Job(config, facts, choice.datasets, method, tokenizer, records, settings, "\n".join(notes) or None)
+    keep_1 = nothing_pruned(skeleton) if config.timing.keep_1 and isinstance(method, Baseline) else None
+    job = Job(config, facts, choice.datasets, method, tokenizer, records, settings, "\n".join(notes) or None, keep_1)
     if not job.own_records:
         raise LazyBenchError(f"shard={config.shard}: the run has {len(records)} records: set fewer parts")
     return job

@@ -1,27 +1,27 @@
-"""Run a method on records, timed beside the unmodified model."""
+"""Run a method on records: timed beside the unmodified model, or answered in batches."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from statistics import fmean
-from typing import Any, TypeVar
+from typing import Any
 
 from tqdm import tqdm
 from transformers import PreTrainedModel
 
 from lazybench.data import Record, data_label
 from lazybench.errors import RecordFailure, one_line
-from lazybench.methods import Method
+from lazybench.methods import Output
 from lazybench.model.decoding import Decoder, decoder_for, to_text
-from lazybench.model.device import ran_out, release
 from lazybench.model.prompts import Prompt
 from lazybench.run import scoring
+from lazybench.run.batches import Batches, Question, Result, within_memory
+from lazybench.run.divergence import averaged, kl
 from lazybench.run.prepare import Job
 from lazybench.run.timing import Pass, timed, undisturbed
+from lazybench.run.unmodified import Unmodified
 from lazybench.store.journal import CPU_TIMES, WALL_TIMES, with_compared
 from lazyllm import LazyLLMError
-
-T = TypeVar("T")
 
 _SETTING = "timing.cpu_share"
 _TIMES = (*WALL_TIMES, *CPU_TIMES)
@@ -30,32 +30,126 @@ _ANSWER = ("prediction", "score", "new_tokens", "prompt_computed", "retaken", "d
 _COMPARED = ("baseline_prediction", "baseline_new_tokens", "identical_tokens")
 _MEASURED = (*_ANSWER, *with_compared(_TIMES), *_COMPARED)
 
+Row = dict[str, Any]
+
 
 @dataclass(frozen=True)
 class RecordRunner:
-    """Run the records of a job on its model."""
+    """Run the records of a job on its model.
+
+    Attributes:
+        job: the job.
+        model: the model under test.
+        batches: answers records that are not timed.
+        unmodified: the unmodified model's answers to these.
+    """
 
     job: Job
     model: PreTrainedModel
+    batches: Batches
+    unmodified: Unmodified
+
+    def question(self, prompt: Prompt) -> Question:
+        """Return a prompt with its dataset's decoder; raises `RecordFailure` where the model cannot take it."""
+        decode = decoder_for(self.model, prompt)
+        decode.check(prompt.ids)
+        return Question(prompt, decode)
 
     def warm_up(self, record: Record) -> None:
         """Take untimed passes of a record; raises `RecordFailure` where it cannot be run."""
-        prompt, rounds, method = self.job.prompt(record), self.job.config.timing.warmup, self.job.method
+        prompt, decode, _ = self.question(self.job.prompt(record))
+        rounds, method, decode = self.job.config.timing.warmup, self.job.method, replace(decode, max_new_tokens=2)
         if rounds:
             print(f"warming up: {rounds} untimed rounds of the first record", flush=True)
         passes = [(other, 0) for other in self.job.paired_methods.values()]
         passes += [(method, seed) for seed in range(method.repeats)]
         for other, seed in tqdm(rounds * passes, desc="warm-up", unit="pass", disable=not rounds):
-            self.attempt(prompt, partial(_two_tokens, other, prompt, seed=seed))
+            within_memory(prompt, partial(timed, other, prompt, decode, seed))
 
-    def row(self, record: Record, method_first: bool = False, is_timed: bool = True) -> dict[str, Any]:
-        """Return the finished row of a record; one that cannot be run has an `error` and no measurements.
+    def timed_row(self, record: Record, method_first: bool = False) -> Row:
+        """Return a record's row, timed beside the unmodified model.
+
+        A record that cannot be run has an `error` in its row, and no measurements.
 
         Args:
             record: the record.
             method_first: time the method before the unmodified model. The caller alternates.
-            is_timed: take times, beside the unmodified model's; otherwise only the answer and its score.
         """
+        row, question = self._begin(record)
+        if question is None:
+            return row
+        try:
+            return row | within_memory(question.prompt, partial(self._measure, question, method_first))
+        except (RecordFailure, LazyLLMError) as failure:
+            return _failed(row, failure)
+
+    def answer(
+        self, records: Sequence[Record], write: Callable[[Row], None], write_trace: Callable[[Row], None]
+    ) -> None:
+        """Answer records in batches, without times.
+
+        Args:
+            records: the records.
+            write: called with each record's row as soon as its answers have ended.
+            write_trace: called with the divergence of each record whose answers' own logits tell it, if
+                `config.trace`.
+        """
+        facts, method = self.job.facts, self.job.method
+        # Answers of one method that may become equally long are likely to end together.
+        missing = sorted(
+            records,
+            key=lambda record: (id(method.for_record(record)), facts[record.dataset].max_new_tokens, record.length),
+        )
+        while missing:
+            count = max(1, self.batches.size // method.repeats)
+            self._answer_batch(missing[:count], write, write_trace)
+            del missing[:count]
+
+    def _answer_batch(
+        self,
+        records: Sequence[Record],
+        write: Callable[[Row], None],
+        write_trace: Callable[[Row], None],
+    ) -> None:
+        rows, questions = [], []
+        for row, question in map(self._begin, records):
+            if question is None:
+                write(row)
+            else:
+                rows.append(row)
+                questions.append(question)
+        is_paired = self.job.is_baseline or bool(self.job.paired_methods)
+        unmodified = self.unmodified.answers(questions) if is_paired else [None] * len(questions)
+        repeats = self.job.method.repeats
+        results: list[dict[int, Result]] = [{} for _ in questions]
+
+        def finish(number: int, result: Result) -> None:
+            index, seed = divmod(number, repeats)
+            results[index][seed] = result
+            if len(results[index]) == repeats:
+                own = [results[index][seed] for seed in range(repeats)]
+                write(_answered_row(rows[index], questions[index].prompt, own, unmodified[index]))
+
+        if self.job.is_baseline:
+            for number, tokens in enumerate(unmodified):
+                finish(number, tokens if isinstance(tokens, RecordFailure) else Output(tokens, prompt_computed=1.0))
+            return
+        asked = [question._replace(seed=seed) for question in questions for seed in range(repeats)]
+        num_logits = self.job.config.trace_tokens if self.job.config.trace else 0
+        _, logits = self.batches.answer(self.job.method, asked, num_logits, finish)
+        for index, question in enumerate(questions):
+            numbers, expected = range(index * repeats, (index + 1) * repeats), self.unmodified.cached(question)
+            if expected is None or not logits.keys() >= {*numbers}:
+                continue
+            # As long as an answer is the unmodified model's, it goes through the same tokens as that.
+            length = len(expected.tokens)
+            if all(result.tokens[:length] == expected.tokens for result in results[index].values()):
+                own = [kl(expected.logits, logits[number][:length]) for number in numbers]
+                dataset, name = question.prompt.record.key
+                write_trace({"_id": name, "dataset": dataset, **averaged(own)})
+
+    def _begin(self, record: Record) -> tuple[Row, Question | None]:
+        """Return the beginning of a record's row, with its question; or the row of one that cannot be asked."""
         row = {
             "_id": record.id,
             "dataset": record.dataset,
@@ -68,64 +162,27 @@ class RecordRunner:
         try:
             prompt = self.job.prompt(record)
             row["prompt_tokens"] = prompt.ids.shape[1]
-            return row | self.attempt(prompt, lambda decode: self._measure(prompt, decode, method_first, is_timed))
-        except (RecordFailure, LazyLLMError) as failure:
-            return row | dict.fromkeys(_MEASURED) | {"error": one_line(str(failure))}
+            return row, self.question(prompt)
+        except RecordFailure as failure:
+            return _failed(row, failure), None
 
-    def attempt(self, prompt: Prompt, work: Callable[[Decoder], T]) -> T:
-        """Call `work` with the decoder for `prompt`, and return its result.
-
-        Raises:
-            RecordFailure: the model cannot take the prompt, or memory ran out, which is then released.
-        """
-        try:
-            decode = decoder_for(self.model, prompt)
-            decode.check(prompt.ids)
-            return work(decode)
-        except Exception as error:
-            if not ran_out(error):
-                raise
-        # Only out here is the exception gone, and with it all that it kept alive.
-        release()
-        raise RecordFailure(f"oom: {prompt.ids.shape[1]} tokens of prompt")
-
-    def _measure(self, prompt: Prompt, decode: Decoder, method_first: bool, is_timed: bool) -> dict[str, Any]:
-        record, facts = prompt.record, prompt.builder.facts
-        if is_timed:
-            if self.model.device.type != "cpu":
-                # Kernels are chosen and memory is laid out per shape: one untimed pass of this very shape.
-                self._paired_passes(prompt, replace(decode, max_new_tokens=2), least=0)
-            passes, paired = self._paired_passes(prompt, decode, self.job.config.timing.cpu_share, method_first)
-        else:
-            passes, paired = self._passes(prompt, decode, least=0), {}
-        predictions = [to_text(each.output.tokens, prompt) for each in passes]
-        scores = [scoring.score(facts, text, record.answers, record.all_classes) for text in predictions]
-        measured = dict.fromkeys(_MEASURED) | {
-            "prediction": predictions[0],
-            "score": fmean(scores),
-            "new_tokens": len(passes[0].output.tokens),
-            **(_mean_times(passes) if is_timed else {}),
-            "prompt_computed": fmean(each.output.prompt_computed for each in passes),
-            "retaken": sum(each.retaken for each in (*passes, *paired.values())),
-            "disturbed": any(each.disturbed for each in (*passes, *paired.values())),
-        }
-        if self.job.is_baseline and is_timed:
-            paired = {"baseline": passes[0]}
+    def _measure(self, question: Question, method_first: bool) -> Row:
+        prompt, decode, _ = question
+        if self.model.device.type != "cpu":
+            # Kernels are chosen and memory is laid out per shape: one untimed pass of this very shape.
+            self._paired_passes(prompt, replace(decode, max_new_tokens=2), least=0)
+        passes, paired = self._paired_passes(prompt, decode, self.job.config.timing.cpu_share, method_first)
+        every = [*passes, *paired.values()]
+        if self.job.is_baseline:
+            paired = {"baseline": passes[0], **paired}
+        unmodified = paired["baseline"].output.tokens if "baseline" in paired else None
+        measured = _answered(prompt, [each.output for each in passes], unmodified) | _mean_times(passes)
+        measured["retaken"] = sum(each.retaken for each in every)
+        measured["disturbed"] = any(each.disturbed for each in every)
         for name, each in paired.items():
             measured |= {f"{name}_{key}": value for key, value in _mean_times([each]).items()}
-        if "baseline" in paired:
-            tokens = paired["baseline"].output.tokens
-            measured |= {
-                "baseline_prediction": to_text(tokens, prompt),
-                "baseline_new_tokens": len(tokens),
-                "identical_tokens": fmean(_identical_share(each.output.tokens, tokens) for each in passes),
-            }
-        if len(passes) > 1:
-            measured["repeats"] = [
-                {"prediction": text, "score": score, "new_tokens": len(each.output.tokens)}
-                | (_mean_times([each]) if is_timed else {})
-                for text, score, each in zip(predictions, scores, passes, strict=True)
-            ]
+        for repeat, each in zip(measured.get("repeats", ()), passes, strict=False):
+            repeat |= _mean_times([each])
         return measured
 
     def _paired_passes(
@@ -148,9 +205,45 @@ class RecordRunner:
         return [undisturbed(method, prompt, decode, seed, least, _SETTING) for seed in range(method.repeats)]
 
 
-def _two_tokens(method: Method, prompt: Prompt, decode: Decoder, seed: int) -> None:
-    """Take one untimed pass."""
-    timed(method, prompt, replace(decode, max_new_tokens=2), seed)
+def _answered_row(
+    row: Row, prompt: Prompt, results: Sequence[Result], unmodified: list[int] | RecordFailure | None
+) -> Row:
+    """Complete the row of a record by the results of all seeds and the unmodified model's new tokens, if any."""
+    outputs = [result for result in results if isinstance(result, Output)]
+    if failures := [result for result in results if isinstance(result, RecordFailure)]:
+        return _failed(row, failures[0])
+    return row | _answered(prompt, outputs, None if isinstance(unmodified, RecordFailure) else unmodified)
+
+
+def _failed(row: Row, failure: Exception) -> Row:
+    return row | dict.fromkeys(_MEASURED) | {"error": one_line(str(failure))}
+
+
+def _answered(prompt: Prompt, outputs: Sequence[Output], unmodified: list[int] | None) -> Row:
+    """Return the columns of a record's answers, one a seed, with empty ones for times."""
+    record = prompt.record
+    predictions = [to_text(output.tokens, prompt) for output in outputs]
+    scores = [scoring.score(prompt.builder.facts, text, record.answers, record.all_classes) for text in predictions]
+    answered = dict.fromkeys(_MEASURED) | {
+        "prediction": predictions[0],
+        "score": fmean(scores),
+        "new_tokens": len(outputs[0].tokens),
+        "prompt_computed": fmean(output.prompt_computed for output in outputs),
+        "retaken": 0,
+        "disturbed": False,
+    }
+    if unmodified is not None:
+        answered |= {
+            "baseline_prediction": to_text(unmodified, prompt),
+            "baseline_new_tokens": len(unmodified),
+            "identical_tokens": fmean(_identical_share(output.tokens, unmodified) for output in outputs),
+        }
+    if len(outputs) > 1:
+        answered["repeats"] = [
+            {"prediction": text, "score": score, "new_tokens": len(output.tokens)}
+            for text, score, output in zip(predictions, scores, outputs, strict=True)
+        ]
+    return answered
 
 
 def _mean_times(passes: list[Pass]) -> dict[str, float | None]:

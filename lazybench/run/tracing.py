@@ -1,6 +1,8 @@
 """Trace records in untimed passes: divergences, computed tokens by stage, attention by layer."""
 
-from dataclasses import asdict, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -8,68 +10,82 @@ import torch
 import lazyllm
 from lazybench.data import Record
 from lazybench.errors import RecordFailure, one_line
-from lazybench.identity import digest
 from lazybench.methods.base import answer
 from lazybench.model.decoding import Decoder
 from lazybench.model.prompts import Prompt
-from lazybench.run.divergence import Expected, divergence, expected
-from lazybench.run.prepare import Job
+from lazybench.run.batches import Question, within_memory
+from lazybench.run.divergence import Expected, averaged, kl
 from lazybench.run.record_runner import RecordRunner
 from lazyllm import LazyLLMError, Stats
 
 _BINS = 200
 _SHARES = 101
-# Answers of one unmodified model that are cached for the next job, by digests of the model and prompt: megabytes each.
-_CACHE_SIZE = 200
-_cached: dict[str, dict[str, Expected]] = {}
+
+Row = dict[str, Any]
 
 
-def trace(runner: RecordRunner, record: Record) -> dict[str, Any]:
-    """Return the trace of one record.
+def trace(runner: RecordRunner, records: Sequence[Record], write: Callable[[Row], None]) -> None:
+    """Trace records, and call `write` with the trace of each.
 
-    Returns:
-        `_id`, `dataset`, and `error` where the method cannot run; else
-        `kl` and `first_token_kl`: KL(unmodified || method) of the next token in nats, as the mean over the first tokens
-        of the unmodified model's answer and of the first alone, averaged over seeds;
-        for a timed record of a method with stages, `stages` and `computed`: by step and stage, the fraction of prompt
-        tokens that have keys and values in the layers after it (paper, Figure 7);
-        for a timed record of the baseline, `attention`: the newest token's attention by layer (paper, Figure 2).
+    A trace has `_id`, `dataset`, and `error` where the method cannot run; else
+    `kl` and `first_token_kl`: KL(unmodified || method) of the next token in nats, as the mean over the first tokens
+    of the unmodified model's answer and of the first alone, averaged over seeds;
+    for a timed record of a method with stages, `stages` and `computed`: by step and stage, the fraction of prompt
+    tokens that have keys and values in the layers after it (paper, Figure 7);
+    for a timed record of the baseline, `attention`: the newest token's attention by layer (paper, Figure 2).
     """
-    traced: dict[str, Any] = {"_id": record.id, "dataset": record.dataset}
-    try:
-        prompt = runner.job.prompt(record)
-        return traced | runner.attempt(prompt, lambda decode: _traced(runner, prompt, decode))
-    except (RecordFailure, LazyLLMError) as failure:
-        return traced | {"error": one_line(str(failure))}
+    size = max(1, runner.batches.size // runner.job.method.repeats)
+    for start in range(0, len(records), size):
+        questions: list[Question | RecordFailure] = []
+        for record in records[start : start + size]:
+            try:
+                questions.append(runner.question(runner.job.prompt(record)))
+            except RecordFailure as failure:
+                questions.append(failure)
+        divergences = iter(_divergences(runner, [each for each in questions if isinstance(each, Question)]))
+        for record, question in zip(records[start:], questions, strict=False):
+            try:
+                if isinstance(question, RecordFailure):
+                    raise question
+                if isinstance(traced := next(divergences), RecordFailure):
+                    raise traced
+                if runner.job.is_timed(record):
+                    traced |= within_memory(question.prompt, partial(_of_timed, runner, question))
+            except (RecordFailure, LazyLLMError) as failure:
+                traced = {"error": one_line(str(failure))}
+            write({"_id": record.id, "dataset": record.dataset, **traced})
 
 
-def _traced(runner: RecordRunner, prompt: Prompt, decode: Decoder) -> dict[str, Any]:
-    job, method = runner.job, runner.job.method
-    is_timed = job.is_timed(prompt.record)
+def _divergences(runner: RecordRunner, questions: Sequence[Question]) -> list[Row | RecordFailure]:
+    """Return the divergence of each question's record, or why there is none."""
+    job, rows = runner.job, []
     if job.is_baseline:
-        traced = {"first_token_kl": 0.0, "kl": 0.0}
-        return traced | ({"attention": _attention(prompt, replace(decode, max_new_tokens=1))} if is_timed else {})
-    unmodified = _unmodified(job, prompt, decode)
-    results = [divergence(method, prompt, decode, unmodified, seed) for seed in range(method.repeats)]
-    kls = torch.stack([seed_kls for seed_kls, _ in results]).mean(0)
-    traced = {"first_token_kl": float(kls[0]), "kl": float(kls.mean())}
-    stats = results[0][1].stats
-    if stats is None or not stats.stages or not is_timed:
-        return traced
-    return traced | _progress(answer(method, prompt, replace(decode, tracing=True), seed=0).stats)
+        return [{"first_token_kl": 0.0, "kl": 0.0} for _ in questions]
+    expected = runner.unmodified.expected(questions)
+    forced = {
+        (index, seed): question._replace(decode=replace(question.decode, forced=unmodified.tokens), seed=seed)
+        for index, (question, unmodified) in enumerate(zip(questions, expected, strict=True))
+        if isinstance(unmodified, Expected)
+        for seed in range(job.method.repeats)
+    }
+    outcomes, logits = runner.batches.answer(job.method, [*forced.values()], job.config.trace_tokens)
+    by_seed = {key: logits.get(number, outcomes[number]) for number, key in enumerate(forced)}
+    for index, unmodified in enumerate(expected):
+        own: list[Any] = [unmodified]
+        if isinstance(unmodified, Expected):
+            own = [by_seed[index, seed] for seed in range(job.method.repeats)]
+        failure = next((each for each in own if isinstance(each, RecordFailure)), None)
+        rows.append(failure or averaged([kl(unmodified.logits, each) for each in own]))
+    return rows
 
 
-def _unmodified(job: Job, prompt: Prompt, decode: Decoder) -> Expected:
-    """Return the unmodified model's answer, which the jobs of a sweep generate once."""
-    model = digest({key: job.settings[key] for key in ("model", "weights")})
-    if model not in _cached:
-        _cached.clear()
-    cached = _cached.setdefault(model, {})
-    key = digest({"facts": asdict(prompt.builder.facts), "ids": prompt.ids.tolist()})
-    answer = cached.get(key) or expected(prompt, decode)
-    if len(cached) < _CACHE_SIZE:
-        cached[key] = answer
-    return answer
+def _of_timed(runner: RecordRunner, question: Question) -> Row:
+    """Return what is traced of timed records alone."""
+    prompt, decode, _ = question
+    if runner.job.is_baseline:
+        return {"attention": _attention(prompt, replace(decode, max_new_tokens=1))}
+    stats = answer(runner.job.method, prompt, replace(decode, tracing=True), seed=0).stats
+    return {} if stats is None or not stats.stages else _progress(stats)
 
 
 def _progress(stats: Stats) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from support import LAZY, folders, one_line, rows, stubborn_method
 
 from lazybench.config import CONF
 from lazybench.methods import build_method
-from lazybench.run import execute, tracing
+from lazybench.run import execute
 
 QUICK = ("timing.warmup=0", "timing.paired=false", "data.limit=1")
 EXPERIMENTS = sorted(path.stem for path in (CONF / "experiment").glob("*.yaml"))
@@ -26,15 +26,6 @@ def test_a_sweep_runs_every_combination_and_loads_each_model_once(run, tmp_path,
     combinations = sorted((each["method"]["schedule"], each["model"]["dtype"]) for each in settings)
     assert combinations == [(stages, dtype) for stages in ("1:0.6", "2:0.5") for dtype in ("bfloat16", "float32")]
     assert loaded == ["float32", "bfloat16"]
-
-
-def test_jobs_of_a_sweep_run_the_unmodified_model_once_a_record(run, tmp_path, monkeypatch):
-    keys, expected = [], tracing.expected
-    monkeypatch.setattr(tracing, "expected", lambda prompt, _: (keys.append(prompt.record.key), expected(prompt, _))[1])
-    settings = ("trace=true", "model.limit=301", "timing.paired=false", "timing.warmup=0")
-    code, _, err = run("-m", "method=lazyllm", "method.schedule='1:0.3','2:0.3'", *settings)
-    assert code == 0, err
-    assert len(keys) == len(set(keys)) == 2
 
 
 @pytest.fixture
