@@ -10,13 +10,13 @@ from lazybench.data.sample import estimate_tokens
 from lazybench.errors import LazyBenchError
 from lazybench.model import environment
 from lazybench.model.cost import Pace, a100_pace, measure_pace, memory_gb, unpruned_operations
+from lazybench.run.batches import CPU_BATCH
 from lazybench.run.prepare import Job
 from lazybench.run.resources import Resources
 from lazybench.store.run_folder import SCORES, RunFolder
 from lazybench.store.survey import read_settings, runs_of
 
 _TOKENS_PER_WORD = 1.4  # of English text, by the tokenizers of Llama 2 and SmolLM2
-_TRACED = 16  # tokens of a trace's answer
 
 
 def show(jobs: Sequence[Job], resources: Resources, in_turn: bool) -> None:
@@ -28,14 +28,20 @@ def show(jobs: Sequence[Job], resources: Resources, in_turn: bool) -> None:
         in_turn: whether this process would run the jobs one after the other.
     """
     rows, num_unfinished, paces, machines, hours = [], 0, {}, {}, {"hours here": [], "A100 hours": []}
+    answered = set()
     for job in jobs:
         config, model, name = job.config, resources.skeleton(job.config.model), repr(job.config.model)
         if name not in paces:
-            paces[name] = None if model is None or not in_turn else measure_pace(model, config.model)
+            batch = config.batch if isinstance(config.batch, int) else CPU_BATCH
+            paces[name] = None if model is None or not in_turn else measure_pace(model, config.model, batch)
             machines[name] = _this_machine(job) if in_turn else None
         done, own = done_records(job, machines[name]), len(job.own_records)
         num_unfinished += done < own
         task = f"{config.task} {config.shard or ''}".rstrip()
+        # The unmodified model's answers are those of the first job that needs them, of any method.
+        unmodified = name, repr(config.data), task
+        is_first = unmodified not in answered
+        answered.add(unmodified)
         method = f"{job.method.name} {setting_of(job.method.name, job.settings['method'])}"
         row = {"method": method, "model": config.model.name, "data": config.data.name, "task": task}
         row |= {"records done": f"{done}/{own}"} | dict.fromkeys((*hours, "GPU GB"), "?")
@@ -44,9 +50,10 @@ def show(jobs: Sequence[Job], resources: Resources, in_turn: bool) -> None:
             continue
         lengths = prompt_lengths(job)
         prefill = unpruned_operations(model, lengths)
-        for key, pace in zip(hours, (paces[name], a100_pace(model, config.model)), strict=True):
+        a100 = a100_pace(model, config.model, int(max(lengths)) + job.max_new_tokens, config.batch)
+        for key, pace in zip(hours, (paces[name], a100), strict=True):
             if pace is not None:
-                hours[key].append(estimate(job, prefill, pace) * (own - done) / own / 3600)
+                hours[key].append(estimate(job, prefill, pace, is_first) * (own - done) / own / 3600)
                 row[key] = _format_hours(hours[key][-1])
         row["GPU GB"] = f"{memory_gb(model, config.model, max(lengths) + job.max_new_tokens):.0f}"
     print(table([*rows[0]], [[*row.values()] for row in rows], left=4))
@@ -84,20 +91,37 @@ def done_records(job: Job, machine: dict[str, Any] | None) -> int:
     return 0
 
 
-def estimate(job: Job, operations: float, pace: Pace) -> float:
-    """Estimate the most seconds that a job's records take; prefill of each once takes `operations` in all."""
+def estimate(job: Job, operations: float, pace: Pace, answers_unmodified: bool = True) -> float:
+    """Estimate the most seconds that a job's records take.
+
+    Args:
+        job: the job.
+        operations: those of one prefill of each record, all together.
+        pace: how fast the machine is.
+        answers_unmodified: whether the job generates the unmodified model's answers, which no other has.
+    """
     records, timing, method = len(job.own_records), job.config.timing, job.method
     prefill = pace.operation_s * operations
-    answer = prefill + pace.step_s * sum(job.facts[record.dataset].max_new_tokens for record in job.own_records)
-    untimed = prefill + pace.step_s * records  # of two tokens each
-    first = pace.warms * untimed
-    passes = method.repeats * (answer + (method.prefills - 1) * prefill + first)
-    beside = len(job.paired_methods) * (answer + first) / timing.every
-    start = _TRACED * pace.step_s * records
-    traced = prefill + start + method.repeats * (method.prefills * prefill + start)
-    inside = answer * (method.keep_1 is not None) / timing.every
-    warmup = timing.warmup * (method.repeats * method.prefills + len(job.paired_methods)) * untimed / records
-    return passes + beside + warmup + job.config.trace * (traced + inside)
+    steps = sum(job.facts[record.dataset].max_new_tokens for record in job.own_records)
+    timed = sum(map(job.is_timed, job.own_records)) / records
+    step_s, batched_step_s = pace.step_s, pace.batched_step_s or pace.step_s
+    pairs = len(job.paired_methods)
+    prefills = method.repeats * method.prefills
+    # The first token of each record, untimed; and its answer alone, which such a pass warms up.
+    first = prefill + 2 * step_s * records
+    alone = prefill + step_s * steps + pace.warms * first
+    more_prefill = (method.prefills - 1) * prefill * (1 + pace.warms)
+    batched = prefill + batched_step_s * steps
+    start = batched_step_s * job.config.trace_tokens * records
+    traced = timed * first  # the unmodified model's attention in prefill
+    if not job.is_baseline:
+        traced = prefill + start + prefills * prefill + method.repeats * start
+        traced += timed * alone * (method.keep_1 is not None)
+    warmup = timing.warmup * (prefills + pairs) * first / records
+    times = timed * ((method.repeats + pairs) * alone + method.repeats * more_prefill)
+    answers = (1 - timed) * method.repeats * (batched + (method.prefills - 1) * prefill)
+    unmodified = (1 - timed) * batched * (answers_unmodified and pairs > 0 and not job.is_baseline)
+    return times + answers + unmodified + warmup + job.config.trace * traced
 
 
 def prompt_lengths(job: Job) -> list[float]:

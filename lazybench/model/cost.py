@@ -12,20 +12,33 @@ from lazybench.config import ModelConfig
 from lazybench.model.device import device_of, dtype_of
 from lazybench.model.loading import cached
 
-# One A100 in bfloat16: the rate that prefill reaches of its 312e12 operations a second, and Python's time a layer.
+# One A100 in bfloat16: the rate that prefill reaches of its 312e12 operations a second, Python's time a layer for one
+# sequence and for a batch (on an H100 0.65 to 0.8 ms were measured for one, and a batch takes up to 1.9 times as long),
+# and its memory.
 _A100_OPERATIONS_PER_S = 140e12
 _A100_BYTES_PER_S = 1.5e12
-_A100_LAYER_STEP_S = 0.9e-3
+_A100_LAYER_STEP_S, _A100_BATCH_LAYER_STEP_S = 0.9e-3, 1.4e-3
+_A100_BYTES = 80e9
 _CUDA_BYTES = 1e9  # what CUDA and its libraries allocate for themselves
 _MEASURED_TOKENS = 1024
+_MEMORY_SHARE = 0.9  # of free memory that a batch may fill
+_LARGEST_BATCH = 64  # by then reading the weights is a small part of a decode step
 
 
 class Pace(NamedTuple):
-    """Seconds of an operation in prefill and of a decode step; `warms`: an untimed pass precedes each new shape."""
+    """How long passes take.
+
+    Attributes:
+        operation_s: seconds of an operation in prefill.
+        step_s: seconds of a decode step of one sequence.
+        warms: whether an untimed pass precedes each new shape that is timed.
+        batched_step_s: seconds of a decode step of a batch over its sequences; None for those of one alone.
+    """
 
     operation_s: float
     step_s: float
     warms: bool
+    batched_step_s: float | None = None
 
 
 def operations(model: PreTrainedModel, layer_tokens: Sequence[float]) -> float:
@@ -59,15 +72,33 @@ def ideal_ttft(model: PreTrainedModel, ttft_s: Mapping[int, float], layer_tokens
     return sum(ttft_s[count] for count in layer_tokens) / model.config.get_text_config().num_hidden_layers
 
 
-def a100_pace(model: PreTrainedModel, config: ModelConfig) -> Pace:
-    """Estimate the pace of one A100: a decode step reads all weights and waits for Python."""
-    layers = model.config.get_text_config().num_hidden_layers
-    step = layers * _A100_LAYER_STEP_S + model.num_parameters() * _element_size(config) / _A100_BYTES_PER_S
-    return Pace(1 / _A100_OPERATIONS_PER_S, step, warms=True)
+def a100_pace(model: PreTrainedModel, config: ModelConfig, tokens: int, batch: int | str) -> Pace:
+    """Estimate the pace of one A100, where Python runs while the device reads weights and caches.
+
+    Args:
+        model: the model or its skeleton.
+        config: its settings.
+        tokens: of a prompt and its answer at most.
+        batch: sequences of a batch, or `auto`.
+    """
+    layers, weights = model.config.get_text_config().num_hidden_layers, model.num_parameters() * _element_size(config)
+    size = batch if isinstance(batch, int) else batch_that_fits(model, config, tokens, _A100_BYTES - weights)
+    steps = [
+        max(layers * layer_s, (weights + number * cache_bytes(model, config, tokens)) / _A100_BYTES_PER_S)
+        for number, layer_s in ((1, _A100_LAYER_STEP_S), (size, _A100_BATCH_LAYER_STEP_S))
+    ]
+    step, batched = steps[0], steps[1] / size if size > 1 else steps[0]
+    return Pace(1 / _A100_OPERATIONS_PER_S, step, warms=True, batched_step_s=batched)
 
 
-def measure_pace(model: PreTrainedModel, config: ModelConfig) -> Pace | None:
-    """Measure the pace of this machine with random weights of one layer and of two.
+def batch_that_fits(model: PreTrainedModel, config: ModelConfig, tokens: float, free: float) -> int:
+    """Return how many sequences of `tokens` tokens fit a device's `free` bytes, 1 to 64."""
+    sequence = (memory_gb(model, config, tokens) - memory_gb(model, config, 0)) * 1e9
+    return max(1, min(_LARGEST_BATCH, int(_MEMORY_SHARE * free / sequence)))
+
+
+def measure_pace(model: PreTrainedModel, config: ModelConfig, batch: int) -> Pace | None:
+    """Measure the pace of this machine with random weights of one layer and of two; `batch` is sequences of a batch.
 
     Returns None where the model's weights or its device are not here, or where it cannot be cut to so few layers.
     """
@@ -80,32 +111,44 @@ def measure_pace(model: PreTrainedModel, config: ModelConfig) -> Pace | None:
             small = deepcopy(model.config)
             small.get_text_config().num_hidden_layers = layers
             with device:
-                times.append(_prefill_and_step_s(AutoModelForCausalLM.from_config(small, **kind).eval(), tokens))
+                times.append(_pass_s(AutoModelForCausalLM.from_config(small, **kind).eval(), tokens, batch))
     except Exception:  # a model's own code may raise anything, and memory may run out
         return None
     more = model.config.get_text_config().num_hidden_layers - 1
-    prefill, step = (one + more * max(two - one, 0) for one, two in zip(*times, strict=True))
-    return Pace(prefill / unpruned_operations(model, [tokens]), step, warms=device.type != "cpu")
+    prefill, step, batched = (one + more * max(two - one, 0) for one, two in zip(*times, strict=True))
+    operation_s = prefill / unpruned_operations(model, [tokens])
+    return Pace(operation_s, step, warms=device.type != "cpu", batched_step_s=batched / batch)
 
 
 @torch.no_grad()
-def _prefill_and_step_s(model: PreTrainedModel, tokens: int) -> list[float]:
-    """Return the seconds of prefilling `tokens` tokens and of a decode step after them, each the best of three."""
+def _pass_s(model: PreTrainedModel, tokens: int, batch: int) -> list[float]:
+    """Return the seconds, each the best of three, of prefill and of a decode step of one and of `batch` sequences."""
     ids = torch.ones(1, tokens, dtype=torch.long, device=model.device)
     cache = model(ids, use_cache=True, logits_to_keep=1).past_key_values
-    runs = (lambda: model(ids, logits_to_keep=1), lambda: model(ids[:, :1], past_key_values=cache))
+    several = deepcopy(cache)
+    several.batch_repeat_interleave(batch)
+    runs = (
+        lambda: model(ids, logits_to_keep=1),
+        lambda: model(ids[:, :1], past_key_values=cache),
+        lambda: model(ids[:, :1].expand(batch, 1), past_key_values=several),
+    )
     return [min(repeat(lambda run=run: run().logits.argmax().item(), number=1, repeat=3)) for run in runs]
+
+
+def cache_bytes(model: PreTrainedModel, config: ModelConfig, tokens: float) -> float:
+    """Return the bytes of the keys and values of `tokens` tokens."""
+    text = model.config.get_text_config()
+    heads = getattr(text, "num_key_value_heads", None) or text.num_attention_heads
+    width = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
+    return 2 * text.num_hidden_layers * heads * width * tokens * _element_size(config)
 
 
 def memory_gb(model: PreTrainedModel, config: ModelConfig, tokens: float) -> float:
     """Estimate the GPU memory of a generation of `tokens` tokens, prompt and answer together, in GB."""
     text, size = model.config.get_text_config(), _element_size(config)
-    heads = getattr(text, "num_key_value_heads", None) or text.num_attention_heads
-    width = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
-    kv = 2 * text.num_hidden_layers * heads * width * tokens * size
     inner = getattr(text, "intermediate_size", 4 * text.hidden_size)
     activations = tokens * (8 * text.hidden_size + 3 * inner) * size
-    return (model.num_parameters() * size + kv + activations + _CUDA_BYTES) / 1e9
+    return (model.num_parameters() * size + cache_bytes(model, config, tokens) + activations + _CUDA_BYTES) / 1e9
 
 
 def _element_size(config: ModelConfig) -> int:

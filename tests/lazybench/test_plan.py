@@ -74,9 +74,9 @@ def test_a_plan_of_a_7b_model(plan, monkeypatch):
     monkeypatch.setattr(planning, "measure_pace", lambda *_: None)
     words = (f"+model.shape={shape}", "model.limit=1500", "model.dtype=bfloat16", "task=gov_report", "data.limit=50")
     (row,) = cells(plan(*LAZY, *words))
-    # 50 answers of 512 tokens, of the method, of the unmodified model and with nothing pruned, at some 40 ms a token;
-    # 13.5 GB of weights and half a megabyte a token of cache.
-    assert 0.6 < float(row[-2]) < 1.2
+    # Of 50 answers of 512 tokens 12 are timed, of the method and of the unmodified model, at 29 ms a token; the others
+    # take some 1 ms a token in batches. 13.5 GB of weights and half a megabyte a token of cache.
+    assert 0.1 <= float(row[-2]) < 0.2
     assert 14 < float(row[-1]) < 17
 
 
@@ -87,7 +87,9 @@ def test_a_plan_needs_nothing_of_the_hub_and_no_slurm(lazybench, offline, tmp_pa
     assert (code, err) == (0, "")
     lines = [(row[-7], *row[-4:-2]) for row in cells(out)]
     assert lines == [("llama2_7b", "0/3750", "?")] * 5 + [("xgen_7b", "0/3750", "?")] * 5
-    assert all(5 < float(row[-2]) < 60 and 15 < float(row[-1]) < 22 for row in cells(out))
+    assert all(1 < float(row[-2]) < 12 and 15 < float(row[-1]) < 22 for row in cells(out))
+    assert sum(float(row[-2]) for row in cells(out)) < 40
+    assert sum(float(row[-2]) for row in cells(out)) < 40
     for missing in ("model.path=meta-llama/Llama-2-7b-chat-hf", "data.zip of THUDM/LongBench"):
         assert missing in out
     assert not (tmp_path / "runs").exists()
