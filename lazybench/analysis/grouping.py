@@ -5,7 +5,7 @@ records.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -17,6 +17,7 @@ from lazybench.analysis.labels import METHODS, data_title, label, model_title, s
 from lazybench.analysis.run_data import Run
 from lazybench.data.facts import CHINESE, DatasetFacts, datasets_of, task_names
 from lazybench.identity import class_name, comparable
+from lazybench.store.journal import CPU_TIMES, WALL_TIMES
 
 KEY = ["dataset", "_id"]
 _TRACED = ["first_token_kl", "kl"]
@@ -176,8 +177,27 @@ def _comparable(run: Run, facts: Mapping[str, DatasetFacts] | None = None) -> di
 
 def group(runs: Sequence[Run]) -> list[Block]:
     """Group runs into a block for each model and data."""
+    runs = [_with_keep_1(run, [other for other in runs if other.method == "baseline"]) for run in runs]
     names = sorted({(run.model, run.data) for run in runs})
     return [_block([run for run in runs if (run.model, run.data) == name]) for name in names]
+
+
+def _with_keep_1(run: Run, baselines: Sequence[Run]) -> Run:
+    """Return a run on the engine with the times that the engine takes with nothing pruned, record by record.
+
+    A baseline's run takes these beside its own. Its ratio of both applies to the unmodified model's times of this run.
+    """
+    for baseline in baselines if run.environment.get("on_engine") else ():
+        if (baseline.model, baseline.data) != (run.model, run.data) or not agree(run, baseline):
+            continue
+        unpruned = baseline.records.set_index(KEY)
+        unpruned = unpruned.reindex(pd.MultiIndex.from_frame(run.records[KEY])).set_axis(run.records.index)
+        for time in (*WALL_TIMES, *CPU_TIMES):
+            ratio = unpruned[f"keep_1_{time}"] / unpruned[time]
+            estimated = run.records[f"baseline_{time}"] * ratio
+            filled = run.records[f"keep_1_{time}"].fillna(estimated)
+            run = replace(run, records=run.records.assign(**{f"keep_1_{time}": filled}))
+    return run
 
 
 def _block(runs: list[Run]) -> Block:
