@@ -20,7 +20,7 @@ GLOBS = ("*.md", "lazyllm/*.md", "lazybench/**/*.md", "conf/*.md", "results/*.md
 PAGES = {str(path.relative_to(ROOT)): path.read_text("utf-8") for glob in GLOBS for path in ROOT.glob(glob)}
 BLOCKS = [match.groups() for text in PAGES.values() for match in FENCE.finditer(text)]
 MATCHED = ("static_pruning_2x", "static_pruning_3x")
-# Files that the READMEs tell to write: blocks that begin with the file's name.
+# Files that readers are to write: blocks that begin with the file's name.
 NAME = re.compile(r"(?:# @.*\n)?# (\w+(?:/\w+)?\.(?:py|yaml))\n")
 FILES = {match[1]: text for _, text in BLOCKS if (match := NAME.match(text))} | {
     "records/my_qa.jsonl": '{"_id": "1", "input": "Who?", "context": "It was Ada.", "answers": ["Ada"], "length": 3, '
@@ -49,7 +49,7 @@ def folder(tmp_path, monkeypatch):
 
 
 def values_of(word: str) -> list[str]:
-    """Split a word into one for each value that it sweeps over, at commas outside brackets and quotes."""
+    """Return a word for each value that a word sweeps over, split at commas outside brackets and quotes."""
     name, _, values = word.partition("=")
     swept = re.findall(r"""((?:\[[^]]*\]|"[^"]*"|[^,])+)""", values)
     return [f"{name}={value}" for value in swept] if len(swept) > 1 and "{" not in values else [word]
@@ -57,21 +57,20 @@ def values_of(word: str) -> list[str]:
 
 @pytest.mark.parametrize("line", COMPOSED)
 def test_every_command_composes(lazybench, folder, line):
-    """As single jobs, which together take every value."""
-    for name, value in VARIABLES.items():
-        line = line.replace(f"${name}", value)
+    """A sweep composes as single jobs that together have every value."""
+    line = re.sub(r"\$(\w+)", lambda match: VARIABLES.get(match[1], match[0]), line)
     line = re.sub(r"MATCHES|FOLDER", str(folder), line).replace("results/", f"{ROOT}/results/")
     command, *words = shlex.split(re.sub(r"(?<= )-m |\+experiment=\w+", "", line))
     choices = [values_of(word) for word in words]
-    for job in range(max(map(len, choices), default=1)):
-        one = [values[min(job, len(values) - 1)] for values in choices]
-        code, out, err = lazybench(command.replace("plan", "run"), *one, "--cfg", "job")
+    for number in range(max(map(len, choices), default=1)):
+        job = [values[min(number, len(values) - 1)] for values in choices]
+        code, out, err = lazybench(command.replace("plan", "run"), *job, "--cfg", "job")
         assert (code, bool(out)) == (0, True), err
 
 
 def test_every_other_command_runs(run, lazybench, folder):
     assert run("method=baseline", "data.limit=1", "timing.warmup=0", output="results/runs")[0] == 0
-    for line in {line.split()[0]: line for line in COMMANDS if line not in COMPOSED}.values():  # one of a kind
+    for line in {line.split()[0]: line for line in COMMANDS if line not in COMPOSED}.values():  # one per command
         code, out, err = lazybench(*shlex.split(re.sub(r"runs=\S+/runs", "runs=results/runs", line)))
         assert (code, bool(out)) == (0, True), f"{line}: {err}"
 
@@ -103,11 +102,11 @@ def test_every_link_leads_somewhere():
 
 
 def test_no_table_is_stale():
-    done = subprocess.run([sys.executable, ROOT / "scripts/tables", "--check"], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    check = subprocess.run([sys.executable, ROOT / "scripts/tables", "--check"], capture_output=True, text=True)
+    assert check.returncode == 0, check.stderr
 
 
 @pytest.mark.slow
 def test_the_table_of_architectures_is_not_stale():
-    done = subprocess.run([sys.executable, ROOT / "scripts/architectures", "--check"], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    check = subprocess.run([sys.executable, ROOT / "scripts/architectures", "--check"], capture_output=True, text=True)
+    assert check.returncode == 0, check.stderr
