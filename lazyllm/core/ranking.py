@@ -104,6 +104,8 @@ class Ranking(ABC):
     def __init_subclass__(cls, checked: bool = True, parallel: bool = False, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         cls.checked, cls.parallel = checked, parallel
+        if hasattr(cls, "revives"):
+            raise LazyLLMError(f"{cls.__name__}.revives is not read: say for_good = True in place of revives = False")
 
     def check(self) -> None:  # noqa: B027 - most have nothing to check
         """Raise `LazyLLMError` for settings out of range; called by `enable`."""
