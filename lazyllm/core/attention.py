@@ -19,32 +19,20 @@ MaskFunction = Callable[[Any, Any, Tensor, Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Kernel:
-    """The model's own attention, causal by index.
+    """The model's own attention, causal by index."""
 
-    Attributes:
-        name: of the attention implementation in transformers.
-        attend: its function, of transformers' attention interface.
-        is_sdpa: whether it is PyTorch's fused attention, which cannot cap scores, and not FlashAttention, which can.
-        ignores_softcap: whether the unmodified model leaves out its cap.
-    """
-
-    name: str
-    attend: Callable[..., Tensor]
-    is_sdpa: bool
-    ignores_softcap: bool
+    name: str  # of the attention implementation in transformers
+    attend: Callable[..., Tensor]  # its function, with the signature of transformers' attention interface
+    is_sdpa: bool  # whether it is PyTorch's fused attention, which cannot cap scores, unlike FlashAttention
+    ignores_softcap: bool  # whether the unmodified model does not cap its scores, though its config says so
 
 
 @dataclass(frozen=True)
 class WindowMask:
-    """A window or chunk of positions that a layer sees, in place of a mask of queries by keys.
+    """A window or chunk of positions that a layer sees, in place of a mask of queries by keys."""
 
-    Attributes:
-        visible: which keys a query sees.
-        size: number of positions that a query sees.
-    """
-
-    visible: MaskFunction
-    size: int
+    visible: MaskFunction  # which keys a query sees
+    size: int  # largest number of positions that a query sees
 
 
 def causal(batch: int, head: int, query: Tensor, key: Tensor) -> Tensor:

@@ -29,27 +29,16 @@ from lazyllm.core.sequence import Sequence
 
 @dataclass(frozen=True)
 class Setup:
-    """The settings that all generations of a session share.
-
-    Attributes:
-        schedule: where tokens are pruned.
-        kernel: the model's own attention.
-        windows: how many positions each layer's cache holds in the unmodified model; None means all, 0 no cache.
-        processes: those among which the model's heads are split; None means one process.
-        ranking: copied for each sequence.
-        min_tokens: prompts of fewer tokens are not pruned.
-        record_positions: whether `Stats` keep active and computed positions.
-        record_importance: whether `Stats` keep the importance in every layer of prefill.
-    """
+    """The settings that all generations of a session share."""
 
     schedule: PruningSchedule
     kernel: Kernel
-    windows: list[int | None]
-    processes: ProcessGroup | None
-    ranking: Ranking
-    min_tokens: int
-    record_positions: bool
-    record_importance: bool
+    windows: list[int | None]  # how many positions each layer's cache holds in the unmodified model; None all, 0 none
+    processes: ProcessGroup | None  # the processes among which the model's heads are split; None means one process
+    ranking: Ranking  # copied for each sequence
+    min_tokens: int  # prompts of fewer tokens are not pruned
+    record_positions: bool  # whether `Stats` keep active and computed positions
+    record_importance: bool  # whether `Stats` keep the importance in every layer of prefill
 
 
 class Engine:

@@ -57,40 +57,24 @@ class LayerGroup:
     All layers of a group see the same tokens. A token's key and value keep the same slot in all of them, in order of
     computation; slots of inactive tokens are masked. The first group computes every token when it first appears: there,
     slot = position. Lists have one entry for each sequence of the batch.
-
-    Attributes:
-        index: 0 for the first group.
-        layers: the decoder layers of the group.
-        ranking_layers: layers that may rank: the last one, and earlier ones that see more than a window.
-        stage: the stage that ends the group; None for the last group.
-        slots: slot of each position, int64 (batch, positions), -1 without a KV entry; unused in the first group.
-        positions: position of each slot, int64 (batch, slots); unused in the first group.
-        num_cached: tokens with keys and values here.
-        num_active: tokens in the active set of this step.
-        num_queries: tokens computed in this step.
-        active: sorted active positions, int64 (num_active,); None means all positions.
-        query_positions: positions computed in this step, packed, sorted within each sequence, int64 (num_queries,).
-        query_slots: their slots, int64 (num_queries,).
-        batch_index: their sequences, int64 (num_queries,); None with one sequence.
-        active_mask: which slots are active, bool (batch, slots); None means all.
-        device: where these tensors are.
     """
 
-    index: int
-    layers: range
-    ranking_layers: list[int]
-    stage: Stage | None
-    slots: GrowingTensor
-    positions: GrowingTensor
-    num_cached: list[int]
-    num_active: list[int] = field(default_factory=list)
-    num_queries: list[int] = field(default_factory=list)
-    active: list[Tensor | None] = field(default_factory=list)
-    query_positions: Tensor | None = None
-    query_slots: Tensor | None = None
-    batch_index: Tensor | None = None
-    active_mask: Tensor | None = None
-    device: torch.device | None = None
+    index: int  # 0 for the first group
+    layers: range  # the decoder layers of the group
+    ranking_layers: list[int]  # layers that may rank: the last one, and earlier ones that see more than a window
+    stage: Stage | None  # the stage that ends the group; None for the last group
+    slots: GrowingTensor  # slot of each position, int64 (batch, positions), -1 without a KV entry; unused in group 0
+    positions: GrowingTensor  # position of each slot, int64 (batch, slots); unused in group 0
+    num_cached: list[int]  # tokens with keys and values here
+    # Of the current step:
+    num_active: list[int] = field(default_factory=list)  # tokens in the active set
+    num_queries: list[int] = field(default_factory=list)  # tokens computed
+    active: list[Tensor | None] = field(default_factory=list)  # sorted active positions, int64 (num_active,); None: all
+    query_positions: Tensor | None = None  # positions computed, packed, sorted in each sequence, int64 (num_queries,)
+    query_slots: Tensor | None = None  # their slots, int64 (num_queries,)
+    batch_index: Tensor | None = None  # their sequences, int64 (num_queries,); None with one sequence
+    active_mask: Tensor | None = None  # which slots are active, bool (batch, slots); None means all
+    device: torch.device | None = None  # where these tensors are
 
     def to(self, device: torch.device) -> None:
         """Move the index tensors to the device of the layer that runs."""

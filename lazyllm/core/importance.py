@@ -7,17 +7,11 @@ from torch import Tensor
 
 
 class Scores(NamedTuple):
-    """How a layer makes attention scores.
+    """How a layer makes attention scores."""
 
-    Attributes:
-        scaling: factor on query times key.
-        softcap: where the model caps its scores, `softcap * tanh(score / softcap)`.
-        sinks: where the model has attention sinks, each query head's logit of attending to no token, (heads,).
-    """
-
-    scaling: float
-    softcap: float | None = None
-    sinks: Tensor | None = None
+    scaling: float  # factor on query times key
+    softcap: float | None = None  # where the model caps its scores: softcap * tanh(score / softcap)
+    sinks: Tensor | None = None  # where the model has attention sinks: each query head's logit, (heads,)
 
 
 def exact(dtype: torch.dtype) -> torch.dtype:

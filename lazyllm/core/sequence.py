@@ -8,25 +8,15 @@ from lazyllm.core.stats import Stats
 
 
 class Sequence:
-    """The tokens of one sequence, as the engine and a ranking see them.
-
-    Attributes:
-        index: its index in the batch.
-        group_of: the layer group of each layer.
-        num_computed_tokens: tokens of the steps before the current one.
-        num_new_tokens: tokens that the current step adds.
-        prompt_length: tokens given before the first was generated, all chunks included.
-        is_short: whether its prompt is too short to be pruned.
-        protected: sorted protected positions, int64 (n,).
-        last_protected: the last of them; -1 if there are none.
-        stats: its counts.
-    """
+    """The tokens of one sequence, as the engine and a ranking see them."""
 
     def __init__(self, groups: list[LayerGroup], index: int, record_positions: bool) -> None:
-        self.index = index
-        self.group_of = [group for group in groups for _ in group.layers]
-        self.num_computed_tokens = self.num_new_tokens = self.prompt_length = 0
-        self.is_short = False
+        self.index = index  # in the batch
+        self.group_of = [group for group in groups for _ in group.layers]  # of each layer
+        self.num_computed_tokens = 0  # tokens of the steps before the current one
+        self.num_new_tokens = 0  # tokens that the current step adds
+        self.prompt_length = 0  # tokens given before the first was generated, all chunks included
+        self.is_short = False  # whether the prompt is too short to be pruned
         self.stats = Stats(groups, index)
         self._record_positions = record_positions
         self.protect(torch.empty(0, dtype=torch.int64))
@@ -75,7 +65,7 @@ class Sequence:
     def protect(self, positions: Tensor) -> None:
         """Keep these positions at every stage, sorted, int64 (n,) on the CPU."""
         self.protected, self.stats.protected = positions, len(positions)
-        self.last_protected = int(positions[-1]) if len(positions) else -1
+        self.last_protected = int(positions[-1]) if len(positions) else -1  # -1 if there are none
 
     def protected_on(self, device: torch.device) -> Tensor:
         """Return the protected positions, moved to a device."""
