@@ -111,23 +111,18 @@ def read_ids(model: PreTrainedModel, name: str, ids: Any) -> torch.Tensor:
     return tensor.cpu() if model.device.type == "meta" else tensor.to(model.device)
 
 
-def input_tokens(arguments: dict[str, Any]) -> Any:
-    """Return a forward pass's embeddings, or else its ids."""
+def input_tokens(arguments: dict[str, Any]) -> torch.Tensor:
+    """Return a forward pass's embeddings, or else its ids, (sequences, tokens, ...), padding included."""
     embeddings = arguments.get("inputs_embeds")
-    return arguments.get("input_ids") if embeddings is None else embeddings
-
-
-def input_size(arguments: dict[str, Any]) -> tuple[int, int]:
-    """Return the number of sequences in a forward pass's input, and of tokens in each, padding included."""
-    tokens = input_tokens(arguments)
+    tokens = arguments.get("input_ids") if embeddings is None else embeddings
     if not isinstance(tokens, torch.Tensor) or tokens.ndim < 2 or 0 in tokens.shape[:2]:
         raise LazyLLMError("a pass needs input_ids or inputs_embeds, (sequences, tokens, ...), with a token at least")
-    return tokens.shape[0], tokens.shape[1]
+    return tokens
 
 
 def check_logits(arguments: dict[str, Any], accept_every: bool) -> None:
     """Refuse a pass that asks for a loss, or other logits than the newest's, or all of them with `accept_every`."""
-    keep, width = arguments.get("logits_to_keep", 0), input_size(arguments)[1]
+    keep, width = arguments.get("logits_to_keep", 0), input_tokens(arguments).shape[1]
     if arguments.get("labels") is not None:
         raise LazyLLMError("a loss was asked for: leave out labels, and ask lazyllm.log_likelihoods for likelihoods")
     if not isinstance(keep, int) or not (keep == 1 or (keep >= 0 and width == 1) or (keep == 0 and accept_every)):

@@ -30,7 +30,6 @@ class _GenerateCall:
 
     has_own_positions: bool  # whether it was given position_ids
     chunked_tokens: int  # how many tokens of its prompts, padding included, come in chunks
-    is_guided: bool  # whether a second generation guides it
     schedule: PruningSchedule | None  # its own
     protect: Any  # its own, or the session's; see `read_protected`
     protected: torch.Tensor | None  # which tokens of its prompts are protected, bool (batch, tokens), on the CPU
@@ -131,7 +130,6 @@ class ModelPatches:
         call = _GenerateCall(
             has_own_positions=named.get("position_ids") is not None,
             chunked_tokens=arguments.count_chunked_tokens(named, defaults),
-            is_guided=arguments.read_setting("guidance_scale", named, defaults) not in (None, 1),
             schedule=schedule,
             protect=protect,
             protected=arguments.read_protected(protect, prompts, named.get("attention_mask")),
@@ -165,9 +163,7 @@ class ModelPatches:
     def forward(self, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Run a pass of the model, which is to ask for the newest tokens' logits alone."""
         inputs, call, thread = arguments_by_name(forward, args, kwargs), self._thread.call, self._thread
-        # A guiding pass asks for the logits of every token and for a cache, and reads the newest's.
-        is_guiding = call is not None and call.is_guided and bool(inputs.get("use_cache"))
-        arguments.check_logits(inputs, accept_every=self._newest_only or is_guiding)
+        arguments.check_logits(inputs, accept_every=self._newest_only)
         arguments.check_outputs(inputs, self._model.config)
         is_own = call is not None and call.prepared is not None
         deltas = nullcontext() if is_own else self._rope_deltas.of_generation(inputs.get("past_key_values"))
@@ -187,7 +183,7 @@ class ModelPatches:
     def decode(self, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Run a pass of the decoder, one step of a generation; its output is of the newest tokens alone."""
         inputs, thread, call = arguments_by_name(forward, args, kwargs), self._thread, self._thread.call
-        batch_size, width = arguments.input_size(inputs)
+        batch_size, width = arguments.input_tokens(inputs).shape[:2]
         mask = inputs.get("attention_mask")
         if all(each is CAUSAL_MASK for each in (mask.values() if isinstance(mask, dict) else [mask])):
             inputs = {**inputs, "attention_mask": thread.mask}
@@ -255,7 +251,7 @@ class ModelPatches:
             if call.protected is not None and call.engine is not engine:
                 copies = len(engine.sequences) // len(call.protected)
                 engine.protected = call.protected.repeat_interleave(copies, dim=0)
-        elif not engine.packer.num_columns and arguments.input_size(inputs)[1] > 1:  # the newest token is always kept
+        elif not engine.packer.num_columns and arguments.input_tokens(inputs).shape[1] > 1:  # the newest is always kept
             protect = self.protect if call is None else call.protect
             if protect is not None and not callable(protect):
                 reason = "a mask or spans are of generate's prompt, and a pass within it began another generation"

@@ -116,7 +116,7 @@ def test_a_static_selection_prunes_no_later_turn(model):
 
 @pytest.mark.parametrize("ends", [False, True])
 def test_a_batch_of_conversations(model, ends):
-    """Sequences may end at different times, and tokens after their ends stay padding, also in copies of the cache."""
+    """Sequences may end at different times, and from their ends on all is padding, also in copies of the cache."""
     prompts, seconds = [random_ids(9), random_ids(21), random_ids(14)], [random_ids(5), random_ids(1), random_ids(8)]
     end = conversation(model, prompts[:1], 8)[0][3] if ends else None
     options = {**ASKED, "max_new_tokens": 8, "eos_token_id": end}
@@ -124,15 +124,17 @@ def test_a_batch_of_conversations(model, ends):
     with lazyllm.enable(model, STAGES, record_positions=True) as lazy:
         for prompt, second in zip(prompts, seconds, strict=True):
             first = model.generate(torch.tensor([prompt]), **options)
-            ids = torch.cat([first.sequences, torch.tensor([second])], dim=1)
+            answer = first.sequences[0, len(prompt) :].tolist()
+            ids = torch.tensor([prompt + [token for token in answer if token != end] + second])
             output = model.generate(ids, past_key_values=first.past_key_values, **options).sequences
-            expected.append((first.sequences[0, len(prompt) :].tolist(), output[0, ids.shape[1] :].tolist()))
+            expected.append((answer, output[0, ids.shape[1] :].tolist()))
             stats.append(lazy.stats)
         ids, mask = pad_left(prompts)
         first = model.generate(ids, attention_mask=mask, **options)
         begun = cut_answers(first.sequences, ids.shape[1], end)
         width = first.sequences.shape[1] - ids.shape[1]
-        of_answers = torch.tensor([[1] * len(row) + [0] * (width - len(row)) for row in begun])
+        lengths = [len(row) - (row[-1] == end) for row in begun]
+        of_answers = (torch.arange(width) < torch.tensor(lengths)[:, None]).long()
         ids, more = pad_left(seconds)
         mask, ids = torch.cat([mask, of_answers, more], dim=1), torch.cat([first.sequences, ids], dim=1)
         caches = [first.past_key_values, copy.deepcopy(first.past_key_values)]
