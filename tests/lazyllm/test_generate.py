@@ -52,7 +52,6 @@ WORKS = {
     "a dynamic cache": asking(cache_implementation="dynamic"),
     "positions": asking(position_ids=torch.arange(40)[None]),
     "chunks": asking(prefill_chunk_size=7),
-    "guidance": asking(guidance_scale=1.5, negative_prompt_ids=IDS[:, :20]),
     "a custom loop": asking(custom_generate=looped),
     "no prompt": asking(inputs=None),
 }
@@ -104,6 +103,7 @@ OUTSIDE = "a {} from outside is not supported: leave out past_key_values and cac
 REFUSED = {
     "beams": ("does not branch", asking(num_beams=3, num_return_sequences=3)),
     "assistant": ("newest token's logits alone", lambda model: {"assistant_model": model}),
+    "guidance": ("newest token's logits alone", asking(guidance_scale=1.5, negative_prompt_ids=IDS[:, :20])),
     "prompt lookup": ("newest token's logits alone", asking(prompt_lookup_num_tokens=3)),
     **{
         f"{name} cache": ("leave out .*cache_implementation", asking(cache_implementation=name))

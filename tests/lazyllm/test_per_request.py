@@ -47,24 +47,6 @@ def test_short_prompts_are_the_unmodified_models(model):
         assert lazy.stats.stages == [1, 3]
 
 
-def test_what_guides_a_generation_goes_by_its_settings(model):
-    def scores(**settings):
-        kept = {"return_dict_in_generate": True, "output_scores": True}
-        actual = generate(model, LONG, guidance_scale=2.0, negative_prompt_ids=SHORT, **kept, **settings)
-        return torch.stack(actual.scores)
-
-    plain = scores()
-    with lazyllm.enable(model, STAGES):
-        pruned = scores()
-        torch.testing.assert_close(scores(schedule=""), plain)
-    with lazyllm.enable(model, ""):
-        torch.testing.assert_close(scores(schedule=STAGES), pruned)
-    assert (pruned - plain).abs().max() > 0.01
-    with lazyllm.enable(model, STAGES, protect=lambda ids: [(0, len(ids))]):
-        torch.testing.assert_close(scores()[0], plain[0])  # what is generated later is not protected
-        torch.testing.assert_close(scores(protect=None), pruned)
-
-
 def test_custom_passes_go_by_the_call(model):
     """A custom loop that takes the prompt in two, and a pass within a logits processor."""
     caches = []

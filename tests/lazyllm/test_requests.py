@@ -28,20 +28,12 @@ def batch(*lengths):
     return {"inputs": ids, "attention_mask": mask}
 
 
-def guided(*lengths):
-    given = batch(*lengths)
-    negative = {"negative_prompt_ids": given["inputs"], "negative_prompt_attention_mask": given["attention_mask"]}
-    return {**negative, "guidance_scale": 1.5, "max_new_tokens": 6}
-
-
 REQUESTS = {
     "one": {"inputs": families.prompt(40), "max_new_tokens": 9},
     "other": {"inputs": families.prompt(31, seed=5), "max_new_tokens": 7},
     "batch": {**batch(12, 30, 1), "max_new_tokens": 6},
     "other batch": {**batch(25, 9), "max_new_tokens": 8},
     "chunks": {"inputs": families.prompt(35, seed=6), "prefill_chunk_size": 9, "max_new_tokens": 5},
-    "guided": {**guided(22), "inputs": families.prompt(30, seed=7)},
-    "guided batch": {**guided(17, 6), **batch(14, 20)},
 }
 
 
