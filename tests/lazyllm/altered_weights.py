@@ -51,13 +51,13 @@ def adapted(adapter):
     return trained(peft.get_peft_model(families.build("llama", dtype=torch.float64), adapter)).double()
 
 
-def check_batch(model, generating):
+def check_batch(model):
     texts = [random_ids(length) for length in (31, 12, 20)]
     ids, mask = pad_left(texts)
     options = {"max_new_tokens": 5, "eos_token_id": None}
-    with lazyllm.enable(generating, STAGES):
+    with lazyllm.enable(model, STAGES):
         expected = generate_alone(model, texts, **options)
-        output = generating.generate(input_ids=ids, attention_mask=mask, do_sample=False, **options)
+        output = model.generate(input_ids=ids, attention_mask=mask, do_sample=False, **options)
     assert cut_answers(output, ids.shape[1]) == expected
 
 
@@ -116,19 +116,6 @@ def test_adapters_that_look_beyond_a_token_are_refused(ids):
     assert_refused("PEFT's lily", session.start)
 
 
-def test_an_adapter_for_each_prompt_of_a_batch_is_refused(ids):
-    wrapper = adapted(config("lora", target_modules=[*LINEAR, "embed_tokens", "lm_head"]))
-    check_batch(wrapper.get_base_model(), wrapper)
-    wrapper = adapted(config("lora"))
-    wrapper.add_adapter("other", config("lora"))
-    with lazyllm.enable(wrapper, STAGES):
-        expected = families.generate(wrapper, ids, 3).sequences
-        assert torch.equal(families.generate(wrapper, ids, 3, adapter_names=["default"]).sequences, expected)
-        options = {"adapter_names": ["default", "other"]}
-        with pytest.raises(ValueError, match="adapter_names"):  # PEFT's own
-            families.generate(wrapper, ids.repeat(2, 1), 3, **options)
-
-
 # Each token's numbers are its own: of these, weights alone are quantised, or activations token by token.
 SCHEMES = {
     "bitsandbytes int8": lambda: BitsAndBytesConfig(load_in_8bit=True, llm_int8_threshold=0.0),
@@ -150,7 +137,7 @@ def load(tmp_path_factory):
 def test_a_quantised_model_is_pruned_as_defined(load, scheme):
     model, ids = load(SCHEMES[scheme]()), families.prompt(24)
     check_by_reference(model, model, STAGES, ids, 5)
-    check_batch(model, model)
+    check_batch(model)
     before = families.generate(model, ids, 5)
     after, _ = generate_recorded(model, [(1, 1.0)], ids, 5)
     assert torch.equal(after.sequences, before.sequences)

@@ -136,8 +136,8 @@ def test_some_architectures(case):
     assert kind == ("right" if architectures.is_right(case) else "refused"), why
 
 
-def fits(case):
-    """What is wrong with the defaults on a model whose windows are smaller than the prompt; nothing if they fit."""
+@pytest.mark.parametrize("case", ["gemma3_text/narrow", "gpt_oss/narrow", "mistral/narrow"])
+def test_the_defaults_fit_windows_smaller_than_the_prompt(case):
     model, ids = architectures.build(case), architectures.prompt()
     expected = families.generate(model, ids, 2).sequences
     for schedule, ranking in (
@@ -146,17 +146,8 @@ def fits(case):
         ("23%:0.6,50%:0.6", lazyllm.AttentionRanking(for_good=True)),
         ("16%:0.5", lazyllm.StaticRanking()),
     ):
-        try:
-            with lazyllm.enable(model, schedule, ranking=ranking) as lazy:
-                families.generate(model, ids, 2)
-            assert lazy.stats.active[0, -1] < architectures.PROMPT
-            with lazyllm.enable(model, "16%:1", ranking=ranking):
-                assert torch.equal(families.generate(model, ids, 2).sequences, expected)
-        except lazyllm.LazyLLMError as error:
-            return str(error)
-    return ""
-
-
-@pytest.mark.parametrize("case", ["gemma3_text/narrow", "gpt_oss/narrow", "mistral/narrow"])
-def test_the_defaults_fit_windows(case):
-    assert fits(case) == ""
+        with lazyllm.enable(model, schedule, ranking=ranking) as lazy:
+            families.generate(model, ids, 2)
+        assert lazy.stats.active[0, -1] < architectures.PROMPT
+        with lazyllm.enable(model, "16%:1", ranking=ranking):
+            assert torch.equal(families.generate(model, ids, 2).sequences, expected)

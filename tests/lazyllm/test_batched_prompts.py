@@ -159,20 +159,6 @@ def test_a_mask_may_be_left_out_unless_a_sequence_has_ended(model):
         assert_refused("after a sequence had ended: hide them", lambda: talk(int(free[1, 22])))
 
 
-def test_a_loop_of_the_users_own(model):
-    prompts = texts(9, 14)
-    ids, mask = pad_left(prompts)
-    with lazyllm.enable(model, STAGES), torch.no_grad():
-        expected = generate_alone(model, prompts, max_new_tokens=5, eos_token_id=None)
-        output, actual = model(ids, attention_mask=mask, logits_to_keep=1), []
-        for _ in range(5):
-            assert output.logits.shape[:2] == (2, 1)
-            actual.append(output.logits[:, -1].argmax(dim=-1, keepdim=True))
-            mask = torch.cat([mask, torch.ones_like(actual[-1])], dim=1)
-            output = model(actual[-1], attention_mask=mask, past_key_values=output.past_key_values, logits_to_keep=1)
-    assert torch.cat(actual, dim=1).tolist() == expected
-
-
 def test_the_stats_of_several_are_each_ones_own(model):
     ids, mask = pad_left(texts(9, 14))
     with lazyllm.enable(model, STAGES) as lazy:

@@ -7,11 +7,7 @@ import pytest
 import torch
 import transformers
 from checks import STAGES, assert_close, assert_refused
-from transformers import (
-    CompileConfig,
-    DynamicCache,
-    StaticCache,
-)
+from transformers import CompileConfig, DynamicCache
 
 import lazyllm
 
@@ -49,7 +45,6 @@ WORKS = {
     "several answers": asking(do_sample=True, num_return_sequences=3),
     "embeddings": lambda model: {"inputs": None, **embedded(model)},
     "an empty cache": lambda model: {"past_key_values": DynamicCache(config=model.config)},
-    "a dynamic cache": asking(cache_implementation="dynamic"),
     "positions": asking(position_ids=torch.arange(40)[None]),
     "chunks": asking(prefill_chunk_size=7),
     "a custom loop": asking(custom_generate=looped),
@@ -87,37 +82,49 @@ def test_embeddings_and_a_custom_loop_are_pruned_alike(model):
         assert torch.equal(model.generate(**embedded(model), **options), expected[:, 40:])
 
 
-def filled(model):
+def filled():
     cache = DynamicCache()
-    with torch.no_grad():
-        model(IDS[:, :10], past_key_values=cache)
+    cache.update(torch.zeros(1, 2, 10, 12), torch.zeros(1, 2, 10, 12), 0)
     return cache
 
 
-def cache(make):
-    """A cache that is made before the `with`."""
-    return lambda model: {"past_key_values": make(model)}
+def generating(**options):
+    """Return a call of `generate` with these arguments."""
+    return lambda model: model.generate(IDS, max_new_tokens=4, **options)
 
 
-OUTSIDE = "a {} from outside is not supported: leave out past_key_values and cache_implementation"
+def scoring(model):
+    return lambda ids, scores: scores + model(ids).logits[:, -1]
+
+
+OUTSIDE = "a DynamicCache from outside is not supported: leave out past_key_values and cache_implementation"
+NEWEST = "the newest token's logits alone"
+# What is refused of `generate`, of passes and of other calls; with `newest_only` where it is named first.
 REFUSED = {
-    "beams": ("does not branch", asking(num_beams=3, num_return_sequences=3)),
-    "assistant": ("newest token's logits alone", lambda model: {"assistant_model": model}),
-    "guidance": ("newest token's logits alone", asking(guidance_scale=1.5, negative_prompt_ids=IDS[:, :20])),
-    "prompt lookup": ("newest token's logits alone", asking(prompt_lookup_num_tokens=3)),
-    **{
-        f"{name} cache": ("leave out .*cache_implementation", asking(cache_implementation=name))
-        for name in ("static", "offloaded")
-    },
-    "static cache given": (OUTSIDE.format("StaticCache"), cache(lambda model: StaticCache(model.config, 64))),
-    "offloaded cache given": (OUTSIDE.format("DynamicCache"), cache(lambda model: DynamicCache(offloading=True))),
-    "filled cache given": (OUTSIDE.format("DynamicCache"), cache(filled)),
-    "no cache": ("LazyLLM needs use_cache=True", asking(use_cache=False)),
-    **{
-        what: (f"output_{what}: .* leave them out", asking(**{f"output_{what}": True}, return_dict_in_generate=True))
-        for what in ("attentions", "hidden_states")
-    },
-    "right padding": ("at their left", asking(attention_mask=torch.tensor([[1] * 35 + [0] * 5]))),
+    "beams": ("does not branch", generating(num_beams=3, num_return_sequences=3)),
+    "assistant": (NEWEST, lambda model: model.generate(IDS, assistant_model=model)),
+    "assisting": ("no token back", lambda model: families.build("llama").generate(IDS, assistant_model=model)),
+    "guidance": (NEWEST, generating(guidance_scale=1.5, negative_prompt_ids=IDS[:, :20])),
+    "prompt lookup": (NEWEST, generating(prompt_lookup_num_tokens=3)),
+    "static cache": ("leave out .*cache_implementation", generating(cache_implementation="static")),
+    "offloaded cache given": (OUTSIDE, generating(past_key_values=DynamicCache(offloading=True))),
+    "filled cache given": (OUTSIDE, generating(past_key_values=filled())),
+    "generate without cache": ("LazyLLM needs use_cache=True", generating(use_cache=False)),
+    "hidden states": ("output_hidden_states: .* leave them out", generating(output_hidden_states=True)),
+    "right padding": ("at their left", generating(attention_mask=torch.tensor([[1] * 35 + [0] * 5]))),
+    "continuous batching": ("call generate with a batch", lambda model: model.generate_batch([[5, 6]])),
+    "a processor's pass": (NEWEST, lambda model: model.generate(IDS, logits_processor=[scoring(model)])),
+    "newest, loss": ("ask lazyllm.log_likelihoods", lambda model: model(IDS, labels=IDS)),
+    "newest, attentions": ("output_attentions", lambda model: model.model(IDS, output_attentions=True)),
+    "every logit": (NEWEST, lambda model: model(IDS, None, None)),
+    "chosen logits": (NEWEST, lambda model: model(IDS, logits_to_keep=torch.tensor([0, 39]))),
+    "no cache": ("use_cache=True", lambda model: model(IDS, use_cache=False, logits_to_keep=1)),
+    "no input": ("needs input_ids", lambda model: model(logits_to_keep=1)),
+    "decoder": ("the decoder was called by itself", lambda model: model.model(IDS)),
+    "a matrix as mask": (
+        r"shape \(1, 1, 40, 40\)",
+        lambda model: model(IDS, attention_mask=torch.ones(1, 1, 40, 40), logits_to_keep=1),
+    ),
 }
 
 
@@ -129,63 +136,14 @@ def state(model):
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_refused(model, name):
-    says, make = REFUSED[name]
-    kwargs, before = {"max_new_tokens": 4, **make(model)}, state(model)
-    with lazyllm.enable(model, STAGES):
+    (message, call), before = REFUSED[name], state(model)
+    with lazyllm.enable(model, STAGES, newest_only=name.startswith("newest")), torch.no_grad():
         within = state(model)
         expected = families.generate(model, IDS, 4).sequences
-        assert_refused(says, lambda: model.generate(IDS, **kwargs))
+        assert_refused(message, lambda: call(model))
         assert state(model) == within
         assert torch.equal(families.generate(model, IDS, 4).sequences, expected)
     assert state(model) == before
-
-
-def scoring(model):
-    return lambda ids, scores: scores + model(ids).logits[:, -1]
-
-
-BATCH, NEWEST = "call generate with a batch", "the newest token's logits alone"
-# What is refused of passes, and of other calls; with `newest_only` where it is named first.
-PASSES = {
-    "batching": (BATCH, lambda model: model.generate_batch([[5, 6]])),
-    "newest, loss": ("ask lazyllm.log_likelihoods", lambda model: model(IDS, labels=IDS)),
-    "every logit": (NEWEST, lambda model: model(IDS, None, None)),
-    "a processor's": (NEWEST, lambda model: families.generate(model, IDS, 2, logits_processor=[scoring(model)])),
-    **{
-        f"logits {wanted}": (NEWEST, lambda model, wanted=wanted: model(IDS, logits_to_keep=wanted))
-        for wanted in (2, torch.tensor([0, 39]))
-    },
-    "no cache": ("use_cache=True", lambda model: model(IDS, use_cache=False, logits_to_keep=1)),
-    "no input": ("needs input_ids", lambda model: model(logits_to_keep=1)),
-    "decoder": ("the decoder was called by itself", lambda model: model.model(IDS)),
-    "own mask": (
-        r"shape \(1, 1, 40, 40\)",
-        lambda model: model(IDS, attention_mask=torch.ones(1, 1, 40, 40), logits_to_keep=1),
-    ),
-    **{
-        f"newest, {what}": (what, lambda model, what=what: model.model(IDS, **{what: True}))
-        for what in ("output_hidden_states", "output_attentions")
-    },
-    "assisting": (
-        "no token back",
-        lambda model: families.generate(families.build("llama"), IDS, 8, assistant_model=model),
-    ),
-}
-
-
-@pytest.mark.parametrize("name", PASSES)
-def test_refused_beside_generate(model, name):
-    says, call = PASSES[name]
-    with lazyllm.enable(model, STAGES, newest_only=name.startswith("newest")), torch.no_grad():
-        expected = families.generate(model, IDS, 4).sequences
-        assert_refused(says, lambda: call(model))
-        assert torch.equal(families.generate(model, IDS, 4).sequences, expected)
-
-
-def test_attention_is_not_switched_within(model):
-    with lazyllm.enable(model, STAGES):
-        model.set_attn_implementation("sdpa")
-        assert_refused("did not attend through", lambda: families.generate(model, IDS, 2))
 
 
 def test_a_models_own_settings_are_seen(model):

@@ -74,19 +74,6 @@ def test_custom_passes_go_by_the_call(model):
             assert_refused("a function of the ids", lambda way=way: generate(model, LONG, protect=[(5, 9)], **way))
 
 
-def test_a_prompt_beyond_the_switch_of_longrope_goes_by_the_call():
-    """Phi 3 drops the empty cache of such a prompt, and makes one in its forward pass."""
-    rope = {"rope_type": "longrope", "short_factor": [1.0] * 6, "long_factor": [2.0] * 6, "rope_theta": 10000.0}
-    lengths = {"original_max_position_embeddings": 40}
-    model = families.build("phi3", rope_parameters=rope | lengths, **lengths)
-    plain = generate(model, LONG)
-    with lazyllm.enable(model, STAGES) as lazy:
-        for chunk in (None, 45):
-            assert torch.equal(generate(model, LONG, schedule="", prefill_chunk_size=chunk), plain)
-            generate(model, LONG, protect=[(0, 30)], schedule="2:0.5", prefill_chunk_size=chunk)
-            assert (lazy.stats.protected, lazy.stats.stages, lazy.stats.prompt_length) == (30, [2], 60)
-
-
 @pytest.mark.parametrize("more", [1, 5])
 @pytest.mark.parametrize("parts", [{"cap": 0}, {"cap": 2}, {"for_good": True}, {}], ids=str)
 def test_what_is_protected_later_is_revived_where_it_can_be(model, parts, more):
@@ -295,11 +282,3 @@ def test_what_a_template_changes_is_protected():
     user, tool = "<user>|____</>", "<tool>|_____________</>"
     once = user + '<assistant>["maps"]</>' + tool
     assert kept == f"{once}{once}<assistant>|It is near</>{user}<assistant>______|____</><assistant>"
-
-
-@pytest.mark.parametrize("words", ["\ue0005\ue001", "\ue0000\ue001", "\U000f00005\U000f0000"], ids=ascii)
-def test_template_tokens_reads_private_use_characters_as_any_other(words):
-    messages = [{"role": "system", "content": words}, {"role": "user", "content": ["hi", {"text": words}]}]
-    template = "{% for m in messages %}{% for part in m.content %}{{ part.text or part }}{% endfor %}|{% endfor %}"
-    own = lazyllm.template_tokens(Letters(template), messages)
-    assert own.tolist() == [True] * (len(words) + 1) + [False] * (len(words) + 2) + [True]
