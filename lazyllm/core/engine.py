@@ -106,9 +106,9 @@ class Engine:
         """Start a forward pass over new tokens, with every position active in the first group.
 
         Args:
-            num_new_tokens: of each sequence.
-            positions: theirs, int64 (tokens,), one sequence after the other.
-            is_chunk: whether they are of the prompts.
+            num_new_tokens: new tokens of each sequence.
+            positions: positions of the new tokens, int64 (tokens,), one sequence after the other.
+            is_chunk: whether the new tokens are a chunk of the prompts.
         """
         for sequence, count in zip(self.sequences, num_new_tokens, strict=True):
             if sequence.is_prefill:

@@ -22,8 +22,10 @@ TRAINING = "the model is in training mode: call model.eval() first"
 
 def read_setting(name: str, arguments: dict[str, Any], defaults: Any = None) -> Any:
     """Return a setting of a call of `generate`: its argument, or that of its configuration, or of the `defaults`."""
-    config = getattr(arguments.get("generation_config"), name, None)
-    return arguments[name] if name in arguments else getattr(defaults, name, None) if config is None else config
+    if name in arguments:
+        return arguments[name]
+    setting = getattr(arguments.get("generation_config"), name, None)
+    return getattr(defaults, name, None) if setting is None else setting
 
 
 def count_chunked_tokens(arguments: dict[str, Any], defaults: GenerationConfig) -> int:
@@ -67,8 +69,11 @@ def read_protected(protect: Any, ids: Any, mask: Any = None) -> torch.Tensor | N
     if isinstance(mask, torch.Tensor) and mask.shape == ids.shape:
         shown = mask.bool().cpu()
     if callable(protect):
-        each = [(protect(row), row[None], own[None]) for row, own in zip(ids, shown, strict=True)]
-        return torch.cat([read_protected([] if own is None else own, *prompt) for own, *prompt in each])
+        masks = []
+        for prompt, prompt_mask in zip(ids.split(1), shown.split(1), strict=True):
+            protected = protect(prompt[0])
+            masks.append(read_protected([] if protected is None else protected, prompt, prompt_mask))
+        return torch.cat(masks)
     protected = protect if isinstance(protect, torch.Tensor) else _mask_of_spans(protect, shown[0])
     protected = protected[None] if protected.ndim == 1 else protected
     if protected.shape != ids.shape or protected.dtype != torch.bool:
@@ -131,8 +136,9 @@ def check_logits(arguments: dict[str, Any], accept_every: bool) -> None:
 
 
 def check_outputs(arguments: dict[str, Any], config: PreTrainedConfig) -> None:
-    """Refuse a pass that asks, by itself or by a config, for something of every token in every layer."""
-    if names := [name for name in _EVERY_LAYER if arguments.get(name) or getattr(config, name, False)]:
+    """Refuse a pass that asks, in its arguments or its config, for an output of every token in every layer."""
+    names = [name for name in _EVERY_LAYER if arguments.get(name) or getattr(config, name, False)]
+    if names:
         raise LazyLLMError(f"{', '.join(names)}: LazyLLM does not compute every token in every layer: leave them out")
 
 
@@ -140,6 +146,7 @@ def check_inputs(arguments: dict[str, Any]) -> None:
     """Refuse a pass of the decoder without a cache, or with tensors of no known meaning."""
     if arguments.get("use_cache") is False:
         raise LazyLLMError("use_cache=False computes all tokens anew at each step: LazyLLM needs use_cache=True")
-    names = (name for name, value in arguments.items() if isinstance(value, torch.Tensor | list | tuple | dict))
-    if unknown := sorted(set(names) - _KNOWN_TENSORS):
+    names = {name for name, value in arguments.items() if isinstance(value, torch.Tensor | list | tuple | dict)}
+    unknown = sorted(names - _KNOWN_TENSORS)
+    if unknown:
         raise LazyLLMError(f"the decoder takes {', '.join(unknown)}, which LazyLLM does not know how to prune")
