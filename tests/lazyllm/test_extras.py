@@ -130,21 +130,6 @@ def test_no_layer_after_the_last_stage_runs_and_the_model_is_as_before(model, id
     assert torch.equal(model(ids).logits, before)
 
 
-class EverySecond(lazyllm.Ranking):
-    """Keeps every second token."""
-
-    def observe(self, attention):
-        self.importance = torch.arange(float(self.sequence.num_tokens))
-
-    def survivors(self, layer, count):
-        return self.active(layer).flip(0)[::2].flip(0)
-
-
-def test_a_ranking_of_the_users_own_selects(model, ids):
-    actual = lazyllm.select(model, ids, "1:0.5,3:0.5", ranking=EverySecond())
-    assert actual.positions.tolist() == list(range(3, 40, 4))
-
-
 # What both take, and refuse.
 
 

@@ -114,10 +114,3 @@ def test_a_hybrid_says_how_it_can_be_pruned():
     with lazyllm.enable(model, SCHEDULE, ranking=good):
         assert_refused("one at a time", lambda: generate(model, ids.repeat(2, 1)))
     assert_refused("own", lambda: lazyllm.enable(architectures.build("minimax"), SCHEDULE, ranking=good))
-
-
-def test_static_pruning_works_on_a_hybrid():
-    model, ids = architectures.build("granitemoehybrid"), architectures.prompt()
-    with lazyllm.enable(model, "40%:0.5", ranking=lazyllm.StaticRanking()) as lazy:
-        generate(model, ids)
-    assert lazy.stats.active[0].tolist() == [40, 40, 20, 20, 20]

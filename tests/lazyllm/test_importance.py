@@ -9,6 +9,7 @@ import torch
 from checks import STAGES, assert_close, assert_refused, assert_traced, generate_recorded, to_lists
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from test_exactness import schedules
 
 import lazyllm
 from lazyllm import reference
@@ -81,12 +82,6 @@ def test_at_the_borders(model, stages, length, parts):
     check_by_naive(model, stages, families.prompt(length), 6, parts)
 
 
-@st.composite
-def schedules(draw):
-    layers = draw(st.lists(st.integers(0, LAYERS - 2), min_size=1, max_size=3, unique=True).map(sorted))
-    return [(layer, draw(st.sampled_from([0.05, 0.3, 0.5, 0.7, 0.9, 1.0]))) for layer in layers]
-
-
 any_parts = st.fixed_dictionaries(
     {},
     optional={
@@ -105,7 +100,7 @@ any_parts = st.fixed_dictionaries(
 
 
 @settings(max_examples=40, deadline=None)
-@given(seed=st.integers(0, 1000), length=st.integers(1, 18), stages=schedules(), parts=any_parts)
+@given(seed=st.integers(0, 1000), length=st.integers(1, 18), stages=schedules(LAYERS), parts=any_parts)
 def test_agrees_with_the_formula_whatever_the_parts(model, seed, length, stages, parts):
     check_by_naive(model, stages, families.prompt(length, seed), 4, parts)
 

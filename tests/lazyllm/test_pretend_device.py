@@ -5,12 +5,9 @@ import torch
 from torch.nn import functional
 
 READS = {
-    "item": (1, lambda x: x[0, 0].item()),
     "slice": (1, lambda x: x[: x[0, 1].long()]),
-    "tolist": (1, lambda x: x.tolist()),
     "nonzero": (1, lambda x: x.nonzero()),
     "two masks": (2, lambda x: x[x[:, 0] > 2, x[1] > 5]),
-    "arithmetic": (0, lambda x: (x @ x.T).softmax(-1).sum() / 2),
     "mask set to a number": (0, lambda x: x.clone().__setitem__(x > 2, 0.0)),
     "index": (0, lambda x: x[:, x[0].long()]),
     "attention": (0, lambda x: functional.scaled_dot_product_attention(*[x[None, None]] * 3, is_causal=True)),

@@ -78,17 +78,6 @@ def test_requests_in_threads(model, lazy, alone, switching, pool):
         check(actual, alone[name])
 
 
-def test_models_in_other_threads_are_separate(ids, switching, pool):
-    def work(index):
-        own = families.build("llama", seed=index)
-        with lazyllm.enable(own, [(1, (0.3, 0.8)[index])]) as lazy:
-            for _ in range(4):
-                families.generate(own, ids, 6)
-        return lazy.stats.active[0].tolist()
-
-    assert list(pool.map(work, range(2))) == [[40, 40, 12, 12, 12], [40, 40, 32, 32, 32]]
-
-
 def test_a_request_within_the_pass_of_another_and_between_its_passes(model, lazy, alone):
     """In the same thread, and in one that starts in a copy of the pass's context."""
     actual, between = [], []

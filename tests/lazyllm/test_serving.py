@@ -160,18 +160,16 @@ def message(**fields):
 
 
 REFUSED = {
-    "messages": rows("messages", [], "w9", ["w9"], [{"content": "w9"}], [{"role": "user"}]),
-    "messages.0": [message(content=9), message(role="robot"), message(audio={"id": "1"}), message(tool_calls=[{}])],
+    "messages": [*rows("messages", [], [{"role": "user"}]), message(audio={"id": "1"}), message(tool_calls=[{}])],
     "no system": [message(role="system")],
     "Input should be 'text'": [message(content=[{"type": "image_url", "image_url": {"url": "w9"}}])],
     "a prompt of 514 tokens": [message(content="w9 " * 512)],
     "leaves 509 of the model's positions": rows("max_tokens", 510),
     "has the model 'tiny' alone": [{"model": "another"}],
-    "seed: ": rows("seed", "abc", 2**70, [1], 1.5, True),
-    "temperature": rows("temperature", 1e-40, -1, 2.1, "1", True, float("nan")),
-    "top_p": rows("top_p", -0.1, 1.1),
-    "protect: Input should be": [*rows("protect", False, "all"), *rows("protect", "template", prompt="w9")],
-    "bias": rows("logit_bias", {"w9": 1}, {"97": 1}, {"-1": 1}, [9]),
+    "seed: ": rows("seed", 2**70, 1.5),
+    "temperature": rows("temperature", 1e-40, -1, float("nan")),
+    "protect: Input should be": [*rows("protect", False), *rows("protect", "template", prompt="w9")],
+    "bias": rows("logit_bias", {"97": 1}, {"-1": 1}),
     "multiple values": rows("chat_template_kwargs", {"tokenize": False}, {"return_tensors": "pt"}),
     "not permitted": [{"n": 2}, {"top_k": 2}, {"response_format": {}}, {"prompt": "w9", "best_of": 2}],
     "generation_config": [{"generation_config": '{"num_return_sequences": 2}'}],
@@ -284,9 +282,8 @@ def test_the_settings_of_the_checkpoint_are_followed(model, client, monkeypatch)
 def test_the_command_line(model, tokenizer, capsys, monkeypatch, tmp_path):
     for part in (model, tokenizer):
         part.save_pretrained(tmp_path / "whole")
-    for name in ("model.safetensors", "tokenizer.json"):
-        file = shutil.copytree(tmp_path / "whole", tmp_path / name) / name
-        file.write_bytes(file.read_bytes()[:1000])
+    file = shutil.copytree(tmp_path / "whole", tmp_path / "damaged") / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:1000])
     monkeypatch.setattr(uvicorn, "run", lambda app, host, port: print(f"{host}:{port}"))
     serve.main([str(tmp_path / "whole"), "--ranking", "plus", "--port", "0"])
     assert "keep 0.6 (36% of the prompt)\n127.0.0.1:0\n" in capsys.readouterr().out
@@ -294,8 +291,8 @@ def test_the_command_line(model, tokenizer, capsys, monkeypatch, tmp_path):
     for name, words, reason in (
         ("whole", ["--port", str(taken.getsockname()[1])], "already in use"),
         ("whole", ["--schedule", "9:0.5"], "the schedule prunes after layer 9, but the model has 5 layers"),
-        *((name, [], name) for name in ("nothing", "nothing.gguf")),
-        *((name, [], "") for name in ("model.safetensors", "tokenizer.json")),
+        ("nothing.gguf", [], "nothing.gguf"),
+        ("damaged", [], ""),
     ):
         with pytest.raises(SystemExit, match="2"):
             serve.main([str(tmp_path / name), "--port", "0", *words])
