@@ -43,8 +43,8 @@ def causal(batch: int, head: int, query: Tensor, key: Tensor) -> Tensor:
 def additive(visible: Tensor, dtype: torch.dtype, heads: int, kv_heads: int) -> Tensor:
     """Return the mask that `attend_masked` adds to the scores: 0, or minus infinity for a key that is not visible.
 
-    `visible` is bool (batch, queries, n). Returns (batch, copies, queries, n), with as many copies as one call reads,
-    so that no layer has to make them.
+    `visible` is bool (batch, queries, n). Returns (batch, copies, queries, n), with as many copies as `attend_masked`
+    reads on this device, so that the layers share them.
     """
     batch, num_queries, n = visible.shape
     copies = kv_heads if batch > 1 else 1

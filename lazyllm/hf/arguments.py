@@ -56,10 +56,10 @@ def read_protected(protect: Any, ids: Any, mask: Any = None) -> torch.Tensor | N
     """Return which tokens of the prompts are protected, bool (batch, tokens), on the CPU; None means none.
 
     Args:
-        protect: such a mask, of one prompt also (tokens,); spans of one prompt, pairs of a first token and the one
-            after the last, each with a token of the prompt in it; or a function that returns either for a prompt's ids.
+        protect: a mask of the prompts, bool (batch, tokens), or of one prompt, bool (tokens,); spans (start, end) of
+            one prompt, each with a token of it; or a function that returns a mask or spans for a prompt's ids.
         ids: the prompts, int64 (batch, tokens).
-        mask: the attention mask, which tells padding where it has the shape of `ids`.
+        mask: the attention mask, which tells padding if it has the shape of `ids`.
     """
     if protect is None:
         return None

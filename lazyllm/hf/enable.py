@@ -117,7 +117,7 @@ class Session:
         config = self._parts.decoder.config
         check_attention(self._parts.decoder)
         check_adapters(self._model)
-        # What has changed since `enable` counts; and each `with` is known by its kernel.
+        # The config may have changed since `enable`; and by its kernel each `with` knows its own caches.
         setup = replace(self._setup, kernel=loaded_kernel(config))
         self._patches = patches = ModelPatches(self._model, self._parts, setup, self._protect, self._newest_only)
         with ExitStack() as restore:

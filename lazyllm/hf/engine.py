@@ -96,10 +96,10 @@ class HFEngine(Engine):
         return by_sequence.index_copy(0, to_device(live, hidden.device), hidden)
 
     def position_offset(self) -> int | Tensor:
-        """Return by how much positions exceed indexes.
+        """Return the offset that a model adds to the indexes of tokens to get their positions.
 
-        Between passes that is for the next pass's tokens, padding included; in a layer, for the tokens it computes,
-        int64 (num_queries,) where there are gaps or several sequences. Llama 4 asks for it in its attention.
+        Between passes it is the width of the earlier passes, padding included. Llama 4 asks for it in its attention,
+        for the tokens that the layer computes: int64 (num_queries,) if there are gaps or several sequences.
         """
         if self._running is None:
             return self.packer.num_columns
@@ -111,7 +111,7 @@ class HFEngine(Engine):
         return positions - torch.arange(positions.shape[0], device=positions.device)
 
     def mask(self, **kwargs: Any) -> WindowMask | None:
-        """Return what `attention` gets as a mask, None where causality suffices: transformers' mask interface."""
+        """Return the layer's window, None if causality suffices: transformers' mask interface."""
         if not kwargs["allow_is_causal_skip"]:
             raise LazyLLMError(NOT_CAUSAL)
         window = kwargs.get("local_size")
@@ -155,7 +155,7 @@ class HFEngine(Engine):
         return self.attend(self.layer, module, query, key, value, attention_mask, scores)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "HFEngine":
-        """Copy a generation, to continue apart from it; what all generations of a session share is not copied."""
+        """Copy a generation, to continue independently; share what all generations of a session share."""
         with self._exclusive():
             own = object.__new__(type(self))
             memo |= {id(shared): shared for shared in (self.setup, self.setup.processes)}
@@ -167,7 +167,7 @@ class HFEngine(Engine):
 
     @contextmanager
     def _exclusive(self) -> Iterator[None]:
-        """Be the current engine, of one pass or copy at a time."""
+        """Make this the current engine; refuse a second pass or copy at the same time."""
         if not self._lock.acquire(blocking=False):
             raise LazyLLMError("a forward pass with this cache is under way: copy it, or use it again, after that")
         outer = CURRENT_ENGINE.set(self)

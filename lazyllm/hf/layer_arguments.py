@@ -39,7 +39,7 @@ class LayerArguments:
             arrival[first.batch_index, first.query_positions] = new
 
     def are_right(self, layer: int, group: LayerGroup) -> bool:
-        """Return whether the model's own arguments are the layer's in a decoding step, and no table needs them."""
+        """Return whether a layer takes the model's arguments as they are in a decoding step, and no table is due."""
         return layer not in self._making and self._computes_input(group)
 
     def select(
@@ -64,7 +64,7 @@ class LayerArguments:
         return args, {**kwargs, **selected}
 
     def _computes_input(self, group: LayerGroup) -> bool:
-        """Return whether the group computes just the model's input, which the newest tokens always are in."""
+        """Return whether the group computes exactly the pass's new tokens."""
         is_newest_alone = group.num_queries == self._num_new_tokens and max(self._num_new_tokens) == 1
         return group.index == 0 or is_newest_alone
 

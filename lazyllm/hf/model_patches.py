@@ -69,7 +69,7 @@ class _RecordingCriteria(StoppingCriteriaList):
         return stopped
 
     def has_ended(self, batch_size: int) -> Sequence[bool]:
-        """Return which sequences have ended, so that what comes of them is padding; empty means none."""
+        """Return which sequences have ended, whose new tokens are padding; empty means none."""
         # As in `generate`: without an end token, all sequences run until the last has stopped. A single one ends it.
         pads = batch_size > 1 and any(hasattr(criterion, "eos_token_id") for criterion in self)
         is_known = pads and self._stopped is not None and len(self._stopped) == batch_size
@@ -147,7 +147,7 @@ class ModelPatches:
         """Prepare the inputs of a pass of `generate`, and remember what transformers made."""
         inputs = prepare(*args, **kwargs)
         if (call := self._thread.call) is not None:
-            # What a user's own class makes is read.
+            # Inputs that a user's own class prepares are read from the device.
             is_transformers = getattr(prepare, "__module__", "").startswith("transformers.")
             names = ("attention_mask", "position_ids") if is_transformers else ()
             call.prepared = {name: inputs.get(name) for name in names}
@@ -161,13 +161,13 @@ class ModelPatches:
         return criteria
 
     def forward(self, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Run a pass of the model, which is to ask for the newest tokens' logits alone."""
+        """Run a pass of the model; refuse one that asks for other logits than the newest tokens'."""
         inputs, call, thread = arguments_by_name(forward, args, kwargs), self._thread.call, self._thread
         arguments.check_logits(inputs, accept_every=self._newest_only)
         arguments.check_outputs(inputs, self._model.config)
         is_own = call is not None and call.prepared is not None
         deltas = nullcontext() if is_own else self._rope_deltas.of_generation(inputs.get("past_key_values"))
-        # A pass may run within another one, in a hook, or within `generate`, in what that calls.
+        # A pass may run inside another one: in a hook, or in a callback of `generate`.
         model, engine = CURRENT_MODEL.set(self), CURRENT_ENGINE.set(None)
         thread.has_decoded, thread.mask = False, inputs.get("attention_mask")
         try:
@@ -198,7 +198,7 @@ class ModelPatches:
         engine = self._engine(cache, batch_size, width, call, is_own)
         self._set_protected(engine, inputs, call, is_own)
         arguments.check_inputs(inputs)
-        # Other passes within a call, as of its logits processors, do not count as the generation that began last.
+        # Passes in a callback of `generate`, such as a logits processor, do not change `Session.stats`.
         is_shown = is_own or call is None or call.engine is None
         known = call.known_inputs(prepared, engine, inputs, width) if is_own else {}
         with engine.step(inputs, known) as packed:

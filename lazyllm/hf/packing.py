@@ -14,7 +14,7 @@ _PER_TOKEN = ("input_ids", "inputs_embeds", "token_type_ids", "visual_pos_masks"
 
 
 class BatchPacker:
-    """Tell, pass by pass, which tokens of a batch are new; what a mask hides is never computed.
+    """Pack the new tokens of each pass over a batch; tokens that the mask hides are never computed.
 
     Attributes:
         num_columns: width of the passes so far, padding included.
@@ -46,7 +46,7 @@ class BatchPacker:
         are_counted: bool = False,
         more_chunks: bool = False,
     ) -> tuple[dict[str, Any], list[int], Tensor]:
-        """Return a decoder's arguments, of (batch, width) tokens, as those of one sequence.
+        """Pack a decoder's arguments, (batch, width) tokens, into those of one sequence.
 
         Args:
             arguments: by name.
