@@ -151,12 +151,6 @@ def test_a_part_out_of_range_is_named(model, part, wrong):
     assert_refused(rf"{part}={wrong!r}", lambda: lazyllm.enable(model, THREE, ranking=later))
 
 
-def test_it_says_what_differs_from_eq1():
-    assert str(lazyllm.AttentionRanking()) == "eq1"
-    assert str(lazyllm.AttentionRanking(queries=8, value_norm=True, bonus=2)) == "queries:8,value_norm:true,bonus:2.0"
-    assert lazyllm.AttentionRanking(pooling=7).changed == {"pooling": 7}
-
-
 @dataclass
 class Aged(lazyllm.AttentionRanking):
     """One more setting: the `skip` tokens after the protected first ones have no importance."""

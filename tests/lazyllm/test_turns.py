@@ -276,29 +276,22 @@ def ones(width):
     return torch.ones(1, width, dtype=torch.int64)
 
 
-@pytest.mark.parametrize(
-    ("says", "given"),
-    [
-        (r"mask is of shape \(1, 50\)", {"attention_mask": ones(50)}),
-        ("position_ids are not 0 to 39", {"position_ids": torch.arange(10, 50)[None]}),
-        ("position_ids are not 0 to 39", {"position_ids": torch.arange(20).repeat(2)[None]}),
-        ("position_ids, or the mask .* for 20", {"position_ids": torch.arange(20)[None]}),
-    ],
-)
-def test_a_prompt_that_begins_elsewhere_is_refused(model, ids, says, given):
+def test_what_does_not_follow_on_the_tokens_so_far_is_refused(model, ids):
     with lazyllm.enable(model, STAGES), torch.no_grad():
-        assert_refused(says, lambda: model(ids, logits_to_keep=1, **given))
+        for message, given in (
+            (r"mask is of shape \(1, 50\)", {"attention_mask": ones(50)}),
+            ("position_ids are not 0 to 39", {"position_ids": torch.arange(10, 50)[None]}),
+            ("position_ids are not 0 to 39", {"position_ids": torch.arange(20).repeat(2)[None]}),
+            ("position_ids, or the mask .* for 20", {"position_ids": torch.arange(20)[None]}),
+        ):
+            assert_refused(message, lambda given=given: model(ids, logits_to_keep=1, **given))
         model(ids, logits_to_keep=1, attention_mask=ones(40), position_ids=torch.arange(40)[None])
-
-
-def test_what_does_not_follow_on_a_cache_is_refused(model, ids):
-    with lazyllm.enable(model, STAGES):
         begun = families.generate(model, ids, 4)
         more, hiding = {"past_key_values": begun.past_key_values, "max_new_tokens": 2}, ones(44)
         hiding[0, :10] = 0
-        for says, call in (
+        for message, call in (
             ("hides tokens that an ear", lambda: model.generate(begun.sequences, attention_mask=hiding, **more)),
             ("a token at least", lambda: model.generate(ids[:, :5], **more)),
             ("mask is of shape|for 35 tokens", lambda: model.generate(ids, attention_mask=ones(35))),
         ):
-            assert_refused(says, call)
+            assert_refused(message, call)
