@@ -85,14 +85,7 @@ class _Thread(threading.local):
 class ModelPatches:
     """The replacements of one model's methods, each called with the original method first; see `Patch`."""
 
-    def __init__(
-        self,
-        model: Any,
-        parts: ModelParts,
-        setup: Setup,
-        protect: Callable[..., Any] | None,
-        newest_only: bool,
-    ) -> None:
+    def __init__(self, model: Any, parts: ModelParts, setup: Setup, protect: Any, newest_only: bool) -> None:
         self._rope_deltas = RopeDeltas(model)
         self.sequences: list[Stats] = []  # of the generation that began last
         self.protect, self._newest_only = protect, newest_only
