@@ -75,7 +75,9 @@ def test_a_method_whose_file_was_moved_has_its_runs(run, finished, monkeypatch):
 # Whoever changes a default declares the old value in `identity.NEUTRAL`, and this stays; a new setting adds a value.
 PINNED = """
 shard: null
+batch: auto
 trace: false
+trace_tokens: 16
 retry_failed: false
 rerun: false
 calibrated: refuse
@@ -83,7 +85,7 @@ output: results/runs
 model: {revision: null, dtype: auto, attention: sdpa, device: auto, chat: null, remove: [], trust_remote_code: false,
   tokenizer: {}, shape: {}, outline: {}}
 data: {root: null, limit: null, half: null, seed: 0, tokens: 2048, depths: [], label: null, datasets: {}}
-timing: {warmup: 5, paired: true, keep_1: true, cpu_share: 0.9, every: 1}
+timing: {warmup: 5, paired: true, keep_1: true, cpu_share: 0.9, per_dataset: null, every: 1}
 facts: {task: null, language: en, records: null, chat: true, first_line: false, stop_at_newline: false,
   continues: null, answer_prefix: '', truncate: true, by_length: false}
 Baseline: {repeats: 1}
