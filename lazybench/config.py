@@ -175,7 +175,6 @@ class SpeedConfig(_Checked):
     lengths: list[int] = field(default_factory=list, metadata={"rule": at_least(2)})
     new_tokens: int = setting(64, at_least(2))
     repeats: int = setting(3, at_least(1))
-    text: str | None = None
     cpu_share: float = setting(0.9, between(0, 1))
     output: str | None = setting(None, FILE)
 
@@ -233,7 +232,7 @@ class Shard:
         """Read `i/n`; None is the whole run, and anything else a `LazyBenchError`."""
         if text is None:
             return None
-        parts = re.fullmatch(r"([1-9]\d{0,5})/([1-9]\d{0,5})", text, re.ASCII)
+        parts = re.fullmatch(r"([1-9]\d{0,5})/([1-9]\d{0,5})", text)
         if parts is None or int(parts[1]) > int(parts[2]):
             raise LazyBenchError(f"shard={text}: write i/n, the i-th of n parts, such as shard=1/4 to shard=4/4")
         return cls(int(parts[1]), int(parts[2]))

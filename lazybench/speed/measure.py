@@ -4,7 +4,6 @@ import sys
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from functools import partial
-from pathlib import Path
 
 import pandas as pd
 from tqdm import tqdm
@@ -29,8 +28,6 @@ from lazybench.speed.memory import measure_memory
 
 # Names of passes; those of the unmodified model on the beginning of the prompt are token counts.
 _UNMODIFIED, _METHOD, _KEEP_1 = "unmodified", "method", "keep_1"
-# Ranges of decode steps with a column of their own: the longer the answer, the fewer tokens are revived.
-DECODE_STEPS = ((1, 8), (9, 32), (33, None))
 _MEMORY_TOKENS = 16  # memory peaks in prefill; these show what decoding adds before the caches grow
 _DATASET = "gov_report"
 _SPARE = 32  # tokens: truncation joins and tokenises text anew, which may change the count a little
@@ -88,24 +85,21 @@ def measure(config: SpeedConfig) -> pd.DataFrame:
 
 
 def build_prompt(length: int, tokenizer: PreTrainedTokenizerBase, config: SpeedConfig) -> Prompt:
-    """Build a summarization prompt of exactly `length` tokens, about `config.text` or a generated report.
+    """Build a summarization prompt of exactly `length` tokens, about a generated report.
 
-    Its ids are not random, as what LazyLLM revives depends on real attention.
+    The ids are not random, as what LazyLLM revives depends on real attention.
 
     Raises:
-        LazyBenchError: the text is too short.
+        LazyBenchError: `length` is more than a report can have.
     """
     record = sample.load(_DATASET, 1, 0, min(sample.MAX_TOKENS, max(2 * length, sample.MIN_TOKENS)))[0]
-    if config.text is not None:
-        record = replace(record, context=Path(config.text).read_text("utf-8"))
     # No more context than the prompt can hold: methods that work on the context are timed on the same text.
     ids = tokenizer(record.context, add_special_tokens=False, verbose=False).input_ids[: length + _SPARE]
     record = replace(record, context=tokenizer.decode(ids))
     model = replace(config.model, limit=length + _SPARE, chat=None)
     prompt = PromptBuilder(tokenizer, model, load_facts({})[_DATASET]).build(record)
     if prompt.ids.shape[1] < length:
-        source = "a sample text can have" if config.text is None else f"text={config.text} has"
-        raise LazyBenchError(f"lengths: {length} tokens are more than {source}, {prompt.ids.shape[1]}")
+        raise LazyBenchError(f"lengths: {length} tokens are more than a report can have, {prompt.ids.shape[1]}")
     return replace(prompt, ids=prompt.ids[:, :length])
 
 
@@ -161,13 +155,6 @@ def _ratios(timed: Mapping[str | int, Pass]) -> dict[str, float]:
         row |= {f"{part}_s": unmodified_s, f"method_{part}_s": method_s, f"{part}_speedup": unmodified_s / method_s}
         if keep_1 is not None:
             row[f"{part}_speedup_over_keep_1"] = getattr(keep_1, f"{part}_s") / method_s
-    for first, last in DECODE_STEPS:
-        steps = [one.mean_step_s(first, last) for one in (unmodified, method)]
-        if None not in steps:
-            row[steps_column(first, last)] = steps[0] / steps[1]
+    # Most pruned tokens are revived in the first steps.
+    row["decode_step_1_8_speedup"] = unmodified.mean_step_s(1, 8) / method.mean_step_s(1, 8)
     return row
-
-
-def steps_column(first: int, last: int | None) -> str:
-    """Return the column of the speedup of decode steps `first` to `last`."""
-    return f"decode_step_{first}_{'on' if last is None else last}_speedup"
