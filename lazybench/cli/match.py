@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
-from tqdm import tqdm
 
 from lazybench.config import MatchConfig
 from lazybench.data import choose, data_label, load_facts
@@ -54,17 +53,17 @@ def main(config: MatchConfig) -> Path:
         for inner in ("method", "measured"):
             (folder / inner).mkdir(parents=True, exist_ok=True)
         lock = Lock(folder / "measured" / f".{name}.lock")
-    with closing(lock), tqdm(desc=name, unit="record") as bar:
+    with closing(lock):
         if not lock.acquire():
             raise Busy(f"another process matches {name} in {folder}")
         decides, model = _decisive(config, method, resources, machine), load_model(config.model)
-        matcher = Matcher(config, method, name, model, halves, prompts, machine, decides, bar)
-        tqdm.write(f"weights: {machine['weights_format']}")
-        tqdm.write(f"records: {data_label(config.data)}; {matcher.describe_prompts()}")
+        matcher = Matcher(config, method, name, model, halves, prompts, machine, decides)
+        print(f"weights: {machine['weights_format']}")
+        print(f"records: {data_label(config.data)}; {matcher.describe_prompts()}")
         for speedup, text, message in matcher.match():
             stem = f"{name}_{speedup:g}x"
             replace(folder / "method" / f"{stem}.yaml", text)
-            tqdm.write(f"{speedup:g}x: {message}\n  {_run_command(folder, stem, config.task)}")
+            print(f"{speedup:g}x: {message}\n  {_run_command(folder, stem, config.task)}")
     return folder
 
 

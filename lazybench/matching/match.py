@@ -45,7 +45,6 @@ class Matcher:
         prompts: of the records to measure, by record.
         machine: as `environment.describe` gives it.
         decides: everything besides the method and the record that a measured value depends on.
-        bar: advances with each measured record.
     """
 
     config: MatchConfig
@@ -56,7 +55,6 @@ class Matcher:
     prompts: Mapping[Key, Prompt]
     machine: Mapping[str, Any]
     decides: Mapping[str, Any]
-    bar: tqdm
     _expected: dict[Key, Expected] = field(default_factory=dict)
     _ttft_trials: list[Trial] = field(default_factory=list)
 
@@ -74,7 +72,7 @@ class Matcher:
             except SpeedupOutOfReach as error:
                 if index == 0:
                     raise
-                tqdm.write(f"warning: method {self.name}: {error}", file=sys.stderr)
+                print(f"warning: method {self.name}: {error}", file=sys.stderr)
                 break  # larger ones are out of reach, too
             yield speedup, f"{note}# {typed('match')}\n{OmegaConf.to_yaml(settings_of(method))}", message
 
@@ -220,8 +218,8 @@ class Matcher:
         missing = [record for record in records if (record.hash, *record.key) not in done]
         if missing:
             method.prepare(self.model)
-        for index, record in enumerate(missing):
+        progress = tqdm(missing, unit="record", desc=method.name, disable=not missing, leave=False)
+        for index, record in enumerate(progress):
             measured = measure(index, self.prompts[record.key])
             journal.add({"dataset": record.dataset, "_id": record.id, "record": record.hash, **measured})
-            self.bar.update()
         return [journal.rows[record.key] for record in records]
