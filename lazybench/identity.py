@@ -217,8 +217,4 @@ def _targets(settings: object) -> Iterator[str]:
 
 @cache  # a file may be edited while a sweep runs the module that is loaded
 def _code_digest(module: ModuleType) -> str:
-    source = Path(module.__file__ or "").read_bytes()
-    try:
-        return digest({"code": ast.unparse(ast.parse(source))})
-    except (SyntaxError, ValueError):  # no Python, as a compiled module
-        return digest({"code": repr(source)})
+    return digest({"code": ast.unparse(ast.parse(Path(module.__file__ or "").read_bytes()))})

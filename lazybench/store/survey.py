@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -39,50 +39,53 @@ def read_settings(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     return contents[0], contents[1]
 
 
-def runs_of(
-    parent: Path, settings: Mapping[str, Any], facts: Mapping[str, Any], free: Collection[str] = ()
-) -> Iterator[Path]:
+def runs_of(parent: Path, settings: Mapping[str, Any], facts: Mapping[str, Any]) -> Iterator[Path]:
     """Yield the run folders below `parent` of runs with these settings, on whatever machine, the latest first.
 
     Args:
         parent: the folder of all runs of a method.
         settings: what `identity.run_hash` takes; a digest that is None is unknown here and may be any.
         facts: the facts of the datasets that are run.
-        free: further settings that may be any.
     """
-    for folder in sorted(run_folders(parent), key=lambda path: path.stat().st_mtime, reverse=True):
+    for folder in _latest_first(parent):
         stored, environment = read_settings(folder)
-        if run_hash(_filled(settings, stored, free), environment, facts) == folder.name:
+        known = {key: stored.get(key) if value is None else value for key, value in settings.items()}
+        if run_hash(known, environment, facts) == folder.name:
             yield folder
 
 
 def begins_anew(
-    folder: Path, settings: Mapping[str, Any], where: Mapping[str, Any], facts: Mapping[str, Any]
+    folder: Path, settings: Mapping[str, Any], machine: Mapping[str, Any], facts: Mapping[str, Any]
 ) -> str | None:
-    """Return what to say where a run was begun in another folder, since what decides its results has changed."""
-    free = ("code", "weights", "records")
-    others = () if folder.exists() else runs_of(folder.parent, settings, facts, free)
-    same_data = (path for path in others if _data(read_settings(path)[0]) == _data(settings))
-    if (before := next(same_data, None)) is None:
-        return None
-    stored, environment = read_settings(before)
-    was, now = hashed(_filled(settings, stored, free), environment), hashed(settings, where)
-    changed = [key for key in now | was if key != "code" and was.get(key) != now.get(key)]
-    code = stored.get("code") or {}
-    changed += [f"the code of {name}" for name, digest in settings["code"].items() if code.get(name) != digest]
-    return (
-        f"begun in {before}; since then {', '.join(changed)} changed: results would not compare, so it begins anew in "
-        f"{folder}"
-    )
+    """Return a note if a run with these settings exists, but its code, weights, records or machine have changed.
+
+    None if there is no such run, or if `folder`, the folder of the run to start, exists.
+    """
+    now = hashed(settings, machine, facts)
+    for before in () if folder.exists() else _latest_first(folder.parent):
+        stored, environment = read_settings(before)
+        was = hashed(stored, environment, facts)
+        changed = [key for key in now | was if was.get(key) != now.get(key)]
+        may_change = {"code", "weights", "records", *hashed({}, machine), *hashed({}, environment)}
+        if not may_change.issuperset(changed) or _data(stored) != _data(settings):
+            continue
+        if "code" in changed:
+            changed.remove("code")
+            code = stored.get("code") or {}
+            changed += [f"the code of {name}" for name, digest in settings["code"].items() if code.get(name) != digest]
+        return (
+            f"begun in {before}; since then {', '.join(changed)} changed: results would not compare, so it begins anew "
+            f"in {folder}"
+        )
+    return None
+
+
+def _latest_first(parent: Path) -> list[Path]:
+    return sorted(run_folders(parent), key=lambda path: path.stat().st_mtime, reverse=True)
 
 
 def _data(settings: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in comparable(settings, {}).items() if key.startswith("data.")}
-
-
-def _filled(settings: Mapping[str, Any], stored: Mapping[str, Any], free: Collection[str]) -> dict[str, Any]:
-    """Return settings with a run's stored ones in place of those that are None or `free`."""
-    return {key: stored.get(key) if value is None or key in free else value for key, value in settings.items()}
 
 
 def scored_records(folder: Path) -> int | None:
