@@ -1,7 +1,7 @@
 """Flags that several commands share, read with argparse, whose errors become one line."""
 
 import re
-from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -32,16 +32,9 @@ def read(parser: ArgumentParser, words: Sequence[str]) -> Namespace:
     return parser.parse_intermixed_args(words)
 
 
-def folder(text: str) -> Path:
-    """Convert an argument to a folder, for `add_argument(type=)`."""
-    if not text:
-        raise ArgumentTypeError("empty, give a folder")
-    return Path(text)
-
-
 def folders(text: str) -> list[Path]:
     """Convert an argument to folders, one or several with commas, for `add_argument(type=)`."""
-    return [folder(name.strip()) for name in text.split(",")]
+    return [Path(name.strip()) for name in text.split(",")]
 
 
 def add_runs(parser: ArgumentParser, meaning: str) -> None:
@@ -53,14 +46,7 @@ def add_runs(parser: ArgumentParser, meaning: str) -> None:
 def add_config_dir(parser: ArgumentParser, purpose: str) -> None:
     """Add `--config-dir`, a folder of the user's own configs; `purpose` is its help."""
     text, options = f"{purpose}; may be given several times", {"action": "append", "default": []}
-    parser.add_argument("--config-dir", "-cd", metavar="FOLDER", type=_config_dir, help=text, **options)
-
-
-def _config_dir(text: str) -> Path:
-    path = Path(text)
-    if not any((path / group).is_dir() for group in (*GROUPS, "experiment", "cluster")):
-        raise LazyBenchError(f"--config-dir: {path} has no folder method, model or data with a YAML file for each")
-    return path
+    parser.add_argument("--config-dir", "-cd", metavar="FOLDER", type=Path, help=text, **options)
 
 
 def own_datasets(folder: Path) -> Iterator[tuple[str, dict[str, DatasetFacts]]]:

@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from itertools import takewhile
 from pathlib import Path
 
-from lazybench.analysis.labels import METHODS
 from lazybench.cli.arguments import GROUPS, add_config_dir, config_name, own_datasets, read
 from lazybench.config import CONF
-from lazybench.data import DatasetFacts, facts
+from lazybench.data.facts import ALL, DatasetFacts, datasets_of, load_facts, tasks
 
 
 def main(argv: Sequence[str]) -> int:
@@ -20,29 +19,27 @@ def main(argv: Sequence[str]) -> int:
     for group in (*GROUPS, "experiment", "cluster"):
         print(f"{group}:")
         for path in sorted((CONF / group).glob("*.yaml")):
-            from_paper = group == "method" and path.stem in METHODS
-            _show(path.stem, _description(path), "one of the paper's five" if from_paper else "")
+            _show(path.stem, _description(path))
         for folder in folders:
             for path in sorted((folder / group).rglob("*.yaml")):
                 name = config_name(path, folder / group)
                 hidden = ", hidden by LazyBench's own" if (CONF / group / f"{name}.yaml").is_file() else ""
                 _show(name, _description(path), f"{folder}{hidden}")
-    longbench = facts.load_facts()
-    sources = [(f"data={name}", known) for name, known in own_datasets(CONF)]
-    sources += [(f"data={name}, {folder}", known) for folder in folders for name, known in own_datasets(folder)]
+    longbench = load_facts()
+    sources = [("", longbench, [*longbench])]
+    for folder in (CONF, *folders):
+        for config, facts in own_datasets(folder):
+            source = f"data={config}" if folder is CONF else f"data={config}, {folder}"
+            sources.append((source, facts, [name for name in facts if name not in longbench]))
     print("task:")
-    _show(facts.ALL, "all 16 English datasets; of other data all that it has")
-    for task in facts.task_names(longbench):
-        _show(task, ", ".join(facts.datasets_of(task, longbench)))
-    for source, known in sources:
-        tasks = (known[name].task for name in known if name not in longbench)
-        for task in filter(None, dict.fromkeys(tasks)):
-            _show(task, ", ".join(facts.datasets_of(task, known)), source)
+    _show(ALL, "all 16 English datasets; of other data all that it has")
+    for source, facts, names in sources:
+        for task in filter(None, dict.fromkeys(facts[name].task for name in names)):
+            _show(task, ", ".join(datasets_of(task, facts)), source)
     print("dataset:")
-    for source, known in [("", longbench), *sources]:
-        for name in known:
-            if not source or name not in longbench:
-                _show(name, _summary(known[name]), source)
+    for source, facts, names in sources:
+        for name in names:
+            _show(name, _summary(facts[name]), source)
     return 0
 
 
@@ -53,7 +50,7 @@ def _show(name: str, description: str, source: str = "") -> None:
 
 def _summary(dataset: DatasetFacts) -> str:
     records = "" if dataset.records is None else f"{dataset.records} records, "
-    task = "" if dataset.task in (None, *facts.tasks()) else f", task {dataset.task}"
+    task = "" if dataset.task in (None, *tasks()) else f", task {dataset.task}"
     return f"{records}{dataset.metric}, at most {dataset.max_new_tokens} new tokens{task}"
 
 

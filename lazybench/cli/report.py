@@ -2,8 +2,9 @@
 
 from argparse import ArgumentParser
 from collections.abc import Sequence
+from pathlib import Path
 
-from lazybench.cli.arguments import BOTH_FORMS, add_runs, folder, folders, read
+from lazybench.cli.arguments import BOTH_FORMS, add_runs, folders, read
 from lazybench.errors import LazyBenchError
 
 
@@ -50,7 +51,7 @@ def _parser() -> ArgumentParser:
     out = "folder to write; an earlier report in it is replaced (default: %(default)s)"
     times = "folders of runs that were timed apart: theirs are the times of the same methods on the same records"
     parser.add_argument("--times", metavar="FOLDER,...", type=folders, default=[], help=times)
-    parser.add_argument("--output", metavar="FOLDER", type=folder, default="results/report", help=out)
+    parser.add_argument("--output", metavar="FOLDER", type=Path, default="results/report", help=out)
     calibrated = "refuse runs on records that their schedule was calibrated on, or mark them (default: %(default)s)"
     parser.add_argument("--calibrated", choices=("refuse", "mark"), default="refuse", help=calibrated)
     return parser
