@@ -52,12 +52,11 @@ def main() -> int:
     """Run the command in `sys.argv`; bad input ends in one line and exit code 2."""
     try:
         return _run(sys.argv[1:])
-    except (LazyBenchError, LazyLLMError) as error:
-        return _fail(str(error))
     except BrokenPipeError:
         raise
-    except OSError as error:
-        return _fail(": ".join(str(part) for part in (error.filename, error.strerror or error) if part is not None))
+    except (LazyBenchError, LazyLLMError, OSError) as error:
+        print(f"lazybench: {one_line(str(error))}", file=sys.stderr)
+        return 2
 
 
 def _run(words: Sequence[str]) -> int:
@@ -75,11 +74,6 @@ def _run(words: Sequence[str]) -> int:
         print(import_module("lazybench.cli.help").text(command, rest))
         return 0
     return import_module("lazybench.cli.app").main(command, rest)
-
-
-def _fail(message: str) -> int:
-    print(f"lazybench: {one_line(message)}", file=sys.stderr)
-    return 2
 
 
 if __name__ == "__main__":

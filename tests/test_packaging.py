@@ -48,7 +48,6 @@ def test_a_wheel_brings_its_configs_and_facts(tmp_path):
     [
         ("run task=multidoc_qq", "did you mean 'multidoc_qa'?"),
         ("run task=code data=longbench data.root=/nowhere", "/nowhere: no such folder"),
-        ("run task=code data.tokens=400", "data.tokens=400 must be from 512"),
     ],
 )
 def test_what_is_not_there_is_refused_before_slow_imports(line, says):
@@ -77,10 +76,3 @@ assert lazy.stats.prompt_computed < 1
 @pytest.mark.slow
 def test_the_library_needs_torch_and_transformers_alone():
     subprocess.run([sys.executable, "-c", _WITH_TORCH_AND_TRANSFORMERS_ALONE], cwd=ROOT, check=True)
-
-
-def test_starting_the_command_line_is_quick():
-    """`--help` must not import torch or transformers."""
-    code = "import sys; from lazybench.__main__ import main; sys.argv = ['lazybench', '--help']; assert main() == 0; "
-    code += "assert not {'torch', 'transformers', 'hydra', 'datasets'} & set(sys.modules), 'heavy imports'"
-    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, capture_output=True)

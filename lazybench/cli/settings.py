@@ -108,16 +108,14 @@ def read(config: DictConfig, hydra: DictConfig) -> Any:
 
 
 def literal_escapes(settings: Any) -> Iterator[str]:
-    """Warn of prompts with a backslash and a letter where YAML makes a line break or tab only in double quotes."""
-    templates = {"model.chat": settings.model.chat or ""}
+    r"""Warn of prompts with a literal `\n`: YAML makes a line break of it in double quotes alone."""
+    prompts = {"model.chat": settings.model.chat}
     datasets = settings.data.datasets if hasattr(settings, "data") else {}
-    for name, facts in load_facts(datasets).items():
-        if name in datasets:
-            templates |= {f"dataset {name!r}: {key}": getattr(facts, key) for key in ("prompt", "answer_prefix")}
-    for name, text in templates.items():
-        if escapes := " and ".join(dict.fromkeys(re.findall(r"\\[nrt]", text))):
-            read = "which the model reads as a backslash and a letter"
-            yield f"{name} holds a literal {escapes}, {read}: for line breaks or tabs, put it in double quotes in YAML"
+    for name, facts in datasets.items():
+        prompts[f"data.datasets.{name}.prompt"] = (facts or {}).get("prompt")
+    for key, prompt in prompts.items():
+        if prompt and r"\n" in prompt:
+            yield f"{key} holds a backslash and an n: for a line break, put it in double quotes in YAML"
 
 
 def _name_model(config: DictConfig, words: Iterable[str]) -> None:
@@ -156,5 +154,7 @@ def explain(error: BaseException) -> str:
     prefix, _, leaf = str(keyed.full_key).rpartition(".")
     keys = keyed.parent_node if isinstance(keyed.parent_node, DictConfig) else ()
     names = [str(key) for key in keys if key not in ("hydra", "_target_", leaf)]
-    hint = suggest(leaf, names, f"{prefix}." if prefix else "") if names else f"{prefix} has none"
+    if not names:
+        return f"there is no setting {keyed.full_key!r}: add it with a plus, +{keyed.full_key}=VALUE"
+    hint = suggest(leaf, names, f"{prefix}." if prefix else "")
     return f"there is no setting {keyed.full_key!r}: {hint}"

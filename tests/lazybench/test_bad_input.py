@@ -12,8 +12,6 @@ def check(code, out, err, cwd):
     (line,) = [line for line in err.splitlines() if line.strip()]
     assert code == 2, line
     assert line.startswith("lazybench: ")
-    assert 20 < len(line) < 700
-    assert line.isprintable()
     assert not JARGON.search(line)
     # A first line of output is printed before slow imports, and so before settings are checked.
     assert re.fullmatch(r"((model|checking|reading) [^\n]*\n)?", out)
@@ -26,17 +24,12 @@ def check(code, out, err, cwd):
     [
         # misspelt
         (["task=multidoc"], "did you mean 'multidoc_qa'"),
-        (["task=nothing_like_it_zq"], "lazybench list shows"),
         (["model.limt=5"], "did you mean 'model.limit'?"),
-        (["+method.shedule=1"], "method.schedule"),
         (["method=lazyllmm"], "there is no method 'lazyllmm': did you mean 'lazyllm'?"),
-        (["method=baseline", "method.keep=0.5"], "there is no setting 'method.keep'"),
         (["model=some/tiny-model"], "for a hub id, folder or .gguf file give model.path= and model.limit="),
         # of another type
         (["model.limit=many"], "model.limit: Value 'many' of type 'str' could not be converted to Integer"),
         (["trace=maybe"], "trace: Value 'maybe' is not a valid bool"),
-        (["method=static_pruning", "method.layer=x"], "method.layer=x must be a layer, from 0, or a part of the depth"),
-        (["method._target_=builtins.dict"], "not a lazybench.methods.Method"),
         (["method._target_=no.such.Class"], "method._target_"),
         # missing
         (["task=???"], "nothing is set for task: give it as task=VALUE"),
@@ -51,8 +44,6 @@ def check(code, out, err, cwd):
         (["+cluster=local"], "add -m"),
         # out of range
         (["model.limit=1"], "model.limit=1 must be at least 2"),
-        (["timing.cpu_share=1.5"], "timing.cpu_share=1.5 must be from 0 to 1"),
-        (["model.dtype=int8"], "must be one of auto, float32"),
         (["model.name=../other"], "must be a folder's name"),
         (["method=lazyllm", "method.schedule=[1:0.5,1:0.4]"], "must increase"),
         (["data.limit=null"], "give a number"),
@@ -62,10 +53,8 @@ def check(code, out, err, cwd):
         (["model.path=/no/such/folder"], "no such folder"),
         (["model.device=cuda:7"], "; use model.device=cpu or auto"),
         (["data=longbench", "data.root=/no/such/folder"], "/no/such/folder"),
-        (["--config-dir", "/nowhere"], "--config-dir: /nowhere"),
         # what Hydra cannot read
         (["output=/home/jürgen"], "write KEY=VALUE, or \"KEY='VALUE'\" for a value with special characters"),
-        (["model.limit=${nothing}"], "model.limit: Interpolation key 'nothing' not found"),
     ],
 )
 def test_the_line_says_what_would_be_right(run, cwd, words, says):
@@ -77,7 +66,6 @@ def test_the_line_says_what_would_be_right(run, cwd, words, says):
     [
         (["method=lazyllm", "method.schedule=[1:0.6],[9:0.5]"], "the model has 4 layers"),
         (["model.limit=900,4090"], "4096 positions"),
-        (["timing.warmup=0,-1"], "at least 0"),
         (["+experiment=figure5,smoke"], "give one at a time"),
         (["task=lcc", "data.limit=1", "data.half=first,second"], "none of the records is in that half"),
         (["model.device=cpu,xpu"], "model.device=xpu is not available here"),
@@ -96,13 +84,11 @@ def test_one_bad_job_stops_a_sweep_before_its_first(run, cwd, words, says):
         (["run"], "nothing is set for task"),
         (["plan", "task=hotpot"], "hotpotqa"),
         (["status", "rns=x"], "unrecognized arguments: --rns=x: lazybench status --help shows what there is"),
-        (["status", "runs="], "empty, give a folder"),
         (["status", "runs=/nowhere"], "/nowhere"),
         (["score"], "FILE"),
         (["speed", "lengths=[1]"], "lengths=1 must be at least 2"),
         (["speed", "output=speed.png"], "give a .csv, and a plot comes beside it"),
         (["speed", "-m", "method=lazyllm,fastkv", "output=a.csv"], "output=a.csv is one file for several jobs"),
-        (["speed", "text=/nowhere"], "text=/nowhere cannot be read"),
         (["match", "speedups=[1,2]"], "speedups=1.0 must be above 1"),
         (["map"], "nothing is set for task"),
         (["map", "task=code,lcc"], "only methods may differ"),

@@ -45,10 +45,6 @@ def records(tmp_path):
     return tmp_path / "records"
 
 
-def call(*words):
-    return subprocess.run([sys.executable, str(SCRIPT), *map(str, words)], capture_output=True, text=True)
-
-
 @pytest.mark.slow
 def test_it_measures_all_methods_and_goes_on_where_it_stopped(weights, records, tmp_path):
     out = tmp_path / "out"
@@ -58,7 +54,8 @@ def test_it_measures_all_methods_and_goes_on_where_it_stopped(weights, records, 
     earlier = [out / f"speed_{method}.csv" for method in ("lazyllm+", *OTHERS, "gemfilter", "fastkv")]
     for path in earlier:
         path.write_text("measured earlier\n")
-    done = call(*words)
+    command = [sys.executable, SCRIPT, *map(str, words)]
+    done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     assert {path.read_text() for path in earlier} == {"measured earlier\n"}
     assert set(out.glob("speed_*.csv")) == {out / "speed_lazyllm.csv", *earlier}
@@ -66,17 +63,5 @@ def test_it_measures_all_methods_and_goes_on_where_it_stopped(weights, records, 
     table = (out / "report" / "table1.md").read_text()
     for method in ("baseline", "lazyllm", *OTHERS):
         assert table.count(f"| {title_of(method)} ") == 7, table  # a line a task, and their mean
-    assert (
-        (out / "command.txt")
-        .read_text()
-        .startswith("scripts/gpu_report --weights WEIGHTS --records RECORDS --output OUTPUT")
-    )
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_without_a_gpu_it_says_so(weights, tmp_path):
-    done = call("--weights", weights, "--records", tmp_path, "--output", tmp_path / "out")
-    assert done.returncode == 2
-    assert len(done.stderr.strip().splitlines()) == 1
-    assert "no CUDA GPU" in done.stderr
-    assert not (tmp_path / "out").exists()
+    started = "scripts/gpu_report --weights WEIGHTS --records RECORDS --output OUTPUT"
+    assert (out / "command.txt").read_text().startswith(started)

@@ -86,12 +86,11 @@ def mine(tmp_path):
     return tmp_path / "experiment" / "mine.yaml"
 
 
-@pytest.mark.parametrize("config_dir", [("--config-dir={}",), ("-cd", "{}")])
-def test_what_is_given_replaces_what_an_experiment_sweeps(run, mine, config_dir):
+def test_what_is_given_replaces_what_an_experiment_sweeps(run, mine):
     params = "{method: 'baseline,random_drop', task: 'code,fewshot', data.seed: '1,2'}"
     mine.write_text(f"# @package _global_\nhydra: {{sweeper: {{params: {params}}}}}")
-    words = [word.format(mine.parents[1]) for word in config_dir]
-    code, out, err = run(*words, "+experiment=mine", "method=baseline,prompt_compression", command="plan")
+    words = ("-cd", str(mine.parents[1]), "+experiment=mine")
+    code, out, err = run(*words, "method=baseline,prompt_compression", command="plan")
     assert code == 0, err
     assert "4 jobs" in out
     assert "prompt_compression" in out
