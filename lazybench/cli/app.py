@@ -34,7 +34,7 @@ _SHARING_GPUS = ("LocalLauncher", "JoblibLauncher")
 
 
 class _Job(NamedTuple):
-    """A job's settings, as an object of the command's schema, and the config that Hydra composed for it."""
+    """A job: its settings, as an object of the command's schema, and the config that Hydra composed."""
 
     settings: Any
     config: DictConfig
@@ -51,16 +51,17 @@ def main(command: str, words: Sequence[str]) -> int:
     parser.add_argument("-m", "--multirun", action="store_true")
     parser.add_argument("--cfg", choices=("job",))
     add_config_dir(parser, "also choose from the configs in FOLDER")
-    flags, name = read(parser, words), "run" if command == "plan" else command
+    flags = read(parser, words)
+    name = "run" if command == "plan" else command
     several = flags.multirun or command in ("plan", "map")
-    overrides = [*([settings.search_path(flags.config_dir)] if flags.config_dir else []), *flags.settings]
+    overrides = [settings.search_path(flags.config_dir), *flags.settings] if flags.config_dir else flags.settings
     configs = settings.compose_jobs(name, overrides, several or flags.cfg is not None)
     if flags.cfg is not None:
         keys = [key for key in configs[0] if key != "hydra"]
         print(OmegaConf.to_yaml(OmegaConf.masked_copy(configs[0], keys)), end="")
         return 0
     in_turn = configs[0].hydra.launcher._target_.endswith(".BasicLauncher")
-    if not (in_turn or several):
+    if not in_turn and not several:
         raise LazyBenchError("+cluster= chooses where the jobs of a sweep run: add -m, also for a single job")
     jobs = [_Job(settings.read(config, config.hydra), config) for config in configs]
     for warning in dict.fromkeys(warning for job in jobs for warning in settings.literal_escapes(job.settings)):
@@ -77,18 +78,19 @@ def main(command: str, words: Sequence[str]) -> int:
     _import_torch()  # takes seconds, so the lines above are printed first
     from lazybench.run.resources import Resources
 
-    resources, failure = Resources(plan=command == "plan"), None
-    checked = [_check(name, job.settings, resources) for job in jobs if command != "map"]
     if command == "map":
         import_module("lazybench.cli.map").main([job.settings for job in jobs])
-    elif command == "plan":
+        return 0
+    resources = Resources(plan=command == "plan")
+    checked = [_check(name, job.settings, resources) for job in jobs]
+    if command == "plan":
         import_module("lazybench.jobs.plan").show(checked, resources, in_turn)
     elif not several:
         _run_job(name, jobs[0].settings, resources, checked[0])
+    elif in_turn:
+        _run_in_turn(name, jobs, checked, resources)
     else:
-        failure = _run_in_turn(name, jobs, checked, resources) if in_turn else _launch(name, jobs, overrides)
-    if failure:
-        raise LazyBenchError(f"{failure}; the same command runs what is missing")
+        _launch(name, jobs, overrides)
     return 0
 
 
@@ -137,8 +139,8 @@ def _run_job(name: str, config: Any, resources: "Resources", checked: Any) -> No
         import_module(f"lazybench.cli.{name}").main(config)
 
 
-def _run_in_turn(name: str, jobs: Sequence[_Job], checked: Sequence[Any], resources: "Resources") -> str | None:
-    """Run checked jobs in this process, grouped by model; returns a message if some failed."""
+def _run_in_turn(name: str, jobs: Sequence[_Job], checked: Sequence[Any], resources: "Resources") -> None:
+    """Run checked jobs in this process, grouped by model; `LazyBenchError` if some failed."""
     from lazybench.model.device import device_of
 
     models = [job.settings.model for job in jobs]
@@ -146,11 +148,12 @@ def _run_in_turn(name: str, jobs: Sequence[_Job], checked: Sequence[Any], resour
         device_of(model)
     pairs = sorted(zip(jobs, checked, strict=True), key=lambda pair: models.index(pair[0].settings.model))
     failed = sum(_attempt(name, job, resources, check) is not None for job, check in pairs)
-    return f"{failed} of {len(jobs)} jobs of the sweep failed, as said above" if failed else None
+    if failed:
+        raise LazyBenchError(f"{failed} of {len(jobs)} jobs of the sweep failed; the same command runs what is missing")
 
 
 def _attempt(name: str, job: _Job, resources: "Resources", checked: Any = None) -> Exception | None:
-    """Run a job of a sweep in this process, unchecked if need be; prints and returns the error that it failed with."""
+    """Run a job of a sweep in this process, and print and return its error; `checked` is what `_check` returned."""
     _begin(name, job)
     try:
         _run_job(name, job.settings, resources, checked or _check(name, job.settings, resources))
@@ -165,8 +168,8 @@ def _attempt(name: str, job: _Job, resources: "Resources", checked: Any = None) 
     return None
 
 
-def _launch(name: str, jobs: Sequence[_Job], words: Sequence[str]) -> str | None:
-    """Run the jobs that `words` stand for through Hydra's launcher; returns a message if some failed or were lost."""
+def _launch(name: str, jobs: Sequence[_Job], words: Sequence[str]) -> None:
+    """Run the jobs that `words` stand for through Hydra's launcher; `LazyBenchError` if some failed or were lost."""
     status = f"; follow them with: python -m lazybench status runs={shlex.quote(str(jobs[0].settings.output))}"
     print(f"{len(jobs)} jobs{status if name == 'run' else ''}", flush=True)
     GlobalHydra.instance().clear()
@@ -177,8 +180,10 @@ def _launch(name: str, jobs: Sequence[_Job], words: Sequence[str]) -> str | None
         start(_launched)()
     except Exception as error:
         message = one_line(str(error))[:300] or type(error).__name__
-        return f"jobs of the sweep failed or were lost: {message}; lazybench status shows every job"
-    return None
+        raise LazyBenchError(
+            f"jobs of the sweep failed or were lost: {message}; lazybench status shows every job, and the same command "
+            "runs what is missing"
+        ) from error
 
 
 def _launched(config: DictConfig) -> None:
