@@ -86,9 +86,9 @@ def hashed(
 def comparable(
     settings: Mapping[str, Any], environment: Mapping[str, Any], facts: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Return all that must be equal, as far as two runs both have it, for them to be compared.
+    """Return the values that must be equal to compare two runs, where both runs have them.
 
-    The arguments are those of `hashed`. A run of before a setting existed has the neutral value.
+    The arguments are those of `hashed`. A run made before a setting existed gets the neutral value.
     """
     neutral, values = neutral_values(), _flatten(settings, environment)
     matched = {key: values.get(key, neutral.get(key)) for key in MATCHED}
@@ -104,15 +104,13 @@ def shown(method: str, settings: Mapping[str, Any]) -> dict[str, Any]:
     """
     path = CONF / "method" / f"{method}.yaml"
     usual = _USUAL | (yaml.safe_load(path.read_text("utf-8")) if path.is_file() else {})
-
-    def is_shown(name: str, value: Any) -> bool:
-        if name in LABELLED:
-            return True
-        if not path.is_file() and (value is None or value is False):
-            return False
-        return name not in ("name", "_target_") and (name not in usual or usual[name] != value)
-
-    return {name: value for name, value in settings.items() if is_shown(name, value)}
+    values = {}
+    for name, value in settings.items():
+        is_unset = not path.is_file() and (value is None or value is False)
+        is_usual = name in ("name", "_target_") or (name in usual and usual[name] == value)
+        if name in LABELLED or not (is_unset or is_usual):
+            values[name] = value
+    return values
 
 
 def method_identity(settings: Any) -> Any:
@@ -141,7 +139,7 @@ def neutral_values() -> dict[str, Any]:
 
 
 def class_neutral(target: str) -> dict[str, Any]:
-    """Return the neutral values of the settings of the class that `target` names; empty where it cannot be imported."""
+    """Return the neutral values of the settings of the class `target`; empty if it cannot be imported."""
     try:
         settings = resolve_name(target)
     except Exception:  # a module from outside may raise anything

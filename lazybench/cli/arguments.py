@@ -45,8 +45,8 @@ def add_runs(parser: ArgumentParser, meaning: str) -> None:
 
 def add_config_dir(parser: ArgumentParser, purpose: str) -> None:
     """Add `--config-dir`, a folder of the user's own configs; `purpose` is its help."""
-    text, options = f"{purpose}; may be given several times", {"action": "append", "default": []}
-    parser.add_argument("--config-dir", "-cd", metavar="FOLDER", type=Path, help=text, **options)
+    text = f"{purpose}; may be given several times"
+    parser.add_argument("--config-dir", "-cd", metavar="FOLDER", type=Path, action="append", default=[], help=text)
 
 
 def own_datasets(folder: Path) -> Iterator[tuple[str, dict[str, DatasetFacts]]]:
@@ -60,13 +60,12 @@ def own_datasets(folder: Path) -> Iterator[tuple[str, dict[str, DatasetFacts]]]:
             facts = load_facts(datasets := config.get("datasets") or {})
         except (yaml.YAMLError, LazyBenchError) as error:
             raise LazyBenchError(f"{path}: {first_line(error)}") from error
-        if not datasets:
-            continue
         if config.get("source", "longbench") not in SOURCES:
             facts = {name: facts[name] for name in datasets}
-        yield config_name(path, folder / "data"), facts
+        if datasets:
+            yield config_name(path, folder / "data"), facts
 
 
 def config_name(path: Path, group: Path) -> str:
-    """Return the name that a command knows the config in a file of the folder `group` by."""
+    """Return the name of the config in a file of the folder `group`, as commands take it."""
     return path.relative_to(group).with_suffix("").as_posix()

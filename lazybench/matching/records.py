@@ -15,9 +15,10 @@ def interleave(datasets: Sequence[Sequence[Record]]) -> list[Record]:
 
 def split_halves(datasets: Sequence[Sequence[Record]]) -> dict[str, list[Record]]:
     """Return the interleaved records of each half; `half_of` says which half a record is in."""
-    return {
-        half: interleave([[one for one in dataset if half_of(one) == half] for dataset in datasets]) for half in HALVES
-    }
+    halves = {}
+    for half in HALVES:
+        halves[half] = interleave([[record for record in dataset if half_of(record) == half] for dataset in datasets])
+    return halves
 
 
 def spread(datasets: Sequence[Sequence[Record]], count: int) -> list[Record]:

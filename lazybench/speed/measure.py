@@ -118,37 +118,40 @@ def _row(method: Method, prompt: Prompt, model: PreTrainedModel, config: SpeedCo
         inputs[count] = UNMODIFIED, replace(prompt, ids=prompt.ids[:, :count]), Decoder(model, 1)
     rounds = []
     for repeat in tqdm(range(config.repeats + 1), unit="round", desc=f"{tokens} tokens"):
-        # Back and forth, so that no pass always comes first. A method's seeds rotate through the repeats.
+        # Alternate the order, so that no pass is always the first. A method's seeds rotate through the repeats.
         names = inputs if repeat % 2 else reversed(inputs)
         seeds = {name: repeat % inputs[name][0].repeats for name in names}
         rounds.append({name: undisturbed(*inputs[name], seed, config.cpu_share) for name, seed in seeds.items()})
     del rounds[0]  # warms up
-    kept = [timed for timed in rounds if not any(one.disturbed for one in timed.values())]
+    kept = [passes for passes in rounds if not any(each.disturbed for each in passes.values())]
     if not kept:
         raise LazyBenchError(
             f"other work on this machine disturbed each of the {len(rounds)} repeats: end it and measure again, or set "
             "cpu_share=0 to take the times as they are"
         )
-    ratios = pd.DataFrame([_ratios(timed) for timed in kept])
+    ratios = pd.DataFrame([_ratios(passes) for passes in kept])
     if layer_tokens:
-        ttft_s = [{name: one.ttft_s for name, one in timed.items()} for timed in kept]
-        ideal = pd.Series([ideal_ttft(model, times | {tokens: times[_UNMODIFIED]}, layer_tokens) for times in ttft_s])
+        ideal = []
+        for passes in kept:
+            times = {name: each.ttft_s for name, each in passes.items()}
+            ideal.append(ideal_ttft(model, times | {tokens: times[_UNMODIFIED]}, layer_tokens))
+        ideal = pd.Series(ideal)
         ratios = ratios.assign(ideal_speedup=ratios["ttft_s"] / ideal, efficiency=ideal / ratios["method_ttft_s"])
     row = {}
     for name, values in ratios.items():
         row |= {name: values.median(), f"{name}_low": values.min(), f"{name}_high": values.max()}
-    row["retaken"] = sum(one.retaken for timed in rounds for one in timed.values())
+    row["retaken"] = sum(each.retaken for passes in rounds for each in passes.values())
     row["disturbed"] = len(rounds) - len(kept)
     few = Decoder(model, min(_MEMORY_TOKENS, config.new_tokens))
-    for timed, prefix in ((UNMODIFIED, ""), (method, "method_")):
-        peak, prompt_kv = measure_memory(model, partial(answer, timed, prompt, few, 0))
+    for measured, prefix in ((UNMODIFIED, ""), (method, "method_")):
+        peak, prompt_kv = measure_memory(model, partial(answer, measured, prompt, few, 0))
         row |= {f"{prefix}memory_mb": peak / 1e6, f"{prefix}prompt_kv_mb": prompt_kv and prompt_kv / 1e6}
     return row
 
 
-def _ratios(timed: Mapping[str | int, Pass]) -> dict[str, float]:
+def _ratios(passes: Mapping[str | int, Pass]) -> dict[str, float]:
     """Return times in seconds, and speedups of the method; above 1 is faster."""
-    unmodified, method, keep_1 = timed[_UNMODIFIED], timed[_METHOD], timed.get(_KEEP_1)
+    unmodified, method, keep_1 = passes[_UNMODIFIED], passes[_METHOD], passes.get(_KEEP_1)
     row: dict[str, float] = {}
     for part in ("ttft", "decode_step", "generation"):
         unmodified_s, method_s = getattr(unmodified, f"{part}_s"), getattr(method, f"{part}_s")

@@ -87,11 +87,10 @@ class RunFolder:
                 names = (self.path.with_name(f".{self.path.name}-{number}") for number in count(1))
                 self.earlier = self.path.rename(next(path for path in names if not path.exists()))
             # Shards share the folder with each other, but not with a process that runs all records.
-            acquired = (
-                self._run_lock.acquire()
-                if self._shard is None
-                else self._run_lock.acquire(shared=True) and locks[1].acquire()
-            )
+            if self._shard is None:
+                acquired = self._run_lock.acquire()
+            else:
+                acquired = self._run_lock.acquire(shared=True) and locks[1].acquire()
             if not acquired:
                 raise Busy(f"another process is at work in {self.path}")
             self._read.clear()
