@@ -26,21 +26,10 @@ def test_a_wheel_brings_its_configs_and_facts(tmp_path):
     assert {"lazybench/token_map/page.html", "lazybench/report/figures/paper.mplstyle", "lazyllm/py.typed"} <= names
     assert {name.partition("/")[0] for name in names if "dist-info" not in name} == {"lazyllm", "lazybench"}
 
-    def lazybench(*words):
-        return subprocess.run(
-            [sys.executable, "-m", "lazybench", *words],
-            cwd=tmp_path,
-            env={**os.environ, "PYTHONPATH": str(installed)},
-            capture_output=True,
-            text=True,
-        )
-
-    listed = lazybench("list")
+    command, environment = [sys.executable, "-m", "lazybench", "list"], {**os.environ, "PYTHONPATH": str(installed)}
+    listed = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert listed.returncode == 0, listed.stderr
     assert "xgen_7b" in listed.stdout
-    settings = lazybench("run", "--cfg", "job", "task=code", "model=llama2_7b")
-    assert settings.returncode == 0, settings.stderr
-    assert "[INST]{prompt}[/INST]" in settings.stdout
 
 
 @pytest.mark.parametrize(

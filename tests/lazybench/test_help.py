@@ -37,17 +37,10 @@ def test_the_settings_that_a_command_line_comes_to(lazybench):
     assert "hydra" not in settings
 
 
-@pytest.mark.parametrize(
-    ("line", "choices"),
-    [
-        ("lazybench run method=static", ["method=static_pruning"]),
-        ("lazybench run -m method=lazyllm,baseline timing.wa", ["timing.warmup="]),
-    ],
-)
-def test_a_shell_completes(lazybench, monkeypatch, line, choices):
-    monkeypatch.setenv("COMP_LINE", line)
+def test_a_shell_completes(lazybench, monkeypatch):
+    monkeypatch.setenv("COMP_LINE", "lazybench run -m method=lazyllm,baseline timing.wa")
     code, out, _ = lazybench("-sc", "query=bash")
-    assert (code, out.split()) == (0, choices)
+    assert (code, out) == (0, "timing.warmup=\n")
 
 
 def test_help_does_not_wait_for_torch():

@@ -8,12 +8,11 @@ from pathlib import Path
 
 import pytest
 import yaml
-from support import FINISHED, folders
+from support import folders
 
 from lazybench import identity
 from lazybench.config import CONF, TimingConfig
 from lazybench.data.facts import DatasetFacts, load_facts
-from lazybench.methods.lazyllm import LazyLLM
 
 METHOD = """
 from dataclasses import dataclass
@@ -62,14 +61,6 @@ def test_a_changed_default_of_a_method_makes_new_runs(monkeypatch):
     assert identities("16%") == {"_target_": "StaticPruning", "name": "a"}
     monkeypatch.setitem(identity.NEUTRAL, "StaticPruning.layer", "20%")
     assert identities("16%") == {"_target_": "StaticPruning", "name": "a", "layer": "16%"}
-
-
-def test_a_method_whose_file_was_moved_has_its_runs(run, finished, monkeypatch):
-    monkeypatch.setitem(sys.modules, "lazybench.methods.moved", sys.modules[LazyLLM.__module__])
-    monkeypatch.setattr(LazyLLM, "__module__", "lazybench.methods.moved")
-    code, out, err = run(*FINISHED, "method._target_=lazybench.methods.moved.LazyLLM")
-    assert code == 0, err
-    assert "finished earlier" in out
 
 
 # Whoever changes a default declares the old value in `identity.NEUTRAL`, and this stays; a new setting adds a value.
