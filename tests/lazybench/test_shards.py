@@ -40,17 +40,17 @@ def test_what_is_no_shard_is_refused(text):
 
 def test_shards_give_the_run_that_one_job_gives(run, tmp_path):
     run(*LAZY, *TASK)
-    (whole,) = folders(tmp_path / "runs")
+    (single,) = folders(tmp_path / "runs")
     for shard in ("2/3", "3/3", "1/3"):
         code, out, _ = run(*LAZY, *TASK, f"shard={shard}", output="shared")
         assert code == 0
         assert ("2wikimqa" in out) == (shard == "1/3")  # scores come when all records are there
     (shared,) = folders(tmp_path / "shared")
-    assert shared.name == whole.name
-    assert answers(shared) == answers(whole)
+    assert shared.name == single.name
+    assert answers(shared) == answers(single)
     assert files(shared) == FILES
     known = {"records", "failed", "score"}
-    scores, others = (json.loads((folder / "scores.json").read_text())["datasets"] for folder in (shared, whole))
+    scores, others = (json.loads((folder / "scores.json").read_text())["datasets"] for folder in (shared, single))
     assert all(scores[name][key] == other[key] for name, other in others.items() for key in known)
     assert "nothing to do" in run(*LAZY, *TASK, "shard=2/3", output="shared")[1]
 
@@ -84,16 +84,16 @@ def test_what_a_kill_leaves_at_the_end_is_mended(run, tmp_path):
     for shard in ("1/2", "2/2"):
         run(*LAZY, *TASK, f"shard={shard}")
     (folder,) = folders(tmp_path / "runs")
-    whole = (folder / "predictions.jsonl").read_text()
+    merged = (folder / "predictions.jsonl").read_text()
     part = folder / "predictions-1of2.jsonl"
     # Killed between the merge and the end of the parts, or before the scores.
-    for kill in (lambda: part.write_text(whole.splitlines(keepends=True)[0]), (folder / "scores.json").unlink):
+    for kill in (lambda: part.write_text(merged.splitlines(keepends=True)[0]), (folder / "scores.json").unlink):
         kill()
         code, out, _ = run(*LAZY, *TASK, "shard=1/2")
         assert code == 0
         assert "nothing to do" not in out
         assert files(folder) == FILES
-        assert (folder / "predictions.jsonl").read_text() == whole
+        assert (folder / "predictions.jsonl").read_text() == merged
 
 
 @pytest.fixture
