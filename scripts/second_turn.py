@@ -161,7 +161,7 @@ def measure(
     first = first[:-1] if first[-1] in decode.stop_ids else first  # the chat's template ends the message
     turns = (*(torch.tensor([[token]]) for token in first), question)
     second = SecondTurn(model, decode.max_new_tokens, decode.stop_ids, turns=turns)
-    unmodified = expected(prompt, second)
+    unmodified = expected(prompt, second, second.max_new_tokens)
     facts, record, rows = prompt.builder.facts, prompt.record, []
     for name, (method, settings) in methods.items():
         for seed in range(method.repeats):
