@@ -109,6 +109,4 @@ def test_a_run_states_what_changes_answers_and_a_report_warns(run, lazybench, co
     assert [environment["generation_config"] for environment in written] == [counted, {}]
     code, out, err = lazybench("report", f"runs={tmp_path / 'runs'}", f"output={tmp_path / 'report'}")
     assert code == 0, err
-    assert (
-        "their answers do not compare: repetition_penalty=1.3, prefill_chunk_size=64 (changed); nothing (plain)" in out
-    )
+    assert re.search(r"answers do not compare: repetition_penalty=1\S* \(changed\); nothing \(plain\)", out)
