@@ -1,20 +1,40 @@
 """Facts of LongBench's datasets and of custom ones."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, asdict, dataclass
 from functools import cache
 from importlib.resources import files
-from typing import Any, get_args
+from typing import Any
 
 from lazybench import metrics
-from lazybench.errors import LazyBenchError, first_line, suggest
-from lazybench.rules import NAME, check
+from lazybench.errors import LazyBenchError, suggest
+from lazybench.rules import COUNT, FLAG, NAME, Rule, check, check_settings, one_of, setting
 
 ALL = "all"
 CHINESE = "chinese"  # the task of LongBench's five Chinese datasets
-CONTINUED = ("context", "last_file")
-_TYPES = {str: "text", int: "a whole number above 0", bool: "true or false"}
+
+
+def _is_template(text: Any, *fields: str) -> bool:
+    try:
+        text.format(**dict.fromkeys(fields, ""))
+    except (LookupError, ValueError, AttributeError):
+        return False
+    return True
+
+
+_PROMPT = Rule(
+    "text with {context} or {input} and no other field, a literal brace twice",
+    lambda value: _is_template(value, "context", "input") and bool(re.search(r"\{(context|input)\}", value)),
+)
+_PREFIX = Rule("text with no field but {input}, a literal brace twice", lambda value: _is_template(value, "input"))
+_TASK = Rule(f"{NAME.text}; {ALL} stands for all datasets", lambda value: NAME.test(value) and value != ALL)
+# A custom function is imported when it is needed: a report does without.
+_METRIC = Rule(
+    f"module.function of a custom metric, or one of {', '.join(metrics.names())}",
+    lambda value: isinstance(value, str) and ("." in value or value in metrics.names()),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,23 +62,22 @@ class DatasetFacts:
     """
 
     name: str
-    prompt: str
-    max_new_tokens: int
-    metric: str
-    task: str | None = None
+    prompt: str = setting(MISSING, _PROMPT)
+    max_new_tokens: int = setting(MISSING, COUNT)
+    metric: str = setting(MISSING, _METRIC)
+    task: str | None = setting(None, _TASK)
     language: str = "en"
-    records: int | None = None
-    chat: bool = True
-    first_line: bool = False
-    stop_at_newline: bool = False
-    continues: str | None = None
-    answer_prefix: str = ""
-    truncate: bool = True
-    by_length: bool = False
+    records: int | None = setting(None, COUNT)
+    chat: bool = setting(True, FLAG)
+    first_line: bool = setting(False, FLAG)
+    stop_at_newline: bool = setting(False, FLAG)
+    continues: str | None = setting(None, one_of(("context", "last_file")))
+    answer_prefix: str = setting("", _PREFIX)
+    truncate: bool = setting(True, FLAG)
+    by_length: bool = setting(False, FLAG)
 
     def __post_init__(self) -> None:
-        for message in _errors(self):
-            raise LazyBenchError(f"dataset {self.name!r}: {message}")
+        check_settings(self, f"dataset {self.name!r}: ")
 
     @property
     def decisive(self) -> dict[str, Any]:
@@ -140,36 +159,12 @@ def _longbench() -> dict[str, Any]:
 
 def _user_facts(name: str, given: Mapping[str, Any] | None, longbench: Mapping[str, DatasetFacts]) -> DatasetFacts:
     values = {key: value for key, value in (given or {}).items() if key not in ("load", "columns")}  # see `hf_datasets`
-    if (like := values.pop("like", None)) is not None:
-        if like not in longbench:
-            hint = suggest(str(like), longbench)
-            raise LazyBenchError(f"dataset {name!r}: like {like!r} is none of LongBench's: {hint}")
-        defaults = asdict(longbench[like]) | {"records": None}
-        del defaults["name"]
-        values = defaults | values
+    like = values.pop("like", None)
+    if like not in (None, *longbench):
+        hint = suggest(str(like), longbench)
+        raise LazyBenchError(f"dataset {name!r}: like {like!r} is none of LongBench's: {hint}")
+    defaults = {} if like is None else asdict(longbench[like]) | {"records": None}
     try:
-        return DatasetFacts(name, **values)
+        return DatasetFacts(**{**defaults, **values, "name": name})
     except TypeError as error:  # a fact is unknown or missing
         raise LazyBenchError(f"dataset {name!r}: {error}") from error
-
-
-def _errors(facts: DatasetFacts) -> Iterator[str]:
-    for field in fields(facts):
-        value, types = getattr(facts, field.name), get_args(field.type) or (field.type,)
-        if type(value) not in types or (type(value) is int and value < 1):
-            yield f"{field.name} must be {_TYPES[types[0]]}, not {value!r}"
-    for key, allowed in (("prompt", ("context", "input")), ("answer_prefix", ("input",))):
-        try:
-            getattr(facts, key).format(**dict.fromkeys(allowed, ""))
-        except (LookupError, ValueError, AttributeError) as error:
-            names = " and ".join(f"{{{name}}}" for name in allowed)
-            yield f"{key} may hold no fields but {names}, and a literal brace twice: {first_line(error)}"
-    if "{context}" not in facts.prompt and "{input}" not in facts.prompt:
-        yield "prompt must hold {context} or {input}"
-    # A custom function is imported when it is needed: a report does without.
-    if "." not in facts.metric and facts.metric not in metrics.names():
-        yield f"metric {facts.metric!r} is unknown: {suggest(facts.metric, metrics.names())}"
-    if facts.continues is not None and facts.continues not in CONTINUED:
-        yield f"continues {facts.continues!r} is unknown: {suggest(facts.continues, CONTINUED)}"
-    if facts.task is not None and (facts.task == ALL or not NAME.test(facts.task)):
-        yield f"task {facts.task!r} must be {NAME.text}; {ALL!r} stands for all datasets"

@@ -29,14 +29,15 @@ def read(dataset: str, root: str | None, *, datasets: Mapping[str, Mapping[str, 
         raise LazyBenchError(f"dataset {dataset!r}: give load, such as {{path: csv, data_files: {dataset}.csv}}")
     columns = datasets[dataset].get("columns", {})
     for number, row in enumerate(_rows(dataset, {"data_dir": root, **arguments})):
-        if missing := ", ".join(column for column in columns.values() if column not in row):
-            raise LazyBenchError(f"dataset {dataset!r}: there is no column {missing} among {', '.join(row)}")
+        if missing := [column for column in columns.values() if column not in row]:
+            raise LazyBenchError(f"dataset {dataset!r}: there is no column {missing[0]} among {', '.join(row)}")
         row |= {field: row[column] for field, column in columns.items()}
-        row = {"_id": number, "input": "", "language": "en", "all_classes": None, **row, "dataset": dataset}
+        row = {"_id": number, "input": "", "language": "en", **row, "dataset": dataset}
         row["_id"] = str(row["_id"])
+        row.setdefault("length", len(str(row.get("context")).split()))
         if isinstance(row.get("answers"), str | int):
             row["answers"] = [str(row["answers"])]
-        yield {"length": len(str(row.get("context")).split()), **row}
+        yield row
 
 
 def _rows(dataset: str, arguments: dict[str, Any]) -> Iterator[dict[str, Any]]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
-from inspect import Parameter, signature
+from inspect import getfullargspec
 from itertools import islice
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
@@ -102,9 +102,7 @@ def _own_rows(
         raise LazyBenchError(f"{source} cannot be imported: {first_line(error)}") from error
     offered = {**vars(config), "prompt_tokens": prompt_tokens}
     try:
-        parameters = signature(read).parameters.values()
-        names = [parameter.name for parameter in parameters if parameter.kind is Parameter.KEYWORD_ONLY]
-        settings = {name: offered[name] for name in names if name in offered}
+        settings = {name: offered[name] for name in getfullargspec(read).kwonlyargs if name in offered}
         if "datasets" in settings and dataset not in config.datasets:
             raise LazyBenchError(f"{source}: unknown dataset {dataset!r}: {suggest(dataset, config.datasets)}")
         for index, row in enumerate(read(dataset, config.root, **settings)):

@@ -79,12 +79,12 @@ def read(
         yield _record(spec, index, Random(f"ruler/{dataset}/{seed}/{index}"), depths)
 
 
-def depth_of(name: str) -> float | None:
-    """Return the depth of a record's first hidden line by the record's id, in percent of the text's lines, or None.
+def depth_of(record_id: str) -> float | None:
+    """Read the depth of a record's first hidden line from its id, in percent of the text's lines; None without one.
 
-    It is exact to a line, or five lines if several are hidden.
+    The depth is exact to a line, or to five lines if several are hidden.
     """
-    match = _DEPTH.fullmatch(name)
+    match = _DEPTH.fullmatch(record_id)
     return float(match[1]) if match else None
 
 
@@ -112,15 +112,16 @@ class _Spec:
 
 
 def _record(spec: _Spec, index: int, rng: Random, depths: Sequence[float]) -> Record:
-    dataset, name = spec.facts.name, str(index)
-    if dataset in _HIDING:
-        hide, lines = _HIDING[dataset]
-        draws, least = branch(rng), depths[index % len(depths)] / 100 if depths else 0
-        first = least if depths else draws.random()
-        fractions = [first, *(draws.uniform(least, 1) for _ in range(lines - 1))]
-        name, compose = f"{index}@{round(100 * min(fractions), 1):g}%", hide(rng, spec, fractions)
-    else:
+    dataset, record_id = spec.facts.name, str(index)
+    if dataset in _COUNTING:
         compose = _COUNTING[dataset](rng, spec)
+    else:
+        hide, num_lines = _HIDING[dataset]
+        draws = branch(rng)
+        first = depths[index % len(depths)] / 100 if depths else draws.random()
+        fractions = [first, *(draws.uniform(first if depths else 0, 1) for _ in range(num_lines - 1))]
+        compose = hide(rng, spec, fractions)
+        record_id = f"{index}@{round(100 * min(fractions), 1):g}%"
     query = compose(0).input
     draft = fit(compose, spec.max_prompt_tokens, lambda context: spec.prompt_tokens(context, query))
     if draft is None:
@@ -129,7 +130,7 @@ def _record(spec: _Spec, index: int, rng: Random, depths: Sequence[float]) -> Re
             f"record {index} of {dataset} needs data.tokens={needed} or more with this model, not {spec.tokens}"
         )
     answers = ("\n".join(draft.answers),)
-    return Record(name, dataset, query, draft.context, answers, None, len(draft.context.split()))
+    return Record(record_id, dataset, query, draft.context, answers, None, len(draft.context.split()))
 
 
 def _needle(rng: Random, _: _Spec, fractions: Sequence[float], key: str, value: str, among: bool = False) -> Compose:
@@ -174,8 +175,8 @@ def _insert(needles: Sequence[str], lines: list[str], fractions: Sequence[float]
     free = list(range(len(lines)))
     indices = sorted(free.pop(min(int(fraction * len(free)), len(free) - 1)) for fraction in fractions)
     text = list(lines)
-    for index, needle in reversed(list(zip(indices, needles, strict=True))):
-        text.insert(index, needle)
+    for inserted, (index, needle) in enumerate(zip(indices, needles, strict=True)):
+        text.insert(index + inserted, needle)
     return text
 
 

@@ -70,10 +70,7 @@ class OnEngine(Method):
 
     @property
     def keep_1(self) -> Method | None:
-        keep_1 = OnEngine("keep_1")
-        # A model with states takes no ranking that revives.
-        keep_1.ranking = lazyllm.AttentionRanking(for_good=self.build_ranking().for_good)
-        return keep_1
+        return nothing_pruned(None)
 
     def check(self, model: PreTrainedModel) -> None:
         lazyllm.enable(model, (), ranking=self.build_ranking())  # refuses models that it cannot prune

@@ -183,10 +183,6 @@ class Scorer:
         Returns:
             `token_ends` and `information`, as `unit_means` takes them.
         """
-        if not self.tokenizer.is_fast:
-            raise LazyBenchError(
-                "the scorer's tokenizer gives no offsets of tokens: set method.scorer to another model"
-            )
         ends: list[int] = []
         positions = max_positions(self.model) or _DEFAULT_WINDOW
         window = min(positions, self.max_window or positions)

@@ -147,14 +147,8 @@ def shortenable(prompt: Prompt) -> list[tuple[int, int]]:
 
 
 def template_tokens(prompt: Prompt) -> torch.Tensor:
-    """Return a mask, bool (tokens,) on the CPU, of the prompt's tokens that are not wholly the record's context.
-
-    Raises:
-        LazyBenchError: the tokenizer has no offsets.
-    """
+    """Return a mask, bool (tokens,) on the CPU, of the prompt's tokens that are not wholly the record's context."""
     builder, is_context = prompt.builder, torch.zeros(prompt.ids.shape[1], dtype=torch.bool)
-    if not builder.tokenizer.is_fast:
-        raise LazyBenchError("method.protect=template: this model's tokenizer returns no offsets")
     wrapped, stripped = builder.wrapped(prompt.record, prompt.text), prompt.text.strip()  # as chat templates do
     shift = wrapped.index(stripped) - prompt.text.index(stripped)
     encoding = builder.tokenizer(wrapped, return_offsets_mapping=True, verbose=False)

@@ -73,29 +73,27 @@ def test_a_dataset_like_one_of_longbenchs_has_its_facts():
 
 
 @pytest.mark.parametrize(
-    ("name", "facts", "message"),
+    ("name", "facts", "wrong"),
     [
-        ("../mine", MINE, "dataset name=../mine must be a folder's name"),
-        ("lcc", MINE, "is LongBench's own"),
-        ("mine", None, "missing 3 required positional arguments: 'prompt', 'max_new_tokens', and 'metric'"),
-        ("mine", {**MINE, "max_tokens": 3}, "unexpected keyword argument 'max_tokens'"),
-        ("mine", {**MINE, "max_new_tokens": True}, "max_new_tokens must be a whole number above 0, not True"),
-        ("mine", {**MINE, "metric": "qa_f2"}, "metric 'qa_f2' is unknown: did you mean 'qa_f1'?"),
-        ("mine", {**MINE, "task": "all"}, "'all' stands for all datasets"),
-        ("mine", {**MINE, "task": "lcc"}, "task 'lcc' is a dataset's name: choose another"),
-        ("mine", {**MINE, "task": "my/group"}, "task 'my/group' must be a folder's name"),
-        ("mine", {"like": "hotpot"}, "like 'hotpot' is none of LongBench's: did you mean 'hotpotqa'?"),
-        ("mine", {**MINE, "chat": "no"}, "chat must be true or false, not 'no'"),
-        ("mine", {**MINE, "name": "other"}, "multiple values for argument 'name'"),
-        ("mine", {**MINE, "continues": "file"}, "continues 'file' is unknown: "),
-        ("mine", {**MINE, "prompt": "no field"}, "prompt must hold {context} or {input}"),
-        ("mine", {**MINE, "prompt": "{question}"}, "prompt may hold no fields but {context} and {input}"),
-        ("mine", {**MINE, "prompt": "{input} {"}, "a literal brace twice: Single '{' encountered"),
+        ("../mine", MINE, "dataset name"),
+        ("lcc", MINE, "dataset name"),
+        ("mine", None, "'prompt', 'max_new_tokens', and 'metric'"),
+        ("mine", {**MINE, "max_tokens": 3}, "max_tokens"),
+        ("mine", {**MINE, "max_new_tokens": True}, "max_new_tokens"),
+        ("mine", {**MINE, "metric": "qa_f2"}, "metric"),
+        ("mine", {**MINE, "task": "all"}, "task"),
+        ("mine", {**MINE, "task": "lcc"}, "task"),
+        ("mine", {"like": "hotpot"}, "did you mean 'hotpotqa'?"),
+        ("mine", {**MINE, "chat": "no"}, "chat"),
+        ("mine", {**MINE, "continues": "file"}, "continues"),
+        ("mine", {**MINE, "prompt": "no field"}, "prompt"),
+        ("mine", {**MINE, "prompt": "{question}"}, "prompt"),
+        ("mine", {**MINE, "prompt": "{input} {"}, "prompt"),
+        ("mine", {**MINE, "answer_prefix": "{context}"}, "answer_prefix"),
     ],
 )
-def test_wrong_facts_are_one_line(name, facts, message):
+def test_wrong_facts_are_refused_by_name(name, facts, wrong):
     with pytest.raises(LazyBenchError) as caught:
         load_facts({name: facts})
-    assert message in str(caught.value)
+    assert wrong in str(caught.value)
     assert name in str(caught.value)
-    assert "\n" not in str(caught.value)
