@@ -176,20 +176,20 @@ class Shortening(Method):
         return Output(decode(ids), prompt_computed)
 
     def generate_batch(self, prompts: Sequence[Prompt], decode: BatchDecoder, seeds: Sequence[int]) -> None:
-        shortened = {}
+        ids_by_number, shares = {}, []
         for number, (prompt, decoder, seed) in enumerate(zip(prompts, decode.decoders, seeds, strict=True)):
             try:
                 with self.session(prompt, decoder) as decoder.session:
-                    shortened[number] = self.shorten(prompt, decoder, seed)
-                decoder.check(shortened[number][0])
+                    ids, prompt_computed = self.shorten(prompt, decoder, seed)
+                decoder.check(ids)
             except RecordFailure as failure:
                 decode.finish(number, failure)
-                shortened.pop(number, None)
-        if shortened:
-            shares = [share for _, share in shortened.values()]
+            else:
+                ids_by_number[number] = ids
+                shares.append(prompt_computed)
+        if ids_by_number:
             with unpruned(decode.decoders[0].model):
-                prompts_ids = {number: ids for number, (ids, _) in shortened.items()}
-                decode(prompts_ids, lambda place, tokens: Output(tokens, shares[place]))
+                decode(ids_by_number, lambda index, tokens: Output(tokens, shares[index]))
 
 
 def build_method(settings: dict[str, Any]) -> Method:

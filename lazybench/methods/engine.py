@@ -91,8 +91,8 @@ class OnEngine(Method):
     def _generate_batch(self, prompts: Sequence[Prompt], decode: BatchDecoder, **settings: Any) -> None:
         with OnEngine.session(self, prompts[0], decode.decoders[0]) as session:
 
-            def output(place: int, tokens: list[int]) -> Output:
-                stats = session.sequences[place]
+            def output(index: int, tokens: list[int]) -> Output:
+                stats = session.sequences[index]
                 return Output(tokens, stats.prompt_computed, stats)
 
             decode({number: prompt.ids for number, prompt in enumerate(prompts)}, output, **settings)

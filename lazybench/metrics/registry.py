@@ -10,26 +10,26 @@ from lazybench.errors import LazyBenchError, first_line, raised_by, suggest
 Metric = Callable[[str, str, Sequence[str] | None], float]
 """Scores a prediction against one reference, 0 to 1, given the class names of a classification."""
 
-_OWN: dict[str, Metric] = {}
+_METRICS: dict[str, Metric] = {}
 
 
 def metric(function: Metric) -> Metric:
     """Register a function as the metric of its name."""
-    _OWN[function.__name__] = function
+    _METRICS[function.__name__] = function
     return function
 
 
 def names() -> list[str]:
     """List LazyBench's own metrics."""
-    return sorted(_OWN)
+    return sorted(_METRICS)
 
 
 def get(name: str) -> Metric:
     """Return the metric `name`, LazyBench's or `module.function` of the user's; `LazyBenchError` if there is none."""
     if "." not in name:
-        if name not in _OWN:
+        if name not in _METRICS:
             raise LazyBenchError(f"unknown metric {name!r}: {suggest(name, names())}")
-        return _OWN[name]
+        return _METRICS[name]
     try:
         function = resolve_name(name)
     except Exception as error:  # the user's module, which may raise anything
