@@ -9,6 +9,7 @@ import tiktoken
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from tokenizers.processors import TemplateProcessing
 from transformers import PreTrainedTokenizerFast
+from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from lazybench.data import sample
 from lazybench.model.xgen_tokenizer import build
@@ -38,7 +39,7 @@ def xgen_encoding() -> tiktoken.Encoding:
     """XGen's tokenizer by tiktoken: GPT-2's ranks, then runs of spaces and tabs, then special tokens."""
     ids = json.loads((gpt2_folder() / "encoder.json").read_text("utf-8"))
     del ids[END]
-    bytes_of = {sign: byte for byte, sign in _byte_signs().items()}
+    bytes_of = {sign: byte for byte, sign in bytes_to_unicode().items()}
     ranks = {bytes(bytes_of[sign] for sign in token): rank for token, rank in ids.items()}
     ranks |= {b" " * (31 - index): 50257 + index for index in range(30)}
     ranks |= {b"\t" * (9 - index): 50287 + index for index in range(8)}
@@ -49,13 +50,6 @@ def xgen_encoding() -> tiktoken.Encoding:
 def xgen_tokenizer() -> PreTrainedTokenizerFast:
     """LazyBench's, which takes seconds to make."""
     return build(str(gpt2_folder()))
-
-
-def _byte_signs() -> dict[int, str]:
-    """The sign that stands for each byte: itself where it can be printed, else the next one from U+0100 on."""
-    printed = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    others = (byte for byte in range(256) if byte not in printed)
-    return {byte: chr(byte) for byte in printed} | {byte: chr(256 + index) for index, byte in enumerate(others)}
 
 
 def xgen_encode(text: str) -> list[int]:

@@ -35,15 +35,15 @@ KINDS = {"niah_single_1": "numbers", "niah_multikey_2": "numbers", "niah_multike
 
 
 def parts(dataset: str, query: str) -> tuple[str, str, str]:
-    """What stands before and behind a record's text in its prompt, and what is behind the chat wrapper."""
+    """Return the prompt before and after a record's text, and the answer prefix after the chat wrapper."""
     if dataset in KINDS:
         # niah.py, generate_input_output: one query and one value.
         both = (text.replace("Some", "A").replace("are all", "is").replace("are", "is") for text in _NIAH)
         template, prefix = (text.replace("{type_needle_v}", KINDS[dataset].removesuffix("s")) for text in both)
     else:
         template, prefix = {"vt": _VT, "cwe": _CWE, "fwe": _FWE}[dataset]
-    before, behind = template.split("{context}")
-    return before, behind.format(query=query), prefix.format(query=query, num_v=5)
+    before, after = template.split("{context}")
+    return before, after.format(query=query), prefix.format(query=query, num_v=5)
 
 
 def full_prompt(dataset: str, context: str, query: str) -> str:

@@ -70,15 +70,11 @@ def test_whatever_is_in_a_record_comes_out_as_python_reads_it(tmp_path_factory, 
 
 @pytest.mark.parametrize("layout", ["flat", "data", "zip", "flat zip"])
 def test_layouts_and_limit(tmp_path, layout):
-    content = lines(ROW, ROW | {"_id": "2"})
-    if layout == "data":
-        folder(tmp_path / "data", content)
-    root = {
-        "flat": lambda: folder(tmp_path, content),
-        "data": lambda: tmp_path,
-        "zip": lambda: archive(tmp_path / "data.zip", content),
-        "flat zip": lambda: archive(tmp_path / "other.zip", content, "qasper.jsonl"),
-    }[layout]()
+    content, root = lines(ROW, ROW | {"_id": "2"}), tmp_path
+    if "zip" in layout:
+        root = archive(tmp_path / "any.zip", content, "qasper.jsonl" if layout == "flat zip" else "data/qasper.jsonl")
+    else:
+        folder(tmp_path / "data" if layout == "data" else tmp_path, content)
     records = load("qasper", str(root), None)
     assert [record.id for record in records] == ["1", "2"]
     assert load("qasper", root, 1) == records[:1]
@@ -130,22 +126,6 @@ def test_unusable_roots_and_missing_datasets(tmp_path):
         load("trec", tmp_path, None)
     with pytest.raises(LazyBenchError, match=r"no qasper\.jsonl there: found $"):
         load("qasper", archive(tmp_path / "evil.zip", lines(ROW), "../data/qasper.jsonl"), None)
-
-
-def test_an_archive_cut_or_damaged_anywhere_is_one_line_or_whole(tmp_path):
-    sound = archive(tmp_path / "data.zip", lines(ROW), compression=zipfile.ZIP_STORED).read_bytes()
-    records = load("qasper", tmp_path / "data.zip", None)
-    damaged = [sound[:size] for size in range(0, len(sound), 23)]
-    damaged += [sound[:at] + bytes([sound[at] ^ 0xFF]) + sound[at + 1 :] for at in range(0, len(sound), 5)]
-    messages = []
-    for content in damaged:
-        (tmp_path / "data.zip").write_bytes(content)
-        try:
-            assert load("qasper", tmp_path / "data.zip", None) == records
-        except LazyBenchError as error:
-            messages.append(str(error))
-    assert len(messages) > len(damaged) / 2
-    assert "\n" not in "".join(messages)
 
 
 def test_all_is_what_a_folder_or_an_archive_has(tmp_path):

@@ -114,6 +114,8 @@ def test_rouge_gives_zero_to_what_overflows_the_official_script_from_any_depth()
         ("classification", "needs the class names in 'all_classes'"),
         ("qa_f2", r"^unknown metric 'qa_f2': did you mean 'qa_f1'\?$"),
         ("no_such.metric", r"^metric 'no_such\.metric' cannot be imported: No module named 'no_such'"),
+        ("builtins.max", r"^metric 'builtins\.max' raised TypeError: "),
+        ("builtins.slice", r"^metric 'builtins\.slice' gave .*: a score is from 0 to 1$"),
     ],
 )
 def test_what_cannot_score_is_one_line(metric, message):

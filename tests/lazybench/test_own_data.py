@@ -4,6 +4,7 @@ import importlib
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import datasets
 import pandas as pd
@@ -11,7 +12,6 @@ import pytest
 import yaml
 from support import folders, one_line, rows
 
-from lazybench import metrics
 from lazybench.config import DataConfig
 from lazybench.data import Record, load_records
 from lazybench.data.hub import OutOfReach
@@ -118,20 +118,6 @@ def test_what_is_wrong_with_the_users_code_is_one_line(run, own, changed, messag
     assert not folders(tmp_path / "runs")
 
 
-def test_a_wrong_record_names_dataset_and_index(monkeypatch):
-    config = served(monkeypatch, lambda dataset, root: [ROW, ROW | {"_id": "2", "input": None}])
-    with pytest.raises(LazyBenchError, match=r"^data\.source=table_rows\.read: birds\[1\]: 'input' must be a string"):
-        load_records("birds", config, None)
-
-
-def served(monkeypatch, read, **settings):
-    """The config of data that `read` serves."""
-    module = type(sys)("table_rows")
-    module.read = read
-    monkeypatch.setitem(sys.modules, "table_rows", module)
-    return DataConfig("mine", "table_rows.read", **settings)
-
-
 def test_a_reader_is_read_to_the_limit_and_gets_the_settings_that_it_asks_for_by_name(monkeypatch):
     def read(dataset, root, limit=7, *, tokens, prompt_tokens, seed, mine="own"):
         assert (dataset, root, limit, mine) == ("birds", "anything://at/all", 7, "own")
@@ -139,7 +125,8 @@ def test_a_reader_is_read_to_the_limit_and_gets_the_settings_that_it_asks_for_by
             context = f"{tokens} {seed} {prompt_tokens('a text', 'a question')}"
             yield ROW | {"_id": str(number), "context": context, "further": object()}
 
-    config = served(monkeypatch, read, root="anything://at/all", tokens=600, seed=3, limit=2)
+    monkeypatch.setitem(sys.modules, "table_rows", SimpleNamespace(read=read))
+    config = DataConfig("mine", "table_rows.read", root="anything://at/all", tokens=600, seed=3, limit=2)
     first, second = load_records("birds", config, None, lambda context, query: len(context + query))
     assert first.context == "600 3 16"
     assert second.id == "1"
@@ -148,9 +135,8 @@ def test_a_reader_is_read_to_the_limit_and_gets_the_settings_that_it_asks_for_by
 def load_anything(load, columns=None, **settings):
     """Load a dataset of two rows by `datasets`."""
     facts = {"birds": {"load": load, "columns": columns or {"context": "passage", "input": "question"}}}
-    return load_records(
-        "birds", DataConfig("mine", "lazybench.data.hf_datasets.read", datasets=facts, **settings), None
-    )
+    config = DataConfig("mine", "lazybench.data.hf_datasets.read", datasets=facts, **settings)
+    return load_records("birds", config, None)
 
 
 @pytest.mark.parametrize("kind", ["csv", "json", "parquet"])
@@ -195,17 +181,3 @@ def test_a_dataset_of_a_silent_hub_is_given_up_in_seconds(monkeypatch, silent_hu
     with pytest.raises(OutOfReach, match=r"cannot be reached.*and the local cache lacks it"):
         load_anything({"path": "some/birds", "split": "test"})
     assert time.monotonic() - start < 5
-
-
-def test_a_metric_of_the_users_is_a_function_anywhere(own, monkeypatch):
-    monkeypatch.syspath_prepend(own)
-    assert metrics.get("table_metric.exact")("a", "a", None) == 1.0
-    (own / "table_metric.py").write_text("def exact(prediction, reference, all_classes):\n    {}[reference]\n")
-    forget()
-    metric = metrics.get("table_metric.exact")
-    with pytest.raises(
-        LazyBenchError, match=r"metric 'table_metric\.exact' raised KeyError: 'b' \(table_metric\.py:2\)$"
-    ):
-        metric("a", "b", None)
-    with pytest.raises(LazyBenchError, match=r"^metric 'builtins\.max' gave 'b': a score is from 0 to 1$"):
-        metrics.get("builtins.max")("a", "b", "")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from support import folders, one_line, rows
+from support import folders, rows
 
 import lazybench.methods
 
@@ -57,17 +57,6 @@ def test_a_ranking_of_ones_own_takes_fifteen_lines(run, tmp_path, outside):
     assert all(row["prompt_computed"] < 1 for row in rows(folder))
 
 
-def test_its_fields_are_settings(run, tmp_path, outside):
-    words = ("--config-dir", str(outside), "method=loudest", "timing.paired=false", "timing.warmup=0")
-    code, _, err = run(*words, "method.schedule=[0:0.60,2:0.5]")
-    assert code == 0, err
-    (folder,) = folders(tmp_path / "runs")
-    assert settings_of(folder)["method"]["schedule"] == "0:0.6,2:0.5"
-    for schedule, message in (("[9:0.6]", "the schedule prunes after layer 9"), ("[1:0]", "")):
-        code, _, err = run(*words, f"method.schedule={schedule}")
-        assert one_line(code, err).startswith(f"lazybench: method.schedule: {message}")
-
-
 def test_a_term_of_the_ranking_is_run(run, tmp_path, outside):
     words = ("--config-dir", str(outside), "method=lazyllm", "method.schedule=[1:0.6]", "timing.paired=false")
     code, _, err = run(*words, "method.ranking={_target_:fading.Fading,fade:0.3}")
@@ -76,17 +65,3 @@ def test_a_term_of_the_ranking_is_run(run, tmp_path, outside):
     assert folder.parent.name == "lazyllm+"
     assert settings_of(folder)["method"]["ranking"] == {"_target_": "fading.Fading", "fade": 0.3}
     assert set(settings_of(folder)["code"]) >= {"fading"}
-
-
-@pytest.mark.parametrize(
-    ("ranking", "message"),
-    [
-        ("{_target_:fading.Fading,fad:1}", "fad'"),
-        ("{_target_:fading.Fading,fade:0.3,queries:0}", "queries=0 must be a whole number"),
-        ("{_target_:lazyllm.StaticRanking}", "StaticRanking object"),
-    ],
-)
-def test_what_is_no_ranking_is_refused_in_one_line(run, outside, ranking, message):
-    words = ("--config-dir", str(outside), "method=lazyllm", "method.schedule=[1:0.6]")
-    code, _, err = run(*words, f"method.ranking={ranking}")
-    assert message in one_line(code, err)

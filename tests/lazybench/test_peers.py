@@ -91,13 +91,3 @@ def test_other_seeds_and_records_draw_otherwise():
 
 def test_draws_stay_the_same_everywhere():
     assert drop(list(range(3, 23)), 0.3) == ([8, 9, 12, 18, 20, 22], 0.3)  # as first drawn, with Python 3.11
-
-
-def test_every_droppable_token_falls_equally_often():
-    ids = list(range(3, 23))
-    times = [0] * 19
-    for record in range(1000):
-        for token in set(ids) - set(drop(ids, 0.5, record_id=str(record))[0]):
-            times[token - 3] += 1
-    assert sum(times) == 10_000
-    assert max(abs(count - 10_000 / 19) for count in times) < 80  # five standard deviations

@@ -54,10 +54,10 @@ def test_the_prompt_is_the_originals_to_the_letter(dataset, tokenizer):
     for chat in (None, "[INST] {prompt} [/INST]"):
         model = ModelConfig("tiny", "nowhere", limit=300, chat=chat)
         builder = PromptBuilder(tokenizer, model, FACTS[dataset])
-        before, behind, prefix = parts(dataset, record.input)
-        text = before + record.context + behind
+        before, after, prefix = parts(dataset, record.input)
+        text = before + record.context + after
         prompt = builder.build(record)
-        # Nothing is cut out of it, and the answer's prefix stands behind the wrapper.
+        # Nothing is cut out of it, and the answer prefix follows the wrapper.
         assert tokenizer.decode(prompt.ids[0][1:]) == (chat or "{prompt}").replace("{prompt}", text) + prefix
         assert prompt.text == text
         assert builder.tokens(record.context, record.input) == prompt.ids.shape[1]
@@ -114,10 +114,10 @@ def test_a_chain_of_five_variables_comes_after_a_solved_one():
 
 @pytest.mark.parametrize(("length", "example", "own"), [(1500, (3, 1, 20), (6, 1)), (4096, (10, 3, 40), (30, 3))])
 def test_ten_words_are_more_common_than_all_others(length, example, own):
-    before, behind, prefix = parts("cwe", "")
+    before, after, prefix = parts("cwe", "")
     for record in load("cwe", tokens=length, limit=3):
         solved, text = record.context.split(before)
-        shown, solution = solved.split(behind + prefix + " ")
+        shown, solution = solved.split(after + prefix + " ")
         assert solution.endswith("\n")
         for items, common, (often, seldom) in (
             (listed(shown), listed(solution.rstrip("\n")), example[:2]),

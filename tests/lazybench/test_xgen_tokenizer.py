@@ -11,11 +11,10 @@ from hypothesis import strategies as st
 from paper_tokenizers import END, SPECIAL, gpt2_folder, xgen_decode, xgen_encode, xgen_encoding
 from paper_tokenizers import xgen_tokenizer as tokenizer
 from support import byte_tokenizer, folders, one_line, save_tiny_model
-from transformers import AutoTokenizer
 
 from lazybench.config import CONF, ModelConfig
 from lazybench.errors import LazyBenchError
-from lazybench.model.loading import load_tokenizer, tokenizer_fingerprint
+from lazybench.model.loading import load_tokenizer
 
 VECTORS = Path(__file__).parents[2].parent / "shared" / "xgen" / "vectors.jsonl"
 BUILD = "lazybench.model.xgen_tokenizer.build"
@@ -83,19 +82,6 @@ def test_every_character_is_split_as_tiktoken_splits_it():
     for start in range(0, len(texts), 2048):
         block = "".join(texts[start : start + 2048])
         assert tokenizer()(block).input_ids == xgen_encode(block), start
-
-
-def test_saved_and_loaded_it_is_the_same_without_code_of_its_own(tmp_path):
-    save_tiny_model(tmp_path, tokenizer())
-    assert not list(tmp_path.glob("*.py"))
-    loaded = AutoTokenizer.from_pretrained(tmp_path)
-    assert loaded.backend_tokenizer.to_str() == tokenizer().backend_tokenizer.to_str()
-    for name in ("eos_token_id", "pad_token_id", "bos_token", "all_special_ids", "model_input_names", "padding_side"):
-        assert getattr(loaded, name) == getattr(tokenizer(), name), name
-    text = "def f(x):\n\treturn  x , y <sep>\n\n\n        東京 🙂<|endoftext|>"
-    assert loaded(text).input_ids == xgen_encode(text)
-    assert loaded.decode(loaded(text).input_ids) == text
-    assert tokenizer_fingerprint(loaded) == tokenizer_fingerprint(tokenizer())
 
 
 @pytest.mark.parametrize("content", [None, b"", b"[1, 2]", b'{"a": 0}', "two tokens in each other's place"])
