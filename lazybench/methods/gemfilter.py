@@ -66,7 +66,7 @@ class GemFilter(Shortening, OneStage):
 
     @torch.no_grad()
     def _scores(self, decode: Decoder, ids: Tensor) -> Tensor:
-        """Return the last query's raw scores in the filter layer, (tokens,)."""
+        """Run the first pass, and return the last query's raw scores in the filter layer, (tokens,)."""
         try:
             with decode.session:
                 decode.model(ids.to(decode.model.device), logits_to_keep=1)

@@ -179,11 +179,10 @@ def _after_cut(prompt: Prompt, filled: str, index: int) -> int:
         return index
     # A character of several tokens may be cut in two.
     front, back = prompt.text[: prompt.cut].rstrip("\ufffd"), prompt.text[prompt.cut :].lstrip("\ufffd")
-    only_cut = filled.startswith(front) and filled.endswith(back)
-    # Else the tokenizer changes texts: special tokens in a record, lower case, other spaces.
-    before, after = (
-        len(part if only_cut else prompt.builder.round_trip(part)) for part in (filled[:index], filled[index:])
-    )
-    if before <= len(front):
-        return before
-    return len(prompt.text) - after if after <= len(back) else prompt.cut
+    before, after = filled[:index], filled[index:]
+    if not (filled.startswith(front) and filled.endswith(back)):
+        # The tokenizer changes texts: special tokens in a record, lower case, other spaces.
+        before, after = prompt.builder.round_trip(before), prompt.builder.round_trip(after)
+    if len(before) <= len(front):
+        return len(before)
+    return len(prompt.text) - len(after) if len(after) <= len(back) else prompt.cut

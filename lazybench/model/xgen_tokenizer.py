@@ -19,14 +19,12 @@ _NAMES = ("vocab.json", "encoder.json")  # of the vocabulary's file, by the hub 
 _DIGEST = "855ec41a9d90094ebb1189ee8082e915505cf2dfe0691a4f39da9c020f9476b2"
 # The bytes of a space and a tab in GPT-2's vocabulary.
 _SPACE, _TAB = "Ġ", "ĉ"
-_MARKS = (
-    *("fim_prefix", "fim_middle", "fim_suffix", "fim_pad", "filename", "gh_stars"),
-    *("issue_start", "issue_comment", "issue_closed", "jupyter_start", "jupyter_text", "jupyter_code"),
-    *("jupyter_output", "empty_output", "commit_before", "commit_msg", "commit_after", "reponame"),
-    *(f"dummy_{number}" for number in range(4)),
-    *("sep", "eom"),
-    *(f"mask_{number}" for number in range(881, 0, -1)),
-)
+# Names of the special tokens, in order; 881 masks follow.
+_MARKS = """
+    fim_prefix fim_middle fim_suffix fim_pad filename gh_stars issue_start issue_comment issue_closed jupyter_start
+    jupyter_text jupyter_code jupyter_output empty_output commit_before commit_msg commit_after reponame
+    dummy_0 dummy_1 dummy_2 dummy_3 sep eom
+"""
 
 
 def build(vocabulary: str = GPT2) -> PreTrainedTokenizerFast:
@@ -39,12 +37,14 @@ def build(vocabulary: str = GPT2) -> PreTrainedTokenizerFast:
         LazyBenchError: there is no such file, or it holds another vocabulary.
     """
     ids = _read(vocabulary)
-    for run in (*(_SPACE * length for length in range(31, 1, -1)), *(_TAB * length for length in range(9, 1, -1))):
-        ids[run] = len(ids)
+    for character, longest in ((_SPACE, 31), (_TAB, 9)):
+        for length in range(longest, 1, -1):
+            ids[character * length] = len(ids)
     core = Tokenizer(models.BPE(vocab=ids, merges=list(_merges(ids)), ignore_merges=True))
     core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     core.decoder = decoders.ByteLevel()
-    marks = [f"<{name}>" for name in _MARKS]
+    marks = [f"<{name}>" for name in _MARKS.split()]
+    marks += [f"<mask_{number}>" for number in range(881, 0, -1)]
     core.add_special_tokens([AddedToken(token, normalized=False, special=True) for token in (_END, *marks)])
     return PreTrainedTokenizerFast(
         tokenizer_object=core,

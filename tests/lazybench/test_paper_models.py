@@ -30,23 +30,14 @@ LIMIT = 301  # odd: each half has 150 ids
 
 @dataclass(frozen=True)
 class Official:
-    """One of the paper's models as LongBench's code has it.
+    """One of the paper's models as LongBench's code has it."""
 
-    Attributes:
-        config: name of its config here.
-        eos: id that ends an answer.
-        encode: ids of a text, with whatever the tokenizer puts in front.
-        decode: text of ids, without special tokens.
-        wrap: its chat wrapper.
-        save: saves the tokenizer in a folder and returns it.
-    """
-
-    config: str
-    eos: int
-    encode: Callable[[str], list[int]]
-    decode: Callable[[list[int]], str]
-    wrap: Callable[[str], str]
-    save: Callable[[Path], PreTrainedTokenizerFast]
+    config: str  # name of the config here
+    eos: int  # id that ends an answer
+    encode: Callable[[str], list[int]]  # with the tokens that the tokenizer puts in front
+    decode: Callable[[list[int]], str]  # without special tokens
+    wrap: Callable[[str], str]  # in the chat template
+    save: Callable[[Path], PreTrainedTokenizerFast]  # returns the tokenizer; Llama's is saved in the folder, too
 
     def ids(self, record: Record, limit: int) -> list[int]:
         """LongBench's get_pred up to the model's input."""
@@ -60,11 +51,6 @@ class Official:
         return self.encode(prompt)
 
 
-def _save_xgen(folder: Path) -> PreTrainedTokenizerFast:
-    xgen_tokenizer().save_pretrained(folder)
-    return xgen_tokenizer()
-
-
 def _xgen_wrap(prompt: str) -> str:
     header = (
         "A chat between a curious human and an artificial intelligence assistant. "
@@ -73,14 +59,7 @@ def _xgen_wrap(prompt: str) -> str:
     return header + f" ### Human: {prompt}\n###"
 
 
-XGEN = Official(
-    "xgen_7b",
-    eos=50256,
-    encode=xgen_encode,
-    decode=xgen_decode,
-    wrap=_xgen_wrap,
-    save=_save_xgen,
-)
+XGEN = Official("xgen_7b", 50256, xgen_encode, xgen_decode, wrap=_xgen_wrap, save=lambda folder: xgen_tokenizer())
 LLAMA = Official(
     "llama2_7b",
     eos=2,
