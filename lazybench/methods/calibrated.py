@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from transformers import PreTrainedModel
@@ -43,11 +43,6 @@ class Calibrated(Method):
     def calibrated_on(self, records: Iterable[Record]) -> int:
         """Return the number of `records` for which there are no settings that were chosen on others."""
         return sum(all(record.hash in fold["records"] for fold in self.folds) for record in records)
-
-    def pruning(self, share: float) -> "Calibrated":
-        methods = [method.pruning(share) for method in self._methods]
-        folds = [fold | {"method": method} for fold, method in zip(self.folds, methods, strict=True)]
-        return replace(self, budget=f"{self.budget}, pruning {share:.2f}", folds=folds)
 
     def layer_tokens(self, model: PreTrainedModel, tokens: int) -> list[int]:
         return self._methods[0].layer_tokens(model, tokens)
