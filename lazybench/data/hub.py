@@ -29,12 +29,12 @@ def unreachable() -> str | None:
 
 @contextmanager
 def reading(name: str, advice: str, is_local: bool = False) -> Iterator[bool]:
-    """Read files in the body: yields whether to read them from the local cache alone.
+    """Describe errors of the body, which reads files; yields whether to read them from the local cache alone.
 
     Args:
         name: the name of the files, for messages.
         advice: how else to get them, for messages.
-        is_local: whether they are this machine's own; the hub is not asked then.
+        is_local: whether the files are on this machine, so that the hub is not needed.
 
     Raises:
         LazyBenchError: the body raised an error about local files, or about the files' content.

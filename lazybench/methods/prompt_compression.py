@@ -198,7 +198,7 @@ class Scorer:
         losses = self._batched_losses(windows)
         information = torch.cat(losses).double().numpy() if losses else np.empty(0)
         if np.isnan(information).any():
-            raise RecordFailure("the scorer's logits are not finite: nothing can be told from them")
+            raise RecordFailure("the scorer's logits are not finite")
         return np.maximum.accumulate(np.array(ends, np.int64)), information
 
     def _batched_losses(self, windows: Sequence[torch.Tensor]) -> list[torch.Tensor]:

@@ -97,4 +97,4 @@ def string_match_all(prediction: str, reference: str, all_classes: Sequence[str]
     """
     text = re.sub(r"[\x00-\x1f]", "\n", prediction.strip()).strip().lower()
     references = reference.split("\n")
-    return sum(one.lower() in text for one in references) / len(references)
+    return sum(words.lower() in text for words in references) / len(references)

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
+from traceback import walk_stack
 from typing import TYPE_CHECKING
 
 from lazybench.metrics.registry import metric
@@ -118,9 +119,7 @@ def _rouge_l(prediction: str, reference: str, official_depth: int) -> float:
 @contextmanager
 def _recursion_limit(frames: int) -> Iterator[None]:
     """Limit the body of the `with` statement to `frames` more frames."""
-    before, frame, depth = sys.getrecursionlimit(), sys._getframe(), 0
-    while frame is not None:
-        frame, depth = frame.f_back, depth + 1
+    before, depth = sys.getrecursionlimit(), len(list(walk_stack(sys._getframe())))
     sys.setrecursionlimit(depth - _OWN_FRAMES + frames)
     try:
         yield

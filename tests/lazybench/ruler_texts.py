@@ -48,8 +48,8 @@ def parts(dataset: str, query: str) -> tuple[str, str, str]:
 
 def full_prompt(dataset: str, context: str, query: str) -> str:
     """Return the prompt without a chat wrapper."""
-    before, behind, prefix = parts(dataset, query)
-    return before + context + behind + prefix
+    before, after, prefix = parts(dataset, query)
+    return before + context + after + prefix
 
 
 def tokens(text: str) -> int:

@@ -61,12 +61,12 @@ def test_a_folder_with_longbench_too_runs_and_reports_apart(run, lazybench, tmp_
     assert code == 0, err
     assert "records: LongBench-E\n" in out
     (folder,) = folders(tmp_path / "runs")
-    met = rows(folder)
-    assert [(line["dataset"], line["length"]) for line in met] == [
+    written = rows(folder)
+    assert [(line["dataset"], line["length"]) for line in written] == [
         ("lcc_e", 0), ("lcc_e", 4000), ("lcc_e", 8000), ("repobench-p_e", 0), ("repobench-p_e", 4000)
     ]  # fmt: skip
     scores_file = json.loads((folder / "scores.json").read_text())
-    scores = [100 * line["score"] for line in met]
+    scores = [100 * line["score"] for line in written]
     of_lcc, of_code = (
         scores_file[kind][name]["score_by_length"] for kind, name in (("datasets", "lcc_e"), ("tasks", "code"))
     )

@@ -60,12 +60,12 @@ def test_a_broken_contract_is_refused(model, generate, message):
 
 @pytest.mark.parametrize("name", FILES)
 def test_a_prompt_of_one_token_is_answered(model, name):
-    made = method(name)
+    subject = method(name)
     if name.startswith("prompt_compression"):
         pytest.skip("without a text there is nothing to compress")
-    made.prepare(model)
+    subject.prepare(model)
     prompt = prompt_of(torch.tensor([[9]]), byte_tokenizer())
-    output = answer(made, prompt, Decoder(model, max_new_tokens=6), seed=0)
+    output = answer(subject, prompt, Decoder(model, max_new_tokens=6), seed=0)
     assert output.tokens[0] == Decoder(model, max_new_tokens=1)(prompt.ids)[0]
     assert len(output.tokens) == 6
 
@@ -107,5 +107,5 @@ def test_settings_out_of_range_are_refused(name):
     ],
 )
 def test_a_schedule_is_one_text_however_it_is_written(schedule, text):
-    made = method("lazyllm", schedule=schedule)
-    assert made.schedule == text
+    subject = method("lazyllm", schedule=schedule)
+    assert subject.schedule == text

@@ -11,7 +11,7 @@ from lazybench.config import CONF
 CONFIGS = {path.stem: yaml.safe_load(path.read_text()) for path in sorted((CONF / "model").glob("*.yaml"))}
 OUTLINED = [name for name, config in CONFIGS.items() if "path" in config and "outline" in config]
 SMALL = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2}
-# More layers, for one with full attention that has another behind it; and what else would be large.
+# Enough layers for a full-attention layer before the last, and small values of other sizes.
 SIZES = {
     "gemma3_4b": {"num_hidden_layers": 8},
     "gpt_oss_20b": {"num_hidden_layers": 4, "num_local_experts": 8},

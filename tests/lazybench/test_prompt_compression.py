@@ -61,7 +61,7 @@ def original(text: str, unit: str, ratio: float, scorer: Scorer, slack: float = 
         ids = scorer.tokenizer("<s>" + sentence, add_special_tokens=False, return_tensors="pt").input_ids
         with torch.no_grad():
             surprise = -torch.log(torch.softmax(scorer.model(ids).logits[0], -1))
-        scores = [surprise[place, token].item() for place, token in enumerate(ids[0, 1:].tolist())]
+        scores = [surprise[index, token].item() for index, token in enumerate(ids[0, 1:].tolist())]
         tokens = [scorer.tokenizer.decode([token]) for token in ids[0, 1:].tolist()]
         if unit == "sentence":
             units.append(sentence)

@@ -144,8 +144,9 @@ def test_a_chat_template_that_writes_todays_date_gives_the_same_prompt_every_day
     tokenizer = byte_tokenizer()
     plain = " \n {% for m in messages %}On DATE: {{ m['content'] }}{% endfor %}"
     record = sample.load("qasper", limit=1, seed=0, tokens=256)[0]
-    told = []
+    builder = PromptBuilder(tokenizer, config(limit=5000, chat="template"), FACTS["qasper"])
+    texts = []
     for date in (f"{{% if strftime_now is defined %}}{{{{ strftime_now('{form}') }}}}{{% endif %}}", "DATE"):
         tokenizer.chat_template = plain.replace("DATE", date)
-        told.append(PromptBuilder(tokenizer, config(limit=5000, chat="template"), FACTS["qasper"]).wrapped(record, "x"))
-    assert told == [f" \nOn {datetime(2024, 7, 26).strftime(form)}: x", " \nOn DATE: x"]
+        texts.append(builder.wrapped(record, "x"))
+    assert texts == [f" \nOn {datetime(2024, 7, 26).strftime(form)}: x", " \nOn DATE: x"]

@@ -77,7 +77,7 @@ def test_any_text_is_tiktokens(text):
 def test_every_character_is_split_as_tiktoken_splits_it():
     # The other planes hold nothing, or are for private use.
     numbers = [*range(0xD800), *range(0xE000, 0x34000), *range(0xE0000, 0xE0200), 0xF0000, 0x10FFFF]
-    # Next to letters, digits, spaces and marks: its kind decides what it stays with.
+    # Next to letters, digits, spaces and marks: its Unicode category decides which it is merged with.
     texts = [f"a{sign}a {sign}1{sign} {sign}{sign} !{sign}\n" for sign in map(chr, numbers)]
     for start in range(0, len(texts), 2048):
         block = "".join(texts[start : start + 2048])
