@@ -22,7 +22,10 @@ def frame_table(frame: "pd.DataFrame", columns: Sequence[tuple[str, str, str]], 
 
 
 def texts(frame: "pd.DataFrame", name: str, form: str, gap: str = "-") -> list[str]:
-    """Format a column's numbers, followed by its interval from `name_low` to `name_high` if there is one."""
-    ends = frame.filter([name, f"{name}_low", f"{name}_high"])
-    rows = [[form.format(value) for value in row if value == value and value is not None] for row in ends.to_numpy()]
-    return [f"{row[0]} [{row[1]}, {row[2]}]" if len({*row}) > 1 else (row or [gap])[0] for row in rows]
+    """Format a column's numbers, each with its interval from `name_low` to `name_high` if that has a width."""
+    columns = [frame.get(f"{name}{end}", frame[name]) for end in ("", "_low", "_high")]
+    value, low, high = (
+        column.map(form.format, na_action="ignore").astype(object).where(column.notna(), gap) for column in columns
+    )
+    has_interval = (low != gap) & ((value != low) | (value != high))
+    return value.mask(has_interval, value + " [" + low + ", " + high + "]").tolist()

@@ -13,7 +13,7 @@ import pandas as pd
 
 from lazybench.analysis.averages import Measure, measured, ran
 from lazybench.analysis.intervals import Estimate
-from lazybench.analysis.labels import METHODS, data_title, label, model_title, short, stages, strength_order
+from lazybench.analysis.labels import METHODS, label, short, stages, strength_order, title_of
 from lazybench.analysis.run_data import Run
 from lazybench.data.facts import CHINESE, DatasetFacts, datasets_of, task_names
 from lazybench.identity import class_name, comparable
@@ -43,11 +43,11 @@ class Row:
         return records.drop_duplicates(KEY)
 
     def select(self, tasks: Mapping[str, Sequence[str]]) -> tuple[pd.DataFrame, list[str], str]:
-        """Return the records of tasks, which are given with their datasets.
+        """Select the records of tasks, which are given with their datasets.
 
         Returns:
-            The records with their `task`, failed ones included; the datasets that the row has a run of; and why no
-            number can be given, an empty text where one can.
+            The records with their `task`, including failed ones; the datasets that the row has a run of; and the reason
+            why the tasks have no numbers, empty if they have.
         """
         runs = {dataset: run for run in reversed(self.runs) for dataset in run.datasets}
         task_of = {name: task for task, names in tasks.items() for name in names if name in runs}
@@ -70,13 +70,15 @@ class Row:
 
 
 def _missing(records: pd.DataFrame, runs: Mapping[str, Run]) -> str:
-    """Return why a task has no numbers, from its records and the run of each of its datasets; else an empty text."""
+    """Return why a task has no numbers, from its records and the run of each of its datasets; empty if it has."""
     if not runs:
         return "no run"
-    expected = [run.expected(name) for name, run in runs.items()]
     counts = records["dataset"].value_counts()
-    if any(number is None or counts.get(name, 0) < number for name, number in zip(runs, expected, strict=True)):
-        return f"unfinished: {len(records)} of {'?' if None in expected else sum(expected)}"
+    expected = {name: run.expected(name) for name, run in runs.items()}
+    if None in expected.values():
+        return f"unfinished: {len(records)} of ?"
+    if any(counts.get(name, 0) < number for name, number in expected.items()):
+        return f"unfinished: {len(records)} of {sum(expected.values())}"
     complete = ran(records)
     if set(runs) <= set(complete["dataset"]):
         return ""
@@ -110,29 +112,21 @@ class Block:
 
     @property
     def compared(self) -> list[Row]:
-        """The rows without LazyLLM's single-stage schedules, which are Figure 6's, where it has others."""
+        """The rows of tables: single-stage schedules of LazyLLM are only in Figure 6 if there are others."""
         num_stages = {row.label: len(stages(row.runs[0])) for row in self.rows if row.method == "lazyllm"}
         several = any(number > 1 for number in num_stages.values())
         return [row for row in self.rows if not (several and num_stages.get(row.label) == 1)]
-
-    @property
-    def data_title(self) -> str:
-        """The data's title: its label, if it has one."""
-        labels = (run.settings["data"].get("label") for run in self.runs)
-        return data_title(next(filter(None, labels), self.data))
-
-    @property
-    def generated(self) -> bool:
-        """Whether LazyBench made the records itself."""
-        return any(run.settings["data"].get("source") == "sample" for run in self.runs)
 
     @property
     def title(self) -> str:
         """Titles of model and data, and the weights' format where all runs agree in it."""
         formats = {run.environment.get("weights_format") for run in self.runs} - {None}
         weights = f" ({formats.pop()})" if len(formats) == 1 else ""
-        generated = " (generated records, not LongBench)" if self.generated else ""
-        return f"{model_title(self.model)}{weights} on {self.data_title}{generated}"
+        data = [run.settings["data"] for run in self.runs]
+        data_title = next(filter(None, (one.get("label") for one in data)), title_of(self.data, "data"))
+        is_generated = any(one.get("source") == "sample" for one in data)
+        generated = " (generated records, not LongBench)" if is_generated else ""
+        return f"{title_of(self.model, 'model')}{weights} on {data_title}{generated}"
 
     @property
     def facts(self) -> dict[str, DatasetFacts]:
@@ -140,7 +134,7 @@ class Block:
         return {name: fact for run in self.runs for name, fact in run.facts.items()}
 
     def tasks(self) -> dict[str, list[str]]:
-        """Return datasets by task: of each task with a run those that the data has, then each dataset of no task."""
+        """Return the data's datasets by task, of tasks with a run; a dataset without a task is its own."""
         facts, covered = self.facts, {name for run in self.runs for name in run.datasets}
         available = covered.union(*(run.has for run in self.runs))
         members = {task: [name for name in datasets_of(task, facts) if name in available] for task in task_names(facts)}
@@ -148,12 +142,12 @@ class Block:
         return {task: names for task, names in members.items() if covered & {*names}}
 
     def tasks_compared(self) -> dict[str, list[str]]:
-        """Return the tasks that one number over all of them is about: not the Chinese one, unless it is alone."""
+        """Return the tasks that a number over several tasks includes: not the Chinese one, unless it is alone."""
         tasks = self.tasks()
         return {task: names for task, names in tasks.items() if task != CHINESE} or tasks
 
     def tasks_averaged(self) -> dict[str, list[str]]:
-        """Return the tasks in the mean over the tasks, of which a dataset by itself is none."""
+        """Return the tasks in the mean of the tasks, without datasets that belong to no task."""
         return {task: names for task, names in self.tasks_compared().items() if names != [task]}
 
 
@@ -164,13 +158,13 @@ def conditions(run: Run) -> dict[str, str]:
 
 
 def agree(run: Run, other: Run) -> bool:
-    """Return whether two runs share all that must match, as far as both have it."""
+    """Return whether all that must match is equal in two runs, as far as both have it."""
     one, another = (_comparable(each, {name: each.facts[name] for name in each.datasets}) for each in (run, other))
     return all(one[key] == another[key] for key in one.keys() & another.keys())
 
 
 def _comparable(run: Run, facts: Mapping[str, DatasetFacts] | None = None) -> dict[str, Any]:
-    """Return all that must match; a baseline is a reference record by record, whichever records it is on."""
+    """Return all that must match; of a baseline, which is compared record by record, not the choice of records."""
     values = comparable(run.settings, run.environment, facts)
     return {key: value for key, value in values.items() if run.method != "baseline" or key not in _SUBSET}
 
@@ -205,36 +199,40 @@ def _block(runs: list[Run]) -> Block:
     differing = {key: sorted(table[key].dropna().unique()) for key in table if table[key].nunique() > 1}
     # Finished runs, and those that cover most, come first.
     runs = sorted(runs, key=lambda run: (not run.finished, -len(run.datasets), -len(run.records), run.name))
-    groups: dict[tuple[str, str], list[list[Run]]] = {}
+    groups: dict[tuple[str, str], list[list[Run]]] = {}  # rows by label and conditions
     for run in runs:
-        own = conditions(run)
-        under = ", ".join(f"{key}={own[key]}" for key in differing if key in own)
-        rows = groups.setdefault((label(run), under), [])
-        row = next((row for row in rows if not any(_conflict(run, other) for other in row)), None)
-        if row is None:
-            rows.append(row := [])
-        row.append(run)
-    made = []
-    for (name, under), members in groups.items():
-        full = f"{name} [{under}]" if under else name
+        values = conditions(run)
+        condition = ", ".join(f"{key}={values[key]}" for key in differing if key in values)
+        members = groups.setdefault((label(run), condition), [])
         for row in members:
-            unique = full if len(members) == 1 else f"{full} #{row[0].digest}"
-            made.append(Row(row[0].method, unique, under, tuple(row)))
+            if not any(_conflict(run, other) for other in row):
+                row.append(run)
+                break
+        else:
+            members.append([run])
+    rows = []
+    for (name, condition), members in groups.items():
+        text = f"{name} [{condition}]" if condition else name
+        for row in members:
+            unique = text if len(members) == 1 else f"{text} #{row[0].digest}"
+            rows.append(Row(row[0].method, unique, condition, tuple(row)))
     order = {name: position for position, name in enumerate(METHODS)}
-    made.sort(key=lambda row: (order.get(row.method, len(order)), row.method, strength_order(row.label)))
-    return Block(runs[0].model, runs[0].data, tuple(made), differing)
+    rows.sort(key=lambda row: (order.get(row.method, len(order)), row.method, strength_order(row.label)))
+    return Block(runs[0].model, runs[0].data, tuple(rows), differing)
 
 
 def _conflict(run: Run, other: Run) -> bool:
-    """Return whether more than their records differs between two runs of one name and setting."""
+    """Return whether two runs of one label differ in more than their records, so that they cannot be one row."""
     if run.method != other.method or class_name(run.settings["method"]) != class_name(other.settings["method"]):
         return True
     shared = {*run.datasets} & {*other.datasets}
+    if not shared:
+        return False
     one, another = (
         each.records[each.records["dataset"].isin(shared)].set_index(KEY)[_ANSWERS] for each in (run, other)
     )
     both = one.index.intersection(another.index)
-    if shared and not (agree(run, other) and one.loc[both].equals(another.loc[both])):
+    if not (agree(run, other) and one.loc[both].equals(another.loc[both])):
         return True
     # Where the settings choose the same records, finished runs must have the same.
     same_subset = all(run.settings["data"].get(key) == other.settings["data"].get(key) for key in ("limit", "half"))

@@ -1,7 +1,6 @@
-"""Paired tests of methods at equal speed, on the same records: which one is nearer to the unmodified model.
+"""Paired tests of methods at equal speed: whose KL to the unmodified model is lower on the same records.
 
-Records with the same KL under both methods count half for each side (`zsplit`), as each is a sign that the methods do
-not differ.
+Records with the same KL under both methods count half for each side (`zsplit`).
 """
 
 from itertools import combinations
@@ -15,7 +14,7 @@ from lazybench.analysis.grouping import Block, Row, agree
 
 EQUAL = 0.1  # how much larger one of two equal speedups may be
 FEWEST = 6  # five records cannot give a p below 0.05
-_SIDES = ("first", "second")
+_PAIR = ("model", "data", "first", "second", "first_ttft_speedup", "second_ttft_speedup")
 
 
 def compare(block: Block) -> pd.DataFrame:
@@ -30,20 +29,20 @@ def compare(block: Block) -> pd.DataFrame:
         `records_equal_kl`; `kl_p` of Wilcoxon's signed-rank test, two-sided, and `kl_p_holm`, by Holm's method for the
         block's `comparisons`; `kl_missing`, why there is no KL or no p. No rows where no two are at equal speed.
     """
-    rows = [row for row in block.compared if row.method != "baseline"]
-    complete = {row.label: _complete(row, block.tasks_compared()) for row in rows}
+    rows = [(row, _complete(row, block.tasks_compared())) for row in block.compared if row.method != "baseline"]
     pairs = []
-    for pair in combinations(rows, 2):
-        parts = [complete[row.label] for row in pair]
-        shared = {*parts[0]["dataset"]} & {*parts[1]["dataset"]}
-        if not shared or not all(agree(one, other) for one in pair[0].runs for other in pair[1].runs):
+    for (first, first_records), (second, second_records) in combinations(rows, 2):
+        shared = {*first_records["dataset"]} & {*second_records["dataset"]}
+        if not shared or not all(agree(one, other) for one in first.runs for other in second.runs):
             continue
-        speedups = [measured(part[part["dataset"].isin(shared)], TTFT[0]).value for part in parts]
-        both = parts[0].merge(parts[1], on=["task", "dataset", "_id"], suffixes=("_first", "_second"))
-        if None not in speedups and max(speedups) <= (1 + EQUAL + 1e-9) * min(speedups) and len(both):
-            labels = {side: row.label for side, row in zip(_SIDES, pair, strict=True)}
-            labels |= {f"{side}_ttft_speedup": value for side, value in zip(_SIDES, speedups, strict=True)}
-            pairs.append({"model": block.model, "data": block.data} | labels | _differences(both))
+        speedups = [
+            measured(records[records["dataset"].isin(shared)], TTFT[0]).value
+            for records in (first_records, second_records)
+        ]
+        both = first_records.merge(second_records, on=["task", "dataset", "_id"], suffixes=("_first", "_second"))
+        if len(both) and None not in speedups and max(speedups) <= (1 + EQUAL + 1e-9) * min(speedups):
+            values = (block.model, block.data, first.label, second.label, *speedups)
+            pairs.append(dict(zip(_PAIR, values, strict=True)) | _differences(both))
     table = pd.DataFrame(pairs)
     if table.empty:
         return table
@@ -52,13 +51,13 @@ def compare(block: Block) -> pd.DataFrame:
 
 
 def holm(values: pd.Series) -> pd.Series:
-    """Adjust p-values for their number, as Holm (1979) does; by the same index."""
+    """Adjust p-values for their number by Holm's (1979) method; keep their index."""
     ordered = values.sort_values()
     return (ordered * np.arange(len(ordered), 0, -1)).clip(upper=1).cummax()
 
 
 def signed_rank(differences: np.ndarray) -> float | None:
-    """Return p of Wilcoxon's signed-rank test, two-sided; None where there are too few differences."""
+    """Return p of Wilcoxon's signed-rank test, two-sided; None for fewer than `FEWEST` differences."""
     if len(differences) < FEWEST:
         return None
     if not differences.any():
@@ -69,7 +68,7 @@ def signed_rank(differences: np.ndarray) -> float | None:
 
 
 def _complete(row: Row, tasks: dict[str, list[str]]) -> pd.DataFrame:
-    """Return the records that the row ran without failing, of the datasets that it has finished."""
+    """Return a row's records without failed ones, of the datasets that it has finished."""
     finished = [name for names in tasks.values() for name in names if not row.select({name: [name]})[2]]
     records = ran(row.select(tasks)[0])
     return records[records["dataset"].isin(finished)]
@@ -80,7 +79,7 @@ def _differences(both: pd.DataFrame) -> dict[str, Any]:
     traced = both.dropna(subset=["kl_first", "kl_second"])
     is_traced = traced["dataset"].nunique() == both["dataset"].nunique()
     traced = traced if is_traced else traced.head(0)
-    first, second = (measured(traced, Measure("", "", f"kl_{side}", long_tailed=True)).value for side in _SIDES)
+    first, second = (measured(traced, Measure("", "", f"kl_{side}")).value for side in ("first", "second"))
     differences = (traced["kl_first"] - traced["kl_second"]).to_numpy()
     p = signed_rank(differences)
     missing = "" if p is not None else "too few records" if is_traced else "not traced"

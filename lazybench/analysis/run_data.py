@@ -13,13 +13,12 @@ from lazybench.data.facts import DatasetFacts, datasets_of, english, load_facts
 from lazybench.store.journal import CPU_TIMES, WALL_TIMES, with_compared
 
 COUNTS = ("length", "prompt_tokens", "baseline_new_tokens", "retaken", "disturbed")
-# Seconds, shares from 0 to 1, nats and counts (of words in `length`); a blank means that it was not measured.
-# `disturbed` is 1 where other work on the machine disturbed a pass. Only timed records have the numbers in `TIMED`.
-_BESIDE_TIMES = ("retaken", "disturbed", "baseline_new_tokens", "identical_tokens", "identical_answer")
-TIMED = (*with_compared(WALL_TIMES), *with_compared(CPU_TIMES), *_BESIDE_TIMES)
+# Seconds, shares from 0 to 1, nats and counts (of words in `length`); blank if not measured. `disturbed` is 1 if other
+# work on the machine disturbed a pass. Only timed records have the numbers in `TIMED`.
+_WITH_TIMES = ("retaken", "disturbed", "baseline_new_tokens", "identical_tokens", "identical_answer")
+TIMED = (*with_compared(WALL_TIMES), *with_compared(CPU_TIMES), *_WITH_TIMES)
 NUMBERS = ("score", "length", "prompt_tokens", "new_tokens", *TIMED, "prompt_computed", "first_token_kl", "kl")
-# Digests of predictions tell texts apart where records are kept without them. The scores of several seeds are
-# separated by blanks.
+# Compact records have digests of predictions, not their texts. The scores of several seeds are separated by blanks.
 _FURTHER = ("score_by_seed", "prediction_digest", "baseline_prediction_digest", "error")
 COLUMNS = ("dataset", "_id", *NUMBERS, *_FURTHER)
 TEXTS = ("dataset", "_id", *_FURTHER)
@@ -32,7 +31,7 @@ class Run:
     model: str  # the names of model, data and method: the levels of the run's folder
     data: str
     method: str
-    digest: str  # the hash of everything that decides the run's results, the fourth level
+    digest: str  # the run's hash, the fourth level
     settings: dict[str, Any]  # its `config.yaml`, without this machine's folders
     environment: dict[str, Any]  # its `environment.json`; `command` has the arguments of the command line
     finished: bool  # whether all its records are done
@@ -86,7 +85,7 @@ def records_table(rows: Iterable[Mapping[str, Any]] | pd.DataFrame) -> pd.DataFr
 
 
 def rounded(records: pd.DataFrame) -> pd.DataFrame:
-    """Round a table to what CSV keeps of it."""
+    """Round numbers as in CSV files."""
     seeds = records["score_by_seed"].map(lambda text: " ".join(f"{float(score):.6g}" for score in text.split()))
     return records.round(dict.fromkeys(NUMBERS, 6)).assign(score_by_seed=seeds)
 
@@ -96,7 +95,7 @@ def row_of(line: Mapping[str, Any]) -> dict[str, Any]:
     row: dict[str, Any] = {key: line.get(key) for key in NUMBERS}
     repeats = line.get("repeats") or [line]
     prediction, unmodified = line.get("prediction"), line.get("baseline_prediction")
-    # The line's own count is the first seed's, its times are means over the seeds.
+    # The line has the first seed's count, and the mean times over the seeds.
     counts = [repeat.get("new_tokens") for repeat in repeats]
     row["new_tokens"] = None if None in counts else fmean(counts)
     if prediction is not None and unmodified is not None and not line.get("error"):

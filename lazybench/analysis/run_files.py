@@ -1,4 +1,4 @@
-"""Finds runs on disk and reads them: run folders, and the compact form that reports write.
+"""Find and read runs on disk: run folders, and the compact form that reports write.
 
 The compact form is a CSV of the numbers and a JSON of everything else, small enough to commit.
 """
@@ -26,7 +26,7 @@ from lazybench.store.survey import run_folders, scored_records
 
 _MARK = "lazybench records"
 _IN_JSON = ("finished", "settings", "environment", "traces")
-_MACHINE = ("device", "threads", "versions")  # that times must share
+_MACHINE = ("device", "threads", "versions")  # equal in all runs that give times
 _PATH = re.compile(r"(?:file://|(?<![\w.:/]))/[^\s,\]}'\"]*/")
 
 
@@ -50,34 +50,35 @@ def find(roots: Sequence[str | Path], option: str = "runs") -> tuple[list[Run], 
             raise LazyBenchError(f"{option}={root}: no such folder")
         # A folder may hold settings alone.
         paths = [path for path in run_folders(root) if any(file.exists() for file in journals(path, PREDICTIONS))]
-        paths += [path for path in sorted(root.rglob("*.json")) if _is_compact(path)]
+        paths += [path for path in sorted(root.rglob("*.json")) if _MARK.encode() in path.read_bytes()[:100]]
+        if not paths:
+            raise LazyBenchError(f"{option}={root}: no runs there; make one: lazybench run method=lazyllm task=code")
         bad = []
         for path in paths:
             try:
                 run = _checked(read_folder(path) if path.is_dir() else read_compact(path))
             except Exception as error:  # files can be broken in any way
-                reason = str(error) if isinstance(error, LazyBenchError) else first_line(error)
-                bad.append(one_line((reason if str(path) in reason else f"{path}: {reason}").replace(f"{root}/", "")))
+                reason = one_line(str(error) if isinstance(error, LazyBenchError) else first_line(error))
+                bad.append((reason if str(path) in reason else f"{path}: {reason}").replace(f"{root}/", ""))
                 continue
             other = runs.setdefault(run.name, run)
             if not other.records.equals(run.records):
                 warnings.append(f"two copies of {run.name} have different records: the one with more of them is used")
             runs[run.name] = max(other, run, key=lambda copy: len(copy.records))
         if len(bad) == len(paths):
-            none = "no runs there; make one first: python -m lazybench run method=lazyllm task=multidoc_qa"
-            raise LazyBenchError(f"{option}={root}: {f'no run there can be read: {bad[0]}' if bad else none}")
+            raise LazyBenchError(f"{option}={root}: no run there can be read: {bad[0]}")
         warnings += [f"a run is left out: {reason}" for reason in bad]
     return sorted(runs.values(), key=lambda run: run.name), warnings
 
 
 def with_times(runs: Sequence[Run], timed: Sequence[Run]) -> list[Run]:
-    """Replace the runs' times by those that other runs took of the same methods on the same records.
+    """Replace the runs' times by those of `timed` runs of the same methods on the same records.
 
-    So a GPU, or many at once, can give answers while times are taken alone, on a part of the records. Records that were
-    not timed there have no times. `environment["times"]` describes where they were taken.
+    Answers can then come from a GPU, or from many jobs at once, and times from one job at a time on some of the
+    records. Other records have no times. `environment["times"]` describes the machine of the times.
 
     Raises:
-        LazyBenchError: the others ran on unlike machines, timed a record twice, or are of none of these methods.
+        LazyBenchError: the timed runs differ in their machine, timed a record twice, or have none of these methods.
     """
     machines = pd.DataFrame([run.environment.get("times", run.environment) for run in timed])
     machines = machines.reindex(columns=["commit", *_MACHINE]).astype(str)
@@ -104,14 +105,14 @@ def with_times(runs: Sequence[Run], timed: Sequence[Run]) -> list[Run]:
 
 
 def _measured(run: Run) -> str:
-    """Return what was measured, on whatever machine: model, data and method."""
-    kept = ("model.", "weights", "dtype", "code.")
-    shared = {key: value for key, value in conditions(run).items() if key.startswith(kept)}
+    """Return a key that is equal for runs of the same model, data and method on different machines."""
+    prefixes = ("model.", "weights", "dtype", "code.")
+    shared = {key: value for key, value in conditions(run).items() if key.startswith(prefixes)}
     return json.dumps([run.model, run.data, method_identity(run.settings["method"]), shared], sort_keys=True)
 
 
 def _checked(run: Run) -> Run:
-    """Use a run's settings and environment as tables do, so that what is wrong with them is raised here."""
+    """Use a run's settings and environment as tables do, so that errors in them are raised here."""
     label(run)
     conditions(run)
     for name in run.datasets:
@@ -125,7 +126,7 @@ def read_folder(folder: Path) -> Run:
     """Read the run in `<model>/<data>/<method>/<hash>`; a damaged file raises any error of its reader."""
     settings = _settings(folder / CONFIG)
     environment = json.loads((folder / ENVIRONMENT).read_text("utf-8"))
-    if "command" in environment:  # without the folders of the machine that it was given on
+    if "command" in environment:  # without this machine's folders
         environment["command"] = [_PATH.sub("FOLDER/", str(word)) for word in environment["command"]]
     lines, traced = read_rows(folder, PREDICTIONS), read_rows(folder, TRACES)
     divergences = {key: {name: row.get(name) for name in ("first_token_kl", "kl")} for key, row in traced.items()}
@@ -142,7 +143,7 @@ def read_folder(folder: Path) -> Run:
 
 
 def _settings(path: Path) -> dict[str, Any]:
-    """Read a run's settings, without the folders of the machine they come from."""
+    """Read a run's settings, without this machine's folders."""
     settings = yaml.safe_load(path.read_text("utf-8"))
     sections = [settings.get(section) for section in ("model", "data", "method")]
     if "task" not in settings or not all(isinstance(section, dict) and "name" in section for section in sections):
@@ -167,16 +168,11 @@ def write_compact(runs: Iterable[Run], folder: Path) -> None:
         Path(f"{path}.json").write_text(json.dumps(content, indent=1) + "\n", "utf-8")
 
 
-def _is_compact(path: Path) -> bool:
-    """Return whether `write_compact` wrote a `.json` file, damaged or not."""
-    return path.with_suffix(".csv").is_file() or _MARK.encode() in path.read_bytes()[: len(_MARK) + 40]
-
-
 def read_compact(path: Path) -> Run:
     """Read the run of a `.json` file that `write_compact` wrote; a damaged pair raises any error of its readers."""
     content = json.loads(path.read_text("utf-8"))
     types, blanks = dict.fromkeys(TEXTS, str) | dict.fromkeys(NUMBERS, float), {key: [""] for key in NUMBERS}
     records = pd.read_csv(path.with_suffix(".csv"), dtype=types, keep_default_na=False, na_values=blanks)
-    records[["dataset", "_id", "score", "error"]]  # raises if one is missing; other columns came later
-    kept = {key: content[key] for key in _IN_JSON}
-    return Run(**content["run"], **kept, records=rounded(records_table(records)))
+    records[["dataset", "_id", "score", "error"]]  # raises if one is missing; earlier versions lack other columns
+    values = {key: content[key] for key in _IN_JSON}
+    return Run(**content["run"], **values, records=rounded(records_table(records)))

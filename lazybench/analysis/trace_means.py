@@ -1,12 +1,11 @@
-"""Means over a run's traces that Figures 2 and 7 show, small enough to commit."""
+"""Average a run's traces for Figures 2 and 7, small enough to commit."""
 
 from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
 
-BINS = 100  # that a prompt's attention is kept in
-_SPREAD = (0.1, 0.9)
+BINS = 100  # parts of a prompt by which its attention is stored
 
 
 def trace_means(rows: Collection[Mapping[str, Any]]) -> dict[str, Any]:
@@ -16,16 +15,16 @@ def trace_means(rows: Collection[Mapping[str, Any]]) -> dict[str, Any]:
         `layers` and `computed` for Figure 7: the layers that prune, and the fraction of prompt tokens computed after
         each, as `mean`, `low` and `high` (10th and 90th percentile) of shape `(stages, steps)`, with the number of
         `records`. A record whose generation has ended keeps its last value, so that every step averages the same
-        records; `living` counts by step those that still generate.
+        records; `living` counts the records that still generate at each step.
 
         `attention` for Figure 2: `map`, the mean of `(layers, BINS)`, and `mean`, `low` and `high` of the cumulative
         share of attention mass on the top x % of tokens, x = 0..100, with the number of `records`.
 
-        Either is left out where no record was traced so.
+        A part without traced records is left out.
     """
-    return _computed([row for row in rows if row.get("computed")]) | _attention(
-        [row["attention"] for row in rows if row.get("attention")]
-    )
+    computed = [row for row in rows if row.get("computed")]
+    attention = [row["attention"] for row in rows if row.get("attention")]
+    return _computed(computed) | _attention(attention)
 
 
 def _computed(rows: list[Mapping[str, Any]]) -> dict[str, Any]:
@@ -49,14 +48,14 @@ def _attention(traced: list[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _rebin(attention: np.ndarray) -> np.ndarray:
-    """Return attention `(layers, bins)` in `BINS` bins; short prompts have fewer."""
-    edges, wanted = np.linspace(0, 1, attention.shape[1] + 1), np.linspace(0, 1, BINS + 1)
+    """Interpolate attention `(layers, bins)` to `(layers, BINS)`; short prompts have fewer bins."""
+    edges, new_edges = np.linspace(0, 1, attention.shape[1] + 1), np.linspace(0, 1, BINS + 1)
     cumulative = np.pad(attention, ((0, 0), (1, 0))).cumsum(axis=1)
-    return np.diff([np.interp(wanted, edges, layer) for layer in cumulative], axis=1)
+    return np.diff([np.interp(new_edges, edges, layer) for layer in cumulative], axis=1)
 
 
 def _spread(values: np.ndarray) -> dict[str, Any]:
-    low, high = np.quantile(values, _SPREAD, axis=0)
+    low, high = np.quantile(values, (0.1, 0.9), axis=0)
     return {"mean": _rounded(values.mean(axis=0)), "low": _rounded(low), "high": _rounded(high)}
 
 

@@ -7,7 +7,7 @@ from textwrap import shorten
 
 from transformers import PreTrainedModel
 
-from lazybench.analysis.labels import model_title, setting_of, title_of
+from lazybench.analysis.labels import setting_of, title_of
 from lazybench.config import MapConfig
 from lazybench.data import DatasetFacts, Record, choose, data_label, load_facts
 from lazybench.errors import LazyBenchError, RecordFailure
@@ -38,7 +38,7 @@ def main(jobs: Sequence[MapConfig]) -> Path:
     facts = replace(facts, max_new_tokens=config.new_tokens or facts.max_new_tokens)
     prompt = build_all(resources.tokenizer(config.model), config.model, {record.dataset: facts}, [record])[record.key]
     machine = environment.describe(config.model)
-    details = {"Model": f"{model_title(config.model.name)} ({machine['weights_format']}, {machine['dtype']})"}
+    details = {"Model": f"{title_of(config.model.name, 'model')} ({machine['weights_format']}, {machine['dtype']})"}
     if config.text is None:
         details |= {"Data": data_label(config.data), "Record": f"{record.dataset} {record.id}"}
     else:
@@ -105,7 +105,7 @@ def _choose_record(config: MapConfig, resources: Resources) -> tuple[DatasetFact
 
 def _map_tokens(method: Method, prompt: Prompt, model: PreTrainedModel) -> TokenMap:
     output, settings = _generate(method, prompt, model), asdict(method)
-    title = f"{method.label or title_of(method.name, settings)} {setting_of(method.name, settings)}".strip()
+    title = f"{method.label or title_of(method.name)} {setting_of(method.name, settings)}".strip()
     token_map = TokenMap.from_stats(output.stats, prompt.ids[0].tolist() + output.tokens, title)
     revivals = sum(len(positions) for stages in token_map.revived for positions in stages)
     print(f"{title}: {len(output.tokens)} tokens generated, {revivals:,} revivals")

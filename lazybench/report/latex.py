@@ -12,7 +12,7 @@ from lazybench.report.tables import NONE, Spec, is_taken, pairs_shown
 _SIGNS: dict[int, str] = str.maketrans(
     {sign: f"\\{sign}" for sign in "_%#&${}"}
     | {"\\": "\\textbackslash{}", "~": "\\textasciitilde{}", "^": "\\textasciicircum{}", '"': "''"}
-    # LaTeX's usual encoding prints these as other signs, or not at all.
+    # LaTeX's default encoding prints these as other signs, or not at all.
     | {"<": "$<$", ">": "$>$", "|": "$|$", "×": "$\\times$", "±": "$\\pm$", "−": "$-$", "≤": "$\\leq$"}
     | {"≥": "$\\geq$", "†": "$\\dagger$", "—": "--", "–": "--", "…": "\\ldots{}"}
 )
@@ -20,14 +20,14 @@ _SIGNS: dict[int, str] = str.maketrans(
 
 def escaped(text: str) -> str:
     """Escape a text for LaTeX."""
-    # After a line's end these would be its argument.
+    # A line that begins with one of these would be read as an argument of the line's end before it.
     return re.sub(r"^[*\[]", r"{\g<0>}", text.translate(_SIGNS))
 
 
 def latex(spec: Spec, block: Block, lines: pd.DataFrame) -> str:
-    """Format a table of the paper's measures, or of all if it has none of them.
+    """Format a table of the paper's measures, or of all measures if the paper has none of them.
 
-    The best method of each task is in bold; the baseline is not among those.
+    The best method of each task, without the baseline, is bold.
     """
     taken = [measure for measure in spec.measures if is_taken(measure, lines)]
     measures = [measure for measure in taken if measure.key in spec.in_paper] or taken
@@ -43,7 +43,7 @@ def latex(spec: Spec, block: Block, lines: pd.DataFrame) -> str:
 
 
 def _cells(measure: Measure, lines: pd.DataFrame) -> pd.Series:
-    """Format a measure; values on fewer records than others of their task are no rivals for the best one."""
+    """Format a measure; a value on fewer datasets than others of its task is not compared for the best one."""
     values = lines[measure.key]
     counts = lines[["datasets", f"{measure.key}_records"]]
     fewer = counts < counts.where(values.notna()).groupby(lines["task"]).transform("max")
@@ -70,7 +70,7 @@ def latex_pairs(block: Block, pairs: pd.DataFrame) -> str:
 
 
 def _float(name: str, caption: str, cells: pd.DataFrame) -> str:
-    """Format a table of LaTeX cells; a text in its first column stands for the rows below it."""
+    """Format a table of LaTeX cells; repeated texts in the first column are blank."""
     first = cells.columns[0]
     is_new = cells[first] != cells[first].shift()
     cells[first] = ("\\addlinespace " + cells[first]).where(is_new, "")

@@ -1,4 +1,4 @@
-"""Published numbers to show beside the measured ones: the paper's (Fu et al. 2024), and LongBench's of baselines."""
+"""Published numbers to show beside measured ones: the paper's (Fu et al. 2024), and LongBench's of baselines."""
 
 from collections.abc import Collection
 from functools import cache
@@ -9,29 +9,29 @@ from lazybench.analysis.grouping import Block, Row
 from lazybench.config import CONF
 from lazybench.data.facts import datasets_of, load_facts, tasks
 
-# Models by the names that the paper and LongBench have for them.
+# The names of models in the paper and in LongBench.
 _MODELS = {"llama2_7b": ("Llama 2", "Llama2-7B-chat-4k"), "xgen_7b": ("XGen", "XGen-7B-8k")}
-# They lie beside the configs inside an installed wheel, and under results/ in a checkout.
+# Beside the configs in an installed wheel, under results/ in a checkout.
 _FOLDER = next(folder for folder in (CONF.parent / "paper", CONF.parent / "results/paper") if folder.is_dir())
 
 
 def heading(block: Block, by_dataset: bool) -> str:
-    """Return the heading of a column of the paper's numbers, or of LongBench's, which are by dataset."""
+    """Return the heading of a column of the paper's numbers, which are by task, or of LongBench's, by dataset."""
     in_paper, in_longbench = _MODELS[block.model]
     return f"LongBench, {in_longbench}" if by_dataset else f"paper, {in_paper}"
 
 
 def published(block: Block) -> list[str]:
-    """Return the datasets that the baseline ran on and that LongBench's own table has the model's score of."""
+    """Return the datasets that the baseline ran on and for which LongBench published the model's score."""
     rows = [row for row in block.baselines if _is_published(row)]
     ran = {name for row in rows for run in row.runs for name in run.datasets}
     return [name for model, name in _table("longbench").index if model == block.model and name in ran]
 
 
 def value(row: Row, section: str, datasets: Collection[str], column: str) -> str:
-    """Return a row's number as printed, where model, method and data are those of the tables; else an empty text.
+    """Return the published number for a row as printed; empty if its model, method or data are not published.
 
-    `section` is a task of which the row was run on `datasets`, and `column` one of Table 1 or 2; or it is a dataset.
+    `section` is a dataset, or a task of which the row was run on `datasets`; `column` is one of Table 1 or 2.
     """
     model = row.runs[0].model
     if not _is_published(row):

@@ -1,4 +1,4 @@
-"""The tables: their measures and rows, the numbers as a frame, and the same as text for people."""
+"""The tables: their measures and rows, their numbers as a frame, and their cells as text."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from lazybench.analysis.averages import MEAN, Measure, measured, ran, undisturbe
 from lazybench.analysis.console import texts
 from lazybench.analysis.grouping import KEY, Block, Row, agree
 from lazybench.analysis.intervals import Estimate
-from lazybench.analysis.labels import task_title
+from lazybench.analysis.labels import title_of
 from lazybench.report import paper
 from lazybench.report.caveats import floors
 
@@ -28,9 +28,9 @@ class Spec:
     title: str
     measures: tuple[Measure, ...]
     in_paper: tuple[str, ...] = ()  # keys of the measures that the paper gives numbers for
-    skip: tuple[str, ...] = ()  # methods it has no rows for
-    by_length: bool = False  # only of data whose scores are shown by the records' length
-    by_dataset: bool = False  # of the baseline alone, by dataset, where LongBench has published scores of the model
+    skip: tuple[str, ...] = ()  # methods without rows
+    by_length: bool = False  # only for datasets that have scores by the records' length
+    by_dataset: bool = False  # only the baseline by dataset, for models whose scores LongBench published
 
 
 _ANSWERS = (averages.SCORE, averages.SCORE_DIFFERENCE, *averages.TTFT)
@@ -59,10 +59,10 @@ def numbers(block: Block) -> pd.DataFrame:
     After the baseline, rows are sorted by the speedup of their first token, rounded to an integer.
 
     Returns:
-        A line a task and row: `model`, `data`, `task`, `method`, `label`; `datasets` of `datasets_of_task`, `records`,
-        `failed`, `disturbed`; for each measure its value under its key, and `_low` and `_high`, `_records` that it is
-        measured on, `_missing`, why there is none, and `_note`; where they apply `_seed_deviation`, and `_paper` as
-        printed there; `title`, the task's for people; and `by_dataset`, whether it is about one dataset of a task.
+        A line a task and row: `model`, `data`, `task`, `method`, `label`; `datasets` of `datasets_of_task`; the numbers
+        of `records`, `failed` and `disturbed`. By each measure's key: its value; `_low` and `_high`, its interval;
+        `_records`, their number; `_missing`, why there is no value; `_note`; for some measures `_seed_deviation`, and
+        `_paper`, the number printed there. `title` is the task's; `by_dataset` marks lines of a single dataset.
     """
     tasks, averaged, published = block.tasks(), block.tasks_averaged(), paper.published(block)
     speeds = {row.label: round(row.measure(tasks, averages.TTFT[0]).value or 0) for row in block.compared}
@@ -72,7 +72,7 @@ def numbers(block: Block) -> pd.DataFrame:
     sections |= {name: {name: [name]} for name in published}
     lines = []
     for section, members in sections.items():
-        title = f"Mean of the {len(averaged)} tasks" if section == MEAN else task_title(section)
+        title = f"Mean of the {len(averaged)} tasks" if section == MEAN else title_of(section, "task")
         for row in rows:
             if section not in published or row.method == "baseline":
                 line = _line(block, row, section, members)
@@ -85,10 +85,18 @@ def _line(block: Block, row: Row, section: str, tasks: Mapping[str, Sequence[str
     """Measure a row on tasks, which are given with their datasets."""
     records, datasets, missing = row.select(tasks)
     complete = _with_difference(ran(records), row, block)
-    num_datasets = len(datasets), sum(map(len, tasks.values()))
-    num_records = len(records), len(records) - len(complete), len(records) - len(undisturbed(records))
-    values = (block.model, block.data, section, row.method, row.label, *num_datasets, *num_records)
-    line: dict[str, Any] = dict(zip(_ROW, values, strict=True))
+    line: dict[str, Any] = {
+        "model": block.model,
+        "data": block.data,
+        "task": section,
+        "method": row.method,
+        "label": row.label,
+        "datasets": len(datasets),
+        "datasets_of_task": sum(map(len, tasks.values())),
+        "records": len(records),
+        "failed": len(records) - len(complete),
+        "disturbed": len(records) - len(undisturbed(records)),
+    }
     for key, measure in _MEASURES.items():
         result = Estimate(missing=missing) if missing else measured(complete, measure)
         line |= result.columns(key)
@@ -101,7 +109,7 @@ def _line(block: Block, row: Row, section: str, tasks: Mapping[str, Sequence[str
 
 
 def _with_difference(records: pd.DataFrame, row: Row, block: Block) -> pd.DataFrame:
-    """Add `score_difference`, to the baseline's score of the same record under the same conditions."""
+    """Add `score_difference`: the score less the baseline's for the same record under the same conditions."""
     baselines = [other for other in block.baselines if all(agree(one, run) for one in other.runs for run in row.runs)]
     known = pd.concat([records.head(0), *(ran(baseline.records) for baseline in baselines)]).drop_duplicates(KEY)
     expected = known.set_index(KEY)["score"].reindex(pd.MultiIndex.from_frame(records[KEY]))
@@ -109,7 +117,7 @@ def _with_difference(records: pd.DataFrame, row: Row, block: Block) -> pd.DataFr
 
 
 def select(spec: Spec, block: Block, lines: pd.DataFrame) -> pd.DataFrame:
-    """Return a table's part of `numbers`, without means that lack tasks, whose own lines show as much."""
+    """Return the lines and columns of `numbers` that a table shows; means over tasks without any value are left out."""
     lines = lines[lines["by_dataset"] == spec.by_dataset]
     has_lengths = any(run.facts[name].by_length for run in block.runs for name in run.datasets)
     if (spec.by_length and not has_lengths) or not any(is_taken(measure, lines) for measure in spec.measures):
@@ -120,15 +128,14 @@ def select(spec: Spec, block: Block, lines: pd.DataFrame) -> pd.DataFrame:
 
 
 def is_taken(measure: Measure, lines: pd.DataFrame) -> bool:
-    """Return whether any run that could give a number took this measure, so that it needs a column."""
+    """Return whether any run took this measure, so that it needs a column."""
     return bool(lines[measure.key].notna().any() or not (lines[f"{measure.key}_missing"] == measure.absent).any())
 
 
 def shown(spec: Spec, block: Block, lines: pd.DataFrame) -> pd.DataFrame:
-    """Return the table for people: `Task`, `Method`, a column a measure that was taken, and `Records`.
+    """Format a table: `Task`, `Method`, a column for each measure that was taken, and `Records`.
 
-    A cell is a number, its deviation over seeds, its interval and its note, a line each; or a dash and why there is no
-    number.
+    A cell has a number, its deviation over seeds, its interval and its note, a line each; or a dash and the reason.
     """
     cells = {"Task": lines["title"], "Method": lines["label"]}
     for measure in spec.measures:
@@ -142,14 +149,17 @@ def shown(spec: Spec, block: Block, lines: pd.DataFrame) -> pd.DataFrame:
 
 
 def _cell(line: pd.Series, measure: Measure) -> str:
-    value, form = line[measure.key], f"{{:.{measure.digits}f}}".format
-    if pd.isna(value):
-        return f"{NONE}\n({line[f'{measure.key}_missing']})"
-    ends = ("seed_deviation", "low", "high", "note")
-    deviation, low, high, note = (line.get(f"{measure.key}_{end}") for end in ends)
-    parts = [f"± {form(deviation)}"] if pd.notna(deviation) else []
-    parts += [f"[{form(low)}, {form(high)}]"] if pd.notna(low) else []
-    return "\n".join([form(value), *parts, *([f"({note})"] if note else [])])
+    key, form = measure.key, f"{{:.{measure.digits}f}}".format
+    if pd.isna(line[key]):
+        return f"{NONE}\n({line[f'{key}_missing']})"
+    parts = [form(line[key])]
+    if pd.notna(line.get(f"{key}_seed_deviation")):
+        parts.append(f"± {form(line[f'{key}_seed_deviation'])}")
+    if pd.notna(line[f"{key}_low"]):
+        parts.append(f"[{form(line[f'{key}_low'])}, {form(line[f'{key}_high'])}]")
+    if line[f"{key}_note"]:
+        parts.append(f"({line[f'{key}_note']})")
+    return "\n".join(parts)
 
 
 def _records(line: pd.Series) -> str:
@@ -160,7 +170,7 @@ def _records(line: pd.Series) -> str:
 
 
 def lacking(spec: Spec, lines: pd.DataFrame) -> str:
-    """Describe which measures were not taken, and why, in one line."""
+    """Name the measures that were not taken, and why, in one line."""
     reasons: dict[str, list[str]] = {}
     for measure in spec.measures:
         if not is_taken(measure, lines):
@@ -185,7 +195,7 @@ _PAIRED = (
 
 
 def pairs_shown(pairs: pd.DataFrame) -> pd.DataFrame:
-    """Return the paired tests for people: `First`, `Second` and their numbers as text, without empty columns."""
+    """Format the paired tests: `First`, `Second` and the columns that have numbers."""
     cells = {"First": pairs["first"], "Second": pairs["second"]}
     for title, key, form in _PAIRED:
         if (pairs[key].fillna(0) != 0).any():

@@ -1,4 +1,4 @@
-"""Writes a report: tables, figures, the page, and the records that make it again."""
+"""Write a report: tables, figures, the page, and compact records from which `report` can make it again."""
 
 import base64
 import json
@@ -13,7 +13,7 @@ import yaml
 from jinja2 import Environment, PackageLoader
 
 from lazybench.analysis.grouping import KEY, Block
-from lazybench.analysis.labels import label, method_title, task_title
+from lazybench.analysis.labels import label, method_title, title_of
 from lazybench.analysis.paired import compare
 from lazybench.analysis.run_data import Run
 from lazybench.analysis.run_files import write_compact
@@ -23,7 +23,7 @@ from lazybench.report.latex import latex, latex_pairs
 from lazybench.store.writing import replacing
 
 _PAIRED = "paired"
-# The order of figures in the page, before those that are not named.
+# The order of figures in the page; others follow.
 _FIRST = ("speed_against_kl", "figure5", "depth_by_length", "figure7", "figure1", "figure2")
 _TITLES = {spec.name: spec.title for spec in tables.SPECS} | {_PAIRED: "Paired tests at equal speed"}
 # A report replaces only a folder that holds nothing else.
@@ -39,10 +39,10 @@ def write(out: Path, blocks: Sequence[Block], warnings: Sequence[str]) -> tuple[
     Args:
         out: the folder.
         blocks: the runs to report.
-        warnings: shown before all numbers.
+        warnings: shown before the numbers.
 
     Returns:
-        The names of what was written, and each figure that there are no runs for, with the runs it needs.
+        The names of the written files, and the figures that lack runs, each with the runs that it needs.
 
     Raises:
         LazyBenchError: `out` holds files that no report wrote, or cannot be written; it is then unchanged.
@@ -52,9 +52,9 @@ def write(out: Path, blocks: Sequence[Block], warnings: Sequence[str]) -> tuple[
         bodies: dict[str, list[_Body]] = {name: [] for name in _TITLES}
         sections, undrawn = [], []
         for block in blocks:
-            drawn, needed = _draw(folder, block)
+            drawn, lacking = _draw(folder, block)
             sections.append(_section(block, bodies) | {"drawings": drawn})
-            undrawn += needed
+            undrawn += lacking
         for name, parts in bodies.items():
             if parts:
                 _write_table(folder / name, warnings, parts)
@@ -63,7 +63,7 @@ def write(out: Path, blocks: Sequence[Block], warnings: Sequence[str]) -> tuple[
 
 
 def _section(block: Block, bodies: dict[str, list[_Body]]) -> dict[str, Any]:
-    """Add a block's tables to `bodies`; returns its section of the page."""
+    """Add a block's tables to `bodies`, and return its section of the page."""
     remarks, shown, lines, pairs = notes(block), [], tables.numbers(block), compare(block)
     for spec in tables.SPECS:
         chosen = tables.select(spec, block, lines)
@@ -76,9 +76,14 @@ def _section(block: Block, bodies: dict[str, list[_Body]]) -> dict[str, Any]:
     pairs_shown = tables.pairs_shown(pairs) if len(pairs) else None
     if pairs_shown is not None:
         bodies[_PAIRED].append((pairs, _markdown(block, pairs_shown, []), latex_pairs(block, pairs)))
-    runs = [_run(run) for run in block.runs]
-    facts = {"block": block, "about": _about(block), "notes": remarks}
-    return facts | {"tables": shown, "pairs": pairs_shown, "runs": runs}
+    return {
+        "block": block,
+        "summary": _summary(block),
+        "notes": remarks,
+        "tables": shown,
+        "pairs": pairs_shown,
+        "runs": [_run(run) for run in block.runs],
+    }
 
 
 def _write_table(path: Path, warnings: Sequence[str], bodies: Sequence[_Body]) -> None:
@@ -105,8 +110,8 @@ def _markdown(block: Block, cells: pd.DataFrame, remarks: Sequence[str]) -> str:
 
 
 def _draw(folder: Path, block: Block) -> tuple[list[dict[str, str]], list[str]]:
-    """Draw every figure that there are runs for; returns those for the page, and the runs that others need."""
-    # matplotlib takes long to import: not before all else has been read.
+    """Draw the figures of a block; return those for the page, and those that lack runs with the runs they need."""
+    # matplotlib takes long to import.
     from lazybench.report.figures.drawings import FIGURES
     from lazybench.report.figures.style import save, styled
 
@@ -124,13 +129,13 @@ def _draw(folder: Path, block: Block) -> tuple[list[dict[str, str]], list[str]]:
 
 
 def _page(sections: Sequence[dict[str, Any]], warnings: Sequence[str]) -> str:
-    """Fill the template `page.html`: one page that loads nothing from anywhere."""
+    """Render `page.html`: a page without external resources."""
     template = Environment(loader=PackageLoader("lazybench.report", ""), autoescape=True).get_template("page.html")
     reading = [line.removeprefix("- ") for line in tables.READING.splitlines()]
     return template.render(sections=sections, warnings=warnings, reading=reading) + "\n"
 
 
-def _about(block: Block) -> dict[str, str]:
+def _summary(block: Block) -> dict[str, str]:
     """Return facts of a block by name, for the head of its section."""
     records = block.records.drop_duplicates(KEY)
     tokens = block.records["prompt_tokens"]
@@ -148,7 +153,7 @@ def _run(run: Run) -> dict[str, str]:
     environment = {key: value for key, value in run.environment.items() if key != "command"}
     return {
         "label": label(run),
-        "facts": f"{task_title(str(run.settings['task']))}, {len(run.records):,} records, {finished}",
+        "facts": f"{title_of(str(run.settings['task']), 'task')}, {len(run.records):,} records, {finished}",
         "command": shlex.join(["python", "-m", "lazybench", *words]) if words else "",
         "settings": yaml.safe_dump(run.settings, sort_keys=False, allow_unicode=True),
         "environment": json.dumps(environment, indent=2),

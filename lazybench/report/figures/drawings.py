@@ -1,6 +1,6 @@
-"""The figures: of a report, the paper's, KL by speedup, and retrieval by depth and length; of `speed`, its table.
+"""Figures of a report (the paper's, KL by speedup, retrieval by depth and length), and the figure of `speed`.
 
-A function of `FIGURES` draws a block's figure, and returns None if its runs lack what the figure shows.
+Each function in `FIGURES` draws a block's figure, and returns None if the block lacks the runs for it.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -31,11 +31,11 @@ _Draw = Callable[[Block], Figure | None]
 
 
 class Drawing(NamedTuple):
-    """A figure's name, its caption, the runs it needs (None where only some data can be shown so), and its function."""
+    """A figure of a report."""
 
     name: str
     caption: str
-    needs: str | None
+    needs: str | None  # words of `lazybench run` for the runs that it shows; None if only some data have such runs
     draw: _Draw
 
 
@@ -58,7 +58,7 @@ def _figure(caption: str, needs: str | None) -> Callable[[_Draw], _Draw]:
     needs="-m method=baseline,lazyllm,static_pruning task=all trace=true",
 )
 def speed_against_kl(block: Block) -> Figure | None:
-    """Draw two panels of one scale; methods without KL, or with a KL of 0, have no mark."""
+    """Draw two panels with the same y axis; a method without KL, or with a KL of 0, has no mark."""
     measures = {"first token": TTFT[0], "whole answer": EQUAL_LENGTH, "kl": GEOMETRIC_KL}
     points = pd.DataFrame([_point(row, block.tasks_compared(), measures) for row in block.compared])
     is_shown = (points[[*measures]].astype(float) > 0).all(axis=1) & (points["method"] != "baseline")
@@ -78,15 +78,17 @@ def speed_against_kl(block: Block) -> Figure | None:
 
 
 def _point(row: Row, tasks: Mapping[str, Sequence[str]], measures: Mapping[str, Measure]) -> dict[str, Any]:
-    """Return a row's point: its line, and by the measures' names their values over tasks, intervals and records.
+    """Return a row's point: its line, and each measure's value over tasks, interval and number of records.
 
-    The line is the method, apart where it is calibrated or conditions differ.
+    A line has the points of a method; calibrated ones, and those under other conditions, have a line of their own.
     """
-    name = labels.method_title(row.runs[0])
-    if labels.is_calibrated(row.runs[0]):
+    run = row.runs[0]
+    name = labels.method_title(run)
+    if labels.is_calibrated(run):
         name += " calibrated" + (" on these records" if any(run.calibrated_on for run in row.runs) else "")
     name += f" [{row.conditions}]" if row.conditions else ""
-    point = {"row": row, "line": name, "method": row.method, "colour": labels.colour(row.runs[0])}
+    colour = run.environment.get("appearance", {}).get("colour")
+    point = {"row": row, "line": name, "method": row.method, "colour": colour}
     for key, measure in measures.items():
         estimate = row.measure(tasks, measure)
         point |= estimate.columns(key) | {f"{key}_records": estimate.records}
@@ -106,22 +108,21 @@ def figure1(block: Block) -> Figure | None:
     for row in block.baselines:
         records = undisturbed(ran(row.records)).dropna(subset=["decode_step_s"])
         counts.append(len(records))
-        suffix = f" [{row.conditions}]" if len(block.baselines) > 1 else ""
-        parts = {
-            labels.task_title(task): records[records["dataset"].isin(names)] for task, names in block.tasks().items()
-        }
+        condition = f" [{row.conditions}]" if len(block.baselines) > 1 else ""
+        sections = {labels.title_of(task, "task"): names for task, names in block.tasks().items()}
         if records["dataset"].nunique() > 1:
-            parts["All records"] = records
-        for name, part in parts.items():
+            sections["All records"] = records["dataset"]
+        for name, datasets in sections.items():
+            part = records[records["dataset"].isin(datasets)]
             if len(part):
                 ttft, generation, step = part[["ttft_s", "generation_s", "decode_step_s"]].mean()
-                bars[f"{name}{suffix}, n={len(part)}"] = 100 * ttft / generation, ttft / step
+                bars[f"{name}{condition}, n={len(part)}"] = 100 * ttft / generation, ttft / step
     if not bars:
         return None
     published = paper.figure1()
     bars["paper: Llama 2 7B, A100"] = published["ttft_share"], published["ttft_over_decode_step"]
     names, shares = [wrapped(name, 26) for name in bars], np.array([share for share, _ in bars.values()])
-    y = [*range(len(bars) - 1), len(bars) - 0.7]  # the paper's stands apart
+    y = [*range(len(bars) - 1), len(bars) - 0.7]  # a gap before the paper's bar
     figure = canvas(max(1.3, 0.6 + len(bars) * (0.19 + 0.12 * max(name.count("\n") for name in names))))
     axes = figure.add_subplot()
     axes.barh(y, shares, height=0.7, color=style.BLUE, label="TTFT (prefilling)")
@@ -145,7 +146,7 @@ def figure1(block: Block) -> Figure | None:
     needs="method=baseline task=all trace=true",
 )
 def figure2(block: Block) -> Figure | None:
-    """Draw attention by layer and position, and its share on the top tokens: means over all traced records."""
+    """Draw attention by layer and position, and its share on the top tokens; means over all traced records."""
     pairs = [(row, run.traces["attention"]) for row in block.rows for run in row.runs if "attention" in run.traces]
     if not pairs:
         return None
@@ -168,20 +169,25 @@ def figure2(block: Block) -> Figure | None:
     return finish(figure, subtitle(block, rows, [sum(trace["records"] for trace in traced)]))
 
 
-def _mean(traces: Sequence[dict[str, Any]], key: str) -> np.ndarray:
-    """Average arrays of the traces of several runs, in which each record counts alike."""
-    return np.average([trace[key] for trace in traces], axis=0, weights=[trace["records"] for trace in traces])
+def _mean(traces: Sequence[Mapping[str, Any]], key: str) -> np.ndarray:
+    """Average arrays of several runs' traces over their records; shorter arrays keep their last values."""
+    arrays = [np.array(trace[key]) for trace in traces]
+    length = max(array.shape[-1] for array in arrays)
+    padded = [
+        np.pad(array, [(0, 0)] * (array.ndim - 1) + [(0, length - array.shape[-1])], mode="edge") for array in arrays
+    ]
+    return np.average(padded, axis=0, weights=[trace["records"] for trace in traces])
 
 
 @_figure(
     "Figure 5. TTFT speedup against score, a line a method, a point a strength, which Table 1 names. Bars: 95% "
-    "intervals over records, where they are enough for one; n: records behind a point. Each panel has its own scores "
+    "intervals over records, if they are enough for one; n: records of a point. Each panel has its own scores "
     "(LazyLLM: schedules of two stages or more, if there are any; calibrated: found on other records, unless the "
     "legend says on these)",
     needs="-m +experiment=figure5",
 )
 def figure5(block: Block) -> Figure | None:
-    """Draw a panel a task; None unless a method has points at two strengths or more on a task."""
+    """Draw a panel a task; None unless some method has points at two strengths or more on a task."""
     measures, pairs = {"score": SCORE, "speedup": TTFT[0]}, product(block.tasks().items(), block.compared)
     points = pd.DataFrame([_point(row, {task: names}, measures) | {"task": task} for (task, names), row in pairs])
     points = points.dropna(subset="score")
@@ -198,19 +204,19 @@ def figure5(block: Block) -> Figure | None:
         panel = lines[lines["task"] == task].sort_values("speedup")
         for name, options in styles.items():
             error_bars(axes, panel[panel["line"] == name], "speedup", "score", elinewidth=0.5, label=name, **options)
-        axes.set_title(wrapped(f"{labels.task_title(task)}, n={style.span(panel['score_records'])}", 24))
+        axes.set_title(wrapped(f"{labels.title_of(task, 'task')}, n={style.span(panel['score_records'])}", 24))
     return finish(figure, subtitle(block, block.compared))
 
 
 @_figure(
     "Figure 6. Score against the layer that prunes, a line a keep; from schedules of a single stage. Bars: 95% "
-    "intervals over records, where they are enough for one; lines stand a little apart, so that no bar hides another",
+    "intervals over records, if they are enough for one; lines are shifted a little, so that no bar hides another",
     needs="-m +experiment=figure6",
 )
 def figure6(block: Block) -> Figure | None:
-    """Draw a line a keep; the score is the mean over the tasks, but `chinese`, that every run has a number for."""
+    """Draw a line a keep; the score is the mean over the tasks, without `chinese`, that every run has a score for."""
     single = [row for row in block.rows if row.method == "lazyllm" and len(labels.stages(row.runs[0])) == 1]
-    # Layers by number and by depth have no axis in common.
+    # Layers by number and by depth have no common axis.
     numbered = [row for row in single if labels.stages(row.runs[0])[0][0].isdigit()]
     by_depth, single = not numbered, numbered or single
     tasks = {
@@ -237,7 +243,7 @@ def figure6(block: Block) -> Figure | None:
         shift = (max(layers) - min(layers)) / 100 * (number - (len(lines) - 1) / 2)
         shifted = line.assign(layer=line["layer"] + shift)
         error_bars(axes, shifted, "layer", "score", elinewidth=0.6, label=name, **line_style(number))
-    mean = f"mean of {len(tasks)} tasks" if len(tasks) > 1 else labels.task_title(*tasks)
+    mean = f"mean of {len(tasks)} tasks" if len(tasks) > 1 else labels.title_of(*tasks, "task")
     axes.set(xlabel="depth that prunes (% of the layers)" if by_depth else "layer that prunes", xticks=layers)
     axes.set_ylabel("score (0 to 100)")
     axes.set_title(wrapped(f"{labels.method_title(single[0].runs[0])} of one stage: {mean}", 50))
@@ -246,19 +252,22 @@ def figure6(block: Block) -> Figure | None:
 
 @_figure(
     "Figure 7. Prompt tokens used so far against the generation step, 0 being prefilling, a line a stage: mean and "
-    "10th to 90th percentile over records (averaged over a row's runs), as far as more than half of the records still "
-    "generate; n: records at the first and the last step shown. One that has ended keeps its last value, so that every "
-    "step is about all of them. Methods that revive nothing are left out where others do",
+    "10th to 90th percentile over records (averaged over a row's runs), as long as more than half of the records still "
+    "generate; n: records at the first and the last step shown. A record whose generation has ended keeps its last "
+    "value, so that every step includes all records. Methods that revive nothing are left out if others revive tokens",
     needs="method=lazyllm task=all trace=true",
 )
 def figure7(block: Block) -> Figure | None:
     """Draw a panel a traced row; rows whose runs prune after different layers are left out."""
-    traced = [(row, [run.traces for run in row.runs if run.traces]) for row in block.rows]
-    traced = [(row, traces) for row, traces in traced if len(layers := {*map(_layers, traces)}) == 1 and all(layers)]
+    traced = []
+    for row in block.rows:
+        traces = [run.traces for run in row.runs if "computed" in run.traces]
+        if len({tuple(trace["layers"]) for trace in traces}) == 1:
+            traced.append((row, traces))
     traced = [(row, traces) for row, traces in traced if any(map(_revives, traces))] or traced
     if not traced:
         return None
-    layers = sorted({layer for _, traces in traced for layer in _layers(traces[0])})
+    layers = sorted({layer for _, traces in traced for layer in traces[0]["layers"]})
     styles = {layer: line_style(number) for number, layer in enumerate(layers)}
     titles = [wrapped(row.label, 24) for row, _ in traced]
     height = 1.3 + 0.13 * max(title.count("\n") for title in titles)
@@ -273,11 +282,6 @@ def figure7(block: Block) -> Figure | None:
     return finish(figure, subtitle(block, [row for row, _ in traced], records), entries)
 
 
-def _layers(trace: Mapping[str, Any]) -> tuple[int, ...]:
-    """Return the layers that prune, if they were traced."""
-    return tuple(trace["layers"]) if "living" in trace.get("computed", {}) else ()
-
-
 def _revives(trace: Mapping[str, Any]) -> bool:
     """Return whether pruned tokens are revived: a stage's share then grows."""
     return any(len(set(stage)) > 1 for stage in trace["computed"]["mean"])
@@ -286,29 +290,22 @@ def _revives(trace: Mapping[str, Any]) -> bool:
 def _stages_panel(
     axes: Axes, traces: Sequence[Mapping[str, Any]], styles: Mapping[int, dict[str, Any]]
 ) -> tuple[int, int]:
-    """Draw the stages of a row's runs; returns how many records generate at the first and at the last step."""
+    """Draw the stages of a row's runs; return the number of records that generate at the first and the last step."""
     computed = [trace["computed"] for trace in traces]
-    missing = [len(one["living"]) for one in computed]
-    missing = [max(missing) - steps for steps in missing]  # a run whose records have all ended keeps its last values
-    living = np.sum([np.pad(one["living"], (0, more)) for one, more in zip(computed, missing, strict=True)], axis=0)
-    padded = [
-        one | {key: np.pad(one[key], ((0, 0), (0, more)), "edge") for key in ("mean", "low", "high")}
-        for one, more in zip(computed, missing, strict=True)
-    ]
-    num_steps = int(np.flatnonzero(living > living[0] / 2)[-1]) + 1
-    mean, low, high = (100 * _mean(padded, key)[:, :num_steps] for key in ("mean", "low", "high"))
+    num_records = pd.DataFrame([one["living"] for one in computed]).sum().astype(int)
+    num_steps = (num_records > num_records[0] / 2).sum()
+    mean, low, high = (100 * _mean(computed, key)[:, :num_steps] for key in ("mean", "low", "high"))
     axes.axhline(100, **REFERENCE)
-    for stage, layer in enumerate(_layers(traces[0])):
-        axes.fill_between(
-            range(num_steps), low[stage], high[stage], color=styles[layer]["color"], alpha=0.2, linewidth=0
-        )
+    for stage, layer in enumerate(traces[0]["layers"]):
+        spread = {"color": styles[layer]["color"], "alpha": 0.2, "linewidth": 0}
+        axes.fill_between(range(num_steps), low[stage], high[stage], **spread)
         axes.plot(mean[stage], markevery=max(1, num_steps // 4), **styles[layer])
     axes.set_ylim(0, 104)
-    return living[0], living[num_steps - 1]
+    return num_records[0], num_records[num_steps - 1]
 
 
 _KNOWS = 25  # mean score of the baseline below which a task shows nothing
-_NOT_IN_LINE = ("data.tokens", "model.limit", "threads")  # the length is an axis, and no score depends on the others
+_NOT_IN_LINE = ("data.tokens", "model.limit", "threads")  # the length is an axis; scores do not depend on the others
 
 
 @_figure(
@@ -352,8 +349,8 @@ def depth_by_length(block: Block) -> Figure | None:
 
 def _by_depth(block: Block, run: Run) -> pd.DataFrame:
     """Return a run's records that did not fail, with `method`, `line`, `tokens`, `depth` and `score` of 100."""
-    own = conditions(run)
-    shown = [f"{key}={own[key]}" for key in block.differing if key in own and key not in _NOT_IN_LINE]
+    values = conditions(run)
+    shown = [f"{key}={values[key]}" for key in block.differing if key in values and key not in _NOT_IN_LINE]
     records = ran(run.records)
     return records.assign(
         method=run.method,
@@ -365,7 +362,7 @@ def _by_depth(block: Block, run: Run) -> pd.DataFrame:
 
 
 def speed_by_length(measured: pd.DataFrame, stem: Path) -> list[Path]:
-    """Draw the table of `lazybench speed`, and return the files: `stem`, as PNG and PDF."""
+    """Draw the table of `lazybench speed` as `stem` in PNG and PDF, and return both files."""
     measured = measured.sort_values("tokens")
     first, tokens = measured.iloc[0], measured["tokens"]
     titles = {"ttft_speedup": "first token", "generation_speedup": f"answer of {first['new_tokens']} tokens"}
@@ -382,7 +379,7 @@ def speed_by_length(measured: pd.DataFrame, stem: Path) -> list[Path]:
         axes.set_xticks(tokens, [f"{number:,}" for number in tokens])
         axes.set(xlabel="prompt length (tokens)", ylabel="speedup over unmodified (×)", ylim=(0, None))
         axes.set_title(wrapped(f"{labels.title_of(first['method'])} {first['setting']}".strip(), 50))
-        model = f"{labels.model_title(first['model'])} ({first['weights']}, in {first['dtype']})"
+        model = f"{labels.title_of(first['model'], 'model')} ({first['weights']}, in {first['dtype']})"
         repeats = f"median and range of n={first['repeats']} repeats"
         finish(figure, f"{model}; {repeats}; {first['device']}")
         return style.save(figure, stem)

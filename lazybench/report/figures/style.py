@@ -1,6 +1,6 @@
-"""The style of all figures: a paper's column, colours the colour-blind can tell apart, markers and dashes.
+"""The style of all figures: as wide as a paper's column, colours for the colour-blind, markers and dashes.
 
-Figures are as wide as a column of a paper, so that nothing is scaled there; sizes are in `paper.mplstyle`.
+Sizes are in `paper.mplstyle`.
 """
 
 import re
@@ -21,31 +21,31 @@ from lazybench.analysis.averages import ran
 from lazybench.analysis.grouping import Block, Row
 
 COLUMN = 3.3  # inches
-LETTERS = 57  # of a line as wide as a column
+LETTERS = 57  # in a line as wide as a column
 # Okabe and Ito's palette without its yellow, which is too pale for lines on white. The numbers of colours, markers and
-# dashes have no common factor, so that lines differ in more than colour.
+# dashes have no common factor, so no two of the first 308 lines share all three.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#E69F00", "#CC79A7", "#56B4E9", "#000000")
 BLUE, VERMILLION, _, ORANGE, *_, BLACK = _COLOURS
 GREY, PALE = "#666666", "#aaaaaa"
 REFERENCE = {"color": BLACK, "linestyle": ":", "linewidth": 1}
 _MARKERS = "osD^vPX<p>h"
 _DASHES = ("-", "--", "-.", ":")
-# The methods with a style of their own, in the order of styles.
+# The methods that always have the same style, in the order of styles.
 _METHODS = ("lazyllm", "random_drop", "static_pruning", "prompt_compression", "lazyllm+", "gemfilter", "fastkv")
 
 
 def styled() -> AbstractContextManager[None]:
-    """Draw with the shared settings, whatever the user's own are."""
+    """Draw with `paper.mplstyle` instead of the user's settings."""
     return matplotlib.style.context(Path(__file__).with_name("paper.mplstyle"), after_reset=True)
 
 
 def canvas(height: float) -> Figure:
-    """Return an empty figure as wide as a column; `finish` adds to its height, in inches."""
+    """Return an empty figure as wide as a column; `finish` adds to its height (inches)."""
     return Figure(figsize=(COLUMN, height), layout="constrained")
 
 
 def panels(count: int, height: float, xlabel: str, ylabel: str, **shared: Any) -> tuple[Figure, list[Axes]]:
-    """Return a figure of `count` panels, two beside each other, each `height` inches high."""
+    """Return a figure of `count` panels in two columns, each `height` inches high."""
     columns = min(2, count)
     rows = -(-count // columns)
     figure = canvas(height * rows)
@@ -60,10 +60,12 @@ def panels(count: int, height: float, xlabel: str, ylabel: str, **shared: Any) -
 
 
 def finish(figure: Figure, heading: str, entries: Mapping[str, Any] | None = None) -> Figure:
-    """Add a heading above the panels, and one legend below: `entries`, or each label once."""
+    """Add a heading above the panels, and one legend below: `entries`, or all labels of the panels."""
     if entries is None:
-        labels = [axes.get_legend_handles_labels() for axes in figure.axes]
-        entries = {text: handle for handles, texts in labels for handle, text in zip(handles, texts, strict=True)}
+        entries = {}
+        for axes in figure.axes:
+            handles, texts = axes.get_legend_handles_labels()
+            entries |= zip(texts, handles, strict=True)
     heading, texts = wrapped(heading, LETTERS), [wrapped(text, LETTERS - 8) for text in entries]
     longest = max((len(line) for text in texts for line in text.split("\n")), default=0)
     columns = max(1, LETTERS // (8 + longest))
@@ -76,7 +78,7 @@ def finish(figure: Figure, heading: str, entries: Mapping[str, Any] | None = Non
 
 
 def save(figure: Figure, stem: Path) -> list[Path]:
-    """Write PNG and PDF, the same bytes for the same figure; the PDF, for a paper, has no heading."""
+    """Write PNG and PDF without dates or versions in them; the PDF, for a paper, has no heading."""
     png, pdf = (stem.with_name(f"{stem.name}.{suffix}") for suffix in ("png", "pdf"))
     figure.savefig(png, metadata={"Software": None})
     figure.suptitle("")
@@ -85,34 +87,34 @@ def save(figure: Figure, stem: Path) -> list[Path]:
 
 
 def wrapped(text: str, letters: int) -> str:
-    """Wrap a text into lines of at most `letters`; schedules break after their commas."""
+    """Wrap a text into lines of at most `letters`, also after the commas of schedules."""
     return textwrap.fill(re.sub(r",(?=[\w.]+%?:)", ", ", text), letters, break_on_hyphens=False)
 
 
 def line_style(number: int) -> dict[str, Any]:
-    """Return colour, marker and dash of a figure's line; no two of the first 308 lines share all three."""
+    """Return colour, marker and dash of a figure's n-th line."""
     cycles = {"color": _COLOURS, "marker": _MARKERS, "linestyle": _DASHES}
     return {name: values[number % len(values)] for name, values in cycles.items()}
 
 
 def method_styles(points: pd.DataFrame) -> dict[str, dict[str, Any]]:
-    """Return the style of each `line` of some points, by its `method` and the `colour` that this gives itself.
+    """Return the style of each `line` of the points, which have its `method` and the `colour` that its class defines.
 
-    LazyBench's methods always have the same style; other lines take the unused ones, in their order.
+    The first line of a method in `_METHODS` always has the same style; other lines take the unused styles.
     """
     lines = points.drop_duplicates("line").set_index("line")
-    # Of several lines of one method, such as calibrated ones, the first has the method's style.
     numbers = lines["method"][lines["method"].isin(_METHODS)].drop_duplicates().map(_METHODS.index)
-    free = (number for number in count() if number not in numbers.array)
+    unused = (number for number in count() if number not in numbers.array)
     styles = {}
     for line, colour in lines["colour"].items():
-        number = numbers[line] if line in numbers else next(free)
-        styles[line] = line_style(number) | ({"color": colour} if is_color_like(colour) else {})
+        styles[line] = line_style(numbers[line] if line in numbers else next(unused))
+        if is_color_like(colour):
+            styles[line]["color"] = colour
     return styles
 
 
 def error_bars(axes: Axes, points: pd.DataFrame, x: str, y: str, **options: Any) -> None:
-    """Draw points, with bars for columns that have `_low` and `_high`."""
+    """Draw points, with bars from `_low` to `_high` where a column has both."""
     for key, name in (("xerr", x), ("yerr", y)):
         if f"{name}_low" in points:
             low, value, high = (points[f"{name}{end}"].astype(float) for end in ("_low", "", "_high"))
@@ -123,9 +125,9 @@ def error_bars(axes: Axes, points: pd.DataFrame, x: str, y: str, **options: Any)
 def subtitle(block: Block, rows: Sequence[Row], records: Sequence[int] = ()) -> str:
     """Return the heading of a figure of these rows: model and data, records, prompt lengths, and devices.
 
-    `records` is the number of each row's records in it; if empty, all that did not fail.
+    `records` has the number of each row's records in the figure; by default, all that did not fail.
     """
-    key = ["dataset", "_id", "prompt_tokens"]  # a generated record has one id at all lengths
+    key = ["dataset", "_id", "prompt_tokens"]  # a generated record has the same id at all lengths
     parts = [pd.concat([ran(run.records) for run in row.runs]).drop_duplicates(key) for row in rows]
     tokens = pd.concat(parts).drop_duplicates(key)["prompt_tokens"].dropna()
     prompts = f"prompts {tokens.median():,.0f} tokens (median; max {tokens.max():,.0f})" if len(tokens) else ""
@@ -137,5 +139,6 @@ def subtitle(block: Block, rows: Sequence[Row], records: Sequence[int] = ()) -> 
 
 
 def span(numbers: Collection[int]) -> str:
-    """Return the least and the greatest number, or one if all are the same."""
-    return " to ".join(dict.fromkeys(f"{number:,}" for number in (min(numbers), max(numbers))))
+    """Return the least and the greatest number, or one number if all are the same."""
+    least, greatest = min(numbers), max(numbers)
+    return f"{least:,}" if least == greatest else f"{least:,} to {greatest:,}"
