@@ -60,12 +60,14 @@ def provenance(method: Mapping[str, Any]) -> str:
     """Describe where a calibrated method's settings come from."""
     folds, source = method["folds"], method.get("found") or {}
     settings = [setting_of(fold["method"]["name"], fold["method"]) for fold in folds]
-    counts = [f"{setting} on {len(fold['records'])} records" for setting, fold in zip(settings, folds, strict=True)]
+    counts = source.get("records", [len(fold["records"]) for fold in folds])
+    counts = counts if isinstance(counts, list) else [counts] * len(folds)  # a number in earlier versions
+    choices = [f"{setting} on {count} records" for setting, count in zip(settings, counts, strict=True)]
     forms = {"data": "of {}", "task": "task {}", "model": "with {}", "limit": "cut to {} tokens"}
     forms["tried"] = "as the best of {} trials"
     details = [form.format(source[key]) for key, form in forms.items() if key in source]
     held_out = "; each record is run with a schedule that was found on other records" if len(folds) > 1 else ""
-    return f"found {' and '.join(counts)} {', '.join(details)}".rstrip() + held_out
+    return f"found {' and '.join(choices)} {', '.join(details)}".rstrip() + held_out
 
 
 def _text(value: Any) -> str:

@@ -62,7 +62,7 @@ def main(jobs: Sequence[MapConfig]) -> Path:
 
 
 def _check(jobs: Sequence[MapConfig], resources: Resources) -> list[Method]:
-    """Return the methods of the jobs; `LazyBenchError` for what can be known to fail before weights are loaded."""
+    """Return the methods of the jobs; raise `LazyBenchError` for settings that do not fit together."""
     config = jobs[0]
     for key, value in vars(config).items():
         if key != "method" and any(getattr(job, key) != value for job in jobs):
@@ -80,7 +80,7 @@ def _check(jobs: Sequence[MapConfig], resources: Resources) -> list[Method]:
 
 
 def _read_text(name: str) -> tuple[DatasetFacts, Record]:
-    """Return the user's file as a record, and facts that make its text the prompt, unchanged but for a chat wrapper."""
+    """Read the user's file as a record, with facts that make its text the prompt inside any chat wrapper."""
     text = Path(name).read_text("utf-8")
     facts = DatasetFacts("text", "{context}", _NEW_TOKENS, metric="qa_f1", truncate=False)
     return facts, Record(Path(name).name, "text", "", text, (), None, len(text.split()))

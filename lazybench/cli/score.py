@@ -20,14 +20,14 @@ from lazybench.errors import LazyBenchError, suggest
 from lazybench.run import scoring
 from lazybench.store.writing import replace
 
+# By dataset, its facts and the data config that defines it; an empty name for LongBench and configs that extend it.
 Known = Mapping[str, tuple[str, DatasetFacts]]
-"""By dataset the data config that has it, empty for LongBench's and those beside them, and its facts."""
 
 _COLUMNS = ("path", "dataset", "_id", "score", "length")  # of a scored line, before the scores by other metrics
 
 
 def main(argv: Sequence[str]) -> int:
-    """Score files of predictions, print a table, and write the records with their scores if asked to."""
+    """Score files of predictions, print a table, and with `--output` write the records with their scores."""
     parser = ArgumentParser("lazybench score", description="Score predictions as LongBench's official code does.")
     fields = "JSON Lines of 'prediction' (or 'pred'), 'answers', 'all_classes', 'dataset' and, of LongBench-E, 'length'"
     parser.add_argument("files", metavar="FILE", nargs="+", type=Path, help=fields)
@@ -55,15 +55,15 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _known(folders: Sequence[Path]) -> Known:
-    """Return LongBench's datasets and those of the data configs in some folders; the first of a name counts."""
+    """Return LongBench's datasets and those of the data configs in some folders."""
     longbench = load_facts()
     known = {name: ("", facts) for name, facts in longbench.items()}
     for folder in folders:
         for data, datasets in own_datasets(folder):
             extends = longbench.keys() <= datasets.keys()
             for name, facts in datasets.items():
-                first = known.setdefault(name, ("" if extends else data, facts))
-                if extends and first != ("", facts):
+                _, first = known.setdefault(name, ("" if extends else data, facts))
+                if first != facts:
                     raise LazyBenchError(f"data={data} and another data config differ in {name!r}: rename it in one")
     return known
 
@@ -82,16 +82,15 @@ def _score_file(path: Path, dataset: str | None, known: Known) -> list[tuple[dic
 
 
 def _score(line: Mapping[str, Any], where: str, default: str, known: Known) -> dict[str, Any]:
-    """Score a line, 0 to 1; of a run's record with several seeds, return the mean over them.
+    """Score a line, from 0 to 1; a run's record with several seeds has the mean over them.
 
     Returns:
         `dataset` and `_id`; LongBench's `score`, None for a failed record; `length` in words, if the dataset has scores
         by length; and the scores by other metrics.
     """
-    named = line.get("dataset") is not None
-    dataset = str(line["dataset"]) if named else default
+    dataset = str(line.get("dataset") or default)
     if dataset not in known:
-        hint = "" if named else " (the line has no 'dataset': name it with --dataset NAME)"
+        hint = "" if line.get("dataset") else " (the line has no 'dataset': name it with --dataset NAME)"
         raise LazyBenchError(f"{where}: unknown dataset {dataset!r}: {suggest(dataset, known)}{hint}")
     scores = {"dataset": dataset, "_id": str(line.get("_id", "")), "score": None, "length": None}
     if line.get("error"):
@@ -116,35 +115,36 @@ def _score(line: Mapping[str, Any], where: str, default: str, known: Known) -> d
 
 
 def _refuse_mixed(answered: pd.DataFrame) -> None:
-    """Raise `LazyBenchError` for answers of two models or methods: two to one record, or two files of a dataset."""
-    is_first = ~answered.duplicated(["path", "dataset", "_id"])  # lines without an id are all of one file
-    lines = answered[(answered["_id"] != "") | is_first]
+    """Raise `LazyBenchError` if a record has two answers, or a dataset without ids has two files."""
+    is_first = ~answered.duplicated(["path", "dataset", "_id"])
+    lines = answered[(answered["_id"] != "") | is_first]  # of lines without ids, one a file
     for line in lines[lines.duplicated(["dataset", "_id"])].to_dict("records"):
         name = f"record {line['_id']} of {line['dataset']}" if line["_id"] else line["dataset"]
-        raise LazyBenchError(f"{line['path']}: {name} is answered twice: score each model's or method's by itself")
+        raise LazyBenchError(f"{line['path']}: {name} is answered twice: score each model or method separately")
 
 
 def _tables(answered: pd.DataFrame, known: Known) -> str:
-    """Format mean scores, 0 to 100, by dataset and by task, in the order of LongBench's table."""
-    parts = {"score": answered}
+    """Format mean scores, from 0 to 100, by dataset and by task, in the order of LongBench's table."""
+    scores = {"score": answered["score"]}
     if answered["length"].notna().any():
         for name, (low, high) in LENGTHS.items():
-            parts[name] = answered[(answered["length"] >= low) & (answered["length"] < high)]
-    facts = pd.DataFrame({name: (data, facts.task) for name, (data, facts) in known.items()}, ["data", "task"]).T
-    datasets = facts.join(pd.DataFrame({name: part.groupby("dataset")["score"].mean() for name, part in parts.items()}))
-    datasets = datasets.dropna(subset="score").assign(records=answered["dataset"].value_counts())
-    further = 100 * answered.groupby("dataset")[[*answered.columns[len(_COLUMNS) :]]].mean().reindex(datasets.index)
-    datasets["further"] = [
-        ", ".join(f"{metric} {score:.2f}" for metric, score in scores.dropna().items())
-        for _, scores in further.iterrows()
+            scores[name] = answered["score"].where(answered["length"].between(low, high, inclusive="left"))
+    metrics = [*answered.columns[len(_COLUMNS) :]]
+    facts = pd.DataFrame([(name, data, facts.task) for name, (data, facts) in known.items()])
+    facts.columns = ["dataset", "data", "task"]
+    means = 100 * answered.assign(**scores).groupby("dataset")[[*scores, *metrics]].mean()
+    datasets = facts.merge(means, on="dataset")
+    datasets["records"] = datasets["dataset"].map(answered["dataset"].value_counts())
+    datasets["metrics"] = [
+        ", ".join(f"{metric} {score:.2f}" for metric, score in row.dropna().items())
+        for _, row in datasets[metrics].iterrows()
     ]
-    datasets[[*parts]] *= 100
     groups = datasets.groupby(["data", "task"], sort=False)
-    tasks = groups[[*parts]].agg(lambda means: means.mean(skipna=False))
+    tasks = groups[[*scores]].agg(lambda means: means.mean(skipna=False))
     tasks["datasets"] = groups.size().astype(str) + "/" + facts.value_counts(["data", "task"]).astype(str)
     tasks["title"] = [f"{task} [data={data}]" if data else task for data, task in tasks.index]
-    scores = [(name, name, "{:.2f}") for name in parts]
-    dataset_columns = [("dataset", "dataset", "{}"), ("records", "records", "{}"), *scores, ("", "further", "{}")]
-    task_columns = [("task", "title", "{}"), ("datasets", "datasets", "{}"), *scores]
-    texts = [frame_table(datasets.rename_axis("dataset").reset_index(), dataset_columns)]
-    return "\n\n".join(texts + ([] if tasks.empty else [frame_table(tasks, task_columns)]))
+    columns = [(name, name, "{:.2f}") for name in scores]
+    dataset_columns = [("dataset", "dataset", "{}"), ("records", "records", "{}"), *columns, ("", "metrics", "{}")]
+    task_columns = [("task", "title", "{}"), ("datasets", "datasets", "{}"), *columns]
+    tables = [frame_table(datasets, dataset_columns)]
+    return "\n\n".join(tables + ([] if tasks.empty else [frame_table(tasks, task_columns)]))

@@ -11,7 +11,7 @@ from lazybench.analysis.labels import setting_of
 from lazybench.cli.arguments import BOTH_FORMS, add_runs, read
 from lazybench.errors import LazyBenchError
 from lazybench.store.journal import PREDICTIONS, read_rows
-from lazybench.store.run_folder import CONFIG, ENVIRONMENT, FAILURE, RunFolder
+from lazybench.store.run_folder import FAILURE, RunFolder
 from lazybench.store.survey import read_settings, run_folders, scored_records
 
 STATES = RUNNING, FAILED, STOPPED, DONE = "running", "failed", "stopped", "done"
@@ -22,9 +22,8 @@ def main(argv: Sequence[str]) -> int:
     parser = ArgumentParser(
         "lazybench status",
         usage="%(prog)s [runs=FOLDER,...]",
-        description="Show the state of each run: running; failed, with the reason; stopped by a person or a scheduler, "
-        "or with records missing; done. The command that started a run resumes it. For jobs that have not started, "
-        "see lazybench plan.",
+        description="Show the state of each run: running; failed, with the reason; stopped, or with records missing; "
+        "done. The command that started a run resumes it. For jobs that have not started, see lazybench plan.",
         epilog=BOTH_FORMS,
     )
     add_runs(parser, "output folders of runs")
@@ -38,30 +37,28 @@ def main(argv: Sequence[str]) -> int:
 def _rows(output: Path) -> Iterator[list[str]]:
     if not output.is_dir():
         raise LazyBenchError(f"runs={output}: no such folder")
-    # A `config.yaml` at another depth is not a run's.
+    # Folders of runs are four levels deep.
     folders = [folder for folder in run_folders(output) if len(folder.relative_to(output).parts) == 4]
     if not folders:
         raise LazyBenchError(f"runs={output}: no runs there; make one: lazybench run method=lazyllm task=code")
     for folder in folders:
-        settings, environment = read_settings(folder)
+        settings, _ = read_settings(folder)
         model, data, method, digest = folder.relative_to(output).parts
         method = f"{method} {setting_of(method, settings.get('method') or {}) or digest}"
-        state, note, records = _state(folder, settings, environment)
+        state, note, records = _state(folder, settings)
         yield [state, str(settings.get("task", "")), model, data, method, note, records]
 
 
-def _state(folder: Path, settings: Mapping[str, Any], environment: Mapping[str, Any]) -> tuple[str, str, str]:
-    """Return a run's state, a note and its records, done and in all. A killed run counts as stopped."""
+def _state(folder: Path, settings: Mapping[str, Any]) -> tuple[str, str, str]:
+    """Return a run's state, a note, and its finished records and all its records. A killed run counts as stopped."""
     notes = [path.read_text("utf-8") for path in sorted(folder.glob(f"{Path(FAILURE).stem}*.txt"))]
     state, done, scored = FAILED if notes else STOPPED, None, scored_records(folder)
     try:
         done = len(read_rows(folder, PREDICTIONS))
-        if lost := max(0, (scored or 0) - done):
-            notes.append(f"{lost} of the {scored} records that its scores include are gone")
+        if scored is not None and scored > done:
+            notes.append(f"{scored - done} of the {scored} records that its scores include are gone")
     except LazyBenchError as error:
         notes.append(str(error))
-    if missing := [name for name, content in ((CONFIG, settings), (ENVIRONMENT, environment)) if not content]:
-        notes.append(f"{' and '.join(missing)} missing: a report leaves it out")
     if RunFolder(folder).is_busy:
         state = RUNNING
     elif scored is not None and not notes:
