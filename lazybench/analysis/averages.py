@@ -1,10 +1,9 @@
-"""Measures, and how they are averaged over records: by tables, by figures, and by a run's own summary.
+"""Measures and their averages over records, for tables, figures and a run's summary.
 
 A dataset's value is a mean over its records, or a ratio of two means. A task's value is the mean over its datasets, and
-the mean of the tasks is the mean over those. No value includes failed records, and none that is made of times includes
-disturbed ones. A record that lacks a number is left out of it. A dataset without any such record leaves its task
-without a value, with one exception: if `timing.every` skipped all its records, the task is the mean over the other
-datasets, with a note.
+the mean of the tasks is the mean over tasks. Failed records are never included, and disturbed ones are not included in
+times. A record without the measure's numbers is left out. A dataset with no record left leaves its task without a
+value, unless `timing.every` skipped all its records: the task is then the mean over the other datasets, with a note.
 """
 
 import math
@@ -18,15 +17,15 @@ import pandas as pd
 from lazybench.analysis.intervals import Estimate, estimate, geometric_mean
 from lazybench.data.longbench_e import LENGTHS
 
-# The key of the mean of a run's tasks in its scores, and of its section in tables.
+# The key of the mean of a run's tasks in its scores and in tables.
 MEAN = "mean_of_tasks"
-_DECISIVE = 0.25  # a record with a larger share of a mean than this is noted
+_DECISIVE = 0.25  # largest share of a mean that one record can have without a note
 Column = str | Callable[[pd.DataFrame], pd.Series]
 
 
 @dataclass(frozen=True)
 class Measure:
-    """A number of a method on a dataset: the mean of `top` over the mean of `bottom`, columns or functions of them."""
+    """The mean of the column `top` over that of `bottom`; a function computes a column from the records."""
 
     key: str  # prefix of its columns in CSV files
     title: str  # heading, with the unit
@@ -34,10 +33,10 @@ class Measure:
     bottom: Column | None = None  # None for a mean
     scale: float = 1.0  # factor from the stored value to the one in tables
     digits: int = 2  # decimals in tables
-    absent: str = "not timed"  # why it is missing where its columns are empty
+    absent: str = "not timed"  # why it is missing if its columns are empty
     by_seed: str = ""  # column with one value a seed
-    timed: bool = False  # whether it is made of times: disturbed records do not count
-    with_times: bool = False  # whether only timed records have it, though it is not made of times
+    timed: bool = False  # whether it is computed from times: disturbed records are not included
+    with_times: bool = False  # whether only timed records have it, though it is not computed from times
     long_tailed: bool = False  # whether a few records may have most of the sum: an interval then needs more records
     least: float = 0.0  # smallest possible value, in the unit of tables
     most: float = math.inf  # largest possible value
@@ -49,12 +48,12 @@ class Measure:
 def _speedups(key: str, title: str, time: str) -> tuple[Measure, Measure]:
     """Return the speedups over the unmodified model, and over the method's own engine with nothing pruned."""
     over_baseline = Measure(key, f"{title} (×)", f"baseline_{time}", time, timed=True)
-    changes = {"key": f"{key}_over_keep_1", "title": f"{title} over keep = 1 (×)", "top": f"keep_1_{time}"}
-    return over_baseline, replace(over_baseline, absent="not timed with nothing pruned", **changes)
+    over_keep_1 = Measure(f"{key}_over_keep_1", f"{title} over keep = 1 (×)", f"keep_1_{time}", time, timed=True)
+    return over_baseline, replace(over_keep_1, absent="not timed with nothing pruned")
 
 
 def _equal_length_s(records: pd.DataFrame) -> pd.Series:
-    """Return the time of the baseline's number of tokens at the method's own TTFT and decode step, in seconds."""
+    """Return the seconds that the method would take for as many tokens as the baseline's answer has."""
     steps = records["baseline_new_tokens"] - 1
     # An answer of one token has no decode step.
     return records["ttft_s"] + steps * records["decode_step_s"].where(steps > 0, 0)
@@ -121,7 +120,8 @@ def measured(records: pd.DataFrame, measure: Measure) -> Estimate:
         measure: the measure.
     """
     eligible = undisturbed(records) if measure.timed else records
-    top, bottom = _values(eligible, measure.top), 1.0 if measure.bottom is None else _values(eligible, measure.bottom)
+    top = _column(eligible, measure.top)
+    bottom = 1.0 if measure.bottom is None else _column(eligible, measure.bottom)
     counted = eligible.assign(top=top, bottom=bottom).dropna(subset=["top", "bottom"])
     num_counted, total = len(counted), len(records)
     note = "" if num_counted == total else f"{num_counted} of {total} records"
@@ -146,7 +146,7 @@ def measured(records: pd.DataFrame, measure: Measure) -> Estimate:
     return replace(result, records=num_counted, note=note)
 
 
-def _values(records: pd.DataFrame, column: Column) -> pd.Series:
+def _column(records: pd.DataFrame, column: Column) -> pd.Series:
     return column(records) if callable(column) else records[column]
 
 
@@ -170,7 +170,7 @@ def _weights(records: pd.DataFrame) -> pd.Series:
 
 
 def _without_largest(counted: pd.DataFrame, mean: float, measure: Measure) -> str:
-    """Describe the mean without the record with the largest share of it, if that is decisive; else an empty text."""
+    """Return a note with the mean without the record with the largest share, if that share is decisive."""
     shares = measure.scale * counted["top"] * _weights(counted) / mean
     if shares.max() <= _DECISIVE:
         return ""

@@ -55,8 +55,8 @@ class Row:
         records = records.assign(task=records["dataset"].map(task_of))
         reasons = {}
         for task, names in tasks.items():
-            covering = {name: runs[name] for name in names if name in runs}
-            if reason := _missing(records[records["task"] == task], covering):
+            reason = _missing(records[records["task"] == task], {name: runs[name] for name in names if name in runs})
+            if reason:
                 reasons[task] = reason
         missing = next(iter(reasons.values()), "")
         if missing and len(tasks) > 1:

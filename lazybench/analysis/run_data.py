@@ -68,12 +68,8 @@ class Run:
         """Return the number of its records of a dataset once it is finished, failed ones included; None if unknown."""
         if self.finished:
             return int((self.records["dataset"] == dataset).sum())
-        if "records_of" in self.settings:
-            return self.settings["records_of"].get(dataset, 0)
-        known = [self.settings["data"].get("limit"), self.facts[dataset].records]
-        if self.settings["data"].get("source") == "sample":
-            known = known[:1]
-        return min((number for number in known if number is not None), default=None)
+        counts = self.settings.get("records_of")  # missing in earlier versions
+        return None if counts is None else counts.get(dataset, 0)
 
 
 def records_table(rows: Iterable[Mapping[str, Any]] | pd.DataFrame) -> pd.DataFrame:

@@ -30,7 +30,6 @@ class Spec:
     in_paper: tuple[str, ...] = ()  # keys of the measures that the paper gives numbers for
     skip: tuple[str, ...] = ()  # methods without rows
     by_length: bool = False  # only for datasets that have scores by the records' length
-    by_dataset: bool = False  # only the baseline by dataset, for models whose scores LongBench published
 
 
 _ANSWERS = (averages.SCORE, averages.SCORE_DIFFERENCE, *averages.TTFT)
@@ -42,7 +41,6 @@ SPECS = (
     Spec("table1", "Table 1. Score and TTFT speedup", _ANSWERS, ("score", "ttft_speedup")),
     Spec("table2", "Table 2. Tokens computed and generation", _GENERATION, ("prompt_computed", "generation_speedup")),
     Spec("times", "Seconds to the first token", averages.TTFT_SECONDS),
-    Spec("longbench", "The baseline beside LongBench's own", (averages.SCORE,), ("score",), by_dataset=True),
     Spec("score_by_length", "Score by length", averages.SCORE_BY_LENGTH, by_length=True),
 )
 # How to read all tables, in Markdown.
@@ -62,21 +60,17 @@ def numbers(block: Block) -> pd.DataFrame:
         A line a task and row: `model`, `data`, `task`, `method`, `label`; `datasets` of `datasets_of_task`; the numbers
         of `records`, `failed` and `disturbed`. By each measure's key: its value; `_low` and `_high`, its interval;
         `_records`, their number; `_missing`, why there is no value; `_note`; for some measures `_seed_deviation`, and
-        `_paper`, the number printed there. `title` is the task's; `by_dataset` marks lines of a single dataset.
+        `_paper`, the number printed there. `title` is the task's.
     """
-    tasks, averaged, published = block.tasks(), block.tasks_averaged(), paper.published(block)
+    tasks, averaged = block.tasks(), block.tasks_averaged()
     speeds = {row.label: round(row.measure(tasks, averages.TTFT[0]).value or 0) for row in block.compared}
     rows = sorted(block.compared, key=lambda row: (row.method != "baseline", speeds[row.label]))
     sections = {MEAN: averaged} if len(averaged) > 1 else {}
     sections |= {task: {task: names} for task, names in tasks.items()}
-    sections |= {name: {name: [name]} for name in published}
     lines = []
     for section, members in sections.items():
         title = f"Mean of the {len(averaged)} tasks" if section == MEAN else title_of(section, "task")
-        for row in rows:
-            if section not in published or row.method == "baseline":
-                line = _line(block, row, section, members)
-                lines.append(line | {"title": title, "by_dataset": section in published})
+        lines += [_line(block, row, section, members) | {"title": title} for row in rows]
     frame = pd.DataFrame(lines).query("datasets > 0")
     return frame.astype({f"{key}{end}": float for key in _MEASURES for end in ("", "_low", "_high")})
 
@@ -85,18 +79,10 @@ def _line(block: Block, row: Row, section: str, tasks: Mapping[str, Sequence[str
     """Measure a row on tasks, which are given with their datasets."""
     records, datasets, missing = row.select(tasks)
     complete = _with_difference(ran(records), row, block)
-    line: dict[str, Any] = {
-        "model": block.model,
-        "data": block.data,
-        "task": section,
-        "method": row.method,
-        "label": row.label,
-        "datasets": len(datasets),
-        "datasets_of_task": sum(map(len, tasks.values())),
-        "records": len(records),
-        "failed": len(records) - len(complete),
-        "disturbed": len(records) - len(undisturbed(records)),
-    }
+    num_datasets = len(datasets), sum(map(len, tasks.values()))
+    num_records = len(records), len(records) - len(complete), len(records) - len(undisturbed(records))
+    values = (block.model, block.data, section, row.method, row.label, *num_datasets, *num_records)
+    line: dict[str, Any] = dict(zip(_ROW, values, strict=True))
     for key, measure in _MEASURES.items():
         result = Estimate(missing=missing) if missing else measured(complete, measure)
         line |= result.columns(key)
@@ -118,7 +104,6 @@ def _with_difference(records: pd.DataFrame, row: Row, block: Block) -> pd.DataFr
 
 def select(spec: Spec, block: Block, lines: pd.DataFrame) -> pd.DataFrame:
     """Return the lines and columns of `numbers` that a table shows; means over tasks without any value are left out."""
-    lines = lines[lines["by_dataset"] == spec.by_dataset]
     has_lengths = any(run.facts[name].by_length for run in block.runs for name in run.datasets)
     if (spec.by_length and not has_lengths) or not any(is_taken(measure, lines) for measure in spec.measures):
         return lines.head(0)
@@ -142,7 +127,7 @@ def shown(spec: Spec, block: Block, lines: pd.DataFrame) -> pd.DataFrame:
         if is_taken(measure, lines):
             cells[measure.title] = lines.apply(_cell, axis=1, measure=measure)
         if measure.key in spec.in_paper and lines[f"{measure.key}_paper"].any():
-            heading = f"{measure.title.removesuffix(' (×)')}, {paper.heading(block, spec.by_dataset)}"
+            heading = f"{measure.title.removesuffix(' (×)')}, paper, {paper.MODELS[block.model]}"
             cells[heading] = lines[f"{measure.key}_paper"]
     cells["Records"] = lines.apply(_records, axis=1)
     return pd.DataFrame(cells)

@@ -5,6 +5,7 @@ import json
 import re
 import shlex
 from collections.abc import Sequence
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +24,6 @@ from lazybench.report.latex import latex, latex_pairs
 from lazybench.store.writing import replacing
 
 _PAIRED = "paired"
-# The order of figures in the page; others follow.
-_FIRST = ("speed_against_kl", "figure5", "depth_by_length", "figure7", "figure1", "figure2")
 _TITLES = {spec.name: spec.title for spec in tables.SPECS} | {_PAIRED: "Paired tests at equal speed"}
 # A report replaces only a folder that holds nothing else.
 _OURS = re.compile(
@@ -115,17 +114,18 @@ def _draw(folder: Path, block: Block) -> tuple[list[dict[str, str]], list[str]]:
     from lazybench.report.figures.drawings import FIGURES
     from lazybench.report.figures.style import save, styled
 
-    drawn, undrawn = [], []
+    captions = yaml.safe_load(files("lazybench.report.figures").joinpath("captions.yaml").read_text("utf-8"))
+    drawn, lacking = [], []
     with styled():
-        for name, caption, needs, draw in FIGURES:
-            figure = draw(block)
+        for draw in FIGURES:
+            name, figure = draw.__name__, draw(block)
             if figure is not None:
                 png, _ = save(figure, folder / f"{name}_{block.model}_{block.data}")
                 data = base64.b64encode(png.read_bytes()).decode()
-                drawn.append({"name": name, "caption": caption, "data": data})
-            elif needs:
-                undrawn.append(f"{name} ({needs})")
-    return sorted(drawn, key=lambda drawing: (*_FIRST, drawing["name"]).index(drawing["name"])), undrawn
+                drawn.append({"name": name, "caption": captions[name]["caption"], "data": data})
+            elif "needs" in captions[name]:
+                lacking.append(f"{name} ({captions[name]['needs']})")
+    return drawn, lacking
 
 
 def _page(sections: Sequence[dict[str, Any]], warnings: Sequence[str]) -> str:

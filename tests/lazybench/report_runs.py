@@ -1,6 +1,7 @@
 """Writes run folders as `lazybench run` does, from made-up numbers."""
 
 import json
+from itertools import product
 
 import numpy as np
 import yaml
@@ -63,24 +64,23 @@ def failed(dataset, number, error="oom"):
 def rows_of(datasets, records=4, speedup=1.0, score=0.5, seed=0):
     """Lines for some datasets, with scores and times that differ between records."""
     generator = np.random.default_rng(seed)
-    made = []
-    for dataset in datasets:
-        for number in range(records):
-            slow = float(generator.uniform(1, 3))
-            tokens = int(generator.integers(2, 30))
-            values = {
-                "score": float(np.clip(generator.normal(score, 0.2), 0, 1)),
-                "new_tokens": tokens,
-                "ttft_s": slow / speedup,
-                "generation_s": slow / speedup + 0.05 * tokens,
-                "baseline_ttft_s": slow,
-                "baseline_generation_s": slow + 0.05 * tokens,
-                "baseline_new_tokens": tokens,
-                "prompt_computed": float(generator.uniform(0.5, 1)),
-                "identical_tokens": float(generator.uniform(0.5, 1)),
-            }
-            made.append(row(dataset, number, **values))
-    return made
+    rows = []
+    for dataset, number in product(datasets, range(records)):
+        slow = float(generator.uniform(1, 3))
+        tokens = int(generator.integers(2, 30))
+        values = {
+            "score": float(np.clip(generator.normal(score, 0.2), 0, 1)),
+            "new_tokens": tokens,
+            "ttft_s": slow / speedup,
+            "generation_s": slow / speedup + 0.05 * tokens,
+            "baseline_ttft_s": slow,
+            "baseline_generation_s": slow + 0.05 * tokens,
+            "baseline_new_tokens": tokens,
+            "prompt_computed": float(generator.uniform(0.5, 1)),
+            "identical_tokens": float(generator.uniform(0.5, 1)),
+        }
+        rows.append(row(dataset, number, **values))
+    return rows
 
 
 def write_run(root, name, rows, *, task="multidoc_qa", digest="000000000001", finished=True, traces=(), **changes):
@@ -118,20 +118,19 @@ def write_run(root, name, rows, *, task="multidoc_qa", digest="000000000001", fi
 def stage_traces(rows, layers=(10, 20), floors=(0.7, 0.35)):
     """Traces of a method with stages: the tokens used grow with each step of a generation."""
     generator = np.random.default_rng(1)
-    made = []
+    traces = []
     for line in rows:
         growth = np.cumsum(generator.uniform(0, 0.01, line["new_tokens"]))
         computed = [[min(1.0, floor + grown) for floor in floors] for grown in growth]
-        kl = float(generator.exponential(0.1))
-        made.append({"_id": line["_id"], "dataset": line["dataset"], "first_token_kl": kl, "stages": list(layers)})
-        made[-1]["computed"] = computed
-    return made
+        trace = {"first_token_kl": float(generator.exponential(0.1)), "stages": list(layers), "computed": computed}
+        traces.append({"_id": line["_id"], "dataset": line["dataset"]} | trace)
+    return traces
 
 
 def attention_traces(rows, layers=32, bins=200):
     """Traces of the baseline: attention on the ends of the prompt, and on few tokens."""
     generator = np.random.default_rng(2)
-    made = []
+    traces = []
     for line in rows:
         weights = generator.exponential(1, (layers, bins)) ** 3
         weights[:, 0] += 40
@@ -139,8 +138,8 @@ def attention_traces(rows, layers=32, bins=200):
         weights /= weights.sum(axis=1, keepdims=True)
         mass = np.linspace(0, 1, 101) ** generator.uniform(0.1, 0.25)
         attention = {"map": weights.tolist(), "sorted_mass": mass.tolist()}
-        made.append({"_id": line["_id"], "dataset": line["dataset"], "first_token_kl": 0.0, "attention": attention})
-    return made
+        traces.append({"_id": line["_id"], "dataset": line["dataset"], "first_token_kl": 0.0, "attention": attention})
+    return traces
 
 
 def write_everything(root, records=4):

@@ -185,9 +185,3 @@ def test_another_ranking_than_the_papers_has_another_name(ranking, name):
 
 def test_lazyllm_plus_is_the_librarys():
     assert METHODS["lazyllm+"].build_ranking() == lazyllm.plus()
-
-
-def test_a_run_says_where_it_prunes(run, tmp_path):
-    code, out, err = run("method=fastkv", "data.limit=1", "timing.paired=false", "timing.warmup=0")
-    assert code == 0, err
-    assert out.count("schedule: 50%:0.2 -> 1:0.2\n") == 1

@@ -79,11 +79,3 @@ def test_records_that_have_gone_leave_a_run_unfinished(runs, bad):
     lines = (bad / PREDICTIONS).read_text().splitlines(keepends=True)
     (bad / PREDICTIONS).write_text("".join(lines[:2]))
     assert [run.finished for run in find([str(runs)])[0]] == [True, False]
-
-
-def test_what_is_no_run_is_passed_over(runs):
-    (runs / "plain").mkdir()
-    (runs / "plain" / CONFIG).write_text("a: 1")
-    (runs / "plain" / "some.json").write_text("{}")
-    readable, unreadable = find([str(runs)])
-    assert (len(readable), unreadable) == (1, [])

@@ -1,12 +1,13 @@
 """Figures of a report (the paper's, KL by speedup, retrieval by depth and length), and the figure of `speed`.
 
-Each function in `FIGURES` draws a block's figure, and returns None if the block lacks the runs for it.
+Each function in `FIGURES` draws a block's figure, and returns None if the block lacks the runs for it. `captions.yaml`
+has their captions.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import product
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -27,36 +28,7 @@ from lazybench.report import paper
 from lazybench.report.figures import style
 from lazybench.report.figures.style import REFERENCE, canvas, error_bars, finish, line_style, panels, subtitle, wrapped
 
-_Draw = Callable[[Block], Figure | None]
 
-
-class Drawing(NamedTuple):
-    """A figure of a report."""
-
-    name: str
-    caption: str
-    needs: str | None  # words of `lazybench run` for the runs that it shows; None if only some data have such runs
-    draw: _Draw
-
-
-FIGURES: list[Drawing] = []
-
-
-def _figure(caption: str, needs: str | None) -> Callable[[_Draw], _Draw]:
-    """Add a function to `FIGURES`."""
-
-    def add(draw: _Draw) -> _Draw:
-        FIGURES.append(Drawing(draw.__name__, caption, needs, draw))
-        return draw
-
-    return add
-
-
-@_figure(
-    "Speedup of the first token, and of a whole answer at equal length, against the geometric mean over records of the "
-    "KL of the next token from the unmodified model; right and low is good. Bars: 95% intervals over records",
-    needs="-m method=baseline,lazyllm,static_pruning task=all trace=true",
-)
 def speed_against_kl(block: Block) -> Figure | None:
     """Draw two panels with the same y axis; a method without KL, or with a KL of 0, has no mark."""
     measures = {"first token": TTFT[0], "whole answer": EQUAL_LENGTH, "kl": GEOMETRIC_KL}
@@ -95,12 +67,6 @@ def _point(row: Row, tasks: Mapping[str, Sequence[str]], measures: Mapping[str, 
     return point
 
 
-@_figure(
-    "Figure 1. Share of TTFT and of decoding in the baseline's generation time; on the right TTFT's share, and TTFT "
-    "over the mean decode step; n: records. The last bar is the paper's own, of Llama 2 7B on LongBench on an NVIDIA "
-    "A100",
-    needs="method=baseline task=all",
-)
 def figure1(block: Block) -> Figure | None:
     """Draw a bar a task, one for all of them, and the paper's; ratios of means over undisturbed records."""
     bars: dict[str, tuple[float, float]] = {}  # TTFT's share (%), and TTFT over a decode step
@@ -140,11 +106,6 @@ def figure1(block: Block) -> Figure | None:
     return finish(figure, subtitle(block, block.baselines, counts))
 
 
-@_figure(
-    "Figure 2. Attention of the newest token in prefilling, by layer and position, and how few tokens hold it: mean "
-    "and spread over layers and records",
-    needs="method=baseline task=all trace=true",
-)
 def figure2(block: Block) -> Figure | None:
     """Draw attention by layer and position, and its share on the top tokens; means over all traced records."""
     pairs = [(row, run.traces["attention"]) for row in block.rows for run in row.runs if "attention" in run.traces]
@@ -179,13 +140,6 @@ def _mean(traces: Sequence[Mapping[str, Any]], key: str) -> np.ndarray:
     return np.average(padded, axis=0, weights=[trace["records"] for trace in traces])
 
 
-@_figure(
-    "Figure 5. TTFT speedup against score, a line a method, a point a strength, which Table 1 names. Bars: 95% "
-    "intervals over records, if they are enough for one; n: records of a point. Each panel has its own scores "
-    "(LazyLLM: schedules of two stages or more, if there are any; calibrated: found on other records, unless the "
-    "legend says on these)",
-    needs="-m +experiment=figure5",
-)
 def figure5(block: Block) -> Figure | None:
     """Draw a panel a task; None unless some method has points at two strengths or more on a task."""
     measures, pairs = {"score": SCORE, "speedup": TTFT[0]}, product(block.tasks().items(), block.compared)
@@ -208,17 +162,12 @@ def figure5(block: Block) -> Figure | None:
     return finish(figure, subtitle(block, block.compared))
 
 
-@_figure(
-    "Figure 6. Score against the layer that prunes, a line a keep; from schedules of a single stage. Bars: 95% "
-    "intervals over records, if they are enough for one; lines are shifted a little, so that no bar hides another",
-    needs="-m +experiment=figure6",
-)
 def figure6(block: Block) -> Figure | None:
     """Draw a line a keep; the score is the mean over the tasks, without `chinese`, that every run has a score for."""
     single = [row for row in block.rows if row.method == "lazyllm" and len(labels.stages(row.runs[0])) == 1]
-    # Layers by number and by depth have no common axis.
-    numbered = [row for row in single if labels.stages(row.runs[0])[0][0].isdigit()]
-    by_depth, single = not numbered, numbered or single
+    by_depth = {labels.stages(row.runs[0])[0][0].endswith("%") for row in single}
+    if len(by_depth) != 1:  # layers by number and by depth have no common axis
+        return None
     tasks = {
         task: names
         for task, names in block.tasks_compared().items()
@@ -244,19 +193,12 @@ def figure6(block: Block) -> Figure | None:
         shifted = line.assign(layer=line["layer"] + shift)
         error_bars(axes, shifted, "layer", "score", elinewidth=0.6, label=name, **line_style(number))
     mean = f"mean of {len(tasks)} tasks" if len(tasks) > 1 else labels.title_of(*tasks, "task")
-    axes.set(xlabel="depth that prunes (% of the layers)" if by_depth else "layer that prunes", xticks=layers)
+    axes.set(xlabel="depth that prunes (% of the layers)" if True in by_depth else "layer that prunes", xticks=layers)
     axes.set_ylabel("score (0 to 100)")
     axes.set_title(wrapped(f"{labels.method_title(single[0].runs[0])} of one stage: {mean}", 50))
     return finish(figure, subtitle(block, [*baselines, *single]))
 
 
-@_figure(
-    "Figure 7. Prompt tokens used so far against the generation step, 0 being prefilling, a line a stage: mean and "
-    "10th to 90th percentile over records (averaged over a row's runs), as long as more than half of the records still "
-    "generate; n: records at the first and the last step shown. A record whose generation has ended keeps its last "
-    "value, so that every step includes all records. Methods that revive nothing are left out if others revive tokens",
-    needs="method=lazyllm task=all trace=true",
-)
 def figure7(block: Block) -> Figure | None:
     """Draw a panel a traced row; rows whose runs prune after different layers are left out."""
     traced = []
@@ -304,24 +246,18 @@ def _stages_panel(
     return num_records[0], num_records[num_steps - 1]
 
 
-_KNOWS = 25  # mean score of the baseline below which a task shows nothing
+_KNOWN = 25  # mean score of the baseline below which a task shows nothing; also in the caption
 _NOT_IN_LINE = ("data.tokens", "model.limit", "threads")  # the length is an axis; scores do not depend on the others
 
 
-@_figure(
-    "Retrieval by depth and length. Mean score (0 to 100) of the records whose hidden line, or the first of several, "
-    "lies at a depth of the text; a panel a task and length, a line a method, the mildest strength of each first. "
-    f"Tasks on which the unmodified model scores below {_KNOWS} are left out, if there are others. Blank: no records",
-    needs=None,
-)
 def depth_by_length(block: Block) -> Figure | None:
     """Draw a line a method with its settings; None unless there are records with a depth."""
     records = pd.concat([_by_depth(block, run) for run in block.runs]).dropna(subset=["depth"])
     if records.empty:
         return None
     known = records[records["method"] == "baseline"].groupby("dataset")["score"].mean()
-    if (known >= _KNOWS).any():
-        records = records[~records["dataset"].isin(known.index[known < _KNOWS])]
+    if (known >= _KNOWN).any():
+        records = records[~records["dataset"].isin(known.index[known < _KNOWN])]
     records["method"] = pd.Categorical(records["method"], records["method"].unique())  # in the rows' order
     order = records.groupby(["method", "line"], observed=True)["prompt_computed"].mean().reset_index()
     order = order.sort_values(["method", "prompt_computed"], ascending=[True, False])["line"]
@@ -383,3 +319,7 @@ def speed_by_length(measured: pd.DataFrame, stem: Path) -> list[Path]:
         repeats = f"median and range of n={first['repeats']} repeats"
         finish(figure, f"{model}; {repeats}; {first['device']}")
         return style.save(figure, stem)
+
+
+# In the order of a report's page.
+FIGURES = (speed_against_kl, figure5, depth_by_length, figure7, figure1, figure2, figure6)
