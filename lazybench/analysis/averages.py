@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -65,8 +66,8 @@ def _score_of_length(records: pd.DataFrame, low: float, high: float) -> pd.Serie
 
 
 SCORE = Measure("score", "Score", "score", scale=100, by_seed="score_by_seed", most=100)
-_DIFFERENCE = {"key": "score_difference", "title": "Score less the baseline's", "top": "score_difference"}
-SCORE_DIFFERENCE = Measure(**_DIFFERENCE, scale=100, absent="no baseline", least=-100, most=100)
+_POINTS: dict[str, Any] = {"scale": 100, "absent": "no baseline", "least": -100, "most": 100}
+SCORE_DIFFERENCE = Measure("score_difference", "Score less the baseline's", "score_difference", **_POINTS)
 SCORE_BY_LENGTH = tuple(
     replace(
         SCORE,
@@ -87,19 +88,16 @@ TTFT_SECONDS = (
     _MEAN_TTFT,
     *(replace(_MEAN_TTFT, key=f"ttft_p{part}_s", title=f"TTFT p{part} (s)", percentile=part) for part in (50, 90, 99)),
 )
-_PERCENT = Measure("", "", "", scale=100, absent="not recorded")
-COMPUTED = replace(
-    _PERCENT, key="prompt_computed", title="Prompt tokens computed (%)", top="prompt_computed", lower_is_better=True
-)
-_KL = Measure("", "", "", digits=4, absent="not traced", long_tailed=True, lower_is_better=True)
-FIRST_TOKEN_KL = replace(_KL, key="first_token_kl", title="KL of first token (nats)", top="first_token_kl")
-KL = replace(_KL, key="kl", title="KL of next token (nats)", top="kl")
-GEOMETRIC_KL = replace(KL, key="geometric_kl", title="KL, geometric mean (nats)", geometric=True)
-_SAME = replace(_PERCENT, digits=1, most=100, with_times=True)
-TOKENS = replace(_SAME, key="identical_tokens", title="Identical tokens (%)", top="identical_tokens")
-ANSWERS = replace(
-    _SAME, key="identical_answers", title="Identical answers (%)", top="identical_answer", absent="not paired"
-)
+_PERCENT: dict[str, Any] = {"scale": 100, "absent": "not recorded"}
+COMPUTED = Measure("prompt_computed", "Prompt tokens computed (%)", "prompt_computed", **_PERCENT, lower_is_better=True)
+_KL: dict[str, Any] = {"digits": 4, "absent": "not traced", "long_tailed": True, "lower_is_better": True}
+FIRST_TOKEN_KL = Measure("first_token_kl", "KL of first token (nats)", "first_token_kl", **_KL)
+KL = Measure("kl", "KL of next token (nats)", "kl", **_KL)
+GEOMETRIC_KL = Measure("geometric_kl", "KL, geometric mean (nats)", "kl", **_KL, geometric=True)
+_SAME = _PERCENT | {"digits": 1, "most": 100, "with_times": True}
+TOKENS = Measure("identical_tokens", "Identical tokens (%)", "identical_tokens", **_SAME)
+_SAME["absent"] = "not paired"
+ANSWERS = Measure("identical_answers", "Identical answers (%)", "identical_answer", **_SAME)
 
 
 def ran(records: pd.DataFrame) -> pd.DataFrame:

@@ -122,11 +122,10 @@ class Block:
         """Titles of model and data, and the weights' format where all runs agree in it."""
         formats = {run.environment.get("weights_format") for run in self.runs} - {None}
         weights = f" ({formats.pop()})" if len(formats) == 1 else ""
-        data = [run.settings["data"] for run in self.runs]
-        data_title = next(filter(None, (one.get("label") for one in data)), title_of(self.data, "data"))
-        is_generated = any(one.get("source") == "sample" for one in data)
-        generated = " (generated records, not LongBench)" if is_generated else ""
-        return f"{title_of(self.model, 'model')}{weights} on {data_title}{generated}"
+        data = pd.DataFrame([run.settings["data"] for run in self.runs]).reindex(columns=["label", "source"])
+        data_titles = [*data["label"].dropna(), title_of(self.data, "data")]
+        generated = " (generated records, not LongBench)" if (data["source"] == "sample").any() else ""
+        return f"{title_of(self.model, 'model')}{weights} on {data_titles[0]}{generated}"
 
     @property
     def facts(self) -> dict[str, DatasetFacts]:
@@ -159,8 +158,8 @@ def conditions(run: Run) -> dict[str, str]:
 
 def agree(run: Run, other: Run) -> bool:
     """Return whether all that must match is equal in two runs, as far as both have it."""
-    one, another = (_comparable(each, {name: each.facts[name] for name in each.datasets}) for each in (run, other))
-    return all(one[key] == another[key] for key in one.keys() & another.keys())
+    first, second = (_comparable(each, {name: each.facts[name] for name in each.datasets}) for each in (run, other))
+    return all(first[key] == second[key] for key in first.keys() & second.keys())
 
 
 def _comparable(run: Run, facts: Mapping[str, DatasetFacts] | None = None) -> dict[str, Any]:
@@ -228,12 +227,12 @@ def _conflict(run: Run, other: Run) -> bool:
     shared = {*run.datasets} & {*other.datasets}
     if not shared:
         return False
-    one, another = (
+    first, second = (
         each.records[each.records["dataset"].isin(shared)].set_index(KEY)[_ANSWERS] for each in (run, other)
     )
-    both = one.index.intersection(another.index)
-    if not (agree(run, other) and one.loc[both].equals(another.loc[both])):
+    both = first.index.intersection(second.index)
+    if not (agree(run, other) and first.loc[both].equals(second.loc[both])):
         return True
     # Where the settings choose the same records, finished runs must have the same.
     same_subset = all(run.settings["data"].get(key) == other.settings["data"].get(key) for key in ("limit", "half"))
-    return same_subset and run.finished and other.finished and len(both) < max(len(one), len(another))
+    return same_subset and run.finished and other.finished and len(both) < max(len(first), len(second))

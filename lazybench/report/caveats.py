@@ -119,7 +119,7 @@ def notes(block: Block) -> list[str]:
         if timing.get("every", 1) > 1:
             labels[f"times, and identical tokens and answers, are of one record in {timing['every']}"].append(label)
         if timing.get("cpu_share") == 0:
-            labels["no pass was looked at for other work on the machine (timing.cpu_share=0)"].append(label)
+            labels["passes were not checked for other work on the machine (timing.cpu_share=0)"].append(label)
     for text, rows in labels.items():
         rows = dict.fromkeys(rows)
         texts.append(text if len(rows) == len(block.rows) else f"{text}: {', '.join(rows)}")

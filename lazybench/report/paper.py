@@ -1,33 +1,30 @@
 """The paper's numbers (Fu et al. 2024), to show beside measured ones."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from functools import cache
 
 import pandas as pd
 
 from lazybench.analysis.grouping import Row
 from lazybench.config import CONF
-from lazybench.data.facts import datasets_of, load_facts, tasks
+from lazybench.data.facts import datasets_of, load_facts
 
 MODELS = {"llama2_7b": "Llama 2", "xgen_7b": "XGen"}  # the paper's names
 # Beside the configs in an installed wheel, under results/ in a checkout.
 _FOLDER = next(folder for folder in (CONF.parent / "paper", CONF.parent / "results/paper") if folder.is_dir())
 
 
-def value(row: Row, task: str, datasets: Collection[str], column: str) -> str:
-    """Return the paper's number as printed; empty if it has none for the row's model, method and data.
+def printed(row: Row, task: str, datasets: Collection[str]) -> Mapping[str, str]:
+    """Return the paper's numbers as printed, by column of its Tables 1 and 2.
 
-    Args:
-        row: a method on some data.
-        task: the task, or another name for a mean, which the paper does not have.
-        datasets: the datasets of the task that the row was run on.
-        column: a column of the paper's Table 1 or 2.
+    They are empty unless the paper has the row's model and method, and the row was run on all LongBench `datasets` of
+    the task.
     """
     on_longbench = all(run.settings["data"].get("source") == "longbench" for run in row.runs)
-    if not on_longbench or task not in tasks() or set(datasets) != set(datasets_of(task, load_facts())):
-        return ""
-    table = next(table for table in map(_table, ("table1", "table2")) if column in table)
-    return table[column].get((row.runs[0].model, task, row.method), "")
+    key, tables = (row.runs[0].model, task, row.method), _tables()
+    if not on_longbench or key not in tables.index or set(datasets) != set(datasets_of(task, load_facts())):
+        return {}
+    return tables.loc[key].to_dict()
 
 
 def figure1() -> dict[str, float]:
@@ -37,6 +34,7 @@ def figure1() -> dict[str, float]:
 
 
 @cache
-def _table(name: str) -> pd.DataFrame:
-    """Read a table by model, task and method, its numbers as printed."""
-    return pd.read_csv(_FOLDER / f"{name}.csv", dtype=str).set_index(["model", "task", "method"])
+def _tables() -> pd.DataFrame:
+    """Read Tables 1 and 2 by model, task and method."""
+    tables = [pd.read_csv(_FOLDER / f"{name}.csv", dtype=str) for name in ("table1", "table2")]
+    return tables[0].merge(tables[1], how="outer").set_index(["model", "task", "method"]).fillna("")

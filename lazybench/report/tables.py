@@ -91,7 +91,8 @@ def _line(block: Block, row: Row, section: str, tasks: Mapping[str, Sequence[str
             line[f"{key}_seed_deviation"] = stdev(result.seeds) if result.seeds else None
     if floors(block).issuperset(datasets):
         line["score_note"] = "floor"
-    return line | {f"{key}_paper": paper.value(row, section, datasets, key) for key in _IN_PAPER}
+    printed = paper.printed(row, section, datasets)
+    return line | {f"{key}_paper": printed.get(key, "") for key in _IN_PAPER}
 
 
 def _with_difference(records: pd.DataFrame, row: Row, block: Block) -> pd.DataFrame:
@@ -155,13 +156,9 @@ def _records(line: pd.Series) -> str:
 
 
 def lacking(spec: Spec, lines: pd.DataFrame) -> str:
-    """Name the measures that were not taken, and why, in one line."""
-    reasons: dict[str, list[str]] = {}
-    for measure in spec.measures:
-        if not is_taken(measure, lines):
-            reasons.setdefault(measure.absent, []).append(measure.title)
-    text = "; ".join(f"{reason}: {', '.join(names)}" for reason, names in reasons.items())
-    return text[:1].upper() + text[1:]
+    """Name the measures without a column, with the reason; empty if all have one."""
+    measures = [measure for measure in spec.measures if not is_taken(measure, lines)]
+    return "; ".join(f"{measure.title}: {measure.absent}" for measure in measures)
 
 
 _PAIRED = (

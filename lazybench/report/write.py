@@ -63,26 +63,20 @@ def write(out: Path, blocks: Sequence[Block], warnings: Sequence[str]) -> tuple[
 
 def _section(block: Block, bodies: dict[str, list[_Body]]) -> dict[str, Any]:
     """Add a block's tables to `bodies`, and return its section of the page."""
-    remarks, shown, lines, pairs = notes(block), [], tables.numbers(block), compare(block)
+    section: dict[str, Any] = {"block": block, "summary": _summary(block), "notes": notes(block), "tables": []}
+    numbers, pairs = tables.numbers(block), compare(block)
     for spec in tables.SPECS:
-        chosen = tables.select(spec, block, lines)
-        if len(chosen):
-            cells, lacking = tables.shown(spec, block, chosen), tables.lacking(spec, chosen)
-            shown.append((spec.title, cells, lacking))
-            text = _markdown(block, cells, [lacking, *(f"- {note}" for note in remarks)])
-            tex = "".join(f"% {note}\n" for note in remarks) + latex(spec, block, chosen)
-            bodies[spec.name].append((chosen.drop(columns="title"), text, tex))
-    pairs_shown = tables.pairs_shown(pairs) if len(pairs) else None
-    if pairs_shown is not None:
-        bodies[_PAIRED].append((pairs, _markdown(block, pairs_shown, []), latex_pairs(block, pairs)))
-    return {
-        "block": block,
-        "summary": _summary(block),
-        "notes": remarks,
-        "tables": shown,
-        "pairs": pairs_shown,
-        "runs": [_run(run) for run in block.runs],
-    }
+        lines = tables.select(spec, block, numbers)
+        if len(lines):
+            cells, lacking = tables.shown(spec, block, lines), tables.lacking(spec, lines)
+            section["tables"].append((spec.title, cells, lacking))
+            text = _markdown(block, cells, [lacking, *(f"- {note}" for note in section["notes"])])
+            tex = "".join(f"% {note}\n" for note in section["notes"]) + latex(spec, block, lines)
+            bodies[spec.name].append((lines.drop(columns="title"), text, tex))
+    if len(pairs):
+        section["pairs"] = tables.pairs_shown(pairs)
+        bodies[_PAIRED].append((pairs, _markdown(block, section["pairs"], []), latex_pairs(block, pairs)))
+    return section | {"runs": [_run(run) for run in block.runs]}
 
 
 def _write_table(path: Path, warnings: Sequence[str], bodies: Sequence[_Body]) -> None:

@@ -13,8 +13,8 @@ from jinja2 import Environment, FileSystemLoader
 
 from lazyllm import LazyLLMError, Stats
 
-_REPLACEMENT = "\ufffd"  # a decoder writes it for bytes that are no character, or not a whole one yet
-_MAX_TOKENS = 8  # of an incomplete character, which has at most four bytes; longer ones are broken
+_REPLACEMENT = "\ufffd"  # decoded from bytes that are not a character, or not yet a complete one
+_MAX_TOKENS = 8  # tokens after which an incomplete character, of at most four bytes, counts as broken
 
 
 @dataclass(frozen=True)
@@ -24,13 +24,13 @@ class TokenMap:
     Attributes:
         title: heading of the generation.
         schedule: the stages that prune, as text.
-        layers_by_depth: for each depth, the number of layers that a token went through; the last is the model's.
-        ids: of prompt and answer.
+        layers_by_depth: for each depth, the number of layers that computed a token; the last is the model's.
+        ids: the tokens of prompt and answer.
         prompt_length: tokens up to the last step with several new ones; a prompt may come in chunks or turns.
-        num_tokens: for each step, the number of tokens so far; the next one is the token that the step generates.
-        depths: for each token, the number of stages that it passed in its first step.
-        revived: by step and stage, the sorted positions of the tokens revived there: tokens of earlier steps whose keys
-            and values were computed after the stage.
+        num_tokens: for each step, the number of tokens so far; the step generates the next one.
+        depths: for each token, the number of stages that kept it in its first step.
+        revived: by step and stage, the sorted positions of revived tokens: tokens of earlier steps whose keys and
+            values were computed after the stage.
     """
 
     title: str
@@ -82,8 +82,8 @@ class TokenMap:
 def token_texts(tokenizer: Any, ids: Sequence[int]) -> Iterator[str]:
     """Yield the text of each token; joined, they are the text of all.
 
-    A token alone may hold part of a character's bytes, or a space that shows only inside a text, so each is decoded
-    together with those before it. A character of several tokens belongs to the last of them; the others are empty.
+    A single token may hold part of a character's bytes, or a space that only a longer text shows, so it is decoded
+    together with the tokens before it. The last token of a character has its text; its other tokens are empty.
     """
 
     def decode(window: Sequence[int]) -> str:
@@ -112,8 +112,8 @@ class Page(str):
 def render(maps: Sequence[TokenMap], tokenizer: Any, details: Mapping[str, str] | None = None) -> Page:
     """Return the page of generations from the same prompt, side by side, with `details` at the top.
 
-    It opens at the token for which most tokens are revived. Its script reads `data`, JSON: `prompt`, the text of each
-    prompt token, and for each generation in `maps` `answer`, the text of each token after the prompt, and `num_tokens`,
+    It opens at the step that revives most tokens. Its script reads `data`, JSON: `prompt`, the text of each prompt
+    token, and `maps`, with each generation's `answer`, the text of each token after the prompt, and `num_tokens`,
     `revived` and the prompt's `depths`, as in `TokenMap`.
     """
     length, texts = maps[0].prompt_length, [list(token_texts(tokenizer, one.ids)) for one in maps]
@@ -151,15 +151,17 @@ def _heading(one: TokenMap) -> dict[str, Any]:
 def palette(levels: int) -> list[tuple[str, str, str, str]]:
     """Return the CSS colours of each depth: background and text on a light page, then on a dark one.
 
-    The deeper, the further from the page's own colour; the colour-blind can tell them apart (ColorBrewer's YlGnBu).
+    Deeper tokens contrast more with the page. ColorBrewer's YlGnBu is for the colour-blind, too.
     """
     from matplotlib import colormaps  # takes long to import
     from matplotlib.colors import to_hex
 
-    depths = [level / (levels - 1) for level in range(levels)]
-    pairs = [(depth, 0.8 - 0.75 * depth) for depth in depths]  # places on the map, of a light page and a dark one
-    ink = {True: "#000", False: "#fff"}
-    return [
-        (to_hex(colormaps["YlGnBu"](light)), ink[light < 0.68], to_hex(colormaps["YlGnBu"](dark)), ink[dark < 0.68])
-        for light, dark in pairs
-    ]
+    colours = []
+    for level in range(levels):
+        light = level / (levels - 1)
+        pairs = [
+            (to_hex(colormaps["YlGnBu"](shade)), "#000" if shade < 0.68 else "#fff")
+            for shade in (light, 0.8 - 0.75 * light)
+        ]
+        colours.append((*pairs[0], *pairs[1]))
+    return colours

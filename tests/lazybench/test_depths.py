@@ -166,15 +166,6 @@ def test_hybrids_are_pruned_for_good(name):
         made("lazyllm").check(model)
 
 
-def test_lazyllm_for_good_revives_nothing():
-    model = build(3)
-    method = build_method(FILES["lazyllm_for_good"] | {"schedule": "0:0.5,2:0.5"})
-    assert method.name == "lazyllm_for_good"
-    output = answered(method, model)
-    for step, rows in enumerate(output.stats.rows.tolist()[1:]):
-        assert rows == [1] * 4, step
-
-
 @pytest.mark.parametrize(
     ("ranking", "name"),
     [("eq1", "lazyllm"), ({"queries": 1}, "lazyllm"), ({"queries": 8}, "lazyllm+"), ("plus", "lazyllm+")],

@@ -90,7 +90,6 @@ def test_a_short_prompt_as_a_picture(call, page, tmp_path):
     ("words", "message"),
     [
         (["method=lazyllm,random_drop"], "method random_drop does not run on LazyLLM's engine"),
-        (["method.schedule=[1:1.0]"], "nothing was pruned"),
         (["record=0,1"], "record= has several values"),
         (["record=7"], "record=7: task=2wikimqa has 2 records here: give a number from 0 to 1, or the _id of one"),
         (["new_tokens=4000"], "more than the model's 4096"),

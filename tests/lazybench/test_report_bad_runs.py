@@ -2,10 +2,8 @@
 
 import json
 import shutil
-from pathlib import Path
 
 import pytest
-import yaml
 from report_runs import row, rows_of, stage_traces, write_run
 
 from lazybench.analysis.run_files import find
@@ -28,12 +26,6 @@ def bad(runs):
     return write_run(runs, "lazyllm", rows, digest="bad", traces=stage_traces(rows))
 
 
-def config(folder: Path, **changes: object) -> None:
-    """Change settings; None takes one out."""
-    settings = yaml.safe_load((folder / CONFIG).read_text()) | changes
-    (folder / CONFIG).write_text(yaml.safe_dump({key: value for key, value in settings.items() if value is not None}))
-
-
 DAMAGES = {
     "a number": (
         lambda folder: (folder / PREDICTIONS).write_text(json.dumps(row("hotpotqa", 1) | {"ttft_s": "fast"}) + "\n"),
@@ -43,7 +35,10 @@ DAMAGES = {
         lambda folder: (folder / PREDICTIONS).write_text(json.dumps(row("gone", 1)) + "\n"),
         "its records are of 'gone', which is no dataset",
     ),
-    "no task": (lambda folder: config(folder, task=None), "'task', or the name of model, data or method, is missing"),
+    "no task": (
+        lambda folder: (folder / CONFIG).write_text("model: {}"),
+        "'task', or the name of model, data or method, is missing",
+    ),
     "no environment": (lambda folder: (folder / ENVIRONMENT).unlink(), "No such file"),
 }
 

@@ -1,4 +1,4 @@
-"""Draws a token map as wide as a paper's column: words shaded by the number of layers they went through."""
+"""Draw a token map as wide as a paper's column: words shaded by the number of layers that computed them."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,7 +12,7 @@ from matplotlib.patches import Rectangle
 from lazybench.report.figures import style
 from lazybench.token_map.page import TokenMap, palette, token_texts
 
-_LETTERS = 54  # of a line, in a font of one width
+_LETTERS = 54  # in a line of a monospace font
 _LINE = 0.15  # inches
 _SIZE = 72 * style.COLUMN / (_LETTERS + 2) / 0.602  # points at which a line of DejaVu Sans Mono fills a column
 
@@ -28,7 +28,7 @@ _Text = Sequence[tuple[str, _Look]]
 
 
 def picture(maps: Sequence[TokenMap], tokenizer: Any, details: Mapping[str, str], kind: str = ".png") -> bytes:
-    """Draw the text of each generation below `details`, its answer white on black; `kind` is `.png` or `.pdf`."""
+    """Draw `details` and the text of each generation, its answer white on black; `kind` is `.png` or `.pdf`."""
     texts = [[(f"{name}: {text}", _Look(ink=style.GREY))] for name, text in details.items()]
     for one in maps:
         texts += [[], *_generation(one, tokenizer)]
@@ -43,31 +43,33 @@ def picture(maps: Sequence[TokenMap], tokenizer: Any, details: Mapping[str, str]
             frame = {"edgecolor": style.VERMILLION, "zorder": 2} if look.framed else {"linewidth": 0}
             axes.add_patch(Rectangle((run[0][1], row + 0.06), len(run), 0.88, facecolor=look.background, **frame))
             font = {"color": look.ink, "weight": look.weight, "family": "monospace", "fontsize": _SIZE, "ha": "center"}
-            for _, column, letter, _ in run:  # one by one: together they would not keep to the columns
+            for _, column, letter, _ in run:  # single letters stay in their columns
                 axes.text(column + 0.5, row + 0.72, letter, **font)
         figure.savefig(file, format=kind[1:], metadata={"CreationDate" if kind == ".pdf" else "Software": None})
     return file.getvalue()
 
 
 def _generation(one: TokenMap, tokenizer: Any) -> list[_Text]:
-    """Return a generation's title, its legend, and its prompt with the answer after it."""
+    """Return three texts of a generation: its title, its legend, and its prompt and answer."""
     title = [(one.title, _Look(weight="bold")), (f", {one.prompt_computed:.0%} of the work", _Look())]
     *pruned, num_layers = one.layers_by_depth
     looks = [_Look(paper, ink) for paper, ink, *_ in palette(len(one.layers_by_depth))]
     revived = {token for stages in one.revived for positions in stages for token in positions}
-    legend = [*zip([*(f" {layers} layers " for layers in pruned), f" all {num_layers} layers "], looks, strict=True)]
-    legend += [(" revived ", _Look(framed=True))] if revived else []
-    words = [*token_texts(tokenizer, one.ids)]
+    names = [f" {layers} layers " for layers in pruned] + [f" all {num_layers} layers "]
+    legend = list(zip(names, looks, strict=True))
+    if revived:
+        legend.append((" revived ", _Look(framed=True)))
+    words = list(token_texts(tokenizer, one.ids))
     while not words[-1].strip():
         words.pop()
     depths = enumerate(one.depths[: one.prompt_length])
     by_token = [looks[depth]._replace(framed=token in revived) for token, depth in depths]
     by_token += [_Look("black", "white", "bold")] * (len(words) - one.prompt_length)
-    return [title, legend, [*zip(words, by_token, strict=True)]]
+    return [title, legend, list(zip(words, by_token, strict=True))]
 
 
 def _layout(texts: Sequence[_Text]) -> Iterator[tuple[int, int, str, _Look]]:
-    """Yield row, column, letter and look of each letter; a word that does not fit goes to the next row."""
+    """Yield row, column, letter and look of each letter; a word that does not fit begins the next row."""
     row = 0
     for text in texts:
         letters, column = [(letter, look) for word, look in text for letter in word], 0
