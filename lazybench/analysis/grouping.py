@@ -141,7 +141,7 @@ class Block:
         return {task: names for task, names in members.items() if covered & {*names}}
 
     def tasks_compared(self) -> dict[str, list[str]]:
-        """Return the tasks that a number over several tasks includes: not the Chinese one, unless it is alone."""
+        """Return the tasks that are compared together: all but the Chinese one, unless there is no other."""
         tasks = self.tasks()
         return {task: names for task, names in tasks.items() if task != CHINESE} or tasks
 

@@ -148,8 +148,8 @@ def _settings(path: Path) -> dict[str, Any]:
     sections = [settings.get(section) for section in ("model", "data", "method")]
     if "task" not in settings or not all(isinstance(section, dict) and "name" in section for section in sections):
         raise LazyBenchError(f"{path}: 'task', or the name of model, data or method, is missing: not a run's settings")
-    for name, section in zip(("model", "data"), sections, strict=False):
-        check(f"{path}: {name}.name", section["name"], NAME)  # figures' files are named after them
+    for name in ("model", "data"):
+        check(f"{path}: {name}.name", settings[name]["name"], NAME)  # figures' files are named after them
     for section in (*sections, sections[0].get("tokenizer") or {}):
         for key, value in section.items():
             if isinstance(value, str) and key != "chat" and PurePath(value).is_absolute():

@@ -34,15 +34,17 @@ def main(jobs: Sequence[MapConfig]) -> Path:
     """
     config, resources, path = jobs[0], Resources(), Path(jobs[0].output)
     methods = _check(jobs, resources)
-    facts, record = _choose_record(config, resources) if config.text is None else _read_text(config.text)
+    if config.text is None:
+        facts, record = _choose_record(config, resources)
+        source = {"Data": data_label(config.data), "Record": f"{record.dataset} {record.id}"}
+    else:
+        facts, record = _read_text(config.text)
+        source = {"Text": record.id}
     facts = replace(facts, max_new_tokens=config.new_tokens or facts.max_new_tokens)
     prompt = build_all(resources.tokenizer(config.model), config.model, {record.dataset: facts}, [record])[record.key]
     machine = environment.describe(config.model)
-    details = {"Model": f"{title_of(config.model.name, 'model')} ({machine['weights_format']}, {machine['dtype']})"}
-    if config.text is None:
-        details |= {"Data": data_label(config.data), "Record": f"{record.dataset} {record.id}"}
-    else:
-        details["Text"] = record.id
+    model_title = title_of(config.model.name, "model")
+    details = {"Model": f"{model_title} ({machine['weights_format']}, {machine['dtype']})", **source}
     print(", ".join(f"{name.lower()} {text}" for name, text in details.items()))
     model, tokenizer = load_model(config.model), prompt.builder.tokenizer
     unmodified = _generate(Baseline("baseline"), prompt, model).tokens
@@ -104,8 +106,8 @@ def _choose_record(config: MapConfig, resources: Resources) -> tuple[DatasetFact
 
 
 def _map_tokens(method: Method, prompt: Prompt, model: PreTrainedModel) -> TokenMap:
-    output, settings = _generate(method, prompt, model), asdict(method)
-    title = f"{method.label or title_of(method.name)} {setting_of(method.name, settings)}".strip()
+    output = _generate(method, prompt, model)
+    title = f"{method.label or title_of(method.name)} {setting_of(method.name, asdict(method))}".strip()
     token_map = TokenMap.from_stats(output.stats, prompt.ids[0].tolist() + output.tokens, title)
     revivals = sum(len(positions) for stages in token_map.revived for positions in stages)
     print(f"{title}: {len(output.tokens)} tokens generated, {revivals:,} revivals")

@@ -206,8 +206,8 @@ def figure7(block: Block) -> Figure | None:
         traces = [run.traces for run in row.runs if "computed" in run.traces]
         if len({tuple(trace["layers"]) for trace in traces}) == 1:
             traced.append((row, traces))
-    revive = [(row, traces) for row, traces in traced if any(map(_revives, traces))]
-    traced = revive or traced
+    reviving = [(row, traces) for row, traces in traced if any(map(_revives, traces))]
+    traced = reviving or traced
     if not traced:
         return None
     layers = sorted({layer for _, traces in traced for layer in traces[0]["layers"]})
