@@ -122,7 +122,7 @@ class Engine:
         self._only_new = not (self.is_prefill or self.revives) and max(num_new_tokens) == 1
         first = self.groups[0]
         first.num_cached = [sequence.num_tokens for sequence in self.sequences]
-        first.num_active, first.num_queries = first.num_cached, num_new_tokens
+        first.num_active, first.num_queries = first.num_cached.copy(), num_new_tokens
         first.active = [None] * len(num_new_tokens)
         first.query_positions = first.query_slots = positions
         first.batch_index, first.device = self._batch_index(num_new_tokens, positions.device), positions.device
@@ -333,11 +333,11 @@ class Engine:
         and without revival a step of one token computes that alone.
         """
         if self.is_prefill:
-            return active, batch_index, following.num_active
+            return active, batch_index, following.num_active.copy()
         if self._only_new:
             first = self.groups[0]
             batch_index = None if batch_index is None else first.batch_index.to(active.device)
-            return first.query_positions.to(active.device), batch_index, first.num_queries
+            return first.query_positions.to(active.device), batch_index, first.num_queries.copy()
         is_missing = _gather(following.slots.view, batch_index, active) < 0
         if batch_index is None:
             positions = active[is_missing]
