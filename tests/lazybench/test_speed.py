@@ -68,7 +68,7 @@ def test_the_kv_cache_after_prefill(speed):
     assert row["prompt_kv_mb"] == pytest.approx(3600 * per_token, rel=1e-4)
     # Layers 1 and 2 keep 450 and 225 tokens; every buffer has some spare room.
     assert 2475 * per_token <= row["method_prompt_kv_mb"] <= (2475 + 4 * 128.5) * per_token
-    # With so few layers the peak is in the first one, which is never pruned; the slots of two groups take 8 bytes a token.
+    # With so few layers the peak is in the first one, which is never pruned. Slots of two groups take 8 bytes a token.
     assert 0 < row["method_memory_mb"] < 1.02 * row["memory_mb"]
 
 
