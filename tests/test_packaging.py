@@ -22,7 +22,7 @@ def test_a_wheel_brings_its_configs_and_facts(tmp_path):
         names = set(archive.namelist())
         archive.extractall(installed)
     assert {"lazybench/data/longbench.json", "lazybench/conf/config.yaml"} <= names
-    assert {"lazybench/paper/table1.csv", "lazybench/paper/longbench.csv"} <= names
+    assert {"lazybench/paper/table1.csv", "lazybench/paper/table2.csv"} <= names
     assert {"lazybench/token_map/page.html", "lazybench/report/figures/paper.mplstyle", "lazyllm/py.typed"} <= names
     assert {name.partition("/")[0] for name in names if "dist-info" not in name} == {"lazyllm", "lazybench"}
 

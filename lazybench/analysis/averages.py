@@ -3,7 +3,7 @@
 A dataset's value is a mean over its records, or a ratio of two means. A task's value is the mean over its datasets, and
 the mean of the tasks is the mean over tasks. Failed records are never included, and disturbed ones are not included in
 times. A record without the measure's numbers is left out. A dataset with no record left leaves its task without a
-value, unless `timing.every` skipped all its records: the task is then the mean over the other datasets, with a note.
+value, unless none of its records is timed: the task is then the mean over the other datasets, with a note.
 """
 
 import math

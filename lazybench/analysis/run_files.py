@@ -91,7 +91,7 @@ def with_times(runs: Sequence[Run], timed: Sequence[Run]) -> list[Run]:
     times = times.set_index(index)
     if times.index.has_duplicates:
         raise LazyBenchError(f"times=: {' '.join(times.index[times.index.duplicated()][0][1:])} was timed twice")
-    timing = {key: value for key, value in timed[0].settings["timing"].items() if key != "every"}
+    timing = {key: value for key, value in timed[0].settings["timing"].items() if key not in ("every", "per_dataset")}
     replaced = []
     for run in runs:
         records = run.records.assign(measured=_measured(run)).set_index(index)
