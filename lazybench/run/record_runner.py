@@ -49,6 +49,11 @@ class RecordRunner:
     batches: Batches
     unmodified: Unmodified
 
+    @property
+    def batch_records(self) -> int:
+        """How many records fill a batch with the answers of all seeds, at least 1."""
+        return max(1, self.batches.size // self.job.method.repeats)
+
     def question(self, prompt: Prompt) -> Question:
         """Return a prompt with its dataset's decoder; raises `RecordFailure` where the model cannot take it."""
         decode = decoder_for(self.model, prompt)
@@ -101,7 +106,7 @@ class RecordRunner:
             key=lambda record: (id(method.for_record(record)), facts[record.dataset].max_new_tokens, record.length),
         )
         while missing:
-            count = max(1, self.batches.size // method.repeats)
+            count = self.batch_records  # it shrinks when memory runs out
             self._answer_batch(missing[:count], write, write_trace)
             del missing[:count]
 

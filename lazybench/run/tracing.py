@@ -34,7 +34,7 @@ def trace(runner: RecordRunner, records: Sequence[Record], write: Callable[[Row]
     tokens that have keys and values in the layers after it (paper, Figure 7);
     for a timed record of the baseline, `attention`: the newest token's attention by layer (paper, Figure 2).
     """
-    size = max(1, runner.batches.size // runner.job.method.repeats)
+    size = runner.batch_records
     for start in range(0, len(records), size):
         questions: list[Question | RecordFailure] = []
         for record in records[start : start + size]:
