@@ -27,7 +27,7 @@ METHODS = ("baseline", "random_drop", "static_pruning", "prompt_compression", "l
 
 
 def answers(folder):
-    """What the untimed records were answered, by key; each record is there once."""
+    """Return the answer columns of the untimed records, by key; each record is there once."""
     found = [row for row in rows(folder) if row["ttft_s"] is None]
     by_key = {(row["dataset"], row["_id"]): {name: row.get(name) for name in ANSWER} for row in found}
     assert len(by_key) == len(found)

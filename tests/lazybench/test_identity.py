@@ -141,7 +141,7 @@ def test_modules_that_settings_and_metrics_name_count_without_their_comments(own
     before = digests()
     assert list(before) == ["scores", "tokens"]
     (folder / "tokens.py").write_text("def make(): return 2\n")
-    assert digests() == before  # a sweep goes on with what it loaded
+    assert digests() == before  # a sweep keeps the code that it loaded
     own(tokens="# A remark.\ndef make():\n    return 1\n", helper="x = 1\n")
     assert digests() == before
     own(tokens="def make(): return 2\n")

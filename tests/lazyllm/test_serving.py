@@ -270,7 +270,7 @@ def test_the_settings_of_the_checkpoint_are_followed(model, client, monkeypatch)
     for limit in (1024, 2):
         monkeypatch.setattr(own, "max_new_tokens", limit)
         given = ask(client, TEXTS[0], max_tokens=None, temperature=None)
-        assert given == " ".join(["w9"] * min(limit, 470))  # as far as there are positions
+        assert given == " ".join(["w9"] * min(limit, 470))  # at most the positions that the model has left
     monkeypatch.setattr(own, "eos_token_id", [8, 9])
     given = client.chat.completions.create(model="tiny", messages=chat(TEXTS[0]), max_tokens=1)
     assert (given.choices[0].finish_reason, given.usage.completion_tokens) == ("stop", 1)
