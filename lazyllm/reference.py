@@ -44,6 +44,7 @@ def run(
     turns: Sequence[list[int]] = (),
     chunk: int | None = None,
     answer: Sequence[int] | None = None,
+    every: int = 1,
 ) -> Trace:
     """Generate `new_tokens` tokens after `prompt`, greedily, with the prompt pruned layer by layer.
 
@@ -55,11 +56,15 @@ def run(
         turns: token ids of further turns of a conversation, each answered with `new_tokens` more.
         chunk: compute at most `chunk` new tokens in a step; the first token is generated after the last chunk.
         answer: generate these tokens in place of the most likely ones.
+        every: rank in every `every`-th step of one token after a step of several (1 in the paper). In the other steps
+            active sets are those of the step before and the newest token.
     """
     layers, keep_after, trace = model.model.layers, dict(stages), Trace()
     tokens: list[int] = []
     kv_cache: list[dict[int, tuple[Tensor, Tensor]]] = [{} for _ in layers]  # by layer: position -> key, value
     aux_cache: dict[int, dict[int, Tensor]] = {layer: {} for layer in keep_after}  # by stage: position -> hidden state
+    kept: dict[int, list[int]] = {}  # by stage: the active positions after it in the last step
+    num_single = 0  # steps of one token since the last of several
 
     for turn in (prompt, *turns):
         tokens += turn
@@ -71,6 +76,7 @@ def run(
             active = list(range(newest + 1))
             embedded = model.model.embed_tokens.weight[tokens[computed : newest + 1]]
             hidden = dict(zip(active[computed:], embedded, strict=True))
+            num_single = num_single + 1 if 0 < computed == newest else 0
             trace.rows.append([])
             trace.active.append([])
 
@@ -87,6 +93,9 @@ def run(
                     hidden[position] = middle + mlp(layer, middle)
                 if index not in keep_after:
                     continue
+                if num_single % every:
+                    active = kept[index] = [*kept[index], newest]
+                    continue
 
                 # A stage. The newest token is the last of the rows, so `attention` is its row: Eq. 1.
                 importance = dict(zip(active, attention.mean(dim=0).tolist(), strict=True))
@@ -99,7 +108,7 @@ def run(
                 # Survivors that were pruned here in an earlier step are revived.
                 for position in set(survivors) & set(aux_cache[index]):
                     hidden[position] = aux_cache[index].pop(position)
-                active = survivors
+                active = kept[index] = survivors
 
             if newest + 1 < len(tokens):
                 continue  # the prompt's next chunk

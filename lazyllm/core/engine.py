@@ -90,7 +90,7 @@ class Engine:
         self.live: list[Sequence] = []  # sequences with new tokens
         self.max_tokens = 0  # positions of the longest sequence
         self.is_prefill = True  # whether it is the first of all live sequences
-        self._only_new = False  # whether each live sequence computes its one new token and nothing else in all layers
+        self._only_new = False  # whether no stage ranks, and each live sequence computes its one new token alone
         # Of the current group, and of its layers on one device:
         self.group = self.groups[0]
         self.num_queries = self._max_queries = self._num_keys = 0
@@ -113,17 +113,16 @@ class Engine:
         for sequence, count in zip(self.sequences, num_new_tokens, strict=True):
             if sequence.is_prefill:
                 sequence.is_short = max(count, self.chunked_tokens) < self.setup.min_tokens
-            sequence.num_new_tokens = count
+            sequence.begin_step(count, self.setup.ranking.every if self.revives else None)
             is_prompt = sequence.is_prefill or is_chunk or (count > 1 and not self.is_prompt_whole)
             if is_prompt and sequence.prompt_length == sequence.num_computed_tokens:
                 sequence.prompt_length = sequence.num_tokens
         self.live = [sequence for sequence in self.sequences if sequence.num_new_tokens]
         self.is_prefill = all(sequence.is_prefill for sequence in self.live)
-        self._only_new = not (self.is_prefill or self.revives) and max(num_new_tokens) == 1
+        self._only_new = max(num_new_tokens) == 1 and not any(sequence.ranks for sequence in self.live)
         first = self.groups[0]
         first.num_cached = [sequence.num_tokens for sequence in self.sequences]
         first.num_active, first.num_queries = first.num_cached.copy(), num_new_tokens
-        first.active = [None] * len(num_new_tokens)
         first.query_positions = first.query_slots = positions
         first.batch_index, first.device = self._batch_index(num_new_tokens, positions.device), positions.device
         self.max_tokens = max(first.num_cached)
@@ -145,7 +144,7 @@ class Engine:
         """Prune the output of the current group at its stage, and gather the inputs of the next group.
 
         Survivors without a KV entry in the next group are computed there from the Aux Cache: all of them in prefill;
-        later the newest token and those that are revived.
+        later the newest token and those that are revived. In a step without ranking the newest token is the only one.
 
         Args:
             hidden: output of the group's last layer for its queries, (1, num_queries, hidden).
@@ -155,32 +154,33 @@ class Engine:
         """
         group, following = self.group, self.groups[self.group.index + 1]
         following.to(group.device)
+        if self._only_new:
+            self._append_newest(following)
+            return hidden
         following.active = [self._survivors(sequence) for sequence in self.sequences]
         following.num_active = [len(positions) for positions in following.active]
+        following.ranked_tokens = [sequence.num_tokens for sequence in self.sequences]
         active = following.active[0] if len(self.sequences) == 1 else torch.cat(following.active)
-        if not self._only_new:
-            aux_cache = self.aux_cache.extend(self.max_tokens, hidden)
-            _scatter(aux_cache, group.batch_index, group.query_positions, hidden[0])
+        aux_cache = self.aux_cache.extend(self.max_tokens, hidden)
+        _scatter(aux_cache, group.batch_index, group.query_positions, hidden[0])
         active_batch = self._batch_index(following.num_active, active.device)
-        positions, following.batch_index, following.num_queries = self._uncomputed(following, active, active_batch)
-        starts = following.num_cached
-        ends = [cached + count for cached, count in zip(starts, following.num_queries, strict=True)]
-        following.query_positions, following.num_cached = positions, ends
-        following.query_slots = concat_ranges([range(*span) for span in zip(starts, ends, strict=True)], active.device)
-        slots, position_of_slot = following.slots.view, following.positions.extend(max(ends), active[None])
-        _scatter(slots, following.batch_index, positions, following.query_slots)
-        _scatter(position_of_slot, following.batch_index, following.query_slots, positions)
-        following.active_mask = None
+        low = self._find_uncomputed(following, active, active_batch)
+        self._assign_slots(following)
+        following.first_key, following.active_mask, ends = 0, None, following.num_cached
         if ends != following.num_active or len(set(ends)) > 1:
-            active_slots = _gather(slots, active_batch, active)
+            active_slots = _gather(following.slots.view, active_batch, active)
             if active_batch is not None:
                 active_slots = active_slots + active_batch * max(ends)
-            following.active_mask = torch.zeros(len(ends), max(ends), dtype=torch.bool, device=slots.device)
+            following.active_mask = torch.zeros(len(ends), max(ends), dtype=torch.bool, device=active.device)
             following.active_mask.view(-1).index_fill_(0, active_slots, True)
+        following.moves = None
+        if low is not None and low.shape[0]:
+            inactive = self._last_slots(following).logical_and_(~following.active_mask)
+            rows, high = torch.nonzero_static(inactive, size=low.shape[0]).unbind(1)
+            rows = None if active_batch is None else rows.repeat(2)
+            following.moves = rows, torch.cat([low, high]), torch.cat([high, low])
         self._begin_group(following)
-        if self._only_new:
-            return hidden
-        return _gather(self.aux_cache.data, following.batch_index, positions).to(hidden.device)[None]
+        return _gather(self.aux_cache.data, following.batch_index, following.query_positions).to(hidden.device)[None]
 
     def _survivors(self, sequence: Sequence) -> Tensor:
         """Return the positions that the stage of the current group keeps, sorted, int64 (k,) (paper, section 3.2).
@@ -192,12 +192,8 @@ class Engine:
             LazyLLMError: a checked ranking did not return such positions.
         """
         group, ranking = self.group, self.rankings[sequence.index]
-        if not sequence.num_new_tokens:
-            return group.query_positions.new_empty(0)
-        if ranking.for_good and not sequence.is_prefill:
-            # All tokens with a KV entry are kept, whose slots are in order of position, and all new ones.
-            kept = sequence.key_positions(self.groups[group.index + 1])
-            return torch.cat([kept, sequence.positions(group, sequence.num_computed_tokens)])
+        if not sequence.ranks:
+            return sequence.active(self.groups[group.index + 1])  # those of the last step, and the new ones
         layer, num_active = group.layers[-1], group.num_active[sequence.index]
         count = num_active if sequence.is_short else group.stage.kept(num_active)
         # The newest token is always kept, too.
@@ -216,18 +212,21 @@ class Engine:
     def update(self, layer: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
         """Store new keys and values, (1, kv_heads, num_queries, ...), and return those to attend to.
 
-        In prefill these are the new ones, later all of the layer, (batch, kv_heads, slots, ...).
+        In prefill these are the new ones, later those of the slots from `first_key` on, (batch, kv_heads, n, ...).
         """
         group = self.group
         if key.device != self._device:
             self._move_to_device(key.device)
-        keys, values = self.keys[layer].extend(self._num_keys, key), self.values[layer].extend(self._num_keys, value)
+        end = group.first_key + self._num_keys
+        keys, values = self.keys[layer].extend(end, key), self.values[layer].extend(end, value)
         if self._new_slots is not None:
             keys[:, :, self._new_slots], values[:, :, self._new_slots] = self._padded(key), self._padded(value)
         else:
             for buffer, new in ((keys, key), (values, value)):
                 buffer[group.batch_index, :, group.query_slots] = new[0].transpose(0, 1)
-        return (key, value) if self.is_prefill else (keys, values)
+        if self.is_prefill:
+            return key, value
+        return (keys[:, :, group.first_key :], values[:, :, group.first_key :]) if group.first_key else (keys, values)
 
     def attend(
         self,
@@ -297,7 +296,7 @@ class Engine:
         """Make `group`, whose tokens of this step are set, the current one."""
         self.group = group
         self.num_queries, self._max_queries = sum(group.num_queries), max(group.num_queries)
-        self._num_keys = max(group.num_cached)
+        self._num_keys = max(group.num_cached) - group.first_key
         self._is_even = len(set(group.num_queries)) == 1
         # In prefill keys are packed, too.
         over_slots = self.num_queries, len(self.sequences), self._num_keys
@@ -324,27 +323,85 @@ class Engine:
             query_of = (is_query.cumsum(0) - 1).clamp_(min=0)
             self._padding = to_device(query_of, device), to_device(is_query.nonzero()[:, 0], device)
 
-    def _uncomputed(
-        self, following: LayerGroup, active: Tensor, batch_index: Tensor | None
-    ) -> tuple[Tensor, Tensor | None, list[int]]:
-        """Return the active positions without a slot in the next group, their sequences, and how many each has.
+    def _append_newest(self, group: LayerGroup) -> None:
+        """Begin a group in a step without ranking: its active set is that of the last step and the newest tokens."""
+        first = self.groups[0]
+        self._move_active_last(group)
+        group.num_queries = first.num_queries
+        group.num_active = [n + new for n, new in zip(group.num_active, first.num_queries, strict=True)]
+        group.query_positions = first.query_positions.to(group.device)
+        group.batch_index = None if first.batch_index is None else first.batch_index.to(group.device)
+        self._assign_slots(group)
+        ends = group.num_cached
+        group.first_key = min(end - count for end, count in zip(ends, group.num_active, strict=True))
+        group.active_mask = None
+        if any(group.first_key + count < max(ends) for count in group.num_active):
+            group.active_mask = self._last_slots(group)
+        self._begin_group(group)
 
-        How many is read from the device, once for all sequences, only if unknown: in prefill no position has a slot,
-        and without revival a step of one token computes that alone.
+    def _find_uncomputed(self, following: LayerGroup, active: Tensor, batch_index: Tensor | None) -> Tensor | None:
+        """Set which tokens the next group computes: the active positions that have no slot there.
+
+        Their number is read from the device, once for all sequences. In prefill no position has a slot.
+
+        Returns:
+            slots of the active keys that will not be among the last `num_active` of their sequence, int64 (n,), one
+            sequence after the other; None if there are none, or no step goes without ranking.
         """
         if self.is_prefill:
-            return active, batch_index, following.num_active.copy()
-        if self._only_new:
-            first = self.groups[0]
-            batch_index = None if batch_index is None else first.batch_index.to(active.device)
-            return first.query_positions.to(active.device), batch_index, first.num_queries.copy()
-        is_missing = _gather(following.slots.view, batch_index, active) < 0
+            following.query_positions, following.batch_index = active, batch_index
+            following.num_queries = following.num_active.copy()
+            return None
+        slots = _gather(following.slots.view, batch_index, active)
+        is_missing = slots < 0
         if batch_index is None:
-            positions = active[is_missing]
-            return positions, None, [positions.shape[0]]
-        counts = active.new_zeros(len(self.sequences)).index_add_(0, batch_index, is_missing.long()).tolist()
-        which = torch.nonzero_static(is_missing, size=sum(counts))[:, 0]
-        return active.index_select(0, which), batch_index.index_select(0, which), counts
+            counts = is_missing.sum()[None]
+        else:
+            counts = active.new_zeros(len(self.sequences)).index_add_(0, batch_index, is_missing.long())
+        if self.setup.ranking.every == 1:
+            low, following.num_queries = None, counts.tolist()
+        else:
+            num_inactive = [n - kept for n, kept in zip(following.num_cached, following.num_active, strict=True)]
+            starts = counts + to_device(torch.tensor(num_inactive), active.device)
+            is_low = (slots < (starts if batch_index is None else starts[batch_index])).logical_and_(~is_missing)
+            *following.num_queries, num_low = torch.cat([counts, is_low.sum()[None]]).tolist()
+            low = slots.index_select(0, torch.nonzero_static(is_low, size=num_low)[:, 0])
+        which = torch.nonzero_static(is_missing, size=sum(following.num_queries))[:, 0]
+        following.query_positions = active.index_select(0, which)
+        following.batch_index = None if batch_index is None else batch_index.index_select(0, which)
+        return low
+
+    def _assign_slots(self, group: LayerGroup) -> None:
+        """Give the tokens that a group computes in this step the slots after those in use."""
+        starts = group.num_cached
+        group.num_cached = [start + count for start, count in zip(starts, group.num_queries, strict=True)]
+        spans = [range(*span) for span in zip(starts, group.num_cached, strict=True)]
+        group.query_slots = concat_ranges(spans, group.query_positions.device)
+        position_of_slot = group.positions.extend(max(group.num_cached), group.query_positions[None])
+        _scatter(group.slots.view, group.batch_index, group.query_positions, group.query_slots)
+        _scatter(position_of_slot, group.batch_index, group.query_slots, group.query_positions)
+
+    def _last_slots(self, group: LayerGroup) -> Tensor:
+        """Return which slots from `first_key` on are the last `num_active` of each sequence, bool (batch, n)."""
+        ends = group.num_cached
+        starts = [end - count for end, count in zip(ends, group.num_active, strict=True)]
+        numbers = torch.arange(group.first_key, max(ends), device=group.device)
+        starts, ends = to_device(torch.tensor([starts, ends]), group.device)[..., None]
+        return (numbers >= starts) & (numbers < ends)
+
+    def _move_active_last(self, group: LayerGroup) -> None:
+        """Make active keys the last ones of each sequence: swap those that are not with inactive ones."""
+        if group.moves is None:
+            return
+        (batch_index, sources, targets), group.moves = group.moves, None
+        positions = _gather(group.positions.view, batch_index, sources)
+        _scatter(group.positions.view, batch_index, targets, positions)
+        _scatter(group.slots.view, batch_index, positions, targets)
+        for layer in group.layers:
+            for buffer in (self.keys[layer], self.values[layer]):
+                if buffer.data is not None:
+                    by_slot = buffer.data.transpose(1, 2)
+                    _scatter(by_slot, batch_index, targets, _gather(by_slot, batch_index, sources))
 
     def _observe(
         self, layer: int, query: Tensor, key: Tensor, value: Tensor, window: WindowMask | None, scores: Scores
@@ -408,7 +465,10 @@ class Engine:
             # The newest tokens alone see all active keys.
             if window is not None or self._max_queries > 1 or (visible is None and len(set(group.num_cached)) > 1):
                 queries = self._padded(group.query_positions.view(1, 1, -1, 1))[:, 0]
-                keys = torch.arange(self._num_keys, device=group.device) if group.index == 0 else group.positions.view
+                if group.index == 0:
+                    keys = torch.arange(self._num_keys, device=group.device)
+                else:
+                    keys = group.positions.view[:, group.first_key :]
                 sees = (causal if window is None else window.visible)(0, 0, queries, keys.unsqueeze(-2))
                 visible = sees if visible is None else sees.logical_and_(visible)
             self._masks[key] = None if visible is None else additive(visible, dtype, heads, kv_heads)

@@ -54,9 +54,10 @@ class GrowingTensor:
 class LayerGroup:
     """The layers between two stages, and the tokens cached, active and computed in them.
 
-    All layers of a group see the same tokens. A token's key and value keep the same slot in all of them, in order of
-    computation; slots of inactive tokens are masked. The first group computes every token when it first appears: there,
-    slot = position. Lists have one entry for each sequence of the batch.
+    All layers of a group see the same tokens, and a token's key and value have the same slot in all of them. New slots
+    follow the used ones. A step that ranks masks the slots of inactive tokens. After it, active tokens are moved to the
+    last slots in use, so that steps without ranking attend to a slice. The first group computes every token when it
+    first appears: there, slot = position. Lists have one entry for each sequence of the batch.
     """
 
     index: int  # 0 for the first group
@@ -65,15 +66,18 @@ class LayerGroup:
     stage: Stage | None  # the stage that ends the group; None for the last group
     slots: GrowingTensor  # slot of each position, int64 (batch, positions), -1 without a KV entry; unused in group 0
     positions: GrowingTensor  # position of each slot, int64 (batch, slots); unused in group 0
-    num_cached: list[int]  # tokens with keys and values here
+    num_cached: list[int]  # slots in use, which is tokens with keys and values here
+    active: list[Tensor | None]  # sorted positions that the last ranking kept, int64 (n,), and tokens since; None: none
+    ranked_tokens: list[int]  # tokens of the sequence at that ranking
     # Of the current step:
     num_active: list[int] = field(default_factory=list)  # tokens in the active set
     num_queries: list[int] = field(default_factory=list)  # tokens computed
-    active: list[Tensor | None] = field(default_factory=list)  # sorted active positions, int64 (num_active,); None: all
+    first_key: int = 0  # the first slot that attention reads
     query_positions: Tensor | None = None  # positions computed, packed, sorted in each sequence, int64 (num_queries,)
     query_slots: Tensor | None = None  # their slots, int64 (num_queries,)
     batch_index: Tensor | None = None  # their sequences, int64 (num_queries,); None with one sequence
-    active_mask: Tensor | None = None  # which slots are active, bool (batch, slots); None means all
+    active_mask: Tensor | None = None  # which slots from `first_key` on are active, bool (batch, n); None means all
+    moves: tuple[Tensor | None, Tensor, Tensor] | None = None  # sequence, old and new slot of keys that are to move
     device: torch.device | None = None  # where these tensors are
 
     def to(self, device: torch.device) -> None:
@@ -100,6 +104,9 @@ def partition(schedule: PruningSchedule, windows: list[int | None], batch_size: 
         layers = range(start, len(windows) if stage is None else stage.layer + 1)
         ranking_layers = [layer for layer in layers if windows[layer] is None or layer == layers[-1]]
         buffers = GrowingTensor(1, batch_size, fill=-1), GrowingTensor(1, batch_size, fill=0)
-        groups.append(LayerGroup(index, layers, ranking_layers, stage, *buffers, [0] * batch_size))
+        zeros = [0] * batch_size
+        groups.append(
+            LayerGroup(index, layers, ranking_layers, stage, *buffers, zeros, [None] * batch_size, zeros.copy())
+        )
         start = layers.stop
     return groups

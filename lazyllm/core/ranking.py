@@ -83,6 +83,8 @@ class Ranking(ABC):
         single_stage: whether it works with one stage only.
         for_good: whether it ranks in prefill alone: pruned tokens are never revived, and all later tokens are kept.
             Then the model may have layers that carry a state from token to token, as hybrid models do.
+        every: rank in every `every`-th decoding step alone. In the steps between, which `sequence.ranks` tells, the
+            active sets are those of the step before and the newest token; `observe` is called in all steps.
         checked: whether the engine checks what `survivors` returns at every stage, and adds the protected tokens, which
             takes device reads. Subclasses are checked unless declared as `class Mine(Ranking, checked=False)`; then
             `survivors` must include the protected tokens, as the default does.
@@ -95,6 +97,7 @@ class Ranking(ABC):
 
     single_stage = False
     for_good = False
+    every = 1
     checked = True
     parallel = False
     processes: ProcessGroup | None = None

@@ -17,6 +17,8 @@ class Sequence:
         self.num_new_tokens = 0  # tokens that the current step adds
         self.prompt_length = 0  # tokens given before the first was generated, all chunks included
         self.is_short = False  # whether the prompt is too short to be pruned
+        self.ranks = True  # whether stages rank in the current step
+        self._num_single = 0  # steps of one new token since the last of several
         self.stats = Stats(groups, index)
         self._record_positions = record_positions
         self.protect(torch.empty(0, dtype=torch.int64))
@@ -31,6 +33,20 @@ class Sequence:
         """Whether the current step is the first."""
         return self.num_computed_tokens == 0
 
+    def begin_step(self, num_new_tokens: int, every: int | None) -> None:
+        """Start a step of `num_new_tokens`, 0 or more.
+
+        Stages rank in each step of several tokens and in every `every`-th of those of one token that follow it; with
+        None in prefill alone.
+        """
+        self.num_new_tokens = num_new_tokens
+        is_several = self.is_prefill or num_new_tokens > 1
+        self._num_single = 0 if is_several else self._num_single + num_new_tokens
+        if every is None:
+            self.ranks = self.is_prefill
+        else:
+            self.ranks = num_new_tokens > 0 and self._num_single % every == 0
+
     def positions(self, group: LayerGroup, start: int = 0) -> Tensor:
         """Return all positions from `start` on, int64, on the device of `group`."""
         return torch.arange(start, self.num_tokens, device=group.device)
@@ -39,7 +55,7 @@ class Sequence:
         """Return the position of each cached key, in order of slots, int64 (n_keys,)."""
         if group.index == 0:
             return self.positions(group)
-        return group.positions.data[self.index, : group.num_cached[self.index]]
+        return group.positions.data[self.index, group.first_key : group.num_cached[self.index]]
 
     def query_positions(self, group: LayerGroup) -> Tensor:
         """Return the sorted positions computed in this step, int64 (num_queries,)."""
@@ -47,12 +63,13 @@ class Sequence:
 
     def active(self, group: LayerGroup) -> Tensor:
         """Return the sorted active positions of this step, int64 (num_active,)."""
-        active = group.active[self.index]
-        return self.positions(group) if active is None else active
+        newer = self.positions(group, group.ranked_tokens[self.index])
+        ranked = group.active[self.index]
+        return newer if ranked is None else torch.cat([ranked, newer])
 
     def active_mask(self, group: LayerGroup) -> Tensor | None:
         """Return which cached keys are active in this step, bool (n_keys,); None means all."""
-        n_keys = group.num_cached[self.index]
+        n_keys = group.num_cached[self.index] - group.first_key
         if group.active_mask is None or n_keys == group.num_active[self.index]:
             return None
         return group.active_mask[self.index, :n_keys]

@@ -42,6 +42,8 @@ class AttentionRanking(Ranking, checked=False, parallel=True):
             a revived token must be worth its time.
         cap: revive at most this many pruned tokens at a stage in a step, the most important; the remaining slots go to
             tokens that are already computed. Protected tokens do not count, `first` and `last` do. None means no cap.
+        every: rank in every `every`-th decoding step alone, counted from the last pass of several tokens, such as a
+            prompt. In the steps between nothing is pruned or revived, and a step costs what it does without ranking.
         for_good: rank in the first pass alone, of a prompt in chunks the first chunk: pruned tokens are never revived,
             and all later tokens are kept. It is the cheapest to decode with, and the only way on models whose layers
             carry a state from token to token (hybrids with linear attention, Mamba or convolution).
@@ -60,13 +62,22 @@ class AttentionRanking(Ranking, checked=False, parallel=True):
     last: int = 1
     bonus: float = 1.0
     cap: int | None = None
+    every: int = 1
     for_good: bool = False
 
     def __post_init__(self) -> None:
         self.check()
 
     def check(self) -> None:
-        for name, least in {"queries": 1, "pooling": 1, "layers": 1, "first": 0, "last": 1, "cap": 0}.items():
+        for name, least in {
+            "queries": 1,
+            "pooling": 1,
+            "layers": 1,
+            "first": 0,
+            "last": 1,
+            "cap": 0,
+            "every": 1,
+        }.items():
             value = getattr(self, name)
             is_none = name == "cap" and value is None
             if not is_none and (type(value) is not int or value < least):
@@ -97,11 +108,14 @@ class AttentionRanking(Ranking, checked=False, parallel=True):
         return ",".join([*own, *parts]) or "eq1"
 
     def wants(self, layer: int) -> bool:
-        return self.group(layer).stage is not None and layer in self._ranking_layers(layer)
+        is_wanted = self.sequence.ranks or self.queries > 1  # a window has the queries of all steps
+        return is_wanted and self.group(layer).stage is not None and layer in self._ranking_layers(layer)
 
     def observe(self, attention: LayerAttention) -> None:
-        layer = attention.layer
-        weights = attention.probabilities(*self._latest_queries(attention))
+        layer, queries = attention.layer, self._latest_queries(attention)
+        if not self.sequence.ranks:
+            return
+        weights = attention.probabilities(*queries)
         if self.value_norm:
             weights *= attention.value.to(weights.dtype).norm(dim=-1)[:, :, None, None]
         by_head = weights.select(3, -1)
@@ -168,8 +182,8 @@ class AttentionRanking(Ranking, checked=False, parallel=True):
 
 
 def plus() -> AttentionRanking:
-    """Return the ranking called `lazyllm+`: of those searched, the one with the least divergence on SmolLM2."""
-    return AttentionRanking(queries=32, half_life=8.0, pooling=15, layers=2, first=4, bonus=1.5)
+    """Return the ranking called `lazyllm+`: of those searched, the least divergence for the time of a whole answer."""
+    return AttentionRanking(queries=32, half_life=8.0, pooling=15, layers=2, first=4, every=8)
 
 
 def _is_number(value: object) -> bool:

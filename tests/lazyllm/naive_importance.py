@@ -25,9 +25,10 @@ ALONE = {
     "last": {"last": 4},
     "bonus": {"bonus": 1.5},
     "cap": {"cap": 1},
+    "every": {"every": 3},
 }
 ALL = {"queries": 3, "half_life": 2.0, "pooling": 3, "heads": "max", "layers": 2, "value_norm": True, "first": 1}
-ALL |= {"last": 3, "bonus": 1.05, "cap": 2}
+ALL |= {"last": 3, "bonus": 1.05, "cap": 2, "every": 2}
 
 
 @torch.no_grad()
@@ -48,10 +49,13 @@ def run(
     hidden: dict[int, torch.Tensor] = {}  # position -> input of the first layer it has no key and value in
     cached: list[dict[int, tuple[torch.Tensor, torch.Tensor]]] = [{} for _ in layers]
     queries: list[dict[int, torch.Tensor]] = [{} for _ in layers]  # by layer and position, oldest first
+    kept: dict[int, list[int]] = {}  # by stage: the active positions after it
+    num_single = 0  # steps of one token since the last of several
     for step in range(new_tokens * (1 + len(turns))):
         if step and step % new_tokens == 0:
             tokens += turns[step // new_tokens - 1]
         computed, newest = len(cached[0]), len(tokens) - 1
+        num_single = num_single + 1 if 0 < computed == newest else 0
         active = list(range(len(tokens)))
         hidden |= {position: model.model.embed_tokens.weight[tokens[position]] for position in active[computed:]}
         trace.rows.append([])
@@ -68,14 +72,16 @@ def run(
                 visible = [cached[index][other] for other in active if other <= position]
                 middle = hidden[position] + reference.attend(layer, query, visible)[0]
                 hidden[position] = middle + reference.mlp(layer, middle)
-            if index in keep_after:
+            if index in keep_after and num_single % ranking.every:
+                active = kept[index] = [*kept[index], newest]
+            elif index in keep_after:
                 before = max((stage for stage in keep_after if stage < index), default=-1)
                 span = range(max(before + 1, index - ranking.layers + 1), index + 1)
                 by_layer = [_of_layer(layers[other], queries[other], cached[other], active, ranking) for other in span]
                 importance = _pooled(torch.stack(by_layer).amax(dim=0), active, ranking.pooling)
                 uncomputed = {position for position in active if position not in cached[index + 1]}
                 count = max(1, math.ceil(keep_after[index] * len(active) - 1e-9))
-                active = _survivors(importance, count, newest, len(prompt), ranking, uncomputed, computed)
+                active = kept[index] = _survivors(importance, count, newest, len(prompt), ranking, uncomputed, computed)
         tokens.append(int(model.lm_head(model.model.norm(hidden[newest])).argmax()))
         trace.tokens.append(tokens[-1])
     return trace

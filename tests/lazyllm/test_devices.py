@@ -49,10 +49,10 @@ def check(device, model, ids, way="dynamic"):
         return output, lazy.stats
 
     for new_tokens in (NEW_TOKENS, 1):
-        # A stage reads how many tokens are revived, which is known in prefill and without revival, and under a cap also
-        # how many computed tokens fill the remaining slots.
+        # A stage that ranks reads how many tokens are revived, which is known in prefill and without revival, and under
+        # a cap also how many computed tokens fill the remaining slots.
         capped = getattr(ranking, "cap", None) is not None
-        extra_reads = len(stages) * (new_tokens - 1) * (revives + capped)
+        extra_reads = len(stages) * ((new_tokens - 1) // ranking.every) * (revives + capped)
         # Of a mask that transformers passes on, an eager model makes a matrix without looking at it.
         extra_reads += model.config._attn_implementation == "eager"
         _, reads = count_reads(device, lambda n=new_tokens: families.generate(moved, moved_ids, n))
@@ -91,10 +91,12 @@ def test_attention_in_several_blocks(device, monkeypatch, family, way):
     assert windowed or (4 * stats.rows[1:, 4] * stats.active[1:, 4] > 512).any(), "never more than a block"
 
 
-def decoding(device, model, ids, steps, schedule=None):
+def decoding(device, model, ids, steps, schedule=None, **settings):
     """Launches and reads of the last of some decoding steps, and whether anything was revived in it."""
     cache = None
-    with torch.no_grad(), nullcontext() if schedule is None else lazyllm.enable(model, schedule) as lazy:
+    ranking = lazyllm.AttentionRanking(**settings)
+    enabled = nullcontext() if schedule is None else lazyllm.enable(model, schedule, ranking=ranking)
+    with torch.no_grad(), enabled as lazy:
         for step in range(steps):
             new = ids if not step else ids[:, step : step + 1]
             device.launches = 0
@@ -113,8 +115,11 @@ def test_a_decoding_step_launches_little_more_than_the_unmodified_models(device)
     assert unpruned[1] <= reads
     launches, read, revived = decoding(device, model, ids, 4, "23%:0.6,50%:0.6")
     assert revived == [True]
-    assert launches <= unmodified + 60
+    assert launches <= unmodified + 64
     assert read <= reads + 2
+    launches, read, _ = decoding(device, model, ids, 4, "23%:0.6,50%:0.6", every=8)
+    assert launches <= unmodified + 12
+    assert read <= reads
 
 
 def test_a_stage_asks_the_device_once_whatever_the_number_of_sequences(device):
@@ -124,6 +129,10 @@ def test_a_stage_asks_the_device_once_whatever_the_number_of_sequences(device):
     _, read, revived = decoding(device, model, ids, 4, STAGES)
     assert all(revived)
     assert read <= reads + len(STAGES)
+    for steps, revives in ((3, True), (4, False)):  # keys are moved in the second
+        _, read, revived = decoding(device, model, ids, steps, STAGES, every=2)
+        assert set(revived) == {revives}
+        assert read <= reads + revives * len(STAGES)
 
 
 # A model over several devices, or offloaded to the CPU or to disk. Where each of the five layers is, by number of the

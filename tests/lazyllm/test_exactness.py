@@ -107,12 +107,14 @@ def schedules(draw, num_layers=5):
     seed=st.integers(0, 1000),
     length=st.integers(1, 24),
     stages=schedules(),
+    every=st.integers(1, 4),
 )
-def test_agrees_with_plain_loops_step_by_step(family, seed, length, stages):
+def test_agrees_with_plain_loops_step_by_step(family, seed, length, stages, every):
     model = families.build(family, seed=seed, dtype=torch.float64)
     ids = families.prompt(length, seed)
-    output, stats = generate_recorded(model, stages, ids, 5)
-    assert_traced(stats, output.sequences[0, length:].tolist(), reference.run(model, ids[0].tolist(), stages, 5))
+    output, stats = generate_recorded(model, stages, ids, 6, ranking=lazyllm.AttentionRanking(every=every))
+    expected = reference.run(model, ids[0].tolist(), stages, 6, every=every)
+    assert_traced(stats, output.sequences[0, length:].tolist(), expected)
     assert stats.rows.tolist() == [[len(rows) for rows in step] for step in stats.computed]
     assert stats.active.tolist() == [[len(members) for members in step] for step in stats.positions]
     cached = [{position for step in stats.computed for position in step[layer].tolist()} for layer in range(5)]

@@ -47,9 +47,10 @@ def conversation(model, turns, new_tokens, ranking=None, stages=STAGES, **genera
     return actual, lazy.stats
 
 
-def check(model, turns, new_tokens, stages=STAGES, chunk=None):
-    actual, stats = conversation(model, turns, new_tokens, stages=stages, prefill_chunk_size=chunk)
-    assert_traced(stats, actual, reference.run(model, turns[0], stages, new_tokens, turns[1:], chunk))
+def check(model, turns, new_tokens, stages=STAGES, chunk=None, every=1):
+    ranking = lazyllm.AttentionRanking(every=every)
+    actual, stats = conversation(model, turns, new_tokens, ranking, stages, prefill_chunk_size=chunk)
+    assert_traced(stats, actual, reference.run(model, turns[0], stages, new_tokens, turns[1:], chunk, every=every))
     return stats
 
 
@@ -74,13 +75,14 @@ def test_turns_are_the_references(family, chunk):
     st.lists(st.floats(0.05, 0.95), min_size=2, max_size=2),
     st.integers(1, 4),
     st.one_of(st.none(), st.integers(1, 9)),
+    st.integers(1, 3),
     st.integers(0, 2**16),
 )
 @settings(max_examples=15, derandomize=True, deadline=None)
-def test_any_conversation(lengths, keeps, new_tokens, chunk, seed):
+def test_any_conversation(lengths, keeps, new_tokens, chunk, every, seed):
     model = families.build("llama", seed=seed % 3, dtype=torch.float64)
     turns = [random_ids(length, seed + index) for index, length in enumerate(lengths)]
-    check(model, turns, new_tokens, [(1, keeps[0]), (3, keeps[1])], chunk)
+    check(model, turns, new_tokens, [(1, keeps[0]), (3, keeps[1])], chunk, every)
 
 
 @pytest.mark.parametrize("family", families.FAMILIES)
