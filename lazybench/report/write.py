@@ -27,7 +27,7 @@ _PAIRED = "paired"
 _TITLES = {spec.name: spec.title for spec in tables.SPECS} | {_PAIRED: "Paired tests at equal speed"}
 # A report replaces only a folder that holds nothing else.
 _OURS = re.compile(
-    rf"({'|'.join(_TITLES)})\.(md|csv|tex)|(figure\d|depth_by_length|speed_against_[a-z]+)_.*\.(png|pdf)|records|report\.html"
+    rf"({'|'.join(_TITLES)})\.(md|csv|tex)|(figure\d|speed_against_[a-z]+)_.*\.(png|pdf)|records|report\.html"
 )
 _Body = tuple[pd.DataFrame, str, str]  # a table of a block: its numbers, Markdown and LaTeX
 
@@ -117,7 +117,7 @@ def _draw(folder: Path, block: Block) -> tuple[list[dict[str, str]], list[str]]:
                 png, _ = save(figure, folder / f"{name}_{block.model}_{block.data}")
                 data = base64.b64encode(png.read_bytes()).decode()
                 drawn.append({"name": name, "caption": captions[name]["caption"], "data": data})
-            elif "needs" in captions[name]:
+            else:
                 lacking.append(f"{name} ({captions[name]['needs']})")
     return drawn, lacking
 

@@ -6,19 +6,16 @@ from itertools import product
 import numpy as np
 import pandas as pd
 import pytest
-import yaml
 from matplotlib.colors import to_hex
 from report_runs import row, rows_of, stage_traces, write_everything, write_run
 
 from lazybench.analysis.averages import SCORE, TTFT
 from lazybench.analysis.grouping import group
 from lazybench.analysis.run_files import find
-from lazybench.config import CONF
 from lazybench.data.facts import datasets_of, load_facts
 from lazybench.report.figures import style
 from lazybench.report.figures.drawings import (
     FIGURES,
-    depth_by_length,
     figure1,
     figure5,
     figure6,
@@ -141,37 +138,6 @@ def test_figure_7_ends_where_half_still_generate_from_runs_and_from_what_a_repor
         assert axes.get_title().replace("\n", " ") == "LazyLLM 10:0.7, 20:0.5 n=8 to 5"
     for one, other in zip(new.axes[0].lines, kept.axes[0].lines, strict=True):
         assert np.allclose(one.get_xydata(), other.get_xydata())
-
-
-def test_depth_by_length_has_tasks_that_show_something_and_the_mildest_strength_first(tmp_path):
-    settings = yaml.safe_load((CONF / "data/ruler.yaml").read_text("utf-8"))
-    data = {key: settings[key] for key in ("name", "label", "source", "datasets")} | {"root": None}
-
-    def made(name, tokens, scores, computed=1.0, digest="", **changes):
-        lines = [
-            row(dataset, 0, _id=f"{number}@{depth}%", score=score, prompt_computed=computed)
-            for dataset, by_depth in scores.items()
-            for number, (depth, score) in enumerate(by_depth)
-        ]
-        generated = data | {"tokens": tokens, "has": list(settings["datasets"])}
-        write_run(tmp_path, name, lines, task="ruler6", digest=f"t{tokens}{digest}", data=generated, **changes)
-
-    made("baseline", 1024, {"niah_single_1": [(0, 1.0), (50, 0.5)], "vt": [(50, 0.0)]})
-    made("baseline", 512, {"niah_single_1": [(0, 1.0), (0, 0.0), (100, 0.5)]})
-    for keep in (0.3, 0.7):
-        scores = {"niah_single_1": [(0, keep / 2), (50, keep)], "vt": [(50, 1.0)]}
-        made("static_pruning", 1024, scores, keep, f"{keep}", method={"keep": keep})
-    figure, task = draw(depth_by_length, tmp_path), "niah_single_1"
-    left, right = figure.axes
-    labels = [text.get_text().replace("\n", " ") for text in left.get_yticklabels()]
-    assert labels == ["baseline", "static pruning layer=4 keep=0.7", "static pruning layer=4 keep=0.3"]
-    assert (left.get_title(), right.get_title()) == (f"{task}\n512 tokens", f"{task}\n1,024 tokens")
-    assert [text.get_text() for text in left.get_xticklabels()] == ["0", "50", "100"]
-    cells = [np.ma.filled(axes.images[0].get_array(), -1).tolist() for axes in (left, right)]
-    assert cells[0] == [[50, -1, 50], [-1] * 3, [-1] * 3]
-    assert np.allclose(cells[1], [[100, 50, -1], [35, 70, -1], [15, 30, -1]])
-    write_run(tmp_path / "others", "baseline", rows_of(["hotpotqa"]))
-    assert draw(depth_by_length, tmp_path / "others") is None
 
 
 def test_methods_have_a_style_each_and_others_take_what_is_left():

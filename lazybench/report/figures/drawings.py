@@ -1,4 +1,4 @@
-"""Figures of a report (the paper's, KL by speedup, retrieval by depth and length), and the figure of `speed`.
+"""Figures of a report (the paper's, KL by speedup), and the figure of `speed`.
 
 Each function in `FIGURES` draws a block's figure, and returns None if the block lacks the runs for it. `captions.yaml`
 has their captions.
@@ -20,10 +20,8 @@ from matplotlib.ticker import LogLocator, NullLocator
 
 from lazybench.analysis import labels
 from lazybench.analysis.averages import EQUAL_LENGTH, GEOMETRIC_KL, SCORE, TTFT, Measure, ran, undisturbed
-from lazybench.analysis.grouping import Block, Row, conditions
-from lazybench.analysis.run_data import Run
+from lazybench.analysis.grouping import Block, Row
 from lazybench.analysis.trace_means import BINS
-from lazybench.data.ruler import depth_of
 from lazybench.report import paper
 from lazybench.report.figures import style
 from lazybench.report.figures.style import REFERENCE, canvas, error_bars, finish, line_style, panels, subtitle, wrapped
@@ -247,57 +245,6 @@ def _stages_panel(
     return num_records[0], num_records[num_steps - 1]
 
 
-_KNOWN = 25  # mean score of the baseline below which a task shows nothing; also in the caption
-_NOT_IN_LINE = ("data.tokens", "model.limit", "threads")  # the length is an axis; scores do not depend on the others
-
-
-def depth_by_length(block: Block) -> Figure | None:
-    """Draw a line a method with its settings; None unless there are records with a depth."""
-    records = pd.concat([_by_depth(block, run) for run in block.runs]).dropna(subset=["depth"])
-    if records.empty:
-        return None
-    known = records[records["method"] == "baseline"].groupby("dataset")["score"].mean()
-    if (known >= _KNOWN).any():
-        records = records[~records["dataset"].isin(known.index[known < _KNOWN])]
-    records["method"] = pd.Categorical(records["method"], records["method"].unique())  # in the rows' order
-    order = records.groupby(["method", "line"], observed=True)["prompt_computed"].mean().reset_index()
-    order = order.sort_values(["method", "prompt_computed"], ascending=[True, False])["line"]
-    lengths, depths = (sorted(records[key].unique()) for key in ("tokens", "depth"))
-    tasks, names = records["dataset"].unique(), [wrapped(name, 25) for name in order]
-    figure = canvas(0.4 + len(tasks) * (0.2 + 0.12 * sum(name.count("\n") + 1.3 for name in names)))
-    grid = figure.subplots(len(tasks), len(lengths), sharex=True, sharey=True, squeeze=False)
-    for axes, (task, tokens) in zip(grid.flat, product(tasks, lengths), strict=True):
-        panel = records[(records["dataset"] == task) & (records["tokens"] == tokens)]
-        scores = panel.pivot_table(values="score", index="line", columns="depth").reindex(order, columns=depths)
-        axes.imshow(scores, aspect="auto", cmap="cividis", vmin=0, vmax=100)
-        for (y, x), score in np.ndenumerate(scores.to_numpy()):
-            if not np.isnan(score):
-                ink = "white" if score < 50 else "black"  # low scores have dark cells
-                axes.text(x, y, f"{score:.0f}", color=ink, ha="center", va="center", fontsize=6)
-        axes.set_title(f"{task}\n{tokens:,} tokens")
-        axes.set_xticks(range(len(depths)), [f"{depth:g}" for depth in depths], fontsize=6)
-        axes.set_yticks(range(len(names)), names)
-        axes.tick_params(length=0)
-        axes.grid(visible=False)
-    figure.supxlabel("depth in the text (%)", fontsize="medium")
-    rows = [row for row in block.rows if row.records["_id"].map(depth_of).notna().any()]
-    return finish(figure, subtitle(block, rows), entries={})
-
-
-def _by_depth(block: Block, run: Run) -> pd.DataFrame:
-    """Return a run's records that did not fail, with `method`, `line`, `tokens`, `depth` and `score` of 100."""
-    values = conditions(run)
-    shown = [f"{key}={values[key]}" for key in block.differing if key in values and key not in _NOT_IN_LINE]
-    records = ran(run.records)
-    return records.assign(
-        method=run.method,
-        line=labels.label(run) + (f" [{', '.join(shown)}]" if shown else ""),
-        tokens=run.settings["data"].get("tokens"),
-        depth=records["_id"].map(depth_of),
-        score=100 * records["score"],
-    )
-
-
 def speed_by_length(measured: pd.DataFrame, stem: Path) -> list[Path]:
     """Draw the table of `lazybench speed` as `stem` in PNG and PDF, and return both files."""
     measured = measured.sort_values("tokens")
@@ -323,4 +270,4 @@ def speed_by_length(measured: pd.DataFrame, stem: Path) -> list[Path]:
 
 
 # In the order of a report's page.
-FIGURES = (speed_against_kl, figure5, depth_by_length, figure7, figure1, figure2, figure6)
+FIGURES = (speed_against_kl, figure5, figure7, figure1, figure2, figure6)
