@@ -94,17 +94,15 @@ class DataConfig(_Checked, section="data."):
         name: name of the run folder's second level.
         source: `sample` (generated, not LongBench), `longbench` (JSON Lines in LongBench's format), or the dotted name
             of a function of the user's, called as `read(dataset, root)`, that yields a dataset's records in order:
-            `Record`s, or mappings with LongBench's fields. Its keyword-only arguments can be any of these settings, and
-            `prompt_tokens`.
+            `Record`s, or mappings with LongBench's fields. Its keyword-only arguments can be any of these settings.
         root: for `longbench`: a folder of `<dataset>.jsonl` files or a `data.zip`; None fetches the hub's. Another
             source takes it as it is.
         limit: records a dataset at most; None means all of them.
         half: `first` or `second`, the records of one half by their hash, the same two halves everywhere: one to
             tune on and one to report. None means all of them.
         seed: of generated records.
-        tokens: of generated records: for `sample` length of a record's context in tokens, for RULER-6 that of a whole
-            prompt and its answer together.
-        depths: for RULER-6: where hidden lines lie, in percent of a text, the records in turn; empty means anywhere.
+        tokens: for `sample`: length of a record's context in tokens. For RULER: which of its records.
+        load: for `hf_datasets`: arguments of `datasets.load_dataset` for all datasets; those of a dataset replace them.
         label: what every output calls these records; None means `name`. For `sample` it is fixed.
         datasets: facts of datasets beyond LongBench's, by name; `like` names one of LongBench's that it is
             like.
@@ -117,7 +115,7 @@ class DataConfig(_Checked, section="data."):
     half: str | None = setting(None, one_of(HALVES))
     seed: int = 0
     tokens: int = 2048
-    depths: list[float] = field(default_factory=list, metadata={"rule": between(0, 100)})
+    load: dict[str, Any] = field(default_factory=dict)
     label: str | None = None
     datasets: dict[str, Any] = field(default_factory=dict)
 

@@ -28,14 +28,14 @@ NOT_HASHED = (
     | {"model.name", "model.path", "model.device", "model.tokenizer", "model.outline"}
     # `records`, the digest of their content, and the facts of their datasets enter the hash instead.
     | {"data.name", "data.source", "data.root", "data.label", "data.datasets", "data.has"}
-    | {"data.limit", "data.half", "data.seed", "data.tokens", "data.depths"}
+    | {"data.limit", "data.half", "data.seed", "data.tokens", "data.load"}
     | {"facts.by_length"}
 )
 # What must be equal to compare two runs, besides code and facts, in the order in which labels show it.
 MATCHED = (
     *("results_version", "weights_format", "dtype", "attention", "device", "threads", "torch", "transformers"),
     *("model.limit", "model.chat", "model.remove", "model.shape"),
-    *("data.limit", "data.half", "data.seed", "data.tokens", "data.depths"),
+    *("data.limit", "data.half", "data.seed", "data.tokens"),
     *("timing.warmup", "trace_tokens", "weights"),
 )
 # How strongly a method prunes, and what: tables and figures always show these.

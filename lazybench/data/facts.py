@@ -56,7 +56,7 @@ class DatasetFacts:
             shorten: `context`; or `last_file`, the input or, if that is empty, the last file in the context
             (`prompts.before_continued`). None for answers to a question.
         answer_prefix: template with `{input}` for the beginning of the answer. It ends the prompt, after a chat
-            wrapper, and is in no prediction.
+            wrapper, and is in no prediction. A record's own replaces it.
         truncate: whether a prompt longer than the model's limit loses its middle.
         by_length: whether its score is also shown by the records' length (`longbench_e.LENGTHS`).
     """
@@ -158,7 +158,8 @@ def _longbench() -> dict[str, Any]:
 
 
 def _user_facts(name: str, given: Mapping[str, Any] | None, longbench: Mapping[str, DatasetFacts]) -> DatasetFacts:
-    values = {key: value for key, value in (given or {}).items() if key not in ("load", "columns")}  # see `hf_datasets`
+    reading = ("load", "columns", "rows")  # see `hf_datasets`
+    values = {key: value for key, value in (given or {}).items() if key not in reading}
     like = values.pop("like", None)
     if like not in (None, *longbench):
         hint = suggest(str(like), longbench)

@@ -9,7 +9,9 @@ from lazybench.data.hub import reading
 from lazybench.errors import LazyBenchError
 
 
-def read(dataset: str, root: str | None, *, datasets: Mapping[str, Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+def read(
+    dataset: str, root: str | None, *, load: Mapping[str, Any], datasets: Mapping[str, Mapping[str, Any]]
+) -> Iterator[dict[str, Any]]:
     """Yield the rows of `dataset` with LongBench's fields, in order.
 
     Only `context` and `answers`, a text or a list of texts, need a column. By default `_id` is the row's number,
@@ -18,19 +20,22 @@ def read(dataset: str, root: str | None, *, datasets: Mapping[str, Mapping[str, 
     Args:
         dataset: one of `datasets`.
         root: the folder of the files, `data_dir` of `datasets.load_dataset`; None if `load` has their full paths.
-        datasets: settings by dataset: its facts; `load`, the arguments of `datasets.load_dataset`; and `columns`, the
-            column of each of LongBench's fields that has another name.
+        load: arguments of `datasets.load_dataset`.
+        datasets: settings by dataset: its facts; `load`, more arguments; `columns`, the column of each of LongBench's
+            fields that has another name; and `rows`, the value of a column in the rows to take, by column.
 
     Raises:
         LazyBenchError: `datasets` cannot load it, or it has no such column.
         OutOfReach: the hub cannot be reached, and its local cache lacks the dataset.
     """
-    if not isinstance(arguments := datasets[dataset].get("load"), Mapping):
+    if not (arguments := {**load, **(datasets[dataset].get("load") or {})}):
         raise LazyBenchError(f"dataset {dataset!r}: give load, such as {{path: csv, data_files: {dataset}.csv}}")
-    columns = datasets[dataset].get("columns", {})
+    columns, wanted = datasets[dataset].get("columns", {}), datasets[dataset].get("rows", {})
     for number, row in enumerate(_rows(dataset, {"data_dir": root, **arguments})):
-        if missing := [column for column in columns.values() if column not in row]:
+        if missing := [column for column in (*columns.values(), *wanted) if column not in row]:
             raise LazyBenchError(f"dataset {dataset!r}: there is no column {missing[0]} among {', '.join(row)}")
+        if any(row[column] != value for column, value in wanted.items()):
+            continue
         row |= {field: row[column] for field, column in columns.items()}
         row = {"_id": number, "input": "", "language": "en", **row, "dataset": dataset}
         row["_id"] = str(row["_id"])
@@ -45,9 +50,11 @@ def _rows(dataset: str, arguments: dict[str, Any]) -> Iterator[dict[str, Any]]:
     import datasets  # takes a second
     from huggingface_hub import constants
 
-    path, files = str(arguments.get("path")), str(arguments.get("data_files", ""))
+    path, files = str(arguments.get("path")), str(arguments.get("data_files") or "")
     is_local = Path(path).exists() or ("/" not in path and "://" not in files)
     advice = "load has the arguments of datasets.load_dataset"
+    if arguments.get("name") is not None:
+        arguments["name"] = str(arguments["name"])  # YAML reads the name 4096 as a number
     with TemporaryDirectory() as folder, reading(f"dataset {dataset!r}: {files or path}", advice, is_local) as offline:
         if offline:  # else each request would wait, and be repeated
             constants.HF_HUB_OFFLINE = datasets.config.HF_HUB_OFFLINE = True

@@ -1,6 +1,6 @@
 """The datasets of a task, and their records: generated, LongBench's, or read by a custom function."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from inspect import getfullargspec
 from itertools import islice
@@ -54,7 +54,6 @@ def load_records(
     dataset: str,
     config: DataConfig,
     tokenizer: "PreTrainedTokenizerBase | None",
-    prompt_tokens: Callable[[str, str], int] | None = None,
 ) -> list[Record]:
     """Load the records of one dataset.
 
@@ -62,8 +61,6 @@ def load_records(
         dataset: the dataset's name.
         config: the source of its records.
         tokenizer: counts the tokens of generated records; None estimates them.
-        prompt_tokens: counts the tokens of the prompt of a context and an input, for custom functions; None without a
-            tokenizer.
 
     Raises:
         LazyBenchError: no such data, or data that is not in LongBench's format.
@@ -75,7 +72,7 @@ def load_records(
     elif config.source == "longbench":
         records = longbench.load(dataset, config.root, config.limit)
     else:
-        records = list(to_records(islice(_own_rows(dataset, config, prompt_tokens), config.limit), dataset))
+        records = list(to_records(islice(_own_rows(dataset, config), config.limit), dataset))
         if not records:
             raise LazyBenchError(f"data.source={config.source}: no records of {dataset}")
     return records if config.half is None else [record for record in records if half_of(record) == config.half]
@@ -91,16 +88,14 @@ def data_label(config: DataConfig) -> str:
     return sample.LABEL if config.source == "sample" else config.label or config.name
 
 
-def _own_rows(
-    dataset: str, config: DataConfig, prompt_tokens: Callable[[str, str], int] | None
-) -> Iterator[tuple[str, Any]]:
+def _own_rows(dataset: str, config: DataConfig) -> Iterator[tuple[str, Any]]:
     """Yield the rows of a custom function with their locations; its keyword-only arguments are settings of `data`."""
     source = f"data.source={config.source}"
     try:
         read = resolve_name(config.source)
     except Exception as error:  # the user's module, which may raise anything
         raise LazyBenchError(f"{source} cannot be imported: {first_line(error)}") from error
-    offered = {**vars(config), "prompt_tokens": prompt_tokens}
+    offered = vars(config)
     try:
         settings = {name: offered[name] for name in getfullargspec(read).kwonlyargs if name in offered}
         if "datasets" in settings and dataset not in config.datasets:

@@ -21,12 +21,13 @@ _RULES = {
     "answers": Rule("a list of one string or more", _is_texts),
     "all_classes": Rule("null or a list of one string or more", lambda value: value is None or _is_texts(value)),
     "length": Rule("a whole number of words", lambda value: type(value) is int and value >= 0),
+    "answer_prefix": Rule("null or a string", lambda value: value is None or isinstance(value, str)),
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One item of a dataset, in LongBench's own record format."""
+    """One item of a dataset, in LongBench's own record format, and the beginning of its answer."""
 
     id: str  # LongBench's `_id`, unique within a dataset
     dataset: str  # e.g. `hotpotqa`
@@ -36,6 +37,7 @@ class Record:
     all_classes: tuple[str, ...] | None  # the class names of a classification dataset, else None
     length: int  # in words, as LongBench counts it
     language: str = "en"  # `en` or `zh`
+    answer_prefix: str = ""  # ends the prompt, as `DatasetFacts.answer_prefix`, which it replaces if it is not empty
 
     @property
     def key(self) -> tuple[str, str]:
@@ -52,7 +54,10 @@ def fingerprint(records: Iterable[Record]) -> str:
     """Return the SHA-256 (hex) of the content of records, in order."""
     digest = hashlib.sha256()
     for record in records:
-        digest.update(json.dumps(asdict(record), sort_keys=True, separators=(",", ":")).encode() + b"\n")
+        fields = asdict(record)
+        if not record.answer_prefix:
+            del fields["answer_prefix"]  # so that finished runs of records without one keep their hashes
+        digest.update(json.dumps(fields, sort_keys=True, separators=(",", ":")).encode() + b"\n")
     return digest.hexdigest()
 
 
@@ -60,7 +65,8 @@ def to_records(rows: Iterable[tuple[str, Any]], dataset: str) -> Iterator[Record
     """Check the rows of a dataset, and yield them as records.
 
     Args:
-        rows: location, for messages, and row: a mapping with LongBench's fields. `all_classes` may be missing.
+        rows: location, for messages, and row: a mapping with LongBench's fields. `all_classes` may be missing, and
+            there may be an `answer_prefix`.
         dataset: the dataset's name.
 
     Raises:
@@ -76,6 +82,7 @@ def to_records(rows: Iterable[tuple[str, Any]], dataset: str) -> Iterator[Record
             raise LazyBenchError(f"{where}: '_id' {row['_id']!r} is also the id of {first}")
         classes = row.get("all_classes") and tuple(row["all_classes"])
         texts = {name.removeprefix("_"): row[name] for name in _TEXTS}
+        texts["answer_prefix"] = row.get("answer_prefix") or ""
         yield Record(**texts, answers=tuple(row["answers"]), all_classes=classes, length=row["length"])
 
 

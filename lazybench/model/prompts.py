@@ -60,10 +60,6 @@ class PromptBuilder:
         except Exception as error:  # a tokenizer or a template may raise anything
             raise RecordFailure(f"its prompt cannot be built: {first_line(error)}") from error
 
-    def tokens(self, context: str, query: str) -> int:
-        """Count the tokens of the prompt with this context and input."""
-        return self.build(Record("", self.facts.name, query, context, (), None, 0)).ids.shape[1]
-
     def finish(self, record: Record, text: str, cut: int | None = None) -> Prompt:
         """Wrap and tokenise a text that is filled in and truncated; `cut` as in `Prompt`."""
         return Prompt(torch.tensor([self._encode(self.wrapped(record, text))]), record, self, text, cut)
@@ -79,7 +75,7 @@ class PromptBuilder:
             )
         elif chat is not None:
             text = chat.replace("{prompt}", text)
-        return text + self.facts.answer_prefix.format(input=record.input)
+        return text + (record.answer_prefix or self.facts.answer_prefix.format(input=record.input))
 
     def round_trip(self, text: str) -> str:
         """Tokenise `text` and decode it without special tokens, as truncation does."""

@@ -12,7 +12,6 @@ from lazybench.data.hub import OutOfReach
 from lazybench.errors import LazyBenchError
 from lazybench.identity import digest
 from lazybench.model.loading import load_skeleton, load_tokenizer, locate, names_tokenizer, tokenizer_fingerprint
-from lazybench.model.prompts import PromptBuilder
 
 
 class Resources:
@@ -62,14 +61,10 @@ class Resources:
         facts = load_facts(data.datasets)[dataset]
 
         def load() -> list[Record]:
-            tokenizer = self.tokenizer(model)
-            tokens = None if tokenizer is None else PromptBuilder(tokenizer, model, facts).tokens
-            return load_records(dataset, data, tokenizer, tokens)
+            return load_records(dataset, data, self.tokenizer(model))
 
-        # Generated records are counted in the model's tokens; LongBench's are the same for every model.
-        key = {"dataset": dataset, "data": asdict(data)} | (
-            {} if data.source == "longbench" else {"model": asdict(model)}
-        )
+        # Generated records are counted in the model's tokens; others are the same for every model.
+        key = {"dataset": dataset, "data": asdict(data)} | ({"model": asdict(model)} if data.source == "sample" else {})
         if not facts.records:
             return self._load_once("records", key, None, load)
         if (records := self._load_once("records", key, data.name, load)) is None:

@@ -1,6 +1,7 @@
 """Score predictions as LongBench does, and group datasets by task."""
 
 from collections.abc import Mapping, Sequence
+from statistics import fmean
 from typing import TypeVar
 
 from lazybench import metrics
@@ -9,6 +10,7 @@ from lazybench.data import DatasetFacts
 T = TypeVar("T")
 # Variants of a metric that are reported under their own names: the two disagree, and both are in use.
 _VARIANTS = {"rouge": ("rouge_score_l",), "code_sim": ("code_sim_indel",)}
+_MEANS = ("string_match_all",)  # metrics for which every reference counts
 
 
 def score(
@@ -18,7 +20,7 @@ def score(
     all_classes: Sequence[str] | None,
     metric: str | None = None,
 ) -> float:
-    """Return LongBench's official score of one prediction, 0 to 1: the best over the references.
+    """Return the official score of one prediction, 0 to 1: the best over the references, or their mean (`_MEANS`).
 
     `metric` replaces the dataset's metric.
 
@@ -27,8 +29,10 @@ def score(
     """
     if facts.first_line:
         prediction = prediction.lstrip("\n").split("\n")[0]
-    function = metrics.get(metric or facts.metric)
-    return max((function(prediction, answer, all_classes) for answer in answers), default=0.0)
+    name = metric or facts.metric
+    function = metrics.get(name)
+    scores = [function(prediction, answer, all_classes) for answer in answers]
+    return fmean(scores) if name in _MEANS else max(scores, default=0.0)
 
 
 def variants(

@@ -75,7 +75,7 @@ calibrated: refuse
 output: results/runs
 model: {revision: null, dtype: auto, attention: sdpa, device: auto, chat: null, remove: [], trust_remote_code: false,
   tokenizer: {}, shape: {}, outline: {}}
-data: {root: null, limit: null, half: null, seed: 0, tokens: 2048, depths: [], label: null, datasets: {}}
+data: {root: null, limit: null, half: null, seed: 0, tokens: 2048, load: {}, label: null, datasets: {}}
 timing: {warmup: 5, paired: true, keep_1: true, cpu_share: 0.9, per_dataset: null, every: 1}
 facts: {task: null, language: en, records: null, chat: true, first_line: false, stop_at_newline: false,
   continues: null, answer_prefix: '', truncate: true, by_length: false}

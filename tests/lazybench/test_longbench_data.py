@@ -48,6 +48,7 @@ row_of = st.fixed_dictionaries(
         "input": texts,
         "context": texts,
         "language": texts,
+        "answer_prefix": texts,
         "dataset": st.just("qasper"),
         "length": st.integers(0, 2**63 - 1),
         "answers": st.lists(texts, min_size=1),

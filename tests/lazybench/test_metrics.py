@@ -7,6 +7,8 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from lazybench import metrics
 from lazybench.data.facts import load_facts
@@ -42,6 +44,22 @@ def test_official_scores():
 )
 def test_of_a_dataset(dataset, prediction, answers, classes, expected):
     assert scoring.score(FACTS[dataset], prediction, answers, classes) == pytest.approx(expected, abs=1e-9)
+
+
+marks = st.text(max_size=4) | st.sampled_from(["Wren", "wren-song", "41", "İ"])
+answered = st.lists(marks | st.sampled_from([" ", "\t", "\x00", "\n", ", "]), max_size=12).map("".join)
+
+
+@given(answered, st.lists(marks, min_size=1, max_size=5))
+@example("The answer is: WREN,\x0041.", ["wren", "41", "42"])
+@example("\t a\tb ", ["a\tb", "a"])
+def test_rulers_scores_are_of_the_references_in_the_prediction(prediction, references):
+    # scripts/eval/evaluate.py, `postprocess_pred`, and synthetic/constants.py, both metrics, read anew.
+    bare = "".join("\n" if ord(letter) < 32 else letter for letter in prediction.strip()).strip().lower()
+    found = [bare.find(reference.lower()) >= 0 for reference in references]
+    for metric, expected in (("string_match_all", sum(found) / len(found)), ("string_match_part", float(any(found)))):
+        score = scoring.score(FACTS["qasper"], prediction, references, None, metric)
+        assert score == pytest.approx(expected)
 
 
 def test_a_dataset_stands_under_its_task_and_some_have_scores_beside_the_official():

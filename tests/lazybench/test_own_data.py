@@ -119,16 +119,15 @@ def test_what_is_wrong_with_the_users_code_is_one_line(run, own, changed, messag
 
 
 def test_a_reader_is_read_to_the_limit_and_gets_the_settings_that_it_asks_for_by_name(monkeypatch):
-    def read(dataset, root, limit=7, *, tokens, prompt_tokens, seed, mine="own"):
+    def read(dataset, root, limit=7, *, tokens, seed, mine="own"):
         assert (dataset, root, limit, mine) == ("birds", "anything://at/all", 7, "own")
         for number in range(10**9):
-            context = f"{tokens} {seed} {prompt_tokens('a text', 'a question')}"
-            yield ROW | {"_id": str(number), "context": context, "further": object()}
+            yield ROW | {"_id": str(number), "context": f"{tokens} {seed}", "further": object()}
 
     monkeypatch.setitem(sys.modules, "table_rows", SimpleNamespace(read=read))
     config = DataConfig("mine", "table_rows.read", root="anything://at/all", tokens=600, seed=3, limit=2)
-    first, second = load_records("birds", config, None, lambda context, query: len(context + query))
-    assert first.context == "600 3 16"
+    first, second = load_records("birds", config, None)
+    assert first.context == "600 3"
     assert second.id == "1"
 
 

@@ -71,11 +71,11 @@ def test_what_settings_say_is_text_everywhere(tmp_path, report):
 
 
 def test_a_run_shows_its_own_command_without_folders(tmp_path, report):
-    command = ["run", "--config-dir", "/home/me/conf", "method=mine", "data.root=/data/LB", "data.depths=[0,25]"]
+    command = ["run", "--config-dir", "/home/me/conf", "method=mine", "data.root=/data/LB", "speedups=[2,3]"]
     command.append('hydra.searchpath=["file:///home/me/found"]')
     write_run(tmp_path / "runs", "lazyllm", rows_of(TASK), environment={"command": command})
     text = (report() / "report.html").read_text("utf-8")
-    shown = "run --config-dir FOLDER/conf method=mine data.root=FOLDER/LB &#39;data.depths=[0,25]&#39;"
+    shown = "run --config-dir FOLDER/conf method=mine data.root=FOLDER/LB &#39;speedups=[2,3]&#39;"
     assert f"python -m lazybench {shown}" in text
     assert "/home/me" not in text
 
