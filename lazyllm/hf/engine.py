@@ -169,7 +169,7 @@ class HFEngine(Engine):
     def _exclusive(self) -> Iterator[None]:
         """Make this the current engine; refuse a second pass or copy at the same time."""
         if not self._lock.acquire(blocking=False):
-            raise LazyLLMError("a forward pass with this cache is under way: copy it, or use it again, after that")
+            raise LazyLLMError("a forward pass with this cache is still running: copy it, or use it again, after that")
         outer = CURRENT_ENGINE.set(self)
         try:
             if self._is_broken:

@@ -262,8 +262,8 @@ def test_one_cache_takes_one_pass_at_a_time_and_none_that_broke_off(model, ids):
         cache = families.generate(model, ids, 2).past_key_values
 
         def within(*_):
-            assert_refused("under way", lambda: step(model, cache))
-            assert_refused("under way", lambda: copy.deepcopy(cache))
+            assert_refused("still running", lambda: step(model, cache))
+            assert_refused("still running", lambda: copy.deepcopy(cache))
             raise ZeroDivisionError
 
         hook = model.model.layers[2].register_forward_pre_hook(within)
