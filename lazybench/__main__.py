@@ -13,7 +13,7 @@ USAGE = """\
 LazyBench compares ways to prune prompts: LazyLLM and others on LongBench.
 
   lazybench run method=lazyllm task=multidoc_qa   run a method over the records of a task
-  lazybench plan                                  show what a run or sweep would do, and for how long
+  lazybench plan                                  show the jobs of a run or sweep, and their hours on an A100
   lazybench status [runs=...]                     show which runs are running, failed, stopped or done
   lazybench list [--config-dir FOLDER]            list methods, models, experiments, tasks and datasets
   lazybench report [runs=...] [output=...]        make tables, figures and a page of all runs

@@ -1,4 +1,4 @@
-"""Plan a sweep: its jobs, the records already done, and each job's estimated time and memory."""
+"""Plan a sweep: its jobs, the records already done, and each job's estimated time on an A100 and memory."""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -9,8 +9,7 @@ from lazybench.analysis.labels import setting_of
 from lazybench.data.sample import estimate_tokens
 from lazybench.errors import LazyBenchError
 from lazybench.model import environment
-from lazybench.model.cost import Pace, a100_pace, measure_pace, memory_gb, unpruned_operations
-from lazybench.run.batches import CPU_BATCH
+from lazybench.model.cost import Pace, a100_pace, memory_gb, unpruned_operations
 from lazybench.run.prepare import Job
 from lazybench.run.resources import Resources
 from lazybench.store.run_folder import SCORES, RunFolder
@@ -27,13 +26,10 @@ def show(jobs: Sequence[Job], resources: Resources, in_turn: bool) -> None:
         resources: what they were loaded from.
         in_turn: whether this process would run the jobs one after the other.
     """
-    rows, num_unfinished, paces, machines, hours = [], 0, {}, {}, {"hours here": [], "A100 hours": []}
-    answered = set()
+    rows, num_unfinished, machines, hours, answered = [], 0, {}, [], set()
     for job in jobs:
         config, model, name = job.config, resources.skeleton(job.config.model), repr(job.config.model)
-        if name not in paces:
-            batch = config.batch if isinstance(config.batch, int) else CPU_BATCH
-            paces[name] = None if model is None or not in_turn else measure_pace(model, config.model, batch)
+        if name not in machines:
             machines[name] = _this_machine(job) if in_turn else None
         done, own = done_records(job, machines[name]), len(job.own_records)
         num_unfinished += done < own
@@ -44,25 +40,22 @@ def show(jobs: Sequence[Job], resources: Resources, in_turn: bool) -> None:
         answered.add(unmodified)
         method = f"{job.method.name} {setting_of(job.method.name, job.settings['method'])}"
         row = {"method": method, "model": config.model.name, "data": config.data.name, "task": task}
-        row |= {"records done": f"{done}/{own}"} | dict.fromkeys((*hours, "GPU GB"), "?")
+        row |= {"records done": f"{done}/{own}", "A100 hours": "?", "GPU GB": "?"}
         rows.append(row)
         if model is None:
             continue
         lengths = prompt_lengths(job)
-        prefill = unpruned_operations(model, lengths)
-        a100 = a100_pace(model, config.model, int(max(lengths)) + job.max_new_tokens, config.batch)
-        for key, pace in zip(hours, (paces[name], a100), strict=True):
-            if pace is not None:
-                hours[key].append(estimate(job, prefill, pace, is_first) * (own - done) / own / 3600)
-                row[key] = _format_hours(hours[key][-1])
-        row["GPU GB"] = f"{memory_gb(model, config.model, max(lengths) + job.max_new_tokens):.0f}"
+        tokens = int(max(lengths)) + job.max_new_tokens
+        pace = a100_pace(model, config.model, tokens, config.batch)
+        seconds = estimate(job, unpruned_operations(model, lengths), pace, is_first)
+        hours.append(seconds * (own - done) / own / 3600)
+        row |= {"A100 hours": _format_hours(hours[-1]), "GPU GB": f"{memory_gb(model, config.model, tokens):.0f}"}
     print(table([*rows[0]], [[*row.values()] for row in rows], left=4))
     for note in filter(None, dict.fromkeys(job.left_out for job in jobs)):
         print(note)
     print(f"\n{len(jobs)} job{'s' * (len(jobs) > 1)}, {num_unfinished} of them with records to run")
-    for key, values in hours.items():
-        if values:
-            print(f"{key} of {len(values)} jobs together: {_format_hours(sum(values))} at most")
+    if hours:
+        print(f"A100 hours of {len(hours)} jobs together: {_format_hours(sum(hours))} at most")
     for reason in resources.missing.values():
         print(f"run here, it would end with: {reason}")
 
@@ -97,22 +90,21 @@ def estimate(job: Job, operations: float, pace: Pace, answers_unmodified: bool =
     Args:
         job: the job.
         operations: those of one prefill of each record, all together.
-        pace: how fast the machine is.
+        pace: how fast the GPU is, on which an untimed pass precedes each new shape that is timed.
         answers_unmodified: whether the job generates the unmodified model's answers, which no other has.
     """
     records, timing, method = len(job.own_records), job.config.timing, job.method
     prefill = pace.operation_s * operations
     steps = sum(job.facts[record.dataset].max_new_tokens for record in job.own_records)
     timed = sum(map(job.is_timed, job.own_records)) / records
-    step_s, batched_step_s = pace.step_s, pace.batched_step_s or pace.step_s
     pairs = len(job.paired_methods)
     prefills = method.repeats * method.prefills
     # The first token of each record, untimed; and its answer alone, which such a pass warms up.
-    first = prefill + 2 * step_s * records
-    alone = prefill + step_s * steps + pace.warms * first
-    more_prefill = (method.prefills - 1) * prefill * (1 + pace.warms)
-    batched = prefill + batched_step_s * steps
-    start = batched_step_s * job.config.trace_tokens * records
+    first = prefill + 2 * pace.step_s * records
+    alone = prefill + pace.step_s * steps + first
+    more_prefill = 2 * (method.prefills - 1) * prefill
+    batched = prefill + pace.batched_step_s * steps
+    start = pace.batched_step_s * job.config.trace_tokens * records
     traced = timed * first  # the unmodified model's attention in prefill
     if not job.is_baseline:
         traced = prefill + start + prefills * prefill + method.repeats * start

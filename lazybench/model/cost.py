@@ -1,16 +1,11 @@
 """The cost of prefill and decode: operations, time and memory, from token counts and a model's size."""
 
 from collections.abc import Mapping, Sequence
-from copy import deepcopy
-from timeit import repeat
 from typing import NamedTuple
 
-import torch
-from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers import PreTrainedModel
 
 from lazybench.config import ModelConfig
-from lazybench.model.device import device_of, dtype_of
-from lazybench.model.loading import cached
 
 # One A100 in bfloat16: the rate that prefill reaches of its 312e12 operations a second, Python's time a layer for one
 # sequence and for a batch (on an H100 0.65 to 0.8 ms were measured for one, and a batch takes up to 1.9 times as long),
@@ -20,25 +15,16 @@ _A100_BYTES_PER_S = 1.5e12
 _A100_LAYER_STEP_S, _A100_BATCH_LAYER_STEP_S = 0.9e-3, 1.4e-3
 _A100_BYTES = 80e9
 _CUDA_BYTES = 1e9  # what CUDA and its libraries allocate for themselves
-_MEASURED_TOKENS = 1024
 _MEMORY_SHARE = 0.9  # of free memory that a batch may fill
 _LARGEST_BATCH = 64  # by then reading the weights is a small part of a decode step
 
 
 class Pace(NamedTuple):
-    """How long passes take.
-
-    Attributes:
-        operation_s: seconds of an operation in prefill.
-        step_s: seconds of a decode step of one sequence.
-        warms: whether an untimed pass precedes each new shape that is timed.
-        batched_step_s: seconds of a decode step of a batch over its sequences; None for those of one alone.
-    """
+    """Seconds of an operation in prefill, of a decode step of one sequence, and of a batch's step for each sequence."""
 
     operation_s: float
     step_s: float
-    warms: bool
-    batched_step_s: float | None = None
+    batched_step_s: float
 
 
 def operations(model: PreTrainedModel, layer_tokens: Sequence[float]) -> float:
@@ -87,52 +73,13 @@ def a100_pace(model: PreTrainedModel, config: ModelConfig, tokens: int, batch: i
         max(layers * layer_s, (weights + number * cache_bytes(model, config, tokens)) / _A100_BYTES_PER_S)
         for number, layer_s in ((1, _A100_LAYER_STEP_S), (size, _A100_BATCH_LAYER_STEP_S))
     ]
-    step, batched = steps[0], steps[1] / size if size > 1 else steps[0]
-    return Pace(1 / _A100_OPERATIONS_PER_S, step, warms=True, batched_step_s=batched)
+    return Pace(1 / _A100_OPERATIONS_PER_S, steps[0], steps[1] / size if size > 1 else steps[0])
 
 
 def batch_that_fits(model: PreTrainedModel, config: ModelConfig, tokens: float, free: float) -> int:
     """Return how many sequences of `tokens` tokens fit a device's `free` bytes, 1 to 64."""
     sequence = (memory_gb(model, config, tokens) - memory_gb(model, config, 0)) * 1e9
     return max(1, min(_LARGEST_BATCH, int(_MEMORY_SHARE * free / sequence)))
-
-
-def measure_pace(model: PreTrainedModel, config: ModelConfig, batch: int) -> Pace | None:
-    """Measure the pace of this machine with random weights of one layer and of two; `batch` is sequences of a batch.
-
-    Returns None where the model's weights or its device are not here, or where it cannot be cut to so few layers.
-    """
-    tokens, times = min(_MEASURED_TOKENS, config.limit), []
-    try:
-        if not cached(config):
-            return None
-        device, kind = device_of(config), {"dtype": dtype_of(config), "attn_implementation": config.attention}
-        for layers in (1, 2):
-            small = deepcopy(model.config)
-            small.get_text_config().num_hidden_layers = layers
-            with device:
-                times.append(_pass_s(AutoModelForCausalLM.from_config(small, **kind).eval(), tokens, batch))
-    except Exception:  # a model's own code may raise anything, and memory may run out
-        return None
-    more = model.config.get_text_config().num_hidden_layers - 1
-    prefill, step, batched = (one + more * max(two - one, 0) for one, two in zip(*times, strict=True))
-    operation_s = prefill / unpruned_operations(model, [tokens])
-    return Pace(operation_s, step, warms=device.type != "cpu", batched_step_s=batched / batch)
-
-
-@torch.no_grad()
-def _pass_s(model: PreTrainedModel, tokens: int, batch: int) -> list[float]:
-    """Return the seconds, each the best of three, of prefill and of a decode step of one and of `batch` sequences."""
-    ids = torch.ones(1, tokens, dtype=torch.long, device=model.device)
-    cache = model(ids, use_cache=True, logits_to_keep=1).past_key_values
-    several = deepcopy(cache)
-    several.batch_repeat_interleave(batch)
-    runs = (
-        lambda: model(ids, logits_to_keep=1),
-        lambda: model(ids[:, :1], past_key_values=cache),
-        lambda: model(ids[:, :1].expand(batch, 1), past_key_values=several),
-    )
-    return [min(repeat(lambda run=run: run().logits.argmax().item(), number=1, repeat=3)) for run in runs]
 
 
 def cache_bytes(model: PreTrainedModel, config: ModelConfig, tokens: float) -> float:

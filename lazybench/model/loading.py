@@ -86,13 +86,6 @@ def locate(config: ModelConfig) -> Weights:
     return Weights(path)
 
 
-def cached(config: ModelConfig) -> bool:
-    """Return whether a model's weights are on this machine."""
-    path, names = locate(config).path, ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin")
-    files = (try_to_load_from_cache(path, name, revision=config.revision) for name in names)
-    return bool(config.shape) or Path(path).is_dir() or any(isinstance(file, str) for file in files)
-
-
 def load_tokenizer(config: ModelConfig) -> PreTrainedTokenizerBase:
     """Load the tokenizer of a model, or make the one that `model.tokenizer` names.
 
