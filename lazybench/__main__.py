@@ -18,7 +18,7 @@ LazyBench compares ways to prune prompts: LazyLLM and others on LongBench.
   lazybench list [--config-dir FOLDER]            list methods, models, experiments, tasks and datasets
   lazybench report [runs=...] [output=...]        make tables, figures and a page of all runs
   lazybench score FILE... [--output FILE]         compute LongBench's scores of files of predictions
-  lazybench match                                 find how strongly a method must prune for a speedup
+  lazybench match                                 find how strongly a method must prune for fewer operations
   lazybench map                                   show which prompt tokens methods prune and revive, step by step
   lazybench speed                                 measure times and memory for prompt lengths
 

@@ -193,7 +193,6 @@ class MatchConfig(_Checked):
     speedups: list[float] = field(default_factory=list, metadata={"rule": above(1)})
     records: int = setting(6, at_least(1))
     tolerance: float = setting(0.02, above(0))
-    cpu_share: float = setting(0.9, between(0, 1))
     tune: bool = False
     answer_tokens: int = setting(4, at_least(1))
     output: str = setting("results/matches", FILE)

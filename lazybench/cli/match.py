@@ -14,7 +14,7 @@ from lazybench.data import choose, data_label, load_facts
 from lazybench.errors import LazyBenchError
 from lazybench.identity import code_digests, hashed
 from lazybench.matching.match import Matcher
-from lazybench.matching.records import split_halves, spread
+from lazybench.matching.records import split_halves
 from lazybench.methods import Method, build_method
 from lazybench.methods.shared import second_models
 from lazybench.model import environment
@@ -37,14 +37,10 @@ def main(config: MatchConfig) -> Path:
     resources, facts, folder = Resources(), load_facts(config.data.datasets), Path(config.output)
     method = check(config, resources)
     choice = choose(config.task, config.data, facts)
-    datasets = [*resources.records_by_dataset(choice.datasets, config.data, config.model).values()]
-    halves = split_halves(datasets)
-    if config.tune:
-        if not all(halves.values()):
-            raise LazyBenchError("a half of the records is empty: raise data.limit, or take a task with more of them")
-        records = [record for half in halves.values() for record in half[: config.records]]
-    else:
-        records = spread(datasets, config.records)
+    halves = split_halves([*resources.records_by_dataset(choice.datasets, config.data, config.model).values()])
+    if config.tune and not all(halves.values()):
+        raise LazyBenchError("a half of the records is empty: raise data.limit, or take a task with more of them")
+    records = [record for half in halves.values() for record in half[: config.records]]
     prompts = build_all(resources.tokenizer(config.model), config.model, facts, records)
     machine = environment.describe(config.model)
     # Configs of one method differ in their names.
@@ -57,7 +53,7 @@ def main(config: MatchConfig) -> Path:
         if not lock.acquire():
             raise Busy(f"another process matches {name} in {folder}")
         decides, model = _decisive(config, method, resources, machine), load_model(config.model)
-        matcher = Matcher(config, method, name, model, halves, prompts, machine, decides)
+        matcher = Matcher(config, method, name, model, halves, prompts, decides)
         print(f"weights: {machine['weights_format']}")
         print(f"records: {data_label(config.data)}; {matcher.describe_prompts()}")
         for speedup, text, message in matcher.match():
@@ -71,7 +67,8 @@ def check(config: MatchConfig, resources: Resources) -> Method:
     """Return the method to match; `LazyBenchError` for one without a strength, or that the model's config rules out."""
     build_method(config.method).pruning(0.5)  # raises where no setting says how much is pruned
     method, skeleton = method_for(config.method, config.model, resources), resources.skeleton(config.model)
-    check_limit(config.model, config.answer_tokens if config.tune else 1, skeleton)
+    method.layer_tokens(skeleton, config.model.limit)  # raises where it is not known what is computed
+    check_limit(config.model, config.answer_tokens, skeleton)
     for trial in method.trials() if config.tune else ():
         trial.check(skeleton)
     return method
@@ -83,8 +80,7 @@ def _decisive(config: MatchConfig, method: Method, resources: Resources, machine
     settings |= {f"{key}_weights": weights for key, weights in second_models(method, resources.weights).items()}
     settings |= {"code": code_digests(method, {"method": config.method}, ())}
     data = {key: value for key, value in asdict(config.data).items() if key not in ("root", "limit", "half")}
-    measured = {"answer_tokens": config.answer_tokens} if config.tune else {"cpu_share": config.cpu_share}
-    return hashed(settings, machine) | {"data": data, **measured}
+    return hashed(settings, machine) | {"data": data, "answer_tokens": config.answer_tokens}
 
 
 def _run_command(folder: Path, name: str, task: str) -> str:

@@ -1,8 +1,8 @@
-"""Find a method's settings for each speedup: its strength by measured TTFT, or all settings by their divergence."""
+"""Find a method's settings for each speedup: its strength by its operations, or all settings by their divergence."""
 
 import math
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import fmean
@@ -23,11 +23,10 @@ from lazybench.identity import digest, method_identity
 from lazybench.matching.speedups import SpeedupOutOfReach, Trial, computed_speedup, find
 from lazybench.methods import Method
 from lazybench.methods.calibrated import Calibrated, settings_of
-from lazybench.model.decoding import Decoder, decoder_for
+from lazybench.model.decoding import decoder_for
 from lazybench.model.prompts import Prompt
 from lazybench.run.command_line import typed
 from lazybench.run.divergence import Expected, divergence, expected
-from lazybench.run.timing import UNMODIFIED, undisturbed
 from lazybench.store.journal import Journal, Key
 from lazybench.store.writing import replace
 
@@ -43,7 +42,6 @@ class Matcher:
         model: the model with its weights.
         halves: all records of the task, by half.
         prompts: of the records to measure, by record.
-        machine: as `environment.describe` gives it.
         decides: everything besides the method and the record that a measured value depends on.
     """
 
@@ -53,19 +51,17 @@ class Matcher:
     model: PreTrainedModel
     halves: Mapping[str, Sequence[Record]]
     prompts: Mapping[Key, Prompt]
-    machine: Mapping[str, Any]
     decides: Mapping[str, Any]
     _expected: dict[Key, Expected] = field(default_factory=dict)
-    _ttft_trials: list[Trial] = field(default_factory=list)
 
     def match(self) -> Iterator[tuple[float, str, str]]:
         """Yield each speedup, from the smallest on, with the method for it as YAML, and a message.
 
         Raises:
             SpeedupOutOfReach: the method does not reach the smallest speedup; of a larger one a warning says so.
-            LazyBenchError: no settings are near enough to a speedup, or other work disturbs every pass.
+            LazyBenchError: no settings are near enough to a speedup, or a record cannot be answered.
         """
-        match = self._tune if self.config.tune else self._match_ttft
+        match = self._tune if self.config.tune else self._by_operations
         for index, speedup in enumerate(sorted(set(self.config.speedups))):
             try:
                 method, note, message = match(speedup)
@@ -81,15 +77,24 @@ class Matcher:
         lengths = [prompt.ids.shape[1] for prompt in self.prompts.values()]
         return f"{len(lengths)} prompts of {min(lengths)} to {max(lengths)} tokens"
 
-    def _match_ttft(self, speedup: float) -> tuple[Method, str, str]:
-        """Return the method whose TTFT gives the speedup, a comment for its file, and a message."""
-        trial = find(self._ttft_speedup, speedup, self.config.tolerance, self._ttft_trials)
+    def _by_operations(self, speedup: float) -> tuple[Method, str, str]:
+        """Return the method at the strength for the speedup, a comment for its file, and a message."""
+        trial = self._find(self.method, speedup)
         method = self.method.pruning(trial.share)
-        source = f"{self.config.model.name}, {self.machine['dtype']}, {self.machine['device']}"
+        note = f"# speedup by operations {trial.speedup:.3f}: {self.describe_prompts()}, {self.config.model.name}\n"
         message = f"{trial.speedup:.2f}x with {setting_of(method.name, asdict(method))}"
         if trial.error(speedup) > self.config.tolerance:
-            message += "\n  no strength was nearer to what is wanted: times vary, or it goes in steps"
-        return method, f"# TTFT speedup {trial.speedup:.3f}: {self.describe_prompts()}, {source}\n", message
+            message += "\n  no strength is nearer to what is wanted: operations go in steps"
+        return method, note, message
+
+    def _find(self, method: Method, speedup: float) -> Trial:
+        """Find how much a method prunes for a speedup of prefill by operations, summed over the prompts."""
+        lengths = [prompt.ids.shape[1] for prompt in self.prompts.values()]
+
+        def measure(share: float) -> float:
+            return computed_speedup(method.pruning(share), self.model, lengths)
+
+        return find(measure, speedup, self.config.tolerance)
 
     def _tune(self, speedup: float) -> tuple[Method, str, str]:
         """Return the cross-fitted method for the speedup, no comment, and a message; write a table of the trials."""
@@ -126,19 +131,14 @@ class Matcher:
 
     def _trials(self, speedup: float) -> list[Method]:
         """Return the trials of the method that reach a speedup by their operations, each at the strength that does."""
-        lengths, tolerance = [prompt.ids.shape[1] for prompt in self.prompts.values()], self.config.tolerance
         trials, missed = [], None
         for method in self.method.trials():
-
-            def speedup_of(share: float, method: Method = method) -> float:
-                return computed_speedup(method.pruning(share), self.model, lengths)
-
             try:
-                trial = find(speedup_of, speedup, tolerance, [])
+                trial = self._find(method, speedup)
             except SpeedupOutOfReach as error:
                 missed = error
                 continue
-            if trial.error(speedup) <= tolerance:
+            if trial.error(speedup) <= self.config.tolerance:
                 trials.append(method.pruning(trial.share))
         if not trials:
             name = self.method.name
@@ -163,9 +163,21 @@ class Matcher:
         return trials[best], table
 
     def _kl(self, method: Method, records: Sequence[Record]) -> float:
-        """Return the geometric mean over records of the mean KL(unmodified || method) of the next token, in nats."""
-        rows = self._rows(method, records, lambda index, prompt: {"kl": self._prompt_kl(method, prompt)})
-        return max(NEGLIGIBLE, geometric_mean(np.array([row["kl"] for row in rows])).value)
+        """Return the geometric mean over records of the mean KL(unmodified || method) of the next token, in nats.
+
+        Each method and record is measured once, and kept in a file for each method; an edited record is measured again.
+        """
+        identity = {**self.decides, "method": method_identity(settings_of(method))}
+        journal = Journal(Path(self.config.output) / "measured" / f"{self.name}_{digest(identity)}.jsonl")
+        journal.load()
+        missing = [record for record in records if journal.rows.get(record.key, {}).get("record") != record.hash]
+        if missing:
+            method.prepare(self.model)
+        for record in tqdm(missing, unit="record", desc=method.name, disable=not missing, leave=False):
+            kl = self._prompt_kl(method, self.prompts[record.key])
+            journal.add({"dataset": record.dataset, "_id": record.id, "record": record.hash, "kl": kl})
+        kls = np.array([journal.rows[record.key]["kl"] for record in records])
+        return max(NEGLIGIBLE, geometric_mean(kls).value)
 
     def _prompt_kl(self, method: Method, prompt: Prompt) -> float:
         record, decode = prompt.record, decoder_for(self.model, prompt)
@@ -178,48 +190,3 @@ class Matcher:
         except RecordFailure as failure:
             raise LazyBenchError(f"method {method.name} on {record.dataset} {record.id}: {failure}") from failure
         return kl
-
-    def _ttft_speedup(self, share: float) -> float:
-        """Return the speedup of the mean TTFT over prompts, without pairs that other work disturbed."""
-        method, decode = self.method.pruning(share), Decoder(self.model, max_new_tokens=1)
-
-        def time_pair(index: int, prompt: Prompt) -> dict[str, float | bool]:
-            """Time the unmodified model and the method, the method first at every other prompt."""
-            methods = {"baseline_ttft_s": UNMODIFIED, "ttft_s": method}
-            order = [*methods][:: -1 if index % 2 else 1]
-            if index == 0:
-                for name in order:
-                    undisturbed(methods[name], prompt, decode, 0, least=0)  # warms up
-            passes = {name: undisturbed(methods[name], prompt, decode, 0, self.config.cpu_share) for name in order}
-            times = {name: timed.ttft_s for name, timed in passes.items()}
-            return times | {"disturbed": any(timed.disturbed for timed in passes.values())}
-
-        records = [prompt.record for prompt in self.prompts.values()]
-        rows = pd.DataFrame(self._rows(method, records, time_pair))
-        pairs = rows[~rows["disturbed"]]
-        if pairs.empty:
-            raise LazyBenchError("other work on this machine disturbed every pass: stop it, or set cpu_share=0")
-        return float(pairs["baseline_ttft_s"].mean() / pairs["ttft_s"].mean())
-
-    def _rows(
-        self, method: Method, records: Sequence[Record], measure: Callable[[int, Prompt], dict[str, Any]]
-    ) -> list[dict[str, Any]]:
-        """Return a row for each record, measured once for each method and record and kept in a file for each method.
-
-        Args:
-            method: the method, which is prepared if any row is missing.
-            records: the records; one that was edited, or that other work disturbed, is measured again.
-            measure: returns the measured columns, of the number of a missing record, from 0, and its prompt.
-        """
-        identity = {**self.decides, "method": method_identity(settings_of(method))}
-        journal = Journal(Path(self.config.output) / "measured" / f"{self.name}_{digest(identity)}.jsonl")
-        journal.load()
-        done = {(row["record"], *key) for key, row in journal.rows.items() if not row.get("disturbed")}
-        missing = [record for record in records if (record.hash, *record.key) not in done]
-        if missing:
-            method.prepare(self.model)
-        progress = tqdm(missing, unit="record", desc=method.name, disable=not missing, leave=False)
-        for index, record in enumerate(progress):
-            measured = measure(index, self.prompts[record.key])
-            journal.add({"dataset": record.dataset, "_id": record.id, "record": record.hash, **measured})
-        return [journal.rows[record.key] for record in records]

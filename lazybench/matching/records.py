@@ -19,10 +19,3 @@ def split_halves(datasets: Sequence[Sequence[Record]]) -> dict[str, list[Record]
     for half in HALVES:
         halves[half] = interleave([[record for record in dataset if half_of(record) == half] for dataset in datasets])
     return halves
-
-
-def spread(datasets: Sequence[Sequence[Record]], count: int) -> list[Record]:
-    """Return at most `count` records, of as many datasets as possible, evenly spread over the list of datasets."""
-    datasets = [dataset for dataset in datasets if dataset]
-    chosen = min(count, len(datasets))
-    return interleave([datasets[index * len(datasets) // chosen] for index in range(chosen)])[:count]

@@ -29,14 +29,15 @@ class SpeedupOutOfReach(LazyBenchError):
     """The method does not reach a speedup however much it prunes."""
 
 
-def find(measure: Callable[[float], float], speedup: float, tolerance: float, trials: list[Trial]) -> Trial:
+def find(measure: Callable[[float], float], speedup: float, tolerance: float) -> Trial:
     """Return the trial whose speedup is within `tolerance`, a fraction, of `speedup`, above 1; else the nearest.
 
-    `measure` returns the speedup at a share. New trials are appended to `trials`.
+    `measure` returns the speedup at a share.
 
     Raises:
         SpeedupOutOfReach: the method is slower however much it prunes.
     """
+    trials: list[Trial] = []
     for number in range(_MAX_TRIALS):
         if any(trial.error(speedup) <= tolerance for trial in trials):
             break

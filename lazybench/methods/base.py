@@ -131,7 +131,7 @@ class Method(ABC):
         Raises:
             LazyBenchError: it is not known.
         """
-        raise LazyBenchError(f"method {self.name} does not say what it computes: match it without tune=true")
+        raise LazyBenchError(f"method {self.name} cannot be matched: it does not say what it computes")
 
     def for_record(self, record: Record) -> "Method":
         """Return the method that answers a record: itself, unless it chooses among several."""

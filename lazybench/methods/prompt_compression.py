@@ -6,7 +6,7 @@ unit after it, as in the original's phrases.
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from itertools import accumulate, pairwise
 from typing import Any
@@ -75,9 +75,6 @@ class PromptCompression(Shortening):
     @property
     def prefills(self) -> float:
         return _PREFILLS[self.scope]
-
-    def pruning(self, share: float) -> "PromptCompression":
-        return replace(self, ratio=round(share, 4))
 
     def check(self, model: PreTrainedModel) -> None:
         if self.unit == "phrase":

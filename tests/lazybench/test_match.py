@@ -17,7 +17,6 @@ from transformers import Gemma3Config, Gemma3ForCausalLM, Gemma3ForConditionalGe
 from lazybench.config import CONF
 from lazybench.errors import LazyBenchError
 from lazybench.matching import match
-from lazybench.matching.match import Matcher
 from lazybench.matching.speedups import computed_speedup, find
 from lazybench.methods import build_method
 from lazybench.model.cost import operations
@@ -34,18 +33,16 @@ def test_any_speedup_within_reach_is_found(wanted, fixed, power):
         return 1 / (fixed + (1 - fixed) * (1 - share) ** power)
 
     assume(measure(0.98) >= 1.05 * wanted)
-    trials = []
-    assert find(measure, wanted, 0.02, trials).speedup == pytest.approx(wanted, rel=0.02)
-    assert len(trials) <= 12
+    assert find(measure, wanted, 0.02).speedup == pytest.approx(wanted, rel=0.02)
 
 
 def test_a_speedup_out_of_reach_is_refused():
     with pytest.raises(LazyBenchError, match=r"98% of the prompt pruned .* 1\.96, so 3 is out of reach"):
-        find(lambda share: 1 / (1 - share / 2), 3, 0.02, [])
+        find(lambda share: 1 / (1 - share / 2), 3, 0.02)
 
 
 def test_a_speedup_that_changes_in_steps_gives_the_nearest():
-    assert find(lambda share: 1.5 if share < 0.6 else 2.6, 2, 0.02, []).speedup == 1.5
+    assert find(lambda share: 1.5 if share < 0.6 else 2.6, 2, 0.02).speedup == 1.5
 
 
 @pytest.mark.parametrize(
@@ -53,7 +50,6 @@ def test_a_speedup_that_changes_in_steps_gives_the_nearest():
     [
         ("random_drop.RandomDrop", {"keep": 0.25}),
         ("static_pruning.StaticPruning", {"keep": 0.25, "layer": "16%"}),
-        ("prompt_compression.PromptCompression", {"ratio": 0.75}),
     ],
 )
 def test_a_method_prunes_as_much_as_asked(target, expected):
@@ -84,61 +80,39 @@ def call(lazybench, tiny_model, matches):
 
     def call(*words: str):
         model = (f"model.path={tiny_model}", "model.name=tiny", "model.chat=null", "model.limit=300")
-        settings = ("data.limit=1", "data.tokens=512", "records=2", "cpu_share=0", f"output={matches}")
+        settings = ("data.limit=1", "data.tokens=512", "records=2", f"output={matches}")
         return lazybench("match", *model, *settings, *words)
 
     return call
 
 
-def test_a_matched_method_runs_and_the_same_command_resumes(call, lazybench, monkeypatch, matches, tmp_path):
-    words = ("method.layer=0", "speedups=[1.1]", "tolerance=0.5", "task=code")
-    code, out, err = call(*words)
+def test_a_matched_method_runs(call, lazybench, matches, tmp_path):
+    code, out, err = call("method.layer=0", "speedups=[1.5]", "tolerance=0.005", "task=code")
     assert code == 0, err
-    matched = matches / "method" / "static_pruning_1.1x.yaml"
-    text = matched.read_text()
-    speedup = float(re.match(r"# TTFT speedup (\d+\.\d+): 2 prompts of ", text)[1])
+    text = (matches / "method" / "static_pruning_1.5x.yaml").read_text()
+    speedup = float(re.match(r"# speedup by operations (\d+\.\d+): 2 prompts of ", text)[1])
+    assert speedup == pytest.approx(1.5, rel=0.005)
     assert str(tmp_path) not in text
     written = yaml.safe_load(text)
     assert written["_target_"] == "lazybench.methods.static_pruning.StaticPruning"
     assert written["layer"] == 0
-    assert f"1.1x: {speedup:.2f}x with layer=0 keep={written['keep']}" in out
-    tables = [pd.read_json(path, lines=True) for path in (matches / "measured").glob("*.jsonl")]
-    assert [len(table) for table in tables] == [2] * len(tables)
-    speedups = [table["baseline_ttft_s"].sum() / table["ttft_s"].sum() for table in tables]
-    assert min(speedups, key=lambda value: abs(value - 1.1)) == pytest.approx(speedup, abs=6e-4)
+    assert f"1.5x: {speedup:.2f}x with layer=0 keep={written['keep']}" in out
     # The printed command has the model, data and limits that were given.
     run_words = shlex.split(out.strip().splitlines()[-1])[3:]
     assert set(run_words) >= {"model.limit=300", "data.limit=1", "data.tokens=512", "model.name=tiny"}
     code, out, err = lazybench(*run_words, "timing.warmup=0", "timing.paired=false", f"output={tmp_path / 'runs'}")
     assert code == 0, err
     assert "method static_pruning" in out
-    monkeypatch.setattr(match, "undisturbed", None)  # nothing is timed again
-    code, _, err = call(*words)
-    assert code == 0, err
-    assert matched.read_text() == text
 
 
-@pytest.fixture
-def halved(monkeypatch):
-    """Any method halves the time at most; a list of the prompts' datasets and ids."""
-    keys = []
-    monkeypatch.setattr(Matcher, "_ttft_speedup", lambda self, share: keys.extend(self.prompts) or 1 / (1 - share / 2))
-    return keys
-
-
-def test_timed_prompts_are_of_as_many_datasets_as_possible(call, halved):
-    assert call("task=all", "data.limit=4", "records=6", "speedups=[1.5]")[0] == 0
-    assert len({dataset for dataset, _ in halved[:6]}) == 6
-
-
-def test_a_speedup_out_of_reach_leaves_the_others(call, halved, matches, tmp_path):
+def test_a_speedup_out_of_reach_leaves_the_others(call, matches, tmp_path):
     (tmp_path / "own" / "method").mkdir(parents=True)
-    (tmp_path / "own" / "method" / "early.yaml").write_text("defaults: [static_pruning]\nlayer: 0\n")
-    words = ("--config-dir", str(tmp_path / "own"), "method=early")
+    (tmp_path / "own" / "method" / "late.yaml").write_text("defaults: [static_pruning]\nlayer: 1\n")
+    words = ("--config-dir", str(tmp_path / "own"), "method=late")
     code, out, err = call(*words, "speedups=[3,1.5]")
     assert code == 0, err
-    assert "warning: method early: with 98% of the prompt pruned" in err
-    assert "method=early_1.5x" in out  # a matched method is called as its config is
+    assert "warning: method late: with 98% of the prompt pruned" in err
+    assert "method=late_1.5x" in out  # a matched method is called as its config is
     (written,) = (matches / "method").iterdir()
     assert yaml.safe_load(written.read_text())["name"] == "static_pruning"
     code, _, err = call(*words, "speedups=[3]")
@@ -189,7 +163,7 @@ def test_only_edited_and_cut_rows_are_measured_again(call, monkeypatch, matches)
     assert all(json.loads(line) for line in cut.read_text().splitlines())
 
 
-def test_one_process_matches_a_method(call, halved, matches):
+def test_one_process_matches_a_method(call, matches):
     (matches / "measured").mkdir(parents=True)
     lock = Lock(matches / "measured" / ".static_pruning.lock")
     assert lock.acquire()
@@ -226,7 +200,7 @@ def test_trials_are_as_fast_by_their_operations(wanted, method):
     reached = 0
     for trial in trials:
         try:
-            share = find(lambda share: computed_speedup(trial.pruning(share), model, [1000]), wanted, 0.005, []).share  # noqa: B023
+            share = find(lambda share: computed_speedup(trial.pruning(share), model, [1000]), wanted, 0.005).share  # noqa: B023
         except LazyBenchError:
             continue
         pruned = operations(trial.pruning(share).layer_tokens(model, 1000))
@@ -240,7 +214,7 @@ def test_trials_are_as_fast_by_their_operations(wanted, method):
     [
         (("method=baseline",), "method baseline cannot be matched: it has no `keep`"),
         (("method=lazyllm", "method.schedule=[1:1.0]"), "prunes nothing"),
-        (("method=prompt_compression", "tune=true"), "method prompt_compression does not say what it computes"),
+        (("method=prompt_compression",), "method prompt_compression cannot be matched: it has no `keep`"),
         (("method=fastkv", "tune=true", "speedups=[90]"), "so 90 is out of reach"),
         (("method=fastkv", "tune=true", "task=lcc"), "a half of the records is empty"),
     ],
