@@ -66,8 +66,6 @@ def _run(words: Sequence[str]) -> int:
     command, *rest = words
     if command in SIMPLE:
         return import_module(f"lazybench.cli.{command}").main(rest)
-    if command == "-sc":
-        return import_module("lazybench.cli.app").complete(rest)
     if command not in CONFIGURED:
         raise LazyBenchError(f"unknown command {command!r}: {suggest(command, (*CONFIGURED, *SIMPLE))}")
     if {"--help", "-h"} & {*rest}:

@@ -94,16 +94,6 @@ def main(command: str, words: Sequence[str]) -> int:
     return 0
 
 
-def complete(words: Sequence[str]) -> int:
-    """Complete the line in `COMP_LINE`, or print the shell function that does; Hydra's `words` say which."""
-    program, command, rest, *_ = [*os.environ.get("COMP_LINE", "").split(maxsplit=2), "", "", ""]
-    os.environ["COMP_LINE"] = f"{program} {rest}"  # Hydra knows no commands
-    sys.argv = [sys.argv[0], "-sc", *words]
-    name = settings.config_file(command if command in SCHEMAS else "run")
-    hydra.main(version_base="1.3", config_path=str(CONF), config_name=name)(print)()
-    return 0
-
-
 def _import_torch() -> None:
     """Import torch with signals held back, as an interrupt in its C++ code would abort the process; silence it."""
     signals = {signal.SIGINT, signal.SIGTERM}

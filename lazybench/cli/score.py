@@ -33,8 +33,8 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("files", metavar="FILE", nargs="+", type=Path, help=fields)
     default = "dataset of the lines that name none (default: the stem of FILE)"
     parser.add_argument("--dataset", metavar="NAME", help=default)
-    output = "write every record with its 'score' (0 to 1) to FILE, '-' for stdout"
-    parser.add_argument("--output", metavar="FILE", help=output)
+    output = "write every record with its 'score' (0 to 1) to FILE"
+    parser.add_argument("--output", metavar="FILE", type=Path, help=output)
     add_config_dir(parser, "also know the datasets of the data configs in FOLDER")
     flags = read(parser, argv)
     sys.path += map(str, flags.config_dir)  # for the user's metrics
@@ -43,14 +43,12 @@ def main(argv: Sequence[str]) -> int:
     lines, scored = [line for line, _ in pairs], pd.DataFrame([scores for _, scores in pairs])
     answered = scored.dropna(subset="score")
     _refuse_mixed(answered)
-    written = [json.dumps({**line, "score": scores["score"]}) + "\n" for line, scores in pairs]
-    if flags.output == "-":
-        sys.stdout.writelines(written)
-    elif flags.output is not None:
-        replace(Path(flags.output), "".join(written))
+    if flags.output is not None:
+        written = [json.dumps({**line, "score": scores["score"]}) + "\n" for line, scores in pairs]
+        replace(flags.output, "".join(written))
     if len(answered) < len(lines):
         print(f"{len(lines) - len(answered)} of {len(lines)} records failed and are in no score", file=sys.stderr)
-    print(_tables(answered, known), file=sys.stderr if flags.output == "-" else sys.stdout)
+    print(_tables(answered, known))
     return 0
 
 

@@ -1,4 +1,4 @@
-"""Help and completion: every command's settings on one page, without slow imports; and what there is to choose."""
+"""Help: every command's settings on one page, without slow imports; and what there is to choose."""
 
 import os
 import subprocess
@@ -35,12 +35,6 @@ def test_the_settings_that_a_command_line_comes_to(lazybench):
     settings = yaml.safe_load(out)
     assert (settings["task"], settings["model"]["name"]) == ("code", "llama2_7b")
     assert "hydra" not in settings
-
-
-def test_a_shell_completes(lazybench, monkeypatch):
-    monkeypatch.setenv("COMP_LINE", "lazybench run -m method=lazyllm,baseline timing.wa")
-    code, out, _ = lazybench("-sc", "query=bash")
-    assert (code, out) == (0, "timing.warmup=\n")
 
 
 def test_help_does_not_wait_for_torch():
