@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from hydra.core.config_store import ConfigStore
 from omegaconf import MISSING
 
-from lazybench.errors import LazyBenchError, suggest
+from lazybench.errors import LazyBenchError
 from lazybench.rules import (
     AUTO_OR_COUNT,
     COUNT_OR_NULL,
@@ -121,9 +121,6 @@ class DataConfig(_Checked, section="data."):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.source not in SOURCES and not re.fullmatch(r"[^\W\d]\w*(\.[^\W\d]\w*)+", str(self.source)):
-            choices = (*SOURCES, "the dotted name of a function of yours")
-            raise LazyBenchError(f"data.source={self.source}: {suggest(self.source, choices)}")
         if self.source == "sample":
             if self.limit is None:
                 raise LazyBenchError("data.limit=null has no end for generated records: give a number")

@@ -13,8 +13,7 @@ from lazybench.config import MatchConfig
 from lazybench.data import choose, data_label, load_facts
 from lazybench.errors import LazyBenchError
 from lazybench.identity import code_digests, hashed
-from lazybench.matching.match import Matcher
-from lazybench.matching.records import split_halves
+from lazybench.matching.match import Matcher, split_halves
 from lazybench.methods import Method, build_method
 from lazybench.methods.shared import second_models
 from lazybench.model import environment

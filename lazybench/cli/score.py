@@ -68,11 +68,8 @@ def _known(folders: Sequence[Path]) -> Known:
 
 def _score_file(path: Path, dataset: str | None, known: Known) -> list[tuple[dict[str, Any], dict[str, Any]]]:
     """Return each line of a file with its scores."""
-    try:
-        with path.open("rb") as file:
-            lines = list(parse(file, path))
-    except OSError as error:
-        raise LazyBenchError(f"{path}: cannot be read: {error.strerror}") from error
+    with path.open("rb") as file:
+        lines = list(parse(file, path))
     pairs = [(line, {"path": path} | _score(line, where, dataset or path.stem, known)) for where, line in lines]
     if all(scores["score"] is None for _, scores in pairs):
         raise LazyBenchError(f"{path}: there is no prediction in it: one a line was expected")

@@ -41,7 +41,6 @@ _COLUMNS = (
     ("TTFT speedup", "ttft_speedup", "{:.2f}"),
     ("over keep 1", "ttft_speedup_over_keep_1", "{:.2f}"),
     ("ideal", "ideal_speedup", "{:.2f}"),
-    ("efficiency", "efficiency", "{:.2f}"),
     ("decode step ms", "decode_step_ms", "{:.3g}"),
     ("decode step speedup", "decode_step_speedup", "{:.2f}"),
     ("over keep 1", "decode_step_speedup_over_keep_1", "{:.2f}"),

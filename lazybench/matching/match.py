@@ -4,6 +4,7 @@ import math
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import zip_longest
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -17,7 +18,7 @@ from transformers import PreTrainedModel
 from lazybench.analysis.intervals import NEGLIGIBLE, geometric_mean
 from lazybench.analysis.labels import setting_of
 from lazybench.config import HALVES, MatchConfig
-from lazybench.data import Record, data_label
+from lazybench.data import Record, data_label, half_of
 from lazybench.errors import LazyBenchError, RecordFailure
 from lazybench.identity import digest, method_identity
 from lazybench.matching.speedups import SpeedupOutOfReach, Trial, computed_speedup, find
@@ -190,3 +191,16 @@ class Matcher:
         except RecordFailure as failure:
             raise LazyBenchError(f"method {method.name} on {record.dataset} {record.id}: {failure}") from failure
         return kl
+
+
+def split_halves(datasets: Sequence[Sequence[Record]]) -> dict[str, list[Record]]:
+    """Return the records of each half, one of each dataset in turn, those of a dataset in the order of their hashes.
+
+    So any first part of a half represents all datasets.
+    """
+    halves = {}
+    for half in HALVES:
+        parts = [[record for record in dataset if half_of(record) == half] for dataset in datasets]
+        turns = zip_longest(*(sorted(part, key=lambda record: record.hash) for part in parts))
+        halves[half] = [record for turn in turns for record in turn if record is not None]
+    return halves

@@ -1,6 +1,6 @@
 """The cost of prefill and decode: operations, time and memory, from token counts and a model's size."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from transformers import PreTrainedModel
@@ -45,17 +45,6 @@ def operations(model: PreTrainedModel, layer_tokens: Sequence[float]) -> float:
 def unpruned_operations(model: PreTrainedModel, lengths: Sequence[float]) -> float:
     """Return the operations of the unmodified model's prefill, summed over prompts of these lengths."""
     return operations(model, model.config.get_text_config().num_hidden_layers * [*lengths])
-
-
-def ideal_ttft(model: PreTrainedModel, ttft_s: Mapping[int, float], layer_tokens: Sequence[int]) -> float:
-    """Return the sum over layers of the unmodified model's time per layer at that layer's number of tokens.
-
-    Args:
-        model: the model that was timed.
-        ttft_s: the unmodified model's time to first token by prompt length, in seconds.
-        layer_tokens: the number of tokens that each layer computes.
-    """
-    return sum(ttft_s[count] for count in layer_tokens) / model.config.get_text_config().num_hidden_layers
 
 
 def a100_pace(model: PreTrainedModel, config: ModelConfig, tokens: int, batch: int | str) -> Pace:

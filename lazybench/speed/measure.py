@@ -16,7 +16,6 @@ from lazybench.errors import LazyBenchError, RecordFailure
 from lazybench.methods import Method
 from lazybench.methods.base import answer
 from lazybench.model import environment
-from lazybench.model.cost import ideal_ttft
 from lazybench.model.decoding import Decoder, max_positions
 from lazybench.model.device import ran_out
 from lazybench.model.loading import load_model, load_tokenizer
@@ -51,11 +50,10 @@ def measure(config: SpeedConfig) -> pd.DataFrame:
     Returns:
         One row a length: `setting`, how strongly the method prunes; times and speedups, each a median over the repeats
         with the smallest and largest as `_low` and `_high`; `ideal_speedup`, by the tokens that each layer computes,
-        and `efficiency`, the method's share of it, if the method says what it computes; `retaken`, the number of passes
-        that were repeated because other work disturbed them, and `disturbed`, the number of repeats left out;
-        `memory_mb` and `method_memory_mb`, the peak allocation in prefill and the first decode steps; `prompt_kv_mb`
-        and `method_prompt_kv_mb`, the size of the KV cache after prefill, where it is known; model and machine. If
-        memory runs out, the shorter lengths.
+        if the method says so; `retaken`, the number of passes that were repeated because other work disturbed them, and
+        `disturbed`, the number of repeats left out; `memory_mb` and `method_memory_mb`, the peak allocation in prefill
+        and the first decode steps; `prompt_kv_mb` and `method_prompt_kv_mb`, the size of the KV cache after prefill,
+        where it is known; model and machine. If memory runs out, the shorter lengths.
 
     Raises:
         LazyBenchError: the model, the method or a length cannot work, or memory is too small for the shortest.
@@ -131,12 +129,10 @@ def _row(method: Method, prompt: Prompt, model: PreTrainedModel, config: SpeedCo
         )
     ratios = pd.DataFrame([_ratios(passes) for passes in kept])
     if layer_tokens:
-        ideal = []
-        for passes in kept:
-            times = {name: each.ttft_s for name, each in passes.items()}
-            ideal.append(ideal_ttft(model, times | {tokens: times[_UNMODIFIED]}, layer_tokens))
-        ideal = pd.Series(ideal)
-        ratios = ratios.assign(ideal_speedup=ratios["ttft_s"] / ideal, efficiency=ideal / ratios["method_ttft_s"])
+        # The unmodified model's time per layer at the number of tokens that each layer computes, summed over layers.
+        names = [_UNMODIFIED if count == tokens else count for count in layer_tokens]
+        totals = [sum(passes[name].ttft_s for name in names) for passes in kept]
+        ratios["ideal_speedup"] = ratios["ttft_s"] * model.config.get_text_config().num_hidden_layers / totals
     row = {}
     for name, values in ratios.items():
         row |= {name: values.median(), f"{name}_low": values.min(), f"{name}_high": values.max()}
