@@ -173,11 +173,6 @@ class SpeedConfig(_Checked):
     cpu_share: float = setting(0.9, between(0, 1))
     output: str | None = setting(None, FILE)
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.output and Path(self.output).suffix in (".png", ".pdf"):
-            raise LazyBenchError(f"output={self.output} is to be a table: give a .csv, and a plot comes beside it")
-
 
 @dataclass
 class MatchConfig(_Checked):

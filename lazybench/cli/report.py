@@ -9,7 +9,18 @@ from lazybench.cli.arguments import BOTH_FORMS, add_runs, folders, read
 
 def main(argv: Sequence[str]) -> int:
     """Write a report and print its warnings, notes and files."""
-    flags = read(_parser(), argv)
+    parser = ArgumentParser(
+        "lazybench report",
+        usage="%(prog)s [runs=FOLDER,...] [output=FOLDER] [times=FOLDER,...]",
+        description="Tables, figures and one HTML page from run folders.",
+        epilog=BOTH_FORMS,
+    )
+    add_runs(parser, "folders that hold run folders, or the records/ of an earlier report")
+    out = "folder to write; an earlier report in it is replaced (default: %(default)s)"
+    times = "folders of runs whose times replace those of the same methods on the same records"
+    parser.add_argument("--times", metavar="FOLDER,...", type=folders, default=[], help=times)
+    parser.add_argument("--output", metavar="FOLDER", type=Path, default="results/report", help=out)
+    flags = read(parser, argv)
     print(f"reading the runs in {', '.join(map(str, flags.runs))}", flush=True)  # the imports below take a second
     from lazybench.analysis.grouping import group
     from lazybench.analysis.run_files import find, with_times
@@ -32,18 +43,3 @@ def main(argv: Sequence[str]) -> int:
     if undrawn:
         print(f"not drawn for every model and data, for lack of runs: {'; '.join(undrawn)}")
     return 0
-
-
-def _parser() -> ArgumentParser:
-    parser = ArgumentParser(
-        "lazybench report",
-        usage="%(prog)s [runs=FOLDER,...] [output=FOLDER] [times=FOLDER,...]",
-        description="Tables, figures and one HTML page from run folders.",
-        epilog=BOTH_FORMS,
-    )
-    add_runs(parser, "folders that hold run folders, or the records/ of an earlier report")
-    out = "folder to write; an earlier report in it is replaced (default: %(default)s)"
-    times = "folders of runs whose times replace those of the same methods on the same records"
-    parser.add_argument("--times", metavar="FOLDER,...", type=folders, default=[], help=times)
-    parser.add_argument("--output", metavar="FOLDER", type=Path, default="results/report", help=out)
-    return parser

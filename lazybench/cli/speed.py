@@ -24,7 +24,7 @@ def main(config: SpeedConfig) -> int:
         left_out = measured["disturbed"].sum()
         print(f"other work on this machine: {retaken} passes were taken again, {left_out} repeats left out")
     if config.output is not None:
-        output = Path(config.output)
+        output = Path(config.output).with_suffix(".csv")
         with writing(output):
             output.parent.mkdir(parents=True, exist_ok=True)
             measured.to_csv(output, index=False, float_format="%.5g")

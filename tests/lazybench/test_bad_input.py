@@ -87,7 +87,6 @@ def test_one_bad_job_stops_a_sweep_before_its_first(run, cwd, words, says):
         (["status", "runs=/nowhere"], "/nowhere"),
         (["score"], "FILE"),
         (["speed", "lengths=[1]"], "lengths=1 must be at least 2"),
-        (["speed", "output=speed.png"], "give a .csv, and a plot comes beside it"),
         (["speed", "-m", "method=lazyllm,fastkv", "output=a.csv"], "output=a.csv is one file for several jobs"),
         (["match", "speedups=[1,2]"], "speedups=1.0 must be above 1"),
         (["map"], "nothing is set for task"),

@@ -73,17 +73,6 @@ def test_any_text_is_tiktokens(text):
     assert_same(text)
 
 
-@pytest.mark.slow
-def test_every_character_is_split_as_tiktoken_splits_it():
-    # The other planes hold nothing, or are for private use.
-    numbers = [*range(0xD800), *range(0xE000, 0x34000), *range(0xE0000, 0xE0200), 0xF0000, 0x10FFFF]
-    # Next to letters, digits, spaces and marks: its Unicode category decides which it is merged with.
-    texts = [f"a{sign}a {sign}1{sign} {sign}{sign} !{sign}\n" for sign in map(chr, numbers)]
-    for start in range(0, len(texts), 2048):
-        block = "".join(texts[start : start + 2048])
-        assert tokenizer()(block).input_ids == xgen_encode(block), start
-
-
 @pytest.mark.parametrize("content", [None, b"", b"[1, 2]", b'{"a": 0}', "two tokens in each other's place"])
 def test_another_vocabulary_is_refused(tmp_path, content):
     if isinstance(content, str):
