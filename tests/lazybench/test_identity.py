@@ -90,7 +90,7 @@ GemFilter: {repeats: 1, layer: 44%, keep: 0.5, pooling: 5}
 Calibrated: {repeats: 1, budget: '', folds: [], found: {}}
 # Of Eq. 1: `changed` leaves these out, so a change of one raises RESULTS_VERSION instead.
 AttentionRanking: {queries: 1, half_life: null, pooling: 1, heads: mean, layers: 1, value_norm: false, first: 0,
-  last: 1, bonus: 1.0, cap: null, for_good: false}
+  last: 1, bonus: 1.0, cap: null, every: 1, for_good: false}
 """
 
 

@@ -44,7 +44,7 @@ def test_a_plan_runs_nothing_and_knows_what_is_done(run, plan, tmp_path):
 def test_the_length_of_prompts_is_that_of_their_tokens(plan, monkeypatch):
     monkeypatch.setattr(planning, "a100_pace", lambda *_: planning.Pace(36, 0, 0))
     monkeypatch.setattr(planning, "unpruned_operations", lambda model, lengths: sum(lengths))
-    words = ("method=baseline", "data.tokens=2000", *QUICK)
+    words = ("method=baseline", "data.limit=2", "data.tokens=2000", "model.limit=4000", *QUICK)
     hours = float(cells(plan(*words))[0][-2])
     # By tokens as English has them: the tiny model has one a letter.
     assert 2 * 300 < 100 * hours < 2 * 2000
