@@ -20,7 +20,6 @@ from lazybench.data.longbench_e import LENGTHS
 
 # The key of the mean of a run's tasks in its scores and in tables.
 MEAN = "mean_of_tasks"
-_DECISIVE = 0.25  # largest share of a mean that one record can have without a note
 Column = str | Callable[[pd.DataFrame], pd.Series]
 
 
@@ -38,11 +37,9 @@ class Measure:
     by_seed: str = ""  # column with one value a seed
     timed: bool = False  # whether it is computed from times: disturbed records are not included
     with_times: bool = False  # whether only timed records have it, though it is not computed from times
-    long_tailed: bool = False  # whether a few records may have most of the sum: an interval then needs more records
+    long_tailed: bool = False  # whether a few records may have most of the sum: there is no interval then
     least: float = 0.0  # smallest possible value, in the unit of tables
     most: float = math.inf  # largest possible value
-    lower_is_better: bool = False
-    percentile: int | None = None  # of `top` over all records together, without an interval, instead of the mean
     geometric: bool = False  # the geometric mean of `top` over all records together
 
 
@@ -83,17 +80,11 @@ GENERATION = _speedups("generation_speedup", "Generation speedup", "generation_s
 _EQUAL = {"key": "generation_speedup_equal_length", "title": "Generation speedup at equal length (×)"}
 EQUAL_LENGTH = replace(GENERATION[0], bottom=_equal_length_s, **_EQUAL)
 DECODE_STEP = _speedups("decode_step_speedup", "Decode step speedup", "decode_step_s")
-_MEAN_TTFT = Measure("ttft_s", "Mean TTFT (s)", "ttft_s", digits=3, timed=True, lower_is_better=True)
-TTFT_SECONDS = (
-    _MEAN_TTFT,
-    *(replace(_MEAN_TTFT, key=f"ttft_p{part}_s", title=f"TTFT p{part} (s)", percentile=part) for part in (50, 90, 99)),
-)
+TTFT_SECONDS = Measure("ttft_s", "Mean TTFT (s)", "ttft_s", digits=3, timed=True)
 _PERCENT: dict[str, Any] = {"scale": 100, "absent": "not recorded"}
-COMPUTED = Measure("prompt_computed", "Prompt tokens computed (%)", "prompt_computed", **_PERCENT, lower_is_better=True)
-_KL: dict[str, Any] = {"digits": 4, "absent": "not traced", "long_tailed": True, "lower_is_better": True}
-FIRST_TOKEN_KL = Measure("first_token_kl", "KL of first token (nats)", "first_token_kl", **_KL)
-KL = Measure("kl", "KL of next token (nats)", "kl", **_KL)
-GEOMETRIC_KL = Measure("geometric_kl", "KL, geometric mean (nats)", "kl", **_KL, geometric=True)
+COMPUTED = Measure("prompt_computed", "Prompt tokens computed (%)", "prompt_computed", **_PERCENT)
+KL = Measure("kl", "KL of next token (nats)", "kl", digits=4, absent="not traced", long_tailed=True)
+GEOMETRIC_KL = replace(KL, key="geometric_kl", title="KL, geometric mean (nats)", geometric=True)
 _SAME = _PERCENT | {"digits": 1, "most": 100, "with_times": True}
 TOKENS = Measure("identical_tokens", "Identical tokens (%)", "identical_tokens", **_SAME)
 _SAME["absent"] = "not paired"
@@ -129,19 +120,10 @@ def measured(records: pd.DataFrame, measure: Measure) -> Estimate:
         if not skipped or counted["task"].nunique() < records["task"].nunique():
             reason = "disturbed" if measure.timed and eligible.empty else measure.absent
             part = f": {total - num_counted} of {total}" if num_counted else ""
-            return Estimate(records=num_counted, missing=reason + part)
+            return Estimate(records=num_counted, note=reason + part)
         note += f", {counted['dataset'].nunique()} of {records['dataset'].nunique()} datasets"
-    if measure.percentile is not None:
-        result = Estimate(float(np.percentile(counted["top"], measure.percentile)))
-    elif measure.geometric:
-        result = geometric_mean(counted["top"].to_numpy(float))
-    else:
-        result = _average(counted, measure)
-        if measure.long_tailed and result.low is not None:
-            note = "; ".join(filter(None, [note, _without_largest(counted, result.value, measure)]))
-    if result.value is None:
-        return Estimate(records=num_counted, missing="not defined: a sum is zero")
-    return replace(result, records=num_counted, note=note)
+    result = geometric_mean(counted["top"].to_numpy(float)) if measure.geometric else _average(counted, measure)
+    return replace(result, records=num_counted, note="not defined: a sum is zero" if result.value is None else note)
 
 
 def _column(records: pd.DataFrame, column: Column) -> pd.Series:
@@ -151,7 +133,9 @@ def _column(records: pd.DataFrame, column: Column) -> pd.Series:
 def _average(counted: pd.DataFrame, measure: Measure) -> Estimate:
     weights, limits = _weights(counted), (measure.least, measure.most)
     top, bottom, datasets = measure.scale * counted["top"], counted["bottom"], counted["dataset"]
-    result = estimate(top, bottom, datasets, weights, long_tailed=measure.long_tailed, limits=limits)
+    result = estimate(top, bottom, datasets, weights, limits=limits)
+    if measure.long_tailed:
+        return Estimate(result.value)
     if not measure.by_seed:
         return result
     seeds = counted[measure.by_seed].str.split()
@@ -165,12 +149,3 @@ def _weights(records: pd.DataFrame) -> pd.Series:
     num_datasets = records.groupby("task")["dataset"].transform("nunique")
     num_records = records.groupby("dataset")["dataset"].transform("size")
     return 1 / (records["task"].nunique() * num_datasets * num_records)
-
-
-def _without_largest(counted: pd.DataFrame, mean: float, measure: Measure) -> str:
-    """Return a note with the mean without the record with the largest share, if that share is decisive."""
-    shares = measure.scale * counted["top"] * _weights(counted) / mean
-    if shares.max() <= _DECISIVE:
-        return ""
-    rest = _average(counted[shares < shares.max()], measure).value
-    return "" if rest is None else f"{rest:.{measure.digits}f} without one record"

@@ -17,7 +17,7 @@ from lazybench.analysis.labels import METHODS, label, short, stages, strength_or
 from lazybench.analysis.run_data import Run
 from lazybench.data.facts import CHINESE, DatasetFacts, datasets_of, task_names
 from lazybench.identity import class_name, comparable
-from lazybench.store.journal import CPU_TIMES, WALL_TIMES
+from lazybench.store.journal import WALL_TIMES
 
 KEY = ["dataset", "_id"]
 _TRACED = ["first_token_kl", "kl"]
@@ -66,7 +66,7 @@ class Row:
     def measure(self, tasks: Mapping[str, Sequence[str]], measure: Measure) -> Estimate:
         """Average a measure over tasks, which are given with their datasets."""
         records, _, missing = self.select(tasks)
-        return Estimate(missing=missing) if missing else measured(ran(records), measure)
+        return Estimate(note=missing) if missing else measured(ran(records), measure)
 
 
 def _missing(records: pd.DataFrame, runs: Mapping[str, Run]) -> str:
@@ -75,8 +75,6 @@ def _missing(records: pd.DataFrame, runs: Mapping[str, Run]) -> str:
         return "no run"
     counts = records["dataset"].value_counts()
     expected = {name: run.expected(name) for name, run in runs.items()}
-    if None in expected.values():
-        return f"unfinished: {len(records)} of ?"
     if any(counts.get(name, 0) < number for name, number in expected.items()):
         return f"unfinished: {len(records)} of {sum(expected.values())}"
     complete = ran(records)
@@ -185,9 +183,8 @@ def _with_keep_1(run: Run, baselines: Sequence[Run]) -> Run:
             continue
         unpruned = baseline.records.set_index(KEY)
         unpruned = unpruned.reindex(pd.MultiIndex.from_frame(run.records[KEY])).set_axis(run.records.index)
-        for time in (*WALL_TIMES, *CPU_TIMES):
-            ratio = unpruned[f"keep_1_{time}"] / unpruned[time]
-            estimated = run.records[f"baseline_{time}"] * ratio
+        for time in WALL_TIMES:
+            estimated = run.records[f"baseline_{time}"] * unpruned[f"keep_1_{time}"] / unpruned[time]
             filled = run.records[f"keep_1_{time}"].fillna(estimated)
             run = replace(run, records=run.records.assign(**{f"keep_1_{time}": filled}))
     return run

@@ -8,12 +8,12 @@ records drawn dataset by dataset:
 - Their variances add up, with Satterthwaite's (1946) degrees of freedom, or fewer where a few records have most of the
   variance.
 - The end on the side of the longer tail moves out by the first term of the Edgeworth expansion of a studentised mean
-  (Johnson 1978; Hall 1992). Samples of a long tail show only a part of its skewness, so for their means the term counts
-  `_HIDDEN` times.
+  (Johnson 1978; Hall 1992).
 
-Such an interval covers the truth in at least 0.92 of simulated samples: of scores with a lump at 0, paired differences,
-ratios of times and divergences, in 1 to 16 datasets of 2 to 200 records. Where that level does not hold, there is no
-interval. Percentiles of a bootstrap cover 0.6 to 0.9 with 2 to 8 records, so scipy's are not used.
+Such an interval covers the truth in at least 0.92 of simulated samples: of scores with a lump at 0, paired differences
+and ratios of times, in 1 to 16 datasets of 2 to 200 records. Where that level does not hold, there is no interval: a
+mean of divergences has none, as a few records decide it. Percentiles of a bootstrap cover 0.6 to 0.9 with 2 to 8
+records, so scipy's are not used.
 """
 
 import math
@@ -25,9 +25,7 @@ from numpy.typing import ArrayLike
 from scipy.special import stdtrit
 
 _QUANTILE = (1 + 0.95) / 2
-# Number of records that must differ from the most common value of their dataset, chosen by simulation.
-LEAST, LEAST_LONG_TAILED = 5, 40
-_HIDDEN = 3
+LEAST = 5  # records that must differ from the most common value of their dataset, chosen by simulation
 NEGLIGIBLE = 1e-6  # nats
 _ROUNDING = 1e-9  # values nearer to each other than this, relative to the largest, are equal
 
@@ -40,8 +38,7 @@ class Estimate:
     low: float | None = None
     high: float | None = None
     records: int = 0  # that it is measured on
-    missing: str = ""  # why there is no value
-    note: str = ""  # what it does not cover or show
+    note: str = ""  # what it does not cover or show; why there is no value
     seeds: tuple[float, ...] = ()  # the value of each seed, where there are several
 
     def columns(self, name: str) -> dict[str, float | None]:
@@ -55,7 +52,6 @@ def estimate(
     datasets: ArrayLike | None = None,
     weights: ArrayLike | None = None,
     *,
-    long_tailed: bool = False,
     limits: tuple[float, float] = (-math.inf, math.inf),
 ) -> Estimate:
     """Estimate a weighted mean over datasets of a ratio of sums over records.
@@ -65,7 +61,6 @@ def estimate(
         denominators: None for a mean.
         datasets: the record's dataset; None for a single one.
         weights: the record's share in its dataset's weight, which is their sum; None weighs datasets alike.
-        long_tailed: whether a few records may have most of the sum: an interval then needs more of them.
         limits: the least and the largest possible value; an interval ends there.
 
     Returns:
@@ -83,10 +78,7 @@ def estimate(
             return Estimate()
         without = (tops[codes] - top) / (bottoms[codes] - bottom)
         pseudo_values = sizes[codes] * ratios[codes] - (sizes[codes] - 1) * without
-    # The tails of a ratio's two parts make up for each other.
-    hidden = _HIDDEN if long_tailed and np.ptp(bottom) == 0 else 1
-    least = LEAST_LONG_TAILED if long_tailed else LEAST
-    margins = _margins(pseudo_values, codes, shares / shares.sum(), least, hidden)
+    margins = _margins(pseudo_values, codes, shares / shares.sum())
     if margins is None:
         return Estimate(value)
     low, high = value - margins[0], value + margins[1]
@@ -108,19 +100,16 @@ def geometric_mean(values: np.ndarray) -> Estimate:
     return Estimate(math.exp(mean), math.exp(mean - margin), math.exp(mean + margin))
 
 
-def _margins(
-    values: np.ndarray, codes: np.ndarray, shares: np.ndarray, least: int, hidden: float
-) -> tuple[float, float] | None:
+def _margins(values: np.ndarray, codes: np.ndarray, shares: np.ndarray) -> tuple[float, float] | None:
     """Return how far the interval reaches below and above the mean of pseudo-values; None where its level fails.
 
-    `codes` number the datasets of records, `shares` are datasets' weights, which sum to 1, and `hidden` is a factor on
-    the skewness of the sample.
+    `codes` number the datasets of records, and `shares` are datasets' weights, which sum to 1.
     """
     sizes = np.bincount(codes)
     if sizes.min() < 2 or not np.isfinite(values).all():
         return None
     # One more than needed must be able to differ: else only samples without a tie had intervals, a biased choice.
-    if len(values) - len(sizes) <= least or _num_differing(values, codes) < least:
+    if len(values) - len(sizes) <= LEAST or _num_differing(values, codes) < LEAST:
         return None
     deviations = shares[codes] * (values - (np.bincount(codes, values) / sizes)[codes])
     squares = deviations**2 / (sizes * (sizes - 1))[codes]
@@ -134,7 +123,7 @@ def _margins(
     student = float(stdtrit(freedom, _QUANTILE))
     # Two records show no skewness.
     cubes = np.bincount(codes, deviations**3) / (sizes * (sizes - 1) * np.maximum(sizes - 2, 1))
-    skewness = float(cubes[sizes > 2].sum() / variance**1.5) * hidden
+    skewness = float(cubes[sizes > 2].sum() / variance**1.5)
     shift = skewness * (2 * student**2 + 1) / 6
     error = math.sqrt(variance)
     return error * (student + max(0.0, -shift)), error * (student + max(0.0, shift))

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from lazybench.analysis.averages import SCORE_DIFFERENCE, TTFT, Measure, measured, ran
+from lazybench.analysis.averages import SCORE_DIFFERENCE, TTFT, measured, ran
 from lazybench.analysis.grouping import Block, Row, agree
+from lazybench.analysis.intervals import NEGLIGIBLE, Estimate, geometric_mean
 
 EQUAL = 0.1  # how much larger one of two equal speedups may be
 FEWEST = 6  # five records cannot give a p below 0.05
@@ -24,10 +25,10 @@ def compare(block: Block) -> pd.DataFrame:
         A row a pair, with `model`, `data`, the labels of `first` and `second`, and `first_ttft_speedup` and
         `second_ttft_speedup`, each over its own timed records of the datasets that they share. Over the records that
         both ran without failing: `records`, and `score_difference`, of 100, the first's minus the second's, with its
-        interval. Over those of them with a KL of the next token under both (`kl_records`): `first_kl`, `second_kl`
-        (nats) and `kl_ratio`, below 1 where the first is nearer to the unmodified model; `records_first_lower_kl` and
-        `records_equal_kl`; `kl_p` of Wilcoxon's signed-rank test, two-sided, and `kl_p_holm`, by Holm's method for the
-        block's `comparisons`; `kl_missing`, why there is no KL or no p. No rows where no two are at equal speed.
+        interval. Over those of them with a KL of the next token under both (`kl_records`): `kl_ratio` of the geometric
+        means with its interval, below 1 where the first is nearer to the unmodified model; `records_first_lower_kl`;
+        `kl_p` of Wilcoxon's signed-rank test, two-sided, and `kl_p_holm`, by Holm's method for the block's
+        `comparisons`. No rows where no two are at equal speed.
     """
     rows = [(row, _complete(row, block.tasks_compared())) for row in block.compared if row.method != "baseline"]
     pairs = []
@@ -46,7 +47,7 @@ def compare(block: Block) -> pd.DataFrame:
     table = pd.DataFrame(pairs)
     if table.empty:
         return table
-    table = table.astype(dict.fromkeys(("first_kl", "second_kl", "kl_ratio", "kl_p"), float))
+    table = table.astype({"kl_ratio": float, "kl_p": float})
     return table.assign(kl_p_holm=holm(table["kl_p"].dropna()), comparisons=table["kl_p"].count())
 
 
@@ -77,23 +78,15 @@ def _complete(row: Row, tasks: dict[str, list[str]]) -> pd.DataFrame:
 def _differences(both: pd.DataFrame) -> dict[str, Any]:
     """Compare two methods on records that both ran, whose columns end in `_first` and `_second`."""
     traced = both.dropna(subset=["kl_first", "kl_second"])
-    is_traced = traced["dataset"].nunique() == both["dataset"].nunique()
-    traced = traced if is_traced else traced.head(0)
-    first, second = (measured(traced, Measure("", "", f"kl_{side}")).value for side in ("first", "second"))
-    differences = (traced["kl_first"] - traced["kl_second"]).to_numpy()
-    p = signed_rank(differences)
-    missing = "" if p is not None else "too few records" if is_traced else "not traced"
+    first, second = (traced[f"kl_{side}"].to_numpy() for side in ("first", "second"))
+    ratios = np.maximum(first, NEGLIGIBLE) / np.maximum(second, NEGLIGIBLE)
+    ratio = geometric_mean(ratios) if len(traced) else Estimate()
     scores = both.assign(score_difference=both["score_first"] - both["score_second"])
     return {
         "records": len(both),
         "kl_records": len(traced),
-        "first_kl": first,
-        "second_kl": second,
-        "kl_ratio": first / second if second else None,
-        "records_first_lower_kl": (differences < 0).sum(),
-        "records_equal_kl": (differences == 0).sum(),
-        "kl_p": p,
-        "kl_p_holm": None,
-        "comparisons": None,
-        "kl_missing": missing,
-    } | measured(scores, SCORE_DIFFERENCE).columns(SCORE_DIFFERENCE.key)
+        **ratio.columns("kl_ratio"),
+        "records_first_lower_kl": (first < second).sum(),
+        "kl_p": signed_rank(first - second),
+        **measured(scores, SCORE_DIFFERENCE).columns(SCORE_DIFFERENCE.key),
+    }

@@ -1,6 +1,6 @@
 """The tables: their measures and rows, their numbers as a frame, and their cells as text."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from statistics import stdev
@@ -32,15 +32,13 @@ class Spec:
     by_length: bool = False  # only for datasets that have scores by the records' length
 
 
-_ANSWERS = (averages.SCORE, averages.SCORE_DIFFERENCE, *averages.TTFT)
+_ANSWERS = (averages.SCORE, averages.SCORE_DIFFERENCE, *averages.TTFT, averages.TTFT_SECONDS)
 _GENERATION = (averages.COMPUTED, *averages.GENERATION, averages.EQUAL_LENGTH, *averages.DECODE_STEP)
-_KL = (averages.GEOMETRIC_KL, averages.KL, averages.FIRST_TOKEN_KL)
-_FIDELITY = (averages.TTFT[0], *_KL, averages.TOKENS, averages.ANSWERS)
+_FIDELITY = (averages.TTFT[0], averages.GEOMETRIC_KL, averages.KL, averages.TOKENS, averages.ANSWERS)
 SPECS = (
     Spec("fidelity", "Speed, and fidelity to the baseline", _FIDELITY, skip=("baseline",)),
     Spec("table1", "Table 1. Score and TTFT speedup", _ANSWERS, ("score", "ttft_speedup")),
     Spec("table2", "Table 2. Tokens computed and generation", _GENERATION, ("prompt_computed", "generation_speedup")),
-    Spec("times", "Seconds to the first token", averages.TTFT_SECONDS),
     Spec("score_by_length", "Score by length", averages.SCORE_BY_LENGTH, by_length=True),
 )
 # How to read all tables, in Markdown.
@@ -48,7 +46,7 @@ READING = files("lazybench.report").joinpath("reading.md").read_text("utf-8")
 _MEASURES = {measure.key: measure for spec in SPECS for measure in spec.measures}
 _IN_PAPER = dict.fromkeys(key for spec in SPECS for key in spec.in_paper)
 _ROW = ["model", "data", "task", "method", "label", "datasets", "datasets_of_task", "records", "failed", "disturbed"]
-_ENDS = ("", "_low", "_high", "_records", "_missing", "_note", "_seed_deviation", "_paper")
+_ENDS = ("", "_low", "_high", "_records", "_note", "_seed_deviation", "_paper")
 
 
 def numbers(block: Block) -> pd.DataFrame:
@@ -59,7 +57,7 @@ def numbers(block: Block) -> pd.DataFrame:
     Returns:
         A line a task and row: `model`, `data`, `task`, `method`, `label`; `datasets` of `datasets_of_task`; the numbers
         of `records`, `failed` and `disturbed`. By each measure's key: its value; `_low` and `_high`, its interval;
-        `_records`, their number; `_missing`, why there is no value; `_note`; for some measures `_seed_deviation`, and
+        `_records`, their number; `_note`, for a missing value the reason; for some measures `_seed_deviation`, and
         `_paper`, the number printed there. `title` is the task's.
     """
     tasks, averaged = block.tasks(), block.tasks_averaged()
@@ -84,12 +82,11 @@ def _line(block: Block, row: Row, section: str, tasks: Mapping[str, Sequence[str
     values = (block.model, block.data, section, row.method, row.label, *num_datasets, *num_records)
     line: dict[str, Any] = dict(zip(_ROW, values, strict=True))
     for key, measure in _MEASURES.items():
-        result = Estimate(missing=missing) if missing else measured(complete, measure)
-        line |= result.columns(key)
-        line |= {f"{key}_{name}": getattr(result, name) for name in ("records", "missing", "note")}
+        result = Estimate(note=missing) if missing else measured(complete, measure)
+        line |= result.columns(key) | {f"{key}_records": result.records, f"{key}_note": result.note}
         if measure.by_seed:
             line[f"{key}_seed_deviation"] = stdev(result.seeds) if result.seeds else None
-    if floors(block).issuperset(datasets):
+    if not missing and floors(block).issuperset(datasets):
         line["score_note"] = "floor"
     printed = paper.printed(row, section, datasets)
     return line | {f"{key}_paper": printed.get(key, "") for key in _IN_PAPER}
@@ -115,19 +112,19 @@ def select(spec: Spec, block: Block, lines: pd.DataFrame) -> pd.DataFrame:
 
 def is_taken(measure: Measure, lines: pd.DataFrame) -> bool:
     """Return whether any run took this measure, so that it needs a column."""
-    return bool(lines[measure.key].notna().any() or not (lines[f"{measure.key}_missing"] == measure.absent).any())
+    return bool((lines[f"{measure.key}_note"] != measure.absent).any())
 
 
-def shown(spec: Spec, block: Block, lines: pd.DataFrame) -> pd.DataFrame:
+def shown(measures: Iterable[Measure], block: Block, lines: pd.DataFrame) -> pd.DataFrame:
     """Format a table: `Task`, `Method`, a column for each measure that was taken, and `Records`.
 
     A cell has a number, its deviation over seeds, its interval and its note, a line each; or a dash and the reason.
     """
     cells = {"Task": lines["title"], "Method": lines["label"]}
-    for measure in spec.measures:
+    for measure in measures:
         if is_taken(measure, lines):
             cells[measure.title] = lines.apply(_cell, axis=1, measure=measure)
-        if measure.key in spec.in_paper and lines[f"{measure.key}_paper"].any():
+        if measure.key in _IN_PAPER and lines[f"{measure.key}_paper"].any():
             heading = f"{measure.title.removesuffix(' (×)')}, paper, {paper.MODELS[block.model]}"
             cells[heading] = lines[f"{measure.key}_paper"]
     cells["Records"] = lines.apply(_records, axis=1)
@@ -136,9 +133,7 @@ def shown(spec: Spec, block: Block, lines: pd.DataFrame) -> pd.DataFrame:
 
 def _cell(line: pd.Series, measure: Measure) -> str:
     key, form = measure.key, f"{{:.{measure.digits}f}}".format
-    if pd.isna(line[key]):
-        return f"{NONE}\n({line[f'{key}_missing']})"
-    parts = [form(line[key])]
+    parts = [NONE if pd.isna(line[key]) else form(line[key])]
     if pd.notna(line.get(f"{key}_seed_deviation")):
         parts.append(f"± {form(line[f'{key}_seed_deviation'])}")
     if pd.notna(line[f"{key}_low"]):
@@ -155,22 +150,13 @@ def _records(line: pd.Series) -> str:
     return f"{line['records']}\n({', '.join(parts)})" if parts else str(line["records"])
 
 
-def lacking(spec: Spec, lines: pd.DataFrame) -> str:
-    """Name the measures without a column, with the reason; empty if all have one."""
-    measures = [measure for measure in spec.measures if not is_taken(measure, lines)]
-    return "; ".join(f"{measure.title}: {measure.absent}" for measure in measures)
-
-
 _PAIRED = (
     ("TTFT speedup, first (×)", "first_ttft_speedup", "{:.2f}"),
     ("TTFT speedup, second (×)", "second_ttft_speedup", "{:.2f}"),
     ("Records", "records", "{}"),
-    ("Mean KL, first (nats)", "first_kl", "{:.4f}"),
-    ("Mean KL, second (nats)", "second_kl", "{:.4f}"),
     ("KL ratio", "kl_ratio", "{:.2f}"),
     ("Records with KL", "kl_records", "{}"),
     ("Lower KL under first", "records_first_lower_kl", "{}"),
-    ("Equal KL", "records_equal_kl", "{}"),
     ("p of KL (Holm)", "kl_p_holm", "{:.2g}"),
     ("Score difference", "score_difference", "{:+.2f}"),
 )

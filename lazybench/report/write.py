@@ -20,7 +20,7 @@ from lazybench.analysis.run_data import Run
 from lazybench.analysis.run_files import write_compact
 from lazybench.report import tables
 from lazybench.report.caveats import notes
-from lazybench.report.latex import latex, latex_pairs
+from lazybench.report.latex import latex
 from lazybench.store.writing import replacing
 
 _PAIRED = "paired"
@@ -28,6 +28,11 @@ _TITLES = {spec.name: spec.title for spec in tables.SPECS} | {_PAIRED: "Paired t
 # A report replaces only a folder that holds nothing else.
 _OURS = re.compile(
     rf"({'|'.join(_TITLES)})\.(md|csv|tex)|(figure\d|speed_against_[a-z]+)_.*\.(png|pdf)|records|report\.html"
+)
+# Of the paired tests in LaTeX; `reading.md` has more.
+_CAPTION = (
+    "KL ratio: below 1 the first is nearer to the unmodified model. p: Wilcoxon's signed-rank test over records, "
+    "Holm-corrected for {} comparisons. Score difference: first minus second. Brackets: 95% confidence intervals."
 )
 _Body = tuple[pd.DataFrame, str, str]  # a table of a block: its numbers, Markdown and LaTeX
 
@@ -68,15 +73,22 @@ def _section(block: Block, bodies: dict[str, list[_Body]]) -> dict[str, Any]:
     for spec in tables.SPECS:
         lines = tables.select(spec, block, numbers)
         if len(lines):
-            cells, lacking = tables.shown(spec, block, lines), tables.lacking(spec, lines)
-            section["tables"].append((spec.title, cells, lacking))
-            text = _markdown(block, cells, [lacking, *(f"- {note}" for note in section["notes"])])
-            tex = "".join(f"% {note}\n" for note in section["notes"]) + latex(spec, block, lines)
-            bodies[spec.name].append((lines.drop(columns="title"), text, tex))
+            cells = tables.shown(spec.measures, block, lines)
+            section["tables"].append((spec.title, cells))
+            printed = [measure for measure in spec.measures if measure.key in spec.in_paper] or spec.measures
+            tex = _latex(spec.name, block, tables.shown(printed, block, lines), f"†: see the remark in {spec.name}.md.")
+            tex = "".join(f"% {note}\n" for note in section["notes"]) + tex
+            bodies[spec.name].append((lines.drop(columns="title"), _markdown(block, cells, section["notes"]), tex))
     if len(pairs):
-        section["pairs"] = tables.pairs_shown(pairs)
-        bodies[_PAIRED].append((pairs, _markdown(block, section["pairs"], []), latex_pairs(block, pairs)))
+        cells = section["pairs"] = tables.pairs_shown(pairs)
+        narrow = cells.drop(columns=["Records with KL", "Lower KL under first"], errors="ignore")
+        tex = _latex(_PAIRED, block, narrow, _CAPTION.format(pairs["comparisons"].iloc[0]))
+        bodies[_PAIRED].append((pairs, _markdown(block, cells, []), tex))
     return section | {"runs": [_run(run) for run in block.runs]}
+
+
+def _latex(name: str, block: Block, cells: pd.DataFrame, remark: str) -> str:
+    return latex(f"{name}-{block.model}-{block.data}", f"{_TITLES[name]}: {block.title}. {remark}", cells)
 
 
 def _write_table(path: Path, warnings: Sequence[str], bodies: Sequence[_Body]) -> None:
@@ -91,7 +103,7 @@ def _write_table(path: Path, warnings: Sequence[str], bodies: Sequence[_Body]) -
     path.with_suffix(".tex").write_text("\n".join([*comments, *tex]), "utf-8")
 
 
-def _markdown(block: Block, cells: pd.DataFrame, remarks: Sequence[str]) -> str:
+def _markdown(block: Block, cells: pd.DataFrame, notes: Sequence[str]) -> str:
     texts = cells.replace({r"\n": " ", r"\|": r"\\|"}, regex=True)
     if "Task" in texts:
         texts["Task"] = texts["Task"].mask(texts["Task"].duplicated(), "")
@@ -99,7 +111,7 @@ def _markdown(block: Block, cells: pd.DataFrame, remarks: Sequence[str]) -> str:
     table = texts.to_markdown(index=False, disable_numparse=True, colalign=sides)
     # Columns are not aligned: one long label would widen all lines, and one number change them.
     table = re.sub("-{4,}(?=:?[|])", "---", re.sub(" {2,}", " ", table))
-    return "\n".join([f"## {block.title}\n", table, "", *filter(None, remarks)])
+    return "\n".join([f"## {block.title}\n", table, "", *(f"- {note}" for note in notes)])
 
 
 def _draw(folder: Path, block: Block) -> tuple[list[dict[str, str]], list[str]]:

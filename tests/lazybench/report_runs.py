@@ -1,6 +1,7 @@
 """Writes run folders as `lazybench run` does, from made-up numbers."""
 
 import json
+from collections import Counter
 from itertools import product
 
 import numpy as np
@@ -93,6 +94,7 @@ def write_run(root, name, rows, *, task="multidoc_qa", digest="000000000001", fi
     data = {"name": "longbench", "source": "longbench", "root": "/data/somewhere/LB", "limit": None, "seed": 0}
     data |= {"tokens": 2048, "datasets": {}} | changes.get("data", {})
     method = {"_target_": f"lazybench.methods.{name}.Method", "name": name, "repeats": 1} | SETTINGS.get(name, {})
+    counts = Counter(dataset for dataset, _ in {(line["dataset"], line["_id"]) for line in rows})
     settings = {
         "model": model,
         "method": method | changes.get("method", {}),
@@ -101,6 +103,7 @@ def write_run(root, name, rows, *, task="multidoc_qa", digest="000000000001", fi
         "timing": {"warmup": 5, "paired": True},
         "weights": "llama:1",
         "records": changes.get("records", "f" * 64),
+        "records_of": changes.get("records_of", dict(counts)),
     }
     environment = {"versions": {"torch": "2.13.0"}, "commit": "abc", "device": "NVIDIA A100", "dtype": "bfloat16"}
     environment |= {"threads": 1} | changes.get("environment", {})

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from lazybench.analysis.intervals import LEAST_LONG_TAILED, estimate, geometric_mean
+from lazybench.analysis.intervals import estimate, geometric_mean
 
 
 def test_intervals_of_skewed_scores_hold_their_level():
@@ -56,13 +56,6 @@ def test_no_interval_where_the_level_would_not_hold(values):
     result = estimate(values)
     assert result.value == pytest.approx(np.mean(values))
     assert (result.low, result.high) == (None, None)
-
-
-def test_a_long_tail_needs_more_records():
-    enough = np.random.default_rng(0).uniform(size=LEAST_LONG_TAILED + 2)
-    assert estimate(enough, long_tailed=True).low is not None
-    assert estimate(enough[:20], long_tailed=True).low is None
-    assert estimate(enough[:20]).low is not None
 
 
 def test_an_interval_ends_at_the_limits():
