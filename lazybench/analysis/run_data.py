@@ -10,13 +10,13 @@ from typing import Any
 import pandas as pd
 
 from lazybench.data.facts import DatasetFacts, datasets_of, english, load_facts
-from lazybench.store.journal import CPU_TIMES, WALL_TIMES, with_compared
+from lazybench.store.journal import WALL_TIMES, with_compared
 
 COUNTS = ("length", "prompt_tokens", "baseline_new_tokens", "retaken", "disturbed")
 # Seconds, shares from 0 to 1, nats and counts (of words in `length`); blank if not measured. `disturbed` is 1 if other
 # work on the machine disturbed a pass. Only timed records have the numbers in `TIMED`.
 _WITH_TIMES = ("retaken", "disturbed", "baseline_new_tokens", "identical_tokens", "identical_answer")
-TIMED = (*with_compared(WALL_TIMES), *with_compared(CPU_TIMES), *_WITH_TIMES)
+TIMED = (*with_compared(WALL_TIMES), *_WITH_TIMES)
 NUMBERS = ("score", "length", "prompt_tokens", "new_tokens", *TIMED, "prompt_computed", "first_token_kl", "kl")
 # Compact records have digests of predictions, not their texts. The scores of several seeds are separated by blanks.
 _FURTHER = ("score_by_seed", "prediction_digest", "baseline_prediction_digest", "error")
@@ -64,12 +64,11 @@ class Run:
         """The datasets that it covers once it is finished."""
         return datasets_of(self.settings["task"], self.facts, self.has)
 
-    def expected(self, dataset: str) -> int | None:
-        """Return the number of its records of a dataset once it is finished, failed ones included; None if unknown."""
+    def expected(self, dataset: str) -> int:
+        """Return the number of its records of a dataset once it is finished, failed ones included."""
         if self.finished:
             return int((self.records["dataset"] == dataset).sum())
-        counts = self.settings.get("records_of")  # missing in earlier versions
-        return None if counts is None else counts.get(dataset, 0)
+        return self.settings["records_of"].get(dataset, 0)
 
 
 def records_table(rows: Iterable[Mapping[str, Any]] | pd.DataFrame) -> pd.DataFrame:

@@ -22,11 +22,11 @@ from lazybench.identity import method_identity
 from lazybench.rules import NAME, check
 from lazybench.store.journal import PREDICTIONS, TRACES, journals, read_rows
 from lazybench.store.run_folder import CONFIG, ENVIRONMENT, SCORES
-from lazybench.store.survey import run_folders, scored_records
+from lazybench.store.survey import run_folders
 
 _MARK = "lazybench records"
 _IN_JSON = ("finished", "settings", "environment", "traces")
-_MACHINE = ("device", "threads", "versions")  # equal in all runs that give times
+_MACHINE = ("commit", "device", "threads", "versions")  # where times were taken
 _PATH = re.compile(r"(?:file://|(?<![\w.:/]))/[^\s,\]}'\"]*/")
 
 
@@ -78,29 +78,23 @@ def with_times(runs: Sequence[Run], timed: Sequence[Run]) -> list[Run]:
     records. Other records have no times. `environment["times"]` describes the machine of the times.
 
     Raises:
-        LazyBenchError: the timed runs differ in their machine, timed a record twice, or have none of these methods.
+        LazyBenchError: the timed runs timed a record twice.
     """
     machines = pd.DataFrame([run.environment.get("times", run.environment) for run in timed])
-    machines = machines.reindex(columns=["commit", *_MACHINE]).astype(str)
+    machines = machines.reindex(columns=_MACHINE).astype(str)
     described = {key: "; ".join(machines[key].unique()) for key in machines}
-    for key in _MACHINE:
-        if machines[key].nunique() > 1:
-            raise LazyBenchError(f"times=: its runs differ in {key} ({described[key]}): give those that agree")
     index = ["measured", "dataset", "_id"]
     times = pd.concat(run.records.dropna(subset="ttft_s").assign(measured=_measured(run)) for run in timed)
     times = times.set_index(index)
     if times.index.has_duplicates:
         raise LazyBenchError(f"times=: {' '.join(times.index[times.index.duplicated()][0][1:])} was timed twice")
-    timing = {key: value for key, value in timed[0].settings["timing"].items() if key not in ("every", "per_dataset")}
     replaced = []
     for run in runs:
         records = run.records.assign(measured=_measured(run)).set_index(index)
         records[[*TIMED]] = times[[*TIMED]].reindex(records.index)
-        settings, environment = run.settings | {"timing": timing}, run.environment | {"times": described}
-        records = records.reset_index()[[*run.records]]
+        settings = run.settings | {"timing": timed[0].settings["timing"]}
+        environment, records = run.environment | {"times": described}, records.reset_index()[[*run.records]]
         replaced.append(replace(run, settings=settings, environment=environment, records=records))
-    if all(run.records["ttft_s"].isna().all() for run in replaced):
-        raise LazyBenchError("times=: no run there is of a method, model and prompt length of those in runs=")
     return replaced
 
 
@@ -117,8 +111,6 @@ def _checked(run: Run) -> Run:
     conditions(run)
     for name in run.datasets:
         run.expected(name)
-    if unknown := sorted(set(run.records["dataset"]) - {*run.datasets, *run.facts}):
-        raise LazyBenchError(f"its records are of {unknown[0]!r}, which is no dataset")
     return run
 
 
@@ -130,13 +122,13 @@ def read_folder(folder: Path) -> Run:
         environment["command"] = [_PATH.sub("FOLDER/", str(word)) for word in environment["command"]]
     lines, traced = read_rows(folder, PREDICTIONS), read_rows(folder, TRACES)
     divergences = {key: {name: row.get(name) for name in ("first_token_kl", "kl")} for key, row in traced.items()}
-    scored = scored_records(folder)
+    expected = sum((settings.get("records_of") or {}).values())
     return Run(
         *(settings[section]["name"] for section in ("model", "data", "method")),
         digest=folder.name,
         settings=settings,
         environment=environment,
-        finished=(folder / SCORES).is_file() and (scored is None or len(lines) >= scored),
+        finished=(folder / SCORES).is_file() and len(lines) >= expected,
         records=rounded(records_table(row_of(line) | divergences.get(key, {}) for key, line in lines.items())),
         traces=trace_means(traced.values()),
     )

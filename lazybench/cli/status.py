@@ -11,8 +11,8 @@ from lazybench.analysis.labels import setting_of
 from lazybench.cli.arguments import BOTH_FORMS, add_runs, read
 from lazybench.errors import LazyBenchError
 from lazybench.store.journal import PREDICTIONS, read_rows
-from lazybench.store.run_folder import FAILURE, RunFolder
-from lazybench.store.survey import read_settings, run_folders, scored_records
+from lazybench.store.run_folder import FAILURE, SCORES, RunFolder
+from lazybench.store.survey import read_settings, run_folders
 
 STATES = RUNNING, FAILED, STOPPED, DONE = "running", "failed", "stopped", "done"
 
@@ -52,16 +52,13 @@ def _rows(output: Path) -> Iterator[list[str]]:
 def _state(folder: Path, settings: Mapping[str, Any]) -> tuple[str, str, str]:
     """Return a run's state, a note, and its finished records and all its records. A killed run counts as stopped."""
     notes = [path.read_text("utf-8") for path in sorted(folder.glob(f"{Path(FAILURE).stem}*.txt"))]
-    state, done, scored = FAILED if notes else STOPPED, None, scored_records(folder)
+    state, done, expected = FAILED if notes else STOPPED, "?", sum((settings.get("records_of") or {}).values())
     try:
-        done = len(read_rows(folder, PREDICTIONS))
-        if scored is not None and scored > done:
-            notes.append(f"{scored - done} of the {scored} records that its scores include are gone")
+        done = str(len(read_rows(folder, PREDICTIONS)))
     except LazyBenchError as error:
         notes.append(str(error))
     if RunFolder(folder).is_busy:
         state = RUNNING
-    elif scored is not None and not notes:
+    elif not notes and (folder / SCORES).is_file() and int(done) >= expected:
         state = DONE
-    counts = done, sum((settings.get("records_of") or {}).values()) or scored
-    return state, "; ".join(notes), "/".join("?" if count is None else str(count) for count in counts)
+    return state, "; ".join(notes), f"{done}/{expected or '?'}"

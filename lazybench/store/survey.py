@@ -86,12 +86,3 @@ def _latest_first(parent: Path) -> list[Path]:
 
 def _data(settings: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in comparable(settings, {}).items() if key.startswith("data.")}
-
-
-def scored_records(folder: Path) -> int | None:
-    """Return how many records a run's scores cover, failed ones included; None without scores."""
-    try:
-        datasets = json.loads((folder / SCORES).read_text("utf-8"))["datasets"].values()
-        return sum(numbers["records"] + numbers["failed"] for numbers in datasets)
-    except (OSError, ValueError, LookupError, TypeError, AttributeError):
-        return None

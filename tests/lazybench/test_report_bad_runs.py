@@ -10,7 +10,7 @@ from lazybench.analysis.run_files import find
 from lazybench.errors import LazyBenchError
 
 TASK = ("hotpotqa", "2wikimqa", "musique")
-PREDICTIONS, CONFIG, ENVIRONMENT, SCORES = "predictions.jsonl", "config.yaml", "environment.json", "scores.json"
+PREDICTIONS, CONFIG, ENVIRONMENT = "predictions.jsonl", "config.yaml", "environment.json"
 
 
 @pytest.fixture
@@ -30,10 +30,6 @@ DAMAGES = {
     "a number": (
         lambda folder: (folder / PREDICTIONS).write_text(json.dumps(row("hotpotqa", 1) | {"ttft_s": "fast"}) + "\n"),
         "could not convert string to float: 'fast'",
-    ),
-    "a dataset": (
-        lambda folder: (folder / PREDICTIONS).write_text(json.dumps(row("gone", 1)) + "\n"),
-        "its records are of 'gone', which is no dataset",
     ),
     "no task": (
         lambda folder: (folder / CONFIG).write_text("model: {}"),
@@ -69,8 +65,6 @@ def test_what_is_left_out_is_reported_everywhere_for_records_too(runs, bad, repo
 
 
 def test_records_that_have_gone_leave_a_run_unfinished(runs, bad):
-    scores = {"datasets": {name: {"records": 1, "failed": 0} for name in TASK}}
-    (bad / SCORES).write_text(json.dumps(scores))
     lines = (bad / PREDICTIONS).read_text().splitlines(keepends=True)
     (bad / PREDICTIONS).write_text("".join(lines[:2]))
     assert [run.finished for run in find([str(runs)])[0]] == [True, False]
