@@ -53,15 +53,12 @@ class Row:
         task_of = {name: task for task, names in tasks.items() for name in names if name in runs}
         records = self.records[self.records["dataset"].isin(task_of)]
         records = records.assign(task=records["dataset"].map(task_of))
-        reasons = {}
+        reasons = []
         for task, names in tasks.items():
-            reason = _missing(records[records["task"] == task], {name: runs[name] for name in names if name in runs})
-            if reason:
-                reasons[task] = reason
-        missing = next(iter(reasons.values()), "")
-        if missing and len(tasks) > 1:
-            missing += f": {', '.join(reasons)}"
-        return records, list(task_of), missing
+            own = {name: runs[name] for name in names if name in runs}
+            if reason := _missing(records[records["task"] == task], own):
+                reasons.append(f"{task} {reason}" if len(tasks) > 1 else reason)
+        return records, list(task_of), ", ".join(reasons)
 
     def measure(self, tasks: Mapping[str, Sequence[str]], measure: Measure) -> Estimate:
         """Average a measure over tasks, which are given with their datasets."""

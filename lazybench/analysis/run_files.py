@@ -19,7 +19,6 @@ from lazybench.analysis.run_data import COUNTS, NUMBERS, TEXTS, TIMED, Run, reco
 from lazybench.analysis.trace_means import trace_means
 from lazybench.errors import LazyBenchError, first_line, one_line
 from lazybench.identity import method_identity
-from lazybench.rules import NAME, check
 from lazybench.store.journal import PREDICTIONS, TRACES, journals, read_rows
 from lazybench.store.run_folder import CONFIG, ENVIRONMENT, SCORES
 from lazybench.store.survey import run_folders
@@ -137,12 +136,8 @@ def read_folder(folder: Path) -> Run:
 def _settings(path: Path) -> dict[str, Any]:
     """Read a run's settings, without this machine's folders."""
     settings = yaml.safe_load(path.read_text("utf-8"))
-    sections = [settings.get(section) for section in ("model", "data", "method")]
-    if "task" not in settings or not all(isinstance(section, dict) and "name" in section for section in sections):
-        raise LazyBenchError(f"{path}: 'task', or the name of model, data or method, is missing: not a run's settings")
-    for name in ("model", "data"):
-        check(f"{path}: {name}.name", settings[name]["name"], NAME)  # figures' files are named after them
-    for section in (*sections, sections[0].get("tokenizer") or {}):
+    model = settings["model"]
+    for section in (model, model.get("tokenizer") or {}, settings["data"], settings["method"]):
         for key, value in section.items():
             if isinstance(value, str) and key != "chat" and PurePath(value).is_absolute():
                 section[key] = PurePath(value).name

@@ -80,12 +80,10 @@ class Method(ABC):
         repeats: number of seeds to run on each record and average.
         prefills: for `plan`: upper bound of its TTFT, as a multiple of the unmodified model's.
         label: its name in tables and figures; None for `name`.
-        colour: its Matplotlib colour in figures; None for the next free one.
     """
 
     prefills: ClassVar[float] = 1.0
     label: ClassVar[str | None] = None
-    colour: ClassVar[str | None] = None
 
     name: str = setting(MISSING, NAME)
     repeats: int = setting(1, COUNT)
@@ -96,9 +94,8 @@ class Method(ABC):
 
     @property
     def appearance(self) -> dict[str, str]:
-        """`label` and `colour` for reports, those that are set."""
-        values = {"label": self.label, "colour": self.colour}
-        return {key: value for key, value in values.items() if value is not None}
+        """Its `label` for reports, if it is set."""
+        return {} if self.label is None else {"label": self.label}
 
     def check(self, model: PreTrainedModel) -> None:  # noqa: B027  (most methods work on every model)
         """Raise `LazyBenchError` for an unsupported model, before a sweep starts; the model may have no weights."""

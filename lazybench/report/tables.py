@@ -52,8 +52,6 @@ _ENDS = ("", "_low", "_high", "_records", "_note", "_seed_deviation", "_paper")
 def numbers(block: Block) -> pd.DataFrame:
     """Measure every row of a block on the mean over the tasks, then on every task that it was run on.
 
-    After the baseline, rows are sorted by the speedup of their first token, rounded to an integer.
-
     Returns:
         A line a task and row: `model`, `data`, `task`, `method`, `label`; `datasets` of `datasets_of_task`; the numbers
         of `records`, `failed` and `disturbed`. By each measure's key: its value; `_low` and `_high`, its interval;
@@ -61,14 +59,12 @@ def numbers(block: Block) -> pd.DataFrame:
         `_paper`, the number printed there. `title` is the task's.
     """
     tasks, averaged = block.tasks(), block.tasks_averaged()
-    speeds = {row.label: round(row.measure(tasks, averages.TTFT[0]).value or 0) for row in block.compared}
-    rows = sorted(block.compared, key=lambda row: (row.method != "baseline", speeds[row.label]))
     sections = {MEAN: averaged} if len(averaged) > 1 else {}
     sections |= {task: {task: names} for task, names in tasks.items()}
     lines = []
     for section, members in sections.items():
         title = f"Mean of the {len(averaged)} tasks" if section == MEAN else title_of(section, "task")
-        lines += [_line(block, row, section, members) | {"title": title} for row in rows]
+        lines += [_line(block, row, section, members) | {"title": title} for row in block.compared]
     frame = pd.DataFrame(lines).query("datasets > 0")
     return frame.astype({f"{key}{end}": float for key in _MEASURES for end in ("", "_low", "_high")})
 

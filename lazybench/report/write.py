@@ -13,8 +13,8 @@ import pandas as pd
 import yaml
 from jinja2 import Environment, PackageLoader
 
-from lazybench.analysis.grouping import KEY, Block
-from lazybench.analysis.labels import label, method_title, title_of
+from lazybench.analysis.grouping import Block
+from lazybench.analysis.labels import label, title_of
 from lazybench.analysis.paired import compare
 from lazybench.analysis.run_data import Run
 from lazybench.analysis.run_files import write_compact
@@ -68,7 +68,10 @@ def write(out: Path, blocks: Sequence[Block], warnings: Sequence[str]) -> tuple[
 
 def _section(block: Block, bodies: dict[str, list[_Body]]) -> dict[str, Any]:
     """Add a block's tables to `bodies`, and return its section of the page."""
-    section: dict[str, Any] = {"block": block, "summary": _summary(block), "notes": notes(block), "tables": []}
+    from lazybench.report.figures.style import subtitle  # matplotlib takes long to import
+
+    facts = subtitle(block, block.rows).removeprefix(f"{block.title}; ")
+    section: dict[str, Any] = {"block": block, "facts": facts, "notes": notes(block), "tables": []}
     numbers, pairs = tables.numbers(block), compare(block)
     for spec in tables.SPECS:
         lines = tables.select(spec, block, numbers)
@@ -139,18 +142,6 @@ def _page(sections: Sequence[dict[str, Any]], warnings: Sequence[str]) -> str:
     template = Environment(loader=PackageLoader("lazybench.report", ""), autoescape=True).get_template("page.html")
     reading = [line.removeprefix("- ") for line in tables.READING.splitlines()]
     return template.render(sections=sections, warnings=warnings, reading=reading) + "\n"
-
-
-def _summary(block: Block) -> dict[str, str]:
-    """Return facts of a block by name, for the head of its section."""
-    records = block.records.drop_duplicates(KEY)
-    tokens = block.records["prompt_tokens"]
-    return {
-        "Methods": ", ".join(dict.fromkeys(method_title(row.runs[0]) for row in block.rows)),
-        "Records": f"{len(records):,} of {records['dataset'].nunique()} datasets, in {len(block.runs)} runs",
-        "Prompt length": f"median {tokens.median():,.0f}, longest {tokens.max():,.0f} tokens",
-        "Device": "; ".join(sorted({str(run.environment.get("device")) for run in block.runs})),
-    }
 
 
 def _run(run: Run) -> dict[str, str]:

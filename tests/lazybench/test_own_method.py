@@ -53,7 +53,7 @@ def test_a_ranking_of_ones_own_takes_fifteen_lines(run, tmp_path, outside):
     }
     assert set(settings["code"]) >= {"loudest"}
     environment = json.loads((folder / "environment.json").read_text())
-    assert environment["appearance"] == {"label": "loudest head", "colour": "tab:olive"}
+    assert environment["appearance"] == {"label": "loudest head"}
     assert all(row["prompt_computed"] < 1 for row in rows(folder))
 
 

@@ -31,10 +31,7 @@ DAMAGES = {
         lambda folder: (folder / PREDICTIONS).write_text(json.dumps(row("hotpotqa", 1) | {"ttft_s": "fast"}) + "\n"),
         "could not convert string to float: 'fast'",
     ),
-    "no task": (
-        lambda folder: (folder / CONFIG).write_text("model: {}"),
-        "'task', or the name of model, data or method, is missing",
-    ),
+    "no data": (lambda folder: (folder / CONFIG).write_text("model: {}"), "KeyError: 'data'"),
     "no environment": (lambda folder: (folder / ENVIRONMENT).unlink(), "No such file"),
 }
 

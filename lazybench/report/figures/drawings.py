@@ -35,7 +35,7 @@ def speed_against_kl(block: Block) -> Figure | None:
     points = points[is_shown]
     if len(points) < 2:
         return None
-    styles = style.method_styles(points)
+    styles = _styles(block)
     figure, grid = panels(2, 2.0, "speedup (×)", "KL, geometric mean (nats, log)", sharey=True)
     for axes, key in zip(grid, ("first token", "whole answer"), strict=True):
         for name, line in points.groupby("line", sort=False):
@@ -47,18 +47,23 @@ def speed_against_kl(block: Block) -> Figure | None:
     return finish(figure, subtitle(block, [*points["row"]]))
 
 
-def _point(row: Row, tasks: Mapping[str, Sequence[str]], measures: Mapping[str, Measure]) -> dict[str, Any]:
-    """Return a row's point: its line, and each measure's value over tasks, interval and number of records.
-
-    A line has the points of a method; calibrated ones, and those under other conditions, have a line of their own.
-    """
-    run = row.runs[0]
-    name = labels.method_title(run)
-    if labels.is_calibrated(run):
+def _line(row: Row) -> str:
+    """Return a row's line: a method's points; calibrated ones, and those under other conditions, have their own."""
+    name = labels.method_title(row.runs[0])
+    if labels.is_calibrated(row.runs[0]):
         name += " calibrated" + (" on these records" if any(run.calibrated_on for run in row.runs) else "")
-    name += f" [{row.conditions}]" if row.conditions else ""
-    colour = run.environment.get("appearance", {}).get("colour")
-    point = {"row": row, "line": name, "method": row.method, "colour": colour}
+    return name + (f" [{row.conditions}]" if row.conditions else "")
+
+
+def _styles(block: Block) -> dict[str, dict[str, Any]]:
+    """Return the style of each line of a block, the same in all its figures."""
+    lines = dict.fromkeys(_line(row) for row in block.compared if row.method != "baseline")
+    return {line: line_style(number) for number, line in enumerate(lines)}
+
+
+def _point(row: Row, tasks: Mapping[str, Sequence[str]], measures: Mapping[str, Measure]) -> dict[str, Any]:
+    """Return a row's point: its line, and each measure's value over tasks, interval and number of records."""
+    point = {"row": row, "line": _line(row), "method": row.method}
     for key, measure in measures.items():
         estimate = row.measure(tasks, measure)
         point |= estimate.columns(key) | {f"{key}_records": estimate.records}
@@ -94,12 +99,9 @@ def figure1(block: Block) -> Figure | None:
     axes.barh(y, 100 - shares, height=0.7, left=shares, label="decoding", **hatched)
     axes.set(xlim=(0, 100), ylim=(y[-1] + 0.5, -0.5), xlabel="generation time (%)")
     axes.set_yticks(y, names)
-    right = axes.secondary_yaxis("right")
-    right.set_yticks(y, [f"{share:.0f}%, {ratio:.0f}×" for share, ratio in bars.values()])
-    right.set_ylabel("TTFT share, TTFT / step")
-    right.spines["right"].set_visible(False)
-    for side in (axes, right):
-        side.tick_params(axis="y", length=0)
+    for place, (share, ratio) in zip(y, bars.values(), strict=True):
+        axes.text(101, place, f"{share:.0f}%, {ratio:.0f}×", va="center")
+    axes.tick_params(axis="y", length=0)
     axes.grid(visible=False, axis="y")
     return finish(figure, subtitle(block, block.baselines, counts))
 
@@ -147,15 +149,16 @@ def figure5(block: Block) -> Figure | None:
     baselines, lines = points[is_baseline], points[~is_baseline].dropna(subset="speedup")
     if not lines.duplicated(["task", "line"]).any():
         return None
-    styles, tasks = style.method_styles(lines), lines["task"].unique()
+    styles, tasks = _styles(block), lines["task"].unique()
     figure, grid = panels(len(tasks), 1.2, "TTFT speedup (×)", "score (0 to 100)", sharex=True)
     for axes, task in zip(grid, tasks, strict=True):
         for baseline in baselines[baselines["task"] == task].itertuples():
             axes.axhline(baseline.score, label=baseline.line, **REFERENCE)
         axes.axvline(1, color=style.PALE, linewidth=0.6)
-        panel = lines[lines["task"] == task].sort_values("speedup")
-        for name, options in styles.items():
-            error_bars(axes, panel[panel["line"] == name], "speedup", "score", elinewidth=0.5, label=name, **options)
+        panel = lines[lines["task"] == task]
+        for name, line in panel.groupby("line", sort=False):
+            ordered = line.sort_values("speedup")
+            error_bars(axes, ordered, "speedup", "score", elinewidth=0.5, label=name, **styles[name])
         axes.set_title(wrapped(f"{labels.title_of(task, 'task')}, n={style.span(panel['score_records'])}", 24))
     return finish(figure, subtitle(block, block.compared))
 

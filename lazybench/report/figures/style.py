@@ -7,14 +7,12 @@ import re
 import textwrap
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
-from itertools import count
 from pathlib import Path
 from typing import Any
 
 import matplotlib.style
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.colors import is_color_like
 from matplotlib.figure import Figure
 
 from lazybench.analysis.averages import ran
@@ -23,15 +21,13 @@ from lazybench.analysis.grouping import Block, Row
 COLUMN = 3.3  # inches
 LETTERS = 57  # in a line as wide as a column
 # Okabe and Ito's palette without its yellow, which is too pale for lines on white. The numbers of colours, markers and
-# dashes have no common factor, so no two of the first 308 lines share all three.
+# dashes have no common factor, so no two of the first 231 lines share all three.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#E69F00", "#CC79A7", "#56B4E9", "#000000")
 BLUE, VERMILLION, _, ORANGE, *_, BLACK = _COLOURS
 GREY, PALE = "#666666", "#aaaaaa"
 REFERENCE = {"color": BLACK, "linestyle": ":", "linewidth": 1}
 _MARKERS = "osD^vPX<p>h"
-_DASHES = ("-", "--", "-.", ":")
-# The methods that always have the same style, in the order of styles.
-_METHODS = ("lazyllm", "random_drop", "static_pruning", "prompt_compression", "lazyllm+", "gemfilter", "fastkv")
+_DASHES = ("-", "--", "-.")  # references are dotted
 
 
 def styled() -> AbstractContextManager[None]:
@@ -95,22 +91,6 @@ def line_style(number: int) -> dict[str, Any]:
     """Return colour, marker and dash of a figure's n-th line."""
     cycles = {"color": _COLOURS, "marker": _MARKERS, "linestyle": _DASHES}
     return {name: values[number % len(values)] for name, values in cycles.items()}
-
-
-def method_styles(points: pd.DataFrame) -> dict[str, dict[str, Any]]:
-    """Return the style of each `line` of the points, which have its `method` and the `colour` that its class defines.
-
-    The first line of a method in `_METHODS` always has the same style; other lines take the unused styles.
-    """
-    lines = points.drop_duplicates("line").set_index("line")
-    numbers = lines["method"][lines["method"].isin(_METHODS)].drop_duplicates().map(_METHODS.index)
-    unused = (number for number in count() if number not in numbers.array)
-    styles = {}
-    for line, colour in lines["colour"].items():
-        styles[line] = line_style(numbers[line] if line in numbers else next(unused))
-        if is_color_like(colour):
-            styles[line]["color"] = colour
-    return styles
 
 
 def error_bars(axes: Axes, points: pd.DataFrame, x: str, y: str, **options: Any) -> None:
