@@ -55,7 +55,12 @@ def find(roots: Sequence[str | Path], option: str = "runs") -> tuple[list[Run], 
         bad = []
         for path in paths:
             try:
-                run = _checked(read_folder(path) if path.is_dir() else read_compact(path))
+                run = read_folder(path) if path.is_dir() else read_compact(path)
+                # Tables take these from settings and environment: an error in them is raised here.
+                label(run)
+                conditions(run)
+                for name in run.datasets:
+                    run.expected(name)
             except Exception as error:  # files can be broken in any way
                 reason = one_line(str(error) if isinstance(error, LazyBenchError) else first_line(error))
                 bad.append((reason if str(path) in reason else f"{path}: {reason}").replace(f"{root}/", ""))
@@ -102,15 +107,6 @@ def _measured(run: Run) -> str:
     prefixes = ("model.", "weights", "dtype", "code.")
     shared = {key: value for key, value in conditions(run).items() if key.startswith(prefixes)}
     return json.dumps([run.model, run.data, method_identity(run.settings["method"]), shared], sort_keys=True)
-
-
-def _checked(run: Run) -> Run:
-    """Use a run's settings and environment as tables do, so that errors in them are raised here."""
-    label(run)
-    conditions(run)
-    for name in run.datasets:
-        run.expected(name)
-    return run
 
 
 def read_folder(folder: Path) -> Run:

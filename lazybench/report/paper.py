@@ -9,7 +9,6 @@ from lazybench.analysis.grouping import Row
 from lazybench.config import CONF
 from lazybench.data.facts import datasets_of, load_facts
 
-MODELS = {"llama2_7b": "Llama 2", "xgen_7b": "XGen"}  # the paper's names
 # Beside the configs in an installed wheel, under results/ in a checkout.
 _FOLDER = next(folder for folder in (CONF.parent / "paper", CONF.parent / "results/paper") if folder.is_dir())
 

@@ -111,7 +111,7 @@ def is_taken(measure: Measure, lines: pd.DataFrame) -> bool:
     return bool((lines[f"{measure.key}_note"] != measure.absent).any())
 
 
-def shown(measures: Iterable[Measure], block: Block, lines: pd.DataFrame) -> pd.DataFrame:
+def shown(measures: Iterable[Measure], lines: pd.DataFrame) -> pd.DataFrame:
     """Format a table: `Task`, `Method`, a column for each measure that was taken, and `Records`.
 
     A cell has a number, its deviation over seeds, its interval and its note, a line each; or a dash and the reason.
@@ -121,8 +121,7 @@ def shown(measures: Iterable[Measure], block: Block, lines: pd.DataFrame) -> pd.
         if is_taken(measure, lines):
             cells[measure.title] = lines.apply(_cell, axis=1, measure=measure)
         if measure.key in _IN_PAPER and lines[f"{measure.key}_paper"].any():
-            heading = f"{measure.title.removesuffix(' (×)')}, paper, {paper.MODELS[block.model]}"
-            cells[heading] = lines[f"{measure.key}_paper"]
+            cells[f"{measure.title}, paper"] = lines[f"{measure.key}_paper"]
     cells["Records"] = lines.apply(_records, axis=1)
     return pd.DataFrame(cells)
 

@@ -25,9 +25,10 @@ from lazybench.store.writing import replacing
 
 _PAIRED = "paired"
 _TITLES = {spec.name: spec.title for spec in tables.SPECS} | {_PAIRED: "Paired tests at equal speed"}
-# A report replaces only a folder that holds nothing else.
+# A report replaces only a folder that holds nothing else; earlier versions wrote `times` and `depth_by_length`.
 _OURS = re.compile(
-    rf"({'|'.join(_TITLES)})\.(md|csv|tex)|(figure\d|speed_against_[a-z]+)_.*\.(png|pdf)|records|report\.html"
+    rf"({'|'.join(_TITLES)}|times)\.(md|csv|tex)|(figure\d|depth_by_length|speed_against_[a-z]+)_.*\.(png|pdf)"
+    r"|records|report\.html"
 )
 # Of the paired tests in LaTeX; `reading.md` has more.
 _CAPTION = (
@@ -76,10 +77,10 @@ def _section(block: Block, bodies: dict[str, list[_Body]]) -> dict[str, Any]:
     for spec in tables.SPECS:
         lines = tables.select(spec, block, numbers)
         if len(lines):
-            cells = tables.shown(spec.measures, block, lines)
+            cells = tables.shown(spec.measures, lines)
             section["tables"].append((spec.title, cells))
             printed = [measure for measure in spec.measures if measure.key in spec.in_paper] or spec.measures
-            tex = _latex(spec.name, block, tables.shown(printed, block, lines), f"†: see the remark in {spec.name}.md.")
+            tex = _latex(spec.name, block, tables.shown(printed, lines), f"†: see the remark in {spec.name}.md.")
             tex = "".join(f"% {note}\n" for note in section["notes"]) + tex
             bodies[spec.name].append((lines.drop(columns="title"), _markdown(block, cells, section["notes"]), tex))
     if len(pairs):

@@ -7,13 +7,10 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from report_runs import attention_traces, row, rows_of, write_everything, write_run
 
 from lazybench.cli.report import main
 from lazybench.errors import LazyBenchError
-from lazybench.report.latex import escaped
 
 TASK = ("hotpotqa", "2wikimqa", "musique")
 ROOT = Path(__file__).parents[2]
@@ -117,14 +114,6 @@ def test_tables_compile(latex, tmp_path):
     done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, errors="replace", check=False)
     assert done.returncode == 0, done.stdout[-2000:]
     assert "Missing character" not in done.stdout
-
-
-@given(st.text('ab -_%#&${}\\~^<>|"×±≤≥−—–…', max_size=12))
-def test_a_text_is_escaped_sign_by_sign(text):
-    made = escaped(text)
-    assert made.isascii()
-    without = re.sub(r"\\text\w+\{\}|\\ldots\{\}|\$\\?[a-z<>|-]+\$|\\[_%#&${}]", "", made)
-    assert not set(without) & set('\\_%#&${}~^<>|"')
 
 
 def test_traces_are_kept_as_means(tmp_path, report):
