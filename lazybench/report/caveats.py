@@ -6,13 +6,25 @@ from itertools import product
 
 from lazybench.analysis.averages import ran
 from lazybench.analysis.grouping import KEY, Block, agree
-from lazybench.analysis.labels import format_settings, is_calibrated, provenance, short
+from lazybench.analysis.labels import format_settings, is_calibrated, provenance, short, title_of
 
 
 def warnings(block: Block) -> list[str]:
     """Return a sentence for each reason not to compare the block's rows."""
     parts = (_rows, _commits, _records, _baselines)
     return [f"{block.title}: {text}" for part in parts for text in part(block)]
+
+
+def between_models(blocks: Iterable[Block]) -> list[str]:
+    """Return a sentence if the models' generation configs change answers in different ways."""
+    configs = [
+        (format_settings(run.environment["generation_config"]) or "nothing", title_of(run.model, "model"))
+        for block in blocks
+        for run in block.runs
+        if run.environment.get("generation_config") is not None
+    ]
+    text = _differences(configs)
+    return [f"models' generation configs set different things, so their answers do not compare: {text}"] if text else []
 
 
 def _differences(pairs: Iterable[tuple[str | frozenset[str], str]]) -> str:
