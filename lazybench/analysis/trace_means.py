@@ -44,7 +44,7 @@ def _attention(traced: list[Mapping[str, Any]]) -> dict[str, Any]:
         return {}
     maps = np.mean([_rebin(np.asarray(attention["map"], dtype=float)) for attention in traced], axis=0)
     mass = np.asarray([attention["sorted_mass"] for attention in traced], dtype=float)
-    return {"attention": {"records": len(traced), "map": _rounded(maps, digits=3), **_spread(mass)}}
+    return {"attention": {"records": len(traced), "map": maps.round(5).tolist(), **_spread(mass)}}
 
 
 def _rebin(attention: np.ndarray) -> np.ndarray:
@@ -56,8 +56,4 @@ def _rebin(attention: np.ndarray) -> np.ndarray:
 
 def _spread(values: np.ndarray) -> dict[str, Any]:
     low, high = np.quantile(values, (0.1, 0.9), axis=0)
-    return {"mean": _rounded(values.mean(axis=0)), "low": _rounded(low), "high": _rounded(high)}
-
-
-def _rounded(values: np.ndarray, digits: int = 5) -> list[Any]:
-    return np.vectorize(lambda value: float(f"{value:.{digits}g}"), [float])(values).tolist()
+    return {"mean": values.mean(axis=0).round(5).tolist(), "low": low.round(5).tolist(), "high": high.round(5).tolist()}
