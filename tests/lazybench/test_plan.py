@@ -46,10 +46,10 @@ def test_the_length_of_prompts_is_that_of_their_tokens(plan, monkeypatch):
     monkeypatch.setattr(planning, "unpruned_operations", lambda model, lengths: sum(lengths))
     words = ("method=baseline", "data.limit=2", "data.tokens=2000", "model.limit=4000", *QUICK)
     hours = float(cells(plan(*words))[0][-2])
-    # By tokens as English has them: the tiny model has one a letter.
-    assert 2 * 300 < 100 * hours < 2 * 2000
+    # By tokens as English has them: the tiny model has one a letter. A pass that is not timed comes before each.
+    assert 4 * 300 < 100 * hours < 4 * 2000
     warmed = float(cells(plan(*words, "timing.warmup=2"))[0][-2])
-    assert warmed == pytest.approx(2 * hours, rel=0.02)  # two rounds of one of the two records
+    assert warmed == pytest.approx(1.5 * hours, rel=0.02)  # two rounds of one of the two records
 
 
 def test_memory_is_that_of_the_prompts(lazybench, offline):
