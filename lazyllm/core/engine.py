@@ -96,7 +96,8 @@ class Engine:
         self.num_queries = self._max_queries = self._num_keys = 0
         self._shape = (0, 0, 0)  # queries, sequences and keys in attention
         self._is_even = True  # whether all sequences have as many queries
-        self._new_slots: slice | None = None  # slots of the new keys, where they are the same in each sequence
+        # First slot of the new keys, and how many there are, where both are the same in each sequence.
+        self._new_slots: tuple[int, int] | None = None
         self._observers: dict[int, list[Sequence]] = {}  # by layer: the sequences whose ranking observes it
         self._device: torch.device | None = None
         self._masks: dict[tuple[WindowMask | None, torch.dtype, int, int], Tensor | None] = {}
@@ -220,7 +221,9 @@ class Engine:
         end = group.first_key + self._num_keys
         keys, values = self.keys[layer].extend(end, key), self.values[layer].extend(end, value)
         if self._new_slots is not None:
-            keys[:, :, self._new_slots], values[:, :, self._new_slots] = self._padded(key), self._padded(value)
+            start, count = self._new_slots
+            keys.narrow(2, start, count).copy_(self._padded(key))
+            values.narrow(2, start, count).copy_(self._padded(value))
         else:
             for buffer, new in ((keys, key), (values, value)):
                 buffer[group.batch_index, :, group.query_slots] = new[0].transpose(0, 1)
@@ -267,10 +270,12 @@ class Engine:
         if records or layer in self._observers:
             self._observe(layer, query, key, value, window, scores)
         is_plain = scores.sinks is None and (scores.softcap is None or not kernel.is_sdpa)
-        batch_size = len(self.sequences)
+        num_pairs = self._max_queries * self._num_keys
         # In a batch each head of keys has a mask of its own.
-        per_pair = elements_per_pair(query, scores) if batch_size == 1 else batch_size * query.shape[1]
-        if not self.is_prefill and per_pair * self._max_queries * self._num_keys <= BLOCK_ELEMENTS:
+        is_small = len(self.sequences) * query.shape[1] * num_pairs <= BLOCK_ELEMENTS or (
+            len(self.sequences) == 1 and elements_per_pair(query, scores) * num_pairs <= BLOCK_ELEMENTS
+        )
+        if is_small and not self.is_prefill:
             mask = self._mask(window, query.dtype, query.shape[1], key.shape[1])
             if mask is None and is_plain and not kernel.is_sdpa:
                 return self._unpadded(self._fused(module, self._padded(query), key, value, scores))
@@ -303,7 +308,7 @@ class Engine:
         self._shape = (self.num_queries, 1, self.num_queries) if self.is_prefill else over_slots
         is_aligned = self._is_even and len(set(group.num_cached)) == 1
         end = group.num_cached[0]
-        self._new_slots = slice(end - group.num_queries[0], end) if is_aligned else None
+        self._new_slots = (end - group.num_queries[0], group.num_queries[0]) if is_aligned else None
         self._observers = {}
         for sequence in self.live:
             ranking = self.rankings[sequence.index]
