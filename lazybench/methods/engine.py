@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
 
+from torch import Tensor
 from transformers import PreTrainedModel
 
 import lazyllm
@@ -77,25 +78,33 @@ class OnEngine(Method):
         with prefix_errors(self._schedule_setting):
             self.resolve_schedule(model)
 
-    def session(self, prompt: Prompt, decode: Decoder, **settings: Any) -> lazyllm.Session:
-        settings |= {"ranking": self.build_ranking(), "record_positions": decode.tracing}
-        return lazyllm.enable(decode.model, self.schedule, **settings)
+    def protected(self, prompts: Sequence[Prompt]) -> Tensor | None:
+        """Return the tokens to keep at every stage, bool (prompts, longest prompt), left-padded; None for none."""
+        return None
+
+    def session(self, prompt: Prompt, decode: Decoder) -> lazyllm.Session:
+        protected = self.protected([prompt])
+        protect = None if protected is None else lambda ids: protected[0]
+        return self._enable([decode], protect=protect)
+
+    def _enable(self, decoders: Sequence[Decoder], **settings: Any) -> lazyllm.Session:
+        traces = any(decode.tracing for decode in decoders)
+        settings |= {"ranking": self.build_ranking(), "record_positions": traces}
+        return lazyllm.enable(decoders[0].model, self.schedule, **settings)
 
     def generate(self, prompt: Prompt, decode: Decoder, seed: int) -> Output:
         tokens, stats = decode(prompt.ids), decode.session.stats
         return Output(tokens, stats.prompt_computed, stats)
 
     def generate_batch(self, prompts: Sequence[Prompt], decode: BatchDecoder, seeds: Sequence[int]) -> None:
-        self._generate_batch(prompts, decode)
-
-    def _generate_batch(self, prompts: Sequence[Prompt], decode: BatchDecoder, **settings: Any) -> None:
-        with OnEngine.session(self, prompts[0], decode.decoders[0]) as session:
+        with self._enable(decode.decoders) as session:
 
             def output(index: int, tokens: list[int]) -> Output:
                 stats = session.sequences[index]
                 return Output(tokens, stats.prompt_computed, stats)
 
-            decode({number: prompt.ids for number, prompt in enumerate(prompts)}, output, **settings)
+            ids = {number: prompt.ids for number, prompt in enumerate(prompts)}
+            decode(ids, output, protect=self.protected(prompts))
 
 
 def nothing_pruned(model: PreTrainedModel | None) -> OnEngine | None:

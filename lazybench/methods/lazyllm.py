@@ -5,14 +5,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
-import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 import lazyllm
 from lazybench.errors import LazyBenchError
 from lazybench.methods.engine import OnEngine
 from lazybench.methods.shared import prefix_errors
-from lazybench.model.batch import BatchDecoder
-from lazybench.model.decoding import Decoder
 from lazybench.model.instance import make
 from lazybench.model.prompts import Prompt, template_tokens
 from lazybench.rules import one_of, setting
@@ -76,19 +75,11 @@ class LazyLLM(OnEngine):
             raise LazyBenchError(f"method.ranking={ranking} must be {', '.join(NAMED)} or parts such as {example}")
         return ranking
 
-    def session(self, prompt: Prompt, decode: Decoder) -> lazyllm.Session:
+    def protected(self, prompts: Sequence[Prompt]) -> Tensor | None:
         if self.protect == "none":
-            return super().session(prompt, decode)
-        protected = template_tokens(prompt)
-        return super().session(prompt, decode, protect=lambda ids: protected)
-
-    def generate_batch(self, prompts: Sequence[Prompt], decode: BatchDecoder, seeds: Sequence[int]) -> None:
-        if self.protect == "none":
-            super().generate_batch(prompts, decode, seeds)
-            return
-        masks, width = [template_tokens(prompt) for prompt in prompts], max(prompt.ids.shape[1] for prompt in prompts)
-        protect = torch.stack([torch.cat([mask.new_zeros(width - len(mask)), mask]) for mask in masks])
-        self._generate_batch(prompts, decode, protect=protect)
+            return None
+        masks = [template_tokens(prompt) for prompt in prompts]
+        return pad_sequence(masks, batch_first=True, padding_side="left")
 
     def trials(self) -> list[Self]:
         return [replace(self, schedule=schedule) for schedule in SCHEDULES]

@@ -1,15 +1,20 @@
 """Greedy generation for several prompts in one batch, each with the settings of its own dataset."""
 
+import copy
 import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 from transformers import (
+    Cache,
+    DynamicCache,
     LogitsProcessorList,
     PreTrainedModel,
+    RepetitionPenaltyLogitsProcessor,
     StoppingCriteria,
     StoppingCriteriaList,
     StopStringCriteria,
@@ -49,83 +54,136 @@ class BatchDecoder:
         decoders: of each prompt, all on one model.
         finish: called with a prompt's number and its output as soon as its answer has ended, or with what failed.
         num_logits: how many first new tokens' logits are kept.
+        references: of each prompt, the tokens to keep logits along, at most `num_logits`; None for its own answer's.
+            Where the answer differs from them, they are forced in a copy of the cache, so nothing is prefilled again.
 
     Attributes:
-        logits: by number of the prompt: the logits of these tokens, (tokens, vocabulary), float32, on the CPU; none
-            where settings of the generation config change logits.
+        logits: by number of the prompt: the model's logits at these tokens, (tokens, vocabulary), float32, on the CPU,
+            or why there are none.
     """
 
-    def __init__(self, decoders: Sequence[Decoder], finish: Callable[[int, Any], None], num_logits: int = 0) -> None:
+    def __init__(
+        self,
+        decoders: Sequence[Decoder],
+        finish: Callable[[int, Any], None],
+        num_logits: int = 0,
+        references: Sequence[list[int] | None] | None = None,
+    ) -> None:
         self.decoders, self.finish = decoders, finish
-        self.logits: dict[int, Tensor] = {}
-        self._num_logits = num_logits
+        self.logits: dict[int, Tensor | RecordFailure] = {}
+        self._num_logits, self._references = num_logits, references or [None] * len(decoders)
 
-    def __call__(self, prompts: Mapping[int, Tensor], output: Callable[[int, list[int]], Any], **settings: Any) -> None:
+    def __call__(
+        self, prompts: Mapping[int, Tensor], output: Callable[[int, list[int]], Any], protect: Tensor | None = None
+    ) -> None:
         """Generate the answers; a prompt that the model cannot take fails alone.
 
         Args:
             prompts: token ids by number of the prompt, int64 (1, tokens).
             output: makes an output from a prompt's place among `prompts` and its new tokens, the stop included.
-            **settings: of `model.generate`; tensors have a row for each of `prompts`.
+            protect: tokens that LazyLLM's engine keeps at every stage, bool (prompts, longest prompt), left-padded.
         """
-        decoders, model = [self.decoders[number] for number in prompts], self.decoders[0].model
-        width, rows = max(ids.shape[1] for ids in prompts.values()), [ids[0].cpu() for ids in prompts.values()]
+        numbers, rows = [*prompts], [ids[0].cpu() for ids in prompts.values()]
+        decoders = {place: self.decoders[number] for place, number in enumerate(numbers)}
+        references = {place: self._references[number] for place, number in enumerate(numbers)}
+        model, width = self.decoders[0].model, max(map(len, rows))
         # The first token pads, so that no penalty on the prompt's tokens meets another one than without padding.
         ids = torch.stack([torch.cat([row[:1].expand(width - len(row)), row]) for row in rows])
         mask = torch.tensor([[0] * (width - len(row)) + [1] * len(row) for row in rows])
-        numbers, num_logits = [*prompts], self._num_logits
-        if decoders[0].forced is not None:
-            settings |= dict.fromkeys(ANSWER_SETTINGS)
-        elif "repetition_penalty" in answer_settings(model.generation_config):
-            num_logits = 0  # it has changed them
 
         def finish(place: int, result: list[int] | RecordFailure) -> None:
             self.finish(numbers[place], result if isinstance(result, RecordFailure) else output(place, result))
 
-        answers = _Answers(decoders, width, finish, num_logits)
-        model.generate(
-            ids.to(model.device),
-            attention_mask=mask.to(model.device),
-            max_new_tokens=max(decode.max_new_tokens for decode in decoders),
-            do_sample=False,
-            num_beams=1,
-            eos_token_id=None,
-            pad_token_id=0,
-            logits_processor=LogitsProcessorList([answers.process]),
-            stopping_criteria=StoppingCriteriaList([answers]),
-            **{**settings, "stop_strings": None},
-        )
-        self.logits |= {number: torch.stack(own) for number, own in zip(numbers, answers.logits, strict=True) if own}
+        def fail(place: int, result: list[int] | RecordFailure) -> None:
+            if isinstance(result, RecordFailure):
+                self.logits[numbers[place]] = result
+
+        cache = DynamicCache(config=model.config.get_text_config(decoder=True)) if any(references.values()) else None
+        own = _Answers(decoders, references, self._num_logits, width, finish, cache)
+        own.generate(ids, mask, cache, **({} if protect is None else {"protect": protect}))
+        logits = own.logits
+        forced = {
+            place: replace(decoders[place], forced=reference)
+            for place, reference in references.items()
+            if reference is not None and len(logits[place]) < len(reference)
+        }
+        if forced:
+            first = torch.tensor([[forced[place].forced[0] if place in forced else 0] for place in references])
+            ids, mask = torch.cat([ids, first], dim=1), torch.cat([mask, torch.ones_like(first)], dim=1)
+            fork = _Answers(forced, references, self._num_logits, width, fail)
+            for place in forced:
+                fork.tokens[place], fork.logits[place] = references[place][:1], logits[place][:1]
+            fork.generate(ids, mask, own.prefilled)
+            logits |= fork.logits
+        for place, kept in logits.items():
+            if kept:
+                self.logits.setdefault(numbers[place], torch.stack(kept))
 
 
 class _Answers(StoppingCriteria):
-    """The answers of a batch; each ends by the settings of its own decoder."""
+    """The answers of a batch; each ends by the settings of its own decoder.
+
+    Attributes:
+        tokens: new tokens so far, by place in the batch.
+        logits: of the first tokens, (vocabulary,) each, by place; with a reference, as long as the tokens are its own.
+        prefilled: a copy of the cache before the first new token, if there is one to copy.
+    """
 
     eos_token_id = None  # tells `generate` to pad sequences that have ended
 
     def __init__(
         self,
-        decoders: Sequence[Decoder],
+        decoders: Mapping[int, Decoder],
+        references: Mapping[int, list[int] | None],
+        num_logits: int,
         width: int,
         finish: Callable[[int, list[int] | RecordFailure], None],
-        num_logits: int,
+        cache: Cache | None = None,
     ) -> None:
-        self.logits: list[list[Tensor]] = [[] for _ in decoders]  # of each sequence's first `num_logits` tokens
-        self._decoders, self._width, self._finish, self._num_logits = decoders, width, finish, num_logits
-        self._tokens: list[list[int]] = [[] for _ in decoders]
-        self._running = set(range(len(decoders)))
+        self.tokens: dict[int, list[int]] = {place: [] for place in decoders}
+        self.logits: dict[int, list[Tensor]] = {place: [] for place in decoders}
+        self.prefilled: Cache | None = None
+        self._decoders, self._references, self._num_logits = decoders, references, num_logits
+        self._width, self._finish, self._cache = width, finish, cache
+        self._running = set(decoders)
         self._largest: list[float] = []  # each sequence's largest logit of its newest token
-        strings = decoders[0].model.generation_config.stop_strings if decoders[0].tokenizer else None
-        self._strings = StopStringCriteria(decoders[0].tokenizer, strings) if strings else None
+        first = next(iter(decoders.values()))
+        self._model, settings = first.model, answer_settings(first.model.generation_config)
+        penalty, strings = settings.get("repetition_penalty"), settings.get("stop_strings")
+        self._penalise = RepetitionPenaltyLogitsProcessor(penalty) if penalty else None
+        self._strings = StopStringCriteria(first.tokenizer, strings) if first.tokenizer and strings else None
+
+    def generate(self, ids: Tensor, mask: Tensor, cache: Cache | None, **settings: Any) -> None:
+        """Generate until all answers have ended, from token ids and their mask, int64 (batch, tokens)."""
+        more = max(decode.max_new_tokens for decode in self._decoders.values()) - (ids.shape[1] - self._width)
+        self._model.generate(
+            ids.to(self._model.device),
+            attention_mask=mask.to(self._model.device),
+            past_key_values=cache,
+            max_new_tokens=more,
+            do_sample=False,
+            num_beams=1,
+            eos_token_id=None,
+            pad_token_id=0,
+            logits_processor=LogitsProcessorList([self.process]),
+            stopping_criteria=StoppingCriteriaList([self]),
+            **dict.fromkeys(ANSWER_SETTINGS),  # those of `can_batch` are applied here
+            **settings,
+        )
 
     def process(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         """Keep what is needed of the logits (batch, vocabulary), and apply each decoder's settings: a processor."""
+        if self._cache is not None and self.prefilled is None:
+            self.prefilled = copy.deepcopy(self._cache)
         self._largest, number = scores.amax(dim=-1).tolist(), input_ids.shape[1] - self._width
-        copied = scores.to("cpu", torch.float32, copy=True) if number < self._num_logits else None
+        logits = scores.to("cpu", torch.float32, copy=True) if number < self._num_logits else None
+        if self._penalise is not None:
+            scores = self._penalise(input_ids, scores)
         for place in self._running:
-            decode = self._decoders[place]
-            if copied is not None:
-                self.logits[place].append(copied[place])
+            decode, reference = self._decoders[place], self._references[place]
+            follows = reference is None or (number < len(reference) and self.tokens[place] == reference[:number])
+            if logits is not None and follows:
+                self.logits[place].append(logits[place])
             if number < decode.min_new_tokens:
                 scores[place, decode.stop_ids] = -math.inf
             if decode.forced is not None:
@@ -138,7 +196,7 @@ class _Answers(StoppingCriteria):
         newest = input_ids[:, -1].tolist()
         by_string = self._strings(input_ids, scores).tolist() if self._strings else [False] * len(newest)
         for place in sorted(self._running):
-            decode, tokens = self._decoders[place], self._tokens[place]
+            decode, tokens = self._decoders[place], self.tokens[place]
             tokens.append(newest[place])
             is_finite = math.isfinite(self._largest[place])
             is_full = len(tokens) == decode.max_new_tokens

@@ -65,9 +65,12 @@ def a100_pace(model: PreTrainedModel, config: ModelConfig, tokens: int, batch: i
     return Pace(1 / _A100_OPERATIONS_PER_S, steps[0], steps[1] / size if size > 1 else steps[0])
 
 
-def batch_that_fits(model: PreTrainedModel, config: ModelConfig, tokens: float, free: float) -> int:
-    """Return how many sequences of `tokens` tokens fit a device's `free` bytes, 1 to 64."""
+def batch_that_fits(
+    model: PreTrainedModel, config: ModelConfig, tokens: float, free: float, num_caches: int = 1
+) -> int:
+    """Return how many sequences of `tokens` tokens fit a device's `free` bytes with their caches, 1 to 64."""
     sequence = (memory_gb(model, config, tokens) - memory_gb(model, config, 0)) * 1e9
+    sequence += (num_caches - 1) * cache_bytes(model, config, tokens)
     return max(1, min(_LARGEST_BATCH, int(_MEMORY_SHARE * free / sequence)))
 
 

@@ -25,7 +25,6 @@ from lazybench.run.prepare import Job
 from lazybench.run.record_runner import RecordRunner
 from lazybench.run.resources import Resources
 from lazybench.run.summary import disturbances, error_kind, failures, scores_table, summarise
-from lazybench.run.tracing import trace
 from lazybench.run.unmodified import Unmodified
 from lazybench.store.journal import PREDICTIONS, TRACES, read_rows
 from lazybench.store.run_folder import RunFolder
@@ -66,7 +65,7 @@ def run(job: Job, resources: Resources) -> Path:
         start |= {"appearance": job.method.appearance} if job.method.appearance else {}
         start["generation_config"] = answer_settings(model.generation_config)
         tokens = config.model.limit + job.max_new_tokens
-        batches = Batches(model, batch_size(model, config.model, tokens, config.batch))
+        batches = Batches(model, batch_size(model, config, tokens))
         start |= {"batch": batches.size, "on_engine": job.method.keep_1 is not None}
         unmodified = Unmodified(job.unmodified_path(machine), batches, config.trace_tokens if config.trace else 0)
         if changed := format_settings(start["generation_config"]):
@@ -127,7 +126,7 @@ def _complete(folder: RunFolder, runner: RecordRunner) -> Mapping[str, Any] | No
                 folder.traces.add(row)
                 progress.update()
 
-            trace(runner, untraced, write_trace)
+            runner.answer(untraced, lambda row: None, write_trace)
     label = {"data": data_label(job.config.data)}
     scores = folder.finish(
         job.keys, job.config.trace, lambda rows: label | summarise((rows[key] for key in job.keys), job.facts)

@@ -1,11 +1,12 @@
 """Run a method on records: timed beside the unmodified model, or answered in batches."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from statistics import fmean
 from typing import Any
 
+import torch
 from tqdm import tqdm
 from transformers import PreTrainedModel
 
@@ -15,11 +16,12 @@ from lazybench.methods import Output
 from lazybench.model.decoding import Decoder, decoder_for, to_text
 from lazybench.model.prompts import Prompt
 from lazybench.run import scoring
-from lazybench.run.batches import Batches, Question, Result, within_memory
+from lazybench.run.batches import Batches, Logits, Question, Result, within_memory
 from lazybench.run.divergence import averaged, kl
 from lazybench.run.prepare import Job
 from lazybench.run.timing import Pass, timed, undisturbed
-from lazybench.run.unmodified import Unmodified
+from lazybench.run.tracing import attention, progress
+from lazybench.run.unmodified import Answer, Unmodified
 from lazybench.store.journal import CPU_TIMES, WALL_TIMES, with_compared
 from lazyllm import LazyLLMError
 
@@ -62,8 +64,9 @@ class RecordRunner:
 
     def warm_up(self, record: Record) -> None:
         """Take untimed passes of a record; raises `RecordFailure` where it cannot be run."""
-        prompt, decode, _ = self.question(self.job.prompt(record))
-        rounds, method, decode = self.job.config.timing.warmup, self.job.method, replace(decode, max_new_tokens=2)
+        question, method = self.question(self.job.prompt(record)), self.job.method
+        rounds = self.job.config.timing.warmup
+        prompt, decode = question.prompt, replace(question.decode, max_new_tokens=2)
         if rounds:
             print(f"warming up: {rounds} untimed rounds of the first record", flush=True)
         passes = [(other, 0) for other in self.job.paired_methods.values()]
@@ -91,13 +94,18 @@ class RecordRunner:
     def answer(
         self, records: Sequence[Record], write: Callable[[Row], None], write_trace: Callable[[Row], None]
     ) -> None:
-        """Answer records in batches, without times.
+        """Answer records in batches, without times, and trace them if `config.trace`.
+
+        A trace has `_id`, `dataset`, and `error` where the method or the unmodified model cannot run; else
+        `kl` and `first_token_kl`: KL(unmodified || method) of the next token in nats, as the mean over the first tokens
+        of the unmodified model's answer and of the first alone, averaged over seeds;
+        for a timed record of a method with stages, `stages` and `computed`, see `tracing.progress`;
+        for a timed record of the baseline, `attention`, see `tracing.attention`.
 
         Args:
             records: the records.
             write: called with each record's row as soon as its answers have ended.
-            write_trace: called with the divergence of each record whose answers' own logits tell it, if
-                `config.trace`.
+            write_trace: called with each record's trace once its batch has ended.
         """
         facts, method = self.job.facts, self.job.method
         # Answers of one method that may become equally long are likely to end together.
@@ -111,21 +119,21 @@ class RecordRunner:
             del missing[:count]
 
     def _answer_batch(
-        self,
-        records: Sequence[Record],
-        write: Callable[[Row], None],
-        write_trace: Callable[[Row], None],
+        self, records: Sequence[Record], write: Callable[[Row], None], write_trace: Callable[[Row], None]
     ) -> None:
+        job, traces, repeats = self.job, self.job.config.trace, self.job.method.repeats
         rows, questions = [], []
         for row, question in map(self._begin, records):
-            if question is None:
-                write(row)
-            else:
+            if question is not None:
                 rows.append(row)
                 questions.append(question)
-        is_paired = self.job.is_baseline or bool(self.job.paired_methods)
-        unmodified = self.unmodified.answers(questions) if is_paired else [None] * len(questions)
-        repeats = self.job.method.repeats
+                continue
+            write(row)
+            if traces:
+                write_trace(_trace_row(row, {"error": row["error"]}))
+        unmodified: list[Answer | RecordFailure | None] = [None] * len(questions)
+        if job.is_baseline or job.paired_methods or traces:
+            unmodified = self.unmodified.answers(questions, with_logits=traces and not job.is_baseline)
         results: list[dict[int, Result]] = [{} for _ in questions]
 
         def finish(number: int, result: Result) -> None:
@@ -133,25 +141,49 @@ class RecordRunner:
             results[index][seed] = result
             if len(results[index]) == repeats:
                 own = [results[index][seed] for seed in range(repeats)]
-                write(_answered_row(rows[index], questions[index].prompt, own, unmodified[index]))
+                compared = unmodified[index] if job.is_baseline or job.paired_methods else None
+                write(_answered_row(rows[index], questions[index].prompt, own, compared))
 
+        logits: Logits = {}
+        if job.is_baseline:
+            for number, each in enumerate(unmodified):
+                finish(number, each if isinstance(each, RecordFailure) else Output(each.tokens, prompt_computed=1.0))
+        else:
+            asked = [
+                question._replace(
+                    decode=replace(question.decode, tracing=job.is_timed(question.prompt.record)),
+                    seed=seed,
+                    reference=None if isinstance(each, RecordFailure | None) else each.reference,
+                )
+                for question, each in zip(questions, unmodified, strict=True)
+                for seed in range(repeats)
+            ]
+            _, logits = self.batches.answer(job.method, asked, job.config.trace_tokens if traces else 0, finish)
+        for index, question in enumerate(questions if traces else ()):
+            own_logits = [logits.get(index * repeats + seed) for seed in range(repeats)]
+            try:
+                traced = self._trace(question, unmodified[index], results[index], own_logits)
+            except (RecordFailure, LazyLLMError) as failure:
+                traced = {"error": one_line(str(failure))}
+            write_trace(_trace_row(rows[index], traced))
+
+    def _trace(
+        self,
+        question: Question,
+        unmodified: Answer | RecordFailure,
+        results: Mapping[int, Result],
+        logits: Sequence[torch.Tensor | RecordFailure | None],
+    ) -> Row:
+        """Return a record's trace from its results by seed and their logits; raises those that have failed."""
+        of_unmodified = None if isinstance(unmodified, RecordFailure) else unmodified.logits
+        for each in (unmodified, of_unmodified, *results.values(), *logits):
+            if isinstance(each, RecordFailure):
+                raise each
+        prompt, is_timed = question.prompt, self.job.is_timed(question.prompt.record)
         if self.job.is_baseline:
-            for number, tokens in enumerate(unmodified):
-                finish(number, tokens if isinstance(tokens, RecordFailure) else Output(tokens, prompt_computed=1.0))
-            return
-        asked = [question._replace(seed=seed) for question in questions for seed in range(repeats)]
-        num_logits = self.job.config.trace_tokens if self.job.config.trace else 0
-        _, logits = self.batches.answer(self.job.method, asked, num_logits, finish)
-        for index, question in enumerate(questions):
-            numbers, expected = range(index * repeats, (index + 1) * repeats), self.unmodified.cached(question)
-            if expected is None or not logits.keys() >= {*numbers}:
-                continue
-            # As long as an answer is the unmodified model's, it goes through the same tokens as that.
-            length = len(expected.tokens)
-            if all(result.tokens[:length] == expected.tokens for result in results[index].values()):
-                own = [kl(expected.logits, logits[number][:length]) for number in numbers]
-                dataset, name = question.prompt.record.key
-                write_trace({"_id": name, "dataset": dataset, **averaged(own)})
+            traced = {"first_token_kl": 0.0, "kl": 0.0}
+            return traced | (within_memory(prompt, partial(attention, prompt, question.decode)) if is_timed else {})
+        return averaged([kl(of_unmodified, own) for own in logits]) | (progress(results[0].stats) if is_timed else {})
 
     def _begin(self, record: Record) -> tuple[Row, Question | None]:
         """Return the beginning of a record's row, with its question; or the row of one that cannot be asked."""
@@ -172,7 +204,7 @@ class RecordRunner:
             return _failed(row, failure), None
 
     def _measure(self, question: Question, method_first: bool) -> Row:
-        prompt, decode, _ = question
+        prompt, decode = question.prompt, question.decode
         if self.model.device.type != "cpu":
             # Kernels are chosen and memory is laid out per shape: one untimed pass of this very shape.
             self._paired_passes(prompt, replace(decode, max_new_tokens=2), least=0)
@@ -210,14 +242,17 @@ class RecordRunner:
         return [undisturbed(method, prompt, decode, seed, least, _SETTING) for seed in range(method.repeats)]
 
 
+def _trace_row(row: Row, traced: Row) -> Row:
+    return {"_id": row["_id"], "dataset": row["dataset"], **traced}
+
+
 def _answered_row(
-    row: Row, prompt: Prompt, results: Sequence[Result], unmodified: list[int] | RecordFailure | None
+    row: Row, prompt: Prompt, results: Sequence[Result], unmodified: Answer | RecordFailure | None
 ) -> Row:
-    """Complete the row of a record by the results of all seeds and the unmodified model's new tokens, if any."""
-    outputs = [result for result in results if isinstance(result, Output)]
+    """Complete the row of a record by the results of all seeds and the unmodified model's answer, if any."""
     if failures := [result for result in results if isinstance(result, RecordFailure)]:
         return _failed(row, failures[0])
-    return row | _answered(prompt, outputs, None if isinstance(unmodified, RecordFailure) else unmodified)
+    return row | _answered(prompt, results, unmodified.tokens if isinstance(unmodified, Answer) else None)
 
 
 def _failed(row: Row, failure: Exception) -> Row:

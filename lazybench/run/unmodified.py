@@ -1,15 +1,16 @@
 """The unmodified model's answers and logits, generated once for all methods of a sweep."""
 
 import math
-from collections.abc import Sequence
-from dataclasses import asdict, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+
+import torch
 
 from lazybench.errors import RecordFailure
 from lazybench.identity import digest
 from lazybench.methods.base import Output
 from lazybench.run.batches import Batches, Question, Result
-from lazybench.run.divergence import Expected
 from lazybench.run.timing import UNMODIFIED
 from lazybench.store.journal import Journal
 from lazybench.store.locks import Lock
@@ -17,7 +18,25 @@ from lazybench.store.writing import writing
 
 # The logits of the first tokens are cached for later jobs of the process, up to this many bytes.
 _CACHED_BYTES = 4e9
-_cached: dict[str, dict[str, Expected]] = {}
+_cached: dict[str, dict[str, torch.Tensor]] = {}
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The unmodified model's answer to a prompt.
+
+    Attributes:
+        tokens: ids of the new tokens.
+        logits: of the first ones, (tokens, vocabulary), float32, on the CPU, or why there are none; None unless asked.
+    """
+
+    tokens: list[int]
+    logits: torch.Tensor | RecordFailure | None
+
+    @property
+    def reference(self) -> list[int] | None:
+        """The tokens with logits; None without any."""
+        return self.tokens[: len(self.logits)] if isinstance(self.logits, torch.Tensor) else None
 
 
 class Unmodified:
@@ -34,66 +53,64 @@ class Unmodified:
         model = f"{path} {num_logits}"
         if model not in _cached:
             _cached.clear()
-        self._expected = _cached.setdefault(model, {})
+        self._logits = _cached.setdefault(model, {})
 
-    def answers(self, questions: Sequence[Question]) -> list[list[int] | RecordFailure]:
-        """Return the new tokens of each answer, or why there is none; generate those that no process has."""
-        if not questions:
-            return []  # without the lock, and without reading the file
-        path, keys = self._journal.path, [_key(question) for question in questions]
+    def answers(self, questions: Sequence[Question], with_logits: bool = False) -> list[Answer | RecordFailure]:
+        """Return each answer, or why there is none; generate those that no process has."""
+        keys = [_key(question) for question in questions]
+        by_key = dict(zip(keys, questions, strict=True))
+        logits: dict[str, torch.Tensor | RecordFailure] = {
+            key: self._logits[key] for key in by_key if key in self._logits
+        }
+        failures: dict[str, RecordFailure] = {}
+        if any(("", key) not in self._journal.rows for key in by_key):
+            failures = self._generate(by_key, logits)
+        tokens = {key: self._journal.rows["", key]["tokens"] for key in by_key if key not in failures}
+        if with_logits and (others := [key for key in tokens if key not in logits]):
+            logits |= self._along({key: by_key[key] for key in others}, tokens)
+        self._cache(logits)
+        return [failures.get(key) or Answer(tokens[key], logits.get(key)) for key in keys]
+
+    def _generate(self, questions: Mapping[str, Question], logits: dict[str, torch.Tensor]) -> dict[str, RecordFailure]:
+        """Generate the answers that no process has, add their logits, and return why others have failed."""
+        path = self._journal.path
         with writing(path):
             path.parent.mkdir(parents=True, exist_ok=True)
             lock = Lock(path.with_suffix(".lock"), timeout_s=math.inf)
         try:
             lock.acquire()  # whatever another process generates meanwhile is in the file then
             self._journal.load()
-            missing = {
-                key: each for key, each in zip(keys, questions, strict=True) if ("", key) not in self._journal.rows
-            }
-            named = [*missing]
+            missing = [key for key in questions if ("", key) not in self._journal.rows]
 
             def finish(number: int, result: Result) -> None:
                 if isinstance(result, Output):
-                    self._journal.add({"dataset": "", "_id": named[number], "tokens": result.tokens})
+                    self._journal.add({"dataset": "", "_id": missing[number], "tokens": result.tokens})
 
-            results, logits = self._batches.answer(UNMODIFIED, [*missing.values()], self._num_logits, finish)
+            asked = [questions[key] for key in missing]
+            results, own = self._batches.answer(UNMODIFIED, asked, self._num_logits, finish)
         finally:
             lock.close()
-        tokens = {key: row["tokens"] for (_, key), row in self._journal.rows.items()}
-        for number, own in logits.items():
-            self._cache(named[number], Expected(tokens[named[number]][: len(own)], own))
-        pairs = zip(named, results, strict=True)
-        failures = {key: result for key, result in pairs if isinstance(result, RecordFailure)}
-        return [failures.get(key) or tokens[key] for key in keys]
+        logits |= {missing[number]: each for number, each in own.items()}
+        results = dict(zip(missing, results, strict=True))
+        return {key: result for key, result in results.items() if isinstance(result, RecordFailure)}
 
-    def cached(self, question: Question) -> Expected | None:
-        """Return the first tokens of an answer with their logits, where this process has them."""
-        return self._expected.get(_key(question))
+    def _along(
+        self, questions: Mapping[str, Question], tokens: Mapping[str, list[int]]
+    ) -> dict[str, torch.Tensor | RecordFailure]:
+        """Return the logits of answers of which another process, or an earlier one, has left the tokens alone."""
+        asked = []
+        for key, question in questions.items():
+            first = tokens[key][: self._num_logits]
+            asked.append(question._replace(decode=replace(question.decode, max_new_tokens=len(first)), reference=first))
+        results, logits = self._batches.answer(UNMODIFIED, asked, self._num_logits)
+        return {key: logits.get(number, results[number]) for number, key in enumerate(questions)}
 
-    def expected(self, questions: Sequence[Question]) -> list[Expected | RecordFailure]:
-        """Return the first tokens of each answer with their logits, or why there are none."""
-        keys = [_key(question) for question in questions]
-        missing = {key: question for key, question in zip(keys, questions, strict=True) if key not in self._expected}
-        results: dict[str, Expected | RecordFailure] = {}
-        forced: dict[str, Question] = {}
-        for (key, question), tokens in zip(missing.items(), self.answers([*missing.values()]), strict=True):
-            if isinstance(tokens, RecordFailure):
-                results[key] = tokens
-            elif key not in self._expected:
-                forced[key] = question._replace(decode=replace(question.decode, forced=tokens[: self._num_logits]))
-        outcomes, logits = self._batches.answer(UNMODIFIED, [*forced.values()], self._num_logits)
-        for number, (key, outcome) in enumerate(zip(forced, outcomes, strict=True)):
-            if isinstance(outcome, RecordFailure):
-                results[key] = outcome
-            else:
-                results[key] = answer = Expected(outcome.tokens, logits[number])
-                self._cache(key, answer)
-        return [results.get(key) or self._expected[key] for key in keys]
-
-    def _cache(self, key: str, answer: Expected) -> None:
-        size = sum(each.logits.nbytes for each in self._expected.values())
-        if size + answer.logits.nbytes <= _CACHED_BYTES:
-            self._expected[key] = answer
+    def _cache(self, logits: Mapping[str, torch.Tensor | RecordFailure]) -> None:
+        size = sum(each.nbytes for each in self._logits.values())
+        for key, each in logits.items():
+            if key not in self._logits and not isinstance(each, RecordFailure) and size + each.nbytes <= _CACHED_BYTES:
+                self._logits[key] = each
+                size += each.nbytes
 
 
 def _key(question: Question) -> str:

@@ -25,9 +25,12 @@ class Journal:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.rows: Rows = {}
+        self._num_lines = self._num_bytes = 0  # that have been read
 
     def load(self, mend: bool = True) -> None:
-        """Read the file, if there is one. A last line that was cut short is ignored, so its record runs again.
+        """Read what the file, if there is one, has got since the last call.
+
+        A last line that was cut short is ignored, so its record runs again.
 
         Args:
             mend: also truncate the file before that line, so that rows can be appended.
@@ -36,20 +39,23 @@ class Journal:
             LazyBenchError: a line before the last one is damaged.
         """
         try:
-            content = self.path.read_bytes().splitlines(keepends=True)
+            with open(self.path, "rb") as file:
+                file.seek(self._num_bytes)
+                content = file.read().splitlines(keepends=True)
         except FileNotFoundError:
             content = []
-        self.rows, size = {}, 0
         for number, line in enumerate(content, start=1):
             if (row := _parse(line)) is not None:
                 self.rows[row["dataset"], row["_id"]] = row
-                size += len(line)
+                self._num_lines += 1
+                self._num_bytes += len(line)
             elif number < len(content):
                 raise LazyBenchError(
-                    f"{self.path}:{number} is not a record, and more lines follow: move the file away to start anew"
+                    f"{self.path}:{self._num_lines + 1} is not a record, and more lines follow: move the file away to "
+                    "start anew"
                 )
             elif mend:
-                os.truncate(self.path, size)
+                os.truncate(self.path, self._num_bytes)
 
     def add(self, row: dict[str, Any]) -> None:
         """Append a record and sync it to disk; raises `LazyBenchError` if it cannot be written."""
@@ -64,6 +70,7 @@ class Journal:
         if self.rows.keys() & keys:
             self.rows = {key: row for key, row in self.rows.items() if key not in keys}
             replace(self.path, lines(self.rows.values()))
+            self._num_lines = self._num_bytes = 0
 
 
 def with_compared(times: Sequence[str]) -> tuple[str, ...]:

@@ -9,15 +9,19 @@ from types import SimpleNamespace
 import peers
 import pytest
 import torch
+from omegaconf import OmegaConf
 from support import folders, rows
 
-from lazybench.config import TimingConfig
+from lazybench.config import CONF, DataConfig, ModelConfig, TimingConfig
+from lazybench.data import load_facts, load_records
 from lazybench.errors import RecordFailure
-from lazybench.methods import OnEngine, Output
+from lazybench.methods import OnEngine, Output, build_method
 from lazybench.methods.base import answers_batches
 from lazybench.methods.baseline import Baseline
 from lazybench.model.batch import BatchDecoder, unpruned
 from lazybench.model.decoding import Decoder
+from lazybench.model.loading import load_model
+from lazybench.model.prompts import PromptBuilder
 from lazybench.run.prepare import Job
 from lazybench.store.journal import Journal, read_rows
 
@@ -52,6 +56,43 @@ def test_answers_and_divergences_are_those_of_one_by_one(run, tmp_path, method):
     assert divergences[0] == pytest.approx(divergences[1], abs=1e-4)
     assert len(divergences[0]) == 9
     assert (max(divergences[0]) > 0.01) == (method != "baseline")
+
+
+@pytest.mark.parametrize("name", [path.stem for path in (CONF / "method").glob("*.yaml")])
+def test_other_tokens_are_forced_without_a_second_prefill(tiny_model, tokenizer, name):
+    settings = OmegaConf.to_container(OmegaConf.load(CONF / "method" / f"{name}.yaml"))
+    settings |= {"schedule": "1:0.6,2:0.5"} if "schedule" in settings else {}
+    settings |= {"protect": "template"} if name == "lazyllm+" else {}
+    config = ModelConfig("tiny", str(tiny_model), limit=300, dtype="float32")
+    model, method, facts = load_model(config), build_method(settings), load_facts()["2wikimqa"]
+    method.prepare(model)
+    records = load_records("2wikimqa", DataConfig("sample", "sample", limit=3, tokens=512), tokenizer)
+    builders = [PromptBuilder(tokenizer, replace(config, limit=limit), facts) for limit in (300, 291, 282)]
+    prompts = [builder.build(record) for builder, record in zip(builders, records, strict=True)]
+    prefills = []
+    model.get_input_embeddings().register_forward_hook(lambda _, args, output: prefills.append(args[0].numel() > 3))
+
+    def answers(decoders, references=None):
+        prefills.clear()
+        outputs = {}
+        decode = BatchDecoder(decoders, outputs.__setitem__, 6, references)
+        method.generate_batch(prompts, decode, [0, 1, 2])
+        tokens = [list(outputs[number].tokens) for number in range(3)]
+        return tokens, [outputs[number].prompt_computed for number in range(3)], decode.logits, sum(prefills)
+
+    decoders = [Decoder(model, count, tracing=True) for count in (8, 5, 7)]
+    own, computed, own_logits, own_prefills = answers(decoders)
+    # As the answer is itself, so nothing is forced; otherwise from the first, third and last token on.
+    for changed in ((), (0, 2, 3)):
+        references = [tokens[:5] for tokens in own]
+        for reference, place in zip(references, changed, strict=False):
+            reference[place] = (reference[place] + 1) % len(tokenizer)
+        forced = [replace(decode, forced=reference) for decode, reference in zip(decoders, references, strict=True)]
+        expected = answers(forced)[2] if changed else {number: own_logits[number][:5] for number in range(3)}
+        tokens, forked_computed, logits, forked_prefills = answers(decoders, references)
+        assert (tokens, forked_computed, forked_prefills) == (own, computed, own_prefills)
+        for number in range(3):
+            assert torch.equal(logits[number], expected[number])
 
 
 @pytest.mark.parametrize("engine", [True, False], ids=["engine", "padded"])
