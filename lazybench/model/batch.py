@@ -58,8 +58,7 @@ class BatchDecoder:
             Where the answer differs from them, they are forced in a copy of the cache, so nothing is prefilled again.
 
     Attributes:
-        logits: by number of the prompt: the model's logits at these tokens, (tokens, vocabulary), float32, on the CPU,
-            or why there are none.
+        logits: by number of the prompt: the model's logits at these tokens, (tokens, vocabulary), float32, on the CPU.
     """
 
     def __init__(
@@ -70,7 +69,7 @@ class BatchDecoder:
         references: Sequence[list[int] | None] | None = None,
     ) -> None:
         self.decoders, self.finish = decoders, finish
-        self.logits: dict[int, Tensor | RecordFailure] = {}
+        self.logits: dict[int, Tensor] = {}
         self._num_logits, self._references = num_logits, references or [None] * len(decoders)
 
     def __call__(
@@ -94,10 +93,6 @@ class BatchDecoder:
         def finish(place: int, result: list[int] | RecordFailure) -> None:
             self.finish(numbers[place], result if isinstance(result, RecordFailure) else output(place, result))
 
-        def fail(place: int, result: list[int] | RecordFailure) -> None:
-            if isinstance(result, RecordFailure):
-                self.logits[numbers[place]] = result
-
         cache = DynamicCache(config=model.config.get_text_config(decoder=True)) if any(references.values()) else None
         own = _Answers(decoders, references, self._num_logits, width, finish, cache)
         own.generate(ids, mask, cache, **({} if protect is None else {"protect": protect}))
@@ -110,14 +105,12 @@ class BatchDecoder:
         if forced:
             first = torch.tensor([[forced[place].forced[0] if place in forced else 0] for place in references])
             ids, mask = torch.cat([ids, first], dim=1), torch.cat([mask, torch.ones_like(first)], dim=1)
-            fork = _Answers(forced, references, self._num_logits, width, fail)
+            fork = _Answers(forced, references, self._num_logits, width, lambda place, result: None)
             for place in forced:
                 fork.tokens[place], fork.logits[place] = references[place][:1], logits[place][:1]
             fork.generate(ids, mask, own.prefilled)
             logits |= fork.logits
-        for place, kept in logits.items():
-            if kept:
-                self.logits.setdefault(numbers[place], torch.stack(kept))
+        self.logits |= {numbers[place]: torch.stack(kept) for place, kept in logits.items() if kept}
 
 
 class _Answers(StoppingCriteria):

@@ -1,8 +1,7 @@
 """Answer prompts in batches that fit the memory."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import NamedTuple, TypeVar
 
 import torch
@@ -20,7 +19,6 @@ from lazyllm import LazyLLMError
 
 T = TypeVar("T")
 Result = Output | RecordFailure
-Logits = dict[int, torch.Tensor | RecordFailure]
 
 CPU_BATCH = 16  # more sequences gain little where computing takes longer than reading the weights
 
@@ -46,7 +44,11 @@ def within_memory(prompt: Prompt, work: Callable[[], T]) -> T:
             raise
     # Only out here is the exception gone, and with it all that it kept alive.
     release()
-    raise RecordFailure(f"oom: {prompt.ids.shape[1]} tokens of prompt")
+    raise _out_of_memory(prompt)
+
+
+def _out_of_memory(prompt: Prompt) -> RecordFailure:
+    return RecordFailure(f"oom: {prompt.ids.shape[1]} tokens of prompt")
 
 
 def batch_size(model: PreTrainedModel, config: RunConfig, tokens: int) -> int:
@@ -80,7 +82,7 @@ class Batches:
         questions: Sequence[Question],
         num_logits: int = 0,
         finish: Callable[[int, Result], None] = lambda number, result: None,
-    ) -> tuple[list[Result], Logits]:
+    ) -> tuple[list[Result], dict[int, torch.Tensor]]:
         """Answer questions; a method that does not answer batches is asked one by one.
 
         Args:
@@ -91,11 +93,11 @@ class Batches:
 
         Returns:
             the results, and by number of the question, where there is an output, the logits of these tokens,
-            (tokens, vocabulary), float32, on the CPU, or why there are none.
+            (tokens, vocabulary), float32, on the CPU.
         """
         results: dict[int, Result] = {}
-        logits: Logits = {}
-        missing, size = [*range(len(questions))], self.size if self._can_batch else 0
+        logits: dict[int, torch.Tensor] = {}
+        missing, size = [*range(len(questions))], self.size if self._can_batch and answers_batches(method) else 0
 
         def end(number: int, result: Result) -> None:
             if number not in results:  # its logits alone may have been missing
@@ -103,64 +105,56 @@ class Batches:
                 finish(number, result)
 
         def is_missing(number: int) -> bool:
-            failed = isinstance(results.get(number), RecordFailure)
-            return number not in results or (num_logits > 0 and not failed and number not in logits)
+            has_failed = isinstance(results.get(number), RecordFailure)
+            return number not in results or (num_logits > 0 and number not in logits and not has_failed)
 
         while missing:
-            own = method.for_record(questions[missing[0]].prompt.record)
-            numbers = [number for number in missing if method.for_record(questions[number].prompt.record) is own][:size]
-            if numbers and answers_batches(own):
-                prompts, decoders, seeds, references = zip(*(questions[number] for number in numbers), strict=True)
-                end_one = partial(lambda numbers, place, result: end(numbers[place], result), numbers)
-                decode = BatchDecoder(decoders, end_one, num_logits, references)
-                try:
-                    own.generate_batch(prompts, decode, seeds)
-                except LazyLLMError:
-                    size = 0  # one by one tells which question it is that is refused
-                except Exception as error:
-                    if not ran_out(error):
-                        raise
-                    size = len(numbers) // 2
-                    self.size = max(1, size)
+            numbers, failure = missing[: size or 1], None
+            chunk = [questions[number] for number in numbers]
+            try:
+                if size:
+                    logits |= _answer_batch(method, dict(zip(numbers, chunk, strict=True)), num_logits, end)
                 else:
-                    logits |= {numbers[place]: kept for place, kept in decode.logits.items()}
-                    size = 0 if any(map(is_missing, numbers)) else size  # those that `generate_batch` passed over
-                decode = None
-                if size < len(numbers):
-                    release()  # only out here is the exception gone, and with it all that it kept alive
+                    result, own_logits = _answer_one(method, chunk[0], num_logits)
+                    end(numbers[0], result)
+                    logits |= {numbers[0]: own_logits} if num_logits else {}
+            except (RecordFailure, LazyLLMError) as error:
+                failure = RecordFailure(one_line(str(error)))
+                size = min(size, 1)  # one by one tells which question it is that is refused
+            except Exception as error:
+                if not ran_out(error):
+                    raise
+                failure = _out_of_memory(chunk[0].prompt)
+                self.size = max(1, len(chunk) // 2)
+                size = min(size, self.size)
+            if failure is None:
+                size = 0 if any(map(is_missing, numbers)) else size  # `generate_batch` passed over some
             else:
-                number = missing[0]
-                result, kept = _answer_one(own, questions[number], num_logits)
-                logits |= {} if kept is None else {number: kept}
-                end(number, result)
+                release()  # only out here is the exception gone, and with it all that it kept alive
+                if len(chunk) == 1:
+                    end(numbers[0], failure)
+                    results[numbers[0]] = failure  # also where its logits alone were missing
             missing = [*filter(is_missing, missing)]
         return [results[number] for number in range(len(questions))], logits
 
 
-def _answer_one(
-    method: Method, question: Question, num_logits: int
-) -> tuple[Result, torch.Tensor | RecordFailure | None]:
+def _answer_batch(
+    method: Method, questions: Mapping[int, Question], num_logits: int, end: Callable[[int, Result], None]
+) -> dict[int, torch.Tensor]:
+    """Answer questions at once, and return the logits as in `Batches.answer`."""
+    numbers, (prompts, decoders, seeds, references) = [*questions], zip(*questions.values(), strict=True)
+    decode = BatchDecoder(decoders, lambda place, result: end(numbers[place], result), num_logits, references)
+    method.generate_batch(prompts, decode, seeds)
+    return {numbers[place]: kept for place, kept in decode.logits.items()}
+
+
+def _answer_one(method: Method, question: Question, num_logits: int) -> tuple[Output, torch.Tensor | None]:
     """Return the answer to one question, and the logits as in `Batches.answer`."""
-    reference, decode = question.reference, question.decode
+    prompt, decode, seed, reference = question
     decode = replace(decode, tracing=decode.tracing or num_logits > 0)
-    output = _attempt(method, question, decode)
-    if isinstance(output, RecordFailure) or not num_logits:
-        return output, None
-    if reference is None:
-        return output, decode.logits[:num_logits]
-    before_last = len(reference) - 1
-    if len(output.tokens) > before_last and output.tokens[:before_last] == reference[:before_last]:
-        return output, decode.logits[: len(reference)]
-    decode = replace(decode, forced=reference)
-    forced = _attempt(method, question, decode)
-    return output, forced if isinstance(forced, RecordFailure) else decode.logits
-
-
-def _attempt(method: Method, question: Question, decode: Decoder) -> Result:
-    """Return a method's answer with a decoder, or why there is none."""
-    try:
-        return within_memory(question.prompt, lambda: answer(method, question.prompt, decode, question.seed))
-    except RecordFailure as failure:
-        return failure
-    except LazyLLMError as error:
-        return RecordFailure(one_line(str(error)))
+    output = answer(method, prompt, decode, seed)
+    if reference is not None and output.tokens[: len(reference)] != reference:
+        decode = replace(decode, forced=reference)
+        answer(method, prompt, decode, seed)
+    length = num_logits if reference is None else len(reference)
+    return output, decode.logits[:length] if num_logits else None

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from lazybench.errors import RecordFailure
 from lazybench.methods.base import Method, Output, answer
 from lazybench.model.decoding import Decoder
 from lazybench.model.prompts import Prompt
@@ -15,12 +16,17 @@ class Expected:
     """The unmodified model's answer.
 
     Attributes:
-        tokens: ids of its first tokens.
-        logits: (tokens, vocabulary), float32, on the CPU.
+        tokens: ids of its tokens.
+        logits: of the first ones, (tokens, vocabulary), float32, on the CPU; None unless asked for.
     """
 
     tokens: list[int]
-    logits: torch.Tensor
+    logits: torch.Tensor | None
+
+    @property
+    def reference(self) -> list[int] | None:
+        """The tokens that have logits."""
+        return None if self.logits is None else self.tokens[: len(self.logits)]
 
 
 def expected(prompt: Prompt, decode: Decoder, tokens: int) -> Expected:
@@ -48,7 +54,7 @@ def divergence(
     Raises:
         RecordFailure: the model cannot hold the prompt, or its logits are not finite.
     """
-    decode = replace(decode, forced=expected.tokens, tracing=True)
+    decode = replace(decode, forced=expected.reference, tracing=True)
     output = answer(method, prompt, decode, seed)
     return kl(expected.logits, decode.logits), output
 
@@ -60,6 +66,12 @@ def kl(unmodified: torch.Tensor, pruned: torch.Tensor) -> torch.Tensor:
 
 
 def averaged(by_seed: Sequence[torch.Tensor]) -> dict[str, float]:
-    """Return `kl`, the mean over the tokens of an answer and over seeds, and `first_token_kl`, in nats."""
+    """Return `kl`, the mean over the tokens of an answer and over seeds, and `first_token_kl`, in nats.
+
+    Raises:
+        RecordFailure: they are not finite.
+    """
     kls = torch.stack([*by_seed]).mean(0)
+    if not kls.isfinite().all():
+        raise RecordFailure("the divergence is not finite: the logits along the unmodified model's answer are not")
     return {"first_token_kl": float(kls[0]), "kl": float(kls.mean())}

@@ -1,6 +1,6 @@
 """Run a method on records: timed beside the unmodified model, or answered in batches."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from statistics import fmean
@@ -16,12 +16,12 @@ from lazybench.methods import Output
 from lazybench.model.decoding import Decoder, decoder_for, to_text
 from lazybench.model.prompts import Prompt
 from lazybench.run import scoring
-from lazybench.run.batches import Batches, Logits, Question, Result, within_memory
-from lazybench.run.divergence import averaged, kl
+from lazybench.run.batches import Batches, Question, Result, within_memory
+from lazybench.run.divergence import Expected, averaged, kl
 from lazybench.run.prepare import Job
 from lazybench.run.timing import Pass, timed, undisturbed
 from lazybench.run.tracing import attention, progress
-from lazybench.run.unmodified import Answer, Unmodified
+from lazybench.run.unmodified import Unmodified
 from lazybench.store.journal import CPU_TIMES, WALL_TIMES, with_compared
 from lazyllm import LazyLLMError
 
@@ -50,11 +50,6 @@ class RecordRunner:
     model: PreTrainedModel
     batches: Batches
     unmodified: Unmodified
-
-    @property
-    def batch_records(self) -> int:
-        """How many records fill a batch with the answers of all seeds, at least 1."""
-        return max(1, self.batches.size // self.job.method.repeats)
 
     def question(self, prompt: Prompt) -> Question:
         """Return a prompt with its dataset's decoder; raises `RecordFailure` where the model cannot take it."""
@@ -107,20 +102,20 @@ class RecordRunner:
             write: called with each record's row as soon as its answers have ended.
             write_trace: called with each record's trace once its batch has ended.
         """
-        facts, method = self.job.facts, self.job.method
-        # Answers of one method that may become equally long are likely to end together.
-        missing = sorted(
-            records,
-            key=lambda record: (id(method.for_record(record)), facts[record.dataset].max_new_tokens, record.length),
-        )
-        while missing:
-            count = self.batch_records  # it shrinks when memory runs out
-            self._answer_batch(missing[:count], write, write_trace)
-            del missing[:count]
+        job, by_method = self.job, {}
+        # Answers that may become equally long are likely to end together.
+        for record in sorted(records, key=lambda each: (job.facts[each.dataset].max_new_tokens, each.length)):
+            by_method.setdefault(id(job.method.for_record(record)), []).append(record)
+        for missing in by_method.values():
+            while missing:
+                count = max(1, self.batches.size // job.method.repeats)  # it shrinks when memory runs out
+                self._answer_batch(missing[:count], write, write_trace)
+                del missing[:count]
 
     def _answer_batch(
         self, records: Sequence[Record], write: Callable[[Row], None], write_trace: Callable[[Row], None]
     ) -> None:
+        """Answer records with all seeds at once, by the method that answers the first of them."""
         job, traces, repeats = self.job, self.job.config.trace, self.job.method.repeats
         rows, questions = [], []
         for row, question in map(self._begin, records):
@@ -131,59 +126,56 @@ class RecordRunner:
             write(row)
             if traces:
                 write_trace(_trace_row(row, {"error": row["error"]}))
-        unmodified: list[Answer | RecordFailure | None] = [None] * len(questions)
-        if job.is_baseline or job.paired_methods or traces:
+        is_compared, unmodified = job.is_baseline or bool(job.paired_methods), [None] * len(questions)
+        if is_compared or traces:
             unmodified = self.unmodified.answers(questions, with_logits=traces and not job.is_baseline)
-        results: list[dict[int, Result]] = [{} for _ in questions]
+        results: dict[int, Result] = {}  # of each seed of the first record, then of the second, and so on
 
         def finish(number: int, result: Result) -> None:
-            index, seed = divmod(number, repeats)
-            results[index][seed] = result
-            if len(results[index]) == repeats:
-                own = [results[index][seed] for seed in range(repeats)]
-                compared = unmodified[index] if job.is_baseline or job.paired_methods else None
+            results[number] = result
+            index = number // repeats
+            own = [results.get(index * repeats + seed) for seed in range(repeats)]
+            if None not in own:
+                compared = unmodified[index] if is_compared else None
                 write(_answered_row(rows[index], questions[index].prompt, own, compared))
 
-        logits: Logits = {}
+        logits: dict[int, torch.Tensor] = {}
         if job.is_baseline:
             for number, each in enumerate(unmodified):
-                finish(number, each if isinstance(each, RecordFailure) else Output(each.tokens, prompt_computed=1.0))
+                finish(number, Output(each.tokens, prompt_computed=1.0) if isinstance(each, Expected) else each)
         else:
-            asked = [
-                question._replace(
-                    decode=replace(question.decode, tracing=job.is_timed(question.prompt.record)),
-                    seed=seed,
-                    reference=None if isinstance(each, RecordFailure | None) else each.reference,
-                )
-                for question, each in zip(questions, unmodified, strict=True)
-                for seed in range(repeats)
-            ]
-            _, logits = self.batches.answer(job.method, asked, job.config.trace_tokens if traces else 0, finish)
+            asked = []
+            for question, each in zip(questions, unmodified, strict=True):
+                decode = replace(question.decode, tracing=job.is_timed(question.prompt.record))
+                reference = each.reference if isinstance(each, Expected) else None
+                asked += [Question(question.prompt, decode, seed, reference) for seed in range(repeats)]
+            method, num_logits = job.method.for_record(records[0]), job.config.trace_tokens if traces else 0
+            _, logits = self.batches.answer(method, asked, num_logits, finish)
         for index, question in enumerate(questions if traces else ()):
-            own_logits = [logits.get(index * repeats + seed) for seed in range(repeats)]
-            try:
-                traced = self._trace(question, unmodified[index], results[index], own_logits)
-            except (RecordFailure, LazyLLMError) as failure:
-                traced = {"error": one_line(str(failure))}
-            write_trace(_trace_row(rows[index], traced))
+            numbers = range(index * repeats, (index + 1) * repeats)
+            own, own_logits = [results[number] for number in numbers], [logits.get(number) for number in numbers]
+            write_trace(_trace_row(rows[index], self._trace(question, unmodified[index], own, own_logits)))
 
     def _trace(
         self,
         question: Question,
-        unmodified: Answer | RecordFailure,
-        results: Mapping[int, Result],
-        logits: Sequence[torch.Tensor | RecordFailure | None],
+        unmodified: Expected | RecordFailure,
+        results: Sequence[Result],
+        logits: Sequence[torch.Tensor | None],
     ) -> Row:
-        """Return a record's trace from its results by seed and their logits; raises those that have failed."""
-        of_unmodified = None if isinstance(unmodified, RecordFailure) else unmodified.logits
-        for each in (unmodified, of_unmodified, *results.values(), *logits):
+        """Return what a record's trace says, from its results by seed and their logits."""
+        for each in (unmodified, *results):
             if isinstance(each, RecordFailure):
-                raise each
+                return {"error": one_line(str(each))}
         prompt, is_timed = question.prompt, self.job.is_timed(question.prompt.record)
-        if self.job.is_baseline:
-            traced = {"first_token_kl": 0.0, "kl": 0.0}
-            return traced | (within_memory(prompt, partial(attention, prompt, question.decode)) if is_timed else {})
-        return averaged([kl(of_unmodified, own) for own in logits]) | (progress(results[0].stats) if is_timed else {})
+        try:
+            if self.job.is_baseline:
+                traced = {"first_token_kl": 0.0, "kl": 0.0}
+                return traced | (within_memory(prompt, partial(attention, prompt, question.decode)) if is_timed else {})
+            traced = averaged([kl(unmodified.logits, own) for own in logits])
+            return traced | (progress(results[0].stats) if is_timed else {})
+        except (RecordFailure, LazyLLMError) as failure:
+            return {"error": one_line(str(failure))}
 
     def _begin(self, record: Record) -> tuple[Row, Question | None]:
         """Return the beginning of a record's row, with its question; or the row of one that cannot be asked."""
@@ -247,12 +239,12 @@ def _trace_row(row: Row, traced: Row) -> Row:
 
 
 def _answered_row(
-    row: Row, prompt: Prompt, results: Sequence[Result], unmodified: Answer | RecordFailure | None
+    row: Row, prompt: Prompt, results: Sequence[Result], unmodified: Expected | RecordFailure | None
 ) -> Row:
     """Complete the row of a record by the results of all seeds and the unmodified model's answer, if any."""
     if failures := [result for result in results if isinstance(result, RecordFailure)]:
         return _failed(row, failures[0])
-    return row | _answered(prompt, results, unmodified.tokens if isinstance(unmodified, Answer) else None)
+    return row | _answered(prompt, results, unmodified.tokens if isinstance(unmodified, Expected) else None)
 
 
 def _failed(row: Row, failure: Exception) -> Row:

@@ -1,8 +1,9 @@
 """The unmodified model's answers and logits, generated once for all methods of a sweep."""
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import torch
@@ -11,6 +12,7 @@ from lazybench.errors import RecordFailure
 from lazybench.identity import digest
 from lazybench.methods.base import Output
 from lazybench.run.batches import Batches, Question, Result
+from lazybench.run.divergence import Expected
 from lazybench.run.timing import UNMODIFIED
 from lazybench.store.journal import Journal
 from lazybench.store.locks import Lock
@@ -19,24 +21,6 @@ from lazybench.store.writing import writing
 # The logits of the first tokens are cached for later jobs of the process, up to this many bytes.
 _CACHED_BYTES = 4e9
 _cached: dict[str, dict[str, torch.Tensor]] = {}
-
-
-@dataclass(frozen=True)
-class Answer:
-    """The unmodified model's answer to a prompt.
-
-    Attributes:
-        tokens: ids of the new tokens.
-        logits: of the first ones, (tokens, vocabulary), float32, on the CPU, or why there are none; None unless asked.
-    """
-
-    tokens: list[int]
-    logits: torch.Tensor | RecordFailure | None
-
-    @property
-    def reference(self) -> list[int] | None:
-        """The tokens with logits; None without any."""
-        return self.tokens[: len(self.logits)] if isinstance(self.logits, torch.Tensor) else None
 
 
 class Unmodified:
@@ -55,60 +39,57 @@ class Unmodified:
             _cached.clear()
         self._logits = _cached.setdefault(model, {})
 
-    def answers(self, questions: Sequence[Question], with_logits: bool = False) -> list[Answer | RecordFailure]:
+    def answers(self, questions: Sequence[Question], with_logits: bool = False) -> list[Expected | RecordFailure]:
         """Return each answer, or why there is none; generate those that no process has."""
-        keys = [_key(question) for question in questions]
+        keys, rows = [_key(question) for question in questions], self._journal.rows
         by_key = dict(zip(keys, questions, strict=True))
-        logits: dict[str, torch.Tensor | RecordFailure] = {
-            key: self._logits[key] for key in by_key if key in self._logits
-        }
-        failures: dict[str, RecordFailure] = {}
-        if any(("", key) not in self._journal.rows for key in by_key):
+        logits = {key: self._logits[key] for key in by_key if key in self._logits}
+        failures = {}
+        if any(("", key) not in rows for key in by_key):
             failures = self._generate(by_key, logits)
-        tokens = {key: self._journal.rows["", key]["tokens"] for key in by_key if key not in failures}
-        if with_logits and (others := [key for key in tokens if key not in logits]):
-            logits |= self._along({key: by_key[key] for key in others}, tokens)
+        if with_logits:  # another process, or an earlier one, has left the tokens alone
+            others = {key: each for key, each in by_key.items() if key not in failures and key not in logits}
+            for key, question in others.items():
+                reference = rows["", key]["tokens"][: self._num_logits]
+                decode = replace(question.decode, max_new_tokens=len(reference))
+                others[key] = question._replace(decode=decode, reference=reference)
+            failures |= self._ask(others, logits)
         self._cache(logits)
-        return [failures.get(key) or Answer(tokens[key], logits.get(key)) for key in keys]
+        return [failures.get(key) or Expected(rows["", key]["tokens"], logits.get(key)) for key in keys]
 
     def _generate(self, questions: Mapping[str, Question], logits: dict[str, torch.Tensor]) -> dict[str, RecordFailure]:
-        """Generate the answers that no process has, add their logits, and return why others have failed."""
+        """Generate the answers that no process has, for all processes; see `_ask`."""
         path = self._journal.path
         with writing(path):
             path.parent.mkdir(parents=True, exist_ok=True)
             lock = Lock(path.with_suffix(".lock"), timeout_s=math.inf)
-        try:
+        with closing(lock):
             lock.acquire()  # whatever another process generates meanwhile is in the file then
             self._journal.load()
-            missing = [key for key in questions if ("", key) not in self._journal.rows]
+            missing = {key: each for key, each in questions.items() if ("", key) not in self._journal.rows}
 
             def finish(number: int, result: Result) -> None:
                 if isinstance(result, Output):
-                    self._journal.add({"dataset": "", "_id": missing[number], "tokens": result.tokens})
+                    self._journal.add({"dataset": "", "_id": [*missing][number], "tokens": result.tokens})
 
-            asked = [questions[key] for key in missing]
-            results, own = self._batches.answer(UNMODIFIED, asked, self._num_logits, finish)
-        finally:
-            lock.close()
-        logits |= {missing[number]: each for number, each in own.items()}
-        results = dict(zip(missing, results, strict=True))
-        return {key: result for key, result in results.items() if isinstance(result, RecordFailure)}
+            return self._ask(missing, logits, finish)
 
-    def _along(
-        self, questions: Mapping[str, Question], tokens: Mapping[str, list[int]]
-    ) -> dict[str, torch.Tensor | RecordFailure]:
-        """Return the logits of answers of which another process, or an earlier one, has left the tokens alone."""
-        asked = []
-        for key, question in questions.items():
-            first = tokens[key][: self._num_logits]
-            asked.append(question._replace(decode=replace(question.decode, max_new_tokens=len(first)), reference=first))
-        results, logits = self._batches.answer(UNMODIFIED, asked, self._num_logits)
-        return {key: logits.get(number, results[number]) for number, key in enumerate(questions)}
+    def _ask(
+        self,
+        questions: Mapping[str, Question],
+        logits: dict[str, torch.Tensor],
+        finish: Callable[[int, Result], None] = lambda number, result: None,
+    ) -> dict[str, RecordFailure]:
+        """Answer questions, add the logits of the first tokens, and return those that have failed."""
+        results, own = self._batches.answer(UNMODIFIED, [*questions.values()], self._num_logits, finish)
+        keys = [*questions]
+        logits |= {keys[number]: each for number, each in own.items()}
+        return {key: each for key, each in zip(keys, results, strict=True) if isinstance(each, RecordFailure)}
 
-    def _cache(self, logits: Mapping[str, torch.Tensor | RecordFailure]) -> None:
+    def _cache(self, logits: Mapping[str, torch.Tensor]) -> None:
         size = sum(each.nbytes for each in self._logits.values())
         for key, each in logits.items():
-            if key not in self._logits and not isinstance(each, RecordFailure) and size + each.nbytes <= _CACHED_BYTES:
+            if key not in self._logits and size + each.nbytes <= _CACHED_BYTES:
                 self._logits[key] = each
                 size += each.nbytes
 

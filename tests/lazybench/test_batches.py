@@ -39,9 +39,10 @@ def answers(folder):
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_answers_and_divergences_are_those_of_one_by_one(run, tmp_path, method):
+def test_answers_and_divergences_are_those_of_one_by_one(run, tmp_path, method, monkeypatch):
     results, divergences = [], []
     for size in (1, 15):
+        monkeypatch.setattr("lazybench.run.batches.can_batch", lambda model, size=size: size > 1)
         code, _, err = run(
             f"method={method}", "trace=true", "trace_tokens=8", f"batch={size}", *UNTIMED, output=f"{size}"
         )
@@ -82,7 +83,7 @@ def test_other_tokens_are_forced_without_a_second_prefill(tiny_model, tokenizer,
 
     decoders = [Decoder(model, count, tracing=True) for count in (8, 5, 7)]
     own, computed, own_logits, own_prefills = answers(decoders)
-    # As the answer is itself, so nothing is forced; otherwise from the first, third and last token on.
+    # As the answer is itself, so nothing is forced; otherwise from the first, third and fourth token on.
     for changed in ((), (0, 2, 3)):
         references = [tokens[:5] for tokens in own]
         for reference, place in zip(references, changed, strict=False):
@@ -175,6 +176,20 @@ def test_unmodified_answers_are_generated_once(run, tmp_path, monkeypatch):
     baseline, pruned = (answers(folder) for folder in folders(tmp_path / "runs"))
     for key, row in pruned.items():
         assert row["baseline_prediction"] == baseline[key]["prediction"]
+
+
+def test_a_journal_reads_what_others_have_appended(tmp_path):
+    own, other = Journal(tmp_path / "rows.jsonl"), Journal(tmp_path / "rows.jsonl")
+    for number in range(3):
+        other.add({"dataset": "", "_id": f"{number}"})
+        own.load()
+        assert [name for _, name in own.rows] == [f"{each}" for each in range(number + 1)]
+    with open(own.path, "a") as file:
+        file.write('{"dataset": "", "_id"')
+    own.load()
+    own.add({"dataset": "", "_id": "3"})
+    other.load()
+    assert other.rows == own.rows
 
 
 def test_jobs_that_start_at_once_share_the_unmodified_answers(tmp_path, tiny_model):

@@ -13,6 +13,7 @@ from transformers.models.llama.modeling_llama import LlamaMLP
 from lazybench.model.device import ran_out
 from lazybench.run import batches
 from lazybench.run.execute import load_model
+from lazybench.store.journal import read_rows
 
 # A dataset of short answers, whose prompts are the context's bytes and a BOS.
 FACTS = "{qa: {prompt: '{context}', max_new_tokens: 5, metric: qa_f1, truncate: false}}"
@@ -41,8 +42,9 @@ def run_records(run, tmp_path):
         code, out, err = run(*settings, "data.limit=null", "timing.warmup=0", "timing.paired=false", "batch=1", *words)
         assert code == 0, err
         (folder,) = folders(tmp_path / "runs")
-        traces = [json.loads(line) for line in (folder / "traces.jsonl").read_text().splitlines()]
-        return rows(folder), traces, folder, out
+        found, traces = rows(folder), read_rows(folder, "traces.jsonl")
+        assert len(traces) == len(found)
+        return found, [traces[row["dataset"], row["_id"]] for row in found], folder, out
 
     return call
 
@@ -93,7 +95,8 @@ def test_out_of_memory_marks_the_row_and_frees_the_pass(run_records, failing, wo
     assert found[1]["prediction"] is found[1]["score"] is found[1]["ttft_s"] is None
     assert found[2]["score"] is not None
     assert [trace.get("error") for trace in traces] == [row.get("error") for row in found]
-    assert gone == [True, True]  # the record's and the trace's
+    # The record's, the unmodified model's, and the trace's.
+    assert gone == [True] * (2 if "method=baseline" in words else 3)
     scores = json.loads((folder / "scores.json").read_text())["datasets"]["qa"]
     assert (scores["records"], scores["failed"]) == (2, 1)
     first, _, last = out.partition("score")

@@ -226,10 +226,11 @@ class Fragile(Method):
     assert scores["datasets"]["2wikimqa"]["records"] == 2
 
 
-def test_traces_come_from_passes_of_their_own(run, finished, tmp_path):
-    traces = [json.loads(line) for line in (finished / "traces.jsonl").read_text().splitlines()]
+def test_records_are_traced(run, finished, tmp_path):
+    traces = read_rows(finished, "traces.jsonl")
     assert len(traces) == 6
-    for trace, row in zip(traces, rows(finished), strict=True):
+    for row in rows(finished):
+        trace = traces[row["dataset"], row["_id"]]
         assert trace["first_token_kl"] > 0
         assert trace["stages"] == [1]
         used = [step[0] for step in trace["computed"]]
