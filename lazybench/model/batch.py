@@ -191,7 +191,7 @@ class _Answers(StoppingCriteria):
         for place in sorted(self._running):
             decode, tokens = self._decoders[place], self.tokens[place]
             tokens.append(newest[place])
-            is_finite = math.isfinite(self._largest[place])
+            is_finite = decode.forced is not None or math.isfinite(self._largest[place])
             is_full = len(tokens) == decode.max_new_tokens
             if is_finite and not (newest[place] in decode.stop_ids or by_string[place] or is_full):
                 continue
