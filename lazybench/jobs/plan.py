@@ -107,8 +107,9 @@ def estimate(job: Job, operations: float, pace: Pace, answers_unmodified: bool =
     start = pace.batched_step_s * job.config.trace_tokens * records
     traced = timed * first  # the unmodified model's attention in prefill
     if not job.is_baseline:
-        traced = prefill + start + prefills * prefill + method.repeats * start
-        traced += timed * alone * (method.keep_1 is not None)
+        # Logits of the unmodified model, the method's along its answer, and timed records once more in a batch.
+        again = timed * (batched + (method.prefills - 1) * prefill)
+        traced = prefill + start + method.repeats * (start + again)
     warmup = timing.warmup * (prefills + pairs) * first / records
     times = timed * ((method.repeats + pairs) * alone + method.repeats * more_prefill)
     answers = (1 - timed) * method.repeats * (batched + (method.prefills - 1) * prefill)
