@@ -165,7 +165,7 @@ class Engine:
         aux_cache = self.aux_cache.extend(self.max_tokens, hidden)
         _scatter(aux_cache, group.batch_index, group.query_positions, hidden[0])
         active_batch = self._batch_index(following.num_active, active.device)
-        low = self._find_uncomputed(following, active, active_batch)
+        misplaced = self._find_uncomputed(following, active, active_batch)
         self._assign_slots(following)
         following.first_key, following.active_mask, ends = 0, None, following.num_cached
         if ends != following.num_active or len(set(ends)) > 1:
@@ -175,11 +175,11 @@ class Engine:
             following.active_mask = torch.zeros(len(ends), max(ends), dtype=torch.bool, device=active.device)
             following.active_mask.view(-1).index_fill_(0, active_slots, True)
         following.moves = None
-        if low is not None and low.shape[0]:
+        if misplaced is not None and misplaced.shape[0]:
             inactive = self._last_slots(following).logical_and_(~following.active_mask)
-            rows, high = torch.nonzero_static(inactive, size=low.shape[0]).unbind(1)
+            rows, others = torch.nonzero_static(inactive, size=misplaced.shape[0]).unbind(1)
             rows = None if active_batch is None else rows.repeat(2)
-            following.moves = rows, torch.cat([low, high]), torch.cat([high, low])
+            following.moves = rows, torch.cat([misplaced, others]), torch.cat([others, misplaced])
         self._begin_group(following)
         return _gather(self.aux_cache.data, following.batch_index, following.query_positions).to(hidden.device)[None]
 
@@ -364,17 +364,17 @@ class Engine:
         else:
             counts = active.new_zeros(len(self.sequences)).index_add_(0, batch_index, is_missing.long())
         if self.setup.ranking.every == 1:
-            low, following.num_queries = None, counts.tolist()
+            misplaced, following.num_queries = None, counts.tolist()
         else:
             num_inactive = [n - kept for n, kept in zip(following.num_cached, following.num_active, strict=True)]
             starts = counts + to_device(torch.tensor(num_inactive), active.device)
-            is_low = (slots < (starts if batch_index is None else starts[batch_index])).logical_and_(~is_missing)
-            *following.num_queries, num_low = torch.cat([counts, is_low.sum()[None]]).tolist()
-            low = slots.index_select(0, torch.nonzero_static(is_low, size=num_low)[:, 0])
+            is_early = (slots < (starts if batch_index is None else starts[batch_index])).logical_and_(~is_missing)
+            *following.num_queries, num_early = torch.cat([counts, is_early.sum()[None]]).tolist()
+            misplaced = slots.index_select(0, torch.nonzero_static(is_early, size=num_early)[:, 0])
         which = torch.nonzero_static(is_missing, size=sum(following.num_queries))[:, 0]
         following.query_positions = active.index_select(0, which)
         following.batch_index = None if batch_index is None else batch_index.index_select(0, which)
-        return low
+        return misplaced
 
     def _assign_slots(self, group: LayerGroup) -> None:
         """Give the tokens that a group computes in this step the slots after those in use."""
