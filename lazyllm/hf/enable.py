@@ -19,7 +19,7 @@ from lazyllm.hf.arguments import read_schedule
 from lazyllm.hf.attention_interface import NAME, loaded_kernel
 from lazyllm.hf.model_patches import ModelPatches
 from lazyllm.hf.model_support import check_adapters, check_attention, find_parts
-from lazyllm.hf.patching import Patch
+from lazyllm.hf.patching import Patch, RopeDeltas
 from lazyllm.rankings.attention import AttentionRanking
 
 
@@ -116,10 +116,11 @@ class Session:
         """Begin, as a `with` does; until `stop`, everything that the model generates is pruned."""
         config = self._parts.decoder.config
         check_attention(self._parts.decoder)
-        check_adapters(self._model)
+        check_adapters(modules := [*self._model.modules()])
         # The config may have changed since `enable`; and by its kernel each `with` knows its own caches.
         setup = replace(self._setup, kernel=loaded_kernel(config))
-        self._patches = patches = ModelPatches(self._model, self._parts, setup, self._protect, self._newest_only)
+        patches = ModelPatches(self._model, self._parts, setup, RopeDeltas(modules), self._protect, self._newest_only)
+        self._patches = patches
         with ExitStack() as restore:
             restore.callback(private.set_attention_implementation, config, setup.kernel.name)
             private.set_attention_implementation(config, NAME)

@@ -85,8 +85,10 @@ class _Thread(threading.local):
 class ModelPatches:
     """The replacements of one model's methods, each called with the original method first; see `Patch`."""
 
-    def __init__(self, model: Any, parts: ModelParts, setup: Setup, protect: Any, newest_only: bool) -> None:
-        self._rope_deltas = RopeDeltas(model)
+    def __init__(
+        self, model: Any, parts: ModelParts, setup: Setup, rope_deltas: RopeDeltas, protect: Any, newest_only: bool
+    ) -> None:
+        self._rope_deltas = rope_deltas
         self.sequences: list[Stats] = []  # of the generation that began last
         self.protect, self._newest_only = protect, newest_only
         self._model, self._parts, self._setup = model, parts, setup

@@ -1,5 +1,6 @@
 """Which models are supported: find the decoder layers of a model, and refuse what LazyLLM cannot prune right."""
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,10 +54,10 @@ def find_parts(model: Any, newest_only: bool, for_good: bool) -> ModelParts:
     if not isinstance(model, PreTrainedModel):
         must = "give lazyllm.enable a transformers PreTrainedModel that is not compiled"
         raise LazyLLMError(f"{type(model).__name__} is not a Hugging Face model: {must}")
-    generates = model.can_generate()
+    generates, modules = model.can_generate(), [*model.modules()]
     stacks = [
         (module, child)
-        for module in model.modules()
+        for module in modules
         if isinstance(module, PreTrainedModel)
         for child in module.children()
         if isinstance(child, nn.ModuleList) and _knows_indexes(child)
@@ -79,7 +80,7 @@ def find_parts(model: Any, newest_only: bool, for_good: bool) -> ModelParts:
         "is compiled: load it anew": any(map(private.is_compiled, (model, decoder, *layers))),
     }
     _refuse(model, problems)
-    processes, windows = _process_group(model), layer_windows(decoder.config, len(layers))
+    processes, windows = _process_group(model, modules), layer_windows(decoder.config, len(layers))
     is_stateful = _check_layers(model, decoder, list(layers.modules()), for_good)
     check_attention(decoder)
     return ModelParts(decoder, layers, windows, processes, is_stateful)
@@ -145,7 +146,7 @@ def _check_layers(model: Any, decoder: Any, modules: list[nn.Module], for_good: 
     return bool(stateful)
 
 
-def _process_group(model: Any) -> ProcessGroup | None:
+def _process_group(model: Any, modules: Sequence[nn.Module]) -> ProcessGroup | None:
     """Return the processes among which a model's heads are split, or None; refuse other ways of splitting it."""
     config, tp_size = getattr(model.config, "distributed_config", None), getattr(model, "tp_size", None) or 1
     sizes = [getattr(config, f"{kind}_size", None) or 1 for kind in ("pp", "dp", "fsdp", "ep")]
@@ -153,7 +154,8 @@ def _process_group(model: Any) -> ProcessGroup | None:
     if (mesh := private.device_mesh(model)) is not None and tp_size > 1 and not is_split:
         return mesh["tp"].get_group() if mesh.ndim > 1 else mesh.get_group()
     # Parameters that are split over processes know of the mesh of devices.
-    if is_split or tp_size > 1 or any(hasattr(parameter, "device_mesh") for parameter in model.parameters()):
+    parameters = (parameter for module in modules for parameter in private.own_parameters(module))
+    if is_split or tp_size > 1 or any(hasattr(parameter, "device_mesh") for parameter in parameters):
         what = "is split over several processes in a way that LazyLLM does not know"
         raise LazyLLMError(f"{type(model).__name__} {what}: use DistributedConfig(tp_size=...) alone")
     return None
@@ -166,9 +168,9 @@ def layer_windows(config: PreTrainedConfig, num_layers: int) -> list[int | None]
     return (windows + [None] * num_layers)[:num_layers]
 
 
-def check_adapters(model: nn.Module) -> None:
+def check_adapters(modules: Iterable[nn.Module]) -> None:
     """Raise `LazyLLMError` for adapters of PEFT other than LoRA and DoRA, which may mix tokens."""
-    for module in model.modules():
+    for module in modules:
         package, _, folder = type(module).__module__.partition("peft.tuners.")
         if folder and not package and not folder.startswith("_"):
             kinds = [*private.lora_variants(module), folder.split(".")[0]]

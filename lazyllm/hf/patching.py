@@ -2,7 +2,7 @@
 
 import inspect
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -45,8 +45,8 @@ def arguments_by_name(method: Callable[..., Any], args: tuple[Any, ...], kwargs:
 class RopeDeltas:
     """The `rope_deltas` of a model's modules: by how much positions after an image exceed the count of tokens."""
 
-    def __init__(self, model: nn.Module) -> None:
-        self._modules = [module for module in model.modules() if "rope_deltas" in vars(module)]
+    def __init__(self, modules: Iterable[nn.Module]) -> None:
+        self._modules = [module for module in modules if "rope_deltas" in vars(module)]
         self._lock = threading.RLock()  # the model has one value for all threads, so generations take turns
 
     def get(self) -> list[Any]:

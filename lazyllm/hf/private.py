@@ -3,6 +3,7 @@
 No other module reads or sets an attribute of theirs that is private or undocumented.
 """
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -37,6 +38,11 @@ def supports_dynamic_cache(model: Any) -> bool:
 
 def is_compiled(module: nn.Module) -> bool:
     return module._compiled_call_impl is not None or hasattr(module.forward, "_torchdynamo_orig_callable")
+
+
+def own_parameters(module: nn.Module) -> Iterable[nn.Parameter | None]:
+    """Return the parameters of a module itself, many times faster than `parameters(recurse=False)`."""
+    return module._parameters.values()
 
 
 def execution_device(module: nn.Module) -> torch.device | None:
