@@ -27,7 +27,8 @@ from lazybench.store.journal import Journal, read_rows
 
 UNTIMED = ("task=fewshot", "data.limit=3", "timing.per_dataset=1", "timing.warmup=0", "timing.keep_1=false")
 ANSWER = ("prediction", "score", "new_tokens", "prompt_computed", "baseline_prediction", "identical_tokens", "repeats")
-METHODS = ("baseline", "random_drop", "static_pruning", "prompt_compression", "lazyllm", "gemfilter")
+SLOW = ("baseline", "random_drop", "prompt_compression", "lazyllm", "gemfilter")
+METHODS = ["static_pruning", *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)]
 
 
 def answers(folder):
@@ -152,6 +153,7 @@ def test_a_run_that_ends_in_a_batch_is_resumed(run, tmp_path, monkeypatch):
     assert answers(folder) == answers(*folders(tmp_path / "uninterrupted"))
 
 
+@pytest.mark.slow
 def test_a_batch_that_fits_no_memory_is_halved(run, tmp_path, monkeypatch):
     run(*UNTIMED, output="enough")
     generate, sizes = BatchDecoder.__call__, []
@@ -192,6 +194,7 @@ def test_a_journal_reads_what_others_have_appended(tmp_path):
     assert other.rows == own.rows
 
 
+@pytest.mark.slow
 def test_jobs_that_start_at_once_share_the_unmodified_answers(tmp_path, tiny_model):
     common = [f"model.path={tiny_model}", "model.name=tiny", "model.chat=null", "model.limit=900", "data.tokens=512"]
     words = [sys.executable, "-m", "lazybench", "run", *common, *UNTIMED, "batch=2", f"output={tmp_path / 'runs'}"]

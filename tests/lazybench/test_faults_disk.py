@@ -26,7 +26,7 @@ def mounted(folder: Path, options: str) -> Iterator[None]:
         subprocess.run(["umount", str(folder)], check=True)
 
 
-@pytest.mark.parametrize("size", ["4k", "12k", "20k"])
+@pytest.mark.parametrize("size", ["4k", *(pytest.param(size, marks=pytest.mark.slow) for size in ("12k", "20k"))])
 def test_a_full_disk_costs_only_the_record_that_is_written(run, tmp_path, size):
     small = tmp_path / "small"
     with mounted(small, f"size={size}"):

@@ -123,6 +123,7 @@ def test_a_speedup_out_of_reach_leaves_the_others(call, matches, tmp_path):
 TUNED = ("tune=true", "method=fastkv", "speedups=[1.5]", "task=code", "data.limit=4", "tolerance=0.005")
 
 
+@pytest.mark.slow
 def test_each_half_of_the_records_is_tuned_for_the_other(call, lazybench, monkeypatch, matches, tmp_path):
     code, out, err = call(*TUNED)
     assert code == 0, err

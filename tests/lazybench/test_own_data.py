@@ -1,6 +1,7 @@
 """Datasets in a format of the user's own, read by a function of the user's own and scored by the user's own metric."""
 
 import importlib
+import re
 import sys
 import time
 from pathlib import Path
@@ -91,8 +92,8 @@ def test_all_of_the_users_data_is_planned_run_and_reported(own_run, lazybench, t
     code, out, err = lazybench("report", f"runs={tmp_path / 'runs'}", f"output={tmp_path / 'report'}")
     assert code == 0, err
     table = (tmp_path / "report/table1.md").read_text()
-    assert "| birds | baseline | 0.00 (floor) | 0.00 | 1.00 | 3 |" in table
-    assert "| animals | baseline | 0.00 (floor) | 0.00 | 1.00 | 3 |" in table
+    for name in ("birds", "animals"):
+        assert re.search(rf"\| {name} \| baseline \| 0\.00 \(floor\) \| 0\.00 \| 1\.00 \|.* \| 3 \|", table)
 
 
 def test_a_metric_of_the_users_scores_and_its_edits_run_again(own_run, own, tmp_path):

@@ -55,6 +55,7 @@ def values_of(word: str) -> list[str]:
     return [f"{name}={value}" for value in swept] if len(swept) > 1 and "{" not in values else [word]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("line", COMPOSED)
 def test_every_command_composes(lazybench, folder, line):
     """A sweep composes as single jobs that together have every value."""

@@ -83,6 +83,7 @@ def test_what_a_session_takes_is_in_no_time():
 
 def test_a_run_marks_and_counts_what_stays_disturbed(run, tmp_path, monkeypatch):
     clock = time.perf_counter
+    timing.tell_retaken.cache_clear()  # a test before this one may have been disturbed, too
     monkeypatch.setattr("lazybench.model.decoding.time.process_time", lambda: 0.5 * clock())
     code, out, err = run(*LAZY, "timing.cpu_share=0.9", "data.limit=1", "timing.warmup=2")
     assert code == 0, err

@@ -171,6 +171,7 @@ def check_same(actual, expected):
         assert_same_stats(stats, expected_stats)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ranking", [lazyllm.AttentionRanking(), lazyllm.AttentionRanking(for_good=True)], ids=str)
 @pytest.mark.parametrize("places", PLACES)
 def test_a_batch_over_devices(device, other, places, ranking):
@@ -204,6 +205,7 @@ def test_every_ranking_over_two_devices(device, other, ids, way):
 
 
 @pytest.mark.filterwarnings("ignore:You are calling .generate")
+@pytest.mark.slow
 @pytest.mark.parametrize("where", ["disk", "cpu"])
 def test_offload(device, ids, where, tmp_path):
     model = families.build("llama")
