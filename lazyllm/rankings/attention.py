@@ -183,7 +183,7 @@ class AttentionRanking(Ranking, checked=False, parallel=True):
 
 def plus() -> AttentionRanking:
     """Return the ranking called `lazyllm+`: of those searched, the least divergence for the time of a whole answer."""
-    return AttentionRanking(queries=32, half_life=8.0, pooling=15, layers=2, first=4, every=8)
+    return AttentionRanking(queries=32, half_life=8.0, pooling=15, layers=2, first=4, bonus=1.5, every=8)
 
 
 def _is_number(value: object) -> bool:
