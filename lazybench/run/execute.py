@@ -126,7 +126,7 @@ def _complete(folder: RunFolder, runner: RecordRunner) -> Mapping[str, Any] | No
                 folder.traces.add(row)
                 progress.update()
 
-            runner.answer(untraced, lambda row: None, write_trace)
+            runner.answer(untraced, None, write_trace)
     label = {"data": data_label(job.config.data)}
     scores = folder.finish(
         job.keys, job.config.trace, lambda rows: label | summarise((rows[key] for key in job.keys), job.facts)

@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 
 from lazybench.data import Record, data_label
 from lazybench.errors import RecordFailure, one_line
-from lazybench.methods import Output
+from lazybench.methods import OnEngine, Output
 from lazybench.model.decoding import Decoder, decoder_for, to_text
 from lazybench.model.prompts import Prompt
 from lazybench.run import scoring
@@ -87,7 +87,7 @@ class RecordRunner:
             return _failed(row, failure)
 
     def answer(
-        self, records: Sequence[Record], write: Callable[[Row], None], write_trace: Callable[[Row], None]
+        self, records: Sequence[Record], write: Callable[[Row], None] | None, write_trace: Callable[[Row], None]
     ) -> None:
         """Answer records in batches, without times, and trace them if `config.trace`.
 
@@ -99,7 +99,7 @@ class RecordRunner:
 
         Args:
             records: the records.
-            write: called with each record's row as soon as its answers have ended.
+            write: called with each record's row as soon as its answers have ended; None where they have one.
             write_trace: called with each record's trace once its batch has ended.
         """
         job, by_method = self.job, {}
@@ -113,7 +113,7 @@ class RecordRunner:
                 del missing[:count]
 
     def _answer_batch(
-        self, records: Sequence[Record], write: Callable[[Row], None], write_trace: Callable[[Row], None]
+        self, records: Sequence[Record], write: Callable[[Row], None] | None, write_trace: Callable[[Row], None]
     ) -> None:
         """Answer records with all seeds at once, by the method that answers the first of them."""
         job, traces, repeats = self.job, self.job.config.trace, self.job.method.repeats
@@ -123,7 +123,8 @@ class RecordRunner:
                 rows.append(row)
                 questions.append(question)
                 continue
-            write(row)
+            if write is not None:
+                write(row)
             if traces:
                 write_trace(_trace_row(row, {"error": row["error"]}))
         is_compared, unmodified = job.is_baseline or bool(job.paired_methods), [None] * len(questions)
@@ -135,7 +136,7 @@ class RecordRunner:
             results[number] = result
             index = number // repeats
             own = [results.get(index * repeats + seed) for seed in range(repeats)]
-            if None not in own:
+            if write is not None and None not in own:
                 compared = unmodified[index] if is_compared else None
                 write(_answered_row(rows[index], questions[index].prompt, own, compared))
 
@@ -148,6 +149,9 @@ class RecordRunner:
             for question, each in zip(questions, unmodified, strict=True):
                 decode = replace(question.decode, tracing=job.is_timed(question.prompt.record))
                 reference = each.reference if isinstance(each, Expected) else None
+                if write is None and reference and not isinstance(job.method, OnEngine):
+                    # Of an answer that has its row only stages are shown, which these methods do not have.
+                    decode = replace(decode, max_new_tokens=min(decode.max_new_tokens, len(reference)))
                 asked += [Question(question.prompt, decode, seed, reference) for seed in range(repeats)]
             method, num_logits = job.method.for_record(records[0]), job.config.trace_tokens if traces else 0
             _, logits = self.batches.answer(method, asked, num_logits, finish)
