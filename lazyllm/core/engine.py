@@ -222,8 +222,9 @@ class Engine:
         keys, values = self.keys[layer].extend(end, key), self.values[layer].extend(end, value)
         if self._new_slots is not None:
             start, count = self._new_slots
-            keys.narrow(2, start, count).copy_(self._padded(key))
-            values.narrow(2, start, count).copy_(self._padded(value))
+            is_batch = len(self.sequences) > 1
+            keys.narrow(2, start, count).copy_(self._padded(key) if is_batch else key)
+            values.narrow(2, start, count).copy_(self._padded(value) if is_batch else value)
         else:
             for buffer, new in ((keys, key), (values, value)):
                 buffer[group.batch_index, :, group.query_slots] = new[0].transpose(0, 1)
@@ -277,10 +278,12 @@ class Engine:
         )
         if is_small and not self.is_prefill:
             mask = self._mask(window, query.dtype, query.shape[1], key.shape[1])
+            padded = query if len(self.sequences) == 1 else self._padded(query)
             if mask is None and is_plain and not kernel.is_sdpa:
-                return self._unpadded(self._fused(module, self._padded(query), key, value, scores))
-            output = attend_masked(self._padded(query), key, value, mask, scores)
-            return self._unpadded(output.transpose(1, 2).contiguous())
+                output = self._fused(module, padded, key, value, scores)
+            else:
+                output = attend_masked(padded, key, value, mask, scores).transpose(1, 2).contiguous()
+            return output if len(self.sequences) == 1 else self._unpadded(output)
         outputs = []
         for sequence, own_query, own_key, own_value in self._by_sequence(query, key, value):
             limited = None if window is None or sequence.num_tokens <= window.size else window
@@ -310,7 +313,7 @@ class Engine:
         end = group.num_cached[0]
         self._new_slots = (end - group.num_queries[0], group.num_queries[0]) if is_aligned else None
         self._observers = {}
-        for sequence in self.live:
+        for sequence in self.live if group.stage is not None else ():
             ranking = self.rankings[sequence.index]
             if sequence.is_prefill or not ranking.for_good:
                 for layer in filter(ranking.wants, group.layers):
@@ -447,8 +450,6 @@ class Engine:
 
     def _padded(self, packed: Tensor) -> Tensor:
         """Return (1, heads, queries, width) as (batch, heads, longest, width); padding repeats some query."""
-        if len(self.sequences) == 1:
-            return packed
         if not self._is_even:
             packed = packed.index_select(2, self._padding[0])
         heads, width = packed.shape[1], packed.shape[3]
@@ -456,8 +457,6 @@ class Engine:
 
     def _unpadded(self, padded: Tensor) -> Tensor:
         """Return (batch, longest, heads, width) as (1, queries, heads, width)."""
-        if len(self.sequences) == 1:
-            return padded
         flat = padded.flatten(0, 1)
         return flat[None] if self._is_even else flat.index_select(0, self._padding[1])[None]
 

@@ -41,8 +41,9 @@ class GrowingTensor:
             self.nbytes = self.data.nbytes
             if old is not None:
                 self.data.narrow(self.dim, 0, old.shape[self.dim]).copy_(old)
-        self.length = max(self.length, length)
-        return self.view
+        if length > self.length:
+            self.length = length
+        return self.data.narrow(self.dim, 0, self.length)
 
     @property
     def view(self) -> Tensor:

@@ -114,9 +114,8 @@ class Ranking(ABC):
         """Raise `LazyLLMError` for settings out of range; called by `enable`."""
 
     def wants(self, layer: int) -> bool:
-        """Return whether to observe `layer` in this step; by default, if a stage follows it."""
-        group = self.group(layer)
-        return group.stage is not None and layer == group.layers[-1]
+        """Return whether to observe a layer of a group that a stage ends; by default, its last one."""
+        return layer == self.group(layer).layers[-1]
 
     @abstractmethod
     def observe(self, attention: LayerAttention) -> None:

@@ -109,7 +109,7 @@ class AttentionRanking(Ranking, checked=False, parallel=True):
 
     def wants(self, layer: int) -> bool:
         is_wanted = self.sequence.ranks or self.queries > 1  # a window has the queries of all steps
-        return is_wanted and self.group(layer).stage is not None and layer in self._ranking_layers(layer)
+        return is_wanted and layer in self._ranking_layers(layer)
 
     def observe(self, attention: LayerAttention) -> None:
         layer, queries = attention.layer, self._latest_queries(attention)

@@ -14,7 +14,7 @@ class StaticRanking(FrozenRanking, checked=False, parallel=True):
     """Static token pruning, a baseline of the paper: rank by the mean importance over layers 0 to the stage's."""
 
     def wants(self, layer: int) -> bool:
-        return self.group(layer).stage is not None
+        return True
 
     def observe(self, attention: LayerAttention) -> None:
         importance = self.over_processes(attention.probabilities().mean(dim=(1, 2, 3))[0])
