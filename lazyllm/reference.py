@@ -56,8 +56,8 @@ def run(
         turns: token ids of further turns of a conversation, each answered with `new_tokens` more.
         chunk: compute at most `chunk` new tokens in a step; the first token is generated after the last chunk.
         answer: generate these tokens in place of the most likely ones.
-        every: rank in every `every`-th step of one token after a step of several (1 in the paper). In the other steps
-            active sets are those of the step before and the newest token.
+        every: rank only in every `every`-th step of one token, counted from the last step of several (1 in the paper).
+            In the others the active sets are the previous ones plus the newest token.
     """
     layers, keep_after, trace = model.model.layers, dict(stages), Trace()
     tokens: list[int] = []

@@ -29,8 +29,8 @@ from lazybench.model.generation_config import ANSWER_SETTINGS, answer_settings
 def can_batch(model: PreTrainedModel) -> bool:
     """Return whether the model gives the same answers in a batch as one by one.
 
-    Layers that carry a state would carry it over padding, and other settings of a generation config than these two may
-    count the tokens of a padded prompt.
+    Layers that carry a state would carry it over padding. Settings of a generation config other than repetition_penalty
+    and stop_strings may count padding.
     """
     settings = answer_settings(model.generation_config).keys()
     return not model._is_stateful and settings <= {"repetition_penalty", "stop_strings"}
@@ -53,9 +53,9 @@ class BatchDecoder:
     Args:
         decoders: of each prompt, all on one model.
         finish: called with a prompt's number and its output as soon as its answer has ended, or with what failed.
-        num_logits: how many first new tokens' logits are kept.
-        references: of each prompt, the tokens to keep logits along, at most `num_logits`; None for its own answer's.
-            Where the answer differs from them, they are forced in a copy of the cache, so nothing is prefilled again.
+        num_logits: number of first new tokens whose logits are kept.
+        references: of each prompt, token ids to take the logits along, at most `num_logits`; None for its own answer's.
+            If the answer departs from them, they are forced from a copy of the prefilled cache.
 
     Attributes:
         logits: by number of the prompt: the model's logits at these tokens, (tokens, vocabulary), float32, on the CPU.
@@ -118,7 +118,7 @@ class _Answers(StoppingCriteria):
 
     Attributes:
         tokens: new tokens so far, by place in the batch.
-        logits: of the first tokens, (vocabulary,) each, by place; with a reference, as long as the tokens are its own.
+        logits: of the first tokens, (vocabulary,) each, by place; with a reference, only while the answer equals it.
         prefilled: a copy of the cache before the first new token, if there is one to copy.
     """
 
@@ -165,7 +165,7 @@ class _Answers(StoppingCriteria):
         )
 
     def process(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        """Keep what is needed of the logits (batch, vocabulary), and apply each decoder's settings: a processor."""
+        """Keep logits, (batch, vocabulary), and apply each decoder's settings, as a logits processor."""
         if self._cache is not None and self.prefilled is None:
             self.prefilled = copy.deepcopy(self._cache)
         self._largest, number = scores.amax(dim=-1).tolist(), input_ids.shape[1] - self._width

@@ -36,7 +36,7 @@ class Question(NamedTuple):
 
 
 def within_memory(prompt: Prompt, work: Callable[[], T]) -> T:
-    """Call `work` on a prompt; raises `RecordFailure` where memory ran out, which is then released."""
+    """Call `work` on a prompt; where memory runs out, release it and raise `RecordFailure`."""
     try:
         return work()
     except Exception as error:
@@ -92,15 +92,15 @@ class Batches:
             finish: called with the number of a question and its output, or why it failed, as soon as it has ended.
 
         Returns:
-            the results, and by number of the question, where there is an output, the logits of these tokens,
-            (tokens, vocabulary), float32, on the CPU.
+            the results in order, and a dict from the number of a question that has an output to the logits of these
+            tokens, (tokens, vocabulary), float32, on the CPU.
         """
         results: dict[int, Result] = {}
         logits: dict[int, torch.Tensor] = {}
         missing, size = [*range(len(questions))], self.size if self._can_batch and answers_batches(method) else 0
 
         def end(number: int, result: Result) -> None:
-            if number not in results:  # its logits alone may have been missing
+            if number not in results:  # else it was asked again for its logits
                 results[number] = result
                 finish(number, result)
 
@@ -125,8 +125,8 @@ class Batches:
                 if not ran_out(error):
                     raise
                 failure = _out_of_memory(chunk[0].prompt)
-                self.size = max(1, len(chunk) // 2)
-                size = min(size, self.size)
+                if len(chunk) > 1:
+                    size = self.size = len(chunk) // 2
             if failure is None:
                 size = 0 if any(map(is_missing, numbers)) else size  # `generate_batch` passed over some
             else:

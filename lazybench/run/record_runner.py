@@ -99,7 +99,7 @@ class RecordRunner:
 
         Args:
             records: the records.
-            write: called with each record's row as soon as its answers have ended; None where they have one.
+            write: called with each record's row as soon as its answers have ended; None if the records have rows.
             write_trace: called with each record's trace once its batch has ended.
         """
         job, by_method = self.job, {}
@@ -115,7 +115,7 @@ class RecordRunner:
     def _answer_batch(
         self, records: Sequence[Record], write: Callable[[Row], None] | None, write_trace: Callable[[Row], None]
     ) -> None:
-        """Answer records with all seeds at once, by the method that answers the first of them."""
+        """Answer records with all seeds at once; one method, `for_record`, answers all of them."""
         job, traces, repeats = self.job, self.job.config.trace, self.job.method.repeats
         rows, questions = [], []
         for row, question in map(self._begin, records):
@@ -130,31 +130,36 @@ class RecordRunner:
         is_compared, unmodified = job.is_baseline or bool(job.paired_methods), [None] * len(questions)
         if is_compared or traces:
             unmodified = self.unmodified.answers(questions, with_logits=traces and not job.is_baseline)
-        results: dict[int, Result] = {}  # of each seed of the first record, then of the second, and so on
+        ended: dict[int, Result] = {}  # of each seed of the first record, then of the second, and so on
 
         def finish(number: int, result: Result) -> None:
-            results[number] = result
+            ended[number] = result
             index = number // repeats
-            own = [results.get(index * repeats + seed) for seed in range(repeats)]
+            own = [ended.get(index * repeats + seed) for seed in range(repeats)]
             if write is not None and None not in own:
                 compared = unmodified[index] if is_compared else None
                 write(_answered_row(rows[index], questions[index].prompt, own, compared))
 
-        logits: dict[int, torch.Tensor] = {}
+        method, logits = job.method.for_record(records[0]), {}
         if job.is_baseline:
-            for number, each in enumerate(unmodified):
-                finish(number, Output(each.tokens, prompt_computed=1.0) if isinstance(each, Expected) else each)
+            results = [
+                Output(each.tokens, prompt_computed=1.0) if isinstance(each, Expected) else each
+                for each in unmodified
+                for _ in range(repeats)
+            ]
+            for number, result in enumerate(results):
+                finish(number, result)
         else:
             asked = []
             for question, each in zip(questions, unmodified, strict=True):
                 decode = replace(question.decode, tracing=job.is_timed(question.prompt.record))
                 reference = each.reference if isinstance(each, Expected) else None
-                if write is None and reference and not isinstance(job.method, OnEngine):
-                    # Of an answer that has its row only stages are shown, which these methods do not have.
+                if write is None and reference and not isinstance(method, OnEngine):
+                    # The trace alone needs this answer, and shows stages only of methods on the engine.
                     decode = replace(decode, max_new_tokens=min(decode.max_new_tokens, len(reference)))
                 asked += [Question(question.prompt, decode, seed, reference) for seed in range(repeats)]
-            method, num_logits = job.method.for_record(records[0]), job.config.trace_tokens if traces else 0
-            _, logits = self.batches.answer(method, asked, num_logits, finish)
+            num_logits = job.config.trace_tokens if traces else 0
+            results, logits = self.batches.answer(method, asked, num_logits, finish)
         for index, question in enumerate(questions if traces else ()):
             numbers = range(index * repeats, (index + 1) * repeats)
             own, own_logits = [results[number] for number in numbers], [logits.get(number) for number in numbers]

@@ -15,9 +15,9 @@ _SHARES = 101
 
 
 def progress(stats: Stats | None) -> dict[str, Any]:
-    """Return `stages`, and as `computed`, by step and stage, how much of the prompt has keys and values after it.
+    """Return the `stages`, and as `computed` the fraction of the prompt with a KV entry after each, by step and stage.
 
-    This is the paper's Figure 7. Without stages there is nothing.
+    The paper's Figure 7 shows them. The result is empty without stages.
     """
     if stats is None or not stats.stages:
         return {}
@@ -31,7 +31,7 @@ def progress(stats: Stats | None) -> dict[str, Any]:
 
 
 def attention(prompt: Prompt, decode: Decoder) -> dict[str, Any]:
-    """Return, as `attention`, the unmodified model's from the newest token by layer, of an own pass (paper, Figure 2).
+    """Return the unmodified model's `attention` from the newest token in each layer (paper, Figure 2), of one prefill.
 
     `map` has each layer's mean attention probability in parts of the prompt. `sorted_mass` is the attention that the
     tokens with the most of it get together, for 0 to 100% of them, as the mean over layers.

@@ -47,7 +47,7 @@ class Unmodified:
         failures = {}
         if any(("", key) not in rows for key in by_key):
             failures = self._generate(by_key, logits)
-        if with_logits:  # another process, or an earlier one, has left the tokens alone
+        if with_logits:  # other processes store the tokens, but no logits
             others = {key: each for key, each in by_key.items() if key not in failures and key not in logits}
             for key, question in others.items():
                 reference = rows["", key]["tokens"][: self._num_logits]
@@ -64,7 +64,7 @@ class Unmodified:
             path.parent.mkdir(parents=True, exist_ok=True)
             lock = Lock(path.with_suffix(".lock"), timeout_s=math.inf)
         with closing(lock):
-            lock.acquire()  # whatever another process generates meanwhile is in the file then
+            lock.acquire()  # another process may have added answers meanwhile
             self._journal.load()
             missing = {key: each for key, each in questions.items() if ("", key) not in self._journal.rows}
 

@@ -80,7 +80,7 @@ class Engine:
         for ranking, sequence in zip(self.rankings, self.sequences, strict=True):
             ranking.sequence, ranking.processes = sequence, setup.processes
         self.revives = not setup.ranking.for_good  # whether pruned tokens may be computed in a later step
-        # Attention multiplies the values of masked slots by 0, which is not 0 if they are uninitialised.
+        # Masked slots get weight 0, and 0 times an uninitialised value may be NaN.
         fill = None if batch_size == 1 else 0
         self.keys = [GrowingTensor(-2, batch_size, fill) for _ in self.group_of]  # (batch, kv_heads, slots, head_dim)
         self.values = [GrowingTensor(-2, batch_size, fill) for _ in self.group_of]
@@ -89,13 +89,13 @@ class Engine:
         # Of the current step:
         self.live: list[Sequence] = []  # sequences with new tokens
         self.max_tokens = 0  # positions of the longest sequence
-        self.is_prefill = True  # whether it is the first of all live sequences
-        self._only_new = False  # whether no stage ranks, and each live sequence computes its one new token alone
+        self.is_prefill = True  # whether no sequence has tokens of an earlier step
+        self._is_plain_decode = False  # whether each live sequence has one new token, and no stage ranks
         # Of the current group, and of its layers on one device:
         self.group = self.groups[0]
         self.num_queries = self._max_queries = self._num_keys = 0
         self._shape = (0, 0, 0)  # queries, sequences and keys in attention
-        self._is_even = True  # whether all sequences have as many queries
+        self._is_even = True  # whether all sequences have the same number of queries
         # First slot of the new keys, and how many there are, where both are the same in each sequence.
         self._new_slots: tuple[int, int] | None = None
         self._observers: dict[int, list[Sequence]] = {}  # by layer: the sequences whose ranking observes it
@@ -119,8 +119,8 @@ class Engine:
             if is_prompt and sequence.prompt_length == sequence.num_computed_tokens:
                 sequence.prompt_length = sequence.num_tokens
         self.live = [sequence for sequence in self.sequences if sequence.num_new_tokens]
-        self.is_prefill = all(sequence.is_prefill for sequence in self.live)
-        self._only_new = max(num_new_tokens) == 1 and not any(sequence.ranks for sequence in self.live)
+        self.is_prefill = all(sequence.is_prefill for sequence in self.sequences)
+        self._is_plain_decode = max(num_new_tokens) == 1 and not any(sequence.ranks for sequence in self.live)
         first = self.groups[0]
         first.num_cached = [sequence.num_tokens for sequence in self.sequences]
         first.num_active, first.num_queries = first.num_cached.copy(), num_new_tokens
@@ -144,8 +144,8 @@ class Engine:
     def prune_and_gather(self, hidden: Tensor) -> Tensor:
         """Prune the output of the current group at its stage, and gather the inputs of the next group.
 
-        Survivors without a KV entry in the next group are computed there from the Aux Cache: all of them in prefill;
-        later the newest token and those that are revived. In a step without ranking the newest token is the only one.
+        Compute survivors that lack a KV entry in the next group from the Aux Cache: all of them in prefill; the newest
+        and any revived tokens in decoding; only the newest in a step without ranking.
 
         Args:
             hidden: output of the group's last layer for its queries, (1, num_queries, hidden).
@@ -155,7 +155,7 @@ class Engine:
         """
         group, following = self.group, self.groups[self.group.index + 1]
         following.to(group.device)
-        if self._only_new:
+        if self._is_plain_decode:
             self._append_newest(following)
             return hidden
         following.active = [self._survivors(sequence) for sequence in self.sequences]
@@ -332,7 +332,7 @@ class Engine:
             self._padding = to_device(query_of, device), to_device(is_query.nonzero()[:, 0], device)
 
     def _append_newest(self, group: LayerGroup) -> None:
-        """Begin a group in a step without ranking: its active set is that of the last step and the newest tokens."""
+        """Add each live sequence's newest token to a group's active set, in a decoding step without ranking."""
         first = self.groups[0]
         self._move_active_last(group)
         group.num_queries = first.num_queries
@@ -350,11 +350,11 @@ class Engine:
     def _find_uncomputed(self, following: LayerGroup, active: Tensor, batch_index: Tensor | None) -> Tensor | None:
         """Set which tokens the next group computes: the active positions that have no slot there.
 
-        Their number is read from the device, once for all sequences. In prefill no position has a slot.
+        Read their number from the device, once for all sequences. In prefill no position has a slot.
 
         Returns:
-            slots of the active keys that will not be among the last `num_active` of their sequence, int64 (n,), one
-            sequence after the other; None if there are none, or no step goes without ranking.
+            slots of the active keys that are not among the last `num_active` of their sequence, int64 (n,), sequence by
+            sequence; None in prefill, or if every decoding step ranks.
         """
         if self.is_prefill:
             following.query_positions, following.batch_index = active, batch_index
@@ -398,7 +398,7 @@ class Engine:
         return (numbers >= starts) & (numbers < ends)
 
     def _move_active_last(self, group: LayerGroup) -> None:
-        """Make active keys the last ones of each sequence: swap those that are not with inactive ones."""
+        """Swap active keys into the last slots of their sequences."""
         if group.moves is None:
             return
         (batch_index, sources, targets), group.moves = group.moves, None
@@ -437,7 +437,7 @@ class Engine:
             index = sequence.index
             queries = slice(start, start + self.group.num_queries[index])
             start = queries.stop
-            own, keys = slice(index, index + 1), slice(self.group.num_cached[index])
+            own, keys = slice(index, index + 1), slice(self.group.num_cached[index] - self.group.first_key)
             if self.is_prefill:
                 own, keys = slice(None), queries
             yield sequence, query[:, :, queries], key[own, :, keys], value[own, :, keys]

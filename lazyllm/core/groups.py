@@ -56,9 +56,9 @@ class LayerGroup:
     """The layers between two stages, and the tokens cached, active and computed in them.
 
     All layers of a group see the same tokens, and a token's key and value have the same slot in all of them. New slots
-    follow the used ones. A step that ranks masks the slots of inactive tokens. After it, active tokens are moved to the
-    last slots in use, so that steps without ranking attend to a slice. The first group computes every token when it
-    first appears: there, slot = position. Lists have one entry for each sequence of the batch.
+    follow the used ones. A step that ranks masks the slots of inactive tokens. The next one without ranking first moves
+    active tokens to the last slots, so that attention reads one slice. The first group computes every token when it first
+    appears: there, slot = position. Lists have one entry for each sequence of the batch.
     """
 
     index: int  # 0 for the first group
@@ -68,8 +68,8 @@ class LayerGroup:
     slots: GrowingTensor  # slot of each position, int64 (batch, positions), -1 without a KV entry; unused in group 0
     positions: GrowingTensor  # position of each slot, int64 (batch, slots); unused in group 0
     num_cached: list[int]  # slots in use, which is tokens with keys and values here
-    active: list[Tensor | None]  # sorted positions that the last ranking kept, int64 (n,), and tokens since; None: none
-    ranked_tokens: list[int]  # tokens of the sequence at that ranking
+    active: list[Tensor | None]  # sorted active positions when last set, int64 (n,); None before. Newer ones are active
+    ranked_tokens: list[int]  # tokens of the sequence at that time
     # Of the current step:
     num_active: list[int] = field(default_factory=list)  # tokens in the active set
     num_queries: list[int] = field(default_factory=list)  # tokens computed

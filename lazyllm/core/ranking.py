@@ -83,8 +83,8 @@ class Ranking(ABC):
         single_stage: whether it works with one stage only.
         for_good: whether it ranks in prefill alone: pruned tokens are never revived, and all later tokens are kept.
             Then the model may have layers that carry a state from token to token, as hybrid models do.
-        every: rank in every `every`-th decoding step alone. In the steps between, which `sequence.ranks` tells, the
-            active sets are those of the step before and the newest token; `observe` is called in all steps.
+        every: rank only in every `every`-th decoding step. In the others, where `sequence.ranks` is False, the active
+            set is the previous one plus the newest token; `observe` is still called.
         checked: whether the engine checks what `survivors` returns at every stage, and adds the protected tokens, which
             takes device reads. Subclasses are checked unless declared as `class Mine(Ranking, checked=False)`; then
             `survivors` must include the protected tokens, as the default does.

@@ -36,16 +36,16 @@ class Sequence:
     def begin_step(self, num_new_tokens: int, every: int | None) -> None:
         """Start a step of `num_new_tokens`, 0 or more.
 
-        Stages rank in each step of several tokens and in every `every`-th of those of one token that follow it; with
-        None in prefill alone.
+        Stages rank in every step of several new tokens, and in every `every`-th step of one after it. With None they
+        rank in prefill only.
         """
         self.num_new_tokens = num_new_tokens
-        is_several = self.is_prefill or num_new_tokens > 1
-        self._num_single = 0 if is_several else self._num_single + num_new_tokens
-        if every is None:
-            self.ranks = self.is_prefill
-        else:
-            self.ranks = num_new_tokens > 0 and self._num_single % every == 0
+        if self.is_prefill or num_new_tokens > 1:
+            self._num_single = 0
+        elif num_new_tokens:
+            self._num_single += 1
+        is_due = self.is_prefill if every is None else self._num_single % every == 0
+        self.ranks = num_new_tokens > 0 and is_due
 
     def positions(self, group: LayerGroup, start: int = 0) -> Tensor:
         """Return all positions from `start` on, int64, on the device of `group`."""

@@ -20,11 +20,22 @@ from hypothesis import strategies as st
 
 import lazyllm
 
+
+class EverySecond(lazyllm.Ranking):
+    """Eq. 1 in every second decoding step; it reads the keys in the others, too."""
+
+    every = 2
+
+    def observe(self, attention):
+        self.importance = self.by_position(attention.layer, attention.probabilities().mean(dim=(1, 2, 3))[0])
+
+
 RANKINGS = {
     "eq1": {},
     "static": {"schedule": "2:0.4", "ranking": lazyllm.StaticRanking()},
     **{part: {"ranking": lazyllm.AttentionRanking(**parts)} for part, parts in naive_importance.ALONE.items()},
     "all": {"ranking": lazyllm.AttentionRanking(**naive_importance.ALL)},
+    "own": {"ranking": EverySecond()},
 }
 LENGTHS = (7, 30, 19, 1)
 
@@ -107,6 +118,11 @@ def test_any_batch(lengths, keeps, ranking, seed):
     model = families.build("llama", seed=seed % 3, dtype=torch.float64)
     options = {"schedule": [(1, keeps[0]), (3, keeps[1])]} | RANKINGS[ranking]
     check(model, texts(*lengths, seed=seed), options)
+
+
+@pytest.mark.parametrize("ranking", ["eq1", "static", "all"])
+def test_a_short_prompt_has_no_token_in_the_first_chunk(model, ranking):
+    check(model, texts(60, 8), RANKINGS[ranking], prefill_chunk_size=16)
 
 
 @pytest.mark.parametrize("ranking", ["eq1", "static", "all"])
