@@ -57,8 +57,8 @@ class LayerGroup:
 
     All layers of a group see the same tokens, and a token's key and value have the same slot in all of them. New slots
     follow the used ones. A step that ranks masks the slots of inactive tokens. The next one without ranking first moves
-    active tokens to the last slots, so that attention reads one slice. The first group computes every token when it first
-    appears: there, slot = position. Lists have one entry for each sequence of the batch.
+    active tokens to the last slots, so that attention reads one slice. The first group computes every token when it
+    first appears: there, slot = position. Lists have one entry for each sequence of the batch.
     """
 
     index: int  # 0 for the first group
