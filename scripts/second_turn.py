@@ -9,7 +9,6 @@ import argparse
 import sys
 import time
 from dataclasses import asdict, dataclass, replace
-from itertools import zip_longest
 from pathlib import Path
 
 import pandas as pd
@@ -23,6 +22,7 @@ from lazybench.config import RunConfig
 from lazybench.data import Record, choose, load_facts
 from lazybench.errors import LazyBenchError
 from lazybench.identity import digest
+from lazybench.matching.match import interleave
 from lazybench.methods import Method, build_method
 from lazybench.methods.base import answer
 from lazybench.model.decoding import Decoder, decoder_for, synchronize, to_text
@@ -127,9 +127,7 @@ def build_questions(config: RunConfig) -> list[tuple[Prompt, torch.Tensor]]:
     datasets = [resources.records(name, config.data, config.model) for name in names]
     others = {record.key: records[index - 1] for records in datasets for index, record in enumerate(records)}
     questions = []
-    # One record of each dataset in turn, so that any first part represents all.
-    turns = zip_longest(*(sorted(records, key=lambda record: record.hash) for records in datasets))
-    for record in (record for turn in turns for record in turn if record is not None):
+    for record in interleave(datasets):
         builder = PromptBuilder(tokenizer, config.model, facts[record.dataset])
         if others[record.key] is record or "{context}" not in builder.facts.prompt or not record.input:
             raise LazyBenchError(f"{record.dataset}: a second question needs two records, each with an input")

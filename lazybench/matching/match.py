@@ -193,14 +193,18 @@ class Matcher:
         return kl
 
 
-def split_halves(datasets: Sequence[Sequence[Record]]) -> dict[str, list[Record]]:
-    """Return the records of each half, one of each dataset in turn, those of a dataset in the order of their hashes.
+def interleave(datasets: Sequence[Sequence[Record]]) -> list[Record]:
+    """Return all records, one of each dataset in turn, those of a dataset in the order of their hashes.
 
-    So any first part of a half represents all datasets.
+    So any first part represents all datasets.
     """
-    halves = {}
-    for half in HALVES:
-        parts = [[record for record in dataset if half_of(record) == half] for dataset in datasets]
-        turns = zip_longest(*(sorted(part, key=lambda record: record.hash) for part in parts))
-        halves[half] = [record for turn in turns for record in turn if record is not None]
-    return halves
+    turns = zip_longest(*(sorted(dataset, key=lambda record: record.hash) for dataset in datasets))
+    return [record for turn in turns for record in turn if record is not None]
+
+
+def split_halves(datasets: Sequence[Sequence[Record]]) -> dict[str, list[Record]]:
+    """Return the interleaved records of each half."""
+    return {
+        half: interleave([[record for record in dataset if half_of(record) == half] for dataset in datasets])
+        for half in HALVES
+    }
