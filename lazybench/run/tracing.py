@@ -1,4 +1,4 @@
-"""What timed records show in figures: computed tokens by stage, attention by layer."""
+"""Trace timed records for the figures: computed tokens by stage, attention by layer."""
 
 from dataclasses import replace
 from typing import Any
