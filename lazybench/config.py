@@ -56,6 +56,7 @@ class ModelConfig(_Checked, section="model."):
         limit: longest prompt in tokens before the chat wrapper; longer ones lose their middle.
         chat: text with `{prompt}` to wrap prompts in, `template` for the tokenizer's own chat template, or
             None for none.
+        template: keyword arguments of the tokenizer's chat template, such as `enable_thinking`.
         remove: strings removed from predictions, after white space around them (LongBench, for XGen).
         trust_remote_code: run Python code that comes with the model; off for every model that works without.
         tokenizer: `_target_`, a function that makes the tokenizer, and its arguments, for weights without one. A
@@ -74,6 +75,7 @@ class ModelConfig(_Checked, section="model."):
     device: str = "auto"
     limit: int = setting(MISSING, at_least(2))
     chat: str | None = None
+    template: dict[str, Any] = field(default_factory=dict)
     remove: list[str] = field(default_factory=list)
     trust_remote_code: bool = False
     tokenizer: dict[str, Any] = field(default_factory=dict)
@@ -84,6 +86,9 @@ class ModelConfig(_Checked, section="model."):
         super().__post_init__()
         if self.chat not in (None, "template") and self.chat.count("{prompt}") != 1:
             raise LazyBenchError(f"model.chat={self.chat!r} must be 'template', null or text with one {{prompt}} in it")
+        if self.template and self.chat != "template":
+            keys = " ".join(f"~model.template.{key}" for key in self.template)
+            raise LazyBenchError(f"model.template needs model.chat=template: set that, or remove it by {keys}")
 
 
 @dataclass

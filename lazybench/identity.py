@@ -34,7 +34,7 @@ NOT_HASHED = (
 # What must be equal to compare two runs, besides code and facts, in the order in which labels show it.
 MATCHED = (
     *("results_version", "weights_format", "dtype", "attention", "device", "threads", "torch", "transformers"),
-    *("model.limit", "model.chat", "model.remove", "model.shape"),
+    *("model.limit", "model.chat", "model.template", "model.remove", "model.shape"),
     *("data.limit", "data.half", "data.seed", "data.tokens"),
     *("timing.warmup", "trace_tokens", "weights"),
 )

@@ -145,6 +145,7 @@ def follow_up(builder: PromptBuilder, record: Record) -> torch.Tensor:
             [{"role": role, "content": content} for role, content in messages],
             tokenize=False,
             add_generation_prompt=True,
+            **builder.model.template,
         )
         text = chat.partition(NO_ANSWER)[2]
     else:

@@ -49,7 +49,7 @@ class PromptBuilder:
     """Fill in, truncate, wrap and tokenise the prompts of one dataset."""
 
     tokenizer: PreTrainedTokenizerBase  # of the model under test
-    model: ModelConfig  # of which `limit` and `chat` are used
+    model: ModelConfig  # of which `limit`, `chat` and `template` are used
     facts: DatasetFacts
 
     def build(self, record: Record) -> Prompt:
@@ -71,7 +71,7 @@ class PromptBuilder:
             messages, template = [{"role": "user", "content": text}], self.tokenizer.get_chat_template()
             template = _DATE * ("strftime_now" in template) + template
             text = self.tokenizer.apply_chat_template(
-                messages, chat_template=template, tokenize=False, add_generation_prompt=True
+                messages, chat_template=template, tokenize=False, add_generation_prompt=True, **self.model.template
             )
         elif chat is not None:
             text = chat.replace("{prompt}", text)

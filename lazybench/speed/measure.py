@@ -94,7 +94,7 @@ def build_prompt(length: int, tokenizer: PreTrainedTokenizerBase, config: SpeedC
     # No more context than the prompt can hold: methods that work on the context are timed on the same text.
     ids = tokenizer(record.context, add_special_tokens=False, verbose=False).input_ids[: length + _SPARE]
     record = replace(record, context=tokenizer.decode(ids))
-    model = replace(config.model, limit=length + _SPARE, chat=None)
+    model = replace(config.model, limit=length + _SPARE, chat=None, template={})
     prompt = PromptBuilder(tokenizer, model, load_facts({})[_DATASET]).build(record)
     if prompt.ids.shape[1] < length:
         raise LazyBenchError(f"lengths: {length} tokens are more than a report can have, {prompt.ids.shape[1]}")

@@ -49,6 +49,8 @@ def check(code, out, err, cwd):
         (["data.limit=null"], "give a number"),
         (["shard=3/2"], "write i/n"),
         (["model.chat=hello"], "{prompt}"),
+        (["model.template=no_thinking"], "model.template: "),
+        (["model=qwen3_8b", "model.chat=null"], "model.template needs model.chat=template"),
         # not there
         (["model.path=/no/such/folder"], "no such folder"),
         (["model.device=cuda:7"], "; use model.device=cpu or auto"),

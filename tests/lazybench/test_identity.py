@@ -29,16 +29,18 @@ class Ends(Method):
 """
 
 
-def hash_of(folder: Path, **timing) -> str:
-    """The hash that follows from a run's files, with further settings of `timing`."""
+def hash_of(folder: Path, section: str = "timing", **further) -> str:
+    """The hash that follows from a run's files, with further settings of a section."""
     settings = yaml.safe_load((folder / "config.yaml").read_text())
-    settings["timing"] |= timing
+    settings[section] |= further
     facts = {name: load_facts()[name] for name in settings["records_of"]}
     return identity.run_hash(settings, json.loads((folder / "environment.json").read_text()), facts)
 
 
 def test_a_runs_hash_follows_from_its_files(finished):
     assert hash_of(finished) == finished.name
+    assert hash_of(finished, "model", template={}) == finished.name
+    assert hash_of(finished, "model", template={"enable_thinking": False}) != finished.name
 
 
 def test_a_new_setting_and_a_changed_default_keep_finished_runs_apart_from_others(finished, monkeypatch):
@@ -73,8 +75,8 @@ retry_failed: false
 rerun: false
 calibrated: refuse
 output: results/runs
-model: {revision: null, dtype: auto, attention: sdpa, device: auto, chat: null, remove: [], trust_remote_code: false,
-  tokenizer: {}, shape: {}, outline: {}}
+model: {revision: null, dtype: auto, attention: sdpa, device: auto, chat: null, template: {}, remove: [],
+  trust_remote_code: false, tokenizer: {}, shape: {}, outline: {}}
 data: {root: null, limit: null, half: null, seed: 0, tokens: 2048, load: {}, label: null, datasets: {}}
 timing: {warmup: 5, paired: true, keep_1: true, cpu_share: 0.9, per_dataset: null, every: 1}
 facts: {task: null, language: en, records: null, chat: true, first_line: false, stop_at_newline: false,

@@ -139,6 +139,15 @@ def test_the_last_file_is_what_is_continued(context, question, continued):
     assert before_continued(record, FACTS["hotpotqa"]) == len(context)
 
 
+def test_the_chat_template_gets_the_models_arguments():
+    tokenizer = byte_tokenizer()
+    tokenizer.chat_template = "{{ messages[0].content }}{% if enable_thinking is false %}<think></think>{% endif %}"
+    record = sample.load("qasper", limit=1, seed=0, tokens=256)[0]
+    for template, end in (({}, ""), ({"enable_thinking": False}, "<think></think>")):
+        builder = PromptBuilder(tokenizer, config(chat="template", template=template), FACTS["qasper"])
+        assert builder.wrapped(record, "x") == f"x{end}"
+
+
 @pytest.mark.parametrize("form", ["%d %b %Y", "%A, %B %d, %Y", "%Y-%m-%d"])
 def test_a_chat_template_that_writes_todays_date_gives_the_same_prompt_every_day(form):
     tokenizer = byte_tokenizer()
