@@ -29,7 +29,7 @@ NOT_HASHED = (
     # `records`, the digest of their content, and the facts of their datasets enter the hash instead.
     | {"data.name", "data.source", "data.root", "data.label", "data.datasets", "data.has"}
     | {"data.limit", "data.half", "data.seed", "data.tokens", "data.load"}
-    | {"facts.by_length"}
+    | {"facts.groups"}
 )
 # What must be equal to compare two runs, besides code and facts, in the order in which labels show it.
 MATCHED = (

@@ -57,24 +57,24 @@ def _equal_length_s(records: pd.DataFrame) -> pd.Series:
     return records["ttft_s"] + steps * records["decode_step_s"].where(steps > 0, 0)
 
 
-def _score_of_length(records: pd.DataFrame, low: float, high: float) -> pd.Series:
-    """Return the scores of the records with at least `low` and less than `high` words."""
-    return records["score"].where(records["length"].between(low, high, inclusive="left"))
+def scores_in(group: str, records: pd.DataFrame) -> pd.Series:
+    """Return the scores of the records in a group of `DatasetFacts.groups`, missing for the others."""
+    if group in LENGTHS:
+        is_in = records["length"].between(*LENGTHS[group], inclusive="left")
+    else:
+        is_in = (" " + records["groups"] + " ").str.contains(f" {group} ", regex=False)
+    return records["score"].where(is_in)
+
+
+def group_measure(group: str) -> Measure:
+    """Return the measure of the score of the records in a group."""
+    names = {"key": f"score_{group}", "title": f"Score, {group}", "absent": "not in this group"}
+    return replace(SCORE, top=partial(scores_in, group), **names)
 
 
 SCORE = Measure("score", "Score", "score", scale=100, by_seed="score_by_seed", most=100)
 _POINTS: dict[str, Any] = {"scale": 100, "absent": "no baseline", "least": -100, "most": 100}
 SCORE_DIFFERENCE = Measure("score_difference", "Score less the baseline's", "score_difference", **_POINTS)
-SCORE_BY_LENGTH = tuple(
-    replace(
-        SCORE,
-        key=f"score_{name}",
-        title=f"Score, {name}",
-        top=partial(_score_of_length, low=low, high=high),
-        absent="not of this length",
-    )
-    for name, (low, high) in LENGTHS.items()
-)
 TTFT = _speedups("ttft_speedup", "TTFT speedup", "ttft_s")
 GENERATION = _speedups("generation_speedup", "Generation speedup", "generation_s")
 _EQUAL = {"key": "generation_speedup_equal_length", "title": "Generation speedup at equal length (×)"}

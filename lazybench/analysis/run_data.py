@@ -19,7 +19,7 @@ _WITH_TIMES = ("retaken", "disturbed", "baseline_new_tokens", "identical_tokens"
 TIMED = (*with_compared(WALL_TIMES), *_WITH_TIMES)
 NUMBERS = ("score", "length", "prompt_tokens", "new_tokens", *TIMED, "prompt_computed", "first_token_kl", "kl")
 # Compact records have digests of predictions, not their texts. The scores of several seeds are separated by blanks.
-_FURTHER = ("score_by_seed", "prediction_digest", "baseline_prediction_digest", "error")
+_FURTHER = ("score_by_seed", "prediction_digest", "baseline_prediction_digest", "groups", "error")
 COLUMNS = ("dataset", "_id", *NUMBERS, *_FURTHER)
 TEXTS = ("dataset", "_id", *_FURTHER)
 
@@ -99,6 +99,7 @@ def row_of(line: Mapping[str, Any]) -> dict[str, Any]:
     return row | {
         "dataset": line["dataset"],
         "_id": line["_id"],
+        "groups": line.get("groups"),
         "error": str(line.get("error") or ""),
         "score_by_seed": "" if None in seeds else " ".join(repr(float(score)) for score in seeds),
         "prediction_digest": _digest(prediction),

@@ -10,11 +10,11 @@ from typing import Any
 
 import pandas as pd
 
+from lazybench.analysis.averages import scores_in
 from lazybench.analysis.console import frame_table
 from lazybench.cli.arguments import add_config_dir, own_datasets, read
 from lazybench.config import CONF
 from lazybench.data.facts import DatasetFacts, load_facts
-from lazybench.data.longbench_e import LENGTHS
 from lazybench.data.record import parse, wrong_field
 from lazybench.errors import LazyBenchError, suggest
 from lazybench.run import scoring
@@ -23,7 +23,8 @@ from lazybench.store.writing import replace
 # By dataset, its facts and the data config that defines it; an empty name for LongBench and configs that extend it.
 Known = Mapping[str, tuple[str, DatasetFacts]]
 
-_COLUMNS = ("path", "dataset", "_id", "score", "length")  # of a scored line, before the scores by other metrics
+# Of a scored line, before the scores by other metrics.
+_COLUMNS = ("path", "dataset", "_id", "score", "length", "groups")
 
 
 def main(argv: Sequence[str]) -> int:
@@ -80,14 +81,14 @@ def _score(line: Mapping[str, Any], where: str, default: str, known: Known) -> d
     """Score a line, from 0 to 1; a run's record with several seeds has the mean over them.
 
     Returns:
-        `dataset` and `_id`; LongBench's `score`, None for a failed record; `length` in words, if the dataset has scores
-        by length; and the scores by other metrics.
+        `dataset` and `_id`; LongBench's `score`, None for a failed record; `length` in words and `groups`, if the
+        dataset has scores by group; and the scores by other metrics.
     """
     dataset = str(line.get("dataset") or default)
     if dataset not in known:
         hint = "" if line.get("dataset") else " (the line has no 'dataset': name it with --dataset NAME)"
         raise LazyBenchError(f"{where}: unknown dataset {dataset!r}: {suggest(dataset, known)}{hint}")
-    scores = {"dataset": dataset, "_id": str(line.get("_id", "")), "score": None, "length": None}
+    scores = {"dataset": dataset, "_id": str(line.get("_id", "")), "score": None, "length": None, "groups": ""}
     if line.get("error"):
         return scores
     facts, references = known[dataset][1], (line.get("answers"), line.get("all_classes"))
@@ -96,7 +97,7 @@ def _score(line: Mapping[str, Any], where: str, default: str, known: Known) -> d
         if not isinstance(prediction, str):
             value = json.dumps(prediction, default=str)
             raise LazyBenchError(f"{where}: 'prediction' (or 'pred') must be a string, not {value:.60}")
-    if wrong := wrong_field(line, ["answers", "all_classes", *["length"] * facts.by_length]):
+    if wrong := wrong_field(line, ["answers", "all_classes", *["length", "groups"] * bool(facts.groups)]):
         raise LazyBenchError(f"{where}: {wrong}")
     try:
         by_seed = [
@@ -106,7 +107,7 @@ def _score(line: Mapping[str, Any], where: str, default: str, known: Known) -> d
     except LazyBenchError as error:
         raise LazyBenchError(f"{where}: {error}") from error
     means = {metric: fmean(seed[metric] for seed in by_seed) for metric in by_seed[0]}
-    return scores | means | ({"length": line["length"]} if facts.by_length else {})
+    return scores | means | ({"length": line["length"], "groups": line.get("groups") or ""} if facts.groups else {})
 
 
 def _refuse_mixed(answered: pd.DataFrame) -> None:
@@ -120,10 +121,9 @@ def _refuse_mixed(answered: pd.DataFrame) -> None:
 
 def _tables(answered: pd.DataFrame, known: Known) -> str:
     """Format mean scores, from 0 to 100, by dataset and by task, in the order of LongBench's table."""
-    scores = {"score": answered["score"]}
-    if answered["length"].notna().any():
-        for name, (low, high) in LENGTHS.items():
-            scores[name] = answered["score"].where(answered["length"].between(low, high, inclusive="left"))
+    names = {*answered["dataset"]}
+    groups = [group for name, (_, facts) in known.items() if name in names for group in facts.groups]
+    scores = {"score": answered["score"], **{group: scores_in(group, answered) for group in groups}}
     metrics = [*answered.columns[len(_COLUMNS) :]]
     facts = pd.DataFrame([(name, data, facts.task) for name, (data, facts) in known.items()])
     facts.columns = ["dataset", "data", "task"]

@@ -3,12 +3,13 @@
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, asdict, dataclass
+from dataclasses import MISSING, asdict, dataclass, field
 from functools import cache
 from importlib.resources import files
 from typing import Any
 
 from lazybench import metrics
+from lazybench.data.longbench_e import LENGTHS
 from lazybench.errors import LazyBenchError, suggest
 from lazybench.rules import COUNT, FLAG, NAME, Rule, check, check_settings, one_of, setting
 
@@ -58,7 +59,8 @@ class DatasetFacts:
         answer_prefix: template with `{input}` for the beginning of the answer. It ends the prompt, after a chat
             wrapper, and is in no prediction. A record's own replaces it.
         truncate: whether a prompt longer than the model's limit loses its middle.
-        by_length: whether its score is also shown by the records' length (`longbench_e.LENGTHS`).
+        groups: groups of its records that have scores of their own, too: of `longbench_e.LENGTHS`, which a config can
+            write as `by_length: true`, or of those that its records name (`Record.groups`).
     """
 
     name: str
@@ -74,15 +76,15 @@ class DatasetFacts:
     continues: str | None = setting(None, one_of(("context", "last_file")))
     answer_prefix: str = setting("", _PREFIX)
     truncate: bool = setting(True, FLAG)
-    by_length: bool = setting(False, FLAG)
+    groups: list[str] = field(default_factory=list, metadata={"rule": NAME})
 
     def __post_init__(self) -> None:
         check_settings(self, f"dataset {self.name!r}: ")
 
     @property
     def decisive(self) -> dict[str, Any]:
-        """The facts that decide results: all but `by_length`."""
-        return {key: value for key, value in asdict(self).items() if key != "by_length"}
+        """The facts that decide results: all but `groups`."""
+        return {key: value for key, value in asdict(self).items() if key != "groups"}
 
 
 def tasks() -> list[str]:
@@ -160,6 +162,8 @@ def _longbench() -> dict[str, Any]:
 def _user_facts(name: str, given: Mapping[str, Any] | None, longbench: Mapping[str, DatasetFacts]) -> DatasetFacts:
     reading = ("load", "columns", "rows")  # see `hf_datasets`
     values = {key: value for key, value in (given or {}).items() if key not in reading}
+    if values.pop("by_length", False):
+        values["groups"] = [*LENGTHS]
     like = values.pop("like", None)
     if like not in (None, *longbench):
         hint = suggest(str(like), longbench)

@@ -10,6 +10,7 @@ from lazybench.errors import LazyBenchError
 from lazybench.rules import Rule
 
 _TEXTS = ("_id", "dataset", "input", "context", "language")
+_OPTIONAL = ("answer_prefix", "groups")
 
 
 def _is_texts(value: object) -> bool:
@@ -21,13 +22,13 @@ _RULES = {
     "answers": Rule("a list of one string or more", _is_texts),
     "all_classes": Rule("null or a list of one string or more", lambda value: value is None or _is_texts(value)),
     "length": Rule("a whole number of words", lambda value: type(value) is int and value >= 0),
-    "answer_prefix": Rule("null or a string", lambda value: value is None or isinstance(value, str)),
+    **dict.fromkeys(_OPTIONAL, Rule("null or a string", lambda value: value is None or isinstance(value, str))),
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One item of a dataset, in LongBench's own record format, and the beginning of its answer."""
+    """One item of a dataset, in LongBench's own record format, with two fields of other benchmarks' records."""
 
     id: str  # LongBench's `_id`, unique within a dataset
     dataset: str  # e.g. `hotpotqa`
@@ -38,6 +39,7 @@ class Record:
     length: int  # in words, as LongBench counts it
     language: str = "en"  # `en` or `zh`
     answer_prefix: str = ""  # ends the prompt, as `DatasetFacts.answer_prefix`, which it replaces if it is not empty
+    groups: str = ""  # those of `DatasetFacts.groups` that it is in, separated by spaces
 
     @property
     def key(self) -> tuple[str, str]:
@@ -54,9 +56,8 @@ def fingerprint(records: Iterable[Record]) -> str:
     """Return the SHA-256 (hex) of the content of records, in order."""
     digest = hashlib.sha256()
     for record in records:
-        fields = asdict(record)
-        if not record.answer_prefix:
-            del fields["answer_prefix"]  # so that finished runs of records without one keep their hashes
+        # Without empty fields that LongBench's records lack, so that finished runs keep their hashes.
+        fields = {name: value for name, value in asdict(record).items() if value or name not in _OPTIONAL}
         digest.update(json.dumps(fields, sort_keys=True, separators=(",", ":")).encode() + b"\n")
     return digest.hexdigest()
 
@@ -66,7 +67,7 @@ def to_records(rows: Iterable[tuple[str, Any]], dataset: str) -> Iterator[Record
 
     Args:
         rows: location, for messages, and row: a mapping with LongBench's fields. `all_classes` may be missing, and
-            there may be an `answer_prefix`.
+            there may be an `answer_prefix` and `groups`.
         dataset: the dataset's name.
 
     Raises:
@@ -82,7 +83,7 @@ def to_records(rows: Iterable[tuple[str, Any]], dataset: str) -> Iterator[Record
             raise LazyBenchError(f"{where}: '_id' {row['_id']!r} is also the id of {first}")
         classes = row.get("all_classes") and tuple(row["all_classes"])
         texts = {name.removeprefix("_"): row[name] for name in _TEXTS}
-        texts["answer_prefix"] = row.get("answer_prefix") or ""
+        texts |= {name: row.get(name) or "" for name in _OPTIONAL}
         yield Record(**texts, answers=tuple(row["answers"]), all_classes=classes, length=row["length"])
 
 

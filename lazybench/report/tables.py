@@ -1,7 +1,7 @@
 """The tables: their measures and rows, their numbers as a frame, and their cells as text."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.resources import files
 from statistics import stdev
 from typing import Any
@@ -29,7 +29,6 @@ class Spec:
     measures: tuple[Measure, ...]
     in_paper: tuple[str, ...] = ()  # keys of the measures that the paper gives numbers for
     skip: tuple[str, ...] = ()  # methods without rows
-    by_length: bool = False  # only for datasets that have scores by the records' length
 
 
 _ANSWERS = (averages.SCORE, averages.SCORE_DIFFERENCE, *averages.TTFT, averages.TTFT_SECONDS)
@@ -39,14 +38,19 @@ SPECS = (
     Spec("fidelity", "Speed, and fidelity to the baseline", _FIDELITY, skip=("baseline",)),
     Spec("table1", "Table 1. Score and TTFT speedup", _ANSWERS, ("score", "ttft_speedup")),
     Spec("table2", "Table 2. Tokens computed and generation", _GENERATION, ("prompt_computed", "generation_speedup")),
-    Spec("score_by_length", "Score by length", averages.SCORE_BY_LENGTH, by_length=True),
+    Spec("score_by_group", "Score by group of records", ()),  # `specs` has its measures
 )
 # How to read all tables, in Markdown.
 READING = files("lazybench.report").joinpath("reading.md").read_text("utf-8")
-_MEASURES = {measure.key: measure for spec in SPECS for measure in spec.measures}
 _IN_PAPER = dict.fromkeys(key for spec in SPECS for key in spec.in_paper)
 _ROW = ["model", "data", "task", "method", "label", "datasets", "datasets_of_task", "records", "failed", "disturbed"]
 _ENDS = ("", "_low", "_high", "_records", "_note", "_seed_deviation", "_paper")
+
+
+def specs(block: Block) -> tuple[Spec, ...]:
+    """Return `SPECS` with the groups of the block's datasets."""
+    groups = dict.fromkeys(group for run in block.runs for name in run.datasets for group in run.facts[name].groups)
+    return (*SPECS[:-1], replace(SPECS[-1], measures=tuple(map(averages.group_measure, groups))))
 
 
 def numbers(block: Block) -> pd.DataFrame:
@@ -61,15 +65,17 @@ def numbers(block: Block) -> pd.DataFrame:
     tasks, averaged = block.tasks(), block.tasks_averaged()
     sections = {MEAN: averaged} if len(averaged) > 1 else {}
     sections |= {task: {task: names} for task, names in tasks.items()}
-    lines = []
+    measures, lines = {measure.key: measure for spec in specs(block) for measure in spec.measures}, []
     for section, members in sections.items():
         title = f"Mean of the {len(averaged)} tasks" if section == MEAN else title_of(section, "task")
-        lines += [_line(block, row, section, members) | {"title": title} for row in block.compared]
+        lines += [_line(block, row, section, members, measures) | {"title": title} for row in block.compared]
     frame = pd.DataFrame(lines).query("datasets > 0")
-    return frame.astype({f"{key}{end}": float for key in _MEASURES for end in ("", "_low", "_high")})
+    return frame.astype({f"{key}{end}": float for key in measures for end in ("", "_low", "_high")})
 
 
-def _line(block: Block, row: Row, section: str, tasks: Mapping[str, Sequence[str]]) -> dict[str, Any]:
+def _line(
+    block: Block, row: Row, section: str, tasks: Mapping[str, Sequence[str]], measures: Mapping[str, Measure]
+) -> dict[str, Any]:
     """Measure a row on tasks, which are given with their datasets."""
     records, datasets, missing = row.select(tasks)
     complete = _with_difference(ran(records), row, block)
@@ -77,7 +83,7 @@ def _line(block: Block, row: Row, section: str, tasks: Mapping[str, Sequence[str
     num_records = len(records), len(records) - len(complete), len(records) - len(undisturbed(records))
     values = (block.model, block.data, section, row.method, row.label, *num_datasets, *num_records)
     line: dict[str, Any] = dict(zip(_ROW, values, strict=True))
-    for key, measure in _MEASURES.items():
+    for key, measure in measures.items():
         result = Estimate(note=missing) if missing else measured(complete, measure)
         line |= result.columns(key) | {f"{key}_records": result.records, f"{key}_note": result.note}
         if measure.by_seed:
@@ -96,10 +102,9 @@ def _with_difference(records: pd.DataFrame, row: Row, block: Block) -> pd.DataFr
     return records.assign(score_difference=records["score"] - expected.to_numpy(float))
 
 
-def select(spec: Spec, block: Block, lines: pd.DataFrame) -> pd.DataFrame:
+def select(spec: Spec, lines: pd.DataFrame) -> pd.DataFrame:
     """Return the lines and columns of `numbers` that a table shows; means over tasks without any value are left out."""
-    has_lengths = any(run.facts[name].by_length for run in block.runs for name in run.datasets)
-    if (spec.by_length and not has_lengths) or not any(is_taken(measure, lines) for measure in spec.measures):
+    if not any(is_taken(measure, lines) for measure in spec.measures):
         return lines.head(0)
     columns = [f"{measure.key}{end}" for measure in spec.measures for end in _ENDS]
     bare = (lines["task"] == MEAN) & lines[[measure.key for measure in spec.measures]].isna().all(axis=1)

@@ -25,9 +25,9 @@ from lazybench.store.writing import replacing
 
 _PAIRED = "paired"
 _TITLES = {spec.name: spec.title for spec in tables.SPECS} | {_PAIRED: "Paired tests at equal speed"}
-# A report replaces only a folder that holds nothing else; earlier versions wrote `times` and `depth_by_length`.
+# A report replaces only a folder that holds nothing else; earlier versions wrote `times` and `..._by_length`.
 _OURS = re.compile(
-    rf"({'|'.join(_TITLES)}|times)\.(md|csv|tex)|(figure\d|depth_by_length|speed_against_[a-z]+)_.*\.(png|pdf)"
+    rf"({'|'.join(_TITLES)}|times|score_by_length)\.(md|csv|tex)|(figure\d|depth_by_length|speed_against_[a-z]+)_.*\.(png|pdf)"
     r"|records|report\.html"
 )
 # Of the paired tests in LaTeX; `reading.md` has more.
@@ -74,8 +74,8 @@ def _section(block: Block, bodies: dict[str, list[_Body]]) -> dict[str, Any]:
     facts = subtitle(block, block.rows).removeprefix(f"{block.title}; ")
     section: dict[str, Any] = {"block": block, "facts": facts, "notes": notes(block), "tables": []}
     numbers, pairs = tables.numbers(block), compare(block)
-    for spec in tables.SPECS:
-        lines = tables.select(spec, block, numbers)
+    for spec in tables.specs(block):
+        lines = tables.select(spec, numbers)
         if len(lines):
             cells = tables.shown(spec.measures, lines)
             section["tables"].append((spec.title, cells))

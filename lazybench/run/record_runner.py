@@ -195,6 +195,7 @@ class RecordRunner:
             "answers": list(record.answers),
             "all_classes": None if record.all_classes is None else list(record.all_classes),
             "length": record.length,
+            "groups": record.groups,
             "prompt_tokens": None,
         }
         try:

@@ -13,7 +13,6 @@ from lazybench.analysis.averages import MEAN, SCORE
 from lazybench.analysis.console import table
 from lazybench.analysis.run_data import records_table, row_of
 from lazybench.data import DatasetFacts
-from lazybench.data.longbench_e import LENGTHS
 from lazybench.run import scoring
 
 _TIMES = (*averages.TTFT, *averages.GENERATION, averages.EQUAL_LENGTH, *averages.DECODE_STEP)
@@ -40,8 +39,8 @@ def summarise(rows: Iterable[Mapping[str, Any]], facts: Mapping[str, DatasetFact
         `score` (0 to 100), `records`, `failed` (records the method could not run, left out of the rest), `disturbed`
         (records with a pass that other work on the machine disturbed, left out of speedups), `retaken` (passes taken
         again for that), `prompt_computed` (1 is the whole prompt once), `score_by_seed` (the score of each seed of a
-        method that has several, else None), `score_by_length` (the score of the records of each length, None where a
-        dataset has none; None for datasets without such scores), and speedups: `ttft_speedup`, `generation_speedup` and
+        method that has several, else None), `score_by_group` (the score of the records in each group, None where a
+        dataset has none; empty for datasets without groups), and speedups: `ttft_speedup`, `generation_speedup` and
         `decode_step_speedup` over the unmodified model, each also `..._over_keep_1`, over the method's own engine with
         nothing pruned, and `generation_speedup_equal_length`. A dataset's speedup is the mean of that time over the
         mean of the method's on the same records; None without such times. A task's values are the mean over its
@@ -51,27 +50,25 @@ def summarise(rows: Iterable[Mapping[str, Any]], facts: Mapping[str, DatasetFact
     by_dataset = dict(iter(records.groupby("dataset")))
     by_dataset = {name: by_dataset[name] for name in facts if name in by_dataset}
     by_task = {task: pd.concat(parts).assign(task=task) for task, parts in scoring.by_task(by_dataset, facts).items()}
-    lengths = any(facts[name].by_length for name in by_dataset)
+    groups = list(dict.fromkeys(group for name in by_dataset for group in facts[name].groups))
     return {
-        "datasets": {
-            name: _numbers(part.assign(task=name), facts[name].by_length) for name, part in by_dataset.items()
-        },
-        "tasks": {task: _numbers(part, lengths) for task, part in by_task.items()},
-        MEAN: _numbers(pd.concat(by_task.values()), lengths) if len(by_task) > 1 else None,
+        "datasets": {name: _numbers(part.assign(task=name), facts[name].groups) for name, part in by_dataset.items()},
+        "tasks": {task: _numbers(part, groups) for task, part in by_task.items()},
+        MEAN: _numbers(pd.concat(by_task.values()), groups) if len(by_task) > 1 else None,
     }
 
 
-def _numbers(records: pd.DataFrame, has_lengths: bool) -> dict[str, Any]:
+def _numbers(records: pd.DataFrame, groups: Sequence[str]) -> dict[str, Any]:
     """Average records, which have their `task`, over tasks of the means over their datasets."""
     ran = averages.ran(records)
     results = {}
     if set(ran["dataset"]) == set(records["dataset"]):  # no mean leaves out a dataset that failed altogether
-        results = {measure.key: averages.measured(ran, measure) for measure in (*_AVERAGED, *averages.SCORE_BY_LENGTH)}
+        measures = (*_AVERAGED, *map(averages.group_measure, groups))
+        results = {measure.key: averages.measured(ran, measure) for measure in measures}
     values = {key: result.value for key, result in results.items()}
-    by_length = {name: values.get(f"score_{name}") for name in LENGTHS} if has_lengths else None
     return {
         **{measure.key: values.get(measure.key) for measure in _AVERAGED},
-        "score_by_length": by_length,
+        "score_by_group": {group: values.get(f"score_{group}") for group in groups},
         "score_by_seed": list(results["score"].seeds) or None if results else None,
         "records": len(ran),
         "failed": len(records) - len(ran),
@@ -96,7 +93,10 @@ def scores_table(scores: Mapping[str, Any]) -> str:
 def columns(every: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
     """Cells by title, of the numbers of some datasets, tasks or runs; without columns that would be empty."""
     cells = {"records": [str(of["records"]) for of in every], "score": [_score(of) for of in every]}
-    cells |= {name: [_text((of.get("score_by_length") or {}).get(name), "{:.2f}") for of in every] for name in LENGTHS}
+    # Earlier versions wrote `score_by_length`, None for most datasets.
+    by_group = [of.get("score_by_group") or of.get("score_by_length") or {} for of in every]
+    for group in dict.fromkeys(group for scores in by_group for group in scores):
+        cells[group] = [_text(scores.get(group), "{:.2f}") for scores in by_group]
     cells |= {title: [_text(of.get(key), "{:.2f}x") for of in every] for title, key in _SPEEDUPS.items()}
     cells["% prompt computed"] = [_text(of["prompt_computed"], "{:.2%}").removesuffix("%") for of in every]
     cells |= {key: [str(of[key]) for of in every] for key in ("failed", "disturbed")}

@@ -80,7 +80,7 @@ model: {revision: null, dtype: auto, attention: sdpa, device: auto, chat: null, 
 data: {root: null, limit: null, half: null, seed: 0, tokens: 2048, load: {}, label: null, datasets: {}}
 timing: {warmup: 5, paired: true, keep_1: true, cpu_share: 0.9, per_dataset: null, every: 1}
 facts: {task: null, language: en, records: null, chat: true, first_line: false, stop_at_newline: false,
-  continues: null, answer_prefix: '', truncate: true, by_length: false}
+  continues: null, answer_prefix: '', truncate: true, groups: []}
 Baseline: {repeats: 1}
 RandomDrop: {repeats: 5, keep: 0.5}
 StaticPruning: {repeats: 1, layer: 16%, keep: 0.5}

@@ -49,6 +49,7 @@ row_of = st.fixed_dictionaries(
         "context": texts,
         "language": texts,
         "answer_prefix": texts,
+        "groups": texts,
         "dataset": st.just("qasper"),
         "length": st.integers(0, 2**63 - 1),
         "answers": st.lists(texts, min_size=1),

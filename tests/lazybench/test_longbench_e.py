@@ -16,6 +16,7 @@ from lazybench.cli.score import main as score
 from lazybench.config import CONF, DataConfig
 from lazybench.data import choose, load_facts
 from lazybench.data.facts import english, tasks
+from lazybench.data.longbench_e import LENGTHS
 from lazybench.run.summary import summarise
 
 CONFIG = yaml.safe_load((CONF / "data/longbench_e.yaml").read_text("utf-8"))
@@ -44,7 +45,7 @@ def test_the_facts_are_those_of_longbenchs_datasets_in_the_six_tasks():
     assert list(DATASETS) == [f"{name}_e" for name in english() if name not in LEFT_OUT]
     for name in DATASETS:
         like = name.removesuffix("_e")
-        assert FACTS[name] == replace(FACTS[like], name=name, records=STATISTICS.get(like, 300), by_length=True)
+        assert FACTS[name] == replace(FACTS[like], name=name, records=STATISTICS.get(like, 300), groups=list(LENGTHS))
     config = DataConfig(**CONFIG)
     assert choose("all", config, FACTS).datasets == list(DATASETS)
     assert [name for task in tasks() for name in choose(task, config, FACTS).datasets] == list(DATASETS)
@@ -68,7 +69,7 @@ def test_a_folder_with_longbench_too_runs_and_reports_apart(run, lazybench, tmp_
     scores_file = json.loads((folder / "scores.json").read_text())
     scores = [100 * line["score"] for line in written]
     of_lcc, of_code = (
-        scores_file[kind][name]["score_by_length"] for kind, name in (("datasets", "lcc_e"), ("tasks", "code"))
+        scores_file[kind][name]["score_by_group"] for kind, name in (("datasets", "lcc_e"), ("tasks", "code"))
     )
     assert list(of_lcc.values()) == pytest.approx(scores[:3])
     assert of_code["0-4k"] == pytest.approx((scores[0] + scores[3]) / 2)
@@ -76,8 +77,8 @@ def test_a_folder_with_longbench_too_runs_and_reports_apart(run, lazybench, tmp_
     assert "finished earlier" in run("data=longbench_e", *words, "++data.datasets.lcc_e.by_length=false")[1]
     assert run("data=longbench", *words, "data.limit=1")[0] == 0
     assert lazybench("report", f"runs={tmp_path / 'runs'}", f"output={tmp_path / 'report'}")[0] == 0
-    by_length = (tmp_path / "report/score_by_length.md").read_text("utf-8")
-    assert re.findall("^## .* on (.*)$", by_length, re.MULTILINE) == ["LongBench-E"]
+    by_group = (tmp_path / "report/score_by_group.md").read_text("utf-8")
+    assert re.findall("^## .* on (.*)$", by_group, re.MULTILINE) == ["LongBench-E"]
 
 
 scored = st.lists(st.tuples(st.sampled_from([0, 3999, 4000, 7999, 8000, 20000]), st.floats(0, 1)), min_size=1)
@@ -100,9 +101,9 @@ def test_the_summary_is_the_official_mean_of_each_length(first, second):
         for name, pairs in made.items():
             values = [100 * value for words, value in pairs if words in among]
             means.append(np.mean(values) if values else None)
-            assert summary["datasets"][name]["score_by_length"][length] == pytest.approx(means[-1])
+            assert summary["datasets"][name]["score_by_group"][length] == pytest.approx(means[-1])
         mean = None if None in means else np.mean(means)
-        assert summary["tasks"]["code"]["score_by_length"][length] == pytest.approx(mean)
+        assert summary["tasks"]["code"]["score_by_group"][length] == pytest.approx(mean)
 
 
 def test_files_of_predictions_are_scored_by_length(tmp_path, capsys):
