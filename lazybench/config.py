@@ -101,7 +101,7 @@ class DataConfig(_Checked, section="data."):
             of a function of the user's, called as `read(dataset, root)`, that yields a dataset's records in order:
             `Record`s, or mappings with LongBench's fields. Its keyword-only arguments can be any of these settings.
         root: for `longbench`: a folder of `<dataset>.jsonl` files or a `data.zip`; None fetches the hub's. Another
-            source takes it as it is.
+            source takes it as it is; `hf_datasets`: a JSON file or a folder, instead of a dataset of the hub.
         limit: records a dataset at most; None means all of them.
         half: `first` or `second`, the records of one half by their hash, the same two halves everywhere: one to
             tune on and one to report. None means all of them.

@@ -1,4 +1,4 @@
-"""Scores of one prediction against one reference, 0 to 1, by LongBench's and RULER's official definitions.
+"""Scores of one prediction against one reference, 0 to 1, as LongBench, LongBench v2 and RULER define them.
 
 A metric is a function under `@metric` in one of the files here. The user's own is a function anywhere, named
 `module.function`.

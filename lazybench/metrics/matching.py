@@ -90,6 +90,17 @@ def _first_code_line(prediction: str) -> str:
 
 
 @metric
+def choice(prediction: str, reference: str, all_classes: Sequence[str] | None) -> float:
+    """LongBench v2's `extract_answer`: 1 if the answer that the prediction gives is the reference, `A` to `D`, else 0.
+
+    It reads `The correct answer is (A)`, and only without any of that form `The correct answer is A`.
+    """
+    text = prediction.replace("*", "")
+    given = re.search(r"The correct answer is \(([A-D])\)", text) or re.search(r"The correct answer is ([A-D])", text)
+    return float(given is not None and given[1] == reference)
+
+
+@metric
 def string_match_part(prediction: str, reference: str, all_classes: Sequence[str] | None) -> float:
     """RULER's `string_match_part`: 1 if the reference is in the prediction, else 0.
 

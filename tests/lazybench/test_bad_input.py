@@ -55,6 +55,7 @@ def check(code, out, err, cwd):
         (["model.path=/no/such/folder"], "no such folder"),
         (["model.device=cuda:7"], "; use model.device=cpu or auto"),
         (["data=longbench", "data.root=/no/such/folder"], "/no/such/folder"),
+        (["data=longbench_v2", "data.root=/no.json", "task=all"], "data.root=/no.json: no such file or folder"),
         # what Hydra cannot read
         (["output=/home/jürgen"], "write KEY=VALUE, or \"KEY='VALUE'\" for a value with special characters"),
     ],
