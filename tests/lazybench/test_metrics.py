@@ -75,6 +75,10 @@ def test_a_dataset_stands_under_its_task_and_some_have_scores_beside_the_officia
         ("qa_f1", "The cat.", "a CAT!", 1.0),
         ("qa_f1", "cat cat dog", "cat bird", 2 * (1 / 3) * (1 / 2) / (1 / 3 + 1 / 2)),
         ("qa_f1", "the", "the", 0.0),  # nothing is left of either
+        ("choice", "**The correct answer is (A)**, or (B).", "A", 1.0),
+        ("choice", "The correct answer is B. Or: The correct answer is (A).", "B", 0.0),  # parentheses come first
+        ("choice", "The correct answer is **B**.", "B", 1.0),
+        ("choice", "(A)", "A", 0.0),
         ("qa_f1", "state-of-the-art", "stateoftheart", 1.0),  # punctuation goes before articles
         ("qa_f1_zh", "北京。", "北京", 1.0),
         ("qa_f1_zh", "《北京》", "北京", 2 * (1 / 2) / (1 / 2 + 1)),  # 《 is not in LongBench's list, 》 is

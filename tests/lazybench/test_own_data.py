@@ -161,6 +161,7 @@ def test_whatever_datasets_loads_is_read_as_it_is_now(tmp_path, kind):
         (None, {}, "dataset 'birds': give load, such as {path: csv"),
         ("no.json", {}, "no.json cannot be loaded: Unable to find"),
         ("birds.json", {"context": "txt"}, "there is no column txt among text, answers"),
+        ("birds.json", {"context": "{text} {txt}"}, "there is no column txt among text, answers"),
         ("birds.json", {"input": "text"}, "birds[0]: 'context' must be a string, not null"),
         ("broken.json", {}, "broken.json cannot be loaded: JSON parse error"),
     ],
