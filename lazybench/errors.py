@@ -21,11 +21,11 @@ class RecordFailure(Exception):
     """The method cannot run on a record: its row gets the message, and the run continues."""
 
 
-def one_line(message: str) -> str:
-    """Return a message as one printable line of readable length; a user may have typed anything."""
+def one_line(message: str, length: int = _LINE) -> str:
+    """Return a message as one printable line of about `length` characters at most; a user may have typed anything."""
     text = "".join(char if char.isprintable() else ascii(char)[1:-1] for char in " ".join(message.split()))
     # The beginning names the problem, the end its solution.
-    return text if len(text) <= _LINE else f"{text[: _LINE // 2]}...{text[-_LINE // 2 :]}"
+    return text if len(text) <= length else f"{text[: length // 2]}...{text[-length // 2 :]}"
 
 
 def first_line(error: BaseException) -> str:

@@ -73,6 +73,9 @@ def group_measure(group: str) -> Measure:
 
 
 SCORE = Measure("score", "Score", "score", scale=100, by_seed="score_by_seed", most=100)
+BASELINE_SCORE = Measure(
+    "baseline_score", "Baseline's score", "baseline_score", scale=100, absent="not paired", most=100
+)
 _POINTS: dict[str, Any] = {"scale": 100, "absent": "no baseline", "least": -100, "most": 100}
 SCORE_DIFFERENCE = Measure("score_difference", "Score less the baseline's", "score_difference", **_POINTS)
 TTFT = _speedups("ttft_speedup", "TTFT speedup", "ttft_s")

@@ -17,7 +17,8 @@ COUNTS = ("length", "prompt_tokens", "baseline_new_tokens", "retaken", "disturbe
 # work on the machine disturbed a pass. Only timed records have the numbers in `TIMED`.
 _WITH_TIMES = ("retaken", "disturbed", "baseline_new_tokens", "identical_tokens", "identical_answer")
 TIMED = (*with_compared(WALL_TIMES), *_WITH_TIMES)
-NUMBERS = ("score", "length", "prompt_tokens", "new_tokens", *TIMED, "prompt_computed", "first_token_kl", "kl")
+_ANSWER = ("score", "baseline_score", "length", "prompt_tokens", "new_tokens")
+NUMBERS = (*_ANSWER, *TIMED, "prompt_computed", "first_token_kl", "kl")
 # Compact records have digests of predictions, not their texts. The scores of several seeds are separated by blanks.
 _FURTHER = ("score_by_seed", "prediction_digest", "baseline_prediction_digest", "groups", "error")
 COLUMNS = ("dataset", "_id", *NUMBERS, *_FURTHER)

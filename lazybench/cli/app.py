@@ -86,7 +86,7 @@ def main(command: str, words: Sequence[str]) -> int:
     if command == "plan":
         import_module("lazybench.jobs.plan").show(checked, resources, in_turn)
     elif not several:
-        _run_job(name, jobs[0].settings, resources, checked[0])
+        _run_job(name, jobs[0].settings, resources, checked[0], explained=True)
     elif in_turn:
         _run_in_turn(name, jobs, checked, resources)
     else:
@@ -121,10 +121,10 @@ def _check(name: str, config: Any, resources: "Resources") -> Any:
     return job
 
 
-def _run_job(name: str, config: Any, resources: "Resources", checked: Any) -> None:
-    """Run a job in this process; `checked` is what `_check` returned for it."""
+def _run_job(name: str, config: Any, resources: "Resources", checked: Any, explained: bool = False) -> None:
+    """Run a job in this process; `checked` is what `_check` returned for it. `run` explains its numbers if asked."""
     if name == "run":
-        import_module("lazybench.run.execute").run(checked, resources)
+        import_module("lazybench.run.execute").run(checked, resources, explained)
     else:
         import_module(f"lazybench.cli.{name}").main(config)
 

@@ -11,9 +11,9 @@ from typing import Any
 
 from tqdm import tqdm
 
-from lazybench.analysis.labels import format_settings, provenance
+from lazybench.analysis.labels import format_settings, provenance, title_of
 from lazybench.data import data_label
-from lazybench.errors import LazyBenchError, RecordFailure
+from lazybench.errors import LazyBenchError, RecordFailure, one_line
 from lazybench.methods import build_method, describe_stages
 from lazybench.methods.calibrated import Calibrated
 from lazybench.model import environment
@@ -24,20 +24,21 @@ from lazybench.run.command_line import job_command
 from lazybench.run.prepare import Job
 from lazybench.run.record_runner import RecordRunner
 from lazybench.run.resources import Resources
-from lazybench.run.summary import disturbances, error_kind, failures, scores_table, summarise
+from lazybench.run.summary import disturbances, error_kind, explanations, failures, scores_table, summarise
 from lazybench.run.unmodified import Unmodified
-from lazybench.store.journal import PREDICTIONS, TRACES, read_rows
+from lazybench.store.journal import PREDICTIONS, TRACES, Rows, read_rows
 from lazybench.store.run_folder import RunFolder
 from lazybench.store.survey import begins_anew
 from lazyllm import LazyLLMError
 
 
-def run(job: Job, resources: Resources) -> Path:
+def run(job: Job, resources: Resources, explained: bool = False) -> Path:
     """Run a prepared and checked job, or resume an earlier start of it.
 
     Args:
         job: the job.
         resources: what it and the other jobs of a sweep have loaded.
+        explained: also print an example, and what the numbers mean.
 
     Returns:
         the run's folder.
@@ -80,7 +81,7 @@ def run(job: Job, resources: Resources) -> Path:
             scores = _complete(folder, RecordRunner(job, model, batches, unmodified))
     else:
         print("finished earlier: nothing to do")
-    _report(job, scores, folder)
+    _report(job, scores, folder, explained)
     return folder.path
 
 
@@ -137,13 +138,28 @@ def _complete(folder: RunFolder, runner: RecordRunner) -> Mapping[str, Any] | No
     return scores
 
 
-def _report(job: Job, scores: Mapping[str, Any] | None, folder: RunFolder) -> None:
+def _example(job: Job, rows: Rows) -> str:
+    """Format the first record that did not fail, with the unmodified model's answer and the method's, a line each."""
+    record = next(record for record in job.records if not rows[record.key].get("error"))
+    row, unmodified = rows[record.key], "unmodified"
+    texts = {"question": record.input or None, "reference": " | ".join(record.answers) or None}
+    texts[unmodified] = row.get("baseline_prediction")
+    texts[unmodified if job.is_baseline else title_of(job.method.name)] = row["prediction"]
+    width = max(map(len, texts))
+    lines = [f"  {title:<{width}}  {one_line(text, 100)}" for title, text in texts.items() if text is not None]
+    return "\n".join([f"example, {record.dataset}:", *lines])
+
+
+def _report(job: Job, scores: Mapping[str, Any] | None, folder: RunFolder, explained: bool) -> None:
+    rows = read_rows(folder.path, PREDICTIONS)
     if scores is None:
-        done = len(read_rows(folder.path, PREDICTIONS).keys() & set(job.keys))
+        done = len(rows.keys() & set(job.keys))
         print(f"\nshard {job.config.shard} is done, {done} of the run's {len(job.keys)} records are: {folder.path}")
         return
+    if explained:
+        print(f"\n{_example(job, rows)}")
     print(f"\n{scores_table(scores)}\n")
-    for line in failures(read_rows(folder.path, PREDICTIONS).values()):
+    for line in [*failures(rows.values()), *(explanations(scores, job.method.name) if explained else ())]:
         print(line)
     if note := disturbances(scores):
         print(note)

@@ -29,7 +29,7 @@ _SETTING = "timing.cpu_share"
 _TIMES = (*WALL_TIMES, *CPU_TIMES)
 # The columns of a row's answer, which are None where there is none.
 _ANSWER = ("prediction", "score", "new_tokens", "prompt_computed", "retaken", "disturbed")
-_COMPARED = ("baseline_prediction", "baseline_new_tokens", "identical_tokens")
+_COMPARED = ("baseline_prediction", "baseline_score", "baseline_new_tokens", "identical_tokens")
 _MEASURED = (*_ANSWER, *with_compared(_TIMES), *_COMPARED)
 
 Row = dict[str, Any]
@@ -263,9 +263,13 @@ def _failed(row: Row, failure: Exception) -> Row:
 
 def _answered(prompt: Prompt, outputs: Sequence[Output], unmodified: list[int] | None) -> Row:
     """Return the columns of a record's answers, one a seed, with empty ones for times."""
-    record = prompt.record
+    facts, record = prompt.builder.facts, prompt.record
+
+    def score(text: str) -> float:
+        return scoring.score(facts, text, record.answers, record.all_classes)
+
     predictions = [to_text(output.tokens, prompt) for output in outputs]
-    scores = [scoring.score(prompt.builder.facts, text, record.answers, record.all_classes) for text in predictions]
+    scores = [score(text) for text in predictions]
     answered = dict.fromkeys(_MEASURED) | {
         "prediction": predictions[0],
         "score": fmean(scores),
@@ -275,15 +279,17 @@ def _answered(prompt: Prompt, outputs: Sequence[Output], unmodified: list[int] |
         "disturbed": False,
     }
     if unmodified is not None:
+        text = to_text(unmodified, prompt)
         answered |= {
-            "baseline_prediction": to_text(unmodified, prompt),
+            "baseline_prediction": text,
+            "baseline_score": score(text),
             "baseline_new_tokens": len(unmodified),
             "identical_tokens": fmean(_identical_share(output.tokens, unmodified) for output in outputs),
         }
     if len(outputs) > 1:
         answered["repeats"] = [
-            {"prediction": text, "score": score, "new_tokens": len(output.tokens)}
-            for text, score, output in zip(predictions, scores, outputs, strict=True)
+            {"prediction": text, "score": value, "new_tokens": len(output.tokens)}
+            for text, value, output in zip(predictions, scores, outputs, strict=True)
         ]
     return answered
 

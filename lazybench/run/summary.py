@@ -13,17 +13,18 @@ from lazybench.analysis.averages import MEAN, SCORE
 from lazybench.analysis.console import table
 from lazybench.analysis.run_data import records_table, row_of
 from lazybench.data import DatasetFacts
+from lazybench.methods.lazyllm import PAPER, PLUS
 from lazybench.run import scoring
 
 _TIMES = (*averages.TTFT, *averages.GENERATION, averages.EQUAL_LENGTH, *averages.DECODE_STEP)
-_AVERAGED = (SCORE, *_TIMES, replace(averages.COMPUTED, scale=1))
+_AVERAGED = (SCORE, averages.BASELINE_SCORE, *_TIMES, replace(averages.COMPUTED, scale=1))
 # Of the engine with nothing pruned the terminal shows the first token alone; a report's tables have all of it.
 _SPEEDUPS = {
-    "TTFT speedup": "ttft_speedup",
+    "first token": "ttft_speedup",
     "over keep 1": "ttft_speedup_over_keep_1",
-    "generation speedup": "generation_speedup",
+    "whole answer": "generation_speedup",
     "at equal length": "generation_speedup_equal_length",
-    "decode step speedup": "decode_step_speedup",
+    "decode step": "decode_step_speedup",
 }
 
 
@@ -36,7 +37,9 @@ def summarise(rows: Iterable[Mapping[str, Any]], facts: Mapping[str, DatasetFact
 
     Returns:
         `datasets` and `tasks`, each by name, and `mean_of_tasks`, which is None for a single task. Each has
-        `score` (0 to 100), `records`, `failed` (records the method could not run, left out of the rest), `disturbed`
+        `score` and, of the unmodified model in a paired run, `baseline_score` (0 to 100), `same_answers` of `compared`
+        (records whose answer is the unmodified model's, a mean over seeds; and all records with its answer), `records`,
+        `failed` (records the method could not run, left out of the rest), `disturbed`
         (records with a pass that other work on the machine disturbed, left out of speedups), `retaken` (passes taken
         again for that), `prompt_computed` (1 is the whole prompt once), `score_by_seed` (the score of each seed of a
         method that has several, else None), `score_by_group` (the score of the records in each group, None where a
@@ -71,6 +74,8 @@ def _numbers(records: pd.DataFrame, groups: Sequence[str]) -> dict[str, Any]:
         "score_by_group": {group: values.get(f"score_{group}") for group in groups},
         "score_by_seed": list(results["score"].seeds) or None if results else None,
         "records": len(ran),
+        "same_answers": float(ran["identical_answer"].sum()),
+        "compared": int(ran["identical_answer"].notna().sum()),
         "failed": len(records) - len(ran),
         "disturbed": len(ran) - len(averages.undisturbed(ran)),
         "retaken": int(ran["retaken"].sum()),
@@ -78,12 +83,15 @@ def _numbers(records: pd.DataFrame, groups: Sequence[str]) -> dict[str, Any]:
 
 
 def scores_table(scores: Mapping[str, Any]) -> str:
-    """Scores and speedups per dataset, per task, and over the tasks; what failed or was disturbed is counted.
+    """Format scores and speedups by dataset, task and over the tasks, with counts of what failed or was disturbed.
 
-    Behind the score of a method with several seeds stands the standard deviation over them. Columns that have no
+    After the score of a method with several seeds stands the standard deviation over them. Columns that have no
     number in any row are left out. A speedup above 1 is faster.
     """
-    named = {**scores["datasets"], **{f"{task} (mean of datasets)": of for task, of in scores["tasks"].items()}}
+    named = dict(scores["datasets"])
+    # The task of a single dataset would repeat its numbers.
+    several = {task: of for task, of in scores["tasks"].items() if of not in scores["datasets"].values()}
+    named |= {f"{task}, mean": of for task, of in several.items()}
     if scores[MEAN] is not None:
         named[f"mean of {len(scores['tasks'])} tasks"] = scores[MEAN]
     shown = columns(list(named.values()))
@@ -93,14 +101,33 @@ def scores_table(scores: Mapping[str, Any]) -> str:
 def columns(every: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
     """Cells by title, of the numbers of some datasets, tasks or runs; without columns that would be empty."""
     cells = {"records": [str(of["records"]) for of in every], "score": [_score(of) for of in every]}
+    # Runs of earlier versions lack these two.
+    cells["unmodified"] = [_text(of.get("baseline_score"), "{:.2f}") for of in every]
+    cells["same answers"] = [_same_answers(of) for of in every]
     # Earlier versions wrote `score_by_length`, None for most datasets.
     by_group = [of.get("score_by_group") or of.get("score_by_length") or {} for of in every]
     for group in dict.fromkeys(group for scores in by_group for group in scores):
         cells[group] = [_text(scores.get(group), "{:.2f}") for scores in by_group]
     cells |= {title: [_text(of.get(key), "{:.2f}x") for of in every] for title, key in _SPEEDUPS.items()}
-    cells["% prompt computed"] = [_text(of["prompt_computed"], "{:.2%}").removesuffix("%") for of in every]
+    cells["% computed"] = [_text(of["prompt_computed"], "{:.2%}").removesuffix("%") for of in every]
     cells |= {key: [str(of[key]) for of in every] for key in ("failed", "disturbed")}
     return {key: of for key, of in cells.items() if key in ("records", "score") or set(of) - {"-", "0"}}
+
+
+def explanations(scores: Mapping[str, Any], method: str) -> list[str]:
+    """Return what the numbers of a paired run mean, and why decode steps are slower; a line each."""
+    by_dataset = scores["datasets"].values()
+    if not any(of.get("compared") for of in by_dataset):
+        return []
+    lines = [
+        "scores are out of 100; first token, whole answer and decode step are speedups over the unmodified model: "
+        "above 1x is faster"
+    ]
+    if method in (PAPER, PLUS) and any((of["decode_step_speedup"] or 1) < 1 for of in by_dataset):
+        lines.append(
+            "decode steps are slower: LazyLLM ranks and revives tokens in each of them, lazyllm+ in every eighth"
+        )
+    return lines
 
 
 def disturbances(scores: Mapping[str, Any]) -> str | None:
@@ -119,6 +146,10 @@ def disturbances(scores: Mapping[str, Any]) -> str | None:
 def _score(numbers: Mapping[str, Any]) -> str:
     seeds = numbers["score_by_seed"]
     return _text(numbers["score"], "{:.2f}") + (f" ± {stdev(seeds):.2f}" if seeds else "")
+
+
+def _same_answers(numbers: Mapping[str, Any]) -> str:
+    return f"{round(numbers['same_answers'], 1):g} of {numbers['compared']}" if numbers.get("compared") else "-"
 
 
 def error_kind(error: str) -> str:

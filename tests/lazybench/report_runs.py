@@ -42,6 +42,7 @@ def row(dataset, number, **values):
         "keep_1_generation_s": 2.5,
         "prompt_computed": 0.75,
         "baseline_prediction": f"answer {number}",
+        "baseline_score": 0.75,
         "baseline_new_tokens": 4,
         "identical_tokens": 1.0,
         "retaken": 0,

@@ -178,6 +178,7 @@ def test_unmodified_answers_are_generated_once(run, tmp_path, monkeypatch):
     baseline, pruned = (answers(folder) for folder in folders(tmp_path / "runs"))
     for key, row in pruned.items():
         assert row["baseline_prediction"] == baseline[key]["prediction"]
+        assert row["baseline_score"] == baseline[key]["score"]
 
 
 def test_a_journal_reads_what_others_have_appended(tmp_path):

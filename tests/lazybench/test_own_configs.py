@@ -77,7 +77,7 @@ def test_all_runs_the_datasets_there_are_and_names_those_missing(own_run, tmp_pa
     code, out, err = own_run("task=all")
     assert code == 0, err
     assert "task=all: my_qa, my_sum, my_alone; records lacks my_lost" in out
-    assert "my_group (mean of datasets)" in out
+    assert "my_group, mean" in out
     (folder,) = folders(tmp_path / "results/runs")
     assert [row["dataset"] for row in rows(folder)] == ["my_qa", "my_sum", "my_alone"]
     settings = yaml.safe_load((folder / "config.yaml").read_text())

@@ -8,6 +8,7 @@ import pytest
 import yaml
 from support import FINISHED, LAZY, folders, one_line, rows
 
+from lazybench import errors
 from lazybench.data import facts
 from lazybench.methods.baseline import Baseline
 from lazybench.run import execute
@@ -23,6 +24,7 @@ COLUMNS = {
     "all_classes",
     "length",
     "score",
+    "baseline_score",
     "prompt_tokens",
     "new_tokens",
     "ttft_s",
@@ -53,6 +55,9 @@ def test_a_run_saves_all_that_is_needed(finished):
     musique = scores["datasets"]["musique"]
     assert musique["records"] == 2
     assert musique["score"] == pytest.approx(100 * fmean(row["score"] for row in of))
+    assert musique["baseline_score"] == pytest.approx(100 * fmean(row["baseline_score"] for row in of))
+    same = sum(row["prediction"] == row["baseline_prediction"] for row in of)
+    assert (musique["same_answers"], musique["compared"]) == (same, 2)
     expected = fmean(row["baseline_ttft_s"] for row in of) / fmean(row["ttft_s"] for row in of)
     assert musique["ttft_speedup"] == pytest.approx(expected)
     task = scores["tasks"]["multidoc_qa"]
@@ -100,6 +105,31 @@ def test_a_finished_run_prints_its_numbers_and_needs_no_more(run, finished, no_w
     assert "2wikimqa" in out
     assert str(finished) in out
     assert {path.name: path.read_bytes() for path in finished.iterdir()} == before
+
+
+def test_a_run_alone_shows_an_example_and_says_what_its_numbers_mean(run, finished, no_weights):
+    path, row = finished / "scores.json", rows(finished)[0]
+    scores = json.loads(path.read_text())
+    known = {"baseline_score": 40.0, "same_answers": 1.0, "compared": 2}
+    scores["datasets"]["hotpotqa"] |= known | {"decode_step_speedup": 0.5}
+    path.write_text(json.dumps(scores))
+    alone, sweep = run(*FINISHED)[1], run("-m", *FINISHED)[1]
+    example, _, table = alone.partition("same answers")
+    texts = row["answers"][0], row["baseline_prediction"], row["prediction"]
+    for title, text in zip(("reference", "unmodified", "LazyLLM"), texts, strict=True):
+        assert f"  {title:<10}  {errors.one_line(text, 100)}\n" in example
+    for out in (table, sweep.partition("same answers")[2]):
+        (cells,) = [line.split() for line in out.splitlines() if line.startswith("hotpotqa")]
+        assert cells[3:7] == ["40.00", "1", "of", "2"]
+    said = ("example, hotpotqa", "scores are out of 100", "decode steps are slower")
+    assert [[text in out for text in said] for out in (alone, sweep)] == [[True] * 3, [False] * 3]
+    for key in known:  # as in earlier versions
+        for numbers in (*scores["datasets"].values(), *scores["tasks"].values()):
+            del numbers[key]
+    path.write_text(json.dumps(scores))
+    code, out, _ = run(*FINISHED)
+    assert code == 0
+    assert "same answers" not in out
 
 
 @pytest.mark.parametrize(
