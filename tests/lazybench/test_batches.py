@@ -26,7 +26,8 @@ from lazybench.run.prepare import Job
 from lazybench.store.journal import Journal, read_rows
 
 UNTIMED = ("task=fewshot", "data.limit=3", "timing.per_dataset=1", "timing.warmup=0", "timing.keep_1=false")
-ANSWER = ("prediction", "score", "new_tokens", "prompt_computed", "baseline_prediction", "identical_tokens", "repeats")
+COMPARED = ("baseline_prediction", "baseline_score", "identical_tokens")
+ANSWER = ("prediction", "score", "new_tokens", "prompt_computed", *COMPARED, "repeats")
 SLOW = ("baseline", "random_drop", "prompt_compression", "lazyllm", "gemfilter")
 METHODS = ["static_pruning", *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)]
 
