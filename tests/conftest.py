@@ -1,3 +1,4 @@
+import gc
 import os
 
 # The models here are tiny: one thread each is faster than the threads' own bookkeeping, and steadier under load.
@@ -8,6 +9,13 @@ from cuda_device import CudaDevice
 from pretend_device import PretendDevice
 
 Device = CudaDevice if os.environ.get("TEST_ON_CUDA") else PretendDevice
+gc.disable()  # until all is imported
+
+
+def pytest_collection_finish():
+    """Leave what is imported out of garbage collection, which each record that fails asks for."""
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture
