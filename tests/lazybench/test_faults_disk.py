@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from marks import slow
 from support import LAZY, folders, one_line, rows
 
 MANY = (*LAZY, "task=multidoc_qa", "data.limit=6", "timing.paired=false", "timing.warmup=0")  # 18 records
@@ -26,7 +27,7 @@ def mounted(folder: Path, options: str) -> Iterator[None]:
         subprocess.run(["umount", str(folder)], check=True)
 
 
-@pytest.mark.parametrize("size", ["4k", *(pytest.param(size, marks=pytest.mark.slow) for size in ("12k", "20k"))])
+@pytest.mark.parametrize("size", ["4k", slow("12k"), slow("20k")])
 def test_a_full_disk_costs_only_the_record_that_is_written(run, tmp_path, size):
     small = tmp_path / "small"
     with mounted(small, f"size={size}"):

@@ -145,6 +145,7 @@ def test_what_cannot_score_is_one_line(metric, message):
         metrics.get(metric)("3", "three", None)
 
 
+@pytest.mark.slow
 def test_jieba_is_silent_and_needs_no_writable_temporary_folder(tmp_path):
     heavy = "{'rouge', 'rouge_score', 'jieba', 'rapidfuzz', 'fuzzywuzzy', 'datasets'}"
     code = f"import sys; from lazybench import metrics; assert not {heavy} & set(sys.modules)\n"

@@ -4,6 +4,7 @@ import json
 
 import pytest
 import yaml
+from marks import slow_but
 from support import byte_tokenizer, folders, rows
 
 from lazybench.config import CONF
@@ -18,7 +19,6 @@ SIZES = {
     "qwen3_5_9b": {"num_hidden_layers": 8, "linear_num_key_heads": 2, "linear_num_value_heads": 4},
 }
 HYBRIDS = ("qwen3_5_9b",)
-QUICK = ("llama3_1_8b", "qwen3_8b")
 TEMPLATE = "{% for message in messages %}<s>{{ message['content'] }}{% endfor %}"
 
 
@@ -31,9 +31,7 @@ def tokenizer_folder(tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name not in QUICK)) for name in OUTLINED]
-)
+@pytest.mark.parametrize("name", slow_but(["qwen3_8b"], OUTLINED))
 def test_a_model_of_each_outline_goes_the_whole_way(lazybench, tokenizer_folder, tmp_path, name):
     outline = CONFIGS[name]["outline"]
     heads = outline.get("head_dim", outline["hidden_size"] // outline["num_attention_heads"])

@@ -137,6 +137,7 @@ def test_a_token_across_borders_is_shared_by_the_units_it_completes():
     assert means.tolist() == [1, 3, 3, 3]
 
 
+@pytest.mark.slow
 @needs_spacy
 def test_the_originals_phrases():
     assert compress(STORY, unit="phrase", ratio=0.35, faithful_whitespace=True) == original(

@@ -50,6 +50,7 @@ def test_methods_of_each_kind_can_be_timed(speed, method):
     assert ("ideal_speedup" in table) == (method in ("random_drop", "fastkv"))  # which say what they compute
 
 
+@pytest.mark.slow
 def test_a_shape_keeps_its_name_whatever_its_tokenizer(lazybench, tiny_model, tmp_path):
     table, sizes = tmp_path / "speed.csv", ("hidden_size=32", "intermediate_size=48", "num_hidden_layers=4")
     shape = (*sizes, "num_attention_heads=4", "num_key_value_heads=2", "vocab_size=64")

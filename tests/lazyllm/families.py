@@ -70,6 +70,9 @@ FAMILIES: dict[str, tuple[str, dict]] = {
     "gpt2": ("GPT2Config", {"n_positions": 512, "n_embd": 48, "n_layer": 5, "n_head": 4, "n_inner": 64}),
 }
 
+# One of each kind: plain, with capped scores, windows, a temperature by position, sinks, and learned positions.
+QUICK = ("llama", "gemma2", "gemma3", "llama4", "gpt_oss", "gpt2")
+
 
 def config(family: str, **changes: object) -> transformers.PreTrainedConfig:
     name, differences = FAMILIES[family]

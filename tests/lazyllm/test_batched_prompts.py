@@ -17,6 +17,7 @@ from checks import (
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from marks import slow_but
 
 import lazyllm
 
@@ -74,7 +75,7 @@ def check(model, prompts, options, **generation):
     return actual
 
 
-@pytest.mark.parametrize("family", families.FAMILIES)
+@pytest.mark.parametrize("family", slow_but(families.QUICK, families.FAMILIES))
 def test_every_family(family):
     check(families.build(family, dtype=torch.float64), texts(*LENGTHS), {})
 
@@ -91,7 +92,7 @@ def passes(model, pad):
     return logits, cache
 
 
-@pytest.mark.parametrize("family", [*families.FAMILIES, "llama4 past a chunk"])
+@pytest.mark.parametrize("family", [*slow_but(families.QUICK, families.FAMILIES), "llama4 past a chunk"])
 def test_padding_of_one_sequence_counts_in_no_later_pass(family):
     name, _, chunk = family.partition(" ")
     model = families.build(name, dtype=torch.float64, **({"attention_chunk_size": 16} if chunk else {}))
@@ -102,7 +103,7 @@ def test_padding_of_one_sequence_counts_in_no_later_pass(family):
     assert_same_stats(padded_cache.stats, cache.stats)
 
 
-@pytest.mark.parametrize("ranking", RANKINGS)
+@pytest.mark.parametrize("ranking", slow_but(("eq1", "static", "bonus", "all", "own"), RANKINGS))
 def test_every_ranking(model, ranking):
     check(model, texts(*LENGTHS), RANKINGS[ranking])
 

@@ -15,6 +15,7 @@ import torch
 import transformers
 from accelerate import cpu_offload, dispatch_model
 from checks import STAGES, assert_close, assert_same_stats, generate_recorded
+from marks import slow, slow_but
 
 import lazyllm
 
@@ -26,6 +27,7 @@ WAYS = {
     "static": ([(1, 0.6)], lazyllm.StaticRanking()),
     **{name: (STAGES, lazyllm.AttentionRanking(**parts)) for name, parts in PARTS.items()},
 }
+QUICK = ("dynamic", "static", "all", "bonus", "own")
 WINDOWED = {"layer_types": ["sliding_attention", "full_attention"] * 2 + ["full_attention"], "sliding_window": 16}
 NEW_TOKENS = 6
 
@@ -69,17 +71,17 @@ def check(device, model, ids, way="dynamic"):
     return stats
 
 
-@pytest.mark.parametrize("family", families.FAMILIES)
+@pytest.mark.parametrize("family", slow_but(families.QUICK, families.FAMILIES))
 def test_every_family(device, ids, family):
     check(device, families.build(family), ids)
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", slow_but(QUICK, WAYS))
 def test_every_ranking(device, ids, way):
     check(device, families.build("llama"), ids, way)
 
 
-@pytest.mark.parametrize(("family", "way"), [("gemma2", "dynamic"), ("gemma3", "queries"), ("llama", "dynamic")])
+@pytest.mark.parametrize(("family", "way"), [("gemma2", "dynamic"), slow("gemma3", "queries"), ("llama", "dynamic")])
 def test_attention_in_several_blocks(device, monkeypatch, family, way):
     """Over windows and with capped scores, or where many rows are revived."""
     for name, module in sys.modules.items():
@@ -193,7 +195,7 @@ class Recent(lazyllm.Ranking):
         self.importance = self.by_position(attention.layer, attention.key_positions.float())
 
 
-@pytest.mark.parametrize("way", [*PARTS, "static", "own"])
+@pytest.mark.parametrize("way", slow_but(QUICK, (*PARTS, "static", "own")))
 def test_every_ranking_over_two_devices(device, other, ids, way):
     model = families.build("llama")
     stages, ranking = {**WAYS, "static": ([(3, 0.6)], lazyllm.StaticRanking()), "own": (STAGES, Recent())}[way]

@@ -9,6 +9,7 @@ import torch
 from checks import TOLERANCE, Replay, assert_close, assert_traced, generate_recorded, to_lists
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from marks import slow_but
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import lazyllm
@@ -58,6 +59,7 @@ def test_pruned_generation_equals_a_masked_pass_of_the_unmodified_model(family):
     assert stats.rows[1:, 3:].max() > 1, "nothing was revived, so revival was not tested"
 
 
+@pytest.mark.parametrize("family", slow_but(families.QUICK, families.FAMILIES))
 def test_a_prompt_of_one_token(family):
     model = families.build(family)
     before = model.generate(max_new_tokens=6, do_sample=False)  # from the first token that its config names

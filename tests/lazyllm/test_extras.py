@@ -6,6 +6,7 @@ import naive_importance as naive
 import pytest
 import torch
 from checks import STAGES, assert_close, assert_refused, assert_same_stats, generate_recorded, random_ids
+from marks import slow_but
 from transformers import MambaConfig, MambaForCausalLM
 
 import lazyllm
@@ -32,7 +33,7 @@ def test_likelihoods_are_the_references(family, length):
     assert [likelihood.greedy for likelihood in actual[-2:]] == [True, False]
 
 
-@pytest.mark.parametrize("family", families.FAMILIES)
+@pytest.mark.parametrize("family", slow_but(families.QUICK, families.FAMILIES))
 def test_likelihoods_are_the_unmodified_models_where_nothing_is_pruned(family):
     model, prompt = families.build(family, dtype=torch.float64), random_ids(20, 1)
     plain = lazyllm.log_likelihoods(model, prompt, ANSWERS)
@@ -95,7 +96,7 @@ def test_select_keeps_what_the_formula_says(exact, stages, parts, length):
     assert actual.prompt_computed == pytest.approx(sum(rows) / length / 5)
 
 
-@pytest.mark.parametrize("family", families.FAMILIES)
+@pytest.mark.parametrize("family", slow_but(families.QUICK, families.FAMILIES))
 def test_select_keeps_what_a_generation_keeps(ids, family):
     model = families.build(family)
     for ranking in (None, lazyllm.AttentionRanking(queries=4, pooling=3), lazyllm.StaticRanking()):

@@ -112,6 +112,7 @@ REFUSED = {
     "generate without cache": ("LazyLLM needs use_cache=True", generating(use_cache=False)),
     "hidden states": ("output_hidden_states: .* leave them out", generating(output_hidden_states=True)),
     "right padding": ("at their left", generating(attention_mask=torch.tensor([[1] * 35 + [0] * 5]))),
+    "padded chunk": ("padding alone", generating(prefill_chunk_size=9, attention_mask=torch.arange(40)[None] // 20)),
     "continuous batching": ("call generate with a batch", lambda model: model.generate_batch([[5, 6]])),
     "a processor's pass": (NEWEST, lambda model: model.generate(IDS, logits_processor=[scoring(model)])),
     "newest, loss": ("ask lazyllm.log_likelihoods", lambda model: model(IDS, labels=IDS)),

@@ -8,6 +8,7 @@ import architectures
 import pytest
 import torch
 from checks import assert_refused
+from marks import slow_but
 
 import lazyllm
 
@@ -16,7 +17,7 @@ HYBRIDS = [
     *("nemotron_h", "olmo_hybrid", "qwen3_5", "qwen3_5_moe", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_next"),
     *("zamba", "zamba2"),
 ]
-QUICK = ["llama", "qwen3", "qwen3_5_text", "granitemoehybrid", "lfm2"]
+QUICK = ["qwen3_5_text", "granitemoehybrid", "lfm2"]
 SCHEDULE = "40%:0.6,80%:0.5"
 NEW = 5
 
@@ -84,10 +85,7 @@ def generate(model, ids, **kwargs):
     return model.generate(ids, max_new_tokens=NEW, do_sample=False, eos_token_id=None, pad_token_id=0, **kwargs)
 
 
-SLOW = [pytest.param(kind, marks=pytest.mark.slow) for kind in HYBRIDS if kind not in QUICK]
-
-
-@pytest.mark.parametrize("kind", [*QUICK, *SLOW])
+@pytest.mark.parametrize("kind", ["llama", "qwen3", *slow_but(QUICK, HYBRIDS)])
 def test_a_model_is_pruned_for_good_as_its_own_layers_would_be(kind):
     model, ids = architectures.build(kind), architectures.prompt()
     ranking = lazyllm.AttentionRanking(for_good=True)

@@ -9,6 +9,7 @@ import torch
 from checks import STAGES, assert_close, assert_refused, assert_traced, generate_recorded, to_lists
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from marks import slow_but
 from test_exactness import schedules
 
 import lazyllm
@@ -59,7 +60,7 @@ def check_by_naive(model, stages, ids, new_tokens, parts):
     return stats
 
 
-@pytest.mark.parametrize("part", PARTS)
+@pytest.mark.parametrize("part", slow_but(("snapkv", "largest", "deep", "all", "bonus"), PARTS))
 def test_kept_tokens_are_the_formulas(model, sinking, ids, part):
     stats = check_by_naive(model, THREE, ids, 6, PARTS[part])
     assert stats.rows[1:, 1:].max() > 1, "nothing was revived, so revival was not tested"

@@ -15,6 +15,7 @@ import split
 import torch
 import transformers
 from checks import STAGES, Watch, assert_refused
+from marks import slow
 
 import lazyllm
 
@@ -173,7 +174,7 @@ def test_tensor_parallel_is_what_one_process_gives(tmp_path):
 # No work that is not needed: memory, copies, and questions to the device.
 
 
-@pytest.mark.parametrize("family", ["llama", "gpt_oss", "gemma2"])
+@pytest.mark.parametrize("family", ["llama", slow("gpt_oss"), slow("gemma2")])
 def test_nothing_is_prompt_by_prompt_in_size(family):
     length = 3000
     changes = {"max_position_embeddings": 8192, "sliding_window": 8192, "hidden_size": 16, "head_dim": 4}

@@ -14,12 +14,12 @@ from checks import (
     assert_same_stats,
     assert_traced,
     cut_answers,
-    generate_alone,
     pad_left,
     random_ids,
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from marks import slow, slow_but
 from transformers import DynamicCache
 
 import lazyllm
@@ -61,7 +61,7 @@ def step(model, cache, token=5):
 
 
 @pytest.mark.parametrize("chunk", [None, 7])
-@pytest.mark.parametrize("family", ["llama", "mistral", "qwen2", "qwen3"])
+@pytest.mark.parametrize("family", ["llama", slow("mistral"), slow("qwen2"), "qwen3"])
 def test_turns_are_the_references(family, chunk):
     model = families.build(family, dtype=torch.float64)
     stats = check(model, [random_ids(33), random_ids(9), random_ids(1), random_ids(4)], 5, chunk=chunk)
@@ -85,7 +85,7 @@ def test_any_conversation(lengths, keeps, new_tokens, chunk, every, seed):
     check(model, turns, new_tokens, [(1, keeps[0]), (3, keeps[1])], chunk, every)
 
 
-@pytest.mark.parametrize("family", families.FAMILIES)
+@pytest.mark.parametrize("family", slow_but(families.QUICK, families.FAMILIES))
 def test_nothing_pruned_is_the_unmodified_model(family):
     """In every family, in chunks or not, and over windows that the conversation outgrows."""
     changes = {"sliding_window": 16} if family == "gemma3" else {}
@@ -102,7 +102,7 @@ def test_nothing_pruned_is_the_unmodified_model(family):
         assert stats.rows.sum(dim=0).tolist() == [36] * len(stats.rows[0])  # each token once, but for the last
 
 
-@pytest.mark.parametrize("parts", [*naive_importance.ALONE.values(), naive_importance.ALL], ids=str)
+@pytest.mark.parametrize("parts", [naive_importance.ALL, *map(slow, naive_importance.ALONE.values())], ids=str)
 def test_every_part_of_the_importance_works_over_turns(model, parts):
     importance, turns = lazyllm.AttentionRanking(**parts), [random_ids(30), random_ids(8), random_ids(1), random_ids(3)]
     actual, stats = conversation(model, turns, 4, importance)
@@ -155,24 +155,6 @@ def test_all_chunks_are_the_prompt(model, chunk):
     cached = sum(int((step[layer] < 45).sum()) for step in stats.computed for layer in range(layers))
     assert stats.prompt_length == 45
     assert stats.prompt_computed == pytest.approx(cached / 45 / layers)
-
-
-def test_chunks_of_a_batch(model):
-    """A prompt may begin in a later chunk."""
-    prompts, options = [random_ids(3), random_ids(24)], {"max_new_tokens": 4, "eos_token_id": None}
-    ids, mask = pad_left(prompts)
-    with lazyllm.enable(model, STAGES, record_importance=True) as lazy:
-        expected, stats = [], []
-        for prompt, chunk in zip(prompts, (None, 10), strict=True):
-            expected += generate_alone(model, [prompt], prefill_chunk_size=chunk, **options)
-            stats.append(lazy.stats)
-        options |= {"prefill_chunk_size": 10, "do_sample": False}
-        assert cut_answers(model.generate(ids, attention_mask=mask, **options), 24) == expected
-        for one, expected_stats in zip(lazy.sequences, stats, strict=True):
-            assert_same_stats(one, expected_stats)
-        hidden = mask * torch.tensor([[0], [1]])
-        assert_refused("pad prompts at their left", lambda: model.generate(ids, attention_mask=hidden, **options))
-        assert_refused("chunk holds padding alone", lambda: model.generate(ids[:1], attention_mask=mask[:1], **options))
 
 
 # Custom passes, and caches that several generations continue.
