@@ -1,3 +1,4 @@
+import json
 import shutil
 import socket
 import sys
@@ -6,7 +7,7 @@ import pytest
 import transformers
 from support import FINISHED, LAZY, byte_tokenizer, folders, one_line, save_tiny_model, small_run
 
-from lazybench.data import hub
+from lazybench.data import facts, hub
 
 
 @pytest.fixture(scope="session")
@@ -29,11 +30,21 @@ def cwd(tmp_path, monkeypatch):
     return folder
 
 
+@pytest.fixture(scope="session")
+def short_facts():
+    """LongBench's facts with answers of an eighth of their tokens, six at least."""
+    table = json.loads(json.dumps(facts._longbench()))
+    for dataset in table["datasets"].values():
+        dataset["max_new_tokens"] = max(6, dataset["max_new_tokens"] // 8)
+    return table
+
+
 @pytest.fixture
-def lazybench(monkeypatch, capsys, tiny_model, tmp_path):
-    """Call the command line in this process; returns (exit code, stdout, stderr)."""
+def lazybench(monkeypatch, capsys, short_facts):
+    """Call the command line in this process, with short answers; returns (exit code, stdout, stderr)."""
     from lazybench.__main__ import main
 
+    monkeypatch.setattr(facts, "_longbench", lambda: short_facts)
     verbosity = transformers.utils.logging.get_verbosity()
 
     def call(*words: str) -> tuple[int, str, str]:
@@ -61,7 +72,7 @@ def run(lazybench, tiny_model, tmp_path):
 
 
 @pytest.fixture(scope="session")
-def finished_runs(tiny_model, tmp_path_factory):
+def finished_runs(tiny_model, short_facts, tmp_path_factory):
     """An output folder with one finished and traced run, of `LAZY` over the task of `FINISHED`."""
     from lazybench.__main__ import main
 
@@ -69,12 +80,13 @@ def finished_runs(tiny_model, tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         words = ["lazybench", "run", *small_run(tiny_model, output, FINISHED), *FINISHED]
         patch.setattr(sys, "argv", words)
+        patch.setattr(facts, "_longbench", lambda: short_facts)
         assert main() == 0
     return output
 
 
 @pytest.fixture
-def finished(finished_runs, tmp_path):
+def finished(finished_runs, lazybench, tmp_path):
     """The folder of a finished run, a copy of its own: `run(*FINISHED)` finds it."""
     shutil.copytree(finished_runs, tmp_path / "runs")
     (folder,) = folders(tmp_path / "runs")
@@ -127,11 +139,15 @@ def offline(monkeypatch, tmp_path):
 
 
 @pytest.fixture
-def report(tmp_path, monkeypatch):
+def undrawn(monkeypatch):
+    """Reports have no figures."""
+    monkeypatch.setattr("lazybench.report.figures.drawings.FIGURES", ())
+
+
+@pytest.fixture
+def report(tmp_path, undrawn):
     """Make a report, without figures, of the runs in `runs/`; returns its folder."""
     from lazybench.cli.report import main
-
-    monkeypatch.setattr("lazybench.report.figures.drawings.FIGURES", ())
 
     def make(*words):
         runs = [] if any(word.startswith("runs=") for word in words) else [f"runs={tmp_path / 'runs'}"]

@@ -43,7 +43,7 @@ def use(run, halves, tmp_path):
     return call
 
 
-def test_each_record_gets_the_schedule_tuned_without_it(use, halves, lazybench, monkeypatch, tmp_path):
+def test_each_record_gets_the_schedule_tuned_without_it(use, halves, lazybench, undrawn, monkeypatch, tmp_path):
     used, session = {}, LazyLLM.session
 
     def noted(self, prompt, decode):
@@ -77,7 +77,7 @@ def test_records_it_was_tuned_on_are_refused(use, tmp_path, half):
     assert not folders(tmp_path / "runs")
 
 
-def test_records_it_was_tuned_on_are_marked(use, halves, lazybench, tmp_path):
+def test_records_it_was_tuned_on_are_marked(use, halves, lazybench, undrawn, tmp_path):
     assert use("data.half=second", folds=1)[0] == 0
     code, _, err = use("calibrated=mark", folds=1)
     assert code == 0, err

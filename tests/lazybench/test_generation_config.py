@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+from functools import cache
 
 import pytest
 import torch
@@ -38,6 +39,7 @@ def copy(tiny_model, tmp_path):
     return call
 
 
+@cache
 def answered(folder, method):
     """Answer by the model in a folder; return the tokens."""
     model = load_model(ModelConfig(name="x", path=str(folder), limit=100, device="cpu"))
@@ -100,7 +102,7 @@ def test_an_answer_ends_at_the_checkpoints_stop_string(run, copy, tokenizer, tmp
     assert stopped == re.match(".*?(ab|c)|.*", complete)[0] != complete
 
 
-def test_a_run_states_what_changes_answers_and_a_report_warns(run, lazybench, copy, tmp_path):
+def test_a_run_states_what_changes_answers_and_a_report_warns(run, lazybench, undrawn, copy, tmp_path):
     settings = {"repetition_penalty": 1.3, "prefill_chunk_size": 64, "temperature": 0.1, "no_repeat_ngram_size": 0}
     counted = {"repetition_penalty": 1.3, "prefill_chunk_size": 64}
     for name, folder in (("plain", copy("a")), ("changed", copy("b", **settings))):

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from marks import slow
 from omegaconf import OmegaConf
 from support import folders, rows
 from transformers import LlamaForCausalLM
@@ -14,15 +15,10 @@ from lazybench.model.loading import load_model
 from lazybench.model.prompts import PromptBuilder
 from lazybench.run.timing import timed
 
-METHODS = [path.stem for path in (CONF / "method").glob("*.yaml")]
 SCHEDULE = "1:0.6,2:0.5"  # for the tiny model's four layers
 # In float32 one of each kind: on the engine, on a shortened prompt, and both.
-QUICK = ("lazyllm", "random_drop", "gemfilter")
-CASES = [
-    pytest.param(name, dtype, marks=[pytest.mark.slow] * (dtype == "bfloat16" or name not in QUICK))
-    for name in METHODS
-    for dtype in ("float32", "bfloat16")
-]
+QUICK = [(name, "float32") for name in ("lazyllm", "random_drop", "gemfilter")]
+CASES = [(path.stem, dtype) for path in (CONF / "method").glob("*.yaml") for dtype in ("float32", "bfloat16")]
 
 
 @pytest.fixture
@@ -33,6 +29,8 @@ def answered(run, tmp_path):
         words = [f"method={name}", f"model.device={device}", f"model.dtype={dtype}", "model.limit=300"]
         if name in ("lazyllm", "lazyllm+"):
             words.append(f"method.schedule=[{SCHEDULE}]")
+        elif name == "random_drop":
+            words.append("method.repeats=2")
         code, _, err = run(*words, "timing.warmup=0", "timing.per_dataset=1", output=device)
         assert code == 0, err
         (folder,) = folders(tmp_path / device)
@@ -52,7 +50,7 @@ def without_times(row):
     return row
 
 
-@pytest.mark.parametrize(("name", "dtype"), CASES)
+@pytest.mark.parametrize(("name", "dtype"), [case if case in QUICK else slow(*case) for case in CASES])
 def test_answers_are_the_cpus(answered, device, name, dtype):
     for row, expected in zip(answered(name, device.name, dtype), answered(name, "cpu", dtype), strict=True):
         assert "error" not in row
@@ -76,7 +74,7 @@ def test_times_begin_on_an_idle_device_after_an_untimed_pass_of_the_same_shape(r
     code, _, err = run(f"model.device={device.name}", "timing.warmup=0", "data.limit=1")
     assert code == 0, err
     # The unmodified model and the method, two tokens each, then both in full.
-    assert events == [device.name, 2] * 2 + [device.name, 32] * 2
+    assert events == [device.name, 2] * 2 + [device.name, 6] * 2
 
 
 @pytest.mark.parametrize("name", ["lazyllm", "lazyllm+", "static_pruning", "fastkv"])

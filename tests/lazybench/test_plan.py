@@ -3,6 +3,7 @@
 import pytest
 from support import LAZY, folders
 
+from lazybench.data import facts
 from lazybench.jobs import plan as planning
 
 QUICK = ("timing.paired=false", "timing.warmup=0")
@@ -12,6 +13,12 @@ def cells(out: str) -> list[list[str]]:
     """The words of each row of the table."""
     lines = out[out.index("method ") :].splitlines()
     return [line.split() for line in lines[2 : lines.index("")]]
+
+
+@pytest.fixture
+def short_facts():
+    """Plans are of answers as long as LongBench's."""
+    return facts._longbench()
 
 
 @pytest.fixture
@@ -25,14 +32,14 @@ def plan(run):
 
 
 def test_a_plan_runs_nothing_and_knows_what_is_done(run, plan, tmp_path):
-    words = (*QUICK, "method=lazyllm", "method.schedule=[1:0.6],[1:0.4],[2:0.5]", "task=2wikimqa,hotpotqa")
-    assert [row[-3] for row in cells(plan(*words))] == ["0/2"] * 6
+    words = (*QUICK, "method=lazyllm", "method.schedule=[1:0.6],[1:0.4]", "task=2wikimqa,hotpotqa")
+    assert [row[-3] for row in cells(plan(*words))] == ["0/2"] * 4
     assert not (tmp_path / "runs").exists()
     run(*LAZY, *QUICK)
     run(*LAZY, *QUICK, "task=hotpotqa", "shard=1/2")
     out = plan(*words)
-    assert "6 jobs, 5 of them with records to run" in out
-    assert sorted(row[-3] for row in cells(out)) == ["0/2"] * 4 + ["1/2", "2/2"]
+    assert "4 jobs, 3 of them with records to run" in out
+    assert sorted(row[-3] for row in cells(out)) == ["0/2", "0/2", "1/2", "2/2"]
     assert [row[-3] for row in cells(plan(*LAZY, *QUICK, "task=hotpotqa", "shard=1/2,2/2"))] == ["1/1", "0/1"]
     assert cells(plan(*LAZY, *QUICK, "data.limit=4"))[0][-3] == "0/4"  # other records are another run
     assert cells(plan(*LAZY, *QUICK, "rerun=true"))[0][-3] == "0/2"

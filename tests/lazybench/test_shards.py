@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from marks import slow
 from support import LAZY, folders, rows
 
 from lazybench.config import Shard
@@ -55,6 +56,7 @@ def test_shards_give_the_run_that_one_job_gives(run, tmp_path):
     assert "nothing to do" in run(*LAZY, *TASK, "shard=2/3", output="shared")[1]
 
 
+@pytest.mark.slow
 def test_a_whole_run_takes_up_what_shards_have_left(run, tmp_path):
     run(*LAZY, *TASK, "shard=2/3", "trace=true")
     (folder,) = folders(tmp_path / "runs")
@@ -120,7 +122,7 @@ def marks(folder: Path) -> list[int]:
     return [row["length"] for row in rows(folder)]
 
 
-def test_a_rerun_is_a_new_folder_and_keeps_the_finished_run(run, lazybench, tmp_path, passes):
+def test_a_rerun_is_a_new_folder_and_keeps_the_finished_run(run, lazybench, undrawn, tmp_path, passes):
     run(*LAZY, *TASK)
     (folder,) = folders(tmp_path / "runs")
     passes.stop_at = 8
@@ -143,6 +145,7 @@ def test_a_rerun_is_a_new_folder_and_keeps_the_finished_run(run, lazybench, tmp_
     assert "\n1 runs, 6 records" in out
 
 
+@pytest.mark.slow
 def test_shards_run_anew_together(run, tmp_path, passes):
     run(*LAZY, *TASK)
     (folder,) = folders(tmp_path / "runs")
@@ -169,7 +172,7 @@ class Flaky(Method):
 """
 
 
-@pytest.mark.parametrize(("first", "then"), [(["1/2", "2/2"], ["1/2", "2/2"]), (["1/4", "2/4", "3/4"], ["null"])])
+@pytest.mark.parametrize(("first", "then"), [slow(["1/2", "2/2"], ["1/2", "2/2"]), (["1/4", "2/4", "3/4"], ["null"])])
 def test_failed_records_are_run_again_where_asked_for(run, tmp_path, monkeypatch, first, then):
     (tmp_path / "flaky.py").write_text(FLAKY)
     (tmp_path / "method").mkdir()
