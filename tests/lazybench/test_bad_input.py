@@ -23,16 +23,13 @@ def check(code, out, err, cwd):
     ("words", "says"),
     [
         # misspelt
-        (["task=multidoc"], "did you mean 'multidoc_qa'"),
         (["model.limt=5"], "did you mean 'model.limit'?"),
         (["method=lazyllmm"], "there is no method 'lazyllmm': did you mean 'lazyllm'?"),
         (["model=some/tiny-model"], "for a hub id, folder or .gguf file give model.path= and model.limit="),
         # of another type
         (["model.limit=many"], "model.limit: Value 'many' of type 'str' could not be converted to Integer"),
-        (["trace=maybe"], "trace: Value 'maybe' is not a valid bool"),
         (["method._target_=no.such.Class"], "method._target_"),
         # missing
-        (["task=???"], "nothing is set for task: give it as task=VALUE"),
         (["lazyllm"], "write KEY=VALUE"),
         (["--task", "code"], "unrecognized arguments: --task"),
         (["output="], "output= must be a file or folder to write to"),
@@ -45,7 +42,6 @@ def check(code, out, err, cwd):
         # out of range
         (["model.limit=1"], "model.limit=1 must be at least 2"),
         (["model.name=../other"], "must be a folder's name"),
-        (["method=lazyllm", "method.schedule=[1:0.5,1:0.4]"], "must increase"),
         (["data.limit=null"], "give a number"),
         (["shard=3/2"], "write i/n"),
         (["model.chat=hello"], "{prompt}"),
@@ -68,7 +64,6 @@ def test_the_line_says_what_would_be_right(run, cwd, words, says):
     ("words", "says"),
     [
         (["method=lazyllm", "method.schedule=[1:0.6],[9:0.5]"], "the model has 4 layers"),
-        (["model.limit=900,4090"], "4096 positions"),
         (["+experiment=figure5,smoke"], "give one at a time"),
         (["task=lcc", "data.limit=1", "data.half=first,second"], "none of the records is in that half"),
         (["model.device=cpu,xpu"], "model.device=xpu is not available here"),
@@ -84,15 +79,13 @@ def test_one_bad_job_stops_a_sweep_before_its_first(run, cwd, words, says):
     ("words", "says"),
     [
         (["rum"], "unknown command 'rum': did you mean 'run'?"),
-        (["run"], "nothing is set for task"),
-        (["plan", "task=hotpot"], "hotpotqa"),
+        (["run"], "nothing is set for task: give it as task=VALUE"),
         (["status", "rns=x"], "unrecognized arguments: --rns=x: lazybench status --help shows what there is"),
         (["status", "runs=/nowhere"], "/nowhere"),
         (["score"], "FILE"),
         (["speed", "lengths=[1]"], "lengths=1 must be at least 2"),
         (["speed", "-m", "method=lazyllm,fastkv", "output=a.csv"], "output=a.csv is one file for several jobs"),
         (["match", "speedups=[1,2]"], "speedups=1.0 must be above 1"),
-        (["map"], "nothing is set for task"),
         (["map", "task=code,lcc"], "only methods may differ"),
     ],
 )
@@ -100,18 +93,10 @@ def test_bad_words_of_other_commands_cost_one_line(lazybench, cwd, words, says):
     assert says in check(*lazybench(*words), cwd)
 
 
-@pytest.mark.parametrize("sweep", [(), ("-m",)])
-@pytest.mark.parametrize("command", ["run", "speed", "match", "map"])
+@pytest.mark.parametrize(("command", "sweep"), [("run", ["-m"]), ("speed", []), ("match", ["-m"]), ("map", [])])
 def test_what_is_out_of_range_reads_no_tokenizer(lazybench, tiny_model, monkeypatch, cwd, sweep, command):
     monkeypatch.setattr("lazybench.model.loading.AutoTokenizer", None)
     words = [f"model.path={tiny_model}", "model.limit=900", "method=static_pruning", "method.keep=50"]
     words += [] if command == "speed" else ["task=2wikimqa"]
-    line = check(*lazybench(command, *(sweep if command != "map" else ()), *words), cwd)
+    line = check(*lazybench(command, *sweep, *words), cwd)
     assert "method.keep=50 must be a number above 0, at most 1" in line
-
-
-def test_an_output_folder_that_cannot_be_written(run, tmp_path):
-    (tmp_path / "runs").write_text("a file, not a folder")
-    code, _, err = run()
-    assert code == 2
-    assert "cannot be written" in err

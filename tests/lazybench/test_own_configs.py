@@ -85,17 +85,6 @@ def test_all_runs_the_datasets_there_are_and_names_those_missing(own_run, tmp_pa
     assert "did you mean 'my_group'?" in one_line(*own_run("task=my_grup")[::2])
 
 
-def test_a_part_of_longbench(run, tmp_path):
-    write_records(tmp_path / "records", ("triviaqa", "lcc", "lsht"))
-    there = ("method=baseline", "data=longbench", f"data.root={tmp_path / 'records'}", *QUICK)
-    code, out, err = run(*there, "task=fewshot")
-    assert "no trec.jsonl there: found lcc, lsht, triviaqa" in one_line(code, err)
-    code, out, err = run(*there, "task=all")
-    assert code == 0, err
-    assert "task=all: triviaqa, lcc; " in out
-    assert "lacks narrativeqa, qasper" in out
-
-
 def test_moved_configs_and_records_are_the_same_run(own_run, lazybench, mine, tmp_path):
     assert own_run("task=my_group")[0] == 0
     for folder in (mine, tmp_path / "records"):

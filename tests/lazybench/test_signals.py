@@ -70,15 +70,6 @@ def test_a_run_that_was_stopped_continues(tmp_path, words):
 
 
 @pytest.mark.slow
-def test_a_sweep_stops_as_a_whole(tmp_path, words):
-    process = _start(tmp_path, words[0], "-m", *words[1:], "timing.paired=true,false")
-    while not _records(tmp_path):
-        time.sleep(0.01)
-    _stop(process, signal.SIGINT, "continues where it stopped")
-    assert len(list(tmp_path.rglob("predictions.jsonl"))) == 1
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_at_any_moment(tmp_path, words, seed):
     process = _start(tmp_path, *words, "trace=true", "data.limit=30")
