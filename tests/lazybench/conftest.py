@@ -1,11 +1,10 @@
-import json
 import shutil
 import socket
 import sys
 
 import pytest
 import transformers
-from support import FINISHED, LAZY, byte_tokenizer, folders, one_line, save_tiny_model, small_run
+from support import FINISHED, LAZY, byte_tokenizer, folders, one_line, save_tiny_model, shortened_facts, small_run
 
 from lazybench.data import facts, hub
 
@@ -32,11 +31,7 @@ def cwd(tmp_path, monkeypatch):
 
 @pytest.fixture(scope="session")
 def short_facts():
-    """LongBench's facts with answers of an eighth of their tokens, six at least."""
-    table = json.loads(json.dumps(facts._longbench()))
-    for dataset in table["datasets"].values():
-        dataset["max_new_tokens"] = max(6, dataset["max_new_tokens"] // 8)
-    return table
+    return shortened_facts()
 
 
 @pytest.fixture
