@@ -76,6 +76,7 @@ def test_a_prompt_of_ones_own(call, page, tmp_path):
     assert mine.read_text("utf-8") == prompt
 
 
+@pytest.mark.slow
 def test_a_short_prompt_as_a_picture(call, page, tmp_path):
     mine, picture = tmp_path / "mine.txt", page.with_suffix(".png")
     mine.write_text("The tortoise is called Admiral. What is it called?")

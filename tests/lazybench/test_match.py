@@ -36,11 +36,6 @@ def test_any_speedup_within_reach_is_found(wanted, fixed, power):
     assert find(measure, wanted, 0.02).speedup == pytest.approx(wanted, rel=0.02)
 
 
-def test_a_speedup_out_of_reach_is_refused():
-    with pytest.raises(LazyBenchError, match=r"98% of the prompt pruned .* 1\.96, so 3 is out of reach"):
-        find(lambda share: 1 / (1 - share / 2), 3, 0.02)
-
-
 def test_a_speedup_that_changes_in_steps_gives_the_nearest():
     assert find(lambda share: 1.5 if share < 0.6 else 2.6, 2, 0.02).speedup == 1.5
 
@@ -185,7 +180,7 @@ def test_operations_leave_out_layers_that_see_images():
     assert operations(both, [100, 50]) == operations(alone, [100, 50]) > 0
 
 
-@pytest.mark.parametrize("wanted", [1.5, 2.0, 3.0])
+@pytest.mark.parametrize("wanted", [1.5, pytest.param(2.0, marks=pytest.mark.slow), 3.0])
 @pytest.mark.parametrize("method", ["fastkv", "lazyllm"])
 def test_trials_are_as_fast_by_their_operations(wanted, method):
     with torch.device("meta"):

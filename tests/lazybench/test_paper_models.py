@@ -106,7 +106,7 @@ def records_of(dataset):
 
 
 @pytest.mark.parametrize("dataset", datasets_of("all", FACTS))
-@pytest.mark.parametrize("limit", [LIMIT, None])
+@pytest.mark.parametrize("limit", [LIMIT, pytest.param(None, marks=pytest.mark.slow)])
 def test_ids_are_the_official_pipelines(official, builder, dataset, limit):
     prompts = builder(dataset, limit)
     for record in records_of(dataset) if limit else sample.load(dataset, 1, seed=1, tokens=800):

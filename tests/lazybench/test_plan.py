@@ -41,7 +41,6 @@ def test_a_plan_runs_nothing_and_knows_what_is_done(run, plan, tmp_path):
     assert "4 jobs, 3 of them with records to run" in out
     assert sorted(row[-3] for row in cells(out)) == ["0/2", "0/2", "1/2", "2/2"]
     assert [row[-3] for row in cells(plan(*LAZY, *QUICK, "task=hotpotqa", "shard=1/2,2/2"))] == ["1/1", "0/1"]
-    assert cells(plan(*LAZY, *QUICK, "data.limit=4"))[0][-3] == "0/4"  # other records are another run
     assert cells(plan(*LAZY, *QUICK, "rerun=true"))[0][-3] == "0/2"
     for folder in folders(tmp_path / "runs"):
         folder.rename(folder.with_name(folder.name[::-1]))  # as another machine's, so that it would begin anew
@@ -83,13 +82,13 @@ def test_a_plan_of_a_7b_model(plan):
 
 def test_a_plan_needs_nothing_of_the_hub_and_no_slurm(lazybench, offline, tmp_path):
     pytest.importorskip("hydra_plugins.hydra_submitit_launcher")
-    words = ["+experiment=table1", "+cluster=slurm_a100", f"output={tmp_path / 'runs'}"]
+    words = ["+experiment=table1", "method=baseline,lazyllm", "+cluster=slurm_a100", f"output={tmp_path / 'runs'}"]
     code, out, err = lazybench("plan", *words)
     assert (code, err) == (0, "")
     lines = [(row[-6], row[-3]) for row in cells(out)]
-    assert lines == [("llama2_7b", "0/3750")] * 5 + [("xgen_7b", "0/3750")] * 5
+    assert lines == [("llama2_7b", "0/3750")] * 2 + [("xgen_7b", "0/3750")] * 2
     assert all(1 < float(row[-2]) < 12 and 15 < float(row[-1]) < 22 for row in cells(out))
-    assert sum(float(row[-2]) for row in cells(out)) < 40
+    assert sum(float(row[-2]) for row in cells(out)) < 16
     for missing in ("model.path=meta-llama/Llama-2-7b-chat-hf", "data.zip of THUDM/LongBench"):
         assert missing in out
     assert not (tmp_path / "runs").exists()

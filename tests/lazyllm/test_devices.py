@@ -110,7 +110,7 @@ def decoding(device, model, ids, steps, schedule=None, **settings):
 
 def test_a_decoding_step_launches_little_more_than_the_unmodified_models(device):
     shape = {"num_hidden_layers": 30, "max_position_embeddings": 2048}
-    model, ids = families.build("llama", **shape).to(device.name), families.prompt(1000).to(device.name)
+    model, ids = families.build("llama", **shape).to(device.name), families.prompt(400).to(device.name)
     unmodified, reads, _ = decoding(device, model, ids, 4)
     unpruned = decoding(device, model, ids, 4, [])
     assert unpruned[0] <= unmodified + 5
