@@ -11,8 +11,7 @@ from typing import Any
 
 import pandas as pd
 
-from lazybench.analysis.averages import Measure, measured, ran
-from lazybench.analysis.intervals import Estimate
+from lazybench.analysis.averages import ran
 from lazybench.analysis.labels import METHODS, label, short, stages, strength_order, title_of
 from lazybench.analysis.run_data import Run
 from lazybench.data.facts import CHINESE, DatasetFacts, datasets_of, task_names
@@ -59,11 +58,6 @@ class Row:
             if reason := _missing(records[records["task"] == task], own):
                 reasons.append(f"{task} {reason}" if len(tasks) > 1 else reason)
         return records, list(task_of), ", ".join(reasons)
-
-    def measure(self, tasks: Mapping[str, Sequence[str]], measure: Measure) -> Estimate:
-        """Average a measure over tasks, which are given with their datasets."""
-        records, _, missing = self.select(tasks)
-        return Estimate(note=missing) if missing else measured(ran(records), measure)
 
 
 def _missing(records: pd.DataFrame, runs: Mapping[str, Run]) -> str:

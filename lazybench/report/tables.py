@@ -78,7 +78,7 @@ def _line(
 ) -> dict[str, Any]:
     """Measure a row on tasks, which are given with their datasets."""
     records, datasets, missing = row.select(tasks)
-    complete = _with_difference(ran(records), row, block)
+    complete = with_difference(ran(records), row, block)
     num_datasets = len(datasets), sum(map(len, tasks.values()))
     num_records = len(records), len(records) - len(complete), len(records) - len(undisturbed(records))
     values = (block.model, block.data, section, row.method, row.label, *num_datasets, *num_records)
@@ -94,7 +94,7 @@ def _line(
     return line | {f"{key}_paper": printed.get(key, "") for key in _IN_PAPER}
 
 
-def _with_difference(records: pd.DataFrame, row: Row, block: Block) -> pd.DataFrame:
+def with_difference(records: pd.DataFrame, row: Row, block: Block) -> pd.DataFrame:
     """Add `score_difference`: the score less the baseline's for the same record under the same conditions."""
     baselines = [other for other in block.baselines if all(agree(one, run) for one in other.runs for run in row.runs)]
     known = pd.concat([records.head(0), *(ran(baseline.records) for baseline in baselines)]).drop_duplicates(KEY)

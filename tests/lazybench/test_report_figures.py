@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from report_runs import row, rows_of, stage_traces, write_everything, write_run
 
-from lazybench.analysis.averages import SCORE, TTFT
 from lazybench.analysis.grouping import group
 from lazybench.analysis.run_files import find
 from lazybench.data.facts import datasets_of, load_facts
@@ -20,6 +19,7 @@ from lazybench.report.figures.drawings import (
     figure7,
     speed_against_kl,
 )
+from lazybench.report.tables import numbers
 from lazybench.report.write import write
 
 TASK = ("hotpotqa", "2wikimqa", "musique")
@@ -70,24 +70,26 @@ def test_figure_1_counts_the_records_that_were_timed_and_has_the_papers_own_numb
     assert axes.texts[-1].get_text() == "23%, 21×"
 
 
-def test_figure_5_has_each_methods_points_with_intervals_both_ways(tmp_path):
+def test_figure_5_has_score_differences_with_intervals_both_ways_of_the_four_largest_tasks(tmp_path):
+    write_run(tmp_path, "baseline", rows_of(ALL, 6, seed=2), task="all")
     for number, keep in enumerate((0.3, 0.7)):
         rows = rows_of(ALL, 6, seed=number)
         generator = np.random.default_rng(number)
         for line in rows:
             line["ttft_s"] = line["baseline_ttft_s"] / float(generator.normal(3 - 2 * keep, 0.1))
         write_run(tmp_path, "static_pruning", rows, task="all", digest=f"{number}", method={"keep": keep})
-    block, figure = read(tmp_path), draw(figure5, tmp_path)
-    assert legend(figure) == ["static pruning"]
-    assert len(figure.axes) == 6
-    for axes, (task, members) in zip(figure.axes, block.tasks().items(), strict=True):
+    figure = draw(figure5, tmp_path)
+    assert legend(figure) == ["baseline", "static pruning"]
+    lines = numbers(read(tmp_path)).query("method != 'baseline' and records == 18").sort_values("ttft_speedup")
+    tasks = ("single_doc_qa", "multidoc_qa", "summarization", "fewshot")
+    for axes, task in zip(figure.axes, tasks, strict=True):
+        points = lines[lines["task"] == task]
         (line,) = axes.containers
-        across, up = (bars.get_segments() for bars in line.lines[2])
-        points = sorted(block.rows, key=lambda point: -point.runs[0].settings["method"]["keep"])
-        for number, point in enumerate(points):
-            score, speedup = (point.measure({task: members}, measure) for measure in (SCORE, TTFT[0]))
-            assert np.allclose(across[number], [[speedup.low, score.value], [speedup.high, score.value]])
-            assert np.allclose(up[number], [[speedup.value, score.low], [speedup.value, score.high]])
+        across, up = (np.array(bars.get_segments()) for bars in line.lines[2])  # (points, ends, 2)
+        assert np.allclose(across[:, :, 0], points[["ttft_speedup_low", "ttft_speedup_high"]])
+        assert np.allclose(up[:, :, 1], points[["score_difference_low", "score_difference_high"]])
+        assert np.allclose(up[:, 0, 0], points["ttft_speedup"])
+        assert np.allclose(across[:, 0, 1], points["score_difference"])
 
 
 def test_speed_stands_against_the_geometric_mean_of_kl(tmp_path):
@@ -111,14 +113,15 @@ def test_speed_stands_against_the_geometric_mean_of_kl(tmp_path):
 
 @pytest.mark.parametrize("mark", ["", "%"])
 def test_figure_6_has_a_line_a_keep_and_ticks_where_the_data_are(mark, tmp_path):
+    write_run(tmp_path, "baseline", [row(name, number, score=0.4) for name in TASK for number in range(4)])
     for layer, keep in product((3, 7, 26), (0.5, 0.3)):
         rows, settings = rows_of(TASK, score=keep, seed=layer), {"schedule": f"{layer}{mark}:{keep}"}
         write_run(tmp_path, "lazyllm", rows, digest=f"{layer}-{keep}", method=settings)
     figure = draw(figure6, tmp_path)
     assert [text.get_text() for text in figure.axes[0].get_xticklabels()] == ["3", "7", "26"]
-    assert legend(figure) == ["keep 0.5", "keep 0.3"]
+    assert legend(figure) == ["baseline", "keep 0.5", "keep 0.3"]
     means = [container.lines[0].get_ydata().mean() for container in figure.axes[0].containers]
-    assert means == pytest.approx([50, 30], abs=8)
+    assert means == pytest.approx([10, -10], abs=8)
 
 
 def test_figure_7_ends_where_half_still_generate_from_runs_and_from_what_a_report_kept(tmp_path):
@@ -133,16 +136,17 @@ def test_figure_7_ends_where_half_still_generate_from_runs_and_from_what_a_repor
     for figure in (new, kept):
         (axes,) = figure.axes
         assert [line.get_xdata()[-1] for line in axes.lines[1:]] == [6, 6]  # one of eight generates on
-        assert axes.get_title().replace("\n", " ") == "LazyLLM 10:0.7, 20:0.5 n=8 to 5"
+        assert axes.get_title().replace("\n", " ") == "LazyLLM 10:0.7, 20:0.5, n=5 to 8"
     for one, other in zip(new.axes[0].lines, kept.axes[0].lines, strict=True):
         assert np.allclose(one.get_xydata(), other.get_xydata())
 
 
 def test_records_keep_the_label_of_a_method(tmp_path):
     look = {"appearance": {"label": "Ends only"}}
+    write_run(tmp_path / "runs", "baseline", rows_of(TASK, 2))
     for strength in (1, 2):
         changes = {"digest": str(strength), "method": {"strength": strength}, "environment": look}
         write_run(tmp_path / "runs", "ends", rows_of(TASK, 2, 1 + strength), **changes)
     write(tmp_path / "out", [read(tmp_path / "runs")], [])
     for folder in ("runs", "out/records"):
-        assert legend(draw(figure5, tmp_path / folder)) == ["Ends only"]
+        assert legend(draw(figure5, tmp_path / folder)) == ["baseline", "Ends only"]

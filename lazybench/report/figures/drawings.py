@@ -18,56 +18,108 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import LogLocator, NullLocator
 
-from lazybench.analysis import labels
-from lazybench.analysis.averages import EQUAL_LENGTH, GEOMETRIC_KL, SCORE, TTFT, Measure, ran, undisturbed
+from lazybench.analysis import averages, labels
+from lazybench.analysis.averages import Measure, measured, ran, undisturbed
 from lazybench.analysis.grouping import Block, Row
+from lazybench.analysis.intervals import Estimate
 from lazybench.analysis.trace_means import BINS
 from lazybench.report import paper
+from lazybench.report.caveats import floors
 from lazybench.report.figures import style
 from lazybench.report.figures.style import REFERENCE, canvas, error_bars, finish, line_style, panels, subtitle, wrapped
+from lazybench.report.tables import with_difference
+
+_FEW = 30  # records of a task
 
 
 def speed_against_kl(block: Block) -> Figure | None:
     """Draw two panels with the same y axis; a method without KL, or with a KL of 0, has no mark."""
-    measures = {"first token": TTFT[0], "whole answer": EQUAL_LENGTH, "kl": GEOMETRIC_KL}
-    points = pd.DataFrame([_point(row, block.tasks_compared(), measures) for row in block.compared])
-    is_shown = (points[[*measures]].astype(float) > 0).all(axis=1) & (points["method"] != "baseline")
-    points = points[is_shown]
+    measures = {"first token": averages.TTFT[0], "whole answer": averages.EQUAL_LENGTH, "kl": averages.GEOMETRIC_KL}
+    points = [_point(block, row, block.tasks_compared(), measures) for row in _pruned(block)]
+    points = pd.DataFrame([point for point in points if all(point[key] for key in measures)])
     if len(points) < 2:
         return None
-    styles = _styles(block)
-    figure, grid = panels(2, 2.0, "speedup (×)", "KL, geometric mean (nats, log)", sharey=True)
-    for axes, key in zip(grid, ("first token", "whole answer"), strict=True):
+    styles, keys = _styles(block), ("first token", "whole answer")
+    figure, grid = panels(keys, 2.0, "speedup (×)", "KL, geometric mean (nats, log)", sharey=True)
+    for axes, key in zip(grid, keys, strict=True):
         for name, line in points.groupby("line", sort=False):
             error_bars(axes, line.sort_values(key), key, "kl", label=name, **styles[name])
         left, right = axes.get_xlim()
-        axes.set(title=key, yscale="log", xlim=(min(1.0, left), right + 0.1))  # no mark is cut
+        axes.set(yscale="log", xlim=(min(1.0, left), right + 0.1))  # no mark is cut
+        axes.xaxis.set_major_formatter("{x:g}")
     major = LogLocator(10, subs=(1, 2, 5))
     grid[0].yaxis.set(major_locator=major, minor_locator=NullLocator(), major_formatter="{x:g}")
     return finish(figure, subtitle(block, [*points["row"]]))
 
 
-def _line(row: Row) -> str:
-    """Return a row's line: a method's points; calibrated ones, and those under other conditions, have their own."""
+def _pruned(block: Block) -> list[Row]:
+    """Return the rows of tables but the unmodified model's."""
+    return [row for row in block.compared if row.method != "baseline"]
+
+
+def _line(block: Block, row: Row) -> str:
+    """Return a row's line: a method's points; those under other conditions have their own.
+
+    So do calibrated ones, unless all of the block's rows are calibrated, as the heading then says.
+    """
     name = labels.method_title(row.runs[0])
-    if labels.is_calibrated(row.runs[0]):
-        name += " calibrated" + (" on these records" if any(run.calibrated_on for run in row.runs) else "")
+    if any(run.calibrated_on for run in row.runs):
+        name += " calibrated on these records"
+    elif labels.is_calibrated(row.runs[0]) and not all(labels.is_calibrated(one.runs[0]) for one in _pruned(block)):
+        name += " calibrated"
     return name + (f" [{row.conditions}]" if row.conditions else "")
 
 
 def _styles(block: Block) -> dict[str, dict[str, Any]]:
     """Return the style of each line of a block, the same in all its figures."""
-    lines = dict.fromkeys(_line(row) for row in block.compared if row.method != "baseline")
+    lines = dict.fromkeys(_line(block, row) for row in _pruned(block))
     return {line: line_style(number) for number, line in enumerate(lines)}
 
 
-def _point(row: Row, tasks: Mapping[str, Sequence[str]], measures: Mapping[str, Measure]) -> dict[str, Any]:
+def _point(
+    block: Block, row: Row, tasks: Mapping[str, Sequence[str]], measures: Mapping[str, Measure]
+) -> dict[str, Any]:
     """Return a row's point: its line, and each measure's value over tasks, interval and number of records."""
-    point = {"row": row, "line": _line(row), "method": row.method}
+    point: dict[str, Any] = {"row": row, "line": _line(block, row)}
+    records, _, missing = row.select(tasks)
+    complete = with_difference(ran(records), row, block)
     for key, measure in measures.items():
-        estimate = row.measure(tasks, measure)
+        estimate = Estimate() if missing else measured(complete, measure)
         point |= estimate.columns(key) | {f"{key}_records": estimate.records}
     return point
+
+
+def _by_task(
+    block: Block, rows: Sequence[Row], x: str, xlabel: str, styles: Mapping[str, Any], entries: Mapping[str, Any]
+) -> Figure | None:
+    """Draw a panel a task of the score less the baseline's by `x`; None without two points.
+
+    If a task has fewer than `_FEW` records, only the four tasks with the most records have panels. Tasks on which every
+    method scores 0 have none. `entries` has by a row's label what its points have besides, or instead of their own.
+    """
+    measures, floor = {"difference": averages.SCORE_DIFFERENCE, "speedup": averages.TTFT[0]}, floors(block)
+    points = [
+        _point(block, row, {task: names}, measures) | {"task": task} | entries.get(row.label, {})
+        for (task, names), row in product(block.tasks().items(), rows)
+        if not floor.issuperset(names)
+    ]
+    points = [point for point in points if None not in (point["difference"], point[x])]
+    if len(points) < 2:
+        return None
+    table = pd.DataFrame(points)
+    sizes = table.groupby("task")["difference_records"].max().sort_values(ascending=False, kind="stable")
+    if (sizes < _FEW).any():
+        table = table[table["task"].isin(sizes.index[:4])]
+    counts = table.groupby("task", sort=False)["difference_records"].agg(style.span)
+    titles = [f"{labels.title_of(task, 'task')}, n={count}" for task, count in counts.items()]
+    figure, grid = panels(titles, 1.4, xlabel, "score less the baseline's (points)", sharex=True)
+    for axes, (_, panel) in zip(grid, table.groupby("task", sort=False), strict=True):
+        axes.axhline(0, label="baseline", **REFERENCE)
+        for name, line in panel.groupby("line", sort=False):
+            error_bars(axes, line.sort_values(x), x, "difference", label=name, **styles[name])
+        if "tick" in table:
+            axes.set_xticks(table["tick"].unique())
+    return finish(figure, subtitle(block, rows))
 
 
 def figure1(block: Block) -> Figure | None:
@@ -79,8 +131,8 @@ def figure1(block: Block) -> Figure | None:
         counts.append(len(records))
         condition = f" [{row.conditions}]" if len(block.baselines) > 1 else ""
         sections = {labels.title_of(task, "task"): names for task, names in block.tasks().items()}
-        if records["dataset"].nunique() > 1:
-            sections["All records"] = records["dataset"]
+        if len(sections) > 1:
+            sections["All records"] = [*records["dataset"].unique()]
         for name, datasets in sections.items():
             part = records[records["dataset"].isin(datasets)]
             if len(part):
@@ -141,63 +193,28 @@ def _mean(traces: Sequence[Mapping[str, Any]], key: str) -> np.ndarray:
 
 
 def figure5(block: Block) -> Figure | None:
-    """Draw a panel a task; None unless some method has points at two strengths or more on a task."""
-    measures, pairs = {"score": SCORE, "speedup": TTFT[0]}, product(block.tasks().items(), block.compared)
-    points = pd.DataFrame([_point(row, {task: names}, measures) | {"task": task} for (task, names), row in pairs])
-    points = points.dropna(subset="score")
-    is_baseline = points["method"] == "baseline"
-    baselines, lines = points[is_baseline], points[~is_baseline].dropna(subset="speedup")
-    if not lines.duplicated(["task", "line"]).any():
-        return None
-    styles, tasks = _styles(block), lines["task"].unique()
-    figure, grid = panels(len(tasks), 1.2, "TTFT speedup (×)", "score (0 to 100)", sharex=True)
-    for axes, task in zip(grid, tasks, strict=True):
-        for baseline in baselines[baselines["task"] == task].itertuples():
-            axes.axhline(baseline.score, label=baseline.line, **REFERENCE)
-        axes.axvline(1, color=style.PALE, linewidth=0.6)
-        panel = lines[lines["task"] == task]
-        for name, line in panel.groupby("line", sort=False):
-            ordered = line.sort_values("speedup")
-            error_bars(axes, ordered, "speedup", "score", elinewidth=0.5, label=name, **styles[name])
-        axes.set_title(wrapped(f"{labels.title_of(task, 'task')}, n={style.span(panel['score_records'])}", 24))
-    return finish(figure, subtitle(block, block.compared))
+    """Draw the TTFT speedup of Table 1's rows."""
+    return _by_task(block, _pruned(block), "speedup", "TTFT speedup (×)", _styles(block), {})
 
 
 def figure6(block: Block) -> Figure | None:
-    """Draw a line a keep; the score is the mean over the tasks, without `chinese`, that every run has a score for."""
-    single = [row for row in block.rows if row.method == "lazyllm" and len(labels.stages(row.runs[0])) == 1]
-    by_depth = {labels.stages(row.runs[0])[0][0].endswith("%") for row in single}
+    """Draw the layer of schedules of a single stage, a line a keep."""
+    stages = {row.label: labels.stages(row.runs[0]) for row in block.rows if row.method == "lazyllm"}
+    rows = [row for row in block.rows if len(stages.get(row.label, ())) == 1]
+    rows.sort(key=lambda row: -stages[row.label][0][1])
+    by_depth = {stages[row.label][0][0].endswith("%") for row in rows}
     if len(by_depth) != 1:  # layers by number and by depth have no common axis
         return None
-    tasks = {
-        task: names
-        for task, names in block.tasks_compared().items()
-        if all(row.measure({task: names}, SCORE).value is not None for row in single)
-    }
-    points = []
-    for row in single if tasks else []:
-        ((layer, keep),) = labels.stages(row.runs[0])
+    entries, numbers = {}, {}
+    for row in rows:
+        ((layer, keep),) = stages[row.label]
         name = f"keep {keep:g}" + (f" [{row.conditions}]" if row.conditions else "")
-        point = {"line": name, "keep": keep, "layer": float(layer.removesuffix("%"))}
-        points.append(_point(row, tasks, {"score": SCORE}) | point)
-    if len({point["line"] for point in points}) == len(points):
-        return None
-    table = pd.DataFrame(points).sort_values(["keep", "layer"], ascending=[False, True])
-    figure = canvas(2.1)
-    axes = figure.add_subplot()
-    baselines = [row for row in block.baselines if row.measure(tasks, SCORE).value is not None]
-    for row in baselines:
-        axes.axhline(row.measure(tasks, SCORE).value, label=row.label, **REFERENCE)
-    layers, lines = table["layer"].unique(), table.groupby("line", sort=False)
-    for number, (name, line) in enumerate(lines):
-        shift = (max(layers) - min(layers)) / 100 * (number - (len(lines) - 1) / 2)
-        shifted = line.assign(layer=line["layer"] + shift)
-        error_bars(axes, shifted, "layer", "score", elinewidth=0.6, label=name, **line_style(number))
-    mean = f"mean of {len(tasks)} tasks" if len(tasks) > 1 else labels.title_of(*tasks, "task")
-    axes.set(xlabel="depth that prunes (% of the layers)" if True in by_depth else "layer that prunes", xticks=layers)
-    axes.set_ylabel("score (0 to 100)")
-    axes.set_title(wrapped(f"{labels.method_title(single[0].runs[0])} of one stage: {mean}", 50))
-    return finish(figure, subtitle(block, [*baselines, *single]))
+        number, tick = numbers.setdefault(name, len(numbers)), float(layer.removesuffix("%"))
+        # Each line is shifted, so that no bar hides another.
+        entries[row.label] = {"line": name, "tick": tick, "layer": tick * (1 + number / 100)}
+    styles = {name: line_style(number) for name, number in numbers.items()}
+    xlabel = "depth that prunes (%)" if True in by_depth else "layer that prunes"
+    return _by_task(block, rows, "layer", xlabel, styles, entries)
 
 
 def figure7(block: Block) -> Figure | None:
@@ -213,12 +230,11 @@ def figure7(block: Block) -> Figure | None:
         return None
     layers = sorted({layer for _, traces in traced for layer in traces[0]["layers"]})
     styles = {layer: line_style(number) for number, layer in enumerate(layers)}
-    titles = [wrapped(row.label, 24) for row, _ in traced]
-    height = 1.3 + 0.13 * max(title.count("\n") for title in titles)
-    figure, grid = panels(len(traced), height, "generation step", "prompt tokens used (%)", sharex=True, sharey=True)
-    for axes, title, (_, traces) in zip(grid, titles, traced, strict=True):
-        first, last = _stages_panel(axes, traces, styles)
-        axes.set_title(f"{title}\nn={first}" + (f" to {last}" if last < first else ""))
+    living = [_living(traces) for _, traces in traced]
+    titles = [f"{row.label}, n={style.span(counts)}" for (row, _), counts in zip(traced, living, strict=True)]
+    figure, grid = panels(titles, 1.3, "generation step", "prompt tokens used (%)", sharex=True, sharey=True)
+    for axes, (_, traces), counts in zip(grid, traced, living, strict=True):
+        _stages_panel(axes, traces, styles, len(counts))
     entries: dict[str, Any] = {"before any stage": Line2D([], [], **REFERENCE)}
     entries |= {f"after layer {layer}": Line2D([], [], **options) for layer, options in styles.items()}
     entries["10th–90th percentile"] = Patch(color=style.GREY, alpha=0.3, linewidth=0)
@@ -231,13 +247,17 @@ def _revives(trace: Mapping[str, Any]) -> bool:
     return any(len(set(stage)) > 1 for stage in trace["computed"]["mean"])
 
 
+def _living(traces: Sequence[Mapping[str, Any]]) -> pd.Series:
+    """Return the number of records that generate at each step, as long as more than half of them do."""
+    counts = pd.DataFrame([trace["computed"]["living"] for trace in traces]).sum().astype(int)
+    return counts[counts > counts[0] / 2]
+
+
 def _stages_panel(
-    axes: Axes, traces: Sequence[Mapping[str, Any]], styles: Mapping[int, dict[str, Any]]
-) -> tuple[int, int]:
-    """Draw the stages of a row's runs; return the number of records that generate at the first and the last step."""
+    axes: Axes, traces: Sequence[Mapping[str, Any]], styles: Mapping[int, dict[str, Any]], num_steps: int
+) -> None:
+    """Draw the first steps of the stages of a row's runs."""
     computed = [trace["computed"] for trace in traces]
-    num_records = pd.DataFrame([one["living"] for one in computed]).sum().astype(int)
-    num_steps = (num_records > num_records[0] / 2).sum()
     mean, low, high = (100 * _mean(computed, key)[:, :num_steps] for key in ("mean", "low", "high"))
     axes.axhline(100, **REFERENCE)
     for stage, layer in enumerate(traces[0]["layers"]):
@@ -245,22 +265,21 @@ def _stages_panel(
         axes.fill_between(range(num_steps), low[stage], high[stage], **spread)
         axes.plot(mean[stage], markevery=max(1, num_steps // 4), **styles[layer])
     axes.set_ylim(0, 104)
-    return num_records[0], num_records[num_steps - 1]
 
 
-def speed_by_length(measured: pd.DataFrame, stem: Path) -> list[Path]:
+def speed_by_length(speeds: pd.DataFrame, stem: Path) -> list[Path]:
     """Draw the table of `lazybench speed` as `stem` in PNG and PDF, and return both files."""
-    measured = measured.sort_values("tokens")
-    first, tokens = measured.iloc[0], measured["tokens"]
+    speeds = speeds.sort_values("tokens")
+    first, tokens = speeds.iloc[0], speeds["tokens"]
     titles = {"ttft_speedup": "first token", "generation_speedup": f"answer of {first['new_tokens']} tokens"}
     with style.styled():
         figure = canvas(2.2)
         axes = figure.subplots()
         for number, (key, name) in enumerate(titles.items()):
-            error_bars(axes, measured, "tokens", key, elinewidth=0.6, label=name, **line_style(number))
-        if "ideal_speedup" in measured:
+            error_bars(axes, speeds, "tokens", key, elinewidth=0.6, label=name, **line_style(number))
+        if "ideal_speedup" in speeds:
             ideal = "first token, by the work that is left"
-            axes.plot(tokens, measured["ideal_speedup"], label=ideal, **REFERENCE)
+            axes.plot(tokens, speeds["ideal_speedup"], label=ideal, **REFERENCE)
         axes.axhline(1, color=style.PALE, linewidth=0.6)
         axes.set_xscale("log", base=2)
         axes.set_xticks(tokens, [f"{number:,}" for number in tokens])

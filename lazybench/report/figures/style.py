@@ -15,6 +15,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from lazybench.analysis import labels
 from lazybench.analysis.averages import ran
 from lazybench.analysis.grouping import Block, Row
 
@@ -40,14 +41,18 @@ def canvas(height: float) -> Figure:
     return Figure(figsize=(COLUMN, height), layout="constrained")
 
 
-def panels(count: int, height: float, xlabel: str, ylabel: str, **shared: Any) -> tuple[Figure, list[Axes]]:
-    """Return a figure of `count` panels in two columns, each `height` inches high."""
-    columns = min(2, count)
+def panels(titles: Sequence[str], height: float, xlabel: str, ylabel: str, **shared: Any) -> tuple[Figure, list[Axes]]:
+    """Return a figure of a panel a title in two columns, each `height` inches high below titles of one line."""
+    count, columns = len(titles), min(2, len(titles))
     rows = -(-count // columns)
-    figure = canvas(height * rows)
+    texts = [wrapped(title, LETTERS // columns - 4) for title in titles]
+    height += 0.13 * max(text.count("\n") for text in texts)
+    figure = canvas(max(2.0, height * rows))
     grid = figure.subplots(rows, columns, squeeze=False, **shared).ravel()
     for axes in grid[count:]:
         axes.remove()
+    for axes, text in zip(grid, texts, strict=False):
+        axes.set_title(text)
     for axes in grid[count - columns : count]:
         axes.set_xlabel(xlabel)
         axes.tick_params(labelbottom=True)
@@ -63,13 +68,13 @@ def finish(figure: Figure, heading: str, entries: Mapping[str, Any] | None = Non
             handles, texts = axes.get_legend_handles_labels()
             entries |= zip(texts, handles, strict=True)
     heading, texts = wrapped(heading, LETTERS), [wrapped(text, LETTERS - 8) for text in entries]
-    longest = max((len(line) for text in texts for line in text.split("\n")), default=0)
-    columns = max(1, LETTERS // (8 + longest))
+    longest = max(len(line) for text in texts for line in text.split("\n"))
+    rows = -(-len(texts) // max(1, LETTERS // (8 + longest)))
+    columns = -(-len(texts) // rows)
     lines = sum(1 + text.count("\n") for text in texts) / columns + heading.count("\n")
     figure.set_figheight(figure.get_figheight() + 0.2 + 0.13 * lines)
     figure.suptitle(heading, x=0.01, ha="left", color=GREY)
-    if entries:
-        figure.legend(entries.values(), texts, loc="outside lower center", ncols=columns)
+    figure.legend(entries.values(), texts, loc="outside lower center", ncols=columns)
     return figure
 
 
@@ -94,16 +99,16 @@ def line_style(number: int) -> dict[str, Any]:
 
 
 def error_bars(axes: Axes, points: pd.DataFrame, x: str, y: str, **options: Any) -> None:
-    """Draw points, with bars from `_low` to `_high` where a column has both."""
+    """Draw points, over pale bars from `_low` to `_high` where a column has both."""
     for key, name in (("xerr", x), ("yerr", y)):
         if f"{name}_low" in points:
             low, value, high = (points[f"{name}{end}"].astype(float) for end in ("_low", "", "_high"))
             options[key] = value - low, high - value
-    axes.errorbar(points[x], points[y], **options)
+    axes.errorbar(points[x], points[y], ecolor=(options["color"], 0.4), **options)
 
 
 def subtitle(block: Block, rows: Sequence[Row], records: Sequence[int] = ()) -> str:
-    """Return the heading of a figure of these rows: model and data, records, prompt lengths, and devices.
+    """Return the heading of a figure of these rows: what they share of model, data, records, prompts and devices.
 
     `records` has the number of each row's records in the figure; by default, all that did not fail.
     """
@@ -111,10 +116,14 @@ def subtitle(block: Block, rows: Sequence[Row], records: Sequence[int] = ()) -> 
     parts = [pd.concat([ran(run.records) for run in row.runs]).drop_duplicates(key) for row in rows]
     tokens = pd.concat(parts).drop_duplicates(key)["prompt_tokens"].dropna()
     prompts = f"prompts {tokens.median():,.0f} tokens (median; max {tokens.max():,.0f})" if len(tokens) else ""
-    environments = [run.environment for row in rows for run in row.runs]
+    runs = [run for row in rows for run in row.runs]
+    warm_up = "no warm-up" if all(run.settings["timing"].get("warmup") == 0 for run in runs) else ""
+    calibrated = {labels.is_calibrated(run) for run in runs if run.method != "baseline"}
+    methods = "methods calibrated" if calibrated == {True} else ""
+    environments = [run.environment for run in runs]
     devices = {environment.get("device", "") for environment in environments}
     timed_on = {environment["times"]["device"] for environment in environments if "times" in environment} - devices
-    facts = [block.title, f"n={span(records or [*map(len, parts)])}", prompts, *sorted(devices)]
+    facts = [block.title, f"n={span(records or [*map(len, parts)])}", prompts, warm_up, methods, *sorted(devices)]
     return "; ".join(filter(None, [*facts, *(f"times: {device}" for device in timed_on)]))
 
 
