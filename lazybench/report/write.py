@@ -146,12 +146,13 @@ def _page(sections: Sequence[dict[str, Any]], warnings: Sequence[str]) -> str:
 
 
 def _run(run: Run) -> dict[str, str]:
-    finished = "finished" if run.finished else "unfinished"
+    expected = "" if run.finished else f" of {sum(map(run.expected, run.datasets)):,}"
     words = run.environment.get("command")
     environment = {key: value for key, value in run.environment.items() if key != "command"}
     return {
         "label": label(run),
-        "facts": f"{title_of(str(run.settings['task']), 'task')}, {len(run.records):,} records, {finished}",
+        "state": "finished" if run.finished else "unfinished",
+        "facts": f"{title_of(str(run.settings['task']), 'task')}, {len(run.records):,}{expected} records",
         "command": shlex.join(["python", "-m", "lazybench", *words]) if words else "",
         "settings": yaml.safe_dump(run.settings, sort_keys=False, allow_unicode=True),
         "environment": json.dumps(environment, indent=2),

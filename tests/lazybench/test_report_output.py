@@ -32,10 +32,10 @@ def test_a_whole_report_comes_from_its_records_again(tmp_path):
     for name, content in files(records).items():
         assert b"answer 1" not in content, name
         assert b"/data/somewhere" not in content, name
-    before, _, after = (report / "report.html").read_text("utf-8").partition("<table>")
-    assert re.findall("<figcaption>(Figure .)", before) == ["Figure 5"]
-    assert re.findall("<figcaption>(Figure .)", after) == ["Figure 7", "Figure 1", "Figure 2", "Figure 6"]
-    assert before.count("<img") + after.count('src="data:image/png;base64,') == 5
+    shown, _, folded = (report / "report.html").read_text("utf-8").partition("<details>")
+    assert re.findall("<h3>(Table .)|<figcaption>(Figure .)", shown) == [("Table 1", ""), ("", "Figure 5")]
+    assert re.findall("<figcaption>(Figure .)", folded) == ["Figure 7", "Figure 1", "Figure 2", "Figure 6"]
+    assert shown.count("<img") + folded.count('src="data:image/png;base64,') == 5
 
 
 @pytest.mark.slow
@@ -52,7 +52,10 @@ def test_committed_results_read_and_give_the_committed_numbers(report):
 def test_the_page_is_whole_and_loads_nothing(tmp_path, report):
     for name in ("baseline", "lazyllm", "static_pruning"):
         write_run(tmp_path / "runs", name, rows_of(TASK))
+    write_run(tmp_path / "runs", "random_drop", rows_of(TASK)[:7], finished=False, records_of=dict.fromkeys(TASK, 4))
     text = (report() / "report.html").read_text("utf-8")
+    assert "keep=0.5</strong>: Multi-document QA, 7 of 12 records, unfinished" in text.partition("</table>")[2]
+    assert "random" not in text.partition("</table>")[0]
     assert not re.search(r"<(link|iframe|object|embed|base|script)|(src|href|srcset|action)=|@import|url\(", text)
     for wanted in ("Table 1.", "Table 2.", "Paired", "NVIDIA A100", "schedule: 10:0.7,20:0.5", "22.43"):
         assert wanted in text
