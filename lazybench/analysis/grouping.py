@@ -108,13 +108,21 @@ class Block:
 
     @property
     def title(self) -> str:
-        """Titles of model and data, and the weights' format where all runs agree in it."""
+        """Titles of model and data."""
+        return f"{self.model_title} on {self.data_title}"
+
+    @property
+    def model_title(self) -> str:
+        """Title of the model, and the weights' format where all runs agree in it."""
         formats = {run.environment.get("weights_format") for run in self.runs} - {None}
-        weights = f" ({formats.pop()})" if len(formats) == 1 else ""
+        return title_of(self.model, "model") + (f" ({formats.pop()})" if len(formats) == 1 else "")
+
+    @property
+    def data_title(self) -> str:
+        """Title of the data, and whether its records are generated."""
         data = pd.DataFrame([run.settings["data"] for run in self.runs]).reindex(columns=["label", "source"])
         data_titles = [*data["label"].dropna(), title_of(self.data, "data")]
-        generated = " (generated records, not LongBench)" if (data["source"] == "sample").any() else ""
-        return f"{title_of(self.model, 'model')}{weights} on {data_titles[0]}{generated}"
+        return data_titles[0] + (" (generated records, not LongBench)" if (data["source"] == "sample").any() else "")
 
     @property
     def facts(self) -> dict[str, DatasetFacts]:

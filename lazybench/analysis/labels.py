@@ -56,18 +56,18 @@ def format_settings(settings: Mapping[str, Any]) -> str:
     return ", ".join(f"{name}={short(str(value))}" for name, value in settings.items())
 
 
-def provenance(method: Mapping[str, Any]) -> str:
-    """Describe where a calibrated method's settings come from."""
+def provenance(method: Mapping[str, Any]) -> tuple[str, str]:
+    """Describe a calibrated method's settings, and where they come from: two parts of a sentence."""
     folds, source = method["folds"], method.get("found") or {}
     settings = [setting_of(fold["method"]["name"], fold["method"]) for fold in folds]
     counts = source.get("records", [len(fold["records"]) for fold in folds])
     counts = counts if isinstance(counts, list) else [counts] * len(folds)  # a number in earlier versions
     choices = [f"{setting} on {count} records" for setting, count in zip(settings, counts, strict=True)]
     forms = {"data": "of {}", "task": "task {}", "model": "with {}", "limit": "cut to {} tokens"}
-    forms["tried"] = "as the best of {} trials"
     details = [form.format(source[key]) for key, form in forms.items() if key in source]
     held_out = "; each record is run with a schedule that was found on other records" if len(folds) > 1 else ""
-    return f"found {' and '.join(choices)} {', '.join(details)}".rstrip() + held_out
+    best = f"the best of {source['tried']} trials, " if "tried" in source else ""
+    return f"{best}found {' and '.join(choices)}", ", ".join(details) + held_out
 
 
 def _text(value: Any) -> str:

@@ -1,10 +1,13 @@
 """Warnings before numbers are compared, and notes below the tables."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import product
+from typing import Any
 
-from lazybench.analysis.averages import ran
+import pandas as pd
+
+from lazybench.analysis.averages import MEAN, Measure, ran
 from lazybench.analysis.grouping import KEY, Block, agree
 from lazybench.analysis.labels import format_settings, is_calibrated, provenance, short, title_of
 
@@ -104,15 +107,56 @@ def _baselines(block: Block) -> Iterator[str]:
             )
 
 
+def gaps(lines: pd.DataFrame, measures: Sequence[Measure]) -> list[str]:
+    """Return on which records a model's numbers are and why others are missing, with the rows unless it is all of them.
+
+    Args:
+        lines: those of a table, with the `name` of their row.
+        measures: the table's.
+    """
+    taken = [measure for measure in measures if (lines[f"{measure.key}_note"] != measure.absent).any()]
+    names: dict[str, dict[str, None]] = {}
+    for _, row in lines.groupby("label", sort=False):
+        mean = row[(row["task"] == MEAN) & (row["missing"] == "")]
+        for line in (mean if len(mean) else row[row["task"] != MEAN]).to_dict("records"):
+            task = "" if len(mean) or lines["task"].nunique() == 1 else f"{line['title']}: "
+            for text in [line["missing"]] if line["missing"] else _gaps(line, taken):
+                names.setdefault(task + text, {})[line["name"]] = None
+    every = {*lines.loc[lines["method"] != "baseline", "name"]}
+    return [text if every <= {*rows} else f"{text} ({', '.join(rows)})" for text, rows in names.items()]
+
+
+def _gaps(line: Mapping[str, Any], measures: Sequence[Measure]) -> Iterator[str]:
+    if line["datasets"] < line["datasets_of_task"]:
+        yield f"{line['datasets']} of {line['datasets_of_task']} datasets"
+    yield from (f"{line[key]} of {line['records']} records {key}" for key in ("failed", "disturbed") if line[key])
+    for measure in measures:
+        note, is_timed = line[f"{measure.key}_note"], measure.timed and line[f"{measure.key}_records"]
+        if note not in ("", "floor") and not (measure.timed and line["method"] == "baseline"):
+            yield f"{'timed' if is_timed else measure.title}: {note}"
+
+
+def settings(block: Block, lines: pd.DataFrame) -> list[str]:
+    """Return the settings that names lack, and where calibrated ones are from; `lines` are those of `gaps`."""
+    texts: dict[str, dict[str, None]] = {}  # by source
+    runs = {row.label: row.runs for row in block.rows}
+    for line in lines.drop_duplicates("label").itertuples():
+        for run in runs.get(line.label, ()):
+            setting, source = provenance(run.settings["method"]) if is_calibrated(run) else (line.setting, "")
+            if not line.name.endswith(setting):
+                texts.setdefault(source, {})[f"{line.name}: {setting}"] = None
+    return [f"{'; '.join(rows)} {source}".rstrip() for source, rows in texts.items()]
+
+
 def notes(block: Block) -> list[str]:
-    """Return a sentence for each calibrated schedule, generation config, floor, and partial or disturbed timing."""
-    runs = [(row.label, run) for row in block.rows for run in row.runs]
-    texts = [f"{label}: {provenance(run.settings['method'])}" for label, run in runs if is_calibrated(run)]
+    """Return a sentence for each generation config, floor, and partial or disturbed timing."""
+    texts = []
     for run in block.runs:
         if config := run.environment.get("generation_config"):
             texts.append(f"the checkpoint's generation config changes answers: it sets {format_settings(config)}")
     if datasets := ", ".join(sorted(floors(block))):
         texts.append(f"floor: every method scores 0 on every record of {datasets}, so their scores show nothing")
+    runs = [(row.label, run) for row in block.rows for run in row.runs]
     if unchecked := dict.fromkeys(label for label, run in runs if run.settings["timing"].get("cpu_share") == 0):
         rows = ", ".join(unchecked)
         texts.append(f"passes were not checked for other work on the machine (timing.cpu_share=0): {rows}")
@@ -122,7 +166,7 @@ def notes(block: Block) -> list[str]:
             f"other work disturbed passes: {retaken:g} were taken again, and {disturbed} records stayed disturbed"
         )
     if times := block.runs[0].environment.get("times"):
-        texts.append("times were taken apart: " + ", ".join(f"{key} {value}" for key, value in times.items()))
+        texts.append(f"times were taken apart: commit {times['commit']}, {times['threads']} threads")
     return list(dict.fromkeys(texts))
 
 

@@ -1,4 +1,4 @@
-"""The paper's numbers (Fu et al. 2024), to show beside measured ones."""
+"""The paper's names and numbers (Fu et al. 2024), to show beside measured ones."""
 
 from collections.abc import Collection, Mapping
 from functools import cache
@@ -9,21 +9,29 @@ from lazybench.analysis.grouping import Row
 from lazybench.config import CONF
 from lazybench.data.facts import datasets_of, load_facts
 
+NAMES = {
+    "baseline": "Baseline",
+    "random_drop": "Random Token Drop",
+    "static_pruning": "Static Token Pruning",
+    "prompt_compression": "Prompt Compression",
+    "lazyllm": "LazyLLM",
+}
+MODEL, TITLE = "llama2_7b", "Llama 2 7B, paper"  # shown beside every model
 # Beside the configs in an installed wheel, under results/ in a checkout.
 _FOLDER = next(folder for folder in (CONF.parent / "paper", CONF.parent / "results/paper") if folder.is_dir())
 
 
-def printed(row: Row, task: str, datasets: Collection[str]) -> Mapping[str, str]:
-    """Return the paper's numbers as printed, by column of its Tables 1 and 2.
+def numbers(model: str, task: str, method: str) -> Mapping[str, str]:
+    """Return the paper's numbers as printed, by column of its Tables 1 and 2; empty without any."""
+    tables = _tables()
+    return tables.loc[model, task, method].to_dict() if (model, task, method) in tables.index else {}
 
-    They are empty unless the paper has the row's model and method, and the row was run on all LongBench `datasets` of
-    the task.
-    """
+
+def printed(row: Row, task: str, datasets: Collection[str]) -> Mapping[str, str]:
+    """Return the paper's numbers of the row's own model, if the row was run on all LongBench `datasets` of the task."""
+    found = numbers(row.runs[0].model, task, row.method)
     on_longbench = all(run.settings["data"].get("source") == "longbench" for run in row.runs)
-    key, tables = (row.runs[0].model, task, row.method), _tables()
-    if not on_longbench or key not in tables.index or set(datasets) != set(datasets_of(task, load_facts())):
-        return {}
-    return tables.loc[key].to_dict()
+    return found if found and on_longbench and set(datasets) == set(datasets_of(task, load_facts())) else {}
 
 
 def figure1() -> dict[str, float]:

@@ -13,7 +13,7 @@ from lazybench.analysis.averages import MEAN, Measure, measured, ran, undisturbe
 from lazybench.analysis.console import texts
 from lazybench.analysis.grouping import KEY, Block, Row, agree
 from lazybench.analysis.intervals import Estimate
-from lazybench.analysis.labels import title_of
+from lazybench.analysis.labels import METHODS, method_title, title_of
 from lazybench.report import paper
 from lazybench.report.caveats import floors
 
@@ -26,51 +26,76 @@ class Spec:
 
     name: str  # stem of its files
     title: str
-    measures: tuple[Measure, ...]
-    in_paper: tuple[str, ...] = ()  # keys of the measures that the paper gives numbers for
+    measures: tuple[Measure, ...]  # in its CSV file
+    as_paper: tuple[Measure, ...] = ()  # the paper's columns: methods that the paper lacks have a table of their own
     skip: tuple[str, ...] = ()  # methods without rows
+
+    @property
+    def columns(self) -> list[str]:
+        """The columns of its CSV file."""
+        return [*_ROW, *(f"{measure.key}{end}" for measure in self.measures for end in _ENDS)]
 
 
 _ANSWERS = (averages.SCORE, averages.SCORE_DIFFERENCE, *averages.TTFT, averages.TTFT_SECONDS)
 _GENERATION = (averages.COMPUTED, *averages.GENERATION, averages.EQUAL_LENGTH, *averages.DECODE_STEP)
 _FIDELITY = (averages.TTFT[0], averages.GEOMETRIC_KL, averages.KL, averages.TOKENS, averages.ANSWERS)
+_TABLE1, _TABLE2 = (averages.SCORE, averages.TTFT[0]), (averages.COMPUTED, averages.GENERATION[0])
 SPECS = (
     Spec("fidelity", "Speed, and fidelity to the baseline", _FIDELITY, skip=("baseline",)),
-    Spec("table1", "Table 1. Score and TTFT speedup", _ANSWERS, ("score", "ttft_speedup")),
-    Spec("table2", "Table 2. Tokens computed and generation", _GENERATION, ("prompt_computed", "generation_speedup")),
+    Spec("table1", "Table 1. Score and TTFT speedup", _ANSWERS, _TABLE1),
+    Spec("table2", "Table 2. Prompt tokens computed and generation speedup", _GENERATION, _TABLE2),
     Spec("score_by_group", "Score by group of records", ()),  # `specs` has its measures
 )
 # How to read all tables, in Markdown.
 READING = files("lazybench.report").joinpath("reading.md").read_text("utf-8")
-_IN_PAPER = dict.fromkeys(key for spec in SPECS for key in spec.in_paper)
+_OF_BASELINE = [averages.TTFT[0].key, averages.GENERATION[0].key]  # 1 for itself
+_LEAST_IS_BEST = ("kl", "geometric_kl", "prompt_computed", "ttft_s")
 _ROW = ["model", "data", "task", "method", "label", "datasets", "datasets_of_task", "records", "failed", "disturbed"]
 _ENDS = ("", "_low", "_high", "_records", "_note", "_seed_deviation", "_paper")
+_CELL = ["task", "method", "name"]  # what identifies a line of a table
 
 
-def specs(block: Block) -> tuple[Spec, ...]:
-    """Return `SPECS` with the groups of the block's datasets."""
-    groups = dict.fromkeys(group for run in block.runs for name in run.datasets for group in run.facts[name].groups)
+def specs(blocks: Iterable[Block]) -> tuple[Spec, ...]:
+    """Return `SPECS` with the groups of the blocks' datasets."""
+    facts = [run.facts[name] for block in blocks for run in block.runs for name in run.datasets]
+    groups = dict.fromkeys(group for dataset in facts for group in dataset.groups)
     return (*SPECS[:-1], replace(SPECS[-1], measures=tuple(map(averages.group_measure, groups))))
 
 
 def numbers(block: Block) -> pd.DataFrame:
     """Measure every row of a block on the mean over the tasks, then on every task that it was run on.
 
+    Without a run of the baseline, paired runs give its score.
+
     Returns:
         A line a task and row: `model`, `data`, `task`, `method`, `label`; `datasets` of `datasets_of_task`; the numbers
         of `records`, `failed` and `disturbed`. By each measure's key: its value; `_low` and `_high`, its interval;
         `_records`, their number; `_note`, for a missing value the reason; for some measures `_seed_deviation`, and
-        `_paper`, the number printed there. `title` is the task's.
+        `_paper`, the number printed there. Not in CSV files: `title`, the task's; `name`, the row's; `setting`, the
+        part of the label after the method's title; `missing`, why there are no numbers.
     """
     tasks, averaged = block.tasks(), block.tasks_averaged()
     sections = {MEAN: averaged} if len(averaged) > 1 else {}
     sections |= {task: {task: names} for task, names in tasks.items()}
-    measures, lines = {measure.key: measure for spec in specs(block) for measure in spec.measures}, []
+    every = [*(measure for spec in specs([block]) for measure in spec.measures), averages.BASELINE_SCORE]
+    measures, lines = {measure.key: measure for measure in every}, []
     for section, members in sections.items():
-        title = f"Mean of the {len(averaged)} tasks" if section == MEAN else title_of(section, "task")
-        lines += [_line(block, row, section, members, measures) | {"title": title} for row in block.compared]
+        title = "Macro-average" if section == MEAN else title_of(section, "task")
+        rows = [_line(block, row, section, members, measures) | {"title": title} for row in block.compared]
+        lines += [*_paired_baseline(rows), *rows]
     frame = pd.DataFrame(lines).query("datasets > 0")
     return frame.astype({f"{key}{end}": float for key in measures for end in ("", "_low", "_high")})
+
+
+def _paired_baseline(lines: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return the baseline's line of a section, with its score in the paired run of most records, if no run has it."""
+    paired = [line for line in lines if pd.notna(line["baseline_score"])]
+    if not paired or any(line["method"] == "baseline" for line in lines):
+        return []
+    line = max(paired, key=lambda line: line["baseline_score_records"])
+    score = {f"score{end}": line[f"baseline_score{end}"] for end in ("", "_low", "_high", "_records", "_note")}
+    names = {"method": "baseline", "label": "baseline", "name": paper.NAMES["baseline"], "setting": "", "missing": ""}
+    return [{key: line[key] for key in (*_ROW, "title")} | names | score]
 
 
 def _line(
@@ -91,24 +116,32 @@ def _line(
     if not missing and floors(block).issuperset(datasets):
         line["score_note"] = "floor"
     printed = paper.printed(row, section, datasets)
-    return line | {f"{key}_paper": printed.get(key, "") for key in _IN_PAPER}
+    line |= {f"{measure.key}_paper": printed.get(measure.key, "") for measure in (*_TABLE1, *_TABLE2)}
+    own_title = method_title(row.runs[0])
+    name, setting = paper.NAMES.get(row.method, own_title), row.label.removeprefix(own_title).strip()
+    if setting and sum(other.method == row.method for other in block.compared) > 1:
+        name += f", {setting.removeprefix('calibrated for ')}"
+    return line | {"name": name, "setting": setting, "missing": missing}
 
 
 def with_difference(records: pd.DataFrame, row: Row, block: Block) -> pd.DataFrame:
-    """Add `score_difference`: the score less the baseline's for the same record under the same conditions."""
+    """Add `score_difference`: the score less the baseline's for the same record under the same conditions.
+
+    The baseline's is that of its own run, or else of the paired run itself.
+    """
     baselines = [other for other in block.baselines if all(agree(one, run) for one in other.runs for run in row.runs)]
     known = pd.concat([records.head(0), *(ran(baseline.records) for baseline in baselines)]).drop_duplicates(KEY)
-    expected = known.set_index(KEY)["score"].reindex(pd.MultiIndex.from_frame(records[KEY]))
-    return records.assign(score_difference=records["score"] - expected.to_numpy(float))
+    expected = known.set_index(KEY)["score"].reindex(pd.MultiIndex.from_frame(records[KEY])).set_axis(records.index)
+    return records.assign(score_difference=records["score"] - expected.fillna(records["baseline_score"]))
 
 
-def select(spec: Spec, lines: pd.DataFrame) -> pd.DataFrame:
-    """Return the lines and columns of `numbers` that a table shows; means over tasks without any value are left out."""
+def select(spec: Spec, blocks: Sequence[Block], lines: pd.DataFrame) -> pd.DataFrame:
+    """Return the lines of `numbers` that a table of blocks shows; means over tasks without any value are left out."""
+    lines = lines[lines["model"].isin([block.model for block in blocks]) & (lines["data"] == blocks[0].data)]
     if not any(is_taken(measure, lines) for measure in spec.measures):
         return lines.head(0)
-    columns = [f"{measure.key}{end}" for measure in spec.measures for end in _ENDS]
     bare = (lines["task"] == MEAN) & lines[[measure.key for measure in spec.measures]].isna().all(axis=1)
-    return lines[~lines["method"].isin(spec.skip) & ~bare].filter([*_ROW, "title", *columns])
+    return lines[~lines["method"].isin(spec.skip) & ~bare]
 
 
 def is_taken(measure: Measure, lines: pd.DataFrame) -> bool:
@@ -116,38 +149,68 @@ def is_taken(measure: Measure, lines: pd.DataFrame) -> bool:
     return bool((lines[f"{measure.key}_note"] != measure.absent).any())
 
 
-def shown(measures: Iterable[Measure], lines: pd.DataFrame) -> pd.DataFrame:
-    """Format a table: `Task`, `Method`, a column for each measure that was taken, and `Records`.
+def split(spec: Spec, lines: pd.DataFrame) -> list[tuple[str, Sequence[Measure], pd.DataFrame]]:
+    """Return title, measures and lines of a table, and of a second one of other methods than the paper's."""
+    if not spec.as_paper:
+        return [(spec.title, spec.measures, lines)]
+    tables, others = [], {*lines["method"]} - {*METHODS}
+    if not others or {*lines["method"]} & {*METHODS[1:]}:
+        tables.append((spec.title, spec.as_paper, lines[lines["method"].isin(METHODS)]))
+    if others:
+        rows = lines[lines["method"].isin([*others, "baseline", "lazyllm"])]
+        tables.append((f"{spec.title}. Other methods", (*spec.as_paper, averages.GEOMETRIC_KL), rows))
+    return tables
 
-    A cell has a number, its deviation over seeds, its interval and its note, a line each; or a dash and the reason.
+
+def shown(measures: Sequence[Measure], lines: pd.DataFrame, beside_paper: bool) -> pd.DataFrame:
+    """Format a table: `Task` and `Method` below an empty title, and measures below each model's.
+
+    Rows without any number are left out, and the mean of the tasks is last. The best of a task is in asterisks if its
+    interval excludes the second best.
     """
-    cells = {"Task": lines["title"], "Method": lines["label"]}
-    for measure in measures:
-        if is_taken(measure, lines):
-            cells[measure.title] = lines.apply(_cell, axis=1, measure=measure)
-        if measure.key in _IN_PAPER and lines[f"{measure.key}_paper"].any():
-            cells[f"{measure.title}, paper"] = lines[f"{measure.key}_paper"]
-    cells["Records"] = lines.apply(_records, axis=1)
+    lines = lines.copy()
+    lines.loc[(lines["method"] == "baseline") & lines["score"].notna(), _OF_BASELINE] = 1.0
+    valued = lines[lines[[measure.key for measure in measures]].notna().any(axis=1)]
+    titles = dict(zip(valued["task"], valued["title"], strict=True))
+    rows = [*dict.fromkeys(zip(valued["method"], valued["name"], strict=True))]
+    rows.sort(key=lambda row: METHODS.index(row[0]) if row[0] in METHODS else len(METHODS))
+    tasks = sorted(titles, key=MEAN.__eq__)
+    index = pd.MultiIndex.from_tuples([(task, *row) for task in tasks for row in rows], names=_CELL)
+    cells = {("", "Task"): [titles[task] for task, *_ in index], ("", "Method"): [name for *_, name in index]}
+    for model, own in lines.groupby("model", sort=False):
+        for measure in measures:
+            if is_taken(measure, own):
+                cells[title_of(model, "model"), measure.title] = _cells(own.set_index(_CELL).reindex(index), measure)
+    repeated = index.droplevel("name").duplicated()
+    for measure in measures if beside_paper else ():
+        printed = [paper.numbers(paper.MODEL, task, method).get(measure.key) for task, method, _ in index]
+        if any(printed):
+            pairs = zip(printed, repeated, strict=True)
+            cells[paper.TITLE, measure.title] = [NONE if repeats or not text else text for text, repeats in pairs]
     return pd.DataFrame(cells)
 
 
-def _cell(line: pd.Series, measure: Measure) -> str:
-    key, form = measure.key, f"{{:.{measure.digits}f}}".format
-    parts = [NONE if pd.isna(line[key]) else form(line[key])]
-    if pd.notna(line.get(f"{key}_seed_deviation")):
-        parts.append(f"± {form(line[f'{key}_seed_deviation'])}")
-    if pd.notna(line[f"{key}_low"]):
-        parts.append(f"[{form(line[f'{key}_low'])}, {form(line[f'{key}_high'])}]")
-    if line[f"{key}_note"]:
-        parts.append(f"({line[f'{key}_note']})")
-    return "\n".join(parts)
+def _cells(lines: pd.DataFrame, measure: Measure) -> list[str]:
+    """Format a measure of a model's lines, which have `_CELL` as index."""
+    key, sign = measure.key, -1 if measure.key in _LEAST_IS_BEST else 1
+    cells = lines[key].map(f"{{:.{measure.digits}f}}".format, na_action="ignore").astype(object).fillna(NONE)
+    for _, task in lines.drop("baseline", level="method", errors="ignore").groupby(level="task"):
+        ranked = (sign * task[key]).nlargest(2)
+        end = task[f"{key}_low" if sign > 0 else f"{key}_high"]
+        if len(ranked) == 2 and sign * end[ranked.index[0]] > ranked.iloc[1]:
+            cells[ranked.index[0]] = f"**{cells[ranked.index[0]]}**"
+    return cells.tolist()
 
 
-def _records(line: pd.Series) -> str:
-    complete = line["datasets"] == line["datasets_of_task"]
-    parts = [] if complete else [f"{line['datasets']} of {line['datasets_of_task']} datasets"]
-    parts += [f"{line[key]} {key}" for key in ("failed", "disturbed") if line[key]]
-    return f"{line['records']}\n({', '.join(parts)})" if parts else str(line["records"])
+def intervals(block: Block, lines: pd.DataFrame) -> pd.DataFrame:
+    """Return a line for each value of a block's `numbers`, with its interval and the number of its records."""
+    ends = {"": "value", "_low": "low", "_high": "high", "_records": "records", "_seed_deviation": "seed_deviation"}
+    parts = []
+    measures = {measure.key: measure for spec in specs([block]) for measure in spec.measures}
+    for key, measure in measures.items():
+        values = lines.drop(columns="records").rename(columns={f"{key}{end}": name for end, name in ends.items()})
+        parts.append(values.assign(measure=measure.title).dropna(subset="value"))
+    return pd.concat(parts).reindex(columns=[*_ROW[:5], "measure", "title", "name", *ends.values()])
 
 
 _PAIRED = (

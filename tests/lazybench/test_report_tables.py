@@ -7,6 +7,7 @@ from statistics import fmean
 import pytest
 from report_runs import failed, row, rows_of, stage_traces, write_run
 
+from lazybench.analysis.labels import METHODS, title_of
 from lazybench.data.facts import datasets_of, load_facts, tasks
 from lazybench.errors import LazyBenchError
 
@@ -35,6 +36,15 @@ def made(report):
 def line(table, label=LAZY, task="multidoc_qa"):
     (row,) = [row for row in table if (row["label"], row["task"]) == (label, task)]
     return row
+
+
+def cells(text):
+    """The first table of a Markdown text: rows of cells, with its task in each row."""
+    lines = [line.strip("| ").split(" | ") for line in text.split("\n\n| ")[1].split("\n\n")[0].split("\n")]
+    rows = [[cell.strip() for cell in line] for line in lines if ":---" not in line[0]]
+    for own, above in zip(rows[1:], rows, strict=False):
+        own[:] = [above[0], *own] if len(own) < len(rows[0]) else own
+    return rows
 
 
 def values(one, *keys):
@@ -95,7 +105,7 @@ def test_seeds_count_as_one_record_each(runs, made):
     assert values(answers, "records", "identical_answers") == pytest.approx([2, 100 / 6], rel=1e-5)
 
 
-def test_missing_cells_say_why(runs, made):
+def test_missing_numbers_have_a_reason_and_unfinished_runs_no_row(runs, made, tmp_path):
     write_run(runs, "baseline", rows_of(TASK))
     rows = rows_of(TASK)
     write_run(runs, "lazyllm", rows[:2], finished=False, records_of=dict.fromkeys(TASK, 4))
@@ -111,6 +121,16 @@ def test_missing_cells_say_why(runs, made):
     assert (one["ttft_speedup_note"], one["score"], one["datasets"]) == ("not timed", "50", "1")
     one = line(tables["fidelity"], "Selective Context ratio=0.5")
     assert (one["kl_note"], one["identical_answers_note"]) == ("not traced", "not paired")
+    text = (tmp_path / "report/table1.md").read_text("utf-8")
+    assert [row[1] for row in cells(text)] == ["Method", "Baseline", "Prompt Compression"]
+    for note in (
+        "unfinished: 2 of 12 (LazyLLM)",
+        "failed: 12 of 12 (Static Token Pruning)",
+        "1 of 3 datasets (Prompt Compression)",
+        "TTFT speedup (×): not timed (Prompt Compression)",
+        "Prompt Compression: ratio=0.5",
+    ):
+        assert note in text
 
 
 def test_failed_and_disturbed_records_are_counted_and_told(runs, made, tmp_path):
@@ -122,8 +142,8 @@ def test_failed_and_disturbed_records_are_counted_and_told(runs, made, tmp_path)
     assert values(one, "score", "records", "failed", "disturbed", "score_records") == pytest.approx([40, 4, 1, 1, 3])
     assert values(one, "ttft_speedup", "ttft_speedup_records") == [2, 1]
     page = (tmp_path / "report/table1.md").read_text("utf-8")
-    assert "2.00 (1 of 3 records)" in page
-    assert "4 (1 of 3 datasets, 1 failed, 1 disturbed)" in page
+    for note in ("timed: 1 of 3 records", "1 of 3 datasets", "1 of 4 records failed", "1 of 4 records disturbed"):
+        assert f"- {note}\n" in page
 
 
 def test_what_must_not_be_compared_is_kept_apart_and_told(runs, made, tmp_path):
@@ -153,17 +173,86 @@ def test_what_must_not_be_compared_is_kept_apart_and_told(runs, made, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "changes",
-    [{"model": {"name": "smollm2_135m"}}, {"data": {"source": "sample"}}, {"name": "mine"}, {"datasets": TASK[:2]}, {}],
+    ("changes", "is_column", "is_own"),
+    [
+        ({"model": {"name": "smollm2_135m"}}, True, False),
+        ({"data": {"source": "sample"}}, False, False),
+        ({"name": "mine"}, False, False),
+        ({"datasets": TASK[:2]}, True, False),
+        ({}, True, True),
+    ],
     ids=["model", "generated", "method", "part of a task", "the paper's"],
 )
-def test_the_papers_values_stand_only_beside_what_is_the_papers(runs, made, tmp_path, changes):
+def test_the_papers_values_stand_beside_its_methods_on_longbench(runs, made, tmp_path, changes, is_column, is_own):
     rest = {key: value for key, value in changes.items() if key not in ("name", "datasets")}
     for dataset in changes.get("datasets", TASK):
         write_run(runs, changes.get("name", "lazyllm"), rows_of([dataset]), task=dataset, digest=dataset, **rest)
     made()
-    for file in ("table1.md", "table1.csv", "report.html"):
-        assert ("22.31" in (tmp_path / "report" / file).read_text("utf-8")) == (not changes), file
+    for file, expected in {"table1.md": is_column, "table1.csv": is_own, "report.html": is_column}.items():
+        assert ("22.31" in (tmp_path / "report" / file).read_text("utf-8")) == expected, file
+
+
+def test_tables_have_the_papers_form_with_models_side_by_side(runs, made, tmp_path):
+    names = [name for task in EVERY.values() for name in task]
+    for model in ("llama2_7b", "smollm2_135m"):
+        for name in reversed(METHODS):
+            write_run(runs, name, rows_of(names), task="all", digest=model, model={"name": model})
+    rows = rows_of(EVERY["code"], speedup=3.0, score=0.2)
+    second = {"schedule": "5:0.5,10:0.3"}
+    write_run(runs, "lazyllm", rows, task="code", digest="b", model={"name": "llama2_7b"}, method=second)
+    for name, method in {"lazyllm+": {"schedule": "8:0.4"}, "mine": {}}.items():
+        write_run(runs, name, rows_of(names), task="all", model={"name": "smollm2_135m"}, method=method)
+    write_run(runs, "baseline", rows_of(names), task="all", data={"name": "other"})
+    made()
+    text = (tmp_path / "report/table1.md").read_text("utf-8")
+    header, *table = cells(text)
+    models = ("Llama 2 7B Chat", "SmolLM2-135M-Instruct", "Llama 2 7B, paper")
+    assert header == ["Task", "Method", *(f"{one}: {of}" for one in models for of in ("Score", "TTFT speedup (×)"))]
+    titles = [*(title_of(task, "task") for task in EVERY), "Macro-average"]
+    assert list(dict.fromkeys(row[0] for row in table)) == titles
+    paper = ["Baseline", "Random Token Drop", "Static Token Pruning", "Prompt Compression"]
+    code = [row for row in table if row[0] == "Code completion"]
+    assert [row[1] for row in code] == [*paper, "LazyLLM, 10:0.7,20:0.5", "LazyLLM, 5:0.5,10:0.3", "LazyLLM"]
+    by_name = {row[1]: row[2:] for row in code}
+    assert by_name["Baseline"][1::2] == ["1.00"] * 3
+    assert by_name["Baseline"][4:] == ["55.18", "1.00"]
+    assert by_name["LazyLLM, 10:0.7,20:0.5"][2:] == ["—", "—", "53.30", "1.94"]
+    assert by_name["LazyLLM, 5:0.5,10:0.3"][1:] == ["**3.00**", "—", "—", "—", "—"]
+    # Only one of its tasks was run.
+    assert ["Macro-average", "LazyLLM, 5:0.5,10:0.3", *["—"] * 6] in table
+    assert "- SmolLM2-135M-Instruct: n=" in text
+    assert "LazyLLM: 10:0.7,20:0.5" in text
+    others = [part for part in text.split("### ") if part.startswith("Table 1. Score and TTFT speedup. Other methods")]
+    assert [row[1] for row in cells(others[0])][1:5] == [
+        "Baseline",
+        "LazyLLM, 10:0.7,20:0.5",
+        "LazyLLM, 5:0.5,10:0.3",
+        "LazyLLM",
+    ]
+    assert [row[1] for row in cells(others[0])][5:7] == ["LazyLLM+", "mine"]
+    assert "## Llama 2 7B Chat on other\n" in text
+    table2 = cells((tmp_path / "report/table2.md").read_text("utf-8"))
+    assert [row[-2:] for row in table2 if row[:2] == ["Code completion", "LazyLLM, 10:0.7,20:0.5"]] == [
+        ["68.57", "1.01"]
+    ]
+
+
+@pytest.mark.parametrize(("other", "bold"), [(0.2, True), (0.78, False)])
+def test_the_best_is_bold_if_its_interval_excludes_the_second(runs, made, tmp_path, other, bold):
+    for name, score in {"baseline": 0.95, "lazyllm": 0.8, "static_pruning": other}.items():
+        write_run(runs, name, rows_of(["hotpotqa"], 12, score=score), task="hotpotqa")
+    one = line(made()["table1"])
+    assert float(one["score_low"]) < float(one["score"])
+    text = (tmp_path / "report/table1.md").read_text("utf-8")
+    scores = {row[1]: row[2] for row in cells(text)}
+    assert scores["LazyLLM"].startswith("**") == ("- bold: " in text) == bold
+    assert not scores["Baseline"].startswith("**")
+    number = scores["LazyLLM"].strip("*")
+    assert (f"\\textbf{{{number}}}" in (tmp_path / "report/table1.tex").read_text("utf-8")) == bold
+    assert (f"<strong>{number}</strong>" in (tmp_path / "report/report.html").read_text("utf-8")) == bold
+    with (tmp_path / "report/intervals.csv").open(encoding="utf-8") as file:
+        (own,) = [row for row in csv.DictReader(file) if (row["method"], row["measure"]) == ("lazyllm", "Score")]
+    assert values(own, "value", "low", "high") == values(one, "score", "score_low", "score_high")
 
 
 def test_tasks_are_those_of_the_users_data(runs, made):
@@ -220,7 +309,8 @@ def test_where_every_method_scores_0_nothing_is_shown(runs, made, tmp_path):
     one = line(table, task="synthetic")
     assert (one["score"], one["score_low"], one["score_note"]) == ("0", "", "floor")
     assert line(table, "random drop keep=0.5")["score_note"] == ""
-    assert "0.00 (floor)" in (tmp_path / "report/table1.md").read_text("utf-8")
+    text = (tmp_path / "report/table1.md").read_text("utf-8")
+    assert "floor: every method scores 0 on every record of passage_count, passage_retrieval_en" in text
 
 
 def test_times_are_those_of_runs_that_were_timed_apart(tmp_path, runs, made):
