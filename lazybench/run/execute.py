@@ -140,7 +140,9 @@ def _complete(folder: RunFolder, runner: RecordRunner) -> Mapping[str, Any] | No
 
 def _example(job: Job, rows: Rows) -> str:
     """Format the first record that did not fail, with the unmodified model's answer and the method's, a line each."""
-    record = next(record for record in job.records if not rows[record.key].get("error"))
+    answered = (record for record in job.records if not rows[record.key].get("error"))
+    if (record := next(answered, None)) is None:
+        return ""
     row, unmodified = rows[record.key], "unmodified"
     texts = {"question": record.input or None, "reference": " | ".join(record.answers) or None}
     texts[unmodified] = row.get("baseline_prediction")
@@ -157,7 +159,7 @@ def _report(job: Job, scores: Mapping[str, Any] | None, folder: RunFolder, expla
         print(f"\nshard {job.config.shard} is done, {done} of the run's {len(job.keys)} records are: {folder.path}")
         return
     if explained:
-        print(f"\n{_example(job, rows)}")
+        print(f"\n{_example(job, rows)}".rstrip())
     print(f"\n{scores_table(scores)}\n")
     for line in [*failures(rows.values()), *(explanations(scores, job.method.name) if explained else ())]:
         print(line)
