@@ -182,9 +182,13 @@ class AttentionRanking(Ranking, checked=False, parallel=True):
         return latest, positions
 
 
-def plus() -> AttentionRanking:
-    """Return the ranking called `lazyllm+`, chosen by trials on SmolLM2 and Qwen2.5-Coder."""
-    return AttentionRanking(queries=32, half_life=8.0, pooling=15, layers=2, first=4, bonus=1.5, every=8)
+def plus(*, for_good: bool = False) -> AttentionRanking:
+    """Return the ranking called `lazyllm+`, chosen by trials on SmolLM2 and Qwen2.5-Coder.
+
+    With `for_good` it ranks in the first pass alone and revives nothing, for the fastest decoding.
+    """
+    decoding = {"for_good": True} if for_good else {"bonus": 1.5, "every": 8}
+    return AttentionRanking(queries=32, half_life=8.0, pooling=15, layers=2, first=4, **decoding)
 
 
 def _is_number(value: object) -> bool:

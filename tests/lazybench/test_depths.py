@@ -168,3 +168,4 @@ def test_another_ranking_than_the_papers_has_another_name(ranking, name):
 
 def test_lazyllm_plus_is_the_librarys():
     assert METHODS["lazyllm+"].build_ranking() == lazyllm.plus()
+    assert METHODS["lazyllm_for_good"].build_ranking() == lazyllm.plus(for_good=True)
