@@ -68,7 +68,7 @@ def scores_in(group: str, records: pd.DataFrame) -> pd.Series:
 
 def group_measure(group: str) -> Measure:
     """Return the measure of the score of the records in a group."""
-    names = {"key": f"score_{group}", "title": f"Score, {group}", "absent": "not in this group"}
+    names = {"key": f"score_in_{group}", "title": f"Score, {group}", "absent": "not in this group"}
     return replace(SCORE, top=partial(scores_in, group), **names)
 
 

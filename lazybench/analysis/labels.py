@@ -65,9 +65,9 @@ def provenance(method: Mapping[str, Any]) -> tuple[str, str]:
     choices = [f"{setting} on {count} records" for setting, count in zip(settings, counts, strict=True)]
     forms = {"data": "of {}", "task": "task {}", "model": "with {}", "limit": "cut to {} tokens"}
     details = [form.format(source[key]) for key, form in forms.items() if key in source]
-    held_out = "; each record is run with a schedule that was found on other records" if len(folds) > 1 else ""
+    held_out = "(each record is run with a schedule that was found on other records)" if len(folds) > 1 else ""
     best = f"the best of {source['tried']} trials, " if "tried" in source else ""
-    return f"{best}found {' and '.join(choices)}", ", ".join(details) + held_out
+    return f"{best}found {' and '.join(choices)}", " ".join([", ".join(details), held_out]).strip()
 
 
 def _text(value: Any) -> str:

@@ -15,6 +15,7 @@ from lazybench.analysis.console import frame_table
 from lazybench.cli.arguments import add_config_dir, own_datasets, read
 from lazybench.config import CONF
 from lazybench.data.facts import DatasetFacts, load_facts
+from lazybench.data.longbench_e import LENGTHS
 from lazybench.data.record import parse, wrong_field
 from lazybench.errors import LazyBenchError, suggest
 from lazybench.run import scoring
@@ -97,7 +98,9 @@ def _score(line: Mapping[str, Any], where: str, default: str, known: Known) -> d
         if not isinstance(prediction, str):
             value = json.dumps(prediction, default=str)
             raise LazyBenchError(f"{where}: 'prediction' (or 'pred') must be a string, not {value:.60}")
-    if wrong := wrong_field(line, ["answers", "all_classes", *["length", "groups"] * bool(facts.groups)]):
+    by_length = not LENGTHS.keys().isdisjoint(facts.groups)
+    fields = ["answers", "all_classes", *["length"] * by_length, *["groups"] * bool(facts.groups)]
+    if wrong := wrong_field(line, fields):
         raise LazyBenchError(f"{where}: {wrong}")
     try:
         by_seed = [
@@ -107,7 +110,8 @@ def _score(line: Mapping[str, Any], where: str, default: str, known: Known) -> d
     except LazyBenchError as error:
         raise LazyBenchError(f"{where}: {error}") from error
     means = {metric: fmean(seed[metric] for seed in by_seed) for metric in by_seed[0]}
-    return scores | means | ({"length": line["length"], "groups": line.get("groups") or ""} if facts.groups else {})
+    groups = {"length": line.get("length"), "groups": line.get("groups") or ""}
+    return scores | means | (groups if facts.groups else {})
 
 
 def _refuse_mixed(answered: pd.DataFrame) -> None:

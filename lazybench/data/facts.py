@@ -79,6 +79,8 @@ class DatasetFacts:
     groups: list[str] = field(default_factory=list, metadata={"rule": NAME})
 
     def __post_init__(self) -> None:
+        if not isinstance(self.groups, list):
+            raise LazyBenchError(f"dataset {self.name!r}: groups={self.groups} must be a list, such as [easy, hard]")
         check_settings(self, f"dataset {self.name!r}: ")
 
     @property
@@ -162,8 +164,10 @@ def _longbench() -> dict[str, Any]:
 def _user_facts(name: str, given: Mapping[str, Any] | None, longbench: Mapping[str, DatasetFacts]) -> DatasetFacts:
     reading = ("load", "columns", "rows")  # see `hf_datasets`
     values = {key: value for key, value in (given or {}).items() if key not in reading}
-    if values.pop("by_length", False):
-        values["groups"] = [*LENGTHS]
+    by_length = values.pop("by_length", False)
+    check(f"dataset {name!r}: by_length", by_length, FLAG)
+    if by_length:
+        values["groups"] = [*values.get("groups", []), *LENGTHS]
     like = values.pop("like", None)
     if like not in (None, *longbench):
         hint = suggest(str(like), longbench)

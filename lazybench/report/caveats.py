@@ -131,8 +131,9 @@ def _gaps(line: Mapping[str, Any], measures: Sequence[Measure]) -> Iterator[str]
         yield f"{line['datasets']} of {line['datasets_of_task']} datasets"
     yield from (f"{line[key]} of {line['records']} records {key}" for key in ("failed", "disturbed") if line[key])
     for measure in measures:
-        note, is_timed = line[f"{measure.key}_note"], measure.timed and line[f"{measure.key}_records"]
-        if note not in ("", "floor") and not (measure.timed and line["method"] == "baseline"):
+        note, is_timed = line[f"{measure.key}_note"], measure.timed and pd.notna(line[measure.key])
+        ignored = ("", "floor", measure.absent) if line["method"] == "baseline" else ("", "floor")
+        if note not in ignored and not (measure.timed and line["method"] == "baseline"):
             yield f"{'timed' if is_timed else measure.title}: {note}"
 
 
@@ -172,5 +173,5 @@ def notes(block: Block) -> list[str]:
 
 def floors(block: Block) -> frozenset[str]:
     """Return the datasets on which every method scores 0 on every record, so that scores show nothing."""
-    best = ran(block.records).groupby("dataset")["score"].max()
+    best = ran(block.records).groupby("dataset")[["score", "baseline_score"]].max().max(axis=1)
     return frozenset(best[best == 0].index)

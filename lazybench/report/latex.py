@@ -61,7 +61,7 @@ def latex(name: str, caption: str, cells: pd.DataFrame, note: Sequence[str], war
             text = text.replace(" \\\\\n", f" \\\\\n{' '.join(rules)}\n", 1)
         texts.append(text.replace("\\centering", "\\centering\\footnotesize\\setlength{\\tabcolsep}{3pt}", 1))
     texts[-1] = texts[-1].replace("\\end{table*}", end + "\\end{table*}")
-    return "\n".join([*(f"% Warning: {warning}" for warning in warnings), *texts])
+    return "\n".join([*(f"% Warning: {' '.join(warning.split())}" for warning in warnings), *texts])
 
 
 def _stacked(title: str, letters: int) -> str:

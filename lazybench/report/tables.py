@@ -82,20 +82,22 @@ def numbers(block: Block) -> pd.DataFrame:
     for section, members in sections.items():
         title = "Macro-average" if section == MEAN else title_of(section, "task")
         rows = [_line(block, row, section, members, measures) | {"title": title} for row in block.compared]
-        lines += [*_paired_baseline(rows), *rows]
+        lines += [*_paired_baseline(rows, measures), *rows]
     frame = pd.DataFrame(lines).query("datasets > 0")
     return frame.astype({f"{key}{end}": float for key in measures for end in ("", "_low", "_high")})
 
 
-def _paired_baseline(lines: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return the baseline's line of a section, with its score in the paired run of most records, if no run has it."""
+def _paired_baseline(lines: Sequence[Mapping[str, Any]], measures: Mapping[str, Measure]) -> list[dict[str, Any]]:
+    """Return the baseline's line of a section if only paired runs have its score: from the run with most records."""
     paired = [line for line in lines if pd.notna(line["baseline_score"])]
-    if not paired or any(line["method"] == "baseline" for line in lines):
+    if not paired or any(line["method"] == "baseline" and line["datasets"] for line in lines):
         return []
     line = max(paired, key=lambda line: line["baseline_score_records"])
+    absent = {f"{key}_note": measure.absent for key, measure in measures.items()}
+    counts = {"records": line["baseline_score_records"], "failed": 0, "disturbed": 0}
     score = {f"score{end}": line[f"baseline_score{end}"] for end in ("", "_low", "_high", "_records", "_note")}
     names = {"method": "baseline", "label": "baseline", "name": paper.NAMES["baseline"], "setting": "", "missing": ""}
-    return [{key: line[key] for key in (*_ROW, "title")} | names | score]
+    return [{key: line[key] for key in (*_ROW, "title", "conditions")} | absent | counts | names | score]
 
 
 def _line(
@@ -119,9 +121,11 @@ def _line(
     line |= {f"{measure.key}_paper": printed.get(measure.key, "") for measure in (*_TABLE1, *_TABLE2)}
     own_title = method_title(row.runs[0])
     name, setting = paper.NAMES.get(row.method, own_title), row.label.removeprefix(own_title).strip()
-    if setting and sum(other.method == row.method for other in block.compared) > 1:
-        name += f", {setting.removeprefix('calibrated for ')}"
-    return line | {"name": name, "setting": setting, "missing": missing}
+    is_only = sum(other.method == row.method for other in block.compared) == 1
+    # What must not be compared with the others stands in brackets.
+    if distinct := setting[setting.find("[") :] * ("[" in setting) if is_only else setting:
+        name += f", {distinct.removeprefix('calibrated for ')}"
+    return line | {"name": name, "setting": setting, "missing": missing, "conditions": row.conditions}
 
 
 def with_difference(records: pd.DataFrame, row: Row, block: Block) -> pd.DataFrame:
@@ -146,7 +150,8 @@ def select(spec: Spec, blocks: Sequence[Block], lines: pd.DataFrame) -> pd.DataF
 
 def is_taken(measure: Measure, lines: pd.DataFrame) -> bool:
     """Return whether any run took this measure, so that it needs a column."""
-    return bool((lines[f"{measure.key}_note"] != measure.absent).any())
+    notes = lines[f"{measure.key}_note"].dropna()  # missing for models whose datasets lack the group
+    return bool((notes != measure.absent).any())
 
 
 def split(spec: Spec, lines: pd.DataFrame) -> list[tuple[str, Sequence[Measure], pd.DataFrame]]:
@@ -166,7 +171,7 @@ def shown(measures: Sequence[Measure], lines: pd.DataFrame, beside_paper: bool) 
     """Format a table: `Task` and `Method` below an empty title, and measures below each model's.
 
     Rows without any number are left out, and the mean of the tasks is last. The best of a task is in asterisks if its
-    interval excludes the second best.
+    interval excludes the second best, among rows of one condition that have all of the task's datasets.
     """
     lines = lines.copy()
     lines.loc[(lines["method"] == "baseline") & lines["score"].notna(), _OF_BASELINE] = 1.0
@@ -194,7 +199,10 @@ def _cells(lines: pd.DataFrame, measure: Measure) -> list[str]:
     """Format a measure of a model's lines, which have `_CELL` as index."""
     key, sign = measure.key, -1 if measure.key in _LEAST_IS_BEST else 1
     cells = lines[key].map(f"{{:.{measure.digits}f}}".format, na_action="ignore").astype(object).fillna(NONE)
-    for _, task in lines.drop("baseline", level="method", errors="ignore").groupby(level="task"):
+    complete = lines[lines["datasets"] == lines["datasets_of_task"]]
+    if complete["conditions"].nunique() > 1:
+        return cells.tolist()
+    for _, task in complete.drop("baseline", level="method", errors="ignore").groupby(level="task"):
         ranked = (sign * task[key]).nlargest(2)
         end = task[f"{key}_low" if sign > 0 else f"{key}_high"]
         if len(ranked) == 2 and sign * end[ranked.index[0]] > ranked.iloc[1]:

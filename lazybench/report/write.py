@@ -139,7 +139,8 @@ def _section(
     cells = values.iloc[:, 5:].rename(columns={"title": "task", "name": "method"}).rename(columns=str.capitalize)
     cells = cells.dropna(axis=1, how="all").map(_text)
     values = values.drop(columns=["title", "name"])
-    bodies[_INTERVALS].append((values, _markdown(block.title, {"": cells}, warnings), ""))
+    if len(values):
+        bodies[_INTERVALS].append((values, _markdown(block.title, {"": cells}, warnings), ""))
     pairs = compare(block)
     if len(pairs):
         cells = section["pairs"] = tables.pairs_shown(pairs)

@@ -54,7 +54,7 @@ def run(job: Job, resources: Resources, explained: bool = False) -> Path:
     if job.left_out:
         print(job.left_out)
     if isinstance(job.method, Calibrated):
-        print(f"calibrated for {job.method.budget}: {' '.join(provenance(asdict(job.method)))}")
+        print(f"calibrated for {job.method.budget}: {' '.join(provenance(asdict(job.method))).rstrip()}")
     if note := begins_anew(folder.path, job.settings, machine, job.used_facts):
         print(note)
     scores = None if config.rerun else folder.finished(job.keys, config.trace)

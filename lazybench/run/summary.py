@@ -69,9 +69,11 @@ def _numbers(records: pd.DataFrame, groups: Sequence[str]) -> dict[str, Any]:
         measures = (*_AVERAGED, *map(averages.group_measure, groups))
         results = {measure.key: averages.measured(ran, measure) for measure in measures}
     values = {key: result.value for key, result in results.items()}
+    if results and results["baseline_score"].records < len(ran):
+        values["baseline_score"] = None  # a mean over fewer records would not compare
     return {
         **{measure.key: values.get(measure.key) for measure in _AVERAGED},
-        "score_by_group": {group: values.get(f"score_{group}") for group in groups},
+        "score_by_group": {group: values.get(f"score_in_{group}") for group in groups},
         "score_by_seed": list(results["score"].seeds) or None if results else None,
         "records": len(ran),
         "same_answers": float(ran["identical_answer"].sum()),
@@ -117,16 +119,14 @@ def columns(every: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
 def explanations(scores: Mapping[str, Any], method: str) -> list[str]:
     """Return what the numbers of a paired run mean, and why decode steps are slower; a line each."""
     by_dataset = scores["datasets"].values()
-    if not any(of.get("compared") for of in by_dataset):
+    if all(of["ttft_speedup"] is None for of in by_dataset):
         return []
     lines = [
         "scores are out of 100; first token, whole answer and decode step are speedups over the unmodified model: "
         "above 1x is faster"
     ]
     if method in (PAPER, PLUS) and any((of["decode_step_speedup"] or 1) < 1 for of in by_dataset):
-        lines.append(
-            "decode steps are slower: LazyLLM ranks and revives tokens in each of them, lazyllm+ in every eighth"
-        )
+        lines.append("decode steps are slower: those that rank tokens also compute the ones that they revive")
     return lines
 
 

@@ -301,7 +301,8 @@ def test_only_lazyllms_single_stages_beside_others_of_its_own_are_left_to_figure
 
 
 def test_where_every_method_scores_0_nothing_is_shown(runs, made, tmp_path):
-    zero = [row(name, number, score=0.0) for name in EVERY["synthetic"] for number in range(8)]
+    scores = {"score": 0.0, "baseline_score": 0.0}
+    zero = [row(name, number, **scores) for name in EVERY["synthetic"] for number in range(8)]
     write_run(runs, "lazyllm", zero, task="synthetic")
     write_run(runs, "random_drop", [row("hotpotqa", number, score=0.0) for number in range(8)], task="hotpotqa")
     write_run(runs, "static_pruning", [row("hotpotqa", number, score=1.0) for number in range(8)], task="hotpotqa")
@@ -311,6 +312,25 @@ def test_where_every_method_scores_0_nothing_is_shown(runs, made, tmp_path):
     assert line(table, "random drop keep=0.5")["score_note"] == ""
     text = (tmp_path / "report/table1.md").read_text("utf-8")
     assert "floor: every method scores 0 on every record of passage_count, passage_retrieval_en" in text
+
+
+def test_a_paired_run_gives_the_baselines_score_where_no_run_does(runs, made, tmp_path):
+    write_run(runs, "lazyllm", [one | {"score": 0.5} for one in rows_of(TASK)])
+    write_run(runs, "baseline", rows_of(EVERY["code"]), task="code")
+    assert values(line(made()["table1"]), "score_difference") == [-25]
+    text = (tmp_path / "report/table1.md").read_text("utf-8")
+    assert ["Multi-document QA", "Baseline", "75.00", "1.00"] in [row[:4] for row in cells(text)]
+    assert not any("nan" in path.read_text("utf-8") for path in (tmp_path / "report").glob("*.md"))
+
+
+@pytest.mark.parametrize("name", ["unfinished", "failed"])
+def test_a_report_of_no_numbers_says_why(runs, made, tmp_path, name):
+    if name == "failed":
+        write_run(runs, "lazyllm", [failed("hotpotqa", 1)], task="hotpotqa")
+    else:
+        write_run(runs, "lazyllm", rows_of(TASK)[:2], finished=False, records_of=dict.fromkeys(TASK, 4))
+    assert line(made()["table1"])["score"] == ""
+    assert f"{name}: " in (tmp_path / "report/table1.md").read_text("utf-8")
 
 
 def test_times_are_those_of_runs_that_were_timed_apart(tmp_path, runs, made):
