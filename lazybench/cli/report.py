@@ -24,7 +24,7 @@ def main(argv: Sequence[str]) -> int:
     print(f"reading the runs in {', '.join(map(str, flags.runs))}", flush=True)  # the imports below take a second
     from lazybench.analysis.grouping import group
     from lazybench.analysis.run_files import find, with_times
-    from lazybench.report.caveats import between_models, notes, warnings
+    from lazybench.report.caveats import notes, warnings
     from lazybench.report.write import write
 
     runs, unreadable = find(flags.runs)
@@ -32,7 +32,7 @@ def main(argv: Sequence[str]) -> int:
         timed, others = find(flags.times, "times")
         runs, unreadable = with_times(runs, timed), unreadable + others
     blocks = group(runs)
-    warned = unreadable + between_models(blocks) + [text for block in blocks for text in warnings(block)]
+    warned = unreadable + [text for block in blocks for text in warnings(block)]
     noted = [f"{block.title}: {text}" for block in blocks for text in notes(block)]
     written, undrawn = write(flags.output, blocks, warned)
     for kind, texts in (("warning", warned), ("note", noted)):

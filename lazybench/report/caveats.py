@@ -9,25 +9,13 @@ import pandas as pd
 
 from lazybench.analysis.averages import MEAN, Measure, ran
 from lazybench.analysis.grouping import KEY, Block, agree
-from lazybench.analysis.labels import format_settings, is_calibrated, provenance, short, title_of
+from lazybench.analysis.labels import format_settings, is_calibrated, provenance, short
 
 
 def warnings(block: Block) -> list[str]:
     """Return a sentence for each reason not to compare the block's rows."""
     parts = (_rows, _commits, _records, _baselines)
     return [f"{block.title}: {text}" for part in parts for text in part(block)]
-
-
-def between_models(blocks: Iterable[Block]) -> list[str]:
-    """Return a sentence if the models' generation configs change answers in different ways."""
-    configs = [
-        (format_settings(run.environment["generation_config"]) or "nothing", title_of(run.model, "model"))
-        for block in blocks
-        for run in block.runs
-        if run.environment.get("generation_config") is not None
-    ]
-    text = _differences(configs)
-    return [f"models' generation configs set different things, so their answers do not compare: {text}"] if text else []
 
 
 def _differences(pairs: Iterable[tuple[str | frozenset[str], str]]) -> str:
@@ -150,22 +138,13 @@ def settings(block: Block, lines: pd.DataFrame) -> list[str]:
 
 
 def notes(block: Block) -> list[str]:
-    """Return a sentence for each generation config, floor, and partial or disturbed timing."""
+    """Return a sentence for each generation config, for floors, and for times that were taken apart."""
     texts = []
     for run in block.runs:
         if config := run.environment.get("generation_config"):
             texts.append(f"the checkpoint's generation config changes answers: it sets {format_settings(config)}")
     if datasets := ", ".join(sorted(floors(block))):
         texts.append(f"floor: every method scores 0 on every record of {datasets}, so their scores show nothing")
-    runs = [(row.label, run) for row in block.rows for run in row.runs]
-    if unchecked := dict.fromkeys(label for label, run in runs if run.settings["timing"].get("cpu_share") == 0):
-        rows = ", ".join(unchecked)
-        texts.append(f"passes were not checked for other work on the machine (timing.cpu_share=0): {rows}")
-    retaken, disturbed = block.records["retaken"].sum(), (block.records["disturbed"] == 1).sum()
-    if retaken:
-        texts.append(
-            f"other work disturbed passes: {retaken:g} were taken again, and {disturbed} records stayed disturbed"
-        )
     if times := block.runs[0].environment.get("times"):
         texts.append(f"times were taken apart: commit {times['commit']}, {times['threads']} threads")
     return list(dict.fromkeys(texts))
