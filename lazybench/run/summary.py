@@ -103,11 +103,10 @@ def scores_table(scores: Mapping[str, Any]) -> str:
 def columns(every: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
     """Cells by title, of the numbers of some datasets, tasks or runs; without columns that would be empty."""
     cells = {"records": [str(of["records"]) for of in every], "score": [_score(of) for of in every]}
-    # Earlier versions wrote `score_by_length`, None for most datasets.
-    by_group = [of.get("score_by_group") or of.get("score_by_length") or {} for of in every]
+    # Runs of earlier versions lack groups, answers and the unmodified model's score.
+    by_group = [of.get("score_by_group") or {} for of in every]
     for group in dict.fromkeys(group for scores in by_group for group in scores):
         cells[group] = [_text(scores.get(group), "{:.2f}") for scores in by_group]
-    # Runs of earlier versions lack these two.
     cells["unmodified"] = [_text(of.get("baseline_score"), "{:.2f}") for of in every]
     cells["same answers"] = [_same_answers(of) for of in every]
     cells |= {title: [_text(of.get(key), "{:.2f}x") for of in every] for title, key in _SPEEDUPS.items()}

@@ -75,9 +75,6 @@ def test_a_folder_with_longbench_too_runs_and_reports_apart(run, lazybench, tmp_
     assert of_code["0-4k"] == pytest.approx((scores[0] + scores[3]) / 2)
     assert of_code["8k+"] is None
     assert "finished earlier" in run("data=longbench_e", *words, "++data.datasets.lcc_e.by_length=false")[1]
-    earlier = (folder / "scores.json").read_text().replace("score_by_group", "score_by_length")
-    (folder / "scores.json").write_text(earlier)
-    assert re.search(" 0-4k +4-8k +8k\\+ ", run("data=longbench_e", *words)[1])
     assert run("data=longbench", *words, "data.limit=1")[0] == 0
     assert lazybench("report", f"runs={tmp_path / 'runs'}", f"output={tmp_path / 'report'}")[0] == 0
     by_group = (tmp_path / "report/score_by_group.md").read_text("utf-8")
