@@ -24,7 +24,7 @@ from lazybench.run.command_line import job_command
 from lazybench.run.prepare import Job
 from lazybench.run.record_runner import RecordRunner
 from lazybench.run.resources import Resources
-from lazybench.run.summary import disturbances, error_kind, explanations, failures, scores_table, summarise
+from lazybench.run.summary import error_kind, explanations, failures, scores_table, summarise
 from lazybench.run.unmodified import Unmodified
 from lazybench.store.journal import PREDICTIONS, TRACES, Rows, read_rows
 from lazybench.store.run_folder import RunFolder
@@ -163,8 +163,9 @@ def _report(job: Job, scores: Mapping[str, Any] | None, folder: RunFolder, expla
     print(f"\n{scores_table(scores)}\n")
     for line in [*failures(rows.values()), *(explanations(scores, job.method.name) if explained else ())]:
         print(line)
-    if note := disturbances(scores):
-        print(note)
+    if disturbed := sum(numbers["disturbed"] for numbers in scores["datasets"].values()):
+        advice = "end it, or set OMP_NUM_THREADS to the CPUs that are free, and run anew with rerun=true"
+        print(f"other work on this machine disturbed {disturbed} records, which are in no speedup: {advice}")
     print(f"saved in {folder.path}")
     if job.config.data.source == "sample":
         print("next, on LongBench itself: add data=longbench, and data.root=FOLDER if it is on this machine")

@@ -129,19 +129,6 @@ def explanations(scores: Mapping[str, Any], method: str) -> list[str]:
     return lines
 
 
-def disturbances(scores: Mapping[str, Any]) -> str | None:
-    """What is to be said of passes that other work on the machine disturbed; None where there were none."""
-    parts = scores["datasets"].values()
-    retaken, disturbed = (sum(numbers[key] for numbers in parts) for key in ("retaken", "disturbed"))
-    if not retaken:
-        return None
-    said = f"other work on this machine: {retaken} passes were taken again"
-    if not disturbed:
-        return said
-    advice = "end it, or set OMP_NUM_THREADS to the CPUs that are free, and run anew with rerun=true"
-    return f"{said}; {disturbed} records stayed disturbed and are in no speedup ({advice})"
-
-
 def _score(numbers: Mapping[str, Any]) -> str:
     seeds = numbers["score_by_seed"]
     return _text(numbers["score"], "{:.2f}") + (f" ± {stdev(seeds):.2f}" if seeds else "")

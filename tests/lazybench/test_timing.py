@@ -100,8 +100,7 @@ def test_a_run_marks_and_counts_what_stays_disturbed(run, tmp_path, monkeypatch)
     assert numbers["ttft_speedup"] is None
     assert numbers["score"] == 100 * row["score"]
     assert out.count("timing.cpu_share=0 takes every pass as it is") == 1
-    assert out.index("taken again, up to 3 times each") < out.index("6 passes were taken again")
-    assert "6 passes were taken again; 1 records stayed disturbed and are in no speedup" in out
+    assert out.index("taken again, up to 3 times each") < out.index("disturbed 1 records, which are in no speedup")
 
 
 @pytest.mark.parametrize(("method", "names"), [(LAZY, ["baseline", "lazyllm"]), (BASELINE, ["keep_1", "baseline"])])
