@@ -226,8 +226,6 @@ _PAIRED = (
     ("TTFT speedup, second (×)", "second_ttft_speedup", "{:.2f}"),
     ("Records", "records", "{}"),
     ("KL ratio", "kl_ratio", "{:.2f}"),
-    ("Records with KL", "kl_records", "{}"),
-    ("Lower KL under first", "records_first_lower_kl", "{}"),
     ("p of KL (Holm)", "kl_p_holm", "{:.2g}"),
     ("Score difference", "score_difference", "{:+.2f}"),
 )

@@ -145,8 +145,7 @@ def _section(
     if len(pairs):
         cells = section["pairs"] = tables.pairs_shown(pairs)
         title, note = f"{_TITLES[_PAIRED]}: {block.title}.", [_HOW.format(pairs["comparisons"].iloc[0])]
-        narrow = cells.drop(columns=["Records with KL", "Lower KL under first"], errors="ignore")
-        tex = latex(f"{_PAIRED}-{block.model}-{block.data}", title, narrow, note, warnings)
+        tex = latex(f"{_PAIRED}-{block.model}-{block.data}", title, cells, note, warnings)
         bodies[_PAIRED].append((pairs, _markdown(block.title, {"": cells}, warnings), tex))
     return section | {"runs": [_run(run) for run in block.runs]}
 
