@@ -124,14 +124,10 @@ class Block:
         data_titles = [*data["label"].dropna(), title_of(self.data, "data")]
         return data_titles[0] + (" (generated records, not LongBench)" if (data["source"] == "sample").any() else "")
 
-    @property
-    def facts(self) -> dict[str, DatasetFacts]:
-        """The facts of all datasets that its runs know."""
-        return {name: fact for run in self.runs for name, fact in run.facts.items()}
-
     def tasks(self) -> dict[str, list[str]]:
         """Return the data's datasets by task, of tasks with a run; a dataset without a task is its own."""
-        facts, covered = self.facts, {name for run in self.runs for name in run.datasets}
+        facts = {name: fact for run in self.runs for name, fact in run.facts.items()}
+        covered = {name for run in self.runs for name in run.datasets}
         available = covered.union(*(run.has for run in self.runs))
         members = {task: [name for name in datasets_of(task, facts) if name in available] for task in task_names(facts)}
         members |= {name: [name] for name, fact in facts.items() if fact.task is None}
@@ -141,10 +137,6 @@ class Block:
         """Return the tasks that are compared together: all but the Chinese one, unless there is no other."""
         tasks = self.tasks()
         return {task: names for task, names in tasks.items() if task != CHINESE} or tasks
-
-    def tasks_averaged(self) -> dict[str, list[str]]:
-        """Return the tasks in the mean of the tasks, without datasets that belong to no task."""
-        return {task: names for task, names in self.tasks_compared().items() if names != [task]}
 
 
 def conditions(run: Run) -> dict[str, str]:

@@ -102,7 +102,8 @@ def _record(dataset: str, seed: int, index: int, tokens: int, count: Callable[[s
 
 def _composer(plan: _Plan, rng: Random, position: float) -> Compose:
     """Return a function that makes a record of any length; the fact is at `position`, 0 to 1, of the text."""
-    words, filler_words = _Words(rng), _Words(branch(rng))
+    # Fillers have a source of their own, so that the rest does not depend on how many there are.
+    words, filler_words = _Words(rng), _Words(Random(rng.getrandbits(64)))
     fact = rng.choice(plan.facts)
     values: dict[str, str] = {}
     planted = [words.fill(statement, values) for statement in fact["statements"]]
@@ -180,11 +181,6 @@ def stream(make: Callable[[], str]) -> Callable[[int], list[str]]:
         return parts[:n]
 
     return take
-
-
-def branch(rng: Random) -> Random:
-    """Make a random source for one stream, so that streams do not depend on the order of reading."""
-    return Random(rng.getrandbits(64))
 
 
 def estimate_tokens(text: str) -> int:

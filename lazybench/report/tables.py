@@ -74,7 +74,9 @@ def numbers(block: Block) -> pd.DataFrame:
         `_paper`, the number printed there. Not in CSV files: `title`, the task's; `name`, the row's; `setting`, the
         part of the label after the method's title; `missing`, why there are no numbers.
     """
-    tasks, averaged = block.tasks(), block.tasks_averaged()
+    tasks = block.tasks()
+    # Without datasets that belong to no task.
+    averaged = {task: names for task, names in block.tasks_compared().items() if names != [task]}
     sections = {MEAN: averaged} if len(averaged) > 1 else {}
     sections |= {task: {task: names} for task, names in tasks.items()}
     every = [*(measure for spec in specs([block]) for measure in spec.measures), averages.BASELINE_SCORE]
