@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -234,7 +233,14 @@ def figure7(block: Block) -> Figure | None:
     titles = [f"{row.label}, n={style.span(counts)}" for (row, _), counts in zip(traced, living, strict=True)]
     figure, grid = panels(titles, 1.3, "generation step", "prompt tokens used (%)", sharex=True, sharey=True)
     for axes, (_, traces), counts in zip(grid, traced, living, strict=True):
-        _stages_panel(axes, traces, styles, len(counts))
+        computed, num_steps = [trace["computed"] for trace in traces], len(counts)
+        mean, low, high = (100 * _mean(computed, key)[:, :num_steps] for key in ("mean", "low", "high"))
+        axes.axhline(100, **REFERENCE)
+        for stage, layer in enumerate(traces[0]["layers"]):
+            spread = {"color": styles[layer]["color"], "alpha": 0.2, "linewidth": 0}
+            axes.fill_between(range(num_steps), low[stage], high[stage], **spread)
+            axes.plot(mean[stage], markevery=max(1, num_steps // 4), **styles[layer])
+        axes.set_ylim(0, 104)
     entries: dict[str, Any] = {"before any stage": Line2D([], [], **REFERENCE)}
     entries |= {f"after layer {layer}": Line2D([], [], **options) for layer, options in styles.items()}
     entries["10th–90th percentile"] = Patch(color=style.GREY, alpha=0.3, linewidth=0)
@@ -251,20 +257,6 @@ def _living(traces: Sequence[Mapping[str, Any]]) -> pd.Series:
     """Return the number of records that generate at each step, as long as more than half of them do."""
     counts = pd.DataFrame([trace["computed"]["living"] for trace in traces]).sum().astype(int)
     return counts[counts > counts[0] / 2]
-
-
-def _stages_panel(
-    axes: Axes, traces: Sequence[Mapping[str, Any]], styles: Mapping[int, dict[str, Any]], num_steps: int
-) -> None:
-    """Draw the first steps of the stages of a row's runs."""
-    computed = [trace["computed"] for trace in traces]
-    mean, low, high = (100 * _mean(computed, key)[:, :num_steps] for key in ("mean", "low", "high"))
-    axes.axhline(100, **REFERENCE)
-    for stage, layer in enumerate(traces[0]["layers"]):
-        spread = {"color": styles[layer]["color"], "alpha": 0.2, "linewidth": 0}
-        axes.fill_between(range(num_steps), low[stage], high[stage], **spread)
-        axes.plot(mean[stage], markevery=max(1, num_steps // 4), **styles[layer])
-    axes.set_ylim(0, 104)
 
 
 def speed_by_length(speeds: pd.DataFrame, stem: Path) -> list[Path]:
