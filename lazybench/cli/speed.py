@@ -19,9 +19,8 @@ def main(config: SpeedConfig) -> int:
         kv_share=measured["method_prompt_kv_mb"].astype(float) / measured["prompt_kv_mb"].astype(float),
     )
     print(frame_table(shown, _COLUMNS))
-    if retaken := measured["retaken"].sum():
-        left_out = measured["disturbed"].sum()
-        print(f"other work on this machine: {retaken} passes were taken again, {left_out} repeats left out")
+    if left_out := measured["disturbed"].sum():
+        print(f"other work on this machine disturbed {left_out} repeats, which are left out")
     if config.output is not None:
         output = Path(config.output).with_suffix(".csv")
         with writing(output):
