@@ -96,23 +96,19 @@ def scores_table(scores: Mapping[str, Any]) -> str:
     named |= {f"{task}, mean": of for task, of in several.items()}
     if scores[MEAN] is not None:
         named[f"mean of {len(scores['tasks'])} tasks"] = scores[MEAN]
-    shown = columns(list(named.values()))
-    return table(["", *shown], list(zip(named, *shown.values(), strict=True)))
-
-
-def columns(every: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
-    """Cells by title, of the numbers of some datasets, tasks or runs; without columns that would be empty."""
+    every = [*named.values()]
     cells = {"records": [str(of["records"]) for of in every], "score": [_score(of) for of in every]}
     # Runs of earlier versions lack groups, answers and the unmodified model's score.
     by_group = [of.get("score_by_group") or {} for of in every]
-    for group in dict.fromkeys(group for scores in by_group for group in scores):
-        cells[group] = [_text(scores.get(group), "{:.2f}") for scores in by_group]
+    for group in dict.fromkeys(group for of in by_group for group in of):
+        cells[group] = [_text(of.get(group), "{:.2f}") for of in by_group]
     cells["unmodified"] = [_text(of.get("baseline_score"), "{:.2f}") for of in every]
     cells["same answers"] = [_same_answers(of) for of in every]
     cells |= {title: [_text(of.get(key), "{:.2f}x") for of in every] for title, key in _SPEEDUPS.items()}
     cells["% computed"] = [_text(of["prompt_computed"], "{:.2%}").removesuffix("%") for of in every]
     cells |= {key: [str(of[key]) for of in every] for key in ("failed", "disturbed")}
-    return {key: of for key, of in cells.items() if key in ("records", "score") or set(of) - {"-", "0"}}
+    shown = {key: of for key, of in cells.items() if key in ("records", "score") or set(of) - {"-", "0"}}
+    return table(["", *shown], list(zip(named, *shown.values(), strict=True)))
 
 
 def explanations(scores: Mapping[str, Any], method: str) -> list[str]:
