@@ -83,11 +83,6 @@ class DatasetFacts:
             raise LazyBenchError(f"dataset {self.name!r}: groups={self.groups} must be a list, such as [easy, hard]")
         check_settings(self, f"dataset {self.name!r}: ")
 
-    @property
-    def decisive(self) -> dict[str, Any]:
-        """The facts that decide results: all but `groups`."""
-        return {key: value for key, value in asdict(self).items() if key != "groups"}
-
 
 def tasks() -> list[str]:
     """List LongBench's six tasks, in the order of its table."""

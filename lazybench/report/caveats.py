@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
@@ -68,7 +69,7 @@ def _records(block: Block) -> Iterator[str]:
             subset = row.conditions, data.get("limit"), data.get("half")
             pairs["the content of the records of {} differs", run.settings["task"], subset].append((digest, row.label))
             for name in run.datasets:
-                facts = str(run.facts[name].decisive)
+                facts = str(replace(run.facts[name], groups=[]))  # groups decide no result
                 pairs["the facts of {} (prompt, metric and so on) differ", name, ()].append((facts, row.label))
     names = defaultdict(list)
     for (sentence, name, _), values in pairs.items():
