@@ -54,7 +54,8 @@ def main(command: str, words: Sequence[str]) -> int:
     flags = read(parser, words)
     name = "run" if command == "plan" else command
     several = flags.multirun or command in ("plan", "map")
-    overrides = [settings.search_path(flags.config_dir), *flags.settings] if flags.config_dir else flags.settings
+    paths = ",".join(f'"file://{folder.absolute()}"' for folder in flags.config_dir)
+    overrides = [f"hydra.searchpath=[{paths}]", *flags.settings] if paths else flags.settings
     configs = settings.compose_jobs(name, overrides, several or flags.cfg is not None)
     if flags.cfg is not None:
         keys = [key for key in configs[0] if key != "hydra"]

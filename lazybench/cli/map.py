@@ -38,7 +38,10 @@ def main(jobs: Sequence[MapConfig]) -> Path:
         facts, record = _choose_record(config, resources)
         source = {"Data": data_label(config.data), "Record": f"{record.dataset} {record.id}"}
     else:
-        facts, record = _read_text(config.text)
+        text, name = Path(config.text).read_text("utf-8"), Path(config.text).name
+        # The text is the prompt inside any chat wrapper.
+        facts = DatasetFacts("text", "{context}", _NEW_TOKENS, metric="qa_f1", truncate=False)
+        record = Record(name, "text", "", text, (), None, len(text.split()))
         source = {"Text": record.id}
     facts = replace(facts, max_new_tokens=config.new_tokens or facts.max_new_tokens)
     prompt = build_all(resources.tokenizer(config.model), config.model, {record.dataset: facts}, [record])[record.key]
@@ -79,13 +82,6 @@ def _check(jobs: Sequence[MapConfig], resources: Resources) -> list[Method]:
     if config.text is not None and Path(config.output).resolve() == Path(config.text).resolve():
         raise LazyBenchError(f"output={config.output} is the file of text=: give another")
     return methods
-
-
-def _read_text(name: str) -> tuple[DatasetFacts, Record]:
-    """Read the user's file as a record, with facts that make its text the prompt inside any chat wrapper."""
-    text = Path(name).read_text("utf-8")
-    facts = DatasetFacts("text", "{context}", _NEW_TOKENS, metric="qa_f1", truncate=False)
-    return facts, Record(Path(name).name, "text", "", text, (), None, len(text.split()))
 
 
 def _choose_record(config: MapConfig, resources: Resources) -> tuple[DatasetFacts, Record]:

@@ -30,12 +30,6 @@ _ADVICE = {
 }
 
 
-def search_path(folders: Iterable[Path]) -> str:
-    """Return the override that adds the user's folders to Hydra's search path."""
-    paths = ",".join(f'"file://{folder.absolute()}"' for folder in folders)
-    return f"hydra.searchpath=[{paths}]"
-
-
 def config_file(command: str) -> str:
     """Return the name of a command's own config in `conf/`."""
     return "config" if command in ("run", "plan") else command
