@@ -39,15 +39,14 @@ def summarise(rows: Iterable[Mapping[str, Any]], facts: Mapping[str, DatasetFact
         `datasets` and `tasks`, each by name, and `mean_of_tasks`, which is None for a single task. Each has
         `score` and, of the unmodified model in a paired run, `baseline_score` (0 to 100), `same_answers` of `compared`
         (records whose answer is the unmodified model's, a mean over seeds; and all records with its answer), `records`,
-        `failed` (records the method could not run, left out of the rest), `disturbed`
-        (records with a pass that other work on the machine disturbed, left out of speedups), `retaken` (passes taken
-        again for that), `prompt_computed` (1 is the whole prompt once), `score_by_seed` (the score of each seed of a
-        method that has several, else None), `score_by_group` (the score of the records in each group, None where a
-        dataset has none; empty for datasets without groups), and speedups: `ttft_speedup`, `generation_speedup` and
-        `decode_step_speedup` over the unmodified model, each also `..._over_keep_1`, over the method's own engine with
-        nothing pruned, and `generation_speedup_equal_length`. A dataset's speedup is the mean of that time over the
-        mean of the method's on the same records; None without such times. A task's values are the mean over its
-        datasets, and `mean_of_tasks` is the mean over the tasks.
+        `failed` (records the method could not run, left out of the rest), `disturbed` (records with a pass that other
+        work on the machine disturbed, left out of speedups), `prompt_computed` (1 is the whole prompt once),
+        `score_by_seed` (the score of each seed of a method that has several, else None), `score_by_group` (the score of
+        the records in each group, None where a dataset has none; empty for datasets without groups), and speedups:
+        `ttft_speedup`, `generation_speedup` and `decode_step_speedup` over the unmodified model, each also
+        `..._over_keep_1`, over the method's own engine with nothing pruned, and `generation_speedup_equal_length`. A
+        dataset's speedup is the mean of that time over the mean of the method's on the same records; None without such
+        times. A task's values are the mean over its datasets, and `mean_of_tasks` is the mean over the tasks.
     """
     records = records_table(map(row_of, rows))
     by_dataset = dict(iter(records.groupby("dataset")))
@@ -80,7 +79,6 @@ def _numbers(records: pd.DataFrame, groups: Sequence[str]) -> dict[str, Any]:
         "compared": int(ran["identical_answer"].notna().sum()),
         "failed": len(records) - len(ran),
         "disturbed": len(ran) - len(averages.undisturbed(ran)),
-        "retaken": int(ran["retaken"].sum()),
     }
 
 
