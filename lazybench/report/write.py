@@ -92,23 +92,20 @@ def _tables(spec: tables.Spec, blocks: Sequence[Block], lines: pd.DataFrame) -> 
 
 def _note(blocks: Sequence[Block], made: Sequence[_Table]) -> list[str]:
     """Return the sentences to stand below tables, those of one model with its title."""
+    from lazybench.report.figures.style import subtitle  # matplotlib takes long to import
+
     measures, lines = made[-1][1], pd.concat(lines for _, _, lines, _ in made)
     texts = {}
     for block in blocks:
         own = lines[lines["model"] == block.model]
-        texts[block.model] = [_facts(block), *gaps(own, measures), *settings(block, own), *notes(block)]
+        facts = subtitle(block, block.rows).removeprefix(f"{block.title}; ")
+        texts[block.model] = [facts, *gaps(own, measures), *settings(block, own), *notes(block)]
     note = [text for text in texts[blocks[0].model] if all(text in own for own in texts.values())]
     for model, own in texts.items():
         different = [text for text in own if text not in note]
         note += [f"{title_of(model, 'model')}: {'. '.join(different)}"] * bool(different)
     note += [_BOLD] * any(text.startswith("**") for *_, cells in made for text in cells.to_numpy().flat)
     return note + [_PAPER] * (paper.TITLE in made[0][3])
-
-
-def _facts(block: Block) -> str:
-    from lazybench.report.figures.style import subtitle  # matplotlib takes long to import
-
-    return subtitle(block, block.rows).removeprefix(f"{block.title}; ")
 
 
 def _body(spec: tables.Spec, blocks: Sequence[Block], lines: pd.DataFrame, warnings: Sequence[str]) -> list[_Body]:
@@ -132,8 +129,8 @@ def _section(
 ) -> dict[str, Any]:
     """Return a block's section of the page; add its intervals and paired tests to `bodies`."""
     made = [_tables(spec, [block], lines) for spec in tables.specs([block])]
-    texts = dict.fromkeys(text for several in made if several for text in _note([block], several))
-    section: dict[str, Any] = {"block": block, "facts": _facts(block), "notes": [*texts][1:]}
+    facts, *texts = dict.fromkeys(text for several in made if several for text in _note([block], several))
+    section: dict[str, Any] = {"block": block, "facts": facts, "notes": texts}
     section["tables"] = [(title, _flat(cells)) for several in made for title, *_, cells in several]
     values = tables.intervals(block, lines[(lines["model"] == block.model) & (lines["data"] == block.data)])
     cells = values.iloc[:, 5:].rename(columns={"title": "task", "name": "method"}).rename(columns=str.capitalize)
