@@ -139,14 +139,3 @@ def test_figure_7_ends_where_half_still_generate_from_runs_and_from_what_a_repor
         assert axes.get_title().replace("\n", " ") == "LazyLLM 10:0.7, 20:0.5, n=5 to 8"
     for one, other in zip(new.axes[0].lines, kept.axes[0].lines, strict=True):
         assert np.allclose(one.get_xydata(), other.get_xydata())
-
-
-def test_records_keep_the_label_of_a_method(tmp_path):
-    look = {"appearance": {"label": "Ends only"}}
-    write_run(tmp_path / "runs", "baseline", rows_of(TASK, 2))
-    for strength in (1, 2):
-        changes = {"digest": str(strength), "method": {"strength": strength}, "environment": look}
-        write_run(tmp_path / "runs", "ends", rows_of(TASK, 2, 1 + strength), **changes)
-    write(tmp_path / "out", [read(tmp_path / "runs")], [])
-    for folder in ("runs", "out/records"):
-        assert legend(draw(figure5, tmp_path / folder)) == ["baseline", "Ends only"]

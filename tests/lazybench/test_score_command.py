@@ -81,11 +81,10 @@ def test_answers_of_two_methods_have_no_score_together(tmp_path):
     assert main([one, one]) == 0
 
 
-def test_official_prediction_files_take_the_dataset_from_their_name(tmp_path, capsys):
+def test_lines_without_a_dataset_take_the_one_that_is_given(tmp_path, capsys):
     row = {"pred": "\nDate\nmore", "answers": ["Date"], "all_classes": ["Date", "City"], "length": 9}
-    assert main([write(tmp_path / "trec.jsonl", row)]) == 0
-    assert ["trec", "1", "100.00"] in [line.split() for line in capsys.readouterr().out.splitlines()]
     assert main([write(tmp_path / "other.jsonl", row), "--dataset", "trec"]) == 0
+    assert ["trec", "1", "100.00"] in [line.split() for line in capsys.readouterr().out.splitlines()]
     with pytest.raises(LazyBenchError, match=r"other\.jsonl:1: unknown dataset 'other': .*--dataset NAME"):
         main([write(tmp_path / "other.jsonl", row)])
 
