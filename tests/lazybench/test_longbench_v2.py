@@ -74,8 +74,8 @@ def test_a_run_is_scored_and_reported_by_difficulty_and_length(run, lazybench, f
     assert (numbers["score"], numbers["score_by_group"]) == (75, SCORES)
     assert lazybench("report", f"runs={tmp_path / 'runs'}", f"output={tmp_path / 'report'}")[0] == 0
     text = (tmp_path / "report/score_by_group.md").read_text("utf-8")
-    cells = r" +\| ".join(rf"{SCORES[group]}\.00 \(\d of 4 records\)" for group in SCORES)
-    assert re.search(rf"\| longbench_v2 \| baseline \| {cells} \| 4 \|", text)
+    cells = " | ".join(f"{value}.00" for value in SCORES.values())
+    assert f"| longbench_v2 | Baseline | {cells} |" in text
 
 
 def test_it_is_listed_and_planned_without_the_hub(run, lazybench, offline):
