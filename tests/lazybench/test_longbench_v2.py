@@ -76,11 +76,3 @@ def test_a_run_is_scored_and_reported_by_difficulty_and_length(run, lazybench, f
     text = (tmp_path / "report/score_by_group.md").read_text("utf-8")
     cells = " | ".join(f"{value}.00" for value in SCORES.values())
     assert f"| longbench_v2 | Baseline | {cells} |" in text
-
-
-def test_it_is_listed_and_planned_without_the_hub(run, lazybench, offline):
-    out = lazybench("list")[1]
-    assert re.search(r"^  longbench_v2 +503 records, choice, at most 128 new tokens  \[data=longbench_v2\]$", out, re.M)
-    code, out, err = run("data=longbench_v2", "data.limit=null", "task=all", "method=baseline", command="plan")
-    assert (code, err) == (0, "")
-    assert "0/503" in out

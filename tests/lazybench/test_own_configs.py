@@ -8,9 +8,6 @@ import pytest
 import yaml
 from support import folders, one_line, rows
 
-from lazybench.config import DataConfig
-from lazybench.data import choose, load_facts
-
 METHOD = """
 from dataclasses import dataclass, field
 
@@ -136,9 +133,3 @@ def test_a_bad_config_is_one_line(lazybench, tmp_path):
     (tmp_path / "data/mine.yaml").write_text("datasets: {lcc: {}}")
     message = one_line(*lazybench("list", f"--config-dir={tmp_path}")[::2])
     assert "data/mine.yaml: dataset name 'lcc' is LongBench's own" in message
-
-
-def test_a_task_of_data_without_longbench_is_what_it_has_of_it(mine, tmp_path):
-    facts = {"my_qa": {"like": "hotpotqa"}, "my_lost": {"like": "hotpotqa"}}
-    data = DataConfig(name="mine", source="longbench", root=str(tmp_path / "records"), datasets=facts)
-    assert choose("multidoc_qa", data, load_facts(facts)).datasets == ["my_qa"]

@@ -80,14 +80,6 @@ def test_a_run_shows_its_own_command_without_folders(tmp_path, report):
     assert "/home/me" not in text
 
 
-def test_the_command_that_a_run_stores_asks_for_it_again(run, lazybench, tmp_path):
-    code, _, err = run("data.limit=1", "timing.paired=false", "timing.warmup=0")
-    assert code == 0, err
-    (path,) = (tmp_path / "runs").rglob("environment.json")
-    code, out, err = lazybench(*json.loads(path.read_text("utf-8"))["command"])
-    assert (code, "finished earlier" in out) == (0, True), err
-
-
 @pytest.fixture
 def latex(tmp_path, report):
     """LaTeX of all tables, of methods whose settings hold every odd sign."""
