@@ -173,7 +173,7 @@ def shown(measures: Sequence[Measure], lines: pd.DataFrame, beside_paper: bool) 
     """Format a table: `Task` and `Method` below an empty title, and measures below each model's.
 
     Rows without any number are left out, and the mean of the tasks is last. The best of a task is in asterisks if its
-    interval excludes the second best, among rows of one condition that have all of the task's datasets.
+    interval excludes the second best, among rows of one condition and number of datasets.
     """
     lines = lines.copy()
     lines.loc[(lines["method"] == "baseline") & lines["score"].notna(), _OF_BASELINE] = 1.0
@@ -201,7 +201,8 @@ def _cells(lines: pd.DataFrame, measure: Measure) -> list[str]:
     """Format a measure of a model's lines, which have `_CELL` as index."""
     key, sign = measure.key, -1 if measure.key in _LEAST_IS_BEST else 1
     cells = lines[key].map(f"{{:.{measure.digits}f}}".format, na_action="ignore").astype(object).fillna(NONE)
-    complete = lines[lines["datasets"] == lines["datasets_of_task"]]
+    most = lines["datasets"].groupby(level="task").transform("max")
+    complete = lines[lines["datasets"] == most]
     if complete["conditions"].nunique() > 1:
         return cells.tolist()
     for _, task in complete.drop("baseline", level="method", errors="ignore").groupby(level="task"):

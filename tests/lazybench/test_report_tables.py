@@ -297,7 +297,7 @@ def test_only_lazyllms_single_stages_beside_others_of_its_own_are_left_to_figure
     for name, schedule in (("lazyllm", "8:0.5,20:0.5"), ("lazyllm", "8:0.6"), ("lazyllm+", "8:0.4")):
         write_run(runs, name, rows_of(TASK), digest=schedule, method={"schedule": schedule})
     labels = {one["label"] for one in made()["table1"]}
-    assert labels == {"LazyLLM 8:0.5,20:0.5", "LazyLLM+ 8:0.4"}
+    assert labels == {"baseline", "LazyLLM 8:0.5,20:0.5", "LazyLLM+ 8:0.4"}
 
 
 def test_where_every_method_scores_0_nothing_is_shown(runs, made, tmp_path):
