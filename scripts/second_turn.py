@@ -16,7 +16,7 @@ import torch
 from transformers import Cache, PreTrainedModel
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
-from lazybench.cli.settings import compose_jobs
+from lazybench.cli.settings import compose_jobs, search_path
 from lazybench.cli.settings import read as read_settings
 from lazybench.config import RunConfig
 from lazybench.data import Record, choose, load_facts
@@ -91,8 +91,7 @@ def parse_arguments() -> tuple[argparse.Namespace, list[str]]:
 
 def main() -> None:
     options, words = parse_arguments()
-    folders = ",".join(f'"file://{folder.absolute()}"' for folder in options.config_dir)
-    words, configs = [f"hydra.searchpath=[{folders}]", *words], {}
+    words, configs = [*search_path(options.config_dir), *words], {}
     for name in options.methods:
         (composed,) = compose_jobs("run", [*words, f"method={name}"])
         configs[name] = config = read_settings(composed, composed.hydra)

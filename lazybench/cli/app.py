@@ -54,8 +54,7 @@ def main(command: str, words: Sequence[str]) -> int:
     flags = read(parser, words)
     name = "run" if command == "plan" else command
     several = flags.multirun or command in ("plan", "map")
-    paths = ",".join(f'"file://{folder.absolute()}"' for folder in flags.config_dir)
-    overrides = [f"hydra.searchpath=[{paths}]", *flags.settings] if paths else flags.settings
+    overrides = [*settings.search_path(flags.config_dir), *flags.settings]
     configs = settings.compose_jobs(name, overrides, several or flags.cfg is not None)
     if flags.cfg is not None:
         keys = [key for key in configs[0] if key != "hydra"]

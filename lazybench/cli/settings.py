@@ -30,6 +30,12 @@ _ADVICE = {
 }
 
 
+def search_path(folders: Iterable[Path]) -> list[str]:
+    """Return the override that adds the user's folders to Hydra's search path, none without folders."""
+    paths = ",".join(f'"file://{folder.absolute()}"' for folder in folders)
+    return [f"hydra.searchpath=[{paths}]"] * bool(paths)
+
+
 def config_file(command: str) -> str:
     """Return the name of a command's own config in `conf/`."""
     return "config" if command in ("run", "plan") else command
