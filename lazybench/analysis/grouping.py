@@ -151,6 +151,17 @@ def agree(run: Run, other: Run) -> bool:
     return all(first[key] == second[key] for key in first.keys() & second.keys())
 
 
+def with_difference(records: pd.DataFrame, row: Row, block: Block) -> pd.DataFrame:
+    """Add `score_difference`: the score less the baseline's for the same record under the same conditions.
+
+    The baseline's is that of its own run, or else of the paired run itself.
+    """
+    baselines = [other for other in block.baselines if all(agree(one, run) for one in other.runs for run in row.runs)]
+    known = pd.concat([records.head(0), *(ran(baseline.records) for baseline in baselines)]).drop_duplicates(KEY)
+    expected = known.set_index(KEY)["score"].reindex(pd.MultiIndex.from_frame(records[KEY])).set_axis(records.index)
+    return records.assign(score_difference=records["score"] - expected.fillna(records["baseline_score"]))
+
+
 def _comparable(run: Run, facts: Mapping[str, DatasetFacts] | None = None) -> dict[str, Any]:
     """Return all that must match; of a baseline, which is compared record by record, not the choice of records."""
     values = comparable(run.settings, run.environment, facts)

@@ -96,6 +96,12 @@ def _baselines(block: Block) -> Iterator[str]:
             )
 
 
+def is_taken(measure: Measure, lines: pd.DataFrame) -> bool:
+    """Return whether any run took this measure, so that it needs a column."""
+    notes = lines[f"{measure.key}_note"].dropna()  # missing for models whose datasets lack the group
+    return bool((notes != measure.absent).any())
+
+
 def gaps(lines: pd.DataFrame, measures: Sequence[Measure]) -> list[str]:
     """Return on which records a model's numbers are and why others are missing, with the rows unless it is all of them.
 
@@ -103,7 +109,7 @@ def gaps(lines: pd.DataFrame, measures: Sequence[Measure]) -> list[str]:
         lines: those of a table, with the `name` of their row.
         measures: the table's.
     """
-    taken = [measure for measure in measures if (lines[f"{measure.key}_note"] != measure.absent).any()]
+    taken = [measure for measure in measures if is_taken(measure, lines)]
     names: dict[str, dict[str, None]] = {}
     for _, row in lines.groupby("label", sort=False):
         mean = row[(row["task"] == MEAN) & (row["missing"] == "")]
@@ -121,8 +127,8 @@ def _gaps(line: Mapping[str, Any], measures: Sequence[Measure]) -> Iterator[str]
     yield from (f"{line[key]} of {line['records']} records {key}" for key in ("failed", "disturbed") if line[key])
     for measure in measures:
         note, is_timed = line[f"{measure.key}_note"], measure.timed and pd.notna(line[measure.key])
-        ignored = ("", "floor", measure.absent) if line["method"] == "baseline" else ("", "floor")
-        if note not in ignored and not (measure.timed and line["method"] == "baseline"):
+        is_expected = line["method"] == "baseline" and (measure.timed or note == measure.absent)
+        if note not in ("", "floor") and not is_expected:
             yield f"{'timed' if is_timed else measure.title}: {note}"
 
 

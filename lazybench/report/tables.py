@@ -11,11 +11,11 @@ import pandas as pd
 from lazybench.analysis import averages
 from lazybench.analysis.averages import MEAN, Measure, measured, ran, undisturbed
 from lazybench.analysis.console import texts
-from lazybench.analysis.grouping import KEY, Block, Row, agree
+from lazybench.analysis.grouping import Block, Row, with_difference
 from lazybench.analysis.intervals import Estimate
 from lazybench.analysis.labels import METHODS, method_title, title_of
 from lazybench.report import paper
-from lazybench.report.caveats import floors
+from lazybench.report.caveats import floors, is_taken
 
 NONE = "—"
 
@@ -49,7 +49,7 @@ SPECS = (
 # How to read all tables, in Markdown.
 READING = files("lazybench.report").joinpath("reading.md").read_text("utf-8")
 _OF_BASELINE = [averages.TTFT[0].key, averages.GENERATION[0].key]  # 1 for itself
-_LEAST_IS_BEST = ("kl", "geometric_kl", "prompt_computed", "ttft_s")
+_LEAST_IS_BEST = ("geometric_kl", "prompt_computed")
 _ROW = ["model", "data", "task", "method", "label", "datasets", "datasets_of_task", "records", "failed", "disturbed"]
 _ENDS = ("", "_low", "_high", "_records", "_note", "_seed_deviation", "_paper")
 _CELL = ["task", "method", "name"]  # what identifies a line of a table
@@ -130,17 +130,6 @@ def _line(
     return line | {"name": name, "setting": setting, "missing": missing, "conditions": row.conditions}
 
 
-def with_difference(records: pd.DataFrame, row: Row, block: Block) -> pd.DataFrame:
-    """Add `score_difference`: the score less the baseline's for the same record under the same conditions.
-
-    The baseline's is that of its own run, or else of the paired run itself.
-    """
-    baselines = [other for other in block.baselines if all(agree(one, run) for one in other.runs for run in row.runs)]
-    known = pd.concat([records.head(0), *(ran(baseline.records) for baseline in baselines)]).drop_duplicates(KEY)
-    expected = known.set_index(KEY)["score"].reindex(pd.MultiIndex.from_frame(records[KEY])).set_axis(records.index)
-    return records.assign(score_difference=records["score"] - expected.fillna(records["baseline_score"]))
-
-
 def select(spec: Spec, blocks: Sequence[Block], lines: pd.DataFrame) -> pd.DataFrame:
     """Return the lines of `numbers` that a table of blocks shows; means over tasks without any value are left out."""
     lines = lines[lines["model"].isin([block.model for block in blocks]) & (lines["data"] == blocks[0].data)]
@@ -148,12 +137,6 @@ def select(spec: Spec, blocks: Sequence[Block], lines: pd.DataFrame) -> pd.DataF
         return lines.head(0)
     bare = (lines["task"] == MEAN) & lines[[measure.key for measure in spec.measures]].isna().all(axis=1)
     return lines[~lines["method"].isin(spec.skip) & ~bare]
-
-
-def is_taken(measure: Measure, lines: pd.DataFrame) -> bool:
-    """Return whether any run took this measure, so that it needs a column."""
-    notes = lines[f"{measure.key}_note"].dropna()  # missing for models whose datasets lack the group
-    return bool((notes != measure.absent).any())
 
 
 def split(spec: Spec, lines: pd.DataFrame) -> list[tuple[str, Sequence[Measure], pd.DataFrame]]:

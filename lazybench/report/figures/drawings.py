@@ -19,14 +19,13 @@ from matplotlib.ticker import LogLocator, NullLocator
 
 from lazybench.analysis import averages, labels
 from lazybench.analysis.averages import Measure, measured, ran, undisturbed
-from lazybench.analysis.grouping import Block, Row
+from lazybench.analysis.grouping import Block, Row, with_difference
 from lazybench.analysis.intervals import Estimate
 from lazybench.analysis.trace_means import BINS
 from lazybench.report import paper
 from lazybench.report.caveats import floors
 from lazybench.report.figures import style
 from lazybench.report.figures.style import REFERENCE, canvas, error_bars, finish, line_style, panels, subtitle, wrapped
-from lazybench.report.tables import with_difference
 
 _FEW = 30  # records of a task
 
