@@ -138,9 +138,9 @@ def _tables(answered: pd.DataFrame, known: Known) -> str:
         ", ".join(f"{metric} {score:.2f}" for metric, score in row.dropna().items())
         for _, row in datasets[metrics].iterrows()
     ]
-    groups = datasets.groupby(["data", "task"], sort=False)
-    tasks = groups[[*scores]].agg(lambda means: means.mean(skipna=False))
-    tasks["datasets"] = groups.size().astype(str) + "/" + facts.value_counts(["data", "task"]).astype(str)
+    by_task = datasets.groupby(["data", "task"], sort=False)
+    tasks = by_task[[*scores]].agg(lambda means: means.mean(skipna=False))
+    tasks["datasets"] = by_task.size().astype(str) + "/" + facts.value_counts(["data", "task"]).astype(str)
     tasks["title"] = [f"{task} [data={data}]" if data else task for data, task in tasks.index]
     columns = [(name, name, "{:.2f}") for name in scores]
     dataset_columns = [("dataset", "dataset", "{}"), ("records", "records", "{}"), *columns, ("", "metrics", "{}")]
