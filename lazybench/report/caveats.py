@@ -81,6 +81,7 @@ def _records(block: Block) -> Iterator[str]:
 
 def _baselines(block: Block) -> Iterator[str]:
     """Warn of rows whose unmodified model answered differently from the baseline's run on the same records."""
+    labels: dict[str, list[str]] = {}
     others = [row for row in block.rows if row.method != "baseline"]
     for row, baseline in product(others, block.baselines):
         shared = ran(row.records).merge(ran(baseline.records), on=KEY, suffixes=("", "_expected"))
@@ -88,12 +89,12 @@ def _baselines(block: Block) -> Iterator[str]:
         is_known = (answer != "") & (expected != "")
         different = shared[is_known & (answer != expected)]
         if len(different) and agree(baseline.runs[0], row.runs[0]):
-            counts = different["dataset"].value_counts(sort=False)
+            counts = different["dataset"].value_counts().sort_index()
             by_dataset = ", ".join(f"{dataset} {count}" for dataset, count in counts.items())
-            yield (
-                f"the unmodified model's answers beside {row.label} differ from those of {baseline.label} on "
-                f"{len(different)} of {is_known.sum()} records ({by_dataset})"
-            )
+            text = f"{baseline.label} on {len(different)} of {is_known.sum()} records ({by_dataset})"
+            labels.setdefault(text, []).append(row.label)
+    for text, rows in labels.items():
+        yield f"the unmodified model's answers beside {', '.join(rows)} differ from those of {text}"
 
 
 def is_taken(measure: Measure, lines: pd.DataFrame) -> bool:

@@ -117,9 +117,9 @@ def test_missing_numbers_have_a_reason_and_unfinished_runs_no_row(runs, made, tm
     assert (one["score"], one["score_note"], one["records"]) == ("", "unfinished: 2 of 12", "2")
     one = line(tables["table1"], "static pruning layer=4 keep=0.5")
     assert (one["score_note"], one["failed"]) == ("failed: 12 of 12", "12")
-    one = line(tables["table1"], "Selective Context ratio=0.5")
+    one = line(tables["table1"], "prompt compression ratio=0.5")
     assert (one["ttft_speedup_note"], one["score"], one["datasets"]) == ("not timed", "50", "1")
-    one = line(tables["fidelity"], "Selective Context ratio=0.5")
+    one = line(tables["fidelity"], "prompt compression ratio=0.5")
     assert (one["kl_note"], one["identical_answers_note"]) == ("not traced", "not paired")
     text = (tmp_path / "report/table1.md").read_text("utf-8")
     assert [row[1] for row in cells(text)] == ["Method", "Baseline", "Prompt Compression"]
