@@ -94,7 +94,7 @@ class RecordRunner:
         A trace has `_id`, `dataset`, and `error` where the method or the unmodified model cannot run; else
         `kl` and `first_token_kl`: KL(unmodified || method) of the next token in nats, as the mean over the first tokens
         of the unmodified model's answer and of the first alone, averaged over seeds;
-        for a timed record of a method with stages, `stages` and `computed`, see `tracing.progress`;
+        for a method with stages, `stages` and `computed`, see `tracing.progress`;
         for a timed record of the baseline, `attention`, see `tracing.attention`.
 
         Args:
@@ -152,7 +152,7 @@ class RecordRunner:
         else:
             asked = []
             for question, each in zip(questions, unmodified, strict=True):
-                decode = replace(question.decode, tracing=job.is_timed(question.prompt.record))
+                decode = replace(question.decode, tracing=traces)
                 reference = each.reference if isinstance(each, Expected) else None
                 if write is None and reference and not isinstance(method, OnEngine):
                     # The trace alone needs this answer, and shows stages only of methods on the engine.
@@ -176,13 +176,14 @@ class RecordRunner:
         for each in (unmodified, *results):
             if isinstance(each, RecordFailure):
                 return {"error": one_line(str(each))}
-        prompt, is_timed = question.prompt, self.job.is_timed(question.prompt.record)
+        prompt = question.prompt
         try:
             if self.job.is_baseline:
+                is_timed = self.job.is_timed(prompt.record)
                 traced = {"first_token_kl": 0.0, "kl": 0.0}
                 return traced | (within_memory(prompt, partial(attention, prompt, question.decode)) if is_timed else {})
             traced = averaged([kl(unmodified.logits, own) for own in logits])
-            return traced | (progress(results[0].stats) if is_timed else {})
+            return traced | progress(results[0].stats)
         except (RecordFailure, LazyLLMError) as failure:
             return {"error": one_line(str(failure))}
 

@@ -1,4 +1,4 @@
-"""Trace timed records for the figures: computed tokens by stage, attention by layer."""
+"""Trace records for the figures: computed tokens by stage, attention by layer."""
 
 from dataclasses import replace
 from typing import Any

@@ -12,6 +12,7 @@ class Sequence:
 
     def __init__(self, groups: list[LayerGroup], index: int, record_positions: bool) -> None:
         self.index = index  # in the batch
+        self._groups = groups
         self.group_of = [group for group in groups for _ in group.layers]  # of each layer
         self.num_computed_tokens = 0  # tokens of the steps before the current one
         self.num_new_tokens = 0  # tokens that the current step adds
@@ -92,7 +93,9 @@ class Sequence:
     def end_step(self, kv_bytes: list[int], aux_bytes: int) -> None:
         """Count the finished forward pass, and take its tokens as computed."""
         if self._record_positions:
-            self.stats.positions.append([self.active(group).cpu() for group in self.group_of])
-            self.stats.computed.append([self.query_positions(group).cpu() for group in self.group_of])
+            active = [self.active(group).cpu() for group in self._groups]
+            computed = [self.query_positions(group).cpu() for group in self._groups]
+            self.stats.positions.append([active[group.index] for group in self.group_of])
+            self.stats.computed.append([computed[group.index] for group in self.group_of])
         self.stats.add_step(self.prompt_length, kv_bytes, aux_bytes)
         self.num_computed_tokens, self.num_new_tokens = self.num_tokens, 0
