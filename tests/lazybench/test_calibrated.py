@@ -77,6 +77,7 @@ def test_records_it_was_tuned_on_are_refused(use, tmp_path, half):
     assert not folders(tmp_path / "runs")
 
 
+@pytest.mark.slow
 def test_records_it_was_tuned_on_are_marked(use, halves, lazybench, undrawn, tmp_path):
     assert use("data.half=second", folds=1)[0] == 0
     code, _, err = use("calibrated=mark", folds=1)

@@ -181,6 +181,7 @@ def test_half_of_a_surrogate_pair_is_refused_by_other_commands(lazybench, six_la
     assert re.search(r"hotpotqa r\d: its prompt cannot be built: 'utf-8' codec can't encode character", said)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("parts", [slow(["null"]), ["1/2", "2/2"]])
 def test_a_run_without_an_answer_is_failed_and_runs_again(run, lazybench, tmp_path, monkeypatch, parts):
     def status():

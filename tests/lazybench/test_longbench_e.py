@@ -76,7 +76,7 @@ def test_a_folder_with_longbench_too_runs_and_reports_apart(run, lazybench, tmp_
 scored = st.lists(st.tuples(st.sampled_from([0, 3999, 4000, 7999, 8000, 20000]), st.floats(0, 1)), min_size=1)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=6, deadline=None)
 @given(scored, scored)
 def test_the_summary_is_the_official_mean_of_each_length(first, second):
     made = {"lcc_e": first, "repobench-p_e": second}

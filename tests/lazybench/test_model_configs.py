@@ -4,7 +4,6 @@ import json
 
 import pytest
 import yaml
-from marks import slow_but
 from support import byte_tokenizer, folders, rows
 
 from lazybench.config import CONF
@@ -31,7 +30,8 @@ def tokenizer_folder(tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize("name", slow_but(["qwen3_8b"], OUTLINED))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", OUTLINED)
 def test_a_model_of_each_outline_goes_the_whole_way(lazybench, tokenizer_folder, tmp_path, name):
     outline = CONFIGS[name]["outline"]
     heads = outline.get("head_dim", outline["hidden_size"] // outline["num_attention_heads"])

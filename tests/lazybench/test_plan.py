@@ -80,6 +80,7 @@ def test_a_plan_of_a_7b_model(plan):
     assert 14 < float(row[-1]) < 17
 
 
+@pytest.mark.slow
 def test_a_plan_needs_nothing_of_the_hub_and_no_slurm(lazybench, offline, tmp_path):
     pytest.importorskip("hydra_plugins.hydra_submitit_launcher")
     words = ["+experiment=table1", "method=baseline,lazyllm", "+cluster=slurm_a100", f"output={tmp_path / 'runs'}"]

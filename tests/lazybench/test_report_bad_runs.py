@@ -4,6 +4,7 @@ import json
 import shutil
 
 import pytest
+from marks import slow
 from report_runs import row, rows_of, stage_traces, write_run
 
 from lazybench.analysis.run_files import find
@@ -51,7 +52,7 @@ def test_a_run_that_cannot_be_read_is_named_and_left_out(runs, bad, damage):
         find([str(runs)])
 
 
-@pytest.mark.parametrize("spoil", [lambda path: path.unlink(), lambda path: path.write_text("a,b\n1,2\n")])
+@pytest.mark.parametrize("spoil", [lambda path: path.unlink(), slow(lambda path: path.write_text("a,b\n1,2\n"))])
 def test_what_is_left_out_is_reported_everywhere_for_records_too(runs, bad, report, capsys, spoil):
     spoil(next((report() / "records").rglob("bad.csv")))
     (runs.parent / "report/records").rename(runs.parent / "records")

@@ -43,6 +43,7 @@ def legend(figure):
     return [text.get_text().replace("\n", " ") for text in figure.legends[0].get_texts()]
 
 
+@pytest.mark.slow
 def test_the_papers_figures_are_as_wide_as_a_column_and_have_model_data_and_device_in_the_heading(tmp_path):
     write_everything(tmp_path / "runs", records=2)
     papers = [drawing for drawing in FIGURES if drawing.__name__.startswith("figure")]
@@ -124,6 +125,7 @@ def test_figure_6_has_a_line_a_keep_and_ticks_where_the_data_are(mark, tmp_path)
     assert means == pytest.approx([10, -10], abs=8)
 
 
+@pytest.mark.slow
 def test_figure_7_ends_where_half_still_generate_from_runs_and_from_what_a_report_kept(tmp_path):
     ends = (9, 7, 7, 7, 7, 2, 2, 1)  # steps of each record's generation
     rows = [row("hotpotqa", number, new_tokens=steps) for number, steps in enumerate(ends)]

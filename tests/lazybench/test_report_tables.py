@@ -5,6 +5,7 @@ import json
 from statistics import fmean
 
 import pytest
+from marks import slow
 from report_runs import failed, row, rows_of, stage_traces, write_run
 
 from lazybench.analysis.labels import METHODS, title_of
@@ -176,9 +177,9 @@ def test_what_must_not_be_compared_is_kept_apart_and_told(runs, made, tmp_path):
     ("changes", "is_column", "is_own"),
     [
         ({"model": {"name": "smollm2_135m"}}, True, False),
-        ({"data": {"source": "sample"}}, False, False),
-        ({"name": "mine"}, False, False),
-        ({"datasets": TASK[:2]}, True, False),
+        slow({"data": {"source": "sample"}}, False, False),
+        slow({"name": "mine"}, False, False),
+        slow({"datasets": TASK[:2]}, True, False),
         ({}, True, True),
     ],
     ids=["model", "generated", "method", "part of a task", "the paper's"],
@@ -192,6 +193,7 @@ def test_the_papers_values_stand_beside_its_methods_on_longbench(runs, made, tmp
         assert ("22.31" in (tmp_path / "report" / file).read_text("utf-8")) == expected, file
 
 
+@pytest.mark.slow
 def test_tables_have_the_papers_form_with_models_side_by_side(runs, made, tmp_path):
     names = [name for task in EVERY.values() for name in task]
     for model in ("llama2_7b", "smollm2_135m"):

@@ -36,6 +36,7 @@ def second_turn(tiny_model, tmp_path, monkeypatch, capsys):
     return call
 
 
+@pytest.mark.slow
 def test_only_what_prunes_does_harm(second_turn):
     rows, printed = second_turn("baseline", "nothing_pruned", "strong", "random_drop")
     assert rows.groupby("method").size().to_dict() == {

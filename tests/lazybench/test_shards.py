@@ -82,6 +82,7 @@ def test_one_process_to_a_run_and_one_to_a_shard(run, tmp_path):
     assert run(*LAZY, *TASK, "shard=2/2")[0] == 0
 
 
+@pytest.mark.slow
 def test_what_a_kill_leaves_at_the_end_is_mended(run, tmp_path):
     for shard in ("1/2", "2/2"):
         run(*LAZY, *TASK, f"shard={shard}")
@@ -122,6 +123,7 @@ def marks(folder: Path) -> list[int]:
     return [row["length"] for row in rows(folder)]
 
 
+@pytest.mark.slow
 def test_a_rerun_is_a_new_folder_and_keeps_the_finished_run(run, lazybench, undrawn, tmp_path, passes):
     run(*LAZY, *TASK)
     (folder,) = folders(tmp_path / "runs")
@@ -172,6 +174,7 @@ class Flaky(Method):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("first", "then"), [slow(["1/2", "2/2"], ["1/2", "2/2"]), (["1/4", "2/4", "3/4"], ["null"])])
 def test_failed_records_are_run_again_where_asked_for(run, tmp_path, monkeypatch, first, then):
     (tmp_path / "flaky.py").write_text(FLAKY)

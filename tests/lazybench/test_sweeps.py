@@ -97,6 +97,7 @@ def test_what_is_given_replaces_what_an_experiment_sweeps(run, mine):
     assert "random_drop" not in out
 
 
+@pytest.mark.slow
 def test_a_launcher_of_ones_own_takes_sweeps(run, tmp_path):
     pytest.importorskip("hydra_plugins.hydra_joblib_launcher", reason="needs lazybench[joblib]")
     cluster = "defaults: [{override /hydra/launcher: joblib}]\nhydra: {launcher: {n_jobs: 1, backend: sequential}}"

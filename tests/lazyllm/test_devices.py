@@ -81,7 +81,10 @@ def test_every_ranking(device, ids, way):
     check(device, families.build("llama"), ids, way)
 
 
-@pytest.mark.parametrize(("family", "way"), [("gemma2", "dynamic"), slow("gemma3", "queries"), ("llama", "dynamic")])
+BLOCKS = [("llama", "dynamic"), slow("gemma2", "dynamic"), slow("gemma3", "queries")]
+
+
+@pytest.mark.parametrize(("family", "way"), BLOCKS)
 def test_attention_in_several_blocks(device, monkeypatch, family, way):
     """Over windows and with capped scores, or where many rows are revived."""
     for name, module in sys.modules.items():
