@@ -63,7 +63,7 @@ def main(config: MatchConfig) -> Path:
 
 
 def check(config: MatchConfig, resources: Resources) -> Method:
-    """Return the method to match; `LazyBenchError` for one without a strength, or that the model's config rules out."""
+    """Return the method to match; `LazyBenchError` if it has no share to prune, or the model's config rules it out."""
     build_method(config.method).pruning(0.5)  # raises where no setting says how much is pruned
     method, skeleton = method_for(config.method, config.model, resources), resources.skeleton(config.model)
     method.layer_tokens(skeleton, config.model.limit)  # raises where it is not known what is computed

@@ -1,4 +1,4 @@
-"""Find a method's settings for each speedup: its strength by its operations, or all settings by their divergence."""
+"""Find a method's settings for each speedup: how much it prunes by its operations, or all settings by their KL."""
 
 import math
 import sys
@@ -79,13 +79,13 @@ class Matcher:
         return f"{len(lengths)} prompts of {min(lengths)} to {max(lengths)} tokens"
 
     def _by_operations(self, speedup: float) -> tuple[Method, str, str]:
-        """Return the method at the strength for the speedup, a comment for its file, and a message."""
+        """Return the method that reaches the speedup, a comment for its file, and a message."""
         trial = self._find(self.method, speedup)
         method = self.method.pruning(trial.share)
         note = f"# speedup by operations {trial.speedup:.3f}: {self.describe_prompts()}, {self.config.model.name}\n"
         message = f"{trial.speedup:.2f}x with {setting_of(method.name, asdict(method))}"
         if trial.error(speedup) > self.config.tolerance:
-            message += "\n  no strength is nearer to what is wanted: operations go in steps"
+            message += "\n  no setting is nearer to what is wanted: operations go in steps"
         return method, note, message
 
     def _find(self, method: Method, speedup: float) -> Trial:
@@ -131,7 +131,7 @@ class Matcher:
         return method, "", f"{settings}; geometric mean of KL on the other half's records {held_out_kl:.3f}"
 
     def _trials(self, speedup: float) -> list[Method]:
-        """Return the trials of the method that reach a speedup by their operations, each at the strength that does."""
+        """Return the trials of the method, each pruning as much as gives the speedup by its operations."""
         trials, missed = [], None
         for method in self.method.trials():
             try:

@@ -79,46 +79,46 @@ class BatchDecoder:
 
         Args:
             prompts: token ids by number of the prompt, int64 (1, tokens).
-            output: makes an output from a prompt's place among `prompts` and its new tokens, the stop included.
+            output: makes an output from a prompt's index among `prompts` and its new tokens, the stop included.
             protect: tokens that LazyLLM's engine keeps at every stage, bool (prompts, longest prompt), left-padded.
         """
         numbers, rows = [*prompts], [ids[0].cpu() for ids in prompts.values()]
-        decoders = {place: self.decoders[number] for place, number in enumerate(numbers)}
-        references = {place: self._references[number] for place, number in enumerate(numbers)}
+        decoders = {index: self.decoders[number] for index, number in enumerate(numbers)}
+        references = {index: self._references[number] for index, number in enumerate(numbers)}
         model, width = self.decoders[0].model, max(map(len, rows))
         # The first token pads, so that no penalty on the prompt's tokens meets another one than without padding.
         ids = torch.stack([torch.cat([row[:1].expand(width - len(row)), row]) for row in rows])
         mask = torch.tensor([[0] * (width - len(row)) + [1] * len(row) for row in rows])
 
-        def finish(place: int, result: list[int] | RecordFailure) -> None:
-            self.finish(numbers[place], result if isinstance(result, RecordFailure) else output(place, result))
+        def finish(index: int, result: list[int] | RecordFailure) -> None:
+            self.finish(numbers[index], result if isinstance(result, RecordFailure) else output(index, result))
 
         cache = DynamicCache(config=model.config.get_text_config(decoder=True)) if any(references.values()) else None
         own = _Answers(decoders, references, self._num_logits, width, finish, cache)
         own.generate(ids, mask, cache, **({} if protect is None else {"protect": protect}))
         logits = own.logits
         forced = {
-            place: replace(decoders[place], forced=reference)
-            for place, reference in references.items()
-            if reference is not None and len(logits[place]) < len(reference)
+            index: replace(decoders[index], forced=reference)
+            for index, reference in references.items()
+            if reference is not None and len(logits[index]) < len(reference)
         }
         if forced:
-            first = torch.tensor([[forced[place].forced[0] if place in forced else 0] for place in references])
+            first = torch.tensor([[forced[index].forced[0] if index in forced else 0] for index in references])
             ids, mask = torch.cat([ids, first], dim=1), torch.cat([mask, torch.ones_like(first)], dim=1)
-            fork = _Answers(forced, references, self._num_logits, width, lambda place, result: None)
-            for place in forced:
-                fork.tokens[place], fork.logits[place] = references[place][:1], logits[place][:1]
+            fork = _Answers(forced, references, self._num_logits, width, lambda index, result: None)
+            for index in forced:
+                fork.tokens[index], fork.logits[index] = references[index][:1], logits[index][:1]
             fork.generate(ids, mask, own.prefilled)
             logits |= fork.logits
-        self.logits |= {numbers[place]: torch.stack(kept) for place, kept in logits.items() if kept}
+        self.logits |= {numbers[index]: torch.stack(kept) for index, kept in logits.items() if kept}
 
 
 class _Answers(StoppingCriteria):
     """The answers of a batch; each ends by the settings of its own decoder.
 
     Attributes:
-        tokens: new tokens so far, by place in the batch.
-        logits: of the first tokens, (vocabulary,) each, by place; with a reference, only while the answer equals it.
+        tokens: new tokens so far, by index in the batch.
+        logits: of the first tokens, (vocabulary,) each, by index; with a reference, only while the answer equals it.
         prefilled: a copy of the cache before the first new token, if there is one to copy.
     """
 
@@ -133,8 +133,8 @@ class _Answers(StoppingCriteria):
         finish: Callable[[int, list[int] | RecordFailure], None],
         cache: Cache | None = None,
     ) -> None:
-        self.tokens: dict[int, list[int]] = {place: [] for place in decoders}
-        self.logits: dict[int, list[Tensor]] = {place: [] for place in decoders}
+        self.tokens: dict[int, list[int]] = {index: [] for index in decoders}
+        self.logits: dict[int, list[Tensor]] = {index: [] for index in decoders}
         self.prefilled: Cache | None = None
         self._decoders, self._references, self._num_logits = decoders, references, num_logits
         self._width, self._finish, self._cache = width, finish, cache
@@ -168,33 +168,33 @@ class _Answers(StoppingCriteria):
         """Keep logits, (batch, vocabulary), and apply each decoder's settings, as a logits processor."""
         if self._cache is not None and self.prefilled is None:
             self.prefilled = copy.deepcopy(self._cache)
-        self._largest, number = scores.amax(dim=-1).tolist(), input_ids.shape[1] - self._width
-        logits = scores.to("cpu", torch.float32, copy=True) if number < self._num_logits else None
+        self._largest, num_new = scores.amax(dim=-1).tolist(), input_ids.shape[1] - self._width
+        logits = scores.to("cpu", torch.float32, copy=True) if num_new < self._num_logits else None
         if self._penalise is not None:
             scores = self._penalise(input_ids, scores)
-        for place in self._running:
-            decode, reference = self._decoders[place], self._references[place]
-            follows = reference is None or (number < len(reference) and self.tokens[place] == reference[:number])
+        for index in self._running:
+            decode, reference = self._decoders[index], self._references[index]
+            follows = reference is None or (num_new < len(reference) and self.tokens[index] == reference[:num_new])
             if logits is not None and follows:
-                self.logits[place].append(logits[place])
-            if number < decode.min_new_tokens:
-                scores[place, decode.stop_ids] = -math.inf
+                self.logits[index].append(logits[index])
+            if num_new < decode.min_new_tokens:
+                scores[index, decode.stop_ids] = -math.inf
             if decode.forced is not None:
-                scores[place] = -math.inf
-                scores[place, decode.forced[number]] = 0
+                scores[index] = -math.inf
+                scores[index, decode.forced[num_new]] = 0
         return scores
 
     def __call__(self, input_ids: Tensor, scores: Any, **kwargs: Any) -> Tensor:
         """Return which sequences have ended, bool (batch,)."""
         newest = input_ids[:, -1].tolist()
         by_string = self._strings(input_ids, scores).tolist() if self._strings else [False] * len(newest)
-        for place in sorted(self._running):
-            decode, tokens = self._decoders[place], self.tokens[place]
-            tokens.append(newest[place])
-            is_finite = decode.forced is not None or math.isfinite(self._largest[place])
+        for index in sorted(self._running):
+            decode, tokens = self._decoders[index], self.tokens[index]
+            tokens.append(newest[index])
+            is_finite = decode.forced is not None or math.isfinite(self._largest[index])
             is_full = len(tokens) == decode.max_new_tokens
-            if is_finite and not (newest[place] in decode.stop_ids or by_string[place] or is_full):
+            if is_finite and not (newest[index] in decode.stop_ids or by_string[index] or is_full):
                 continue
-            self._running.remove(place)
-            self._finish(place, tokens if is_finite else not_finite(len(tokens)))
-        return torch.tensor([place not in self._running for place in range(len(newest))], device=input_ids.device)
+            self._running.remove(index)
+            self._finish(index, tokens if is_finite else not_finite(len(tokens)))
+        return torch.tensor([index not in self._running for index in range(len(newest))], device=input_ids.device)

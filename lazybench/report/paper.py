@@ -29,9 +29,9 @@ def numbers(model: str, task: str, method: str) -> Mapping[str, str]:
 
 def printed(row: Row, task: str, datasets: Collection[str]) -> Mapping[str, str]:
     """Return the paper's numbers of the row's own model, if the row was run on all LongBench `datasets` of the task."""
-    found = numbers(row.runs[0].model, task, row.method)
+    published = numbers(row.runs[0].model, task, row.method)
     on_longbench = all(run.settings["data"].get("source") == "longbench" for run in row.runs)
-    return found if found and on_longbench and set(datasets) == set(datasets_of(task, load_facts())) else {}
+    return published if published and on_longbench and set(datasets) == set(datasets_of(task, load_facts())) else {}
 
 
 def figure1() -> dict[str, float]:

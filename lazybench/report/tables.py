@@ -13,7 +13,7 @@ from lazybench.analysis.averages import MEAN, Measure, measured, ran, undisturbe
 from lazybench.analysis.console import texts
 from lazybench.analysis.grouping import Block, Row, with_difference
 from lazybench.analysis.intervals import Estimate
-from lazybench.analysis.labels import METHODS, method_title, title_of
+from lazybench.analysis.labels import METHODS, is_calibrated, method_title, title_of
 from lazybench.report import paper
 from lazybench.report.caveats import floors, is_taken
 
@@ -123,7 +123,7 @@ def _line(
     line |= {f"{measure.key}_paper": printed.get(measure.key, "") for measure in (*_TABLE1, *_TABLE2)}
     own_title = method_title(row.runs[0])
     name, setting = paper.NAMES.get(row.method, own_title), row.label.removeprefix(own_title).strip()
-    is_only = sum(other.method == row.method for other in block.compared) == 1
+    is_only = sum(other.method == row.method for other in block.compared) == 1 and not is_calibrated(row.runs[0])
     # What must not be compared with the others stands in brackets.
     if distinct := setting[setting.find("[") :] * ("[" in setting) if is_only else setting:
         name += f", {distinct.removeprefix('calibrated for ')}"

@@ -143,9 +143,9 @@ def _answer_batch(
 ) -> dict[int, torch.Tensor]:
     """Answer questions at once, and return the logits as in `Batches.answer`."""
     numbers, (prompts, decoders, seeds, references) = [*questions], zip(*questions.values(), strict=True)
-    decode = BatchDecoder(decoders, lambda place, result: end(numbers[place], result), num_logits, references)
+    decode = BatchDecoder(decoders, lambda index, result: end(numbers[index], result), num_logits, references)
     method.generate_batch(prompts, decode, seeds)
-    return {numbers[place]: kept for place, kept in decode.logits.items()}
+    return {numbers[index]: kept for index, kept in decode.logits.items()}
 
 
 def _answer_one(method: Method, question: Question, num_logits: int) -> tuple[Output, torch.Tensor | None]:

@@ -98,7 +98,7 @@ class Job:
         return timed
 
     def is_timed(self, record: Record) -> bool:
-        """Whether times and figures include a record."""
+        """Return whether a record is timed."""
         return record.key in self.timed_keys
 
     def prompt(self, record: Record) -> Prompt:

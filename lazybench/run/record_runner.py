@@ -150,16 +150,16 @@ class RecordRunner:
             for number, result in enumerate(results):
                 finish(number, result)
         else:
-            asked = []
+            by_seed = []
             for question, each in zip(questions, unmodified, strict=True):
                 decode = replace(question.decode, tracing=traces)
                 reference = each.reference if isinstance(each, Expected) else None
                 if write is None and reference and not isinstance(method, OnEngine):
                     # The trace alone needs this answer, and shows stages only of methods on the engine.
                     decode = replace(decode, max_new_tokens=min(decode.max_new_tokens, len(reference)))
-                asked += [Question(question.prompt, decode, seed, reference) for seed in range(repeats)]
+                by_seed += [Question(question.prompt, decode, seed, reference) for seed in range(repeats)]
             num_logits = job.config.trace_tokens if traces else 0
-            results, logits = self.batches.answer(method, asked, num_logits, finish)
+            results, logits = self.batches.answer(method, by_seed, num_logits, finish)
         for index, question in enumerate(questions if traces else ()):
             numbers = range(index * repeats, (index + 1) * repeats)
             own, own_logits = [results[number] for number in numbers], [logits.get(number) for number in numbers]

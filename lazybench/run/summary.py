@@ -29,7 +29,7 @@ _SPEEDUPS = {
 
 
 def summarise(rows: Iterable[Mapping[str, Any]], facts: Mapping[str, DatasetFacts]) -> dict[str, Any]:
-    """Scores and speedups of a run, averaged as in a report's tables.
+    """Average the scores and speedups of a run as in a report's tables.
 
     Args:
         rows: the run's records.
@@ -90,35 +90,35 @@ def scores_table(scores: Mapping[str, Any]) -> str:
     """
     named = dict(scores["datasets"])
     # The task of a single dataset would repeat its numbers.
-    several = {task: of for task, of in scores["tasks"].items() if of not in scores["datasets"].values()}
-    named |= {f"{task}, mean": of for task, of in several.items()}
+    several = {task: numbers for task, numbers in scores["tasks"].items() if numbers not in scores["datasets"].values()}
+    named |= {f"{task}, mean": numbers for task, numbers in several.items()}
     if scores[MEAN] is not None:
         named[f"mean of {len(scores['tasks'])} tasks"] = scores[MEAN]
     every = [*named.values()]
-    cells = {"records": [str(of["records"]) for of in every], "score": [_score(of) for of in every]}
+    cells = {"records": [str(numbers["records"]) for numbers in every], "score": [_score(numbers) for numbers in every]}
     # Runs of earlier versions lack groups, answers and the unmodified model's score.
-    by_group = [of.get("score_by_group") or {} for of in every]
-    for group in dict.fromkeys(group for of in by_group for group in of):
-        cells[group] = [_text(of.get(group), "{:.2f}") for of in by_group]
-    cells["unmodified"] = [_text(of.get("baseline_score"), "{:.2f}") for of in every]
-    cells["same answers"] = [_same_answers(of) for of in every]
-    cells |= {title: [_text(of.get(key), "{:.2f}x") for of in every] for title, key in _SPEEDUPS.items()}
-    cells["% computed"] = [_text(of["prompt_computed"], "{:.2%}").removesuffix("%") for of in every]
-    cells |= {key: [str(of[key]) for of in every] for key in ("failed", "disturbed")}
-    shown = {key: of for key, of in cells.items() if key in ("records", "score") or set(of) - {"-", "0"}}
+    by_group = [numbers.get("score_by_group") or {} for numbers in every]
+    for group in dict.fromkeys(group for groups in by_group for group in groups):
+        cells[group] = [_text(groups.get(group), "{:.2f}") for groups in by_group]
+    cells["unmodified"] = [_text(numbers.get("baseline_score"), "{:.2f}") for numbers in every]
+    cells["same answers"] = [_same_answers(numbers) for numbers in every]
+    cells |= {title: [_text(numbers.get(key), "{:.2f}x") for numbers in every] for title, key in _SPEEDUPS.items()}
+    cells["% computed"] = [_text(numbers["prompt_computed"], "{:.2%}").removesuffix("%") for numbers in every]
+    cells |= {key: [str(numbers[key]) for numbers in every] for key in ("failed", "disturbed")}
+    shown = {key: column for key, column in cells.items() if key in ("records", "score") or set(column) - {"-", "0"}}
     return table(["", *shown], list(zip(named, *shown.values(), strict=True)))
 
 
 def explanations(scores: Mapping[str, Any], method: str) -> list[str]:
     """Return what the numbers of a paired run mean, and why decode steps are slower; a line each."""
     by_dataset = scores["datasets"].values()
-    if all(of["ttft_speedup"] is None for of in by_dataset):
+    if all(numbers["ttft_speedup"] is None for numbers in by_dataset):
         return []
     lines = [
         "scores are out of 100; first token, whole answer and decode step are speedups over the unmodified model: "
         "above 1x is faster"
     ]
-    if method in (PAPER, PLUS) and any((of["decode_step_speedup"] or 1) < 1 for of in by_dataset):
+    if method in (PAPER, PLUS) and any((numbers["decode_step_speedup"] or 1) < 1 for numbers in by_dataset):
         lines.append("decode steps are slower: those that rank tokens also compute the ones that they revive")
     return lines
 
@@ -133,17 +133,17 @@ def _same_answers(numbers: Mapping[str, Any]) -> str:
 
 
 def error_kind(error: str) -> str:
-    """What failures have in common that differ in their numbers alone, such as a prompt's length."""
+    """Return an error without its numbers, such as a prompt's length."""
     return re.sub(r"\d+", "N", error)
 
 
 def failures(rows: Collection[Mapping[str, Any]]) -> list[str]:
-    """A line for each kind of failure among some records: how many there are, and the first one's reason."""
+    """Return a line for each kind of failure among some records: how many there are, and the first one's reason."""
     reasons: dict[str, list[str]] = {}
     for row in rows:
         if error := row.get("error"):
             reasons.setdefault(error_kind(error), []).append(error)
-    return [f"failed: {len(of)} of {len(rows)} records: {of[0]}" for of in reasons.values()]
+    return [f"failed: {len(errors)} of {len(rows)} records: {errors[0]}" for errors in reasons.values()]
 
 
 def _text(value: float | None, form: str) -> str:

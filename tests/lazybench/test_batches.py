@@ -34,9 +34,9 @@ METHODS = ["static_pruning", *(pytest.param(name, marks=pytest.mark.slow) for na
 
 def answers(folder):
     """Return the answer columns of the untimed records, by key; each record is there once."""
-    found = [row for row in rows(folder) if row["ttft_s"] is None]
-    by_key = {(row["dataset"], row["_id"]): {name: row.get(name) for name in ANSWER} for row in found}
-    assert len(by_key) == len(found)
+    untimed = [row for row in rows(folder) if row["ttft_s"] is None]
+    by_key = {(row["dataset"], row["_id"]): {name: row.get(name) for name in ANSWER} for row in untimed}
+    assert len(by_key) == len(untimed)
     return by_key
 
 
@@ -88,8 +88,8 @@ def test_other_tokens_are_forced_without_a_second_prefill(tiny_model, tokenizer,
     # As the answer is itself, so nothing is forced; otherwise from the first, third and fourth token on.
     for changed in ((), (0, 2, 3)):
         references = [tokens[:5] for tokens in own]
-        for reference, place in zip(references, changed, strict=False):
-            reference[place] = (reference[place] + 1) % len(tokenizer)
+        for reference, index in zip(references, changed, strict=False):
+            reference[index] = (reference[index] + 1) % len(tokenizer)
         forced = [replace(decode, forced=reference) for decode, reference in zip(decoders, references, strict=True)]
         expected = answers(forced)[2] if changed else {number: own_logits[number][:5] for number in range(3)}
         tokens, forked_computed, logits, forked_prefills = answers(decoders, references)

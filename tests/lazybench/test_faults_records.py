@@ -35,17 +35,20 @@ def run_records(run, tmp_path):
     """Run on records of some contexts; returns their rows, their traces, the run's folder and what was printed."""
 
     def call(*words, contexts=CONTEXTS, second=None):
-        about = {"input": "Who?", "answers": ["Ada"], "length": 9, "dataset": "qa", "language": "en"}
-        made = [about | {"all_classes": None, "_id": f"r{at}", "context": of} for at, of in enumerate(contexts)]
-        made[1] |= second or {}
-        (tmp_path / "qa.jsonl").write_text("".join(json.dumps(record) + "\n" for record in made))
+        fields = {"input": "Who?", "answers": ["Ada"], "length": 9, "dataset": "qa", "language": "en"}
+        records = [
+            fields | {"all_classes": None, "_id": f"r{number}", "context": context}
+            for number, context in enumerate(contexts)
+        ]
+        records[1] |= second or {}
+        (tmp_path / "qa.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
         settings = ("task=qa", "data=longbench", f"data.root={tmp_path}", f"+data.datasets={FACTS}", "trace=true")
         code, out, err = run(*settings, "data.limit=null", "timing.warmup=0", "timing.paired=false", "batch=1", *words)
         assert code == 0, err
         (folder,) = folders(tmp_path / "runs")
-        found, traces = rows(folder), read_rows(folder, "traces.jsonl")
-        assert len(traces) == len(found)
-        return found, [traces[row["dataset"], row["_id"]] for row in found], folder, out
+        answered, traces = rows(folder), read_rows(folder, "traces.jsonl")
+        assert len(traces) == len(answered)
+        return answered, [traces[row["dataset"], row["_id"]] for row in answered], folder, out
 
     return call
 
@@ -106,9 +109,12 @@ def test_out_of_memory_marks_the_row_and_frees_the_pass(run_records, failing, wo
 
 
 def test_what_running_out_of_memory_looks_like():
-    said = ("DefaultCPUAllocator: can't allocate memory: you tried to allocate 99 bytes", "CUDA error: out of memory")
-    said += ("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",)
-    assert all(map(ran_out, [torch.OutOfMemoryError("CUDA"), MemoryError(), *map(RuntimeError, said)]))
+    messages = (
+        "DefaultCPUAllocator: can't allocate memory: you tried to allocate 99 bytes",
+        "CUDA error: out of memory",
+    )
+    messages += ("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",)
+    assert all(map(ran_out, [torch.OutOfMemoryError("CUDA"), MemoryError(), *map(RuntimeError, messages)]))
     assert not any(map(ran_out, [RuntimeError("shapes"), ValueError("out of memory"), KeyboardInterrupt()]))
 
 
@@ -171,14 +177,14 @@ def test_half_of_a_surrogate_pair_fails_its_record(run_records, lazybench, undra
 @pytest.mark.parametrize("field", ["context", "input"])
 @pytest.mark.parametrize("command", ["match", "map"])
 def test_half_of_a_surrogate_pair_is_refused_by_other_commands(lazybench, six_layers, tmp_path, command, field):
-    about = {"input": "Who?", "answers": ["Ada"], "length": 9, "dataset": "hotpotqa", "language": "en"}
-    about |= {"all_classes": None, "context": "", field: "\ud83d"}
-    made = [json.dumps(about | {"_id": f"r{number}"}) + "\n" for number in range(8)]
-    (tmp_path / "hotpotqa.jsonl").write_text("".join(made))
+    fields = {"input": "Who?", "answers": ["Ada"], "length": 9, "dataset": "hotpotqa", "language": "en"}
+    fields |= {"all_classes": None, "context": "", field: "\ud83d"}
+    records = [json.dumps(fields | {"_id": f"r{number}"}) + "\n" for number in range(8)]
+    (tmp_path / "hotpotqa.jsonl").write_text("".join(records))
     words = ["data=longbench", f"data.root={tmp_path}", "task=hotpotqa", f"model.path={six_layers}", "model.limit=300"]
     words += ["method=lazyllm", *(["speedups=[2]"] if command == "match" else [])]
-    said = one_line(*lazybench(command, *words, "model.chat=null", f"output={tmp_path / 'made'}")[::2])
-    assert re.search(r"hotpotqa r\d: its prompt cannot be built: 'utf-8' codec can't encode character", said)
+    message = one_line(*lazybench(command, *words, "model.chat=null", f"output={tmp_path / 'made'}")[::2])
+    assert re.search(r"hotpotqa r\d: its prompt cannot be built: 'utf-8' codec can't encode character", message)
 
 
 @pytest.mark.slow

@@ -56,8 +56,11 @@ answered = st.lists(marks | st.sampled_from([" ", "\t", "\x00", "\n", ", "]), ma
 def test_rulers_scores_are_of_the_references_in_the_prediction(prediction, references):
     # scripts/eval/evaluate.py, `postprocess_pred`, and synthetic/constants.py, both metrics, read anew.
     bare = "".join("\n" if ord(letter) < 32 else letter for letter in prediction.strip()).strip().lower()
-    found = [bare.find(reference.lower()) >= 0 for reference in references]
-    for metric, expected in (("string_match_all", sum(found) / len(found)), ("string_match_part", float(any(found)))):
+    is_there = [bare.find(reference.lower()) >= 0 for reference in references]
+    for metric, expected in (
+        ("string_match_all", sum(is_there) / len(is_there)),
+        ("string_match_part", float(any(is_there))),
+    ):
         score = scoring.score(FACTS["qasper"], prediction, references, None, metric)
         assert score == pytest.approx(expected)
 

@@ -218,8 +218,8 @@ def test_what_the_model_would_not_see_has_no_part_in_it(tokenizer, model):
     assert "nseen" not in prompt.text
     assert given == the_same
     assert output.prompt_computed == other.prompt_computed < 1
-    _, _, whole = generate(tokenizer, model, STORY + "Unseen. " * 99 + STORY, limit=900, scope="record")
-    assert whole != given
+    _, _, prompt = generate(tokenizer, model, STORY + "Unseen. " * 99 + STORY, limit=900, scope="record")
+    assert prompt != given
 
 
 def test_each_scope_has_its_name():

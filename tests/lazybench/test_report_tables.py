@@ -209,7 +209,11 @@ def test_tables_have_the_papers_form_with_models_side_by_side(runs, made, tmp_pa
     text = (tmp_path / "report/table1.md").read_text("utf-8")
     header, *table = cells(text)
     models = ("Llama 2 7B Chat", "SmolLM2-135M-Instruct", "Llama 2 7B, paper")
-    assert header == ["Task", "Method", *(f"{one}: {of}" for one in models for of in ("Score", "TTFT speedup (×)"))]
+    assert header == [
+        "Task",
+        "Method",
+        *(f"{model}: {title}" for model in models for title in ("Score", "TTFT speedup (×)")),
+    ]
     titles = [*(title_of(task, "task") for task in EVERY), "Macro-average"]
     assert list(dict.fromkeys(row[0] for row in table)) == titles
     paper = ["Baseline", "Random Token Drop", "Static Token Pruning", "Prompt Compression"]

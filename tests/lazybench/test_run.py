@@ -125,8 +125,8 @@ def test_a_run_alone_shows_an_example_and_says_what_its_numbers_mean(run, finish
     for out in (table, sweep.partition("same answers")[2]):
         (cells,) = [line.split() for line in out.splitlines() if line.startswith("hotpotqa")]
         assert cells[3:7] == ["40.00", "1", "of", "2"]
-    said = ("example, hotpotqa", "scores are out of 100", "decode steps are slower")
-    assert [[text in out for text in said] for out in (alone, sweep)] == [[True] * 3, [False] * 3]
+    texts = ("example, hotpotqa", "scores are out of 100", "decode steps are slower")
+    assert [[text in out for text in texts] for out in (alone, sweep)] == [[True] * 3, [False] * 3]
     for key in known:  # as in earlier versions
         for numbers in (*scores["datasets"].values(), *scores["tasks"].values()):
             del numbers[key]

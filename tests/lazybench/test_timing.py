@@ -129,19 +129,19 @@ def test_records_that_are_not_timed_are_scored_and_compared(run, tmp_path, metho
     code, _, err = run(*method, "timing.per_dataset=2", "data.limit=3", "timing.warmup=0", "trace=true")
     assert code == 0, err
     (folder,) = folders(tmp_path / "runs")
-    found, traces = rows(folder), read_rows(folder, "traces.jsonl")
-    assert [row["ttft_s"] is not None for row in found] == [True, True, False]
-    assert [row["baseline_ttft_s"] is not None for row in found] == [True, True, False]
-    assert [part in traces["2wikimqa", row["_id"]] for row in found] == [True, True, count == 3]
+    answered, traces = rows(folder), read_rows(folder, "traces.jsonl")
+    assert [row["ttft_s"] is not None for row in answered] == [True, True, False]
+    assert [row["baseline_ttft_s"] is not None for row in answered] == [True, True, False]
+    assert [part in traces["2wikimqa", row["_id"]] for row in answered] == [True, True, count == 3]
     assert all("kl" in trace for trace in traces.values())
-    for row in found:
+    for row in answered:
         assert (row["score"] is None, row["prediction"] is None, row["prompt_computed"] is None) == (False,) * 3
     numbers = json.loads((folder / "scores.json").read_text())["datasets"]["2wikimqa"]
-    timed = [row for row in found if row["ttft_s"] is not None]
+    timed = [row for row in answered if row["ttft_s"] is not None]
     before, after = (sum(row[key] for row in timed) for key in ("baseline_ttft_s", "ttft_s"))
     assert numbers["records"] == 3
     assert numbers["ttft_speedup"] == pytest.approx(before / after, rel=1e-6)
-    assert numbers["score"] == pytest.approx(100 * sum(row["score"] for row in found) / 3)
+    assert numbers["score"] == pytest.approx(100 * sum(row["score"] for row in answered) / 3)
 
 
 @pytest.mark.slow

@@ -90,9 +90,9 @@ def chat(text):
 
 
 def ask(client, text, **settings):
-    asked = {"model": "tiny", "messages": chat(text), "temperature": 0, "max_tokens": 8, **settings}
-    answer = client.chat.completions.create(**asked)
-    if asked.get("stream"):
+    request = {"model": "tiny", "messages": chat(text), "temperature": 0, "max_tokens": 8, **settings}
+    answer = client.chat.completions.create(**request)
+    if request.get("stream"):
         return "".join(chunk.choices[0].delta.content for chunk in answer)
     return answer.choices[0].message.content
 
@@ -115,12 +115,12 @@ def test_answers_are_those_of_generate_in_turn_at_once_and_streamed(model, token
         with ThreadPoolExecutor(2) as pool:
             for stream in (False, True):
                 assert list(pool.map(lambda text, stream=stream: ask(client, text, stream=stream), TEXTS)) == answers
-        asked = {"model": "tiny", "prompt": f"w1 {TEXTS[0]} w5", "temperature": 0, "max_tokens": 8}
-        whole = client.completions.create(**asked)
-        chunks = [*client.completions.create(**asked, stream=True, stream_options={"include_usage": True})]
-        assert whole.choices[0].text == "".join(chunk.choices[0].text for chunk in chunks) == answers[0]
+        request = {"model": "tiny", "prompt": f"w1 {TEXTS[0]} w5", "temperature": 0, "max_tokens": 8}
+        answer = client.completions.create(**request)
+        chunks = [*client.completions.create(**request, stream=True, stream_options={"include_usage": True})]
+        assert answer.choices[0].text == "".join(chunk.choices[0].text for chunk in chunks) == answers[0]
         assert len([chunk for chunk in chunks if chunk.choices[0].text]) == 8
-        for end in (whole, chunks[-1]):
+        for end in (answer, chunks[-1]):
             assert (end.usage.prompt_tokens, end.usage.completion_tokens, end.usage.total_tokens) == (42, 8, 50)
             assert end.choices[0].finish_reason == "length"
     assert ask(client, TEXTS[0]) == expected(model, tokenizer, TEXTS[0], "")[0]
@@ -132,13 +132,13 @@ def test_requests_bring_their_own_settings_and_tools_stay(model, tokenizer, clie
     call = {"id": "1", "type": "function", "function": {"name": "maps", "arguments": '{"to": "w14"}'}}
     turns = [*chat(TEXTS[0]), {"role": "assistant", "tool_calls": [call]}]
     turns += [{"role": "tool", "tool_call_id": "1", "content": TEXTS[1]}, *chat(TEXTS[2])]
-    asked = {"messages": turns, "tools": tools}
-    whole, wanted = ask(client, "", **asked), expected(model, tokenizer, TEXTS[0], "2:0.25")[0]
-    assert ask(client, "", **asked, tool_choice="none") == ask(client, "", messages=turns) != whole
+    request = {"messages": turns, "tools": tools}
+    answer, wanted = ask(client, "", **request), expected(model, tokenizer, TEXTS[0], "2:0.25")[0]
+    assert ask(client, "", **request, tool_choice="none") == ask(client, "", messages=turns) != answer
     with lazyllm.enable(model, STAGES, record_positions=True) as lazy:
-        assert ask(client, "", extra_body={"schedule": ""}, **asked) == whole
+        assert ask(client, "", extra_body={"schedule": ""}, **request) == answer
         assert ask(client, TEXTS[0], extra_body={"schedule": "2:0.25"}) == wanted
-        assert ask(client, "", extra_body={"protect": "template"}, **asked) != whole
+        assert ask(client, "", extra_body={"protect": "template"}, **request) != answer
         call["function"]["arguments"] = {"to": "w14"}
         own = lazyllm.template_tokens(tokenizer, [{"content": "", **turn} for turn in turns], tools=tools)
         assert int(own.sum()) == 8  # w1, those of the tool, the call's and w5
@@ -216,10 +216,10 @@ STOPS = [("w5 w6", 7, "w4 ", 3), (["w7", "w5 w9"], 7, "w4 w5 w6 ", 4), ("w8 w1",
 
 @pytest.mark.parametrize(("stop", "last", "text", "count"), [*STOPS, ("w0", 0, "w4 w5 w6", 4)])  # w0 is a special token
 def test_an_answer_ends_before_the_stop_string(model, client, stop, last, text, count):
-    asked = {"model": "tiny", "messages": chat(TEXTS[0]), "stop": stop, "max_tokens": 5}
+    request = {"model": "tiny", "messages": chat(TEXTS[0]), "stop": stop, "max_tokens": 5}
     with scripted(model, [4, 5, 6, last, 8][:count] * 2):
-        assert ask(client, "", stream=True, **asked) == text
-        answer = client.chat.completions.create(**asked)
+        assert ask(client, "", stream=True, **request) == text
+        answer = client.chat.completions.create(**request)
     assert (answer.choices[0].message.content, answer.usage.completion_tokens) == (text, count)
     assert answer.choices[0].finish_reason == ("length" if count == 5 else "stop")
 
@@ -248,13 +248,13 @@ def test_an_error_in_the_middle_ends_the_stream(model, tokenizer, client):
 
 
 def test_a_client_that_leaves_in_the_middle_is_not_waited_for(model, client):
-    asked = {"model": "tiny", "messages": chat(TEXTS[1]), "max_tokens": 400}
+    request = {"model": "tiny", "messages": chat(TEXTS[1]), "max_tokens": 400}
     steps = iter(range(800))
     with scripted(model, (time.sleep(0.01) or 4 for _ in steps)):
-        with client.chat.completions.create(stream=True, **asked) as stream:
+        with client.chat.completions.create(stream=True, **request) as stream:
             assert next(stream)
         with pytest.raises(openai.APITimeoutError):
-            client.with_options(timeout=0.2).chat.completions.create(**asked)
+            client.with_options(timeout=0.2).chat.completions.create(**request)
         assert ask(client, TEXTS[0], max_tokens=1) == "w4"
     assert next(steps) < 200
 

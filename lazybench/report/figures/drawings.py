@@ -149,8 +149,8 @@ def figure1(block: Block) -> Figure | None:
     axes.barh(y, 100 - shares, height=0.7, left=shares, label="decoding", **hatched)
     axes.set(xlim=(0, 100), ylim=(y[-1] + 0.5, -0.5), xlabel="generation time (%)")
     axes.set_yticks(y, names)
-    for place, (share, ratio) in zip(y, bars.values(), strict=True):
-        axes.text(101, place, f"{share:.0f}%, {ratio:.0f}×", va="center")
+    for height, (share, ratio) in zip(y, bars.values(), strict=True):
+        axes.text(101, height, f"{share:.0f}%, {ratio:.0f}×", va="center")
     axes.tick_params(axis="y", length=0)
     axes.grid(visible=False, axis="y")
     return finish(figure, subtitle(block, block.baselines, counts))
