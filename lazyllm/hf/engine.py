@@ -193,7 +193,7 @@ class HFEngine(Engine):
         """Tell the sequences which of their tokens are protected, up to those of the current pass."""
         if self.protected is None or self.packer.num_columns >= self.protected.shape[1]:
             return
-        computed = self.packer.computed_after_pass()
+        computed = self.packer.computed_after_pass
         for sequence, row, is_real in zip(self.sequences, self.protected, computed, strict=True):
             positions = row[: len(is_real)][is_real[: len(row)]].nonzero()[:, 0]
             if sequence.num_computed_tokens and not self.revives and len(self.groups) > 1:  # pruned tokens stay pruned

@@ -17,24 +17,21 @@ class BatchPacker:
     """Pack the new tokens of each pass over a batch; tokens that the mask hides are never computed.
 
     Attributes:
-        num_columns: width of the passes so far, padding included.
+        computed: which tokens have been computed, bool (batch, columns), on the CPU.
+        computed_after_pass: the same, once the current pass has ended.
     """
 
     def __init__(self, batch_size: int) -> None:
-        self.num_columns = 0
-        self._batch_size = batch_size
-        # Which tokens have been computed, bool (batch, columns), on the CPU; None means all.
-        self._computed: Tensor | None = None
-        self._after_pass: tuple[int, Tensor | None] = 0, None  # both, once the current pass has ended
+        self.computed = self.computed_after_pass = torch.ones(batch_size, 0, dtype=torch.bool, device="cpu")
+
+    @property
+    def num_columns(self) -> int:
+        """Width of the passes so far, padding included."""
+        return self.computed.shape[1]
 
     def advance(self) -> None:
         """Count the current pass, which has gone through all layers."""
-        self.num_columns, self._computed = self._after_pass
-
-    def computed_after_pass(self) -> Tensor:
-        """Return which tokens have been computed once the current pass has ended, bool (batch, columns)."""
-        num_columns, computed = self._after_pass
-        return self._or_all(computed, num_columns)
+        self.computed = self.computed_after_pass
 
     def pack(
         self,
@@ -59,55 +56,42 @@ class BatchPacker:
         Returns:
             the arguments, how many tokens each sequence has in them, and their positions, int64 (tokens,).
         """
-        tokens, before = input_tokens(arguments), self._computed
-        width, mask = tokens.shape[1], None if mask_grows else arguments.get("attention_mask")
+        tokens, mask = input_tokens(arguments), None if mask_grows else arguments.get("attention_mask")
+        batch_size, width = len(self.computed), tokens.shape[1]
         total = self.num_columns + width
-        if mask is None and not mask_grows and before is not None:
-            mask = self._or_all(None, total)  # `generate` leaves out one that hides nothing
-        shape, expected = tuple(getattr(mask, "shape", ())), (self._batch_size, total)
+        if mask is None and not mask_grows and not self.computed.all():  # `generate` leaves out one that hides nothing
+            mask = torch.ones(batch_size, total, dtype=torch.bool, device="cpu")
+        shape, expected = tuple(getattr(mask, "shape", ())), (batch_size, total)
         if mask is not None and shape != expected:
             raise LazyLLMError(f"the attention mask is of shape {shape}, and all tokens so far {expected}")
-        is_new = computed = None  # bool (batch, width) and (batch, total); None means all
-        if any(has_ended) or (mask is not None and (before is not None or not bool(mask.all()))):
-            has_positions = arguments.get("position_ids") is not None
-            is_new = self._new_tokens(mask, has_ended, width, more_chunks, has_positions)
-        if before is not None or is_new is not None:
-            computed = torch.cat([self._or_all(before, self.num_columns), self._or_all(is_new, width)], dim=1)
-            computed = None if computed.all() else computed
-        self._after_pass = total, computed
-        num_new = [width] * self._batch_size if is_new is None else is_new.sum(dim=1).tolist()
+        is_new = self._new_tokens(mask, has_ended, width, more_chunks, arguments.get("position_ids") is not None)
+        self.computed_after_pass = torch.cat([self.computed, is_new], dim=1)
+        num_new = is_new.sum(dim=1).tolist()
         ranges = [range(start, start + count) for start, count in zip(num_computed_tokens, num_new, strict=True)]
         image_positions = _check_positions(arguments, ranges, is_new, are_counted)
         positions = concat_ranges(ranges, tokens.device)
         # Padding of earlier passes counts in the model's own positions.
-        if is_new is not None or before is not None or self._batch_size > 1:
+        if batch_size > 1 or not self.computed_after_pass.all():
             given = positions[None] if image_positions is None else _packed(image_positions, is_new, 1)
             arguments = {**arguments, **_packed_tokens(arguments, is_new), "position_ids": given}
             arguments["attention_mask"] = None
             arguments.pop("cache_position", None)
         return arguments, num_new, positions
 
-    def _or_all(self, tokens: Tensor | None, num_columns: int) -> Tensor:
-        """Return which tokens are meant, bool (batch, num_columns), on the CPU, where None means all."""
-        if tokens is None:
-            return torch.ones(self._batch_size, num_columns, dtype=torch.bool, device="cpu")
-        return tokens
-
     def _new_tokens(
         self, mask: Tensor | None, has_ended: Sequence[bool], width: int, more_chunks: bool, has_positions: bool
-    ) -> Tensor | None:
-        """Return which tokens of a pass are computed, bool (batch, width), on the CPU; None means all."""
-        is_live = torch.ones(self._batch_size, 1, dtype=torch.bool, device="cpu")
+    ) -> Tensor:
+        """Return which tokens of a pass are computed, bool (batch, width), on the CPU."""
+        is_live = torch.ones(len(self.computed), 1, dtype=torch.bool, device="cpu")
         if has_ended:
             is_live = ~torch.tensor(has_ended, device="cpu")[:, None]
         is_new = is_live.expand(-1, width)
         if mask is not None:
             shown = mask.bool().cpu()
             earlier, is_new = shown[:, : self.num_columns], shown[:, self.num_columns :] & is_live
-            computed = self._or_all(self._computed, self.num_columns)
-            if (computed & ~earlier & is_live).any():
+            if (self.computed & ~earlier & is_live).any():
                 raise LazyLLMError("the attention mask hides tokens that an earlier pass has computed: show them")
-            if (earlier & ~computed & is_live).any():
+            if (earlier & ~self.computed & is_live).any():
                 wrong = "the attention mask, or the lack of one, shows tokens that it hid in an earlier pass"
                 raise LazyLLMError(f"{wrong}, or that came after a sequence had ended: hide them")
             if not has_positions and (~shown & (shown.cumsum(dim=1) > 0) & is_live).any():
@@ -116,10 +100,10 @@ class BatchPacker:
                 raise LazyLLMError("a chunk holds padding alone: use a larger prefill_chunk_size, or less padding")
             if not more_chunks and not (shown[:, -1:] | ~is_live).all():
                 raise LazyLLMError("the attention mask hides a sequence's last token: pad prompts at their left")
-        return None if is_new.all() else is_new
+        return is_new
 
 
-def _packed_tokens(arguments: dict[str, Any], is_new: Tensor | None) -> dict[str, Tensor]:
+def _packed_tokens(arguments: dict[str, Any], is_new: Tensor) -> dict[str, Tensor]:
     """Return the per-token inputs of a pass, (batch, width, ...), for its new tokens alone, (1, tokens, ...)."""
     per_token = {name: arguments[name] for name in _PER_TOKEN if arguments.get(name) is not None}
     for name, value in per_token.items():
@@ -128,21 +112,21 @@ def _packed_tokens(arguments: dict[str, Any], is_new: Tensor | None) -> dict[str
     return {name: _packed(value, is_new, 0) for name, value in per_token.items()}
 
 
-def _packed(value: Tensor, is_new: Tensor | None, dim: int) -> Tensor:
-    """Return (..., batch, width, ...) as (..., 1, tokens, ...) with the new tokens, bool (batch, width), or all."""
+def _packed(value: Tensor, is_new: Tensor, dim: int) -> Tensor:
+    """Return (..., batch, width, ...) as (..., 1, tokens, ...) with the new tokens, bool (batch, width)."""
     flat = value.flatten(dim, dim + 1)
-    if is_new is not None:
+    if not is_new.all():
         flat = flat.index_select(dim, is_new.flatten().nonzero()[:, 0].to(flat.device))
     return flat.unsqueeze(dim)
 
 
 def _check_positions(
-    arguments: dict[str, Any], ranges: list[range], is_new: Tensor | None, are_counted: bool
+    arguments: dict[str, Any], ranges: list[range], is_new: Tensor, are_counted: bool
 ) -> Tensor | None:
     """Refuse position_ids other than those in the ranges, one for each sequence; reads the device once.
 
     Those of a text with images, (axes, batch, width), in time, height and width, are returned: only the rotary tables
-    know them. `is_new` tells which tokens of the pass are computed, bool (batch, width); None means all.
+    know them. `is_new` tells which tokens of the pass are computed, bool (batch, width).
     """
     position_ids, width = arguments.get("position_ids"), input_tokens(arguments).shape[1]
     if position_ids is None:
@@ -153,7 +137,7 @@ def _check_positions(
     if are_counted:
         return None
     by_sequence = position_ids.expand(*position_ids.shape[:-2], len(ranges), width)
-    given = by_sequence.flatten(-2) if is_new is None else by_sequence[..., is_new.to(position_ids.device)]
+    given = by_sequence.flatten(-2) if is_new.all() else by_sequence[..., is_new.to(position_ids.device)]
     is_text = (given == concat_ranges(ranges, given.device)).view(-1, given.shape[-1]).all(dim=-1).tolist()
     if all(is_text):
         return None
