@@ -72,11 +72,9 @@ def find_parts(model: Any, newest_only: bool, for_good: bool) -> ModelParts:
     }
     _refuse(model, problems)
     decoder, layers = stacks[0]
-    is_decoder = decoder is model
-    has_no_head = is_decoder and not generates
     problems = {
-        "gives other outputs than a language model's": not generates and not is_decoder,
-        "has no language-modelling head, which newest_only=True accepts": has_no_head and not newest_only,
+        "gives other outputs than a language model's": not generates and decoder is not model,
+        "has no language-modelling head, which newest_only=True accepts": not generates and not newest_only,
         "is compiled: load it anew": any(map(private.is_compiled, (model, decoder, *layers))),
     }
     _refuse(model, problems)
