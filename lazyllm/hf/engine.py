@@ -24,9 +24,7 @@ from lazyllm.hf.private import execution_device
 class HFEngine(Engine):
     """The engine between the decoder layers of a transformers model."""
 
-    def __init__(
-        self, setup: Setup, batch_size: int, chunked_tokens: int, is_short: bool, rope_switch: int | None
-    ) -> None:
+    def __init__(self, setup: Setup, batch_size: int, chunked_tokens: int, is_short: bool, rope_switch: float) -> None:
         super().__init__(setup, batch_size, chunked_tokens, is_short)
         self.packer = BatchPacker(batch_size)
         self.protected: Tensor | None = None  # which tokens of the prompts are, bool (batch, columns), on the CPU
@@ -182,8 +180,7 @@ class HFEngine(Engine):
 
     def _check_rope(self, num_computed_tokens: list[int], num_new_tokens: list[int]) -> None:
         """Refuse a step in which the unmodified model would switch its rotary tables."""
-        if (switch := self._rope_switch) is None:
-            return
+        switch = self._rope_switch
         totals = [computed + new for computed, new in zip(num_computed_tokens, num_new_tokens, strict=True)]
         if min([*totals, *filter(None, num_computed_tokens)]) <= switch < max(totals):
             changes = f"this model's rotary tables change at {switch} positions, which no generation or batch may cross"
