@@ -37,7 +37,6 @@ class HFEngine(Engine):
         self._is_broken = False  # whether a pass broke off
         self._running: tuple[nn.Module, torch.device] | None = None  # the layer that is running, and its input's device
         self._has_attended = False  # whether the layer that is running, or ran last, has attended
-        self._num_new_tokens = 0  # of all sequences
         self._is_widened = False  # whether the last layer's output has been widened, see `_widen`
 
     @contextmanager
@@ -53,7 +52,7 @@ class HFEngine(Engine):
             self.begin_step(num_new_tokens, positions, is_chunk=self.packer.num_columns < self.chunked_tokens)
             self._protect()
             self._layer_arguments.begin_step(num_new_tokens, self.group, prunes=len(self.groups) > 1)
-            self.layer, self._num_new_tokens, self._is_widened, self._is_broken = -1, sum(num_new_tokens), False, True
+            self.layer, self._is_widened, self._is_broken = -1, False, True
             yield packed
             if self.layer + 1 != len(self.group_of):
                 raise unsupported(f"the model ran {self.layer + 1} of its {len(self.group_of)} decoder layers")
@@ -103,9 +102,7 @@ class HFEngine(Engine):
             return self.packer.num_columns
         if len(self.sequences) == 1 and (self.num_queries == 1 or self.group.index == 0):
             return self.sequences[0].num_tokens - self.num_queries
-        module, device = self._running
-        moved_to = execution_device(module)
-        positions = self.group.query_positions.to(device if moved_to is None else moved_to)
+        positions = self.group.query_positions.to(execution_device(*self._running))
         return positions - torch.arange(positions.shape[0], device=positions.device)
 
     def mask(self, **kwargs: Any) -> WindowMask | None:
@@ -215,5 +212,5 @@ class HFEngine(Engine):
         if not isinstance(output, Tensor):
             return (self._widen(output[0]), *output[1:])
         self._is_widened = True
-        newest = self._newest(output)
-        return torch.cat([newest[:, -1:].expand(-1, self._num_new_tokens - newest.shape[1], -1), newest], dim=1)
+        newest, width = self._newest(output), sum(self.groups[0].num_queries)
+        return torch.cat([newest[:, -1:].expand(-1, width - newest.shape[1], -1), newest], dim=1)

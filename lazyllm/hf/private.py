@@ -45,9 +45,10 @@ def own_parameters(module: nn.Module) -> Iterable[nn.Parameter | None]:
     return module._parameters.values()
 
 
-def execution_device(module: nn.Module) -> torch.device | None:
-    """Return the device to which accelerate moves the inputs of a module with a `device_map`, or None."""
-    return getattr(getattr(module, "_hf_hook", None), "execution_device", None)
+def execution_device(module: nn.Module, input_device: torch.device) -> torch.device:
+    """Return the device to which accelerate moves the inputs of a module with a `device_map`, else `input_device`."""
+    device = getattr(getattr(module, "_hf_hook", None), "execution_device", None)
+    return input_device if device is None else device
 
 
 def device_mesh(model: nn.Module) -> Any:
