@@ -24,7 +24,6 @@ class Kernel:
     name: str  # of the attention implementation in transformers
     attend: Callable[..., Tensor]  # its function, with the signature of transformers' attention interface
     is_sdpa: bool  # whether it is PyTorch's fused attention, which cannot cap scores, unlike FlashAttention
-    ignores_softcap: bool  # whether the unmodified model does not cap its scores, though its config says so
 
 
 @dataclass(frozen=True)

@@ -220,14 +220,12 @@ class Engine:
             self._move_to_device(key.device)
         end = group.first_key + self._num_keys
         keys, values = self.keys[layer].extend(end, key), self.values[layer].extend(end, value)
-        if self._new_slots is not None:
-            start, count = self._new_slots
-            is_batch = len(self.sequences) > 1
-            keys.narrow(2, start, count).copy_(self._padded(key) if is_batch else key)
-            values.narrow(2, start, count).copy_(self._padded(value) if is_batch else value)
-        else:
-            for buffer, new in ((keys, key), (values, value)):
+        for buffer, new in ((keys, key), (values, value)):
+            if self._new_slots is None:
                 buffer[group.batch_index, :, group.query_slots] = new[0].transpose(0, 1)
+            else:
+                padded = new if len(self.sequences) == 1 else self._padded(new)
+                buffer.narrow(2, *self._new_slots).copy_(padded)
         if self.is_prefill:
             return key, value
         return (keys[:, :, group.first_key :], values[:, :, group.first_key :]) if group.first_key else (keys, values)
@@ -265,8 +263,6 @@ class Engine:
             raise LazyLLMError(f"{wrong}: this architecture is not supported")
         if window is not None or self.setup.windows[layer] is not None:
             self._check_window(layer, window)
-        if scores.softcap is not None and kernel.ignores_softcap:
-            scores = scores._replace(softcap=None)
         records = self.setup.record_importance and any(sequence.is_prefill for sequence in self.live)
         if records or layer in self._observers:
             self._observe(layer, query, key, value, window, scores)

@@ -36,8 +36,7 @@ def loaded_kernel(config: Any) -> Kernel:
     def attend(module: nn.Module, *args: Any, **kwargs: Any) -> torch.Tensor:
         return function(_AsLoaded(module, loaded), *args, **kwargs)[0]
 
-    # PyTorch's leaves caps out, where transformers lets it.
-    return Kernel(name, attend, name in ("sdpa", "eager"), name == "sdpa")
+    return Kernel(name, attend, name in ("sdpa", "eager"))
 
 
 class _AsLoaded:

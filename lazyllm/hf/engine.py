@@ -146,6 +146,8 @@ class HFEngine(Engine):
                 if is_there:
                     raise unsupported(f"the attention of layer {self.layer} {problem}")
         self._has_attended = True
+        # PyTorch's attention leaves out caps, in versions of transformers that let it.
+        softcap = None if self.setup.kernel.name == "sdpa" else softcap
         scores = Scores(query.shape[-1] ** -0.5 if scaling is None else scaling, softcap, s_aux)
         return self.attend(self.layer, module, query, key, value, attention_mask, scores)
 
