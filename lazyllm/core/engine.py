@@ -267,19 +267,17 @@ class Engine:
         if records or layer in self._observers:
             self._observe(layer, query, key, value, window, scores)
         is_plain = scores.sinks is None and (scores.softcap is None or not kernel.is_sdpa)
-        num_pairs = self._max_queries * self._num_keys
         # In a batch each head of keys has a mask of its own.
-        is_small = len(self.sequences) * query.shape[1] * num_pairs <= BLOCK_ELEMENTS or (
-            len(self.sequences) == 1 and elements_per_pair(query, scores) * num_pairs <= BLOCK_ELEMENTS
-        )
-        if is_small and not self.is_prefill:
+        is_batch = len(self.sequences) > 1
+        per_pair = len(self.sequences) * query.shape[1] if is_batch else elements_per_pair(query, scores)
+        if not self.is_prefill and per_pair * self._max_queries * self._num_keys <= BLOCK_ELEMENTS:
             mask = self._mask(window, query.dtype, query.shape[1], key.shape[1])
-            padded = query if len(self.sequences) == 1 else self._padded(query)
+            padded = self._padded(query) if is_batch else query
             if mask is None and is_plain and not kernel.is_sdpa:
                 output = self._fused(module, padded, key, value, scores)
             else:
                 output = attend_masked(padded, key, value, mask, scores).transpose(1, 2).contiguous()
-            return output if len(self.sequences) == 1 else self._unpadded(output)
+            return self._unpadded(output) if is_batch else output
         outputs = []
         for sequence, own_query, own_key, own_value in self._by_sequence(query, key, value):
             limited = None if window is None or sequence.num_tokens <= window.size else window
