@@ -41,9 +41,8 @@ class GrowingTensor:
             self.nbytes = self.data.nbytes
             if old is not None:
                 self.data.narrow(self.dim, 0, old.shape[self.dim]).copy_(old)
-        if length > self.length:
-            self.length = length
-        return self.data.narrow(self.dim, 0, self.length)
+        self.length = max(self.length, length)
+        return self.view
 
     @property
     def view(self) -> Tensor:

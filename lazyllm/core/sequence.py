@@ -48,14 +48,10 @@ class Sequence:
         is_due = self.is_prefill if every is None else self._num_single % every == 0
         self.ranks = num_new_tokens > 0 and is_due
 
-    def positions(self, group: LayerGroup, start: int = 0) -> Tensor:
-        """Return all positions from `start` on, int64, on the device of `group`."""
-        return torch.arange(start, self.num_tokens, device=group.device)
-
     def key_positions(self, group: LayerGroup) -> Tensor:
         """Return the position of each cached key, in order of slots, int64 (n_keys,)."""
         if group.index == 0:
-            return self.positions(group)
+            return torch.arange(self.num_tokens, device=group.device)
         return group.positions.data[self.index, group.first_key : group.num_cached[self.index]]
 
     def query_positions(self, group: LayerGroup) -> Tensor:
@@ -64,7 +60,7 @@ class Sequence:
 
     def active(self, group: LayerGroup) -> Tensor:
         """Return the sorted active positions of this step, int64 (num_active,)."""
-        newer = self.positions(group, group.ranked_tokens[self.index])
+        newer = torch.arange(group.ranked_tokens[self.index], self.num_tokens, device=group.device)
         ranked = group.active[self.index]
         return newer if ranked is None else torch.cat([ranked, newer])
 
