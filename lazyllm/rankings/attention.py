@@ -69,18 +69,12 @@ class AttentionRanking(Ranking, checked=False, parallel=True):
         self.check()
 
     def check(self) -> None:
-        for name, least in {
-            "queries": 1,
-            "pooling": 1,
-            "layers": 1,
-            "first": 0,
-            "last": 1,
-            "cap": 0,
-            "every": 1,
-        }.items():
+        whole_numbers = {"queries": 1, "pooling": 1, "layers": 1, "first": 0, "last": 1, "every": 1}
+        if self.cap is not None:
+            whole_numbers["cap"] = 0
+        for name, least in whole_numbers.items():
             value = getattr(self, name)
-            is_none = name == "cap" and value is None
-            if not is_none and (type(value) is not int or value < least):
+            if type(value) is not int or value < least:
                 raise LazyLLMError(f"ranking {name}={value!r} must be a whole number, at least {least}")
         for name, is_right, must in (
             ("pooling", self.pooling % 2 == 1, "an odd number"),
