@@ -47,15 +47,11 @@ class LazyLM(HFLM):
         super().__init__(pretrained, **kwargs)
         if isinstance(ranking, dict):
             ranking = lazyllm.AttentionRanking(**ranking)
-        self._ranking: Any = lazyllm.plus() if ranking == "plus" else ranking
-        self._schedule = schedule
-        self._schedule = self._enabled().schedule  # raises before the first record
-
-    def _enabled(self) -> lazyllm.Session:
-        return lazyllm.enable(self.model, self._schedule, ranking=self._ranking)
+        chosen: Any = lazyllm.plus() if ranking == "plus" else ranking
+        self._lazy = lazyllm.enable(self.model, schedule, ranking=chosen)  # raises before the first record
 
     def _model_generate(self, *args: Any, **kwargs: Any) -> torch.Tensor:
-        with self._enabled():
+        with self._lazy:
             return super()._model_generate(*args, **kwargs)
 
     def _loglikelihood_tokens(
@@ -75,7 +71,7 @@ class LazyLM(HFLM):
             by_prompt[tuple(prompt[-room:])].append(index)
         answers: list[tuple[float, bool]] = [(0.0, False)] * len(requests)
         dtype = self.mixed_precision_dtype
-        with self._enabled(), torch.autocast(self.device.type, dtype, enabled=dtype is not None):
+        with self._lazy, torch.autocast(self.device.type, dtype, enabled=dtype is not None):
             for prompt, indexes in tqdm(by_prompt.items(), disable=disable_tqdm or self.rank != 0):
                 likelihoods = lazyllm.log_likelihoods(self.model, prompt, [requests[index][2] for index in indexes])
                 for index, likelihood in zip(indexes, likelihoods, strict=True):
