@@ -201,8 +201,6 @@ class HFEngine(Engine):
         """Return the newest token of each live sequence, (1, live, hidden), of a layer's output."""
         if len(self.sequences) == 1:
             return hidden[:, -1:]
-        if self.num_queries == len(self.live):
-            return hidden
         ends = torch.tensor([count for count in self.group.num_queries if count]).cumsum(0) - 1
         return hidden.index_select(1, to_device(ends, hidden.device))
 
