@@ -73,9 +73,13 @@ class BatchPacker:
         # Padding of earlier passes counts in the model's own positions.
         if batch_size > 1 or not self.computed_after_pass.all():
             given = positions[None] if image_positions is None else _packed(image_positions, is_new, 1)
-            arguments = {**arguments, **_packed_tokens(arguments, is_new), "position_ids": given}
-            arguments["attention_mask"] = None
+            arguments = {**arguments, "position_ids": given, "attention_mask": None}
             arguments.pop("cache_position", None)
+            for name in _PER_TOKEN:
+                if (value := arguments.get(name)) is not None:
+                    if value.shape[:2] != tokens.shape[:2]:
+                        raise LazyLLMError(f"the {name}, of shape {tuple(value.shape)}, are not one for each token")
+                    arguments[name] = _packed(value, is_new, 0)
         return arguments, num_new, positions
 
     def _new_tokens(
@@ -101,15 +105,6 @@ class BatchPacker:
             if not more_chunks and not (shown[:, -1:] | ~is_live).all():
                 raise LazyLLMError("the attention mask hides a sequence's last token: pad prompts at their left")
         return is_new
-
-
-def _packed_tokens(arguments: dict[str, Any], is_new: Tensor) -> dict[str, Tensor]:
-    """Return the per-token inputs of a pass, (batch, width, ...), for its new tokens alone, (1, tokens, ...)."""
-    per_token = {name: arguments[name] for name in _PER_TOKEN if arguments.get(name) is not None}
-    for name, value in per_token.items():
-        if value.shape[:2] != input_tokens(arguments).shape[:2]:
-            raise LazyLLMError(f"the {name}, of shape {tuple(value.shape)}, are not one for each token")
-    return {name: _packed(value, is_new, 0) for name, value in per_token.items()}
 
 
 def _packed(value: Tensor, is_new: Tensor, dim: int) -> Tensor:
