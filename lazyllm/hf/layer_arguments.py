@@ -26,13 +26,12 @@ class LayerArguments:
         self._arrival = None if batch_size == 1 else GrowingTensor(1, batch_size)
         self._num_arrived = 0
         self._num_new_tokens: list[int] = []
-        self._is_single = False  # whether no sequence has more than one
         self._tables: dict[tuple[str, int], _PerTokenTable] = {}  # by argument and layer
         self._making: set[int] = set()  # layers whose arguments make a table, which others share
 
     def begin_step(self, num_new_tokens: list[int], first: LayerGroup, prunes: bool) -> None:
         """Start a pass over new tokens of each sequence, which the first group computes."""
-        self._num_new_tokens, self._is_single = num_new_tokens, max(num_new_tokens) == 1
+        self._num_new_tokens = num_new_tokens
         start, self._num_arrived = self._num_arrived, self._num_arrived + sum(num_new_tokens)
         if self._arrival is not None and prunes:
             arrival = self._arrival.extend(max(first.num_cached), first.query_positions[None])
@@ -66,7 +65,7 @@ class LayerArguments:
 
     def _computes_input(self, group: LayerGroup) -> bool:
         """Return whether the group computes exactly the pass's new tokens."""
-        return group.index == 0 or (self._is_single and group.num_queries == self._num_new_tokens)
+        return group.index == 0 or (group.num_queries == self._num_new_tokens and max(group.num_queries) == 1)
 
     def _arrival_of(self, group: LayerGroup) -> torch.Tensor:
         if self._arrival is None:
