@@ -32,7 +32,7 @@ class HFEngine(Engine):
         self.rope_deltas: list[Any] | None = None  # see `RopeDeltas`
         self.layer = -1  # the decoder layer that is running or ran last
         self._rope_switch = rope_switch  # see the function of that name
-        self._layer_arguments = LayerArguments(batch_size)
+        self._layer_arguments = LayerArguments(self.groups, batch_size)
         self._lock = threading.Lock()  # locked during a pass
         self._is_broken = False  # whether a pass broke off
         self._running: tuple[nn.Module, torch.device] | None = None  # the layer that is running, and its input's device
@@ -51,7 +51,7 @@ class HFEngine(Engine):
             self._check_rope(computed, num_new_tokens)
             self.begin_step(num_new_tokens, positions, is_chunk=self.packer.num_columns < self.chunked_tokens)
             self._protect()
-            self._layer_arguments.begin_step(num_new_tokens, self.group, prunes=len(self.groups) > 1)
+            self._layer_arguments.begin_step()
             self.layer, self._is_widened, self._is_broken = -1, False, True
             yield packed
             if self.layer + 1 != len(self.group_of):

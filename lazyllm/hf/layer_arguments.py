@@ -20,22 +20,20 @@ class LayerArguments:
     The model makes these for its input alone. They are kept here, as they were when each token first appeared.
     """
 
-    def __init__(self, batch_size: int) -> None:
+    def __init__(self, groups: list[LayerGroup], batch_size: int) -> None:
+        self._first = groups[0]
         # Index of each position among all tokens in order of arrival, int64 (batch, positions). With one sequence it is
-        # the position.
-        self._arrival = None if batch_size == 1 else GrowingTensor(1, batch_size)
-        self._num_arrived = 0
-        self._num_new_tokens: list[int] = []
+        # the position, and without a stage it is not needed.
+        self._arrival = GrowingTensor(1, batch_size) if batch_size > 1 and len(groups) > 1 else None
         self._tables: dict[tuple[str, int], _PerTokenTable] = {}  # by argument and layer
         self._making: set[int] = set()  # layers whose arguments make a table, which others share
 
-    def begin_step(self, num_new_tokens: list[int], first: LayerGroup, prunes: bool) -> None:
-        """Start a pass over new tokens of each sequence, which the first group computes."""
-        self._num_new_tokens = num_new_tokens
-        start, self._num_arrived = self._num_arrived, self._num_arrived + sum(num_new_tokens)
-        if self._arrival is not None and prunes:
+    def begin_step(self) -> None:
+        """Note the order in which the new tokens of a pass arrive."""
+        if self._arrival is not None:
+            first, end = self._first, sum(self._first.num_cached)
             arrival = self._arrival.extend(max(first.num_cached), first.query_positions[None])
-            new = torch.arange(start, self._num_arrived, device=arrival.device)
+            new = torch.arange(end - sum(first.num_queries), end, device=arrival.device)
             arrival[first.batch_index, first.query_positions] = new
 
     def are_right(self, layer: int, group: LayerGroup) -> bool:
@@ -65,7 +63,7 @@ class LayerArguments:
 
     def _computes_input(self, group: LayerGroup) -> bool:
         """Return whether the group computes exactly the pass's new tokens."""
-        return group.index == 0 or (group.num_queries == self._num_new_tokens and max(group.num_queries) == 1)
+        return group.index == 0 or (group.num_queries == self._first.num_queries and max(group.num_queries) == 1)
 
     def _arrival_of(self, group: LayerGroup) -> torch.Tensor:
         if self._arrival is None:
@@ -80,7 +78,7 @@ class LayerArguments:
             if shared is None:
                 self._making.add(layer)
             self._tables[name, layer] = shared or _PerTokenTable(name)
-        self._tables[name, layer].append(value, self._num_arrived)
+        self._tables[name, layer].append(value, sum(self._first.num_cached))
         return self._tables[name, layer]
 
 
