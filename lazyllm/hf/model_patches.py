@@ -199,7 +199,7 @@ class ModelPatches:
             if packed is not inputs and not self._takes_positions:
                 raise LazyLLMError("the decoder takes no position_ids: generate one sequence at a time")
             lazy_cache = cache if isinstance(cache, LazyCache) else LazyCache.of_engine(engine, cache)
-            if is_shown and (lazy_cache is not cache or not engine.sequences[0].stats.steps):
+            if is_shown and not engine.sequences[0].stats.steps:
                 self.sequences = lazy_cache.sequences
             if width > 1:
                 engine.rope_deltas = self._rope_deltas.get()
