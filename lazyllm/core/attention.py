@@ -13,7 +13,7 @@ BLOCK_ELEMENTS = 1 << 24  # largest number of elements of the scores or mask of 
 _WINDOW_QUERIES = 512  # smallest block of queries under a window: larger blocks than the window are mostly masked
 _FUSED_QUERIES = 32  # queries that a CPU's fused attention takes at once
 
-# From the positions of queries and keys, which broadcast, which keys are visible; the first two arguments are not used.
+# Takes positions of queries and of keys, which broadcast, and returns which keys are visible. It ignores the first two.
 MaskFunction = Callable[[Any, Any, Tensor, Tensor], Tensor]
 
 
@@ -28,7 +28,7 @@ class Kernel:
 
 @dataclass(frozen=True)
 class WindowMask:
-    """A window or chunk of positions that a layer sees, in place of a mask of queries by keys."""
+    """A window or chunk of positions that a layer sees, in place of a (queries, keys) mask."""
 
     visible: MaskFunction  # which keys a query sees
     size: int  # largest number of positions that a query sees
@@ -42,8 +42,8 @@ def causal(batch: int, head: int, query: Tensor, key: Tensor) -> Tensor:
 def additive(visible: Tensor, dtype: torch.dtype, heads: int, kv_heads: int) -> Tensor:
     """Return the mask that `attend_masked` adds to the scores: 0, or minus infinity for a key that is not visible.
 
-    `visible` is bool (batch, queries, n). Returns (batch, copies, queries, n), with as many copies as `attend_masked`
-    reads on this device, so that the layers share them.
+    `visible` is bool (batch, queries, n). Returns (batch, copies, queries, n); `copies` is how many `attend_masked`
+    reads on this device, so that layers share them.
     """
     batch, num_queries, n = visible.shape
     copies = kv_heads if batch > 1 else 1
@@ -62,7 +62,7 @@ def attend_in_blocks(
     window: WindowMask | None,
     scores: Scores,
 ) -> Tensor:
-    """Run `attend_masked` on blocks of one sequence's queries, so that no mask is queries by keys.
+    """Run `attend_masked` on blocks of one sequence's queries, so that no mask has all queries and all keys.
 
     Args:
         query: (1, heads, queries, head_dim).
@@ -109,7 +109,7 @@ def attend_masked(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None
         query: (batch, heads, queries, head_dim).
         key: (batch, kv_heads, n, head_dim).
         value: (batch, kv_heads, n, value_dim).
-        mask: what `additive` makes, added to the scores; None means that all see all.
+        mask: made by `additive` and added to the scores; None masks nothing.
         scores: how the layer makes scores.
 
     Returns:

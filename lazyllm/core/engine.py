@@ -132,7 +132,7 @@ class Engine:
         self._begin_group(first)
 
     def end_step(self) -> None:
-        """Take the tokens of the finished forward pass as computed."""
+        """Mark the tokens of the finished forward pass as computed."""
         batch_size = len(self.sequences)
         if not self.revives:
             self.aux_cache = GrowingTensor(1, batch_size)  # nothing will resume from it

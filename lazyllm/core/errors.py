@@ -2,4 +2,4 @@
 
 
 class LazyLLMError(ValueError):
-    """Something LazyLLM cannot do right: the message says what, and what would work, in one line."""
+    """What LazyLLM cannot do right; the message says in one line what that is, and what would work."""

@@ -77,7 +77,7 @@ class LayerGroup:
     query_slots: Tensor | None = None  # their slots, int64 (num_queries,)
     batch_index: Tensor | None = None  # their sequences, int64 (num_queries,); None with one sequence
     active_mask: Tensor | None = None  # which slots from `first_key` on are active, bool (batch, n); None means all
-    moves: tuple[Tensor | None, Tensor, Tensor] | None = None  # sequence, old and new slot of keys that are to move
+    moves: tuple[Tensor | None, Tensor, Tensor] | None = None  # sequence, old slot and new slot of each key to move
     device: torch.device | None = None  # where these tensors are
 
     def to(self, device: torch.device) -> None:

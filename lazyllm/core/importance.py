@@ -10,8 +10,8 @@ class Scores(NamedTuple):
     """How a layer makes attention scores."""
 
     scaling: float  # factor on query times key
-    softcap: float | None = None  # where the model caps its scores: softcap * tanh(score / softcap)
-    sinks: Tensor | None = None  # where the model has attention sinks: each query head's logit, (heads,)
+    softcap: float | None = None  # scores become softcap * tanh(score / softcap); None leaves them as they are
+    sinks: Tensor | None = None  # attention sinks: one logit a query head, (heads,); None in models without
 
 
 def exact(dtype: torch.dtype) -> torch.dtype:
@@ -25,14 +25,14 @@ def probabilities(query: Tensor, key: Tensor, mask: Tensor | None, kind: Scores,
     Args:
         query: (batch, heads, queries, head_dim).
         key: (batch, kv_heads, n, head_dim).
-        mask: which keys each query sees, bool, or what is added to the scores; broadcasts to the result; None means
-            that all see all.
+        mask: bool, which keys each query sees, or float, added to the scores; broadcasts to the result. None masks
+            nothing.
         kind: how the layer makes scores.
         dtype: of the scores.
 
     Returns:
-        (batch, kv_heads, heads per kv_head, queries, n), in `exact(query.dtype)`. With sinks those of a query sum to
-        less than 1.
+        (batch, kv_heads, heads per kv_head, queries, n), in `exact(query.dtype)`. With sinks the
+        probabilities of a query sum to less than 1.
     """
     batch, kv_heads, n, head_dim = key.shape
     num_queries = query.shape[2]
@@ -50,7 +50,7 @@ def probabilities(query: Tensor, key: Tensor, mask: Tensor | None, kind: Scores,
 
 
 def most_important(importance: Tensor, count: int) -> Tensor:
-    """Return the newest position, which is the last, and the `count - 1` most important of the others.
+    """Return the newest position, which is the last one, and the `count - 1` most important other positions.
 
     Equally important tokens are kept in order of position, the same on every device.
 

@@ -37,8 +37,8 @@ class Sequence:
     def begin_step(self, num_new_tokens: int, every: int | None) -> None:
         """Start a step of `num_new_tokens`, 0 or more.
 
-        Stages rank in every step of several new tokens, and in every `every`-th step of one after it. With None they
-        rank in prefill only.
+        Stages rank in every step of several new tokens, and after it in every `every`-th step of one new token. With
+        `every=None` they rank in prefill only.
         """
         self.num_new_tokens = num_new_tokens
         if self.is_prefill or num_new_tokens > 1:
@@ -87,7 +87,7 @@ class Sequence:
         return self.protected
 
     def end_step(self, kv_bytes: list[int], aux_bytes: int) -> None:
-        """Count the finished forward pass, and take its tokens as computed."""
+        """Count the finished forward pass, and mark its tokens as computed."""
         if self._record_positions:
             active = [self.active(group).cpu() for group in self._groups]
             computed = [self.query_positions(group).cpu() for group in self._groups]

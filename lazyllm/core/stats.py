@@ -20,7 +20,7 @@ class Stats:
         computed: with `record_positions=True`, `computed[step][layer]` are the sorted positions whose keys and
             values were computed in that layer at that step, int64 (n,).
         protected: number of protected tokens.
-        exceeded: the layers after which more tokens were protected than the stage keeps, so that all these were kept.
+        exceeded: the layers after which a stage kept all protected tokens, although they are more than it keeps.
         importance: with `record_importance=True`, the newest token's mean attention probability on each active token in
             prefill, (n,), of every layer that attends, in order.
     """
@@ -28,10 +28,10 @@ class Stats:
     def __init__(self, groups: list[LayerGroup], index: int) -> None:
         # The groups alone: a reference to the engine would keep all its keys and values alive.
         self._groups, self._index = groups, index
-        self._rows: list[list[int]] = []  # these four by step, the first three then by layer
+        self._rows: list[list[int]] = []  # by step and layer, as the next two
         self._active: list[list[int]] = []
         self._kv_bytes: list[list[int]] = []
-        self._aux_bytes: list[int] = []
+        self._aux_bytes: list[int] = []  # by step
         self.prompt_length = self.protected = self.steps = 0
         self.schedule = PruningSchedule(group.stage for group in groups[:-1])
         self.stages = [stage.layer for stage in self.schedule.stages]

@@ -37,7 +37,7 @@ def count_chunked_tokens(arguments: dict[str, Any], defaults: GenerationConfig) 
 
 
 def read_schedule(schedule: Any, windows: list[int | None], ranking: Ranking) -> PruningSchedule:
-    """Return a schedule in any form as one for layers with these windows; refuse what the ranking cannot do."""
+    """Return a schedule, given in any form, for layers with these windows; refuse what the ranking cannot do."""
     full = rankable(windows)
     if isinstance(schedule, str):
         schedule = PruningSchedule.parse(schedule, len(windows), full)

@@ -15,10 +15,10 @@ from lazyllm.core.errors import LazyLLMError
 from lazyllm.hf.private import attention_implementation
 
 NAME = "lazyllm"
-# The engine whose decoder is running in this context, and the `ModelPatches` of the model that is.
+# In this context: the engine whose decoder is running, and the `ModelPatches` of the running model.
 CURRENT_ENGINE: ContextVar[Any] = ContextVar("lazyllm_engine", default=None)
 CURRENT_MODEL: ContextVar[Any] = ContextVar("lazyllm_model", default=None)
-# Stands for a causal mask that a model of text and images makes before it runs the decoder, which makes its own.
+# A model of text and images gets this for a causal mask, and passes it to its decoder, which makes a mask of its own.
 CAUSAL_MASK = object()
 NOT_CAUSAL = "the attention mask is not plainly causal, as where tokens of an image see each other: it is not supported"
 _OUTSIDE = (
@@ -60,7 +60,7 @@ def _mask(**kwargs: Any) -> Any:
         return engine.mask(**kwargs)
     if CURRENT_MODEL.get() is None:
         raise LazyLLMError(_OUTSIDE)
-    # Some models make a window's mask as a full one with a condition more.
+    # Some models ask for a full mask with one more condition where they mean a window.
     windows = None, kwargs.get("local_size"), getattr(kwargs["config"], "sliding_window", None)
     if not kwargs["allow_is_causal_skip"] and not any(
         _is_causal(window, **kwargs) for window in dict.fromkeys(windows)

@@ -106,7 +106,7 @@ class HFEngine(Engine):
         return positions - torch.arange(positions.shape[0], device=positions.device)
 
     def mask(self, **kwargs: Any) -> WindowMask | None:
-        """Return the layer's window, None if causality suffices: transformers' mask interface."""
+        """Return the layer's window, or None if causality suffices; transformers calls this as its mask interface."""
         if not kwargs["allow_is_causal_skip"]:
             raise LazyLLMError(NOT_CAUSAL)
         window = kwargs.get("local_size")
@@ -126,14 +126,14 @@ class HFEngine(Engine):
         s_aux: Tensor | None = None,
         **kwargs: Any,
     ) -> Tensor:
-        """Attend, see `Engine.attend`: transformers' attention interface. `s_aux` are attention sinks, (heads,)."""
+        """Attend by `Engine.attend`; transformers calls this for attention. `s_aux` are attention sinks, (heads,)."""
         if dropout:
             raise LazyLLMError(TRAINING)
         if self._has_attended:
             raise unsupported(f"decoder layer {self.layer} attends more than once")
         if attention_mask is not None and not isinstance(attention_mask, WindowMask):
             raise unsupported("the model builds an attention mask of its own")
-        if self.is_prefill:  # it is the same at every step
+        if self.is_prefill:  # later steps bring the same kinds of arguments
             tensors = {name for name, argument in kwargs.items() if isinstance(argument, Tensor)}
             tensors -= {"position_ids", "cache_position"}
             sinks = None if getattr(module, "sinks", None) is None else (query.shape[1],)

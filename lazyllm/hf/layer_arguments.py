@@ -26,7 +26,7 @@ class LayerArguments:
         # the position, and without a stage it is not needed.
         self._arrival = GrowingTensor(1, batch_size) if batch_size > 1 and len(groups) > 1 else None
         self._tables: dict[tuple[str, int], _PerTokenTable] = {}  # by argument and layer
-        self._making: set[int] = set()  # layers whose arguments make a table, which others share
+        self._making: set[int] = set()  # layers that make a table of their arguments; other layers share it
 
     def begin_step(self) -> None:
         """Note the order in which the new tokens of a pass arrive."""
@@ -37,7 +37,7 @@ class LayerArguments:
             arrival[first.batch_index, first.query_positions] = new
 
     def are_right(self, layer: int, group: LayerGroup) -> bool:
-        """Return whether a layer takes the model's arguments as they are in a decoding step, and no table is due."""
+        """Return whether a layer takes the model's arguments unchanged in a decoding step, and makes no table."""
         return layer not in self._making and self._computes_input(group)
 
     def select(

@@ -78,8 +78,8 @@ class _RecordingCriteria(StoppingCriteriaList):
 
 class _Thread(threading.local):
     call: _GenerateCall | None = None  # the innermost call of `generate`
-    mask: Any = None  # of the model's pass
-    has_decoded = False  # whether that has run the decoder
+    mask: Any = None  # the attention mask of the model's pass
+    has_decoded = False  # whether that pass has run the decoder
 
 
 class ModelPatches:
@@ -98,7 +98,7 @@ class ModelPatches:
     def methods(self) -> Iterator[tuple[Any, str, Callable[..., Any]]]:
         """Yield the methods to patch: module, name and replacement."""
         model, decoder = self._model, self._parts.decoder
-        # A model that is compiled meanwhile runs as it is: what LazyLLM does is no graph.
+        # If the model is compiled meanwhile, these run uncompiled: what LazyLLM does is no graph.
         yield decoder, "forward", torch.compiler.disable(self.decode)
         for index, layer in enumerate(self._parts.layers):
             yield layer, "forward", partial(_run_layer, index, layer)

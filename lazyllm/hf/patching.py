@@ -58,7 +58,7 @@ class RopeDeltas:
 
     @contextmanager
     def of_generation(self, cache: Any) -> Iterator[None]:
-        """Give the model those of the generation with this cache, None for a new one; other threads wait meanwhile."""
+        """Give the model the deltas of the generation with this cache, None for a new one; other threads wait."""
         if not self._modules:
             yield
             return
