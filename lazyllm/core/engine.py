@@ -19,7 +19,7 @@ from lazyllm.core.attention import (
     causal,
     elements_per_pair,
 )
-from lazyllm.core.errors import LazyLLMError
+from lazyllm.core.errors import LazyLLMError, unsupported
 from lazyllm.core.groups import GrowingTensor, LayerGroup, partition
 from lazyllm.core.importance import Scores
 from lazyllm.core.ranking import LayerAttention, Ranking, check_survivors
@@ -259,8 +259,7 @@ class Engine:
         """
         group, kernel = self.group, self.setup.kernel
         if (query.shape[2], key.shape[0], key.shape[2]) != self._shape:
-            wrong = f"decoder layer {layer} does not attend once, over its own cached keys"
-            raise LazyLLMError(f"{wrong}: this architecture is not supported")
+            raise unsupported(f"decoder layer {layer} does not attend once, over its own cached keys")
         if window is not None or self.setup.windows[layer] is not None:
             self._check_window(layer, window)
         records = self.setup.record_importance and any(sequence.is_prefill for sequence in self.live)

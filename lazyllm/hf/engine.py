@@ -11,12 +11,11 @@ from torch import Tensor, nn
 
 from lazyllm.core.attention import WindowMask
 from lazyllm.core.engine import Engine, Setup, to_device
-from lazyllm.core.errors import LazyLLMError
+from lazyllm.core.errors import LazyLLMError, unsupported
 from lazyllm.core.importance import Scores
 from lazyllm.hf.arguments import TRAINING
 from lazyllm.hf.attention_interface import CURRENT_ENGINE, NOT_CAUSAL
 from lazyllm.hf.layer_arguments import LayerArguments
-from lazyllm.hf.model_support import unsupported
 from lazyllm.hf.packing import BatchPacker
 from lazyllm.hf.private import execution_device
 

@@ -5,8 +5,8 @@ from typing import Any
 
 import torch
 
+from lazyllm.core.errors import unsupported
 from lazyllm.core.groups import GrowingTensor, LayerGroup
-from lazyllm.hf.model_support import unsupported
 from lazyllm.hf.patching import arguments_by_name
 
 # The dimension that counts tokens: rotary tables are (batch, tokens, head_dim), position ids (batch, tokens).

@@ -13,14 +13,14 @@ from torch import nn
 from transformers import DynamicCache, StoppingCriteriaList
 
 from lazyllm.core.engine import Setup
-from lazyllm.core.errors import LazyLLMError
+from lazyllm.core.errors import LazyLLMError, unsupported
 from lazyllm.core.schedule import PruningSchedule
 from lazyllm.core.stats import Stats
 from lazyllm.hf import arguments, private
 from lazyllm.hf.attention_interface import CAUSAL_MASK, CURRENT_ENGINE, CURRENT_MODEL
 from lazyllm.hf.cache import LazyCache
 from lazyllm.hf.engine import HFEngine
-from lazyllm.hf.model_support import ModelParts, rope_switch, unsupported
+from lazyllm.hf.model_support import ModelParts, rope_switch
 from lazyllm.hf.patching import RopeDeltas, arguments_by_name
 
 

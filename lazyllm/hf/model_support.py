@@ -85,11 +85,6 @@ def find_parts(model: Any, newest_only: bool, for_good: bool) -> ModelParts:
     return ModelParts(decoder, layers, windows, processes, is_stateful)
 
 
-def unsupported(what: str) -> LazyLLMError:
-    """Return the error for a model whose code does something that LazyLLM cannot follow."""
-    return LazyLLMError(f"{what}: this architecture is not supported")
-
-
 def _refuse(model: nn.Module, problems: dict[str, Any]) -> None:
     """Raise `LazyLLMError` with the first of the problems that the model has."""
     for problem, is_there in problems.items():
