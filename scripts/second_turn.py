@@ -167,7 +167,7 @@ def measure(
     for name, (method, settings) in methods.items():
         for seed in range(method.repeats):
             output = answer(method, prompt, second, seed)
-            kls, _ = divergence(method, prompt, second, unmodified, seed)
+            kls = divergence(method, prompt, second, unmodified, seed)
             rows.append(
                 {
                     "method": name,

@@ -185,7 +185,7 @@ class Matcher:
         try:
             if record.key not in self._expected:
                 self._expected[record.key] = expected(prompt, decode, self.config.answer_tokens)
-            kl = float(divergence(method, prompt, decode, self._expected[record.key])[0].mean())
+            kl = float(divergence(method, prompt, decode, self._expected[record.key]).mean())
             if not kl < math.inf:
                 raise RecordFailure("the divergence is not finite")
         except RecordFailure as failure:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from lazybench.errors import RecordFailure
-from lazybench.methods.base import Method, Output, answer
+from lazybench.methods.base import Method, answer
 from lazybench.model.decoding import Decoder
 from lazybench.model.prompts import Prompt
 
@@ -40,23 +40,21 @@ def expected(prompt: Prompt, decode: Decoder, tokens: int) -> Expected:
     return Expected(answer_tokens, decode.logits)
 
 
-def divergence(
-    method: Method, prompt: Prompt, decode: Decoder, expected: Expected, seed: int = 0
-) -> tuple[torch.Tensor, Output]:
+def divergence(method: Method, prompt: Prompt, decode: Decoder, expected: Expected, seed: int = 0) -> torch.Tensor:
     """Compute KL(unmodified || method) of the next token, in nats, at each token of the answer.
 
-    The method gets the prompt and then the unmodified model's answer token by token, whatever its own would be, so that
-    decoding and revival count, and a difference counts where it arises.
+    The method is forced along the unmodified model's answer token by token, so that decoding and revival count, and a
+    difference counts at the token where it arises.
 
     Returns:
-        the divergences, float64 (tokens,), and the method's output.
+        the divergences, float64 (tokens,).
 
     Raises:
         RecordFailure: the model cannot hold the prompt, or its logits are not finite.
     """
     decode = replace(decode, forced=expected.reference, tracing=True)
-    output = answer(method, prompt, decode, seed)
-    return kl(expected.logits, decode.logits), output
+    answer(method, prompt, decode, seed)
+    return kl(expected.logits, decode.logits)
 
 
 def kl(unmodified: torch.Tensor, pruned: torch.Tensor) -> torch.Tensor:
