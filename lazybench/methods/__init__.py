@@ -1,15 +1,6 @@
 """Ways to prune prompts, one a file."""
 
 from lazybench.methods.base import Method, Output, Shortening, build_method
-from lazybench.methods.engine import OnEngine, OneStage, describe_stages, nothing_pruned
+from lazybench.methods.engine import OnEngine, OneStage, describe_stages
 
-__all__ = [
-    "Method",
-    "OnEngine",
-    "OneStage",
-    "Output",
-    "Shortening",
-    "build_method",
-    "describe_stages",
-    "nothing_pruned",
-]
+__all__ = ["Method", "OnEngine", "OneStage", "Output", "Shortening", "build_method", "describe_stages"]

@@ -13,9 +13,10 @@ from lazybench.config import ModelConfig, RunConfig, Shard
 from lazybench.data import DatasetFacts, Record, choose, fingerprint, load_facts
 from lazybench.data.facts import english
 from lazybench.errors import LazyBenchError, RecordFailure
-from lazybench.methods import Method, build_method, nothing_pruned
+from lazybench.methods import Method, build_method
 from lazybench.methods.baseline import Baseline
 from lazybench.methods.calibrated import Calibrated, settings_of
+from lazybench.methods.engine import nothing_pruned
 from lazybench.methods.shared import second_models
 from lazybench.model.decoding import check_limit
 from lazybench.model.prompts import Prompt, PromptBuilder
