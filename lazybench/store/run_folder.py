@@ -63,9 +63,7 @@ class RunFolder:
             raise Busy(f"another process is at work in {self.path}")
 
     @contextmanager
-    def opened(
-        self, config: Mapping[str, Any], environment: Mapping[str, Any], anew: bool = False
-    ) -> "Iterator[RunFolder]":
+    def opened(self, config: Mapping[str, Any], environment: Mapping[str, Any], anew: bool = False) -> Iterator[None]:
         """Make or reopen the folder for this process alone, and read the records already done.
 
         Args:
@@ -104,7 +102,7 @@ class RunFolder:
             with writing(self.path):
                 self.predictions.load()
                 self.traces.load()
-            yield self
+            yield
         except Busy:
             raise
         except Exception as error:
