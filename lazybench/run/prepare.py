@@ -89,11 +89,9 @@ class Job:
     @cached_property
     def timed_keys(self) -> set[Key]:
         """Dataset and id of the timed records: `timing.per_dataset` of each dataset, evenly spread."""
-        by_dataset: dict[str, list[Key]] = {}
-        for key in self.keys:
-            by_dataset.setdefault(key[0], []).append(key)
         timed = set()
-        for keys in by_dataset.values():
+        for name in self.datasets:
+            keys = [key for key in self.keys if key[0] == name]
             count = min(self.config.timing.per_dataset or len(keys), len(keys))
             timed |= {keys[number * len(keys) // count] for number in range(count)}
         return timed
