@@ -57,7 +57,7 @@ class Resources:
         return self._model[1]
 
     def records(self, dataset: str, data: DataConfig, model: ModelConfig) -> list[Record]:
-        """See `data.load_records`; in a plan, records out of reach are as many as are known, of the longest prompt."""
+        """Return `data.load_records`; in a plan, placeholders of the longest prompt for records out of reach."""
         facts = load_facts(data.datasets)[dataset]
 
         def load() -> list[Record]:
@@ -65,9 +65,8 @@ class Resources:
 
         # Generated records are counted in the model's tokens; others are the same for every model.
         key = {"dataset": dataset, "data": asdict(data)} | ({"model": asdict(model)} if data.source == "sample" else {})
-        if not facts.records:
-            return self._load_once("records", key, None, load)
-        if (records := self._load_once("records", key, data.name, load)) is None:
+        records = self._load_once("records", key, data.name if facts.records else None, load)
+        if records is None:
             count = min(facts.records, data.limit or facts.records)
             count = count if data.half is None else -(-count // 2)
             records = [Record(f"{number}", dataset, "", "", (), None, model.limit) for number in range(count)]
