@@ -40,8 +40,8 @@ class Output:
 def answers_batches(method: "Method") -> bool:
     """Return whether a method answers several prompts at once.
 
-    The class that defines its `generate_batch` must not be a base of one that redefines `generate` or `session`: what
-    a subclass changes there, its base's `generate_batch` does not know of.
+    A subclass that redefines `generate` or `session`, but not `generate_batch`, answers one by one: its base's
+    `generate_batch` would ignore the change.
     """
     names = {"generate", "generate_batch", "session"}
     first = next(kind for kind in type(method).__mro__ if names & vars(kind).keys())
@@ -149,7 +149,7 @@ class Method(ABC):
             seed: 0 to `repeats - 1`; the same seed must give the same tokens.
         """
 
-    def generate_batch(self, prompts: Sequence[Prompt], decode: BatchDecoder, seeds: Sequence[int]) -> None:
+    def generate_batch(self, prompts: Sequence[Prompt], decode: BatchDecoder, seeds: Sequence[int]) -> None:  # noqa: B027
         """Answer several prompts at once; a method that does not define this is asked one prompt after the other.
 
         Args:
@@ -157,7 +157,6 @@ class Method(ABC):
             decode: greedy generation for several prompts, called once at most.
             seeds: of each prompt.
         """
-        raise NotImplementedError
 
 
 @dataclass
