@@ -99,6 +99,12 @@ class Block:
         """The records of all rows."""
         return pd.concat([row.records for row in self.rows])
 
+    @cached_property
+    def floors(self) -> frozenset[str]:
+        """The datasets on which every method scores 0 on every record, so that scores show nothing."""
+        best = ran(self.records).groupby("dataset")[["score", "baseline_score"]].max().max(axis=1)
+        return frozenset(best[best == 0].index)
+
     @property
     def compared(self) -> list[Row]:
         """The rows of tables: single-stage schedules of LazyLLM are only in Figure 6 if there are others."""

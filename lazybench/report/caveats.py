@@ -151,14 +151,8 @@ def notes(block: Block) -> list[str]:
     for run in block.runs:
         if config := run.environment.get("generation_config"):
             texts.append(f"the checkpoint's generation config changes answers: it sets {format_settings(config)}")
-    if datasets := ", ".join(sorted(floors(block))):
+    if datasets := ", ".join(sorted(block.floors)):
         texts.append(f"floor: every method scores 0 on every record of {datasets}, so their scores show nothing")
     if times := block.runs[0].environment.get("times"):
         texts.append(f"times were taken apart: commit {times['commit']}, {times['threads']} threads")
     return list(dict.fromkeys(texts))
-
-
-def floors(block: Block) -> frozenset[str]:
-    """Return the datasets on which every method scores 0 on every record, so that scores show nothing."""
-    best = ran(block.records).groupby("dataset")[["score", "baseline_score"]].max().max(axis=1)
-    return frozenset(best[best == 0].index)

@@ -15,7 +15,7 @@ from lazybench.analysis.grouping import Block, Row, with_difference
 from lazybench.analysis.intervals import Estimate
 from lazybench.analysis.labels import METHODS, is_calibrated, method_title, title_of
 from lazybench.report import paper
-from lazybench.report.caveats import floors, is_taken
+from lazybench.report.caveats import is_taken
 
 NONE = "—"
 
@@ -117,7 +117,7 @@ def _line(
         line |= result.columns(key) | {f"{key}_records": result.records, f"{key}_note": result.note}
         if measure.by_seed:
             line[f"{key}_seed_deviation"] = stdev(result.seeds) if result.seeds else None
-    if not missing and floors(block).issuperset(datasets):
+    if not missing and block.floors.issuperset(datasets):
         line["score_note"] = "floor"
     printed = paper.printed(row, section, datasets)
     line |= {f"{measure.key}_paper": printed.get(measure.key, "") for measure in (*_TABLE1, *_TABLE2)}

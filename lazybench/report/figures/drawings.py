@@ -23,7 +23,6 @@ from lazybench.analysis.grouping import Block, Row, with_difference
 from lazybench.analysis.intervals import Estimate
 from lazybench.analysis.trace_means import BINS
 from lazybench.report import paper
-from lazybench.report.caveats import floors
 from lazybench.report.figures import style
 from lazybench.report.figures.style import REFERENCE, canvas, error_bars, finish, line_style, panels, subtitle, wrapped
 
@@ -93,13 +92,13 @@ def _by_task(
     """Draw a panel a task of the score less the baseline's by `x`; None without two points.
 
     If a task has fewer than `_FEW` records, only the four tasks with the most records have panels. Tasks on which every
-    method scores 0 have none. `entries` has by a row's label what its points have besides, or instead of their own.
+    method scores 0 have none. `entries` maps a row's label to values that are added to its points, or replace theirs.
     """
-    measures, floor = {"difference": averages.SCORE_DIFFERENCE, "speedup": averages.TTFT[0]}, floors(block)
+    measures = {"difference": averages.SCORE_DIFFERENCE, "speedup": averages.TTFT[0]}
     points = [
         _point(block, row, {task: names}, measures) | {"task": task} | entries.get(row.label, {})
         for (task, names), row in product(block.tasks().items(), rows)
-        if not floor.issuperset(names)
+        if not block.floors.issuperset(names)
     ]
     points = [point for point in points if None not in (point["difference"], point[x])]
     if len(points) < 2:
