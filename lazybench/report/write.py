@@ -80,9 +80,8 @@ def write(out: Path, blocks: Sequence[Block], warnings: Sequence[str]) -> tuple[
         return sorted(path.name for path in folder.iterdir()), list(dict.fromkeys(undrawn))
 
 
-def _tables(spec: tables.Spec, blocks: Sequence[Block], lines: pd.DataFrame) -> list[_Table]:
-    """Format a table of models on the same data, side by side."""
-    selected = tables.select(spec, blocks, lines)
+def _tables(spec: tables.Spec, blocks: Sequence[Block], selected: pd.DataFrame) -> list[_Table]:
+    """Format the selected lines of models on the same data, side by side: one table, two, or none without lines."""
     is_longbench = all(run.settings["data"].get("source") == "longbench" for block in blocks for run in block.runs)
     return [
         (title, measures, own, tables.shown(measures, own, beside_paper=is_longbench and measures == spec.as_paper))
@@ -110,7 +109,8 @@ def _note(blocks: Sequence[Block], made: Sequence[_Table]) -> list[str]:
 
 def _body(spec: tables.Spec, blocks: Sequence[Block], lines: pd.DataFrame, warnings: Sequence[str]) -> list[_Body]:
     """Format a table's part of its files, if there is any: one or two tables, and the note below them."""
-    made = _tables(spec, blocks, lines)
+    selected = tables.select(spec, blocks, lines)
+    made = _tables(spec, blocks, selected)
     if not made:
         return []
     title = f"{' and '.join(block.model_title for block in blocks)} on {blocks[0].data_title}"
@@ -118,17 +118,16 @@ def _body(spec: tables.Spec, blocks: Sequence[Block], lines: pd.DataFrame, warni
     for part in made:
         caption = f"{part[0].removeprefix(f'Table {spec.name[-1]}. ')}: {title}."
         tex += latex(name + "-other" * (part[0] != spec.title), caption, part[3], _note(blocks, [part]), warnings)
-    markdown = _markdown(
-        title, {heading: _flat(cells) for heading, *_, cells in made}, [*_note(blocks, made), *warnings]
-    )
-    return [(tables.select(spec, blocks, lines).filter(spec.columns), markdown, tex)]
+    note = [*_note(blocks, made), *warnings]
+    markdown = _markdown(title, {heading: _flat(cells) for heading, *_, cells in made}, note)
+    return [(selected.filter(spec.columns), markdown, tex)]
 
 
 def _section(
     block: Block, lines: pd.DataFrame, warnings: Sequence[str], bodies: dict[str, list[_Body]]
 ) -> dict[str, Any]:
     """Return a block's section of the page; add its intervals and paired tests to `bodies`."""
-    made = [_tables(spec, [block], lines) for spec in tables.specs([block])]
+    made = [_tables(spec, [block], tables.select(spec, [block], lines)) for spec in tables.specs([block])]
     facts, *texts = dict.fromkeys(text for several in made if several for text in _note([block], several))
     section: dict[str, Any] = {"block": block, "facts": facts, "notes": texts}
     section["tables"] = [(title, _flat(cells)) for several in made for title, *_, cells in several]
