@@ -15,10 +15,10 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -
     return tabulate(rows, header, "simple", disable_numparse=True, colalign=sides if rows else None)
 
 
-def frame_table(frame: "pd.DataFrame", columns: Sequence[tuple[str, str, str]], left: int = 1) -> str:
+def frame_table(frame: "pd.DataFrame", columns: Sequence[tuple[str, str, str]]) -> str:
     """Format a frame's columns, given as title, name and format, as far as it has them."""
     cells = [(title, texts(frame, name, form)) for title, name, form in columns if name in frame]
-    return table([title for title, _ in cells], list(zip(*(column for _, column in cells), strict=True)), left)
+    return table([title for title, _ in cells], list(zip(*(column for _, column in cells), strict=True)))
 
 
 def texts(frame: "pd.DataFrame", name: str, form: str, gap: str = "-") -> list[str]:
