@@ -185,7 +185,7 @@ class SpeedConfig(_Checked):
 
 @dataclass
 class MatchConfig(_Checked):
-    """Methods whose speedups are as asked; `conf/match.yaml` explains the settings."""
+    """A search for settings that reach given speedups; `conf/match.yaml` says what each setting means."""
 
     model: ModelConfig = MISSING
     method: dict[str, Any] = field(default_factory=dict)
@@ -243,8 +243,8 @@ class Shard:
         return f"{self.index}of{self.count}"
 
 
-# What each command that Hydra configures is set by; `plan` has those of `run`.
+# The schema of each command that Hydra configures; `plan` has that of `run`.
 SCHEMAS = {"run": RunConfig, "speed": SpeedConfig, "match": MatchConfig, "map": MapConfig}
-# Where the configs in `conf/` find them.
+# The configs in `conf/` name them so.
 for _command, _schema in SCHEMAS.items():
     ConfigStore.instance().store(name="schema" if _command == "run" else f"{_command}_schema", node=_schema)

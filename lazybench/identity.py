@@ -42,7 +42,7 @@ MATCHED = (
 LABELLED = ("schedule", "layer", "keep", "scope", "ratio")
 
 # A setting's neutral value reproduces what runs did before the setting existed: its default, unless it stands here.
-# At this value a setting is left out of the hash, so a new setting with a default leaves finished runs their hashes.
+# At this value a setting is left out of the hash, so finished runs keep their hashes when a setting is added.
 # Whoever changes a default declares the old one here, as "timing.warmup" or "StaticPruning.keep", and gets new runs.
 NEUTRAL: dict[str, Any] = {"timing.every": 1, "timing.per_dataset": None, "trace_tokens": 16}
 

@@ -184,7 +184,7 @@ def group(runs: Sequence[Run]) -> list[Block]:
 def _with_keep_1(run: Run, baselines: Sequence[Run]) -> Run:
     """Return a run on the engine with the times that the engine takes with nothing pruned, record by record.
 
-    A baseline's run takes these beside its own. Its ratio of both applies to the unmodified model's times of this run.
+    A baseline's run times that engine beside itself. The ratio of both times scales the unmodified model's in this run.
     """
     for baseline in baselines if run.environment.get("on_engine") else ():
         if (baseline.model, baseline.data) != (run.model, run.data) or not agree(run, baseline):

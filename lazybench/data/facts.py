@@ -131,8 +131,8 @@ def datasets_of(task: str, facts: Mapping[str, DatasetFacts], has: Sequence[str]
     """List the datasets of a task.
 
     Args:
-        task: a task, a dataset, or `all`. A task means its LongBench datasets, then custom ones; on data without any of
-            LongBench's English datasets, one of the six means the datasets that the data has of it.
+        task: a task, a dataset, or `all`. A task means its LongBench datasets, then custom ones. On data without any of
+            LongBench's English datasets, one of LongBench's six tasks means those of its datasets that the data has.
         facts: as `load_facts` returns them.
         has: `all` datasets of the data (`lazybench.data.choose`); None for LongBench's 16 English ones.
 

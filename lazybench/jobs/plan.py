@@ -99,7 +99,7 @@ def estimate(job: Job, operations: float, pace: Pace, answers_unmodified: bool =
     timed = sum(map(job.is_timed, job.own_records)) / records
     pairs = len(job.paired_methods)
     prefills = method.repeats * method.prefills
-    # The first token of each record, untimed; and its answer alone, which such a pass warms up.
+    # Seconds of an untimed first token of each record, and of each answer alone, which such a pass warms up.
     first = prefill + 2 * pace.step_s * records
     alone = prefill + pace.step_s * steps + first
     more_prefill = 2 * (method.prefills - 1) * prefill

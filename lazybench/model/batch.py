@@ -86,7 +86,7 @@ class BatchDecoder:
         decoders = {index: self.decoders[number] for index, number in enumerate(numbers)}
         references = {index: self._references[number] for index, number in enumerate(numbers)}
         model, width = self.decoders[0].model, max(map(len, rows))
-        # The first token pads, so that no penalty on the prompt's tokens meets another one than without padding.
+        # Pad with the first token, so that a repetition penalty meets no token that the prompt lacks.
         ids = torch.stack([torch.cat([row[:1].expand(width - len(row)), row]) for row in rows])
         mask = torch.tensor([[0] * (width - len(row)) + [1] * len(row) for row in rows])
 

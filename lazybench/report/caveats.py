@@ -104,7 +104,7 @@ def is_taken(measure: Measure, lines: pd.DataFrame) -> bool:
 
 
 def gaps(lines: pd.DataFrame, measures: Sequence[Measure]) -> list[str]:
-    """Return on which records a model's numbers are and why others are missing, with the rows unless it is all of them.
+    """Return which records a model's numbers cover and why others are missing; name the rows unless it is all of them.
 
     Args:
         lines: those of a table, with the `name` of their row.
@@ -134,7 +134,7 @@ def _gaps(line: Mapping[str, Any], measures: Sequence[Measure]) -> Iterator[str]
 
 
 def settings(block: Block, lines: pd.DataFrame) -> list[str]:
-    """Return the settings that names lack, and where calibrated ones are from; `lines` are those of `gaps`."""
+    """Return the settings that the rows' names leave out, with the source of calibrated ones; `lines` as for `gaps`."""
     texts: dict[str, dict[str, None]] = {}  # by source
     runs = {row.label: row.runs for row in block.rows}
     for line in lines.drop_duplicates("label").itertuples():

@@ -26,7 +26,7 @@ CPU_BATCH = 16  # more sequences gain little where computing takes longer than r
 class Question(NamedTuple):
     """A prompt for a method to answer, with the settings of its dataset and the seed.
 
-    With a `reference`, logits are those along its tokens, in place of the answer's own.
+    With a `reference`, logits are taken along its tokens instead of the answer's own.
     """
 
     prompt: Prompt
@@ -92,7 +92,7 @@ class Batches:
             finish: called with the number of a question and its output, or why it failed, as soon as it has ended.
 
         Returns:
-            the results in order, and a dict from the number of a question that has an output to the logits of these
+            the results in order; and by the number of each question that has an output, the logits of its first new
             tokens, (tokens, vocabulary), float32, on the CPU.
         """
         results: dict[int, Result] = {}

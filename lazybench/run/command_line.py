@@ -12,10 +12,10 @@ from omegaconf import DictConfig
 def job_command() -> list[str]:
     """Return the words after `python -m lazybench` that start the current job alone.
 
-    They are Hydra's and not `sys.argv`, which in a launcher's process, or of a sweep, is not this job's.
+    They come from Hydra, as `sys.argv` holds other words in a sweep or in a launcher's process.
     """
     config = HydraConfig.get()
-    # An experiment that sweeps is refused without -m; the job's own words leave one job of it.
+    # An experiment that sweeps needs -m, even if the job's own words leave one job of it.
     flags = ["-m"] if config.mode == RunMode.MULTIRUN else []
     folders = [f"--config-dir={folder}" for folder in own_folders(config)]
     return ["run", *flags, *folders, *config.overrides.task]

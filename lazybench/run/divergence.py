@@ -17,7 +17,7 @@ class Expected:
 
     Attributes:
         tokens: ids of its tokens.
-        logits: of the first ones, (tokens, vocabulary), float32, on the CPU; None unless asked for.
+        logits: of the first tokens, (tokens, vocabulary), float32, on the CPU; None unless asked for.
     """
 
     tokens: list[int]

@@ -39,7 +39,7 @@ class Resources:
         return self._load_once("skeleton", asdict(config), config.path, lambda: load_skeleton(config))
 
     def weights(self, config: ModelConfig) -> str:
-        """See `loading.Weights.identity`; a tokenizer that is not among their files counts too."""
+        """Return `loading.Weights.identity`, with the fingerprint of a tokenizer that is not among the files."""
 
         def identity() -> str | None:
             if (tokenizer := self.tokenizer(config)) is None:
@@ -57,7 +57,7 @@ class Resources:
         return self._model[1]
 
     def records(self, dataset: str, data: DataConfig, model: ModelConfig) -> list[Record]:
-        """Return `data.load_records`; in a plan, placeholders of the longest prompt for records out of reach."""
+        """Call `data.load_records`; in a plan, records out of reach become placeholders of the longest prompt."""
         facts = load_facts(data.datasets)[dataset]
 
         def load() -> list[Record]:
@@ -82,9 +82,9 @@ class Resources:
         return records
 
     def _load_once(self, kind: str, key: dict[str, Any], name: str | None, load: Callable[[], Any]) -> Any:
-        """Return what `load` returned when it was first called for this key.
+        """Return the result of `load`, which is called once for each kind and key.
 
-        In a plan it is None where it is out of reach, and noted as missing by `name`; None as a name refuses that.
+        In a plan, return None if it is out of reach, and note `name` as missing; with `name=None`, raise all the same.
         """
         entry = (kind, digest(key))
         if entry not in self._loaded:

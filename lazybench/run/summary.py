@@ -1,4 +1,4 @@
-"""From records to a dataset's and a task's numbers, and how a run prints them."""
+"""Average a run's records by dataset and task, and format the numbers that it prints."""
 
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence

@@ -84,8 +84,8 @@ def undisturbed(
 ) -> Pass:
     """Time an answer, again if other work disturbed it, up to `RETAKES` times.
 
-    A pass on a CPU is disturbed if its process got less than `least` of wall time times threads. A pass on another
-    device is never taken again, as the process's CPU time tells nothing about it.
+    A pass on a CPU is disturbed if its process got less CPU time than `least` times wall time times threads. A pass on
+    another device is never taken again, as the process's CPU time tells nothing about it.
 
     Args:
         method, prompt, decode, seed: see `methods.base.answer`.

@@ -24,7 +24,7 @@ _cached: dict[str, dict[str, torch.Tensor]] = {}
 
 
 class Unmodified:
-    """Answers of one unmodified model: in a file, for all processes, and with first logits for this process.
+    """Answers of one unmodified model: tokens in a file, for all processes, and first logits in this one's memory.
 
     Args:
         path: the file, of one model in one environment.

@@ -25,7 +25,7 @@ from lazybench.run.resources import Resources
 from lazybench.run.timing import UNMODIFIED, Pass, undisturbed
 from lazybench.speed.memory import measure_memory
 
-# Names of passes; those of the unmodified model on the beginning of the prompt are token counts.
+# Names of passes; a pass of the unmodified model on the first `n` tokens of the prompt has the number `n` as its name.
 _UNMODIFIED, _METHOD, _KEEP_1 = "unmodified", "method", "keep_1"
 _MEMORY_TOKENS = 16  # memory peaks in prefill; these show what decoding adds before the caches grow
 _DATASET = "gov_report"

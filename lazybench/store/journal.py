@@ -94,7 +94,9 @@ def journals(folder: Path, name: str) -> list[Path]:
 
 
 def read_rows(folder: Path, name: str) -> Rows:
-    """Read the rows of `name` from all of a folder's files: the last row of a record, and an answer before an error.
+    """Read the rows of `name` from all of a folder's files.
+
+    A record's later row replaces an earlier one, but an error never replaces an answer.
 
     Raises:
         LazyBenchError: a line before the last one of a file is damaged.

@@ -55,9 +55,9 @@ def _pruned(block: Block) -> list[Row]:
 
 
 def _line(block: Block, row: Row) -> str:
-    """Return a row's line: a method's points; those under other conditions have their own.
+    """Return the name of the line that joins a row's point to others: its method and conditions.
 
-    So do calibrated ones, unless all of the block's rows are calibrated, as the heading then says.
+    Calibrated rows have lines of their own, unless all of the block's rows are calibrated, as the heading then says.
     """
     name = labels.method_title(row.runs[0])
     if any(run.calibrated_on for run in row.runs):

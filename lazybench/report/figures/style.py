@@ -42,7 +42,7 @@ def canvas(height: float) -> Figure:
 
 
 def panels(titles: Sequence[str], height: float, xlabel: str, ylabel: str, **shared: Any) -> tuple[Figure, list[Axes]]:
-    """Return a figure of a panel a title in two columns, each `height` inches high below titles of one line."""
+    """Return a figure with a panel for each title in two columns, each `height` inches high under one line of title."""
     count, columns = len(titles), min(2, len(titles))
     rows = -(-count // columns)
     texts = [wrapped(title, LETTERS // columns - 4) for title in titles]
