@@ -8,6 +8,7 @@ import traceback
 from argparse import ArgumentParser
 from collections.abc import Sequence
 from importlib import import_module
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import hydra
@@ -111,14 +112,8 @@ def _import_torch() -> None:
 
 def _check(name: str, config: Any, resources: "Resources") -> Any:
     """Check a job by its model's config, before weights are loaded; returns the prepared job of `run`."""
-    if name != "run":
-        module = {"speed": "speed.measure", "match": "cli.match"}[name]
-        return import_module(f"lazybench.{module}").check(config, resources)
-    from lazybench.run.prepare import check_job, prepare
-
-    job = prepare(config, resources)
-    check_job(job)
-    return job
+    functions = {"run": "run.prepare:prepare", "speed": "speed.measure:check", "match": "cli.match:check"}
+    return resolve_name(f"lazybench.{functions[name]}")(config, resources)
 
 
 def _run_job(name: str, config: Any, resources: "Resources", checked: Any, explained: bool = False) -> None:

@@ -124,14 +124,6 @@ class Job:
         return {name: self.facts[name] for name in self.datasets}
 
 
-def check_job(job: Job) -> None:
-    """Build a prompt and try the output folder before weights are loaded; `LazyBenchError` if either cannot work."""
-    if job.tokenizer is not None:
-        with suppress(RecordFailure):  # the record's row will tell
-            job.prompt(job.own_records[0])
-    check_writable(job.method_folder)
-
-
 def method_for(settings: dict[str, Any], model: ModelConfig, resources: Resources) -> Method:
     """Build the method that a config's `method` describes, and check it against the model's config.
 
@@ -147,10 +139,10 @@ def method_for(settings: dict[str, Any], model: ModelConfig, resources: Resource
 
 
 def prepare(config: RunConfig, resources: Resources) -> Job:
-    """Check a run's settings, and find its data and weights.
+    """Check a run's settings, find its data and weights, build its first prompt and try its output folder.
 
     Raises:
-        LazyBenchError: anything about the settings, the data or the model's files that cannot work.
+        LazyBenchError: anything about the settings, the data, the model's files or the folder that cannot work.
     """
     facts = load_facts(config.data.datasets)
     choice = choose(config.task, config.data, facts)
@@ -188,4 +180,8 @@ def prepare(config: RunConfig, resources: Resources) -> Job:
     job = Job(config, facts, choice.datasets, method, tokenizer, records, settings, "\n".join(notes) or None, keep_1)
     if not job.own_records:
         raise LazyBenchError(f"shard={config.shard}: the run has {len(records)} records: set fewer parts")
+    if tokenizer is not None:
+        with suppress(RecordFailure):  # the record's row will tell
+            job.prompt(job.own_records[0])
+    check_writable(job.method_folder)
     return job
