@@ -50,11 +50,7 @@ def choose(task: str, config: DataConfig, facts: Mapping[str, DatasetFacts]) -> 
     return Choice(chosen, has, left_out)
 
 
-def load_records(
-    dataset: str,
-    config: DataConfig,
-    tokenizer: "PreTrainedTokenizerBase | None",
-) -> list[Record]:
+def load_records(dataset: str, config: DataConfig, tokenizer: "PreTrainedTokenizerBase | None") -> list[Record]:
     """Load the records of one dataset.
 
     Args:
