@@ -40,7 +40,7 @@ def first_line(error: BaseException) -> str:
 
 
 def raised_by(error: BaseException) -> str:
-    """Return what a function of the user's raised, with file and line."""
+    """Describe an exception that a function of the user's raised, with file and line."""
     frame = traceback.extract_tb(error.__traceback__)[-1]
     return f"{type(error).__name__}: {error} ({Path(frame.filename).name}:{frame.lineno})"
 

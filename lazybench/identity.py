@@ -31,7 +31,7 @@ NOT_HASHED = (
     | {"data.limit", "data.half", "data.seed", "data.tokens", "data.load"}
     | {"facts.groups"}
 )
-# What must be equal to compare two runs, besides code and facts, in the order in which labels show it.
+# Values that must be equal to compare two runs, besides code and facts, in the order of labels.
 MATCHED = (
     *("results_version", "weights_format", "dtype", "attention", "device", "threads", "torch", "transformers"),
     *("model.limit", "model.chat", "model.template", "model.remove", "model.shape"),
@@ -47,7 +47,7 @@ LABELLED = ("schedule", "layer", "keep", "scope", "ratio")
 NEUTRAL: dict[str, Any] = {"timing.every": 1, "timing.per_dataset": None, "trace_tokens": 16}
 
 _SECTIONS = {"model": ModelConfig, "data": DataConfig, "timing": TimingConfig}
-# What a label leaves out besides the values of the method's config in `conf/`.
+# Values that a label leaves out, besides those of the method's config in `conf/`.
 _USUAL = {"repeats": 1, "ranking": "eq1", "protect": "none"}
 # Their versions are in the environment, and that of LazyBench's results.
 _VERSIONED = {"lazybench", "lazyllm", "torch", "transformers"} | sys.stdlib_module_names

@@ -25,13 +25,13 @@ Column = str | Callable[[pd.DataFrame], pd.Series]
 
 @dataclass(frozen=True)
 class Measure:
-    """The mean of the column `top` over that of `bottom`; a function computes a column from the records."""
+    """The mean of column `top` over the mean of column `bottom`; a function computes a column from the records."""
 
     key: str  # prefix of its columns in CSV files
     title: str  # heading, with the unit
     top: Column
     bottom: Column | None = None  # None for a mean
-    scale: float = 1.0  # factor from the stored value to the one in tables
+    scale: float = 1.0  # factor from the stored value to the value in tables
     digits: int = 2  # decimals in tables
     absent: str = "not timed"  # why it is missing if its columns are empty
     by_seed: str = ""  # column with one value a seed

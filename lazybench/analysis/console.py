@@ -16,7 +16,7 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -
 
 
 def frame_table(frame: "pd.DataFrame", columns: Sequence[tuple[str, str, str]]) -> str:
-    """Format a frame's columns, given as title, name and format, as far as it has them."""
+    """Format the columns that a frame has among `columns`, each a title, a name and a format."""
     cells = [(title, texts(frame, name, form)) for title, name, form in columns if name in frame]
     return table([title for title, _ in cells], list(zip(*(column for _, column in cells), strict=True)))
 

@@ -147,12 +147,12 @@ class Block:
 
 def conditions(run: Run) -> dict[str, str]:
     """Return the run's conditions by name, as text short enough for a label."""
-    # Runs of earlier versions lack what is empty.
+    # Runs of earlier versions lack empty settings.
     return {key: short(str(None if value in ([], {}) else value)) for key, value in _comparable(run).items()}
 
 
 def agree(run: Run, other: Run) -> bool:
-    """Return whether all that must match is equal in two runs, as far as both have it."""
+    """Return whether two runs are equal in every value that must match and that both have."""
     first, second = (_comparable(each, {name: each.facts[name] for name in each.datasets}) for each in (run, other))
     return all(first[key] == second[key] for key in first.keys() & second.keys())
 
@@ -160,7 +160,7 @@ def agree(run: Run, other: Run) -> bool:
 def with_difference(records: pd.DataFrame, row: Row, block: Block) -> pd.DataFrame:
     """Add `score_difference`: the score less the baseline's for the same record under the same conditions.
 
-    The baseline's is that of its own run, or else of the paired run itself.
+    The baseline's score is from its own run, or if that lacks the record, from the paired run.
     """
     baselines = [other for other in block.baselines if all(agree(one, run) for one in other.runs for run in row.runs)]
     known = pd.concat([records.head(0), *(ran(baseline.records) for baseline in baselines)]).drop_duplicates(KEY)
@@ -169,7 +169,7 @@ def with_difference(records: pd.DataFrame, row: Row, block: Block) -> pd.DataFra
 
 
 def _comparable(run: Run, facts: Mapping[str, DatasetFacts] | None = None) -> dict[str, Any]:
-    """Return all that must match; of a baseline, which is compared record by record, not the choice of records."""
+    """Return the values that must match; a baseline, which is compared record by record, may choose other records."""
     values = comparable(run.settings, run.environment, facts)
     return {key: value for key, value in values.items() if run.method != "baseline" or key not in _SUBSET}
 

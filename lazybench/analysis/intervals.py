@@ -38,7 +38,7 @@ class Estimate:
     low: float | None = None
     high: float | None = None
     records: int = 0  # that it is measured on
-    note: str = ""  # what it does not cover or show; why there is no value
+    note: str = ""  # the limits of the value, or why there is none
     seeds: tuple[float, ...] = ()  # the value of each seed, where there are several
 
     def columns(self, name: str) -> dict[str, float | None]:

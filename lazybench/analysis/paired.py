@@ -19,7 +19,7 @@ _PAIR = ("model", "data", "first", "second", "first_ttft_speedup", "second_ttft_
 
 
 def compare(block: Block) -> pd.DataFrame:
-    """Compare every two of Table 1's rows at equal speed, but the baseline, the reference of KL and speedup.
+    """Compare every two rows of Table 1 at equal speed, except the baseline's, the reference of KL and speedup.
 
     Returns:
         A row a pair, with `model`, `data`, the labels of `first` and `second`, and `first_ttft_speedup` and

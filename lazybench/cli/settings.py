@@ -121,7 +121,7 @@ def literal_escapes(settings: Any) -> Iterator[str]:
 def _name_model(config: DictConfig, words: Iterable[str]) -> None:
     """Name a model that is given by its path alone after that path, and choose its dtype anew."""
     given = {word.partition("=")[0] for word in words}
-    # The path of a shape with random weights is that of its tokenizer.
+    # Beside a shape, whose weights are random, the path is the tokenizer's.
     if "model.path" not in given or config.model.get("shape"):
         return
     if not given & {"model", "model.dtype"}:

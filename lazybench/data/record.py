@@ -39,7 +39,7 @@ class Record:
     length: int  # in words, as LongBench counts it
     language: str = "en"  # `en` or `zh`
     answer_prefix: str = ""  # ends the prompt, as `DatasetFacts.answer_prefix`, which it replaces if it is not empty
-    groups: str = ""  # those of `DatasetFacts.groups` that it is in, separated by spaces
+    groups: str = ""  # its groups among `DatasetFacts.groups`, separated by spaces
 
     @property
     def key(self) -> tuple[str, str]:

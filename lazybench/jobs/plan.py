@@ -23,7 +23,7 @@ def show(jobs: Sequence[Job], resources: Resources, in_turn: bool) -> None:
 
     Args:
         jobs: the checked jobs.
-        resources: what they were loaded from.
+        resources: the source of their models, tokenizers and records.
         in_turn: whether this process would run the jobs one after the other.
     """
     rows, num_unfinished, machines, hours, answered = [], 0, {}, [], set()
@@ -34,7 +34,7 @@ def show(jobs: Sequence[Job], resources: Resources, in_turn: bool) -> None:
         done, own = done_records(job, machines[name]), len(job.own_records)
         num_unfinished += done < own
         task = f"{config.task} {config.shard or ''}".rstrip()
-        # The unmodified model's answers are those of the first job that needs them, of any method.
+        # The first job that needs the unmodified model's answers generates them, whatever its method.
         unmodified = name, repr(config.data), task
         is_first = unmodified not in answered
         answered.add(unmodified)
@@ -89,7 +89,7 @@ def estimate(job: Job, operations: float, pace: Pace, answers_unmodified: bool =
 
     Args:
         job: the job.
-        operations: those of one prefill of each record, all together.
+        operations: of one prefill of each record, summed.
         pace: how fast the GPU is, on which an untimed pass precedes each new shape that is timed.
         answers_unmodified: whether the job generates the unmodified model's answers, which no other has.
     """

@@ -111,7 +111,7 @@ def names_tokenizer(config: ModelConfig) -> bool:
 
 
 def tokenizer_fingerprint(tokenizer: PreTrainedTokenizerFast) -> str:
-    """Hash what a tokenizer does, 16 hex digits."""
+    """Return a hash of a tokenizer's pipeline and special tokens, 16 hex digits."""
     content = json.loads(tokenizer.backend_tokenizer.to_str())
     for key in ("truncation", "padding"):  # state of the last call
         content.pop(key, None)

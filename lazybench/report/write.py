@@ -90,7 +90,7 @@ def _tables(spec: tables.Spec, blocks: Sequence[Block], selected: pd.DataFrame) 
 
 
 def _note(blocks: Sequence[Block], made: Sequence[_Table]) -> list[str]:
-    """Return the sentences to stand below tables, those of one model with its title."""
+    """Return the sentences below tables; one about a single model of several begins with the model's title."""
     from lazybench.report.figures.style import subtitle  # matplotlib takes long to import
 
     measures, lines = made[-1][1], pd.concat(lines for _, _, lines, _ in made)

@@ -37,7 +37,7 @@ def run(job: Job, resources: Resources, explained: bool = False) -> Path:
 
     Args:
         job: the job.
-        resources: what it and the other jobs of a sweep have loaded.
+        resources: shared by the jobs of a sweep.
         explained: also print an example, and what the numbers mean.
 
     Returns:

@@ -172,7 +172,7 @@ class RecordRunner:
         results: Sequence[Result],
         logits: Sequence[torch.Tensor | None],
     ) -> Row:
-        """Return what a record's trace says, from its results by seed and their logits."""
+        """Return a record's trace without its id, from its results by seed and their logits."""
         for each in (unmodified, *results):
             if isinstance(each, RecordFailure):
                 return {"error": one_line(str(each))}
@@ -228,7 +228,7 @@ class RecordRunner:
     def _paired_passes(
         self, prompt: Prompt, decode: Decoder, least: float, method_first: bool = False
     ) -> tuple[list[Pass], dict[str, Pass]]:
-        """Take the method's passes, one a seed, and right before or after them those of the paired methods, by name."""
+        """Take the method's passes, one a seed, and right before or after them one of each paired method, by name."""
         passes = self._passes(prompt, decode, least) if method_first else []
         paired = {}
         others = [*self.job.paired_methods.items()]

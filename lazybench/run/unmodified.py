@@ -28,7 +28,7 @@ class Unmodified:
 
     Args:
         path: the file, of one model in one environment.
-        batches: generates what is missing.
+        batches: generates missing answers.
         num_logits: how many first tokens' logits are needed; 0 for none.
     """
 

@@ -18,7 +18,7 @@ from lazybench.store.writing import check_writable, replace, writing
 SCORES = "scores.json"
 CONFIG = "config.yaml"
 ENVIRONMENT = "environment.json"
-# The line that a process which failed ended with; a shard has one of its own.
+# Has the last line of a failed process; each shard has its own file.
 FAILURE = "failed.txt"
 
 

@@ -49,7 +49,7 @@ def replace(path: Path, content: str | bytes) -> None:
 
 @contextmanager
 def replacing(out: Path, ours: re.Pattern[str]) -> Iterator[Path]:
-    """Give a new folder that replaces `out` at the end of the block; on an error `out` stays as it was.
+    """Yield a new folder that replaces `out` at the end of the block; on an error `out` stays as it was.
 
     Args:
         out: the folder.

@@ -108,7 +108,7 @@ def error_bars(axes: Axes, points: pd.DataFrame, x: str, y: str, **options: Any)
 
 
 def subtitle(block: Block, rows: Sequence[Row], records: Sequence[int] = ()) -> str:
-    """Return the heading of a figure of these rows: what they share of model, data, records, prompts and devices.
+    """Return the heading of a figure of these rows: their model, data, records, prompts and devices.
 
     `records` has the number of each row's records in the figure; by default, all that did not fail.
     """
