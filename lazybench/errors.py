@@ -2,6 +2,7 @@
 
 import traceback
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from difflib import get_close_matches
 from pathlib import Path
 
@@ -19,6 +20,15 @@ class LazyBenchError(Exception):
 
 class RecordFailure(Exception):
     """The method cannot run on a record: its row gets the message, and the run continues."""
+
+
+@contextmanager
+def prefix_errors(prefix: str, kind: type[Exception]) -> Iterator[None]:
+    """Turn errors of a kind into `LazyBenchError`s that begin with a prefix, such as the name of a setting."""
+    try:
+        yield
+    except kind as error:
+        raise LazyBenchError(f"{prefix}: {error}") from error
 
 
 def one_line(message: str, length: int = _LINE) -> str:

@@ -10,7 +10,7 @@ from transformers import PreTrainedModel
 from lazybench.analysis.labels import setting_of, title_of
 from lazybench.config import MapConfig
 from lazybench.data import DatasetFacts, Record, choose, data_label, load_facts
-from lazybench.errors import LazyBenchError, RecordFailure
+from lazybench.errors import LazyBenchError, RecordFailure, prefix_errors
 from lazybench.methods import Method
 from lazybench.methods.base import Output, answer
 from lazybench.methods.baseline import Baseline
@@ -111,8 +111,6 @@ def _map_tokens(method: Method, prompt: Prompt, model: PreTrainedModel) -> Token
 
 
 def _generate(method: Method, prompt: Prompt, model: PreTrainedModel) -> Output:
-    try:
+    with prefix_errors(f"method {method.name}", RecordFailure):
         method.prepare(model)
         return answer(method, prompt, replace(decoder_for(model, prompt), tracing=True), seed=0)
-    except RecordFailure as failure:
-        raise LazyBenchError(f"method {method.name}: {failure}") from None

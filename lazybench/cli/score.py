@@ -17,7 +17,7 @@ from lazybench.config import CONF
 from lazybench.data.facts import DatasetFacts, load_facts
 from lazybench.data.longbench_e import LENGTHS
 from lazybench.data.record import parse, wrong_field
-from lazybench.errors import LazyBenchError, suggest
+from lazybench.errors import LazyBenchError, prefix_errors, suggest
 from lazybench.run import scoring
 from lazybench.store.writing import replace
 
@@ -102,13 +102,11 @@ def _score(line: Mapping[str, Any], where: str, default: str, known: Known) -> d
     fields = ["answers", "all_classes", *["length"] * by_length, *["groups"] * bool(facts.groups)]
     if wrong := wrong_field(line, fields):
         raise LazyBenchError(f"{where}: {wrong}")
-    try:
+    with prefix_errors(where, LazyBenchError):
         by_seed = [
             {"score": scoring.score(facts, text, *references), **scoring.variants(facts, text, *references)}
             for text in predictions
         ]
-    except LazyBenchError as error:
-        raise LazyBenchError(f"{where}: {error}") from error
     means = {metric: fmean(seed[metric] for seed in by_seed) for metric in by_seed[0]}
     groups = {"length": line.get("length"), "groups": line.get("groups") or ""}
     return scores | means | (groups if facts.groups else {})

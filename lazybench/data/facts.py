@@ -10,7 +10,7 @@ from typing import Any
 
 from lazybench import metrics
 from lazybench.data.longbench_e import LENGTHS
-from lazybench.errors import LazyBenchError, suggest
+from lazybench.errors import LazyBenchError, prefix_errors, suggest
 from lazybench.rules import COUNT, FLAG, NAME, Rule, check, check_settings, one_of, setting
 
 ALL = "all"
@@ -168,7 +168,5 @@ def _user_facts(name: str, given: Mapping[str, Any] | None, longbench: Mapping[s
         hint = suggest(str(like), longbench)
         raise LazyBenchError(f"dataset {name!r}: like {like!r} is none of LongBench's: {hint}")
     defaults = {} if like is None else asdict(longbench[like]) | {"records": None}
-    try:
+    with prefix_errors(f"dataset {name!r}", TypeError):  # a fact is unknown or missing
         return DatasetFacts(**{**defaults, **values, "name": name})
-    except TypeError as error:  # a fact is unknown or missing
-        raise LazyBenchError(f"dataset {name!r}: {error}") from error

@@ -19,7 +19,7 @@ from lazybench.analysis.intervals import NEGLIGIBLE, geometric_mean
 from lazybench.analysis.labels import setting_of
 from lazybench.config import HALVES, MatchConfig
 from lazybench.data import Record, data_label, half_of
-from lazybench.errors import LazyBenchError, RecordFailure
+from lazybench.errors import LazyBenchError, RecordFailure, prefix_errors
 from lazybench.identity import digest, method_identity
 from lazybench.matching.speedups import SpeedupOutOfReach, Trial, computed_speedup, find
 from lazybench.methods import Method
@@ -182,14 +182,12 @@ class Matcher:
 
     def _prompt_kl(self, method: Method, prompt: Prompt) -> float:
         record, decode = prompt.record, decoder_for(self.model, prompt)
-        try:
+        with prefix_errors(f"method {method.name} on {record.dataset} {record.id}", RecordFailure):
             if record.key not in self._expected:
                 self._expected[record.key] = expected(prompt, decode, self.config.answer_tokens)
             kl = float(divergence(method, prompt, decode, self._expected[record.key]).mean())
             if not kl < math.inf:
                 raise RecordFailure("the divergence is not finite")
-        except RecordFailure as failure:
-            raise LazyBenchError(f"method {method.name} on {record.dataset} {record.id}: {failure}") from failure
         return kl
 
 

@@ -8,8 +8,8 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 import lazyllm
+from lazybench.errors import prefix_errors
 from lazybench.methods.base import Method, Output
-from lazybench.methods.shared import prefix_errors
 from lazybench.model.batch import BatchDecoder
 from lazybench.model.decoding import Decoder
 from lazybench.model.prompts import Prompt
@@ -48,7 +48,7 @@ class OnEngine(Method):
         parts = self.schedule if isinstance(self.schedule, list) else [self.schedule]
         stages = " ".join(map(str, parts)).replace(",", " ").split()
         self.schedule = ",".join(stages)
-        with prefix_errors("method.schedule"):
+        with prefix_errors("method.schedule", lazyllm.LazyLLMError):
             if "%" not in self.schedule:
                 self.schedule = PruningSchedule.parse(self.schedule).spec  # one text for 0.60 and 0.6
             for stage in stages:  # alone, and at any depth: whether layers increase depends on the model
@@ -75,7 +75,7 @@ class OnEngine(Method):
 
     def check(self, model: PreTrainedModel) -> None:
         lazyllm.enable(model, (), ranking=self.build_ranking())  # refuses models that it cannot prune
-        with prefix_errors(self._schedule_setting):
+        with prefix_errors(self._schedule_setting, lazyllm.LazyLLMError):
             self.resolve_schedule(model)
 
     def protected(self, prompts: Sequence[Prompt]) -> Tensor | None:

@@ -9,9 +9,8 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 import lazyllm
-from lazybench.errors import LazyBenchError
+from lazybench.errors import LazyBenchError, prefix_errors
 from lazybench.methods.engine import OnEngine
-from lazybench.methods.shared import prefix_errors
 from lazybench.model.instance import make
 from lazybench.model.prompts import Prompt, template_tokens
 from lazybench.rules import one_of, setting
@@ -68,7 +67,7 @@ class LazyLLM(OnEngine):
             return NAMED[ranking]()
         if isinstance(ranking, dict):
             settings = {"_target_": "lazyllm.AttentionRanking", **ranking}
-            with prefix_errors("method.ranking"):
+            with prefix_errors("method.ranking", lazyllm.LazyLLMError):
                 ranking = make("method.ranking", settings, "a subclass of lazyllm.AttentionRanking")
         if not isinstance(ranking, lazyllm.AttentionRanking):
             example = "'method.ranking={queries:8,pooling:7}'"

@@ -1,7 +1,6 @@
-"""Pooling, second models and error messages, shared by several methods."""
+"""Pooling and second models, shared by several methods."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import fields
 from typing import Any
 
@@ -9,18 +8,8 @@ import torch
 from torch import nn
 
 from lazybench.config import ModelConfig
-from lazybench.errors import LazyBenchError
+from lazybench.errors import LazyBenchError, prefix_errors
 from lazybench.rules import MODEL
-from lazyllm import LazyLLMError
-
-
-@contextmanager
-def prefix_errors(setting: str) -> Iterator[None]:
-    """Turn the library's errors into `LazyBenchError`s that begin with the name of a setting."""
-    try:
-        yield
-    except LazyLLMError as error:
-        raise LazyBenchError(f"{setting}: {error}") from error
 
 
 def pool(scores: torch.Tensor, size: int, kernel: str = "average") -> torch.Tensor:
@@ -39,8 +28,7 @@ def second_models(method: Any, load: Callable[[ModelConfig], Any], device: str =
     for setting in fields(method):
         path = getattr(method, setting.name)
         if setting.metadata.get("rule") is MODEL and path is not None:
-            try:  # limit is about prompts of the model under test
+            with prefix_errors(f"method.{setting.name}", LazyBenchError):
+                # The limit is about prompts of the model under test.
                 loaded[setting.name] = load(ModelConfig(name=setting.name, path=path, device=device, limit=2))
-            except LazyBenchError as error:
-                raise LazyBenchError(f"method.{setting.name}: {error}") from error
     return loaded

@@ -11,7 +11,7 @@ from transformers import PreTrainedTokenizerBase
 
 from lazybench.config import ModelConfig
 from lazybench.data import DatasetFacts, Record
-from lazybench.errors import LazyBenchError, RecordFailure, first_line
+from lazybench.errors import RecordFailure, first_line, prefix_errors
 
 # RepoBench's files are Python or Java, each under its path. The last one is to be completed; in LongBench's records it
 # has no path, and begins with imports.
@@ -110,10 +110,8 @@ def build_all(
     """Build the prompts of records by key; `LazyBenchError` names the first record whose prompt cannot be built."""
     prompts = {}
     for record in records:
-        try:
+        with prefix_errors(f"{record.dataset} {record.id}", RecordFailure):
             prompts[record.key] = PromptBuilder(tokenizer, model, facts[record.dataset]).build(record)
-        except RecordFailure as failure:
-            raise LazyBenchError(f"{record.dataset} {record.id}: {failure}") from failure
     return prompts
 
 
