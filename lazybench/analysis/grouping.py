@@ -105,12 +105,17 @@ class Block:
         best = ran(self.records).groupby("dataset")[["score", "baseline_score"]].max().max(axis=1)
         return frozenset(best[best == 0].index)
 
-    @property
+    @cached_property
     def compared(self) -> list[Row]:
         """The rows of tables: single-stage schedules of LazyLLM are only in Figure 6 if there are others."""
         num_stages = {row.label: len(stages(row.runs[0])) for row in self.rows if row.method == "lazyllm"}
         several = any(number > 1 for number in num_stages.values())
         return [row for row in self.rows if not (several and num_stages.get(row.label) == 1)]
+
+    @property
+    def pruned(self) -> list[Row]:
+        """The rows of tables, without the unmodified model's."""
+        return [row for row in self.compared if row.method != "baseline"]
 
     @property
     def title(self) -> str:

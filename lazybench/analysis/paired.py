@@ -30,7 +30,7 @@ def compare(block: Block) -> pd.DataFrame:
         `kl_p` of Wilcoxon's signed-rank test, two-sided, and `kl_p_holm`, by Holm's method for the block's
         `comparisons`. No rows where no two are at equal speed.
     """
-    rows = [(row, _complete(row, block.tasks_compared())) for row in block.compared if row.method != "baseline"]
+    rows = [(row, _complete(row, block.tasks_compared())) for row in block.pruned]
     pairs = []
     for (first, first_records), (second, second_records) in combinations(rows, 2):
         shared = {*first_records["dataset"]} & {*second_records["dataset"]}

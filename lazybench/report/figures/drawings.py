@@ -32,7 +32,7 @@ _FEW = 30  # records of a task
 def speed_against_kl(block: Block) -> Figure | None:
     """Draw two panels with the same y axis; a method without KL, or with a KL of 0, has no mark."""
     measures = {"first token": averages.TTFT[0], "whole answer": averages.EQUAL_LENGTH, "kl": averages.GEOMETRIC_KL}
-    points = [_point(block, row, block.tasks_compared(), measures) for row in _pruned(block)]
+    points = [_point(block, row, block.tasks_compared(), measures) for row in block.pruned]
     points = pd.DataFrame([point for point in points if all(point[key] for key in measures)])
     if len(points) < 2:
         return None
@@ -49,11 +49,6 @@ def speed_against_kl(block: Block) -> Figure | None:
     return finish(figure, subtitle(block, [*points["row"]]))
 
 
-def _pruned(block: Block) -> list[Row]:
-    """Return the rows of tables but the unmodified model's."""
-    return [row for row in block.compared if row.method != "baseline"]
-
-
 def _line(block: Block, row: Row) -> str:
     """Return the name of the line that joins a row's point to others: its method and conditions.
 
@@ -62,14 +57,14 @@ def _line(block: Block, row: Row) -> str:
     name = labels.method_title(row.runs[0])
     if any(run.calibrated_on for run in row.runs):
         name += " calibrated on these records"
-    elif labels.is_calibrated(row.runs[0]) and not all(labels.is_calibrated(one.runs[0]) for one in _pruned(block)):
+    elif labels.is_calibrated(row.runs[0]) and not all(labels.is_calibrated(one.runs[0]) for one in block.pruned):
         name += " calibrated"
     return name + (f" [{row.conditions}]" if row.conditions else "")
 
 
 def _styles(block: Block) -> dict[str, dict[str, Any]]:
     """Return the style of each line of a block, the same in all its figures."""
-    lines = dict.fromkeys(_line(block, row) for row in _pruned(block))
+    lines = dict.fromkeys(_line(block, row) for row in block.pruned)
     return {line: line_style(number) for number, line in enumerate(lines)}
 
 
@@ -191,7 +186,7 @@ def _mean(traces: Sequence[Mapping[str, Any]], key: str) -> np.ndarray:
 
 def figure5(block: Block) -> Figure | None:
     """Draw the TTFT speedup of Table 1's rows."""
-    return _by_task(block, _pruned(block), "speedup", "TTFT speedup (×)", _styles(block), {})
+    return _by_task(block, block.pruned, "speedup", "TTFT speedup (×)", _styles(block), {})
 
 
 def figure6(block: Block) -> Figure | None:
