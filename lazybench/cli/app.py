@@ -111,7 +111,7 @@ def _import_torch() -> None:
 
 
 def _check(name: str, config: Any, resources: "Resources") -> Any:
-    """Check a job by its model's config, before weights are loaded; returns the prepared job of `run`."""
+    """Check a job before weights are loaded; return the prepared job of `run`, or another command's method."""
     functions = {"run": "run.prepare:prepare", "speed": "speed.measure:check", "match": "cli.match:check"}
     return resolve_name(f"lazybench.{functions[name]}")(config, resources)
 

@@ -36,7 +36,7 @@ class Question(NamedTuple):
 
 
 def within_memory(prompt: Prompt, work: Callable[[], T]) -> T:
-    """Call `work` on a prompt; where memory runs out, release it and raise `RecordFailure`."""
+    """Call `work` for a prompt; if memory runs out, release it and raise `RecordFailure` with the prompt's length."""
     try:
         return work()
     except Exception as error:
@@ -52,7 +52,7 @@ def _out_of_memory(prompt: Prompt) -> RecordFailure:
 
 
 def batch_size(model: PreTrainedModel, config: RunConfig, tokens: int) -> int:
-    """Return the sequences of a batch; for `auto`, as many of `tokens` tokens each as fit the free memory."""
+    """Return the number of sequences of a batch; for `auto`, how many of `tokens` tokens each fit the free memory."""
     if isinstance(config.batch, int):
         return config.batch
     if model.device.type != "cuda":

@@ -79,7 +79,7 @@ class Job:
 
     @property
     def paired_methods(self) -> dict[str, Method]:
-        """The methods timed beside this one: the unmodified model, and beside that the engine with nothing pruned."""
+        """The methods timed beside this one: the unmodified model, or beside itself the engine with nothing pruned."""
         if not self.config.timing.paired:
             return {}
         if not self.is_baseline:
