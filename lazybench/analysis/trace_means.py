@@ -1,5 +1,6 @@
 """Average a run's traces for Figures 2 and 7, small enough to commit."""
 
+from collections import Counter
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -12,10 +13,10 @@ def trace_means(rows: Collection[Mapping[str, Any]]) -> dict[str, Any]:
     """Average a run's lines of `traces.jsonl` over records.
 
     Returns:
-        `layers` and `computed` for Figure 7: the layers that prune, and the fraction of prompt tokens computed after
-        each, as `mean`, `low` and `high` (10th and 90th percentile) of shape `(stages, steps)`, with the number of
-        `records`. A record whose generation has ended keeps its last value, so that every step averages the same
-        records; `living` counts the records that still generate at each step.
+        `layers` and `computed` for Figure 7: the layers that prune, of most records if they differ, and the fraction of
+        prompt tokens computed after each, as `mean`, `low` and `high` (10th and 90th percentile) of shape
+        `(stages, steps)`, with the number of `records`. A record whose generation has ended keeps its last value, so
+        that every step averages the same records; `living` counts the records that still generate at each step.
 
         `attention` for Figure 2: `map`, the mean of `(layers, BINS)`, and `mean`, `low` and `high` of the cumulative
         share of attention mass on the top x % of tokens, x = 0..100, with the number of `records`.
@@ -28,15 +29,17 @@ def trace_means(rows: Collection[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _computed(rows: list[Mapping[str, Any]]) -> dict[str, Any]:
-    stages = {tuple(row["stages"]) for row in rows}
-    if len(stages) != 1:  # none, or a calibrated method's, whose folds prune after different layers
+    if not rows:
         return {}
+    # Folds of a calibrated method may prune after different layers.
+    layers, _ = Counter(tuple(row["stages"]) for row in rows).most_common(1)[0]
+    rows = [row for row in rows if tuple(row["stages"]) == layers]
     lengths = np.array([len(row["computed"]) for row in rows])
     steps = np.arange(lengths.max())
     values = [np.asarray(row["computed"], dtype=float)[np.minimum(steps, len(row["computed"]) - 1)].T for row in rows]
     living = (lengths[:, None] > steps).sum(axis=0).tolist()
     computed = {"records": len(rows), "living": living, **_spread(np.array(values))}
-    return {"layers": list(stages.pop()), "computed": computed}
+    return {"layers": [*layers], "computed": computed}
 
 
 def _attention(traced: list[Mapping[str, Any]]) -> dict[str, Any]:

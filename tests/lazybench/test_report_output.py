@@ -120,13 +120,15 @@ def test_traces_are_kept_as_means(tmp_path, report):
         {"_id": one["_id"], "dataset": "hotpotqa", "first_token_kl": 0.1, "stages": [10], "computed": computed}
         for one, computed in zip(rows, ([[0.5], [0.6], [0.7]], [[0.3]]), strict=True)
     ]
-    write_run(tmp_path / "runs", "lazyllm", rows, task="hotpotqa", traces=traces)
+    traces.append(traces[0] | {"_id": "hotpotqa-2", "stages": [7]})  # of other stages, as folds may have
+    write_run(tmp_path / "runs", "lazyllm", [*rows, row("hotpotqa", 2)], task="hotpotqa", traces=traces)
     paths = {path.parts[-2]: path for path in (report() / "records").rglob("*.json")}
     kept = {method: json.loads(path.read_text("utf-8"))["traces"] for method, path in paths.items()}
     assert kept["baseline"]["attention"]["records"] == 3
     assert all(sum(layer) == pytest.approx(1, abs=0.02) for layer in kept["baseline"]["attention"]["map"])
     # A generation that has ended keeps its last value.
     assert kept["lazyllm"]["computed"]["mean"] == [[0.4, 0.45, 0.5]]
+    assert (kept["lazyllm"]["layers"], kept["lazyllm"]["computed"]["records"]) == ([10], 2)
 
 
 def test_a_report_replaces_a_report_and_nothing_else(tmp_path, report, monkeypatch):
