@@ -28,9 +28,9 @@ class Stats:
     def __init__(self, groups: list[LayerGroup], index: int) -> None:
         # The groups alone: a reference to the engine would keep all its keys and values alive.
         self._groups, self._index = groups, index
-        self._rows: list[list[int]] = []  # by step and layer, as the next two
+        self._rows: list[list[int]] = []  # by step and group, as the next
         self._active: list[list[int]] = []
-        self._kv_bytes: list[list[int]] = []
+        self._kv_bytes: list[list[int]] = []  # by step and layer
         self._aux_bytes: list[int] = []  # by step
         self.prompt_length = self.protected = self.steps = 0
         self.schedule = PruningSchedule(group.stage for group in groups[:-1])
@@ -44,20 +44,20 @@ class Stats:
         """Add the counts of a finished forward pass."""
         self.prompt_length = prompt_length
         self.steps += 1
-        self._rows.append([group.num_queries[self._index] for group in self._groups for _ in group.layers])
-        self._active.append([group.num_active[self._index] for group in self._groups for _ in group.layers])
+        self._rows.append([group.num_queries[self._index] for group in self._groups])
+        self._active.append([group.num_active[self._index] for group in self._groups])
         self._kv_bytes.append(kv_bytes)
         self._aux_bytes.append(aux_bytes)
 
     @property
     def rows(self) -> Tensor:
         """Tokens computed in each layer at each step, int64 (steps, layers)."""
-        return self._table(self._rows)
+        return self._by_layer(self._rows)
 
     @property
     def active(self) -> Tensor:
         """Size of the active set of each layer at each step, int64 (steps, layers)."""
-        return self._table(self._active)
+        return self._by_layer(self._active)
 
     @property
     def kv_bytes(self) -> Tensor:
@@ -65,7 +65,7 @@ class Stats:
 
         They are allocated for the tokens computed in a layer, with spare room for later ones.
         """
-        return self._table(self._kv_bytes)
+        return torch.tensor(self._kv_bytes, dtype=torch.int64).reshape(self.steps, -1)
 
     @property
     def aux_bytes(self) -> Tensor:
@@ -86,9 +86,10 @@ class Stats:
         by_layer = [part for part, group in zip(fractions, self._groups, strict=True) for _ in group.layers]
         return sum(by_layer) / len(by_layer)
 
-    def _table(self, counts: list[list[int]]) -> Tensor:
-        """Return counts of each layer at each step, int64 (steps, layers)."""
-        return torch.tensor(counts, dtype=torch.int64).reshape(-1, self._groups[-1].layers.stop)
+    def _by_layer(self, by_group: list[list[int]]) -> Tensor:
+        """Return counts of each group at each step as a table, int64 (steps, layers)."""
+        sizes = torch.tensor([len(group.layers) for group in self._groups])
+        return torch.tensor(by_group, dtype=torch.int64).reshape(-1, len(sizes)).repeat_interleave(sizes, dim=1)
 
 
 def only(sequences: list[Stats]) -> Stats:

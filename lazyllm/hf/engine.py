@@ -23,7 +23,9 @@ from lazyllm.hf.private import execution_device
 class HFEngine(Engine):
     """The engine between the decoder layers of a transformers model."""
 
-    def __init__(self, setup: Setup, batch_size: int, chunked_tokens: int, is_short: bool, rope_switch: float) -> None:
+    def __init__(
+        self, setup: Setup, batch_size: int, chunked_tokens: int, is_short: bool, rope_switch: int | None
+    ) -> None:
         super().__init__(setup, batch_size, chunked_tokens, is_short)
         self.packer = BatchPacker(batch_size)
         self.protected: Tensor | None = None  # which tokens of the prompts are, bool (batch, columns), on the CPU
@@ -178,7 +180,8 @@ class HFEngine(Engine):
 
     def _check_rope(self, num_computed_tokens: list[int], num_new_tokens: list[int]) -> None:
         """Refuse a step in which the unmodified model would switch its rotary tables."""
-        switch = self._rope_switch
+        if (switch := self._rope_switch) is None:
+            return
         totals = [computed + new for computed, new in zip(num_computed_tokens, num_new_tokens, strict=True)]
         if min([*totals, *filter(None, num_computed_tokens)]) <= switch < max(totals):
             changes = f"this model's rotary tables change at {switch} positions, which no generation or batch may cross"
@@ -200,6 +203,8 @@ class HFEngine(Engine):
         """Return the newest token of each live sequence, (1, live, hidden), of a layer's output."""
         if len(self.sequences) == 1:
             return hidden[:, -1:]
+        if self.num_queries == len(self.live):
+            return hidden
         ends = torch.tensor([count for count in self.group.num_queries if count]).cumsum(0) - 1
         return hidden.index_select(1, to_device(ends, hidden.device))
 

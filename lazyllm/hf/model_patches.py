@@ -92,6 +92,7 @@ class ModelPatches:
         self.sequences: list[Stats] = []  # of the generation that began last
         self.protect, self._newest_only = protect, newest_only
         self._model, self._parts, self._setup = model, parts, setup
+        self._rope_switch = rope_switch(parts.decoder.config)
         self._takes_positions = "position_ids" in inspect.signature(parts.decoder.forward).parameters
         self._thread = _Thread()
 
@@ -220,7 +221,7 @@ class ModelPatches:
         if not isinstance(cache, LazyCache):
             _refuse_foreign(cache)
             is_short = max(width, chunked_tokens) < setup.min_tokens
-            engine = HFEngine(setup, batch_size, chunked_tokens, is_short, rope_switch(self._parts.decoder.config))
+            engine = HFEngine(setup, batch_size, chunked_tokens, is_short, self._rope_switch)
             engine.is_prompt_whole = is_own
             if self._parts.is_stateful:
                 if batch_size > 1:

@@ -1,6 +1,5 @@
 """Which models are supported: find the decoder layers of a model, and refuse what LazyLLM cannot prune right."""
 
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -35,15 +34,15 @@ class ModelParts:
     is_stateful: bool  # whether layers carry a state from token to token
 
 
-def rope_switch(config: PreTrainedConfig) -> float:
-    """Return the number of positions beyond which a LongRoPE model uses other rotary tables; infinity for others."""
+def rope_switch(config: PreTrainedConfig) -> int | None:
+    """Return the number of positions beyond which a LongRoPE model uses other rotary tables; None for other models."""
     rope = getattr(config, "rope_parameters", None) or {}
     # The settings are the model's, or those of each type of its layers.
     for part in (rope, *rope.values()):
         if isinstance(part, dict) and part.get("rope_type") == "longrope":
             original = "original_max_position_embeddings"
-            return part.get(original) or getattr(config, original, None) or math.inf
-    return math.inf
+            return part.get(original) or getattr(config, original, None)
+    return None
 
 
 def find_parts(model: Any, newest_only: bool, for_good: bool) -> ModelParts:
