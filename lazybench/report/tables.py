@@ -123,9 +123,10 @@ def _line(
     line |= {f"{measure.key}_paper": printed.get(measure.key, "") for measure in (*_TABLE1, *_TABLE2)}
     own_title = method_title(row.runs[0])
     name, setting = paper.NAMES.get(row.method, own_title), row.label.removeprefix(own_title).strip()
-    is_only = sum(other.method == row.method for other in block.compared) == 1 and not is_calibrated(row.runs[0])
+    is_one_of_several = sum(other.method == row.method for other in block.compared) > 1
     # What must not be compared with the others stands in brackets.
-    if distinct := setting[setting.find("[") :] * ("[" in setting) if is_only else setting:
+    conditions = setting[setting.find("[") :] * ("[" in setting)
+    if distinct := setting if is_one_of_several or is_calibrated(row.runs[0]) else conditions:
         name += f", {distinct.removeprefix('calibrated for ')}"
     return line | {"name": name, "setting": setting, "missing": missing, "conditions": row.conditions}
 
