@@ -2,7 +2,7 @@
 
 
 class LazyLLMError(ValueError):
-    """What LazyLLM cannot do right; the message says in one line what that is, and what would work."""
+    """An error that says in one line what LazyLLM cannot do right, and what would work."""
 
 
 def unsupported(what: str) -> LazyLLMError:
