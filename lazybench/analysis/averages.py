@@ -136,6 +136,10 @@ def _column(records: pd.DataFrame, column: Column) -> pd.Series:
 def _average(counted: pd.DataFrame, measure: Measure) -> Estimate:
     weights, limits = _weights(counted), (measure.least, measure.most)
     top, bottom, datasets = measure.scale * counted["top"], counted["bottom"], counted["dataset"]
+    if datasets.is_unique:
+        # One record shows no spread: those of a task's datasets show it together, and too wide (collapsed strata,
+        # Cochran 1977, section 5A.12).
+        top, bottom, datasets = top / bottom, np.ones(len(top)), counted["task"]
     result = estimate(top, bottom, datasets, weights, limits=limits)
     if measure.long_tailed:
         return Estimate(result.value)

@@ -11,9 +11,9 @@ records drawn dataset by dataset:
   (Johnson 1978; Hall 1992).
 
 Such an interval covers the truth in at least 0.92 of simulated samples: of scores with a lump at 0, paired differences
-and ratios of times, in 1 to 16 datasets of 2 to 200 records. Where that level does not hold, there is no interval: a
-mean of divergences has none, as a few records decide it. Percentiles of a bootstrap cover 0.6 to 0.9 with 2 to 8
-records, so scipy's are not used.
+and ratios of times, in 1 to 16 datasets of 2 to 200 records, or in LongBench's 16 with one record each and the tasks in
+place of datasets. Where that level does not hold, there is no interval: a mean of divergences has none, as a few
+records decide it. Percentiles of a bootstrap cover 0.6 to 0.9 with 2 to 8 records, so scipy's are not used.
 """
 
 import math

@@ -1,8 +1,10 @@
 """Confidence intervals: Student's where nothing is to be corrected, and none where their level would not hold."""
 
 import numpy as np
+import pandas as pd
 import pytest
 
+from lazybench.analysis.averages import TTFT, measured
 from lazybench.analysis.intervals import estimate, geometric_mean
 
 
@@ -13,6 +15,18 @@ def test_intervals_of_skewed_scores_hold_their_level():
     results = [estimate(sample, datasets=np.repeat([0, 1, 2], 4)) for sample in scores]
     covered = [result.low <= 0.5 * 1.2 / 4.2 <= result.high for result in results if result.low is not None]
     assert len(covered) > 200
+    assert np.mean(covered) >= 0.92
+
+
+def test_records_alone_in_their_datasets_have_an_interval_by_task():
+    rng = np.random.default_rng(1)
+    records = pd.DataFrame({"task": np.repeat([*"abcdef"], [3, 3, 3, 3, 2, 2]), "dataset": range(16), "disturbed": 0})
+    speedups = rng.uniform(1.6, 2.4, 16)  # of the datasets
+    truth, covered = pd.Series(speedups).groupby(records["task"]).mean().mean(), []
+    for noise in rng.normal(1, 0.15, (200, 16)):
+        seconds = rng.uniform(1, 10, 16)
+        result = measured(records.assign(ttft_s=seconds, baseline_ttft_s=seconds * speedups * noise), TTFT[0])
+        covered.append(result.low <= truth <= result.high)
     assert np.mean(covered) >= 0.92
 
 
