@@ -21,7 +21,6 @@ from lazybench.cli.arguments import add_config_dir, read
 from lazybench.config import CONF, SCHEMAS
 from lazybench.errors import LazyBenchError, one_line
 from lazybench.jobs import one_gpu
-from lazybench.run.command_line import own_folders
 from lazybench.store.locks import Busy
 from lazyllm import LazyLLMError
 
@@ -187,7 +186,7 @@ def _launched(config: DictConfig) -> None:
 def _begin(name: str, job: _Job) -> None:
     """Print the names of what a job runs on, and set `sys.argv` and `HydraConfig` as if it ran alone."""
     HydraConfig.instance().set_config(job.config)
-    folders = [f"--config-dir={folder}" for folder in own_folders(job.config.hydra)]
+    folders = [f"--config-dir={folder}" for folder in settings.own_folders(job.config.hydra)]
     sys.argv = [f"lazybench {name}", *folders, *job.config.hydra.overrides.task]
     names = []
     for key in ("model", "data", "method", "task", "shard"):

@@ -9,6 +9,7 @@ from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
 
+from lazybench.cli.settings import own_folders
 from lazybench.config import MatchConfig
 from lazybench.data import choose, data_label, load_facts
 from lazybench.errors import LazyBenchError
@@ -20,7 +21,6 @@ from lazybench.model import environment
 from lazybench.model.decoding import check_limit
 from lazybench.model.loading import load_model
 from lazybench.model.prompts import build_all
-from lazybench.run.command_line import own_folders
 from lazybench.run.prepare import method_for
 from lazybench.run.resources import Resources
 from lazybench.store.locks import Busy, Lock

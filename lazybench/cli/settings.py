@@ -21,7 +21,6 @@ from lazybench.cli.arguments import GROUPS
 from lazybench.config import CONF
 from lazybench.data import choose, load_facts
 from lazybench.errors import LazyBenchError, causes_of, first_line, suggest
-from lazybench.run.command_line import own_folders
 
 # What to do about a choice that does not exist, by group.
 _ADVICE = {
@@ -34,6 +33,11 @@ def search_path(folders: Iterable[Path]) -> list[str]:
     """Return the override that adds the user's folders to Hydra's search path, none without folders."""
     paths = ",".join(f'"file://{folder.absolute()}"' for folder in folders)
     return [f"hydra.searchpath=[{paths}]"] * bool(paths)
+
+
+def own_folders(hydra: DictConfig) -> list[str]:
+    """Return the user's folders of configs, from the part `hydra` of a job's config."""
+    return [source.path for source in hydra.runtime.config_sources if source.provider.endswith("command-line")]
 
 
 def config_file(command: str) -> str:

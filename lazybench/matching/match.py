@@ -1,6 +1,8 @@
 """Find a method's settings for each speedup: how much it prunes by its operations, or all settings by their KL."""
 
 import math
+import re
+import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -26,7 +28,6 @@ from lazybench.methods import Method
 from lazybench.methods.calibrated import Calibrated, settings_of
 from lazybench.model.decoding import decoder_for
 from lazybench.model.prompts import Prompt
-from lazybench.run.command_line import typed
 from lazybench.run.divergence import Expected, divergence, expected
 from lazybench.store.journal import Journal, Key
 from lazybench.store.writing import replace
@@ -63,6 +64,8 @@ class Matcher:
             LazyBenchError: no settings are near enough to a speedup, or a record cannot be answered.
         """
         match = self._tune if self.config.tune else self._by_operations
+        words = [re.sub(r"^([\w.-]+)=/.*/", r"\1=", word) for word in sys.argv[1:]]  # without this machine's folders
+        command = shlex.join(["python", "-m", "lazybench", "match", *words])
         for index, speedup in enumerate(sorted(set(self.config.speedups))):
             try:
                 method, note, message = match(speedup)
@@ -71,7 +74,7 @@ class Matcher:
                     raise
                 print(f"warning: method {self.name}: {error}", file=sys.stderr)
                 break  # larger ones are out of reach, too
-            yield speedup, f"{note}# {typed('match')}\n{OmegaConf.to_yaml(settings_of(method))}", message
+            yield speedup, f"{note}# {command}\n{OmegaConf.to_yaml(settings_of(method))}", message
 
     def describe_prompts(self) -> str:
         """Return the number of prompts and their lengths in tokens."""

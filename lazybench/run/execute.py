@@ -1,6 +1,7 @@
 """Run one method on one model over the records of a task."""
 
 import shlex
+import sys
 from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
@@ -9,6 +10,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from hydra.core.hydra_config import HydraConfig
+from hydra.types import RunMode
 from tqdm import tqdm
 
 from lazybench.analysis.labels import format_settings, provenance, title_of
@@ -20,7 +23,6 @@ from lazybench.model import environment
 from lazybench.model.generation_config import answer_settings
 from lazybench.model.loading import load_model
 from lazybench.run.batches import Batches, batch_size
-from lazybench.run.command_line import job_command
 from lazybench.run.prepare import Job
 from lazybench.run.record_runner import RecordRunner
 from lazybench.run.resources import Resources
@@ -62,7 +64,10 @@ def run(job: Job, resources: Resources, explained: bool = False) -> Path:
     if scores is None or folder.runs_again(own_keys, config.trace, config.retry_failed):
         folder.check()
         model = resources.model(config.model, load_model)
-        start: dict[str, Any] = {"date": f"{datetime.now(UTC):%Y-%m-%d}", "command": job_command(), **environment.cpu()}
+        # An experiment that sweeps needs -m, even if the job's own words, which `sys.argv` has, leave one job of it.
+        flags = ["-m"] if HydraConfig.get().mode == RunMode.MULTIRUN else []
+        start: dict[str, Any] = {"date": f"{datetime.now(UTC):%Y-%m-%d}", "command": ["run", *flags, *sys.argv[1:]]}
+        start |= environment.cpu()
         start |= {"appearance": job.method.appearance} if job.method.appearance else {}
         start["generation_config"] = answer_settings(model.generation_config)
         tokens = config.model.limit + job.max_new_tokens
