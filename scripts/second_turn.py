@@ -124,7 +124,7 @@ def build_questions(config: RunConfig) -> list[tuple[Prompt, torch.Tensor]]:
     facts, resources = load_facts(config.data.datasets), Resources()
     tokenizer = resources.tokenizer(config.model)
     names = choose(config.task, config.data, facts).datasets
-    datasets = [resources.records(name, config.data, config.model) for name in names]
+    datasets = [*resources.records_by_dataset(names, config.data, config.model).values()]
     others = {record.key: records[index - 1] for records in datasets for index, record in enumerate(records)}
     questions = []
     for record in interleave(datasets):

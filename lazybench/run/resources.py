@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -56,27 +57,23 @@ class Resources:
             self._model = config, load(config)
         return self._model[1]
 
-    def records(self, dataset: str, data: DataConfig, model: ModelConfig) -> list[Record]:
-        """Call `data.load_records`; in a plan, records out of reach become placeholders of the longest prompt."""
-        facts = load_facts(data.datasets)[dataset]
-
-        def load() -> list[Record]:
-            return load_records(dataset, data, self.tokenizer(model))
-
-        # Generated records are counted in the model's tokens; others are the same for every model.
-        key = {"dataset": dataset, "data": asdict(data)} | ({"model": asdict(model)} if data.source == "sample" else {})
-        records = self._load_once("records", key, data.name if facts.records else None, load)
-        if records is None:
-            count = min(facts.records, data.limit or facts.records)
-            count = count if data.half is None else -(-count // 2)
-            records = [Record(f"{number}", dataset, "", "", (), None, model.limit) for number in range(count)]
-        return records
-
     def records_by_dataset(
         self, datasets: Sequence[str], data: DataConfig, model: ModelConfig
     ) -> dict[str, list[Record]]:
-        """Return the records of each dataset; `LazyBenchError` where there are none at all."""
-        records = {name: self.records(name, data, model) for name in datasets}
+        """Load the records of each dataset; `LazyBenchError` where there are none at all.
+
+        In a plan, records out of reach become placeholders of the longest prompt.
+        """
+        facts, tokenizer, records = load_facts(data.datasets), self.tokenizer(model), {}
+        # Generated records are counted in the model's tokens; others are the same for every model.
+        source = {"data": asdict(data)} | ({"model": asdict(model)} if data.source == "sample" else {})
+        for name in datasets:
+            known, load = facts[name].records, partial(load_records, name, data, tokenizer)
+            records[name] = self._load_once("records", source | {"dataset": name}, data.name if known else None, load)
+            if records[name] is None:
+                count = min(known, data.limit or known)
+                count = count if data.half is None else -(-count // 2)
+                records[name] = [Record(f"{number}", name, "", "", (), None, model.limit) for number in range(count)]
         if not any(records.values()):
             raise LazyBenchError(f"data.half={data.half}: none of the records is in that half: raise data.limit")
         return records
