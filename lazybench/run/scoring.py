@@ -1,13 +1,11 @@
-"""Score predictions as LongBench does, and group datasets by task."""
+"""Score predictions as LongBench does."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from statistics import fmean
-from typing import TypeVar
 
 from lazybench import metrics
 from lazybench.data import DatasetFacts
 
-T = TypeVar("T")
 # Variants of a metric that are reported under their own names: the two disagree, and both are in use.
 _VARIANTS = {"rouge": ("rouge_score_l",), "code_sim": ("code_sim_indel",)}
 _MEANS = ("string_match_all",)  # metrics for which every reference counts
@@ -41,9 +39,3 @@ def variants(
     """Return the scores of one prediction by each variant of its metric, 0 to 1; empty for most datasets."""
     names = _VARIANTS.get(facts.metric, ())
     return {metric: score(facts, prediction, answers, all_classes, metric) for metric in names}
-
-
-def by_task(datasets: Mapping[str, T], facts: Mapping[str, DatasetFacts]) -> dict[str, list[T]]:
-    """Group values of datasets by task; a dataset that belongs to no task is left out."""
-    tasks = dict.fromkeys(facts[name].task for name in datasets)
-    return {task: [value for name, value in datasets.items() if facts[name].task == task] for task in tasks if task}

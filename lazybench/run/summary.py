@@ -14,7 +14,6 @@ from lazybench.analysis.console import table
 from lazybench.analysis.run_data import records_table, row_of
 from lazybench.data import DatasetFacts
 from lazybench.methods.lazyllm import PAPER, PLUS
-from lazybench.run import scoring
 
 _TIMES = (*averages.TTFT, *averages.GENERATION, averages.EQUAL_LENGTH, *averages.DECODE_STEP)
 _AVERAGED = (SCORE, averages.BASELINE_SCORE, *_TIMES, replace(averages.COMPUTED, scale=1))
@@ -51,7 +50,10 @@ def summarise(rows: Iterable[Mapping[str, Any]], facts: Mapping[str, DatasetFact
     records = records_table(map(row_of, rows))
     by_dataset = dict(iter(records.groupby("dataset")))
     by_dataset = {name: by_dataset[name] for name in facts if name in by_dataset}
-    by_task = {task: pd.concat(parts).assign(task=task) for task, parts in scoring.by_task(by_dataset, facts).items()}
+    by_task = {}
+    for task in filter(None, dict.fromkeys(facts[name].task for name in by_dataset)):
+        parts = [part for name, part in by_dataset.items() if facts[name].task == task]
+        by_task[task] = pd.concat(parts).assign(task=task)
     groups = list(dict.fromkeys(group for name in by_dataset for group in facts[name].groups))
     return {
         "datasets": {name: _numbers(part.assign(task=name), facts[name].groups) for name, part in by_dataset.items()},
