@@ -11,8 +11,8 @@ from lazybench.analysis.labels import setting_of
 from lazybench.cli.arguments import BOTH_FORMS, add_runs, read
 from lazybench.errors import LazyBenchError
 from lazybench.store.journal import PREDICTIONS, read_rows
-from lazybench.store.run_folder import FAILURE, SCORES, RunFolder
-from lazybench.store.survey import read_settings, run_folders
+from lazybench.store.run_folder import FAILURE, SCORES, RunFolder, read_settings
+from lazybench.store.survey import run_folders
 
 STATES = RUNNING, FAILED, STOPPED, DONE = "running", "failed", "stopped", "done"
 

@@ -12,8 +12,8 @@ from lazybench.model import environment
 from lazybench.model.cost import Pace, a100_pace, memory_gb, unpruned_operations
 from lazybench.run.prepare import Job
 from lazybench.run.resources import Resources
-from lazybench.store.run_folder import SCORES, RunFolder
-from lazybench.store.survey import read_settings, runs_of
+from lazybench.store.run_folder import SCORES, RunFolder, read_settings
+from lazybench.store.survey import runs_of
 
 _TOKENS_PER_WORD = 1.4  # of English text, by the tokenizers of Llama 2 and SmolLM2
 

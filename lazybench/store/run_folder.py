@@ -1,4 +1,4 @@
-"""Write a run's folder: its settings, its environment, and one line a record."""
+"""A run's folder: its settings, its environment, and one line a record."""
 
 import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -94,7 +94,9 @@ class RunFolder:
             self._read.clear()
             with writing(self.path):
                 self.path.mkdir(exist_ok=True)
-            commits = [*self._commits(), environment.get("commit")]
+            # Earlier starts count if they have left records.
+            earlier = read_settings(self.path)[1].get("commit") if self.done() else None
+            commits = [*(earlier or "").split(", "), environment.get("commit")]
             environment = {**environment, "commit": ", ".join(dict.fromkeys(filter(None, commits))) or None}
             _remove([scores, note])  # rows may change from here on, so the run is no longer finished
             replace(self.path / CONFIG, yaml.safe_dump(dict(config), sort_keys=False, allow_unicode=True))
@@ -161,13 +163,6 @@ class RunFolder:
         _remove(self.path.glob(f"{Path(FAILURE).stem}*.txt"))  # of shards whose records others have run
         return scores
 
-    def _commits(self) -> list[str]:
-        """Return the commits of the starts that have left records."""
-        with suppress(OSError, ValueError):
-            stored = json.loads((self.path / ENVIRONMENT).read_text("utf-8")) if self.done() else {}
-            return (stored.get("commit") or "").split(", ")
-        return []
-
     def _lock(self, shard: Shard | None) -> Path:
         return self.path.parent / _part(f".{self.path.name}.lock", shard)
 
@@ -183,6 +178,18 @@ class RunFolder:
             rows = self.done(name)
             replace(self.path / name, lines(rows[key] for key in records if key in rows))
             _remove(parts)
+
+
+def read_settings(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return a run's settings and environment; empty where a file cannot be read."""
+    contents = []
+    for name, parse in ((CONFIG, yaml.safe_load), (ENVIRONMENT, json.loads)):
+        try:
+            content = parse((folder / name).read_text("utf-8"))
+        except (OSError, ValueError, yaml.YAMLError):
+            content = None
+        contents.append(content if isinstance(content, dict) else {})
+    return contents[0], contents[1]
 
 
 def _remove(paths: Iterable[Path]) -> None:

@@ -1,16 +1,13 @@
 """Find and read run folders without opening them for writing."""
 
-import json
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from lazybench.identity import comparable, hashed, run_hash
 from lazybench.store.journal import PREDICTIONS, journals
-from lazybench.store.run_folder import CONFIG, ENVIRONMENT, SCORES
+from lazybench.store.run_folder import CONFIG, ENVIRONMENT, SCORES, read_settings
 
 
 def run_folders(root: Path) -> list[Path]:
@@ -25,18 +22,6 @@ def run_folders(root: Path) -> list[Path]:
         if len(others) > 1 or any(journal.name in files for journal in journals(Path(path), PREDICTIONS)):
             folders.append(Path(path))
     return sorted(folders)
-
-
-def read_settings(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return a run's settings and environment; empty where a file cannot be read."""
-    contents = []
-    for name, parse in ((CONFIG, yaml.safe_load), (ENVIRONMENT, json.loads)):
-        try:
-            content = parse((folder / name).read_text("utf-8"))
-        except (OSError, ValueError, yaml.YAMLError):
-            content = None
-        contents.append(content if isinstance(content, dict) else {})
-    return contents[0], contents[1]
 
 
 def runs_of(parent: Path, settings: Mapping[str, Any], facts: Mapping[str, Any]) -> Iterator[Path]:
