@@ -1,19 +1,24 @@
-"""Time a method at each prompt length, interleaved with the unmodified model."""
+"""Measure a method's times and memory at each prompt length, interleaved with the unmodified model's."""
 
+import gc
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from functools import partial
+from typing import Any
 
+import numpy as np
 import pandas as pd
+import torch
+from torch.profiler import ProfilerActivity, profile
 from tqdm import tqdm
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import DynamicCache, PreTrainedModel, PreTrainedTokenizerBase
 
 from lazybench.analysis.labels import setting_of
 from lazybench.config import SpeedConfig
 from lazybench.data import load_facts, sample
 from lazybench.errors import LazyBenchError, RecordFailure
-from lazybench.methods import Method
+from lazybench.methods import Method, Output
 from lazybench.methods.base import answer
 from lazybench.model import environment
 from lazybench.model.decoding import Decoder, max_positions
@@ -23,7 +28,6 @@ from lazybench.model.prompts import Prompt, PromptBuilder
 from lazybench.run.prepare import method_for
 from lazybench.run.resources import Resources
 from lazybench.run.timing import UNMODIFIED, Pass, undisturbed
-from lazybench.speed.memory import measure_memory
 
 # Names of passes; a pass of the unmodified model on the first `n` tokens of the prompt has the number `n` as its name.
 _UNMODIFIED, _METHOD, _KEEP_1 = "unmodified", "method", "keep_1"
@@ -157,3 +161,42 @@ def _ratios(passes: Mapping[str | int, Pass]) -> dict[str, float]:
     # Most pruned tokens are revived in the first steps.
     row["decode_step_1_8_speedup"] = unmodified.mean_step_s(1, 8) / method.mean_step_s(1, 8)
     return row
+
+
+def measure_memory(model: PreTrainedModel, run: Callable[[], Output]) -> tuple[int, int | None]:
+    """Measure the memory of an answer of `model`.
+
+    Returns:
+        The most bytes allocated at once, beyond those allocated before; and the size of the KV cache after prefill in
+        bytes, None if it is not known.
+    """
+    gc.collect()
+    kv_bytes: list[int] = []  # after each forward call
+    hook = model.register_forward_hook(lambda *call: kv_bytes.extend(_kv_bytes(call[-1])))
+    try:
+        if model.device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(model.device)
+            before = torch.cuda.memory_allocated(model.device)
+            output = run()
+            peak = torch.cuda.max_memory_allocated(model.device) - before
+        else:  # a CPU's allocator keeps no statistics, but the profiler records every allocation
+            with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+                output = run()
+            events = profiler.profiler.kineto_results.events()
+            allocations = sorted((event.start_ns(), event.nbytes()) for event in events if event.name() == "[memory]")
+            peak = int(np.cumsum([size for _, size in allocations]).max(initial=0))
+    finally:
+        hook.remove()
+    if output.stats is not None:  # LazyLLM's engine keeps a cache of its own
+        kv_bytes = output.stats.kv_bytes.sum(1).tolist()
+    kv_bytes = kv_bytes[-len(output.tokens) :]  # a method may prefill twice
+    return peak, kv_bytes[0] if kv_bytes else None
+
+
+def _kv_bytes(output: Any) -> list[int]:
+    """Return the size of the cache in a forward call's output; nothing for another cache than transformers' own."""
+    cache = getattr(output, "past_key_values", None)
+    if not isinstance(cache, DynamicCache):
+        return []
+    layers = [layer for layer in cache.layers if getattr(layer, "keys", None) is not None]
+    return [sum(layer.keys.nbytes + layer.values.nbytes for layer in layers)]
