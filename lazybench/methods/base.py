@@ -92,11 +92,6 @@ class Method(ABC):
         """Refuse settings that break their rule by a `LazyBenchError`; see `lazybench.rules.setting`."""
         check_settings(self, "method.")
 
-    @property
-    def appearance(self) -> dict[str, str]:
-        """Its `label` for reports, if it is set."""
-        return {} if self.label is None else {"label": self.label}
-
     def check(self, model: PreTrainedModel) -> None:  # noqa: B027  (most methods work on every model)
         """Raise `LazyBenchError` for an unsupported model, before a sweep starts; the model may have no weights."""
 

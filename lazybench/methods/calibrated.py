@@ -38,7 +38,7 @@ class Calibrated(Method):
         super().__post_init__()
         self._methods = [fold["method"] for fold in self.folds]
         self.folds = [fold | {"method": settings_of(fold["method"])} for fold in self.folds]
-        self.repeats = self._methods[0].repeats
+        self.repeats, self.label = self._methods[0].repeats, self._methods[0].label
 
     def calibrated_on(self, records: Iterable[Record]) -> int:
         """Return the number of `records` for which there are no settings that were chosen on others."""
@@ -46,10 +46,6 @@ class Calibrated(Method):
 
     def layer_tokens(self, model: PreTrainedModel, tokens: int) -> list[int]:
         return self._methods[0].layer_tokens(model, tokens)
-
-    @property
-    def appearance(self) -> dict[str, str]:
-        return self._methods[0].appearance
 
     @property
     def keep_1(self) -> Method | None:

@@ -68,7 +68,7 @@ def run(job: Job, resources: Resources, explained: bool = False) -> Path:
         flags = ["-m"] if HydraConfig.get().mode == RunMode.MULTIRUN else []
         start: dict[str, Any] = {"date": f"{datetime.now(UTC):%Y-%m-%d}", "command": ["run", *flags, *sys.argv[1:]]}
         start |= environment.cpu()
-        start |= {"appearance": job.method.appearance} if job.method.appearance else {}
+        start |= {} if job.method.label is None else {"appearance": {"label": job.method.label}}
         start["generation_config"] = answer_settings(model.generation_config)
         tokens = config.model.limit + job.max_new_tokens
         batches = Batches(model, batch_size(model, config, tokens))
