@@ -6,8 +6,7 @@ import string
 import sys
 import warnings
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from functools import cache
 from traceback import walk_stack
 from typing import TYPE_CHECKING
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
 # to its script. The same number of frames is left here, at any depth of the caller. (Python 3.11 counts the caller's C
 # frames, too, which are invisible here: it leaves a handful less.)
 _OFFICIAL_LIMIT = 1000
-_OWN_FRAMES = 2  # `_recursion_limit`, contextlib's `__enter__`
 _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
 # LongBench's own list, without some common marks such as `《`.
 _CHINESE_PUNCTUATION = (
@@ -109,19 +107,11 @@ def _rouge_l(prediction: str, reference: str, official_depth: int) -> float:
     from rouge import Rouge
 
     scorer = Rouge(metrics=["rouge-l"])
+    before, depth = sys.getrecursionlimit(), len(list(walk_stack(sys._getframe())))
     try:
-        with _recursion_limit(_OFFICIAL_LIMIT - official_depth):
-            return scorer.get_scores([prediction], [reference], avg=True)["rouge-l"]["f"]
+        sys.setrecursionlimit(depth + _OFFICIAL_LIMIT - official_depth)
+        return scorer.get_scores([prediction], [reference], avg=True)["rouge-l"]["f"]
     except (ValueError, RecursionError):
         return 0.0
-
-
-@contextmanager
-def _recursion_limit(frames: int) -> Iterator[None]:
-    """Limit the body of the `with` statement to `frames` more frames."""
-    before, depth = sys.getrecursionlimit(), len(list(walk_stack(sys._getframe())))
-    sys.setrecursionlimit(depth - _OWN_FRAMES + frames)
-    try:
-        yield
     finally:
         sys.setrecursionlimit(before)
