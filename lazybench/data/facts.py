@@ -40,42 +40,28 @@ _METRIC = Rule(
 
 @dataclass(frozen=True, slots=True)
 class DatasetFacts:
-    """The prompt, generation and score of one dataset.
+    """The prompt, generation and score of one dataset."""
 
-    Attributes:
-        name: the dataset's name, also the stem of its file.
-        prompt: template with `{context}` and `{input}`.
-        max_new_tokens: tokens to generate at most.
-        metric: a function in `lazybench.metrics`, or a custom `module.function`.
-        task: one of LongBench's six, `chinese`, or a custom name; None for no task.
-        language: `en` or `zh`.
-        records: number of records of the full dataset; None if unknown.
-        chat: whether a chat model's wrapper goes around the prompt.
-        first_line: whether only the first line of a prediction is scored.
-        stop_at_newline: whether generation also ends at a newline.
-        continues: the part of a prompt that the answer continues, as completions of code do, and that methods never
-            shorten: `context`; or `last_file`, the input or, if that is empty, the last file in the context
-            (`prompts.before_continued`). None for answers to a question.
-        answer_prefix: template with `{input}` for the beginning of the answer. It ends the prompt, after a chat
-            wrapper, and is in no prediction. A record's own replaces it.
-        truncate: whether a prompt longer than the model's limit loses its middle.
-        groups: groups of its records that have scores of their own, too: of `longbench_e.LENGTHS`, which a config can
-            write as `by_length: true`, or of those that its records name (`Record.groups`).
-    """
-
-    name: str
-    prompt: str = setting(MISSING, _PROMPT)
-    max_new_tokens: int = setting(MISSING, COUNT)
-    metric: str = setting(MISSING, _METRIC)
-    task: str | None = setting(None, _TASK)
-    language: str = "en"
-    records: int | None = setting(None, COUNT)
-    chat: bool = setting(True, FLAG)
-    first_line: bool = setting(False, FLAG)
-    stop_at_newline: bool = setting(False, FLAG)
+    name: str  # also the stem of its file
+    prompt: str = setting(MISSING, _PROMPT)  # template with `{context}` and `{input}`
+    max_new_tokens: int = setting(MISSING, COUNT)  # tokens to generate at most
+    metric: str = setting(MISSING, _METRIC)  # a function in `lazybench.metrics`, or a custom `module.function`
+    task: str | None = setting(None, _TASK)  # one of LongBench's six, `chinese`, or a custom name; None for no task
+    language: str = "en"  # `en` or `zh`
+    records: int | None = setting(None, COUNT)  # number of records of the full dataset; None if unknown
+    chat: bool = setting(True, FLAG)  # whether a chat model's wrapper goes around the prompt
+    first_line: bool = setting(False, FLAG)  # whether only the first line of a prediction is scored
+    stop_at_newline: bool = setting(False, FLAG)  # whether generation also ends at a newline
+    # The part of a prompt that the answer continues, as completions of code do, and that methods never shorten:
+    # `context`; or `last_file`, the input or, if that is empty, the last file in the context
+    # (`prompts.before_continued`). None for answers to a question.
     continues: str | None = setting(None, one_of(("context", "last_file")))
+    # Template with `{input}` for the beginning of the answer. It ends the prompt, after a chat wrapper, and is in no
+    # prediction. A record's own replaces it.
     answer_prefix: str = setting("", _PREFIX)
-    truncate: bool = setting(True, FLAG)
+    truncate: bool = setting(True, FLAG)  # whether a prompt longer than the model's limit loses its middle
+    # Groups of its records that have scores of their own, too: of `longbench_e.LENGTHS`, which a config can write as
+    # `by_length: true`, or of those that its records name (`Record.groups`).
     groups: list[str] = field(default_factory=list, metadata={"rule": NAME})
 
     def __post_init__(self) -> None:

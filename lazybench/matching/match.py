@@ -35,25 +35,15 @@ from lazybench.store.writing import replace
 
 @dataclass(frozen=True)
 class Matcher:
-    """Match a method to the speedups of `config`.
-
-    Attributes:
-        config: the settings of `lazybench match`.
-        method: the method.
-        name: the name of the method's config, with which its files begin.
-        model: the model with its weights.
-        halves: all records of the task, by half.
-        prompts: of the records to measure, by record.
-        decides: everything besides the method and the record that a measured value depends on.
-    """
+    """Match a method to the speedups of `config`."""
 
     config: MatchConfig
     method: Method
-    name: str
+    name: str  # of the method's config; its files begin with it
     model: PreTrainedModel
-    halves: Mapping[str, Sequence[Record]]
-    prompts: Mapping[Key, Prompt]
-    decides: Mapping[str, Any]
+    halves: Mapping[str, Sequence[Record]]  # all records of the task, by half
+    prompts: Mapping[Key, Prompt]  # of the records to measure
+    decides: Mapping[str, Any]  # everything besides the method and the record that a measured value depends on
     _expected: dict[Key, Expected] = field(default_factory=dict)
 
     def match(self) -> Iterator[tuple[float, str, str]]:

@@ -22,19 +22,14 @@ from lazyllm import Stats
 
 @dataclass(frozen=True)
 class Output:
-    """A method's answer to a prompt.
+    """A method's answer to a prompt."""
 
-    Attributes:
-        tokens: ids of the new tokens, as `decode` returned them.
-        prompt_computed: mean over layers of the prompt tokens computed for the answer, as a fraction of the prompt
-            (Table 2). A token computed twice in a layer counts twice, so it may exceed 1. Passes over other texts, such
-            as a scorer's over single sentences, count in the times alone.
-        stats: counts of LazyLLM's engine, for methods that run on it.
-    """
-
-    tokens: list[int]
+    tokens: list[int]  # ids of the new tokens, as `decode` returned them
+    # Mean over layers of the prompt tokens computed for the answer, as a fraction of the prompt (Table 2). A token
+    # computed twice in a layer counts twice, so it may exceed 1. Passes over other texts, such as a scorer's over
+    # single sentences, count in the times alone.
     prompt_computed: float
-    stats: Stats | None = None
+    stats: Stats | None = None  # counts of LazyLLM's engine, for methods that run on it
 
 
 def answers_batches(method: "Method") -> bool:
@@ -74,19 +69,13 @@ class Method(ABC):
 
     All of `generate` is timed, from the tokenised prompt to the last token. It calls `decode` once, on its version of
     the prompt. Whatever prepares the model and reads nothing of the prompt belongs into `session`, which is not timed.
-
-    Attributes:
-        name: its name in run folders, and in tables if it has no label.
-        repeats: number of seeds to run on each record and average.
-        prefills: for `plan`: upper bound of its TTFT, as a multiple of the unmodified model's.
-        label: its name in tables and figures; None for `name`.
     """
 
-    prefills: ClassVar[float] = 1.0
-    label: ClassVar[str | None] = None
+    prefills: ClassVar[float] = 1.0  # for `plan`: upper bound of its TTFT, as a multiple of the unmodified model's
+    label: ClassVar[str | None] = None  # its name in tables and figures; None for `name`
 
-    name: str = setting(MISSING, NAME)
-    repeats: int = setting(1, COUNT)
+    name: str = setting(MISSING, NAME)  # in run folders, and in tables if it has no label
+    repeats: int = setting(1, COUNT)  # number of seeds to run on each record and average
 
     def __post_init__(self) -> None:
         """Refuse settings that break their rule by a `LazyBenchError`; see `lazybench.rules.setting`."""

@@ -21,17 +21,13 @@ def settings_of(method: Method) -> dict[str, Any]:
 
 @dataclass
 class Calibrated(Method):
-    """Run each record with settings that were chosen on other records, where there are such.
+    """Run each record with settings that were chosen on other records, where there are such."""
 
-    Attributes:
-        budget: the speedup that the settings were chosen for, such as `2x`.
-        folds: a mapping for each choice: `method`, and `records`, the hashes of the records it was chosen on. A
-            cross-fitted method has two, one of each half of the records. The methods become their settings.
-        found: how the settings were chosen, for the reader; `layers` is the depth of the model they are for.
-    """
-
-    budget: str = ""
+    budget: str = ""  # the speedup that the settings were chosen for, such as `2x`
+    # A mapping for each choice: `method`, and `records`, the hashes of the records it was chosen on. A cross-fitted
+    # method has two, one of each half of the records. The methods become their settings.
     folds: list[dict[str, Any]] = field(default_factory=list, repr=False)
+    # How the settings were chosen, for the reader; `layers` is the depth of the model they are for.
     found: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

@@ -29,16 +29,12 @@ def describe_stages(method: Method, model: PreTrainedModel) -> str | None:
 
 @dataclass
 class OnEngine(Method):
-    """Prunes by a schedule and a ranking: a subclass that sets these two is a method.
+    """Prunes by a schedule and a ranking: a subclass that sets these two is a method."""
 
-    Attributes:
-        schedule: whatever `lazyllm.enable` takes. As a field it is the setting `method.schedule`: text such as
-            `23%:0.6,50%:0.6`, or a list of its parts, which becomes text.
-        ranking: a `lazyllm.Ranking`; a property if it depends on settings.
-    """
-
+    # Whatever `lazyllm.enable` takes. As a field it is the setting `method.schedule`: text such as `23%:0.6,50%:0.6`,
+    # or a list of its parts, which becomes text.
     schedule: ClassVar[Any] = ()
-    ranking: ClassVar[lazyllm.Ranking] = lazyllm.AttentionRanking()
+    ranking: ClassVar[lazyllm.Ranking] = lazyllm.AttentionRanking()  # a property if it depends on settings
     _schedule_setting: ClassVar[str] = "method.schedule"  # for messages
 
     def __post_init__(self) -> None:

@@ -37,20 +37,17 @@ SCHEDULES = (
 
 @dataclass
 class LazyLLM(OnEngine):
-    """Progressive, dynamic pruning with an Aux Cache (paper, section 3.2).
+    """Progressive, dynamic pruning with an Aux Cache (paper, section 3.2)."""
 
-    Attributes:
-        schedule: `layer:keep` pairs as text or list; a layer may be a part of the depth. On the command line, where a
-            comma outside brackets starts a sweep, `method.schedule=[10:0.7,20:0.5]`.
-        protect: with `template` all tokens but the record's context are kept at every stage: the dataset's prompt, the
-            question in it, and the chat wrapper. The paper has no such rule, `none`.
-        ranking: `eq1`, the paper's; `plus`, which is `lazyllm.plus()`; or settings of `lazyllm.AttentionRanking`, such
-            as `{queries: 8, pooling: 7}`, with `_target_` for a subclass of it. With another than the paper's the
-            method is called `lazyllm+`, and `lazyllm_for_good` if it revives nothing.
-    """
-
+    # `layer:keep` pairs as text or list; a layer may be a part of the depth. On the command line, where a comma outside
+    # brackets starts a sweep, `method.schedule=[10:0.7,20:0.5]`.
     schedule: str | list[str] = ""
+    # With `template` all tokens but the record's context are kept at every stage: the dataset's prompt, the question in
+    # it, and the chat wrapper. The paper has no such rule, `none`.
     protect: str = setting("none", one_of(("none", "template")))
+    # `eq1`, the paper's; `plus`, which is `lazyllm.plus()`; or settings of `lazyllm.AttentionRanking`, such as
+    # `{queries: 8, pooling: 7}`, with `_target_` for a subclass of it. With another than the paper's the method is
+    # called `lazyllm+`, and `lazyllm_for_good` if it revives nothing.
     ranking: Any = EQ1
 
     def __post_init__(self) -> None:

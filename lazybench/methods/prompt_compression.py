@@ -164,14 +164,11 @@ class Scorer:
     """Computes the self-information of tokens by a causal language model: `-ln p`, given the tokens before.
 
     Each window begins with the tokenizer's BOS, or EOS if it has none, so that its first token has a probability.
-
-    Attributes:
-        max_window: tokens of a window at most; None for the model's number of positions.
     """
 
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
-    max_window: int | None = None
+    max_window: int | None = None  # tokens of a window at most; None for the model's number of positions
 
     @torch.inference_mode()
     def score(self, text: str, spans: Spans) -> tuple[np.ndarray, np.ndarray]:

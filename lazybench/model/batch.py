@@ -114,13 +114,7 @@ class BatchDecoder:
 
 
 class _Answers(StoppingCriteria):
-    """The answers of a batch; each ends by the settings of its own decoder.
-
-    Attributes:
-        tokens: new tokens so far, by index in the batch.
-        logits: of the first tokens, (vocabulary,) each, by index; with a reference, only while the answer equals it.
-        prefilled: a copy of the cache before the first new token, if there is one to copy.
-    """
+    """The answers of a batch; each ends by the settings of its own decoder."""
 
     eos_token_id = None  # tells `generate` to pad sequences that have ended
 
@@ -133,9 +127,11 @@ class _Answers(StoppingCriteria):
         finish: Callable[[int, list[int] | RecordFailure], None],
         cache: Cache | None = None,
     ) -> None:
+        # By index in the batch, the new tokens so far, and the logits of the first ones, (vocabulary,) each; with a
+        # reference, only while the answer equals it.
         self.tokens: dict[int, list[int]] = {index: [] for index in decoders}
         self.logits: dict[int, list[Tensor]] = {index: [] for index in decoders}
-        self.prefilled: Cache | None = None
+        self.prefilled: Cache | None = None  # a copy of the cache before the first new token, if there is one to copy
         self._decoders, self._references, self._num_logits = decoders, references, num_logits
         self._width, self._finish, self._cache = width, finish, cache
         self._running = set(decoders)

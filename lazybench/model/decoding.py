@@ -20,16 +20,13 @@ class Clock(BaseStreamer):
 
     Transformers hands a streamer the prompt first, then each token after copying it to the host, which waits for the
     device.
-
-    Attributes:
-        times: seconds of wall time since the start, one a new token.
-        cpu_times: seconds of CPU time that all threads of this process have used since the start, one a new token.
     """
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._start = self._cpu_start = 0.0
         self._next_is_prompt = True
+        # Seconds since the start, one a new token: wall time, and CPU time of all threads of this process.
         self.times: list[float] = []
         self.cpu_times: list[float] = []
 

@@ -62,19 +62,11 @@ def batch_size(model: PreTrainedModel, config: RunConfig, tokens: int) -> int:
 
 
 class Batches:
-    """Answers questions several at a time.
-
-    Args:
-        model: the model under test.
-        size: sequences of a batch.
-
-    Attributes:
-        size: sequences of a batch; 1 where the model answers no batches, and halved each time memory runs out.
-    """
+    """Answers questions several at a time."""
 
     def __init__(self, model: PreTrainedModel, size: int) -> None:
         self._can_batch = can_batch(model)
-        self.size = size if self._can_batch else 1
+        self.size = size if self._can_batch else 1  # sequences of a batch, halved each time memory runs out
 
     def answer(
         self,
@@ -83,7 +75,7 @@ class Batches:
         num_logits: int = 0,
         finish: Callable[[int, Result], None] = lambda number, result: None,
     ) -> tuple[list[Result], dict[int, torch.Tensor]]:
-        """Answer questions; a method that does not answer batches is asked one by one.
+        """Answer questions; a method or model that does not answer batches is asked one by one.
 
         Args:
             method: the method.

@@ -13,15 +13,10 @@ from lazybench.model.prompts import Prompt
 
 @dataclass(frozen=True)
 class Expected:
-    """The unmodified model's answer.
+    """The unmodified model's answer."""
 
-    Attributes:
-        tokens: ids of its tokens.
-        logits: of the first tokens, (tokens, vocabulary), float32, on the CPU; None unless asked for.
-    """
-
-    tokens: list[int]
-    logits: torch.Tensor | None
+    tokens: list[int]  # their ids
+    logits: torch.Tensor | None  # of the first tokens, (tokens, vocabulary), float32, on the CPU; None unless asked for
 
     @property
     def reference(self) -> list[int] | None:

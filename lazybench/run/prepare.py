@@ -28,29 +28,17 @@ from lazybench.store.writing import check_writable
 
 @dataclass(frozen=True)
 class Job:
-    """A run's settings and all that follows from them.
+    """A run's settings and all that follows from them."""
 
-    Attributes:
-        config: the settings as they were given.
-        facts: facts by dataset, of all known datasets.
-        datasets: the datasets of the task.
-        method: the method, not yet prepared for the model.
-        tokenizer: the model's tokenizer; None in a plan where it is out of reach.
-        records: all records of the run, those of other shards included.
-        settings: everything that `config.yaml` says: all settings, and digests of the weights, records and code.
-        left_out: a note about datasets that `all` or a half leaves out; None without such.
-        keep_1: the engine with nothing pruned, which a run of the unmodified model times beside it; else None.
-    """
-
-    config: RunConfig
-    facts: dict[str, DatasetFacts]
-    datasets: list[str]
-    method: Method
-    tokenizer: PreTrainedTokenizerBase | None
-    records: list[Record] = field(repr=False)
-    settings: dict[str, Any]
-    left_out: str | None = None
-    keep_1: Method | None = None
+    config: RunConfig  # the settings as they were given
+    facts: dict[str, DatasetFacts]  # by dataset, of all known datasets
+    datasets: list[str]  # of the task
+    method: Method  # not yet prepared for the model
+    tokenizer: PreTrainedTokenizerBase | None  # the model's; None in a plan where it is out of reach
+    records: list[Record] = field(repr=False)  # of the run, those of other shards included
+    settings: dict[str, Any]  # what `config.yaml` says: all settings, and digests of the weights, records and code
+    left_out: str | None = None  # a note about datasets that `all` or a half leaves out
+    keep_1: Method | None = None  # the engine with nothing pruned, which a run of the unmodified model times beside it
 
     @cached_property
     def shard(self) -> Shard | None:

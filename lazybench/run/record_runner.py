@@ -37,19 +37,12 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class RecordRunner:
-    """Run the records of a job on its model.
-
-    Attributes:
-        job: the job.
-        model: the model under test.
-        batches: answers records that are not timed.
-        unmodified: the unmodified model's answers to these.
-    """
+    """Run the records of a job on its model."""
 
     job: Job
     model: PreTrainedModel
-    batches: Batches
-    unmodified: Unmodified
+    batches: Batches  # answers records that are not timed
+    unmodified: Unmodified  # the unmodified model's answers to these
 
     def question(self, prompt: Prompt) -> Question:
         """Return a prompt with its dataset's decoder; raises `RecordFailure` where the model cannot take it."""

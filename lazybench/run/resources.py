@@ -16,18 +16,12 @@ from lazybench.model.loading import load_skeleton, load_tokenizer, locate, names
 
 
 class Resources:
-    """Everything that jobs are made from.
-
-    Args:
-        plan: plan jobs instead of running them: a tokenizer, structure or identity of weights out of reach is None.
-
-    Attributes:
-        missing: why a run could not start here, by path or name of the model or data that is out of reach.
-    """
+    """Everything that jobs are made from."""
 
     def __init__(self, plan: bool = False) -> None:
+        # Why a run could not start here, by path or name of the model or data that is out of reach.
         self.missing: dict[str, str] = {}
-        self._plan = plan
+        self._plan = plan  # instead of running: a tokenizer, structure or identity of weights out of reach is None
         self._loaded: dict[tuple[str, str], Any] = {}
         self._model: tuple[ModelConfig, PreTrainedModel] | None = None
 

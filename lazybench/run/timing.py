@@ -18,23 +18,14 @@ RETAKES = 3  # times that a disturbed pass is taken again at most
 
 @dataclass(frozen=True)
 class Pass:
-    """One timed answer.
-
-    Attributes:
-        output: the method's output.
-        times_s: wall time until each new token's id was known on the host, in seconds.
-        ttft_cpu_s: CPU time of this process, all threads together, until the first new token, in seconds.
-        generation_cpu_s: CPU time until the last one, in seconds.
-        retaken: how often it was taken again.
-        disturbed: whether the last take was disturbed, too.
-    """
+    """One timed answer; times are in seconds."""
 
     output: Output
-    times_s: Sequence[float]
-    ttft_cpu_s: float
-    generation_cpu_s: float
-    retaken: int = 0
-    disturbed: bool = False
+    times_s: Sequence[float]  # wall time until each new token's id was known on the host
+    ttft_cpu_s: float  # CPU time of this process, all threads together, until the first new token
+    generation_cpu_s: float  # CPU time until the last one
+    retaken: int = 0  # how often it was taken again
+    disturbed: bool = False  # whether the last take was disturbed, too
 
     @property
     def ttft_s(self) -> float:

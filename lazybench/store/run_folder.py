@@ -27,23 +27,14 @@ class RunFolder:
 
     A shard writes files of its own, which are merged when all records are there. Readers of a run read all its files
     (`journals`). The lock files lie beside the folder.
-
-    Args:
-        path: `<output>/<model>/<data>/<method>/<hash>`.
-        shard: the part of the records that this process runs; None for all.
-
-    Attributes:
-        predictions: one line a record.
-        traces: results of untimed passes, one line a record.
-        earlier: where a rerun has moved the finished run; None where there was none.
     """
 
     def __init__(self, path: Path, shard: Shard | None = None) -> None:
-        self.path = path
-        self.predictions = Journal(path / _part(PREDICTIONS, shard))
-        self.traces = Journal(path / _part(TRACES, shard))
-        self.earlier: Path | None = None
-        self._shard = shard
+        self.path = path  # `<output>/<model>/<data>/<method>/<hash>`
+        self.predictions = Journal(path / _part(PREDICTIONS, shard))  # one line a record
+        self.traces = Journal(path / _part(TRACES, shard))  # results of untimed passes, one line a record
+        self.earlier: Path | None = None  # where a rerun has moved the finished run, if there was one
+        self._shard = shard  # the part of the records that this process runs; None for all
         self._run_lock: Lock | None = None
         self._read: dict[str, Rows] = {}
 

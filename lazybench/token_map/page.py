@@ -19,27 +19,17 @@ _MAX_TOKENS = 8  # tokens after which an incomplete character, of at most four b
 
 @dataclass(frozen=True)
 class TokenMap:
-    """The tokens of one generation; a step is one forward pass, step 0 is prefill.
+    """The tokens of one generation; a step is one forward pass, step 0 is prefill."""
 
-    Attributes:
-        title: heading of the generation.
-        schedule: the stages that prune, as text.
-        layers_by_depth: for each depth, the number of layers that computed a token; the last is the model's.
-        ids: the tokens of prompt and answer.
-        prompt_length: tokens up to the last step with several new ones; a prompt may come in chunks or turns.
-        num_tokens: for each step, the number of tokens so far; the step generates the next one.
-        depths: for each token, the number of stages that kept it in its first step.
-        revived: by step and stage, the sorted positions of revived tokens: tokens of earlier steps whose keys and
-            values were computed after the stage.
-    """
-
-    title: str
-    schedule: str
-    layers_by_depth: list[int]
-    ids: list[int]
-    prompt_length: int
-    num_tokens: list[int]
-    depths: list[int]
+    title: str  # heading of the generation
+    schedule: str  # the stages that prune, as text
+    layers_by_depth: list[int]  # for each depth, the number of layers that computed a token; the last is the model's
+    ids: list[int]  # the tokens of prompt and answer
+    prompt_length: int  # tokens up to the last step with several new ones; a prompt may come in chunks or turns
+    num_tokens: list[int]  # for each step, the number of tokens so far; the step generates the next one
+    depths: list[int]  # for each token, the number of stages that kept it in its first step
+    # By step and stage, the sorted positions of revived tokens: tokens of earlier steps whose keys and values were
+    # computed after the stage.
     revived: list[list[list[int]]]
 
     @classmethod
