@@ -107,9 +107,7 @@ def undisturbed(records: pd.DataFrame) -> pd.DataFrame:
 def measured(records: pd.DataFrame, measure: Measure) -> Estimate:
     """Average a measure over tasks of the means over their datasets.
 
-    Args:
-        records: those that did not fail, with `task`, `dataset` and the columns of `run_data.COLUMNS`.
-        measure: the measure.
+    `records` are those that did not fail, with `task`, `dataset` and the columns of `run_data.COLUMNS`.
     """
     eligible = undisturbed(records) if measure.timed else records
     top = _column(eligible, measure.top)

@@ -88,9 +88,7 @@ def _values(override: Override, multirun: bool) -> list[str]:
 def read(config: DictConfig, hydra: DictConfig) -> Any:
     """Turn a composed config into an object of its command's schema, and make the user's folders importable.
 
-    Args:
-        config: what Hydra composed.
-        hydra: its part `hydra`, which a launched job's config lacks.
+    `hydra` is the config's part of that name, which a launched job's config lacks.
 
     Raises:
         LazyBenchError: a setting is missing or wrong, or its task does not exist.

@@ -51,12 +51,7 @@ def choose(task: str, config: DataConfig, facts: Mapping[str, DatasetFacts]) -> 
 
 
 def load_records(dataset: str, config: DataConfig, tokenizer: "PreTrainedTokenizerBase | None") -> list[Record]:
-    """Load the records of one dataset.
-
-    Args:
-        dataset: the dataset's name.
-        config: the source of its records.
-        tokenizer: counts the tokens of generated records; None estimates them.
+    """Load the records of one dataset; `tokenizer` counts the tokens of generated ones, None estimates them.
 
     Raises:
         LazyBenchError: no such data, or data that is not in LongBench's format.

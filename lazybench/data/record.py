@@ -63,12 +63,10 @@ def fingerprint(records: Iterable[Record]) -> str:
 
 
 def to_records(rows: Iterable[tuple[str, Any]], dataset: str) -> Iterator[Record]:
-    """Check the rows of a dataset, and yield them as records.
+    """Check the rows of a dataset, each with its location for messages, and yield them as records.
 
-    Args:
-        rows: location, for messages, and row: a mapping with LongBench's fields. `all_classes` may be missing, and
-            there may be an `answer_prefix` and `groups`.
-        dataset: the dataset's name.
+    A row is a mapping with LongBench's fields. `all_classes` may be missing, and there may be an `answer_prefix` and
+    `groups`.
 
     Raises:
         LazyBenchError: a row is not in LongBench's format, or has the id of another.
@@ -99,14 +97,7 @@ def wrong_field(row: object, fields: Iterable[str] = _RULES) -> str | None:
 
 
 def parse(lines: Iterable[bytes], source: object) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Parse one JSON object a line, skipping blank lines.
-
-    Args:
-        lines: the file's lines.
-        source: the file's name in messages.
-
-    Yields:
-        location, `<source>:<line number>`, and object.
+    """Parse one JSON object a line, skipping blank lines; yield its location, `<source>:<line number>`, and the object.
 
     Raises:
         LazyBenchError: a line is not UTF-8, not JSON, or no object.

@@ -67,12 +67,8 @@ def load(
     A record depends on (dataset, seed, its index, tokens) and on the tokenizer, not on `limit`. Its question is the
     same at every length, unless the answer depends on the length, as a count does.
 
-    Args:
-        dataset: one of `DATASETS`.
-        limit: number of records.
-        seed: of the records.
-        tokens: target length of a context in tokens, 512 to 131072; `fit` says how near to it contexts are.
-        count_tokens: counts a text's tokens; None takes `estimate_tokens`.
+    `tokens` is the target length of a context, 512 to 131072; `fit` says how near to it contexts are. `count_tokens`
+    counts a text's tokens; None takes `estimate_tokens`.
 
     Raises:
         LazyBenchError: unknown dataset, or a tokenizer with which the evidence alone is longer than `tokens`.

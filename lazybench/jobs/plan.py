@@ -19,13 +19,7 @@ _TOKENS_PER_WORD = 1.4  # of English text, by the tokenizers of Llama 2 and Smol
 
 
 def show(jobs: Sequence[Job], resources: Resources, in_turn: bool) -> None:
-    """Print the plan.
-
-    Args:
-        jobs: the checked jobs.
-        resources: the source of their models, tokenizers and records.
-        in_turn: whether this process would run the jobs one after the other.
-    """
+    """Print the plan of checked jobs, which this process would run one after the other if `in_turn`."""
     rows, num_unfinished, machines, hours, answered = [], 0, {}, [], set()
     for job in jobs:
         config, model, name = job.config, resources.skeleton(job.config.model), repr(job.config.model)

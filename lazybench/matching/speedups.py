@@ -57,10 +57,7 @@ def find(measure: Callable[[float], float], speedup: float, tolerance: float) ->
 def computed_speedup(method: Method, model: PreTrainedModel, lengths: Sequence[int]) -> float:
     """Return the speedup of prefill by its operations: the unmodified model's over the method's, summed over prompts.
 
-    Args:
-        method: the method, with the settings to try.
-        model: the model under test; it may have no weights.
-        lengths: tokens of each prompt.
+    The model may have no weights; `lengths` are of the prompts, in tokens.
     """
     layer_tokens = [tokens for length in lengths for tokens in method.layer_tokens(model, length)]
     return unpruned_operations(model, lengths) / operations(model, layer_tokens)

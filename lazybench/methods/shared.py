@@ -21,8 +21,7 @@ def pool(scores: torch.Tensor, size: int, kernel: str = "average") -> torch.Tens
 def second_models(method: Any, load: Callable[[ModelConfig], Any], device: str = "auto") -> dict[str, Any]:
     """Call `load` for each model that a method's settings name, such as a scorer; return the results by setting.
 
-    Raises:
-        LazyBenchError: `load` refuses one; the message names the setting.
+    A `LazyBenchError` that `load` raises gets the name of the setting.
     """
     loaded = {}
     for setting in fields(method):

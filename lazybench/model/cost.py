@@ -50,11 +50,7 @@ def unpruned_operations(model: PreTrainedModel, lengths: Sequence[float]) -> flo
 def a100_pace(model: PreTrainedModel, config: ModelConfig, tokens: int, batch: int | str) -> Pace:
     """Estimate the pace of one A100, where Python runs while the device reads weights and caches.
 
-    Args:
-        model: the model or its skeleton.
-        config: its settings.
-        tokens: of a prompt and its answer at most.
-        batch: sequences of a batch, or `auto`.
+    A prompt and its answer have `tokens` at most; `batch` is the number of sequences, or `auto`.
     """
     layers, weights = model.config.get_text_config().num_hidden_layers, model.num_parameters() * _element_size(config)
     size = batch if isinstance(batch, int) else batch_that_fits(model, config, tokens, _A100_BYTES - weights)

@@ -13,12 +13,9 @@ from lazyllm import LazyLLMError
 
 
 def make(key: str, settings: Mapping[str, Any], example: str) -> Any:
-    """Instantiate `_target_` with its arguments.
+    """Instantiate the `_target_` of `settings` with its arguments.
 
-    Args:
-        key: name of the setting, such as `method`, for messages.
-        settings: `_target_` and its arguments.
-        example: a right `_target_`, such as "a class such as package.Class", for messages.
+    Messages name the setting by its `key`, and give an `example` of a `_target_`, "a class such as package.Class".
 
     Raises:
         LazyBenchError: `_target_` names nothing, or refuses its arguments.

@@ -106,9 +106,7 @@ def is_taken(measure: Measure, lines: pd.DataFrame) -> bool:
 def gaps(lines: pd.DataFrame, measures: Sequence[Measure]) -> list[str]:
     """Return which records a model's numbers cover and why others are missing; name the rows unless it is all of them.
 
-    Args:
-        lines: those of a table, with the `name` of their row.
-        measures: the table's.
+    `lines` and `measures` are a table's; each line has the `name` of its row.
     """
     taken = [measure for measure in measures if is_taken(measure, lines)]
     names: dict[str, dict[str, None]] = {}

@@ -45,12 +45,9 @@ _Body = tuple[pd.DataFrame, str, str]  # a part of a table's files: its numbers,
 
 
 def write(out: Path, blocks: Sequence[Block], warnings: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Write everything into `out`, replacing an earlier report.
+    """Write everything into the folder `out`, replacing an earlier report.
 
-    Args:
-        out: the folder.
-        blocks: the runs to report.
-        warnings: shown before the numbers on the page, and below them in tables.
+    `warnings` are shown before the numbers on the page, and below them in tables.
 
     Returns:
         The names of the written files, and the figures that lack runs, each with the runs that it needs.

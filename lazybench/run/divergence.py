@@ -36,13 +36,10 @@ def expected(prompt: Prompt, decode: Decoder, tokens: int) -> Expected:
 
 
 def divergence(method: Method, prompt: Prompt, decode: Decoder, expected: Expected, seed: int = 0) -> torch.Tensor:
-    """Compute KL(unmodified || method) of the next token, in nats, at each token of the answer.
+    """Compute KL(unmodified || method) of the next token, in nats, at each token of the answer, float64 (tokens,).
 
     The method is forced along the unmodified model's answer token by token, so that decoding and revival count, and a
     difference counts at the token where it arises.
-
-    Returns:
-        the divergences, float64 (tokens,).
 
     Raises:
         RecordFailure: the model cannot hold the prompt, or its logits are not finite.

@@ -35,15 +35,9 @@ from lazyllm import LazyLLMError
 
 
 def run(job: Job, resources: Resources, explained: bool = False) -> Path:
-    """Run a prepared and checked job, or resume an earlier start of it.
+    """Run a prepared and checked job, or resume an earlier start of it; return the run's folder.
 
-    Args:
-        job: the job.
-        resources: shared by the jobs of a sweep.
-        explained: also print an example, and what the numbers mean.
-
-    Returns:
-        the run's folder.
+    `resources` are shared by the jobs of a sweep. If `explained`, also print an example, and what the numbers mean.
 
     Raises:
         LazyBenchError: anything about the model or the folder that cannot work.

@@ -63,13 +63,9 @@ class RecordRunner:
             within_memory(prompt, partial(timed, other, prompt, decode, seed))
 
     def timed_row(self, record: Record, method_first: bool = False) -> Row:
-        """Return a record's row, timed beside the unmodified model.
+        """Return a record's row, timed beside the unmodified model; with `method_first` the method is timed first.
 
-        A record that cannot be run has an `error` in its row, and no measurements.
-
-        Args:
-            record: the record.
-            method_first: time the method before the unmodified model. The caller alternates.
+        The caller alternates. A record that cannot be run has an `error` in its row, and no measurements.
         """
         row, question = self._begin(record)
         if question is None:
@@ -90,10 +86,8 @@ class RecordRunner:
         for a method with stages, `stages` and `computed`, see `tracing.progress`;
         for a timed record of the baseline, `attention`, see `tracing.attention`.
 
-        Args:
-            records: the records.
-            write: called with each record's row as soon as its answers have ended; None if the records have rows.
-            write_trace: called with each record's trace once its batch has ended.
+        `write` is called with each record's row as soon as its answers have ended; it is None if the records have rows.
+        `write_trace` is called with each record's trace once its batch has ended.
         """
         job, by_method = self.job, {}
         # Answers that may become equally long are likely to end together.

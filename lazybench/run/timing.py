@@ -73,15 +73,11 @@ def tell_retaken(setting: str) -> None:
 def undisturbed(
     method: Method, prompt: Prompt, decode: Decoder, seed: int, least: float, setting: str = "cpu_share"
 ) -> Pass:
-    """Time an answer, again if other work disturbed it, up to `RETAKES` times.
+    """Time an answer of `methods.base.answer`, again if other work disturbed it, up to `RETAKES` times.
 
-    A pass on a CPU is disturbed if its process got less CPU time than `least` times wall time times threads. A pass on
-    another device is never taken again, as the process's CPU time tells nothing about it.
-
-    Args:
-        method, prompt, decode, seed: see `methods.base.answer`.
-        least: share of wall time times threads, 0 to 1.
-        setting: the name of the setting that `least` comes from, for messages.
+    A pass on a CPU is disturbed if its process got less CPU time than `least`, 0 to 1, times wall time times threads. A
+    pass on another device is never taken again, as the process's CPU time tells nothing about it. Messages name the
+    `setting` that `least` comes from.
     """
     taken = timed(method, prompt, decode, seed)
     if decode.model.device.type != "cpu":

@@ -30,10 +30,8 @@ class Journal:
     def load(self, mend: bool = True) -> None:
         """Read what the file, if there is one, has got since the last call.
 
-        A last line that was cut short is ignored, so its record runs again.
-
-        Args:
-            mend: also truncate the file before that line, so that rows can be appended.
+        A last line that was cut short is ignored, so its record runs again. With `mend` the file is truncated before
+        that line, so that rows can be appended.
 
         Raises:
             LazyBenchError: a line before the last one is damaged.

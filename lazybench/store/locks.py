@@ -15,12 +15,7 @@ class Busy(LazyBenchError):
 
 
 class Lock:
-    """A shared or exclusive lock on a file, which is created if it is missing.
-
-    Args:
-        path: the file.
-        timeout_s: seconds to try for.
-    """
+    """A shared or exclusive lock on a file, which is created if it is missing; it is tried for `timeout_s` seconds."""
 
     def __init__(self, path: Path, timeout_s: float = _TIMEOUT_S) -> None:
         self._timeout_s = timeout_s

@@ -27,10 +27,7 @@ def run_folders(root: Path) -> list[Path]:
 def runs_of(parent: Path, settings: Mapping[str, Any], facts: Mapping[str, Any]) -> Iterator[Path]:
     """Yield the run folders below `parent` of runs with these settings, on whatever machine, the latest first.
 
-    Args:
-        parent: the folder of all runs of a method.
-        settings: what `identity.run_hash` takes; a digest that is None is unknown here and may be any.
-        facts: the facts of the datasets that are run.
+    Settings and facts are as `identity.run_hash` takes them; a digest that is None is unknown here and may be any.
     """
     for folder in _latest_first(parent):
         stored, environment = read_settings(folder)

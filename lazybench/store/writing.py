@@ -51,12 +51,8 @@ def replace(path: Path, content: str | bytes) -> None:
 def replacing(out: Path, ours: re.Pattern[str]) -> Iterator[Path]:
     """Yield a new folder that replaces `out` at the end of the block; on an error `out` stays as it was.
 
-    Args:
-        out: the folder.
-        ours: names of the files that may be replaced.
-
     Raises:
-        LazyBenchError: `out` has other files, or cannot be written.
+        LazyBenchError: `out` has files whose names are not `ours`, or cannot be written.
     """
     out = Path(os.path.realpath(out))
     with writing(out):
