@@ -12,7 +12,6 @@ from omegaconf import MISSING
 from lazybench.errors import LazyBenchError
 from lazybench.rules import (
     AUTO_OR_COUNT,
-    COUNT_OR_NULL,
     FILE,
     NAME,
     above,
@@ -21,6 +20,7 @@ from lazybench.rules import (
     check,
     check_settings,
     one_of,
+    or_null,
     setting,
 )
 
@@ -144,7 +144,7 @@ class TimingConfig(_Checked, section="timing."):
     paired: bool = True
     keep_1: bool = True
     cpu_share: float = setting(0.9, between(0, 1))
-    per_dataset: int | None = setting(12, COUNT_OR_NULL)
+    per_dataset: int | None = setting(12, or_null(at_least(0)))
 
 
 @dataclass

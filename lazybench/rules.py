@@ -31,6 +31,11 @@ def above(limit: float) -> Rule:
     return Rule(f"above {limit}", lambda value: limit < as_number(value) < math.inf)
 
 
+def or_null(rule: Rule) -> Rule:
+    """Return the rule for null and what another one allows."""
+    return Rule(f"null or {rule.text}", lambda value: value is None or rule.test(value))
+
+
 def between(least: float, most: float) -> Rule:
     """Return the rule for a number from `least` to `most`."""
     return Rule(f"from {least} to {most}", lambda value: least <= as_number(value) <= most)
@@ -56,7 +61,7 @@ SHARE = Rule("a number above 0, at most 1", lambda value: 0 < as_number(value) <
 RATIO = Rule("a number, at least 0 and below 1", lambda value: 0 <= as_number(value) < 1)
 LAYER = Rule("a layer, from 0, or a part of the depth such as 50%", _is_layer)
 COUNT = Rule("a whole number, at least 1", lambda value: as_number(value, int) >= 1)
-COUNT_OR_NULL = Rule(f"null or {COUNT.text}", lambda value: value is None or COUNT.test(value))
+COUNT_OR_NULL = or_null(COUNT)
 AUTO_OR_COUNT = Rule(f"auto or {COUNT.text}", lambda value: value == "auto" or COUNT.test(value))
 ODD = Rule("an odd number, at least 1", lambda value: as_number(value, int) >= 1 and value % 2 == 1)
 FLAG = Rule("true or false", lambda value: isinstance(value, bool))

@@ -99,7 +99,8 @@ def _complete(folder: RunFolder, runner: RecordRunner) -> Mapping[str, Any] | No
     missing = [record for record in job.own_records if record.key not in done]
     if len(missing) < len(own_keys):
         print(f"going on in {folder.path}: {len(own_keys) - len(missing)} of {len(own_keys)} records are done")
-    for record in missing:
+    timed = [record for record in missing if job.is_timed(record)]
+    for record in timed:
         with suppress(RecordFailure, LazyLLMError):  # its row will tell
             runner.warm_up(record)
             break
@@ -113,7 +114,6 @@ def _complete(folder: RunFolder, runner: RecordRunner) -> Mapping[str, Any] | No
                 printed.add(error_kind(error))
                 tqdm.write(f"failed: {row['dataset']} {row['_id']}: {error}")
 
-        timed = [record for record in missing if job.is_timed(record)]
         for number, record in enumerate(timed):
             write(runner.timed_row(record, method_first=number % 2 == 1))
         runner.answer([record for record in missing if not job.is_timed(record)], write, folder.traces.add)

@@ -80,7 +80,8 @@ class Job:
         timed = set()
         for name in self.datasets:
             keys = [key for key in self.keys if key[0] == name]
-            count = min(self.config.timing.per_dataset or len(keys), len(keys))
+            wanted = self.config.timing.per_dataset
+            count = len(keys) if wanted is None else min(wanted, len(keys))
             timed |= {keys[number * len(keys) // count] for number in range(count)}
         return timed
 
