@@ -20,6 +20,12 @@ def tiny_model(tmp_path_factory, tokenizer):
     return save_tiny_model(tmp_path_factory.mktemp("tiny"), tokenizer)
 
 
+@pytest.fixture(scope="module")
+def model(tiny_model):
+    """The tiny model, loaded once for each file."""
+    return transformers.AutoModelForCausalLM.from_pretrained(tiny_model).eval()
+
+
 @pytest.fixture
 def cwd(tmp_path, monkeypatch):
     """An empty folder to work in."""

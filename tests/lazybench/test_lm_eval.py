@@ -4,7 +4,6 @@ import json
 
 import pytest
 import torch
-import transformers
 import yaml
 from lm_eval import simple_evaluate
 from lm_eval.tasks import TaskManager
@@ -60,11 +59,6 @@ def evaluate(tasks, tiny_model, task, batch_size=1, **arguments):
         batch_size=batch_size,
     )
     return sorted(results["samples"][task], key=lambda sample: sample["doc_id"])
-
-
-@pytest.fixture(scope="module")
-def model(tiny_model):
-    return transformers.AutoModelForCausalLM.from_pretrained(tiny_model).eval()
 
 
 def test_it_answers_as_the_library_does(tasks, tiny_model, model, tokenizer):

@@ -7,7 +7,6 @@ import torch
 from omegaconf import OmegaConf
 from peers import prompt_of
 from support import byte_tokenizer
-from transformers import AutoModelForCausalLM
 
 from lazybench.config import CONF
 from lazybench.errors import LazyBenchError
@@ -20,11 +19,6 @@ FILES = {path.stem: path for path in (CONF / "method").glob("*.yaml")}
 
 def method(name, **settings):
     return build_method(OmegaConf.to_container(OmegaConf.load(FILES[name])) | settings)
-
-
-@pytest.fixture(scope="module")
-def model(tiny_model):
-    return AutoModelForCausalLM.from_pretrained(tiny_model).eval()
 
 
 def change_in_place(prompt, decode):

@@ -169,11 +169,6 @@ def test_information_of_a_long_text_is_that_of_one_forward_pass(tiny_model, toke
     np.testing.assert_allclose(information, expected, atol=1e-4)
 
 
-@pytest.fixture(scope="module")
-def model(tiny_model):
-    return AutoModelForCausalLM.from_pretrained(tiny_model).eval()
-
-
 def generate(tokenizer, model, context: str, **changes):
     """The method's output, the prompt and the text the model was given."""
     config = ModelConfig(name="m", path="p", limit=changes.pop("limit", 3000), chat="[INST]{prompt}[/INST]")

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from paper_tokenizers import llama2_core
 from support import byte_tokenizer
-from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
+from transformers import PreTrainedTokenizerFast
 
 from lazybench.config import ModelConfig
 from lazybench.data import sample
@@ -51,11 +51,6 @@ def test_a_prompt_knows_its_own_text_and_where_it_was_cut(tokenizer, limit):
         assert filled.startswith(prompt.text[: prompt.cut])
         assert filled.endswith(prompt.text[prompt.cut :])
         assert 0 < prompt.cut < len(prompt.text) < len(filled)
-
-
-@pytest.fixture(scope="module")
-def model(tiny_model):
-    return AutoModelForCausalLM.from_pretrained(tiny_model).eval()
 
 
 def test_samsum_stops_at_a_newline_but_not_before_one_token(model, tokenizer):

@@ -11,7 +11,6 @@ import pytest
 import torch
 from marks import slow_but
 from support import folders, rows
-from transformers import AutoModelForCausalLM
 
 from lazybench.config import CONF
 
@@ -84,8 +83,7 @@ def test_own_choices_run(run, folder, line):
     assert rows(folders(folder / "runs")[0])
 
 
-def test_the_first_example_of_the_library(tiny_model):
-    model = AutoModelForCausalLM.from_pretrained(tiny_model).eval()
+def test_the_first_example_of_the_library(model):
     values = {"model": model, "inputs": {"input_ids": torch.randint(5, 200, (1, 50))}}
     exec(next(text for kind, text in FENCE.findall(PAGES["README.md"]) if kind == "python"), values)
     assert values["lazy"].stats.rows[0].tolist() == [50, 30, 18, 18]

@@ -7,7 +7,6 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import torch
-from transformers import AutoModelForCausalLM
 
 from lazybench.methods.base import answer
 from lazybench.run.timing import UNMODIFIED
@@ -54,8 +53,7 @@ def test_only_what_prunes_does_harm(second_turn):
     assert "strong" in printed
 
 
-def test_the_second_answer_is_x(tiny_model):
-    model = AutoModelForCausalLM.from_pretrained(tiny_model)
+def test_the_second_answer_is_x(model):
     SecondTurn = runpy.run_path(str(SCRIPT))["SecondTurn"]
     ids, first, question = torch.randint(5, 200, (1, 67), generator=torch.Generator().manual_seed(3)).split(
         [50, 7, 10], 1
