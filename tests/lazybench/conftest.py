@@ -4,7 +4,7 @@ import sys
 
 import pytest
 import transformers
-from support import FINISHED, LAZY, byte_tokenizer, folders, one_line, save_tiny_model, shortened_facts, small_run
+from support import FINISHED, byte_tokenizer, folders, save_tiny_model, shortened_facts, small_run
 
 from lazybench.data import facts, hub
 
@@ -97,20 +97,6 @@ def finished(finished_runs, lazybench, tmp_path):
 @pytest.fixture(scope="session")
 def six_layers(tmp_path_factory, tokenizer):
     return save_tiny_model(tmp_path_factory.mktemp("six"), tokenizer, layers=6)
-
-
-@pytest.fixture
-def refused(run, tmp_path):
-    """Run on the weights at a path; returns the message of the command, which must write nothing."""
-
-    def call(path, *words):
-        code, _, err = run(*LAZY, f"model.path={path}", *words)
-        assert not (tmp_path / "runs").exists()
-        message = one_line(code, err)
-        assert f"model.path={path}" in message
-        return message
-
-    return call
 
 
 @pytest.fixture

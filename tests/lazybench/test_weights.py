@@ -64,9 +64,13 @@ def test_a_file_cut_short_is_refused(copy, name, share):
 
 
 @pytest.mark.parametrize("missing", ["config.json", "model.safetensors", "tokenizer.json"])
-def test_a_missing_file_is_refused_before_anything_is_written(refused, copy, missing):
+def test_a_missing_file_is_refused_before_anything_is_written(run, copy, tmp_path, missing):
     (copy / missing).unlink()
-    assert "a folder that save_pretrained wrote" in refused(copy)
+    code, _, err = run(*LAZY, f"model.path={copy}")
+    message = one_line(code, err)
+    assert f"model.path={copy}" in message
+    assert "a folder that save_pretrained wrote" in message
+    assert not (tmp_path / "runs").exists()
 
 
 @pytest.mark.parametrize(
