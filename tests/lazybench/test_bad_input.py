@@ -43,6 +43,7 @@ def check(code, out, err, cwd):
         (["model.name=../other"], "must be a folder's name"),
         (["data.limit=null"], "give a number"),
         (["shard=3/2"], "write i/n"),
+        (["shard=0/2"], "write i/n"),
         (["model.chat=hello"], "{prompt}"),
         (["model.template=no_thinking"], "model.template: "),
         (["model=qwen3_8b", "model.chat=null"], "model.template needs model.chat=template"),

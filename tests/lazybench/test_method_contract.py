@@ -90,16 +90,3 @@ def test_settings_out_of_range_are_refused(name):
         for value in WRONG[setting]:
             with pytest.raises((LazyBenchError), match=rf"method\.{setting}"):
                 method(name, **{setting: value})
-
-
-@pytest.mark.parametrize(
-    ("schedule", "text"),
-    [
-        ("1:0.60, 2:0.5", "1:0.6,2:0.5"),
-        (["23%:0.60", "50%:0.6"], "23%:0.60,50%:0.6"),
-        (["1:1", "50%:0.5"], "1:1,50%:0.5"),
-    ],
-)
-def test_a_schedule_is_one_text_however_it_is_written(schedule, text):
-    subject = method("lazyllm", schedule=schedule)
-    assert subject.schedule == text

@@ -215,40 +215,6 @@ def test_other_weights_and_other_prompts_give_another_folder(run, finished, tmp_
     assert not in_place(run)
 
 
-def test_a_record_that_cannot_be_run_is_counted_and_the_run_goes_on(run, tmp_path):
-    (tmp_path / "fragile.py").write_text(
-        """
-from dataclasses import dataclass
-
-import torch
-
-from lazybench.errors import RecordFailure
-from lazybench.methods import Method, Output
-
-
-@dataclass
-class Fragile(Method):
-    def generate(self, prompt, decode, seed):
-        if prompt.record.dataset == "musique":
-            raise RecordFailure("empty prompt")
-        if prompt.record.dataset == "hotpotqa":
-            raise torch.OutOfMemoryError("CUDA out of memory")
-        return Output(decode(prompt.ids), prompt_computed=1.0)
-"""
-    )
-    (tmp_path / "method").mkdir()
-    (tmp_path / "method" / "fragile.yaml").write_text("_target_: fragile.Fragile\nname: fragile\n")
-    code, out, err = run("--config-dir", str(tmp_path), "method=fragile", "task=multidoc_qa", "trace=true", *QUICK)
-    assert code == 0, err
-    assert "failed" in out
-    (folder,) = folders(tmp_path / "runs")
-    errors = [(row.get("error") or "").partition(":")[0] for row in rows(folder)]
-    assert errors == ["oom"] * 2 + [""] * 2 + ["empty prompt"] * 2
-    scores = json.loads((folder / "scores.json").read_text())
-    assert scores["tasks"]["multidoc_qa"]["failed"] == 4
-    assert scores["datasets"]["2wikimqa"]["records"] == 2
-
-
 def test_records_are_traced(run, finished, tmp_path):
     traces = read_rows(finished, "traces.jsonl")
     assert len(traces) == 6

@@ -33,12 +33,6 @@ def test_shards_hold_every_record_once_and_are_about_as_large(count, records):
     assert max(map(len, parts)) - min(map(len, parts)) <= 1
 
 
-@pytest.mark.parametrize("text", ["0/2", "3/2", "1", "a/b", ""])
-def test_what_is_no_shard_is_refused(text):
-    with pytest.raises(LazyBenchError, match="write i/n"):
-        Shard.parse(text)
-
-
 def test_shards_give_the_run_that_one_job_gives(run, tmp_path):
     run(*LAZY, *TASK)
     (single,) = folders(tmp_path / "runs")
@@ -54,18 +48,6 @@ def test_shards_give_the_run_that_one_job_gives(run, tmp_path):
     scores, others = (json.loads((folder / "scores.json").read_text())["datasets"] for folder in (shared, single))
     assert all(scores[name][key] == other[key] for name, other in others.items() for key in known)
     assert "nothing to do" in run(*LAZY, *TASK, "shard=2/3", output="shared")[1]
-
-
-@pytest.mark.slow
-def test_a_whole_run_takes_up_what_shards_have_left(run, tmp_path):
-    run(*LAZY, *TASK, "shard=2/3", "trace=true")
-    (folder,) = folders(tmp_path / "runs")
-    code, out, _ = run(*LAZY, *TASK, "trace=true")
-    assert code == 0
-    assert "2 of 6 records are done" in out
-    assert len(answers(folder)) == len(set(answers(folder))) == 6
-    assert files(folder) == sorted([*FILES, "traces.jsonl"])
-    assert len((folder / "traces.jsonl").read_text().splitlines()) == 6
 
 
 def test_one_process_to_a_run_and_one_to_a_shard(run, tmp_path):

@@ -33,11 +33,6 @@ def test_spec_is_read_back_exactly(pairs):
     assert PruningSchedule.parse(schedule.spec) == schedule
 
 
-def test_prints_each_keep_and_what_is_left_of_the_prompt():
-    text = str(PruningSchedule([(10, 0.7), (20, 0.5)]))
-    assert text == "after layer 10 keep 0.7 (70% of the prompt); after layer 20 keep 0.5 (35% of the prompt)"
-
-
 def test_float_noise_does_not_keep_one_more():
     assert Stage(0, 0.7).kept(10) == 7  # 0.7 * 10 is 7.000000000000001 for some keeps
     assert Stage(0, 0.1 + 0.2).kept(10) == 3
