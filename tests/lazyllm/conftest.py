@@ -1,3 +1,5 @@
+import sys
+
 import families
 import pytest
 import torch
@@ -17,3 +19,12 @@ def exact():
 @pytest.fixture(scope="module")
 def ids():
     return families.prompt(40)
+
+
+@pytest.fixture
+def switching():
+    """Threads take turns far more often than they would."""
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-4)
+    yield
+    sys.setswitchinterval(interval)

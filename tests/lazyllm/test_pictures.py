@@ -1,6 +1,5 @@
 """Models of text and pictures: text alone is as in any model, and a picture is right or refused in one line."""
 
-import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import families
@@ -170,20 +169,16 @@ def test_a_conversation_keeps_the_positions_of_its_own_pictures(qwen):
         assert_close([lazyllm.log_likelihoods(qwen, words(20), [[5, 6, 7]])[0].tokens], [scores], 1e-5)
 
 
-def test_conversations_with_pictures_in_threads():
+@pytest.mark.slow
+def test_conversations_with_pictures_in_threads(switching):
     model = build("qwen2_vl")
 
     def talk(given):
         return torch.stack(second_turn(model, generate(model, given, 2), 2))
 
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-4)
-    try:
-        with lazyllm.enable(model, STAGES), ThreadPoolExecutor(3) as pool:
-            options = [with_picture(), plain(), with_picture()] * 4
-            assert_close(list(pool.map(talk, options)), [talk(given) for given in options[:3]] * 4, 1e-5)
-    finally:
-        sys.setswitchinterval(interval)
+    with lazyllm.enable(model, STAGES), ThreadPoolExecutor(3) as pool:
+        options = [with_picture(), plain(), with_picture()] * 4
+        assert_close(list(pool.map(talk, options)), [talk(given) for given in options[:3]] * 4, 1e-5)
 
 
 @pytest.mark.parametrize("kinds", [True, False])

@@ -1,7 +1,6 @@
 """Requests in one `with`, in turn and at once, get what they get alone; and a `with` that ends while one runs."""
 
 import contextvars
-import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -55,15 +54,6 @@ def alone(model):
             actual[name] = answer(model, name)
             assert lazy.sequences[0] is actual[name][1][0]
     return actual
-
-
-@pytest.fixture
-def switching():
-    """Threads take turns far more often than they would."""
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-4)
-    yield
-    sys.setswitchinterval(interval)
 
 
 @pytest.fixture
