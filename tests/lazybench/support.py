@@ -95,6 +95,23 @@ def small_run(model: Path, output: object, words: Sequence[str]) -> list[str]:
     return [f"{key}={value}" for key, value in settings.items() if key not in given]
 
 
+# A method of a user's own.
+LAST_TOKENS = """
+from dataclasses import dataclass, field
+
+from lazybench.methods import Method, Output
+
+
+@dataclass
+class LastTokens(Method):
+    tokens: int = 500
+    derived: str | None = field(init=False, default=None)
+
+    def generate(self, prompt, decode, seed):
+        ids = prompt.ids[:, -self.tokens :]
+        return Output(decode(ids), prompt_computed=ids.shape[1] / prompt.ids.shape[1])
+"""
+
 STUBBORN = """
 import os
 import signal

@@ -8,25 +8,11 @@ from pathlib import Path
 
 import pytest
 import yaml
-from support import folders
+from support import LAST_TOKENS, folders
 
 from lazybench import identity
 from lazybench.config import CONF, TimingConfig
 from lazybench.data.facts import DatasetFacts, load_facts
-
-METHOD = """
-from dataclasses import dataclass
-
-from lazybench.methods import Method, Output
-
-
-@dataclass
-class Ends(Method):
-    ends: int = 100
-
-    def generate(self, prompt, decode, seed):
-        return Output(decode(prompt.ids[:, -self.ends :]), prompt_computed=0.5)
-"""
 
 
 def hash_of(folder: Path, section: str = "timing", **further) -> str:
@@ -152,16 +138,16 @@ def test_modules_that_settings_and_metrics_name_count_without_their_comments(own
 
 def test_a_method_of_the_users_that_was_edited_runs_again_and_one_that_was_moved_does_not(run, tmp_path, own):
     words = ("method=ends", "timing.warmup=0", "timing.paired=false", "data.limit=1")
-    folder = own(ends=METHOD)
+    folder = own(ends=LAST_TOKENS)
     (folder / "method").mkdir()
-    (folder / "method" / "ends.yaml").write_text("_target_: ends.Ends\nname: ends\n")
+    (folder / "method" / "ends.yaml").write_text("_target_: ends.LastTokens\nname: ends\ntokens: 100\n")
     words = ("--config-dir", str(folder), *words)
     assert run(*words)[0] == 0
     (finished,) = folders(tmp_path / "runs")
     assert list(yaml.safe_load((finished / "config.yaml").read_text())["code"]) == ["ends"]
-    own(elsewhere=METHOD)
-    assert "finished earlier" in run(*words, "method._target_=elsewhere.Ends")[1]
-    own(ends=METHOD.replace("-self.ends", "self.ends"))
+    own(elsewhere=LAST_TOKENS)
+    assert "finished earlier" in run(*words, "method._target_=elsewhere.LastTokens")[1]
+    own(ends=LAST_TOKENS.replace("-self.tokens", "self.tokens"))
     assert "1 of them with records to run" in run(*words, command="plan")[1]
     code, out, err = run(*words)
     assert code == 0, err

@@ -6,23 +6,8 @@ import shutil
 
 import pytest
 import yaml
-from support import folders, one_line, rows
+from support import LAST_TOKENS, folders, one_line, rows
 
-METHOD = """
-from dataclasses import dataclass, field
-
-from lazybench.methods import Method, Output
-
-
-@dataclass
-class LastTokens(Method):
-    tokens: int = 500
-    derived: str | None = field(init=False, default=None)
-
-    def generate(self, prompt, decode, seed):
-        ids = prompt.ids[:, -self.tokens :]
-        return Output(decode(ids), prompt_computed=ids.shape[1] / prompt.ids.shape[1])
-"""
 DATA = """# Three datasets of mine.
 name: my_data
 source: longbench
@@ -56,7 +41,7 @@ def mine(tmp_path, tiny_model, monkeypatch):
     for name, text in FILES.items():
         (configs / name).parent.mkdir(parents=True)
         (configs / f"{name}.yaml").write_text(text)
-    (configs / "last_tokens.py").write_text(METHOD)
+    (configs / "last_tokens.py").write_text(LAST_TOKENS)
     write_records(tmp_path / "records", ("my_qa", "my_sum", "my_alone"))
     (tmp_path / "weights").symlink_to(tiny_model)
     monkeypatch.chdir(tmp_path)
