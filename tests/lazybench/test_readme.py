@@ -1,5 +1,6 @@
 """Commands and files in the READMEs work as they are, and tables are those of the results."""
 
+import json
 import re
 import runpy
 import shlex
@@ -7,11 +8,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import peers
 import pytest
 import torch
+import yaml
 from marks import slow_but
-from support import folders, rows
+from support import byte_tokenizer, folders, rows
 
+import lazyllm
 from lazybench.config import CONF
 
 ROOT = Path(__file__).parents[2]
@@ -34,6 +38,7 @@ VARIABLES = dict(match.groups() for line in LINES if (match := re.fullmatch(r'(\
 COMMANDS = list(dict.fromkeys(line.split(maxsplit=3)[3] for line in LINES if line.startswith("python -m lazybench ")))
 COMPOSED = [line for line in COMMANDS if not re.match(r"list|status|report|score|run --help", line)]
 OWN = [line for line in COMPOSED if re.match(r"run --config-dir \. (?!-m|.*fading)", line)]
+LIBRARY = [text for kind, text in FENCE.findall(PAGES["lazyllm/README.md"]) if kind == "python"]
 
 
 @pytest.fixture
@@ -83,10 +88,65 @@ def test_own_choices_run(run, folder, line):
     assert rows(folders(folder / "runs")[0])
 
 
+def test_a_ranking_of_ones_own_takes_fifteen_lines(run, folder):
+    assert len([line for line in FILES["loudest.py"].splitlines()[1:] if line.strip()]) <= 15
+    code, _, err = run("--config-dir", ".", "method=loudest")
+    assert code == 0, err
+    (written,) = folders(folder / "runs")
+    assert written.parent.name == "loudest"
+    settings = yaml.safe_load((written / "config.yaml").read_text())
+    stages = {"schedule": "33%:0.7,67%:0.5"}
+    assert settings["method"] == {"_target_": "loudest.Loudest", "name": "loudest", "repeats": 1, **stages}
+    assert settings["code"].keys() >= {"loudest"}
+    environment = json.loads((written / "environment.json").read_text())
+    assert environment["appearance"] == {"label": "loudest head"}
+    assert all(row["prompt_computed"] < 1 for row in rows(written))
+
+
+def test_a_term_of_the_ranking_is_run(run, folder):
+    words = ("--config-dir", ".", "method=lazyllm", "method.schedule=[1:0.6]", "timing.paired=false")
+    code, _, err = run(*words, "method.ranking={_target_:fading.Fading,fade:0.3}")
+    assert code == 0, err
+    (written,) = folders(folder / "runs")
+    assert written.parent.name == "lazyllm+"
+    settings = yaml.safe_load((written / "config.yaml").read_text())
+    assert settings["method"]["ranking"] == {"_target_": "fading.Fading", "fade": 0.3}
+    assert settings["code"].keys() >= {"fading"}
+
+
 def test_the_first_example_of_the_library(model):
     values = {"model": model, "inputs": {"input_ids": torch.randint(5, 200, (1, 50))}}
     exec(next(text for kind, text in FENCE.findall(PAGES["README.md"]) if kind == "python"), values)
     assert values["lazy"].stats.rows[0].tolist() == [50, 30, 18, 18]
+
+
+@pytest.fixture(scope="module")
+def given():
+    """What the library's examples are about: a model deep enough for every schedule, and a long prompt."""
+    tokenizer = byte_tokenizer()
+    tokenizer.chat_template = "{{ tools }}{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"
+    messages, tools = [{"role": "user", "content": "What is the name of the tower?"}], [{"name": "maps"}]
+    chat = tokenizer.apply_chat_template(messages, tools=tools, return_tensors="pt", return_dict=True)
+    shape = {"vocab_size": len(tokenizer), "num_hidden_layers": 22, "max_position_embeddings": 1024}
+    ids, model = peers.random_ids(0, 510), peers.build(0, **shape)  # more tokens than an example's min_tokens
+    given = {"model": model, "ids": ids, "inputs": {"input_ids": ids}, "choices": [[5], [6, 7]], "tokenizer": tokenizer}
+    given |= {"messages": messages, "tools": tools, "chat": chat}
+    # In a module of its own: a dataclass looks for the one that it is defined in.
+    return {**given, "lazyllm": lazyllm, "__name__": __name__}
+
+
+@pytest.mark.parametrize("example", LIBRARY, ids=lambda text: text.splitlines()[0])
+def test_an_example_of_the_librarys_page_runs(example, given):
+    scope = dict(given)
+    exec(example, scope)
+    assert "output" not in scope or scope["output"].shape[1] > 40
+    assert "page" not in scope or scope["page"].count("<article") == 1
+
+
+def test_every_public_name_is_on_the_librarys_page():
+    unnamed = {"Session", "Stage", "LazyLLMError"}
+    assert [name for name in lazyllm.__all__ if name not in PAGES["lazyllm/README.md"] and name not in unnamed] == []
+    assert all(hasattr(lazyllm, name) for name in lazyllm.__all__)
 
 
 @pytest.mark.slow
