@@ -7,6 +7,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from marks import slow
 
 ROOT = Path(__file__).parents[1]
 
@@ -36,7 +37,7 @@ def test_a_wheel_brings_its_configs_and_facts(tmp_path):
     ("line", "says"),
     [
         ("run task=multidoc_qq", "did you mean 'multidoc_qa'?"),
-        ("run task=code data=longbench data.root=/nowhere", "/nowhere: no such folder"),
+        slow("run task=code data=longbench data.root=/nowhere", "/nowhere: no such folder"),
     ],
 )
 def test_what_is_not_there_is_refused_before_slow_imports(line, says):

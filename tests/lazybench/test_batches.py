@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import peers
 import pytest
 import torch
+from marks import slow_but
 from omegaconf import OmegaConf
 from support import folders, rows
 
@@ -28,8 +29,8 @@ from lazybench.store.journal import Journal, read_rows
 UNTIMED = ("task=fewshot", "data.limit=3", "timing.per_dataset=1", "timing.warmup=0", "timing.keep_1=false")
 COMPARED = ("baseline_prediction", "baseline_score", "identical_tokens")
 ANSWER = ("prediction", "score", "new_tokens", "prompt_computed", *COMPARED, "repeats")
-SLOW = ("baseline", "random_drop", "prompt_compression", "lazyllm", "gemfilter")
-METHODS = ["static_pruning", *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)]
+METHODS = ("static_pruning", "baseline", "random_drop", "prompt_compression", "lazyllm", "gemfilter")
+CONFIGS = sorted(path.stem for path in (CONF / "method").glob("*.yaml"))
 
 
 def answers(folder):
@@ -40,7 +41,7 @@ def answers(folder):
     return by_key
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", slow_but(("static_pruning",), METHODS))
 def test_answers_and_divergences_are_those_of_one_by_one(run, tmp_path, method, monkeypatch):
     results, divergences = [], []
     for size in (1, 15):
@@ -61,7 +62,7 @@ def test_answers_and_divergences_are_those_of_one_by_one(run, tmp_path, method, 
     assert (max(divergences[0]) > 0.01) == (method != "baseline")
 
 
-@pytest.mark.parametrize("name", [path.stem for path in (CONF / "method").glob("*.yaml")])
+@pytest.mark.parametrize("name", slow_but(("lazyllm", "gemfilter"), CONFIGS))
 def test_other_tokens_are_forced_without_a_second_prefill(tiny_model, tokenizer, name):
     settings = OmegaConf.to_container(OmegaConf.load(CONF / "method" / f"{name}.yaml"))
     settings |= {"schedule": "1:0.6,2:0.5"} if "schedule" in settings else {}

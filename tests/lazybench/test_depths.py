@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 import transformers
+from marks import slow_but
 from omegaconf import OmegaConf
 from peers import VOCABULARY, build, prompt_of, random_ids
 from support import byte_tokenizer
@@ -123,7 +124,7 @@ def prompt_with_context(chat, context="Some facts about cats. " * 12):
     return PromptBuilder(byte_tokenizer(), config, facts).build(record)
 
 
-@pytest.mark.parametrize("name", ["lazyllm", "lazyllm+", "lazyllm_for_good"])
+@pytest.mark.parametrize("name", slow_but(("lazyllm",), ("lazyllm", "lazyllm+", "lazyllm_for_good")))
 @pytest.mark.parametrize("chat", [None, "[INST] {prompt} [/INST]"])
 def test_all_but_the_context_is_never_pruned(name, chat):
     prompt = prompt_with_context(chat)

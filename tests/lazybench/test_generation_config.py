@@ -7,6 +7,7 @@ from functools import cache
 
 import pytest
 import torch
+from marks import slow
 from support import LAZY, folders, rows
 from transformers import LlamaForCausalLM
 
@@ -17,11 +18,30 @@ from lazybench.model.decoding import Decoder
 from lazybench.model.loading import load_model
 from lazybench.model.prompts import Prompt
 
-ENGINE = {"_target_": "lazybench.methods.lazyllm.LazyLLM", "name": "lazyllm", "schedule": "1:0.5"}
 METHODS = {
     "baseline": {"_target_": "lazybench.methods.baseline.Baseline", "name": "baseline"},
-    "lazyllm": ENGINE,
+    "lazyllm": {"_target_": "lazybench.methods.lazyllm.LazyLLM", "name": "lazyllm", "schedule": "1:0.5"},
 }
+# Settings of a checkpoint that change no answer here, and those that do.
+IGNORED = [
+    {"do_sample": True, "temperature": 0.1, "top_k": 3, "num_return_sequences": 2},
+    {"num_beams": 4, "num_return_sequences": 4, "early_stopping": True, "length_penalty": 2.0},
+    {"num_beam_groups": 2, "num_beams": 2, "diversity_penalty": 0.5, "constraints": [1], "force_words_ids": [[5]]},
+    {"max_length": 5, "max_new_tokens": 2, "max_time": 1e-9, "min_new_tokens": 99},
+    {"token_healing": True, "penalty_alpha": 0.6, "dola_layers": "low", "is_assistant": True},
+    {"use_cache": False},
+    {"cache_implementation": "static", "max_cache_len": 4096},
+    {"schedule": "2:0.1", "protect": [[0, 60]]},
+]
+COUNTED = [
+    {"repetition_penalty": 1.3},
+    {"no_repeat_ngram_size": 2},
+    {"guidance_scale": 1.5},
+    {"suppress_tokens": [153]},
+    {"sequence_bias": [[[153], -99.0]]},
+    {"forced_eos_token_id": 8},
+    {"watermarking_config": {"greenlist_ratio": 0.25, "bias": 2.0}},
+]
 IDS = torch.randint(3, 200, (1, 60), generator=torch.Generator().manual_seed(1))
 QUICK = ("data.limit=1", "timing.warmup=0", "timing.paired=false")
 
@@ -48,38 +68,13 @@ def answered(folder, method):
     return answer(method, Prompt(IDS, None, None, ""), Decoder(model, 8, [2]), seed=0).tokens
 
 
-@pytest.mark.parametrize(
-    "values",
-    [
-        {"do_sample": True, "temperature": 0.1, "top_k": 3, "num_return_sequences": 2},
-        {"num_beams": 4, "num_return_sequences": 4, "early_stopping": True, "length_penalty": 2.0},
-        {"num_beam_groups": 2, "num_beams": 2, "diversity_penalty": 0.5, "constraints": [1], "force_words_ids": [[5]]},
-        {"max_length": 5, "max_new_tokens": 2, "max_time": 1e-9, "min_new_tokens": 99},
-        {"token_healing": True, "penalty_alpha": 0.6, "dola_layers": "low", "is_assistant": True},
-        {"use_cache": False},
-        {"cache_implementation": "static", "max_cache_len": 4096},
-        {"schedule": "2:0.1", "protect": [[0, 60]]},
-    ],
-    ids=lambda values: next(iter(values)),
-)
+@pytest.mark.parametrize("values", [*IGNORED[:2], *map(slow, IGNORED[2:])], ids=str)
 def test_decoding_is_greedy_of_one_sequence_with_a_cache_of_its_own(copy, tiny_model, values):
     folder = copy(**values)
     assert [answered(folder, method) for method in METHODS] == [answered(tiny_model, method) for method in METHODS]
 
 
-@pytest.mark.parametrize(
-    "values",
-    [
-        {"repetition_penalty": 1.3},
-        {"no_repeat_ngram_size": 2},
-        {"guidance_scale": 1.5},
-        {"suppress_tokens": [153]},
-        {"sequence_bias": [[[153], -99.0]]},
-        {"forced_eos_token_id": 8},
-        {"watermarking_config": {"greenlist_ratio": 0.25, "bias": 2.0}},
-    ],
-    ids=lambda values: next(iter(values)),
-)
+@pytest.mark.parametrize("values", [COUNTED[0], *map(slow, COUNTED[1:])], ids=str)
 def test_what_changes_answers_counts_as_in_transformers(copy, tiny_model, values):
     unmodified = LlamaForCausalLM.from_pretrained(copy(**values))
     expected = unmodified.generate(IDS, max_new_tokens=8, do_sample=False, eos_token_id=2)[0, IDS.shape[1] :].tolist()

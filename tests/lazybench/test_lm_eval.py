@@ -73,6 +73,7 @@ def test_it_answers_as_the_library_does(tasks, tiny_model, model, tokenizer):
     assert not all(unmodified)
 
 
+@pytest.mark.slow
 def test_choices_are_as_likely_as_the_library_says(tasks, tiny_model, model, tokenizer):
     for sample, record in zip(evaluate(tasks, tiny_model, "tiny_choice"), RECORDS, strict=True):
         choices = [tokenizer(choice, add_special_tokens=False).input_ids for choice in record["choices"]]

@@ -11,6 +11,7 @@ import torch
 import yaml
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from marks import slow
 from peers import build
 from transformers import Gemma3Config, Gemma3ForCausalLM, Gemma3ForConditionalGeneration, Gemma3TextConfig
 
@@ -165,7 +166,7 @@ def test_operations_leave_out_layers_that_see_images():
     assert operations(both, [100, 50]) == operations(alone, [100, 50]) > 0
 
 
-@pytest.mark.parametrize("wanted", [1.5, pytest.param(2.0, marks=pytest.mark.slow), 3.0])
+@pytest.mark.parametrize("wanted", [slow(1.5), slow(2.0), 3.0])
 @pytest.mark.parametrize("method", ["fastkv", "lazyllm"])
 def test_trials_are_as_fast_by_their_operations(wanted, method):
     with torch.device("meta"):

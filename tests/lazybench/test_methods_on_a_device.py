@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from marks import slow
+from marks import slow, slow_but
 from omegaconf import OmegaConf
 from support import folders, rows
 from transformers import LlamaForCausalLM
@@ -77,7 +77,7 @@ def test_times_begin_on_an_idle_device_after_an_untimed_pass_of_the_same_shape(r
     assert events == [device.name, 2] * 2 + [device.name, 6] * 2
 
 
-@pytest.mark.parametrize("name", ["lazyllm", "lazyllm+", "static_pruning", "fastkv"])
+@pytest.mark.parametrize("name", slow_but(("lazyllm", "fastkv"), ("lazyllm", "lazyllm+", "static_pruning", "fastkv")))
 def test_a_method_waits_no_more_than_it_must(tiny_model, tokenizer, device, name):
     config = ModelConfig("tiny", str(tiny_model), limit=300, device=device.name, dtype="float32")
     (record,) = load_records("2wikimqa", DataConfig("sample", "sample", limit=1, tokens=512), tokenizer)

@@ -10,6 +10,7 @@ import datasets
 import pandas as pd
 import pytest
 import yaml
+from marks import slow_but
 from support import folders, one_line, rows
 
 from lazybench.config import DataConfig
@@ -139,7 +140,7 @@ def load_anything(load, columns=None, **settings):
     return load_records("birds", config, None)
 
 
-@pytest.mark.parametrize("kind", ["csv", "json", "parquet"])
+@pytest.mark.parametrize("kind", slow_but(("csv",), ("csv", "json", "parquet")))
 def test_whatever_datasets_loads_is_read_as_it_is_now(tmp_path, kind):
     for answer in (7, 8):
         texts = {"passage": ["The wren sings.", "A text."], "question": ["Who?", "What?"]}

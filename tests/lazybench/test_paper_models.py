@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from marks import slow_but
 from paper_tokenizers import llama2_core, llama2_tokenizer, xgen_decode, xgen_encode, xgen_tokenizer
 from support import save_tiny_model
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
@@ -105,7 +106,7 @@ def records_of(dataset):
     return sample.load(dataset, 1, seed=1, tokens=800)
 
 
-@pytest.mark.parametrize("dataset", datasets_of("all", FACTS))
+@pytest.mark.parametrize("dataset", slow_but(("hotpotqa", "samsum", "lcc"), datasets_of("all", FACTS)))
 @pytest.mark.parametrize("limit", [LIMIT, pytest.param(None, marks=pytest.mark.slow)])
 def test_ids_are_the_official_pipelines(official, builder, dataset, limit):
     prompts = builder(dataset, limit)

@@ -28,7 +28,7 @@ STORY = (
 texts = st.text(st.sampled_from("aB1 .?!\n\r\t\u3000é中😀("), max_size=60)
 ratios = st.floats(0, 0.99)
 quick = settings(
-    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]
+    max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]
 )
 
 needs_spacy = pytest.mark.skipif(

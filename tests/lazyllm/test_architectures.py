@@ -15,6 +15,7 @@ import families
 import pytest
 import torch
 from checks import STAGES, Replay, generate_recorded
+from marks import slow
 
 import lazyllm
 
@@ -136,7 +137,7 @@ def test_some_architectures(case):
     assert kind == ("right" if architectures.is_right(case) else "refused"), why
 
 
-@pytest.mark.parametrize("case", ["gemma3_text/narrow", "gpt_oss/narrow", "mistral/narrow"])
+@pytest.mark.parametrize("case", ["gemma3_text/narrow", slow("gpt_oss/narrow"), slow("mistral/narrow")])
 def test_the_defaults_fit_windows_smaller_than_the_prompt(case):
     model, ids = architectures.build(case), architectures.prompt()
     expected = families.generate(model, ids, 2).sequences

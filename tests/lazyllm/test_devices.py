@@ -27,7 +27,7 @@ WAYS = {
     "static": ([(1, 0.6)], lazyllm.StaticRanking()),
     **{name: (STAGES, lazyllm.AttentionRanking(**parts)) for name, parts in PARTS.items()},
 }
-QUICK = ("dynamic", "static", "all", "bonus", "own")
+QUICK = ("static", "all", "own")
 WINDOWED = {"layer_types": ["sliding_attention", "full_attention"] * 2 + ["full_attention"], "sliding_window": 16}
 NEW_TOKENS = 6
 
@@ -71,12 +71,12 @@ def check(device, model, ids, way="dynamic"):
     return stats
 
 
-@pytest.mark.parametrize("family", slow_but(families.QUICK, families.FAMILIES))
+@pytest.mark.parametrize("family", slow_but(("llama", "gemma3", "gpt_oss"), families.FAMILIES))
 def test_every_family(device, ids, family):
     check(device, families.build(family), ids)
 
 
-@pytest.mark.parametrize("way", slow_but(QUICK, WAYS))
+@pytest.mark.parametrize("way", slow_but(QUICK, [way for way in WAYS if way != "dynamic"]))
 def test_every_ranking(device, ids, way):
     check(device, families.build("llama"), ids, way)
 

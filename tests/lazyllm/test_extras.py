@@ -5,7 +5,7 @@ import families
 import pytest
 import torch
 from checks import STAGES, assert_close, assert_refused, assert_same_stats, generate_recorded, random_ids
-from marks import slow_but
+from marks import slow, slow_but
 from transformers import MambaConfig, MambaForCausalLM
 
 import lazyllm
@@ -15,7 +15,7 @@ ANSWERS = [[5], [7, 80, 3, 44, 9], [7, 81], [20, 20, 20, 20]]
 
 
 @pytest.mark.parametrize("length", [1, 33])
-@pytest.mark.parametrize("family", ["llama", "qwen3"])
+@pytest.mark.parametrize("family", ["llama", slow("qwen3")])
 def test_likelihoods_are_the_references(family, length):
     model, prompt = families.build(family, dtype=torch.float64), random_ids(length, 1)
     chosen = reference.run(model, prompt, STAGES, 5).tokens
@@ -32,7 +32,7 @@ def test_likelihoods_are_the_references(family, length):
     assert [likelihood.greedy for likelihood in actual[-2:]] == [True, False]
 
 
-@pytest.mark.parametrize("family", slow_but(families.QUICK, families.FAMILIES))
+@pytest.mark.parametrize("family", slow_but(("llama", "gpt2"), families.FAMILIES))
 def test_likelihoods_are_the_unmodified_models_where_nothing_is_pruned(family):
     model, prompt = families.build(family, dtype=torch.float64), random_ids(20, 1)
     plain = lazyllm.log_likelihoods(model, prompt, ANSWERS)

@@ -13,6 +13,7 @@ from checks import (
     random_ids,
     to_lists,
 )
+from marks import slow
 from transformers import DynamicCache
 
 import lazyllm
@@ -68,7 +69,7 @@ def spread(inputs):
     return {**inputs, "position_ids": inputs["position_ids"] * 2}
 
 
-@pytest.mark.parametrize("way", [in_prepare, in_a_hook])
+@pytest.mark.parametrize("way", [in_prepare, slow(in_a_hook)])
 @pytest.mark.parametrize("lengths", [[30], [30, 30], [30, 21]], ids=str)
 @pytest.mark.parametrize("change", [hide, hide_later, forget_later, spread])
 def test_inputs_changed_within_generate(model, way, change, lengths):
@@ -159,7 +160,7 @@ def before(layer, direction):
     [(after, 1, 1), (after, 3, 3), (after, 0, 0), (before, LAST, 3), (before, 2, 1), (before, 3, 2)],
     ids=["after a stage", "after the last stage", "after no stage", "last", "before a kept layer", "with a stage"],
 )
-@pytest.mark.parametrize("inside", [True, False], ids=["inside", "before"])
+@pytest.mark.parametrize("inside", [True, slow(False)], ids=["inside", "before"])
 def test_steering_by_a_hook_is_steering_by_a_bias(model, ids, hook, layer, same_as, inside):
     direction = torch.randn(48, generator=torch.Generator().manual_seed(1)).double()
     unsteered, _ = generate_recorded(model, STAGES, ids, 12)

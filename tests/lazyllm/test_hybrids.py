@@ -17,6 +17,7 @@ HYBRIDS = [
     *("nemotron_h", "olmo_hybrid", "qwen3_5", "qwen3_5_moe", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_next"),
     *("zamba", "zamba2"),
 ]
+QUICK = ("llama", "qwen3_5_text", "granitemoehybrid", "lfm2")
 SCHEDULE = "40%:0.6,80%:0.5"
 NEW = 5
 
@@ -84,7 +85,7 @@ def generate(model, ids, **kwargs):
     return model.generate(ids, max_new_tokens=NEW, do_sample=False, eos_token_id=None, pad_token_id=0, **kwargs)
 
 
-@pytest.mark.parametrize("kind", ["llama", "qwen3", *slow_but(("qwen3_5_text", "granitemoehybrid", "lfm2"), HYBRIDS)])
+@pytest.mark.parametrize("kind", slow_but(QUICK, ["llama", "qwen3", *HYBRIDS]))
 def test_a_model_is_pruned_for_good_as_its_own_layers_would_be(kind):
     model, ids = architectures.build(kind), architectures.prompt()
     ranking = lazyllm.AttentionRanking(for_good=True)

@@ -7,6 +7,7 @@ import pytest
 import torch
 import transformers
 from checks import STAGES, TOLERANCE, Replay, assert_close, assert_refused, pad_left
+from marks import slow_but
 
 import lazyllm
 
@@ -72,7 +73,7 @@ def gemma_picture():
     return {**given, "pixel_values": pixels}
 
 
-@pytest.fixture(scope="module", params=QWENS)
+@pytest.fixture(scope="module", params=slow_but(("qwen2_vl", "qwen3_vl"), QWENS))
 def qwen(request):
     return build(request.param)
 

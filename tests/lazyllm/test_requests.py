@@ -8,6 +8,7 @@ import families
 import pytest
 import torch
 from checks import PAD, STAGES, assert_refused, assert_same_stats, pad_left, random_ids
+from marks import slow_but
 
 import lazyllm
 
@@ -95,7 +96,7 @@ def test_a_request_within_the_pass_of_another_and_between_its_passes(model, lazy
 # A `with` that ends while a generation runs.
 
 
-@pytest.mark.parametrize("layer", range(5))
+@pytest.mark.parametrize("layer", slow_but((2,), range(5)))
 @pytest.mark.parametrize("schedule", ["", STAGES], ids=str)
 def test_a_pass_that_outlives_its_session_ends_in_an_error(model, ids, layer, schedule):
     """In prefill and in decoding; transformers' own error where sizes do not match."""
