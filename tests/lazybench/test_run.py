@@ -16,24 +16,6 @@ from lazybench.store.journal import read_rows
 
 QUICK = ("timing.warmup=0", "timing.paired=false")
 
-COLUMNS = {
-    "_id",
-    "dataset",
-    "prediction",
-    "answers",
-    "all_classes",
-    "length",
-    "score",
-    "baseline_score",
-    "prompt_tokens",
-    "new_tokens",
-    "ttft_s",
-    "generation_s",
-    "baseline_ttft_s",
-    "baseline_generation_s",
-    "prompt_computed",
-}
-
 
 def test_a_run_saves_all_that_is_needed(finished):
     folder = finished
@@ -41,7 +23,6 @@ def test_a_run_saves_all_that_is_needed(finished):
     records = rows(folder)
     assert [row["dataset"] for row in records] == ["hotpotqa"] * 2 + ["2wikimqa"] * 2 + ["musique"] * 2
     for row in records:
-        assert row.keys() >= COLUMNS
         assert "not LongBench" in row["data"]
         assert 0 < row["ttft_s"] <= row["generation_s"]
         assert 0 < row["baseline_ttft_s"] <= row["baseline_generation_s"]

@@ -107,6 +107,7 @@ def test_a_model_is_pruned_for_good_as_its_own_layers_would_be(kind):
 def test_a_hybrid_says_how_it_can_be_pruned():
     model, ids = architectures.build("qwen3_5_text"), architectures.prompt()
     assert_refused(r"ranking=lazyllm.AttentionRanking\(for_good=True\)", lambda: lazyllm.enable(model, SCHEDULE))
+    assert_refused("every=8 must be 1 with for_good", lambda: lazyllm.AttentionRanking(for_good=True, every=8))
     good = lazyllm.AttentionRanking(for_good=True)
     assert_refused("put the stage after 1 or 3", lambda: lazyllm.enable(model, "2:0.5", ranking=good))
     with lazyllm.enable(model, SCHEDULE, ranking=good):

@@ -130,10 +130,6 @@ def test_autocast_does_not_round_the_importance(parts):
     assert not torch.equal(importance, importance.bfloat16().float())
 
 
-def test_pruning_for_good_ranks_in_no_later_step():
-    assert_refused("ranking every=8 must be 1 with for_good", lambda: lazyllm.AttentionRanking(for_good=True, every=8))
-
-
 @pytest.mark.parametrize(
     ("part", "wrong"),
     [(part, wrong) for part in ("queries", "layers", "last", "every") for wrong in (0, 1.0, True)]

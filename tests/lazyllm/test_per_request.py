@@ -18,11 +18,6 @@ BATCH = torch.cat([torch.nn.functional.pad(SHORT, (36, 0)), LONG])
 MASK = (torch.arange(60) >= torch.tensor([[36], [0]])).long()
 
 
-@pytest.fixture(scope="module")
-def model():
-    return families.build("llama")
-
-
 def generate(model, ids, **kwargs):
     settings = {"max_new_tokens": 5, "do_sample": False, "eos_token_id": None, "pad_token_id": 0}
     return model.generate(ids, **settings | kwargs)
