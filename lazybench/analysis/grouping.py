@@ -30,7 +30,7 @@ class Row:
     """One method with one setting under the same conditions."""
 
     method: str
-    label: str  # method and setting, and the conditions where the block's runs differ in them
+    label: str  # method and setting, and the conditions in which it differs from most of the block's runs
     conditions: str  # the label's part about conditions
     runs: tuple[Run, ...]  # the one with most records first
 
@@ -83,6 +83,7 @@ class Block:
     data: str
     rows: tuple[Row, ...]  # in the order of the tables
     differing: dict[str, list[str]]  # values of each condition that the runs do not share
+    usual: dict[str, str]  # of these conditions: the value of more than half of the runs, which labels leave out
 
     @property
     def runs(self) -> list[Run]:
@@ -205,13 +206,16 @@ def _with_keep_1(run: Run, baselines: Sequence[Run]) -> Run:
 
 def _block(runs: list[Run]) -> Block:
     table = pd.DataFrame([conditions(run) for run in runs], dtype=object)
-    differing = {key: sorted(table[key].dropna().unique()) for key in table if table[key].nunique() > 1}
+    counts = {key: table[key].value_counts() for key in table if table[key].nunique() > 1}
+    differing = {key: sorted(values.index) for key, values in counts.items()}
+    usual = {key: values.index[0] for key, values in counts.items() if 2 * values.iloc[0] > len(runs)}
     # Finished runs, and those that cover most, come first.
     runs = sorted(runs, key=lambda run: (not run.finished, -len(run.datasets), -len(run.records), run.name))
     groups: dict[tuple[str, str], list[list[Run]]] = {}  # rows by label and conditions
     for run in runs:
         values = conditions(run)
-        condition = ", ".join(f"{key}={values[key]}" for key in differing if key in values)
+        marked = {key: values[key] for key in differing if key in values and values[key] != usual.get(key)}
+        condition = ", ".join(f"{key}={value}" for key, value in marked.items())
         members = groups.setdefault((label(run), condition), [])
         for row in members:
             if not any(_conflict(run, other) for other in row):
@@ -227,7 +231,7 @@ def _block(runs: list[Run]) -> Block:
             rows.append(Row(row[0].method, unique, condition, tuple(row)))
     order = {name: position for position, name in enumerate(METHODS)}
     rows.sort(key=lambda row: (order.get(row.method, len(order)), row.method, strength_order(row.label)))
-    return Block(runs[0].model, runs[0].data, tuple(rows), differing)
+    return Block(runs[0].model, runs[0].data, tuple(rows), differing, usual)
 
 
 def _conflict(run: Run, other: Run) -> bool:

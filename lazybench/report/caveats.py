@@ -39,7 +39,8 @@ def _rows(block: Block) -> Iterator[str]:
             yield f"{row.label}: another run of the same covers the same dataset, so it is a row of its own"
     for key, values in block.differing.items():
         kept = "kept as separate rows, not to be compared with each other"
-        yield f"the runs differ in {key} ({', '.join(values)}): {kept}"
+        usual = f"; rows that do not name it have {block.usual[key]}" if key in block.usual else ""
+        yield f"the runs differ in {key} ({', '.join(values)}): {kept}{usual}"
 
 
 def _commits(block: Block) -> Iterator[str]:
