@@ -157,6 +157,11 @@ def conditions(run: Run) -> dict[str, str]:
     return {key: short(str(None if value in ([], {}) else value)) for key, value in _comparable(run).items()}
 
 
+def without_conditions(row: Row) -> str:
+    """Return a row's label without the part about conditions."""
+    return row.label.replace(f" [{row.conditions}]", "")
+
+
 def agree(run: Run, other: Run) -> bool:
     """Return whether two runs are equal in every value that must match and that both have."""
     first, second = (_comparable(each, {name: each.facts[name] for name in each.datasets}) for each in (run, other))

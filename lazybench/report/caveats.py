@@ -133,10 +133,15 @@ def _gaps(line: Mapping[str, Any], measures: Sequence[Measure]) -> Iterator[str]
 
 
 def settings(block: Block, lines: pd.DataFrame) -> list[str]:
-    """Return the settings that the rows' names leave out, with the source of calibrated ones; `lines` as for `gaps`."""
+    """Return settings and conditions that the rows' names leave out, with the source of calibrated settings.
+
+    `lines` are as for `gaps`.
+    """
     texts: dict[str, dict[str, None]] = {}  # by source
     runs = {row.label: row.runs for row in block.rows}
     for line in lines.drop_duplicates("label").itertuples():
+        if line.conditions not in line.name:
+            texts.setdefault("", {})[f"{line.name}: {line.conditions}"] = None
         for run in runs.get(line.label, ()):
             setting, source = provenance(run.settings["method"]) if is_calibrated(run) else (line.setting, "")
             if not line.name.endswith(setting):
