@@ -17,7 +17,7 @@ pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = Path(__file__).with_name("slurm_cluster")
-RECORDS = 50  # of each run
+RECORDS = 200  # of each run
 HANGS = 600  # seconds: however slow the machine, something is wrong
 PROGRAMS = ("munged", "mariadbd", "slurmdbd", "slurmctld", "slurmd", "sbatch", "sacct")
 
