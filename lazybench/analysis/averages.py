@@ -137,7 +137,7 @@ def _average(counted: pd.DataFrame, measure: Measure) -> Estimate:
     if datasets.is_unique:
         # One record shows no spread: those of a task's datasets show it together, and too wide (collapsed strata,
         # Cochran 1977, section 5A.12).
-        top, bottom, datasets = top / bottom, np.ones(len(top)), counted["task"]
+        top, bottom, datasets = top / bottom, None, counted["task"]
     result = estimate(top, bottom, datasets, weights, limits=limits)
     if measure.long_tailed:
         return Estimate(result.value)

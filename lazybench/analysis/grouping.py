@@ -34,6 +34,11 @@ class Row:
     conditions: str  # the label's part about conditions
     runs: tuple[Run, ...]  # the one with most records first
 
+    @property
+    def label_without_conditions(self) -> str:
+        """The label without the part about conditions."""
+        return self.label.replace(f" [{self.conditions}]", "")
+
     @cached_property
     def records(self) -> pd.DataFrame:
         """One row a record, from the first run that has it, its divergences from the first run that traced it."""
@@ -155,11 +160,6 @@ def conditions(run: Run) -> dict[str, str]:
     """Return the run's conditions by name, as text short enough for a label."""
     # Runs of earlier versions lack empty settings.
     return {key: short(str(None if value in ([], {}) else value)) for key, value in _comparable(run).items()}
-
-
-def without_conditions(row: Row) -> str:
-    """Return a row's label without the part about conditions."""
-    return row.label.replace(f" [{row.conditions}]", "")
 
 
 def agree(run: Run, other: Run) -> bool:

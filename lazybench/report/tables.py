@@ -11,7 +11,7 @@ import pandas as pd
 from lazybench.analysis import averages
 from lazybench.analysis.averages import MEAN, Measure, measured, ran, undisturbed
 from lazybench.analysis.console import texts
-from lazybench.analysis.grouping import Block, Row, with_difference, without_conditions
+from lazybench.analysis.grouping import Block, Row, with_difference
 from lazybench.analysis.intervals import Estimate
 from lazybench.analysis.labels import METHODS, is_calibrated, method_title, title_of
 from lazybench.report import paper
@@ -121,15 +121,14 @@ def _line(
         line["score_note"] = "floor"
     printed = paper.printed(row, section, datasets)
     line |= {f"{measure.key}_paper": printed.get(measure.key, "") for measure in (*_TABLE1, *_TABLE2)}
-    own_title = method_title(row.runs[0])
+    own_title, bare = method_title(row.runs[0]), row.label_without_conditions
     # Conditions tell rows of one setting apart; elsewhere they stand in the note.
-    is_alone = [without_conditions(other) for other in block.compared].count(without_conditions(row)) == 1
-    setting = (without_conditions(row) if is_alone else row.label).removeprefix(own_title).strip()
+    is_alone = [other.label_without_conditions for other in block.compared].count(bare) == 1
+    setting = (bare if is_alone else row.label).removeprefix(own_title).strip()
     name = paper.NAMES.get(row.method, own_title)
-    is_one_of_several = sum(other.method == row.method for other in block.compared) > 1
-    conditions = setting[setting.find("[") :] * ("[" in setting)
-    if distinct := setting if is_one_of_several or is_calibrated(row.runs[0]) else conditions:
-        name += f", {distinct.removeprefix('calibrated for ')}"
+    is_one_of_several = not is_alone or sum(other.method == row.method for other in block.compared) > 1
+    if setting and (is_one_of_several or is_calibrated(row.runs[0])):
+        name += f", {setting.removeprefix('calibrated for ')}"
     return line | {"name": name, "setting": setting, "missing": missing, "conditions": row.conditions}
 
 
