@@ -122,7 +122,7 @@ def test_the_first_example_of_the_library(model):
 
 @pytest.fixture(scope="module")
 def given():
-    """What the library's examples are about: a model deep enough for every schedule, and a long prompt."""
+    """Provide the names that the library's examples use: a model deep enough for every schedule, and a long prompt."""
     tokenizer = byte_tokenizer()
     tokenizer.chat_template = "{{ tools }}{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"
     messages, tools = [{"role": "user", "content": "What is the name of the tower?"}], [{"name": "maps"}]
