@@ -72,7 +72,7 @@ def test_a_run_that_was_stopped_continues(tmp_path, words):
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_at_any_moment(tmp_path, words, seed):
-    process = _start(tmp_path, *words, "trace=true", "data.limit=30")
+    process = _start(tmp_path, *words, "trace=true", "data.limit=300")  # longer than any wait below
     time.sleep(random.Random(seed).uniform(1, 9))
     _stop(process, random.Random(seed).choice(_BOTH), "continues where it stopped")
     _records(tmp_path)
