@@ -71,7 +71,7 @@ class Matcher:
         lengths = [prompt.ids.shape[1] for prompt in self.prompts.values()]
         return f"{len(lengths)} prompts of {min(lengths)} to {max(lengths)} tokens"
 
-    def _by_operations(self, speedup: float) -> tuple[Method, str, str]:
+    def _by_operations(self, speedup: float) -> tuple[Calibrated, str, str]:
         """Return the method that reaches the speedup, a comment for its file, and a message."""
         trial = self._find(self.method, speedup)
         method = self.method.pruning(trial.share)
@@ -79,7 +79,20 @@ class Matcher:
         message = f"{trial.speedup:.2f}x with {setting_of(method.name, asdict(method))}"
         if trial.error(speedup) > self.config.tolerance:
             message += "\n  no setting is nearer to what is wanted: operations go in steps"
-        return method, note, message
+        fold = {"method": method, "records": []}  # it may run all: the choice saw only how long they are
+        return self._calibrated(speedup, [fold], records=len(self.prompts)), note, message
+
+    def _calibrated(self, speedup: float, folds: list[dict[str, Any]], **found: Any) -> Calibrated:
+        """Return the method with settings for a speedup, and where they come from."""
+        config = self.config
+        source = {
+            "model": config.model.name,
+            "layers": self.model.config.get_text_config().num_hidden_layers,
+            "data": data_label(config.data),
+            "task": config.task,
+            "limit": config.model.limit,
+        }
+        return Calibrated(self.method.name, budget=f"{speedup:g}x", folds=folds, found=source | found)
 
     def _find(self, method: Method, speedup: float) -> Trial:
         """Find how much a method prunes for a speedup of prefill by operations, summed over the prompts."""
@@ -90,7 +103,7 @@ class Matcher:
 
         return find(measure, speedup, self.config.tolerance)
 
-    def _tune(self, speedup: float) -> tuple[Method, str, str]:
+    def _tune(self, speedup: float) -> tuple[Calibrated, str, str]:
         """Return the cross-fitted method for the speedup, no comment, and a message; write a table of the trials."""
         config, trials = self.config, self._trials(speedup)
         records = {half: self.halves[half][: config.records] for half in HALVES}
@@ -104,12 +117,7 @@ class Matcher:
         held_out_kl = math.exp(fmean(log_kls))
         text = pd.concat(tables).to_csv(index=False, float_format="%.5g", lineterminator="\n")
         replace(Path(config.output) / f"{self.name}_{speedup:g}x.csv", text)
-        source = {
-            "model": config.model.name,
-            "layers": self.model.config.get_text_config().num_hidden_layers,
-            "data": data_label(config.data),
-            "task": config.task,
-            "limit": config.model.limit,
+        found = {
             "answer_tokens": config.answer_tokens,
             "records": [*map(len, records.values())],
             "tried": len(trials),
@@ -119,9 +127,9 @@ class Matcher:
             {"method": method, "records": sorted(record.hash for record in self.halves[half])}
             for half, method in chosen.items()
         ]
-        method = Calibrated(self.method.name, budget=f"{speedup:g}x", folds=folds, found=source)
         settings = " and ".join(setting_of(method.name, asdict(method)) for method in chosen.values())
-        return method, "", f"{settings}; geometric mean of KL on the other half's records {held_out_kl:.3f}"
+        message = f"{settings}; geometric mean of KL on the other half's records {held_out_kl:.3f}"
+        return self._calibrated(speedup, folds, **found), "", message
 
     def _trials(self, speedup: float) -> list[Method]:
         """Return the trials of the method, each pruning as much as gives the speedup by its operations."""

@@ -1,4 +1,4 @@
-"""A cross-fitted method: settings that `lazybench match tune=true` chose on one half of the records for the other."""
+"""A method with settings that `lazybench match` chose, with `tune=true` on one half of the records for the other."""
 
 from collections.abc import Iterable
 from contextlib import AbstractContextManager
@@ -24,8 +24,8 @@ class Calibrated(Method):
     """Run each record with settings that were chosen on other records, where there are such."""
 
     budget: str = ""  # the speedup that the settings were chosen for, such as `2x`
-    # A mapping for each choice: `method`, and `records`, the hashes of the records it was chosen on. A cross-fitted
-    # method has two, one of each half of the records. The methods become their settings.
+    # A mapping for each choice: `method`, and `records`, the hashes of the records it was chosen on: two with
+    # `tune=true`, one of each half of the records; else one, of no records. The methods become their settings.
     folds: list[dict[str, Any]] = field(default_factory=list, repr=False)
     # How the settings were chosen, for the reader; `layers` is the depth of the model they are for.
     found: dict[str, Any] = field(default_factory=dict)
@@ -51,8 +51,8 @@ class Calibrated(Method):
         layers = getattr(model.config.get_text_config(), "num_hidden_layers", None)
         if self.found.get("layers") not in (None, layers):
             raise LazyBenchError(
-                f"method {self.name} was tuned on {self.found.get('model')}, of {self.found['layers']} layers, "
-                f"and this model has {layers}: tune it on this one, with match tune=true"
+                f"method {self.name} was matched to {self.found.get('model')}, of {self.found['layers']} layers, "
+                f"and this model has {layers}: match it to this one, with lazybench match"
             )
         for method in self._methods:
             method.check(model)

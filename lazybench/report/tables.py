@@ -126,7 +126,9 @@ def _line(
     is_alone = [other.label_without_conditions for other in block.compared].count(bare) == 1
     setting = (bare if is_alone else row.label).removeprefix(own_title).strip()
     name = paper.NAMES.get(row.method, own_title)
-    is_one_of_several = not is_alone or sum(other.method == row.method for other in block.compared) > 1
+    # A calibrated row's name has its speedup in any case.
+    others = [other for other in block.compared if other is not row and not is_calibrated(other.runs[0])]
+    is_one_of_several = not is_alone or any(other.method == row.method for other in others)
     if setting and (is_one_of_several or is_calibrated(row.runs[0])):
         name += f", {setting.removeprefix('calibrated for ')}"
     return line | {"name": name, "setting": setting, "missing": missing, "conditions": row.conditions}

@@ -75,9 +75,11 @@ def test_a_matched_method_runs(call, lazybench, matches, tmp_path):
     assert speedup == pytest.approx(1.5, rel=0.005)
     assert str(tmp_path) not in text
     written = yaml.safe_load(text)
-    assert written["_target_"] == "lazybench.methods.static_pruning.StaticPruning"
-    assert written["layer"] == 0
-    assert f"1.5x: {speedup:.2f}x with layer=0 keep={written['keep']}" in out
+    assert (written["name"], written["budget"]) == ("static_pruning", "1.5x")
+    ((method, records),) = (fold.values() for fold in written["folds"])
+    assert method["_target_"] == "lazybench.methods.static_pruning.StaticPruning"
+    assert (method["layer"], records) == (0, [])
+    assert f"1.5x: {speedup:.2f}x with layer=0 keep={method['keep']}" in out
     # The printed command has the model, data and limits that were given.
     run_words = shlex.split(out.strip().splitlines()[-1])[3:]
     assert set(run_words) >= {"model.limit=300", "data.limit=1", "data.tokens=512", "model.name=tiny"}
