@@ -43,7 +43,7 @@ def compare(block: Block) -> pd.DataFrame:
         both = first_records.merge(second_records, on=["task", "dataset", "_id"], suffixes=("_first", "_second"))
         if len(both) and None not in speedups and max(speedups) <= (1 + EQUAL + 1e-9) * min(speedups):
             values = (block.model, block.data, first.label, second.label, *speedups)
-            pairs.append(dict(zip(_PAIR, values, strict=True)) | _differences(both))
+            pairs.append(dict(zip(_PAIR, values, strict=True)) | differences(both))
     table = pd.DataFrame(pairs)
     if table.empty:
         return table
@@ -75,7 +75,7 @@ def _complete(row: Row, tasks: dict[str, list[str]]) -> pd.DataFrame:
     return records[records["dataset"].isin(finished)]
 
 
-def _differences(both: pd.DataFrame) -> dict[str, Any]:
+def differences(both: pd.DataFrame) -> dict[str, Any]:
     """Compare two methods on records that both ran, whose columns end in `_first` and `_second`."""
     traced = both.dropna(subset=["kl_first", "kl_second"])
     first, second = (traced[f"kl_{side}"].to_numpy() for side in ("first", "second"))
