@@ -117,7 +117,7 @@ def test_a_term_of_the_ranking_is_run(run, folder):
 def test_the_first_example_of_the_library(model):
     values = {"model": model, "inputs": {"input_ids": torch.randint(5, 200, (1, 50))}}
     exec(next(text for kind, text in FENCE.findall(PAGES["README.md"]) if kind == "python"), values)
-    assert values["lazy"].stats.rows[0].tolist() == [50, 30, 18, 18]
+    assert values["lazy"].stats.rows[0].tolist() == [50, 27, 15, 15]
 
 
 @pytest.fixture(scope="module")
