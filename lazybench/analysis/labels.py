@@ -78,7 +78,7 @@ def _text(value: Any) -> str:
 
 
 def is_calibrated(run: "Run") -> bool:
-    """Return whether `lazybench match tune=true` chose the method's settings on some records."""
+    """Return whether `lazybench match` chose the method's settings."""
     return "folds" in run.settings["method"]
 
 

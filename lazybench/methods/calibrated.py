@@ -40,6 +40,10 @@ class Calibrated(Method):
         """Return the number of `records` for which there are no settings that were chosen on others."""
         return sum(all(record.hash in fold["records"] for fold in self.folds) for record in records)
 
+    @property
+    def prefills(self) -> float:
+        return self._methods[0].prefills
+
     def layer_tokens(self, model: PreTrainedModel, tokens: int) -> list[int]:
         return self._methods[0].layer_tokens(model, tokens)
 
