@@ -14,11 +14,10 @@ from lazybench.store.journal import WALL_TIMES, with_compared
 
 COUNTS = ("length", "prompt_tokens", "baseline_new_tokens", "retaken", "disturbed")
 # Seconds, shares from 0 to 1, nats and counts (of words in `length`); blank if not measured. `disturbed` is 1 if other
-# work on the machine disturbed a pass. Only timed records have the numbers in `TIMED`.
-_WITH_TIMES = ("retaken", "disturbed", "baseline_new_tokens", "identical_tokens", "identical_answer")
-TIMED = (*with_compared(WALL_TIMES), *_WITH_TIMES)
+# work on the machine disturbed a pass.
+TIMED = (*with_compared(WALL_TIMES), "retaken", "disturbed", "baseline_new_tokens")  # what speedups are made of
 _ANSWER = ("score", "baseline_score", "length", "prompt_tokens", "new_tokens")
-NUMBERS = (*_ANSWER, *TIMED, "prompt_computed", "first_token_kl", "kl")
+NUMBERS = (*_ANSWER, *TIMED, "identical_tokens", "identical_answer", "prompt_computed", "first_token_kl", "kl")
 # Compact records have digests of predictions, not their texts. The scores of several seeds are separated by blanks.
 _FURTHER = ("score_by_seed", "prediction_digest", "baseline_prediction_digest", "groups", "error")
 COLUMNS = ("dataset", "_id", *NUMBERS, *_FURTHER)
@@ -94,8 +93,8 @@ def row_of(line: Mapping[str, Any]) -> dict[str, Any]:
     # The line has the first seed's count, and the mean times over the seeds.
     counts = [repeat.get("new_tokens") for repeat in repeats]
     row["new_tokens"] = None if None in counts else fmean(counts)
-    if prediction is not None and unmodified is not None and not line.get("error"):
-        row["identical_answer"] = fmean(repeat.get("prediction") == unmodified for repeat in repeats)
+    shares = [repeat.get("identical_tokens") for repeat in repeats]
+    row["identical_answer"] = None if None in shares else fmean(share == 1 for share in shares)
     seeds = [repeat.get("score") for repeat in line.get("repeats") or []]
     return row | {
         "dataset": line["dataset"],

@@ -79,17 +79,17 @@ class OnEngine(Method):
         return None
 
     def session(self, prompt: Prompt, decode: Decoder) -> lazyllm.Session:
-        protected = self.protected([prompt])
-        protect = None if protected is None else lambda ids: protected[0]
-        return self._enable([decode], protect=protect)
+        return self._enable([decode])
 
-    def _enable(self, decoders: Sequence[Decoder], **settings: Any) -> lazyllm.Session:
+    def _enable(self, decoders: Sequence[Decoder]) -> lazyllm.Session:
         traces = any(decode.tracing for decode in decoders)
-        settings |= {"ranking": self.build_ranking(), "record_positions": traces}
+        settings = {"ranking": self.build_ranking(), "record_positions": traces}
         return lazyllm.enable(decoders[0].model, self.schedule, **settings)
 
     def generate(self, prompt: Prompt, decode: Decoder, seed: int) -> Output:
-        tokens, stats = decode(prompt.ids), decode.session.stats
+        protected = self.protected([prompt])  # work on the prompt, which counts in the times
+        tokens = decode(prompt.ids, **({} if protected is None else {"protect": protected}))
+        stats = decode.session.stats
         return Output(tokens, stats.prompt_computed, stats)
 
     def generate_batch(self, prompts: Sequence[Prompt], decode: BatchDecoder, seeds: Sequence[int]) -> None:

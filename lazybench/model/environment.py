@@ -20,7 +20,7 @@ _PACKAGES = ("lazybench", "torch", "transformers", "tokenizers")
 
 
 def describe(config: ModelConfig) -> dict[str, Any]:
-    """Return versions, commit, weights, device, dtype, attention and threads, which runs to compare must share.
+    """Return versions, commit, weights format, device, dtype, attention and threads; all but the commit enter the hash.
 
     Raises:
         LazyBenchError: the device is not available, or the model's files cannot be read.

@@ -52,7 +52,8 @@ class Weights(NamedTuple):
             path = try_to_load_from_cache(self.path, "config.json", revision=config.revision)
             return f"{self.path}@{Path(path).parent.name if isinstance(path, str) else config.revision}"
         folder, digest = Path(self.path), hashlib.sha256()
-        paths = [folder / self.gguf_file] if self.gguf_file else sorted(folder.iterdir())
+        files = (self.gguf_file, "generation_config.json")  # what is read beside a GGUF file decides answers, too
+        paths = [folder / name for name in files] if self.gguf_file else sorted(folder.iterdir())
         for path in filter(Path.is_file, paths):
             size = path.stat().st_size
             digest.update(f"{path.name} {size}\n".encode())

@@ -42,8 +42,7 @@ def within_memory(prompt: Prompt, work: Callable[[], T]) -> T:
     except Exception as error:
         if not ran_out(error):
             raise
-    # Only out here is the exception gone, and with it all that it kept alive.
-    release()
+    release()  # after the `except`, whose traceback keeps the pass's tensors alive
     raise _out_of_memory(prompt)
 
 
@@ -52,11 +51,15 @@ def _out_of_memory(prompt: Prompt) -> RecordFailure:
 
 
 def batch_size(model: PreTrainedModel, config: RunConfig, tokens: int) -> int:
-    """Return the number of sequences of a batch; for `auto`, how many of `tokens` tokens each fit the free memory."""
+    """Return the number of sequences of a batch; for `auto`, how many of `tokens` tokens each fit the free CUDA memory.
+
+    On other devices `auto` is `CPU_BATCH`.
+    """
     if isinstance(config.batch, int):
         return config.batch
     if model.device.type != "cuda":
         return CPU_BATCH
+    release()  # what an earlier job of the sweep has left cached
     free, _ = torch.cuda.mem_get_info(model.device)
     return batch_that_fits(model, config.model, tokens, free, num_caches=2 if config.trace else 1)
 
@@ -112,7 +115,7 @@ class Batches:
                     logits |= {numbers[0]: own_logits} if num_logits else {}
             except (RecordFailure, LazyLLMError) as error:
                 failure = RecordFailure(one_line(str(error)))
-                size = min(size, 1)  # one by one tells which question it is that is refused
+                size = min(size, 1)  # retry one by one to find the refused question
             except Exception as error:
                 if not ran_out(error):
                     raise
@@ -120,10 +123,12 @@ class Batches:
                 if len(chunk) > 1:
                     size = self.size = len(chunk) // 2
             if failure is None:
-                size = 0 if any(map(is_missing, numbers)) else size  # `generate_batch` passed over some
+                size = 0 if any(map(is_missing, numbers)) else size  # `generate_batch` skipped some: ask one by one
             else:
-                release()  # only out here is the exception gone, and with it all that it kept alive
-                if len(chunk) == 1:
+                release()  # after the `except`, whose traceback keeps the pass's tensors alive
+                if size and len(chunk) == 1:
+                    size = 0  # alone a question needs less memory, and no engine
+                elif len(chunk) == 1:
                     end(numbers[0], failure)
                     results[numbers[0]] = failure  # also where its logits alone were missing
             missing = [*filter(is_missing, missing)]

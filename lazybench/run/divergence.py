@@ -15,7 +15,7 @@ from lazybench.model.prompts import Prompt
 class Expected:
     """The unmodified model's answer."""
 
-    tokens: list[int]  # their ids
+    tokens: list[int]  # token ids
     logits: torch.Tensor | None  # of the first tokens, (tokens, vocabulary), float32, on the CPU; None unless asked for
 
     @property

@@ -58,7 +58,7 @@ def run(job: Job, resources: Resources, explained: bool = False) -> Path:
     if scores is None or folder.runs_again(own_keys, config.trace, config.retry_failed):
         folder.check()
         model = resources.model(config.model, load_model)
-        # An experiment that sweeps needs -m, even if the job's own words, which `sys.argv` has, leave one job of it.
+        # An experiment that sweeps needs -m, even where `sys.argv` leaves a single job of it.
         flags = ["-m"] if HydraConfig.get().mode == RunMode.MULTIRUN else []
         start: dict[str, Any] = {"date": f"{datetime.now(UTC):%Y-%m-%d}", "command": ["run", *flags, *sys.argv[1:]]}
         start |= environment.cpu()
@@ -98,10 +98,10 @@ def _complete(folder: RunFolder, runner: RecordRunner) -> Mapping[str, Any] | No
     done, traced = (folder.done(name).keys() - failed for name in (PREDICTIONS, TRACES))
     missing = [record for record in job.own_records if record.key not in done]
     if len(missing) < len(own_keys):
-        print(f"going on in {folder.path}: {len(own_keys) - len(missing)} of {len(own_keys)} records are done")
+        print(f"resuming {folder.path}: {len(own_keys) - len(missing)} of {len(own_keys)} records are done")
     timed = [record for record in missing if job.is_timed(record)]
     for record in timed:
-        with suppress(RecordFailure, LazyLLMError):  # its row will tell
+        with suppress(RecordFailure, LazyLLMError):  # its row will have the error
             runner.warm_up(record)
             break
     printed: set[str] = set()
@@ -133,7 +133,7 @@ def _complete(folder: RunFolder, runner: RecordRunner) -> Mapping[str, Any] | No
     )
     rows = read_rows(folder.path, PREDICTIONS)
     if scores is None and all(errors := [rows[key].get("error") for key in own_keys]):
-        raise LazyBenchError(f"all {len(errors)} records failed, and the same command runs them again: {errors[0]}")
+        raise LazyBenchError(f"all {len(errors)} records failed: {errors[0]}; the same command tries them again")
     return scores
 
 
@@ -155,7 +155,7 @@ def _report(job: Job, scores: Mapping[str, Any] | None, folder: RunFolder, expla
     rows = read_rows(folder.path, PREDICTIONS)
     if scores is None:
         done = len(rows.keys() & set(job.keys))
-        print(f"\nshard {job.config.shard} is done, {done} of the run's {len(job.keys)} records are: {folder.path}")
+        print(f"\nshard {job.config.shard} is done; the run has {done} of {len(job.keys)} records: {folder.path}")
         return
     if explained:
         print(f"\n{_example(job, rows)}".rstrip())

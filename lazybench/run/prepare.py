@@ -67,7 +67,7 @@ class Job:
 
     @property
     def paired_methods(self) -> dict[str, Method]:
-        """The methods timed beside this one: the unmodified model, or beside itself the engine with nothing pruned."""
+        """The methods timed beside this one: the unmodified model; beside that, the engine with nothing pruned."""
         if not self.config.timing.paired:
             return {}
         if not self.is_baseline:
@@ -116,7 +116,7 @@ class Job:
 def method_for(settings: dict[str, Any], model: ModelConfig, resources: Resources) -> Method:
     """Build the method that a config's `method` describes, and check it against the model's config.
 
-    This comes before records, tokenizers and weights are read, which takes long.
+    Call it before records, tokenizers and weights are read, which takes long.
 
     Raises:
         LazyBenchError: a setting is out of range, or the method does not work on the model.
@@ -128,7 +128,7 @@ def method_for(settings: dict[str, Any], model: ModelConfig, resources: Resource
 
 
 def prepare(config: RunConfig, resources: Resources) -> Job:
-    """Check a run's settings, find its data and weights, build its first prompt and try its output folder.
+    """Check a run's settings, find its data and weights, build its first prompt and check that its folder is writable.
 
     Raises:
         LazyBenchError: anything about the settings, the data, the model's files or the folder that cannot work.
@@ -170,7 +170,7 @@ def prepare(config: RunConfig, resources: Resources) -> Job:
     if not job.own_records:
         raise LazyBenchError(f"shard={config.shard}: the run has {len(records)} records: set fewer parts")
     if tokenizer is not None:
-        with suppress(RecordFailure):  # the record's row will tell
+        with suppress(RecordFailure):  # the record's row will have the error
             job.prompt(job.own_records[0])
     check_writable(job.method_folder)
     return job

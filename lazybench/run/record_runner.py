@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 
 from lazybench.data import Record, data_label
 from lazybench.errors import RecordFailure, one_line
-from lazybench.methods import OnEngine, Output
+from lazybench.methods import Method, OnEngine, Output
 from lazybench.model.decoding import Decoder, decoder_for, to_text
 from lazybench.model.prompts import Prompt
 from lazybench.run import scoring
@@ -89,20 +89,26 @@ class RecordRunner:
         `write` is called with each record's row as soon as its answers have ended; it is None if the records have rows.
         `write_trace` is called with each record's trace once its batch has ended.
         """
-        job, by_method = self.job, {}
-        # Answers that may become equally long are likely to end together.
+        job = self.job
+        by_method: dict[int, tuple[Method, list[Record]]] = {}
+        # Answers of similar length end together.
         for record in sorted(records, key=lambda each: (job.facts[each.dataset].max_new_tokens, each.length)):
-            by_method.setdefault(id(job.method.for_record(record)), []).append(record)
-        for missing in by_method.values():
+            method = job.method.for_record(record)
+            by_method.setdefault(id(method), (method, []))[1].append(record)
+        for method, missing in by_method.values():
             while missing:
                 count = max(1, self.batches.size // job.method.repeats)  # it shrinks when memory runs out
-                self._answer_batch(missing[:count], write, write_trace)
+                self._answer_batch(method, missing[:count], write, write_trace)
                 del missing[:count]
 
     def _answer_batch(
-        self, records: Sequence[Record], write: Callable[[Row], None] | None, write_trace: Callable[[Row], None]
+        self,
+        method: Method,
+        records: Sequence[Record],
+        write: Callable[[Row], None] | None,
+        write_trace: Callable[[Row], None],
     ) -> None:
-        """Answer records with all seeds at once; one method, `for_record`, answers all of them."""
+        """Answer records by a method with all seeds at once."""
         job, traces, repeats = self.job, self.job.config.trace, self.job.method.repeats
         rows, questions = [], []
         for row, question in map(self._begin, records):
@@ -117,7 +123,7 @@ class RecordRunner:
         is_compared, unmodified = job.is_baseline or bool(job.paired_methods), [None] * len(questions)
         if is_compared or traces:
             unmodified = self.unmodified.answers(questions, with_logits=traces and not job.is_baseline)
-        ended: dict[int, Result] = {}  # of each seed of the first record, then of the second, and so on
+        ended: dict[int, Result] = {}  # by index of the record times `repeats`, plus the seed
 
         def finish(number: int, result: Result) -> None:
             ended[number] = result
@@ -127,7 +133,7 @@ class RecordRunner:
                 compared = unmodified[index] if is_compared else None
                 write(_answered_row(rows[index], questions[index].prompt, own, compared))
 
-        method, logits = job.method.for_record(records[0]), {}
+        logits: dict[int, torch.Tensor] = {}
         if job.is_baseline:
             results = [
                 Output(each.tokens, prompt_computed=1.0) if isinstance(each, Expected) else each
@@ -142,7 +148,7 @@ class RecordRunner:
                 decode = replace(question.decode, tracing=traces)
                 reference = each.reference if isinstance(each, Expected) else None
                 if write is None and reference and not isinstance(method, OnEngine):
-                    # The trace alone needs this answer, and shows stages only of methods on the engine.
+                    # Only KL needs this answer: a trace shows the stages of methods on the engine alone.
                     decode = replace(decode, max_new_tokens=min(decode.max_new_tokens, len(reference)))
                 by_seed += [Question(question.prompt, decode, seed, reference) for seed in range(repeats)]
             num_logits = job.config.trace_tokens if traces else 0
@@ -175,7 +181,7 @@ class RecordRunner:
             return {"error": one_line(str(failure))}
 
     def _begin(self, record: Record) -> tuple[Row, Question | None]:
-        """Return the beginning of a record's row, with its question; or the row of one that cannot be asked."""
+        """Return a record's row without an answer, and its question; for a prompt that fails, its row and None."""
         row = {
             "_id": record.id,
             "dataset": record.dataset,
@@ -221,8 +227,9 @@ class RecordRunner:
         others = [*self.job.paired_methods.items()]
         for name, method in others[::-1] if method_first else others:
             try:
-                paired[name] = undisturbed(method, prompt, decode, 0, least, _SETTING)
-            except RecordFailure as failure:
+                taken = partial(undisturbed, method, prompt, decode, 0, least, _SETTING)
+                paired[name] = within_memory(prompt, taken)
+            except (RecordFailure, LazyLLMError) as failure:
                 title = "the unmodified model" if name == "baseline" else "the engine with nothing pruned"
                 raise RecordFailure(f"{title}: {failure}") from failure
         return passes or self._passes(prompt, decode, least), paired
@@ -266,18 +273,20 @@ def _answered(prompt: Prompt, outputs: Sequence[Output], unmodified: list[int] |
         "retaken": 0,
         "disturbed": False,
     }
+    shares: list[float | None] = [None] * len(outputs)
     if unmodified is not None:
+        shares = [_identical_share(output.tokens, unmodified) for output in outputs]
         text = to_text(unmodified, prompt)
         answered |= {
             "baseline_prediction": text,
             "baseline_score": score(text),
             "baseline_new_tokens": len(unmodified),
-            "identical_tokens": fmean(_identical_share(output.tokens, unmodified) for output in outputs),
+            "identical_tokens": fmean(shares),
         }
     if len(outputs) > 1:
         answered["repeats"] = [
-            {"prediction": text, "score": value, "new_tokens": len(output.tokens)}
-            for text, value, output in zip(predictions, scores, outputs, strict=True)
+            {"prediction": text, "score": value, "new_tokens": len(output.tokens), "identical_tokens": share}
+            for text, value, output, share in zip(predictions, scores, outputs, shares, strict=True)
         ]
     return answered
 

@@ -1,4 +1,4 @@
-"""Time answers, and tell those that other work on the machine slowed down."""
+"""Time answers, and detect those that other work on the machine slowed down."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -65,7 +65,7 @@ def timed(method: Method, prompt: Prompt, decode: Decoder, seed: int) -> Pass:
 
 @cache
 def tell_retaken(setting: str) -> None:
-    """Print once a job why it takes longer; `setting` turns retaking off."""
+    """Print once per process that disturbed passes are taken again; `setting` turns that off."""
     note = f"other work on this machine slows passes down: they are taken again, up to {RETAKES} times each"
     tqdm.write(f"{note}; {setting}=0 takes every pass as it is")
 

@@ -15,9 +15,9 @@ _SHARES = 101
 
 
 def progress(stats: Stats | None) -> dict[str, Any]:
-    """Return the `stages`, and as `computed` the fraction of the prompt with a KV entry after each, by step and stage.
+    """Return what the paper's Figure 7 shows: `stages`, and `computed[step][stage]`; empty without stages.
 
-    The paper's Figure 7 shows them. The result is empty without stages.
+    `computed` is the fraction of the prompt with a KV entry after the stage.
     """
     if stats is None or not stats.stages:
         return {}
@@ -33,8 +33,8 @@ def progress(stats: Stats | None) -> dict[str, Any]:
 def attention(prompt: Prompt, decode: Decoder) -> dict[str, Any]:
     """Return the unmodified model's `attention` from the newest token in each layer (paper, Figure 2), of one prefill.
 
-    `map` has each layer's mean attention probability in parts of the prompt. `sorted_mass` is the attention that the
-    tokens with the most of it get together, for 0 to 100% of them, as the mean over layers.
+    `map` has each layer's mean attention probability in parts of the prompt. `sorted_mass` is the sum of attention on
+    the top 0 to 100% of the tokens, as the mean over layers.
     """
     # `for_good` as a model with states asks for it; nothing is pruned here.
     for_good = lazyllm.AttentionRanking(for_good=True)

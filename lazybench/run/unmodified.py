@@ -1,4 +1,7 @@
-"""The unmodified model's answers and logits, generated once for all methods of a sweep."""
+"""The unmodified model's answers and logits, generated once for all methods of a sweep.
+
+Where it can, the engine with nothing pruned generates them in batches.
+"""
 
 import math
 from collections.abc import Callable, Mapping, Sequence

@@ -15,16 +15,17 @@ from support import folders, rows
 
 from lazybench.config import CONF, DataConfig, ModelConfig, TimingConfig
 from lazybench.data import load_facts, load_records
-from lazybench.errors import RecordFailure
+from lazybench.errors import LazyBenchError, RecordFailure
 from lazybench.methods import OnEngine, Output, build_method
-from lazybench.methods.base import answers_batches
 from lazybench.methods.baseline import Baseline
 from lazybench.model.batch import BatchDecoder, unpruned
 from lazybench.model.decoding import Decoder
 from lazybench.model.loading import load_model
 from lazybench.model.prompts import PromptBuilder
+from lazybench.run.batches import Batches, Question
 from lazybench.run.prepare import Job
 from lazybench.store.journal import Journal, read_rows
+from lazyllm import LazyLLMError
 
 UNTIMED = ("task=fewshot", "data.limit=3", "timing.per_dataset=1", "timing.warmup=0", "timing.keep_1=false")
 COMPARED = ("baseline_prediction", "baseline_score", "identical_tokens")
@@ -213,17 +214,22 @@ def test_jobs_that_start_at_once_share_the_unmodified_answers(tmp_path, tiny_mod
     }
 
 
-def test_a_method_that_changes_how_it_answers_is_asked_one_by_one():
+def test_what_no_batch_answers_is_answered_alone():
     class Changed(OnEngine):
         def generate(self, prompt, decode, seed):
-            return Output(decode(prompt.ids), 1.0)
+            return Output(decode(prompt.ids)[:1], 1.0)
 
-    class Ranked(OnEngine):
-        schedule = "1:0.5"
+    class Refusing(OnEngine):
+        def generate_batch(self, prompts, decode, seeds):
+            raise LazyLLMError("not in batches")
 
-    assert answers_batches(Ranked("ranked"))
-    assert not answers_batches(Changed("changed"))
-    assert not answers_batches(type("Further", (Changed,), {})("further"))
+    model, prompts = peers.build(0), [peers.prompt_of(peers.random_ids(seed, 9)) for seed in range(3)]
+    questions = [Question(prompt, Decoder(model, max_new_tokens=3)) for prompt in prompts]
+    expected, _ = Batches(model, 1).answer(Baseline("baseline"), questions)
+    refused, _ = Batches(model, 2).answer(Refusing("refusing"), questions)
+    assert [one.tokens for one in refused] == [one.tokens for one in expected]
+    with pytest.raises(LazyBenchError, match="returned other tokens than decode did"):  # so its own `generate` ran
+        Batches(model, 2).answer(type("Further", (Changed,), {})("further"), questions)
 
 
 @pytest.mark.parametrize(("count", "timed"), [(3, [0, 2, 4]), (7, [*range(7)]), (12, [*range(7)]), (1, [0]), (0, [])])

@@ -14,7 +14,7 @@ import torch
 from marks import slow
 from support import LAZY, folders, rows
 
-from lazybench.methods import Output
+from lazybench.methods import OnEngine, Output
 from lazybench.methods.baseline import Baseline
 from lazybench.model.decoding import Decoder
 from lazybench.run import timing
@@ -80,6 +80,15 @@ def test_what_a_session_takes_is_in_no_time():
 
     done = timed(Slow("slow"), peers.prompt_of(peers.random_ids(0, 9)), Decoder(peers.build(0), max_new_tokens=2), 0)
     assert done.generation_s < 1
+
+
+def test_work_on_the_prompt_is_in_the_time_of_the_first_token():
+    class Protecting(OnEngine):
+        def protected(self, prompts):
+            time.sleep(0.5)
+
+    prompt, decode = peers.prompt_of(peers.random_ids(0, 9)), Decoder(peers.build(0), max_new_tokens=2)
+    assert timed(Protecting("protecting"), prompt, decode, 0).ttft_s > 0.5
 
 
 def test_a_run_marks_and_counts_what_stays_disturbed(run, tmp_path, monkeypatch):
