@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, Self
 
 from torch import Tensor
@@ -53,10 +53,11 @@ class LazyLLM(OnEngine):
     def __post_init__(self) -> None:
         super().__post_init__()
         ranking = self.build_ranking()
-        self.ranking = ranking.changed or EQ1
+        changed = beyond_eq1(ranking)
+        self.ranking = changed or EQ1
         if self.name in (PAPER, PLUS, FOR_GOOD):
             plus = FOR_GOOD if ranking.for_good else PLUS
-            self.name = plus if ranking.changed else PAPER
+            self.name = plus if changed else PAPER
 
     def build_ranking(self) -> lazyllm.AttentionRanking:
         ranking = self.ranking
@@ -88,3 +89,11 @@ class LazyLLM(OnEngine):
             raise LazyBenchError(f"method.schedule={self.schedule} prunes nothing: give stages that do")
         power = math.log(1 - share) / math.log(product)
         return replace(self, schedule=",".join(f"{layer}:{round(float(keep) ** power, 4)}" for layer, keep in pairs))
+
+
+def beyond_eq1(ranking: lazyllm.AttentionRanking) -> dict[str, Any]:
+    """Return the settings of a ranking that differ from Eq. 1's, and a subclass as `_target_`."""
+    kind = type(ranking)
+    target = {} if kind is lazyllm.AttentionRanking else {"_target_": f"{kind.__module__}.{kind.__qualname__}"}
+    settings = {field.name: (getattr(ranking, field.name), field.default) for field in fields(ranking)}
+    return target | {name: value for name, (value, default) in settings.items() if value != default}

@@ -13,7 +13,7 @@ BLOCK_ELEMENTS = 1 << 24  # largest number of elements of the scores or mask of 
 _WINDOW_QUERIES = 512  # smallest block of queries under a window: larger blocks than the window are mostly masked
 _FUSED_QUERIES = 32  # queries that a CPU's fused attention takes at once
 
-# Takes positions of queries and of keys, which broadcast, and returns which keys are visible. It ignores the first two.
+# (batch, head, query positions, key positions) -> which keys are visible, bool. It ignores batch and head.
 MaskFunction = Callable[[Any, Any, Tensor, Tensor], Tensor]
 
 

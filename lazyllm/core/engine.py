@@ -144,8 +144,8 @@ class Engine:
     def prune_and_gather(self, hidden: Tensor) -> Tensor:
         """Prune the output of the current group at its stage, and gather the inputs of the next group.
 
-        Compute survivors that lack a KV entry in the next group from the Aux Cache: all of them in prefill; the newest
-        and any revived tokens in decoding; only the newest in a step without ranking.
+        Gather survivors that lack a KV entry in the next group from the Aux Cache: all of them in prefill; later the
+        new and any revived tokens; only the newest in a decoding step without ranking.
 
         Args:
             hidden: output of the group's last layer for its queries, (1, num_queries, hidden).
@@ -197,7 +197,7 @@ class Engine:
             return sequence.active(self.groups[group.index + 1])  # those of the last step, and the new ones
         layer, num_active = group.layers[-1], group.num_active[sequence.index]
         count = num_active if sequence.is_short else group.stage.kept(num_active)
-        # The newest token is always kept, too.
+        # The protected tokens, and the newest one if it is not among them.
         num_protected = len(sequence.protected) + (0 <= sequence.last_protected < sequence.num_tokens - 1)
         if count < num_protected:
             sequence.stats.exceeded.add(layer)
@@ -265,8 +265,8 @@ class Engine:
         records = self.setup.record_importance and any(sequence.is_prefill for sequence in self.live)
         if records or layer in self._observers:
             self._observe(layer, query, key, value, window, scores)
-        is_plain = scores.sinks is None and (scores.softcap is None or not kernel.is_sdpa)
-        # In a batch each head of keys has a mask of its own.
+        is_plain = scores.sinks is None and (scores.softcap is None or not kernel.is_sdpa)  # as the kernel computes
+        # In a batch a mask may be copied for each head.
         is_batch = len(self.sequences) > 1
         per_pair = len(self.sequences) * query.shape[1] if is_batch else elements_per_pair(query, scores)
         if not self.is_prefill and per_pair * self._max_queries * self._num_keys <= BLOCK_ELEMENTS:

@@ -67,8 +67,8 @@ class LayerGroup:
     slots: GrowingTensor  # slot of each position, int64 (batch, positions), -1 without a KV entry; unused in group 0
     positions: GrowingTensor  # position of each slot, int64 (batch, slots); unused in group 0
     num_cached: list[int]  # slots in use, which is tokens with keys and values here
-    active: list[Tensor | None]  # sorted active positions when last set, int64 (n,); None before. Newer ones are active
-    ranked_tokens: list[int]  # tokens of the sequence at that time
+    active: list[Tensor | None]  # sorted active positions as last set, int64 (n,); later ones are active. None before
+    ranked_tokens: list[int]  # tokens of the sequence when `active` was set
     # Of the current step:
     num_active: list[int] = field(default_factory=list)  # tokens in the active set
     num_queries: list[int] = field(default_factory=list)  # tokens computed
@@ -97,7 +97,7 @@ class LayerGroup:
 def partition(schedule: PruningSchedule, windows: list[int | None], batch_size: int) -> list[LayerGroup]:
     """Cut the layers into groups at the stages; a stage that keeps everything cuts nothing.
 
-    `windows` has how many positions each layer sees, None for all.
+    `windows` are as in `engine.Setup`.
     """
     groups, start = [], 0
     for index, stage in enumerate([*schedule.pruning, None]):

@@ -74,7 +74,7 @@ class LayerAttention:
 
 
 class Ranking(ABC):
-    """Rank the active tokens at the stages; a subclass, best a dataclass of its settings, must define `observe`.
+    """Rank the active tokens at the stages. Subclass it, best as a dataclass of settings, and define `observe`.
 
     `lazyllm.enable` takes an instance. Each sequence works on a deep copy of it, so attributes that it sets are not
     shared with other generations or threads.
@@ -107,8 +107,6 @@ class Ranking(ABC):
     def __init_subclass__(cls, checked: bool = True, parallel: bool = False, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         cls.checked, cls.parallel = checked, parallel
-        if hasattr(cls, "revives"):
-            raise LazyLLMError(f"{cls.__name__}.revives is not read: say for_good = True in place of revives = False")
 
     def check(self) -> None:  # noqa: B027 - most have nothing to check
         """Raise `LazyLLMError` for settings out of range; called by `enable`."""

@@ -95,12 +95,12 @@ class PruningSchedule:
 
 
 def rankable(windows: Sequence[int | None]) -> list[int]:
-    """Return the layers after which a stage can stand by itself: those that see all tokens, without the last layer."""
+    """Return the layers that a stage in percent can follow: those with full attention, without the last layer."""
     return [layer for layer, window in enumerate(windows[:-1]) if window is None]
 
 
 def nearest(layers: Sequence[int], to: int) -> str:
-    """Return the two of some layers that are nearest to one, in words."""
+    """Return the two layers that are nearest to a layer, as text such as `3 or 5`."""
     return " or ".join(map(str, sorted(sorted(layers, key=lambda layer: abs(layer - to))[:2])))
 
 

@@ -65,7 +65,8 @@ class Stats:
 
         They are allocated for the tokens computed in a layer, with spare room for later ones.
         """
-        return torch.tensor(self._kv_bytes, dtype=torch.int64).reshape(self.steps, -1)
+        num_layers = sum(len(group.layers) for group in self._groups)
+        return torch.tensor(self._kv_bytes, dtype=torch.int64).reshape(-1, num_layers)
 
     @property
     def aux_bytes(self) -> Tensor:

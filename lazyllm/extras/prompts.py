@@ -85,10 +85,10 @@ def _stop(*args: Any) -> None:
 
 
 def template_tokens(tokenizer: Any, messages: Iterable[dict[str, Any]], **template: Any) -> torch.Tensor:
-    """Return which tokens of a templated conversation no user, assistant or tool has said, bool (tokens,).
+    """Return all tokens of a templated conversation but the texts of users, assistants and tools, bool (tokens,).
 
     These are the system prompt, the definitions and calls of tools, and the chat template's own tokens: pass the mask
-    as `protect`, so that pruning keeps all instructions. A content that the template changes is marked, too.
+    as `protect`, so that pruning keeps all instructions. A text that the template changes is protected, too.
 
     Args:
         tokenizer: the model's, with a chat template and offsets into the text.

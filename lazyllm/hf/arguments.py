@@ -45,7 +45,7 @@ def read_schedule(schedule: Any, windows: list[int | None], ranking: Ranking) ->
     schedule.check(len(windows))
     for layer, _ in schedule.pruning:
         if windows[layer] == 0:
-            instead = f"put the stage after {nearest(full, layer)}" if full else "nor any other of this model"
+            instead = f"put the stage after {nearest(full, layer)}" if full else "no other has full attention"
             raise LazyLLMError(f"no stage can follow layer {layer}, which has no attention: {instead}")
     if ranking.single_stage and len(schedule.stages) > 1:
         raise LazyLLMError(f"{type(ranking).__name__} prunes at one stage, not at those of {schedule.spec!r}")
@@ -107,8 +107,8 @@ def read_ids(model: PreTrainedModel, name: str, ids: Any) -> torch.Tensor:
     except (TypeError, ValueError, RuntimeError):
         tensor = torch.empty(0)
     if tensor.ndim != 2 or len(tensor) != 1 or not tensor.numel() or tensor.dtype != torch.int64:
-        must = "token ids of one text, a list such as [5, 6] or int64 of shape (n,) or (1, n)"
-        raise LazyLLMError(f"{name} must be {must}, not {str(ids)[:40]!r}; it begins with at least one, such as BOS")
+        must = "token ids of one text, at least one: a list such as [5, 6], or int64 of shape (n,) or (1, n)"
+        raise LazyLLMError(f"{name} must be {must}, not {str(ids)[:40]!r}")
     largest = model.config.get_text_config().vocab_size - 1
     if not 0 <= int(tensor.min()) <= int(tensor.max()) <= largest:
         raise LazyLLMError(f"{name} must hold ids of the model's vocabulary, 0 to {largest}")

@@ -32,7 +32,7 @@ class HFEngine(Engine):
         self.state_layers: list[Any] = []  # transformers' cache of layers that carry a state from token to token
         self.rope_deltas: list[Any] | None = None  # see `RopeDeltas`
         self.layer = -1  # the decoder layer that is running or ran last
-        self._rope_switch = rope_switch  # see the function of that name
+        self._rope_switch = rope_switch  # see `model_support.rope_switch`
         self._layer_arguments = LayerArguments(self.groups, batch_size)
         self._lock = threading.Lock()  # locked during a pass
         self._is_broken = False  # whether a pass broke off
@@ -58,7 +58,7 @@ class HFEngine(Engine):
             if self.layer + 1 != len(self.group_of):
                 raise unsupported(f"the model ran {self.layer + 1} of its {len(self.group_of)} decoder layers")
             self.end_step()
-            self.packer.advance()
+            self.packer.computed = self.packer.computed_after_pass
             self._is_broken = False
 
     def run_layer(
@@ -183,7 +183,7 @@ class HFEngine(Engine):
         if (switch := self._rope_switch) is None:
             return
         totals = [computed + new for computed, new in zip(num_computed_tokens, num_new_tokens, strict=True)]
-        if min([*totals, *filter(None, num_computed_tokens)]) <= switch < max(totals):
+        if min(filter(None, [*totals, *num_computed_tokens])) <= switch < max(totals):
             changes = f"this model's rotary tables change at {switch} positions, which no generation or batch may cross"
             raise LazyLLMError(f"{changes}: use prompts and a prefill_chunk_size above {switch}, or stay below")
 

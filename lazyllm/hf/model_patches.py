@@ -122,12 +122,15 @@ class ModelPatches:
             schedule = arguments.read_schedule(schedule, self._setup.windows, self._setup.ranking)
         protect = arguments.read_setting("protect", named, self)
         prompts = named.get("input_ids") if named.get("inputs") is None else named["inputs"]
+        protected = arguments.read_protected(protect, prompts, mask := named.get("attention_mask"))
+        if protected is not None and isinstance(mask, torch.Tensor) and mask.shape[1] > protected.shape[1]:
+            raise LazyLLMError("protect needs the ids of all tokens so far, and generate was given the new ones alone")
         call = _GenerateCall(
             has_own_positions=named.get("position_ids") is not None,
             chunked_tokens=arguments.count_chunked_tokens(named, defaults),
             schedule=schedule,
             protect=protect,
-            protected=arguments.read_protected(protect, prompts, named.get("attention_mask")),
+            protected=protected,
         )
         kwargs = {name: value for name, value in kwargs.items() if name not in ("schedule", "protect")}
         _refuse_foreign(cache := named.get("past_key_values"))

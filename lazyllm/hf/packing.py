@@ -29,10 +29,6 @@ class BatchPacker:
         """Width of the passes so far, padding included."""
         return self.computed.shape[1]
 
-    def advance(self) -> None:
-        """Count the current pass, which has gone through all layers."""
-        self.computed = self.computed_after_pass
-
     def pack(
         self,
         arguments: dict[str, Any],
@@ -118,17 +114,17 @@ def _packed(value: Tensor, is_new: Tensor, dim: int) -> Tensor:
 def _check_positions(
     arguments: dict[str, Any], ranges: list[range], is_new: Tensor, are_counted: bool
 ) -> Tensor | None:
-    """Refuse position_ids other than those in the ranges, one for each sequence; reads the device once.
+    """Refuse position_ids of a text other than those in the ranges, one for each sequence; reads the device once.
 
-    Those of a text with images, (axes, batch, width), in time, height and width, are returned: only the rotary tables
-    know them. `is_new` tells which tokens of the pass are computed, bool (batch, width).
+    Return those of a text with images, (axes, batch, width), in time, height and width, which the rotary tables alone
+    use; else None. `is_new` says which tokens of the pass are computed, bool (batch, width).
     """
     position_ids, width = arguments.get("position_ids"), input_tokens(arguments).shape[1]
     if position_ids is None:
         return None
     if position_ids.shape[-1] != width:
         wrong = f"the position_ids, or the mask they are counted from, are for {position_ids.shape[-1]} tokens"
-        raise LazyLLMError(f"{wrong}, where the pass has {width}")
+        raise LazyLLMError(f"{wrong}, but the pass has {width}")
     if are_counted:
         return None
     by_sequence = position_ids.expand(*position_ids.shape[:-2], len(ranges), width)
@@ -139,6 +135,6 @@ def _check_positions(
     # Of four axes the first counts the tokens, as no axis of images does.
     if position_ids.ndim != 3 or (len(is_text) == 4 and not is_text[0]):
         one = f"{ranges[0].start} to {ranges[0].stop - 1}"
-        must = one if len(ranges) == 1 else "those that follow on each sequence's tokens"
+        must = one if len(ranges) == 1 else "those that continue each sequence"
         raise LazyLLMError(f"the position_ids are not {must}: LazyLLM takes a text from its first token, without gaps")
     return by_sequence

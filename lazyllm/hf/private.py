@@ -11,7 +11,7 @@ from torch import nn
 
 # The method with which `generate` makes its stopping criteria.
 STOPPING_CRITERIA = "_get_stopping_criteria"
-# The attribute of a cache that makes `generate` stop at once. On Apple's GPUs it else runs one more pass and undoes it.
+# The attribute of a cache that makes `generate` stop at once. Without it, it runs a pass too many on Apple's GPUs.
 STOPS_AT_ONCE = "_is_user_defined"
 
 

@@ -1,1 +1,1 @@
-"""Rankings: `attention` (Eq. 1 and `lazyllm+`), ranked in every step, and `static`, ranked once."""
+"""Rankings: `attention` (Eq. 1 and `lazyllm+`), which may rank in decoding, and `static`, which ranks in prefill."""

@@ -1,7 +1,7 @@
 """The paper's Eq. 1, and settings beyond it: `lazyllm+`."""
 
 import math
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -27,7 +27,7 @@ class AttentionRanking(Ranking, checked=False, parallel=True):
     Attributes:
         queries: mean over this many of the layer's last queries, whose tokens are always kept. Each decoding step adds
             the newest query and drops the oldest. One query is noisy (SnapKV, Li et al. 2024, arXiv 2404.14469).
-        half_life: in that mean a query this many tokens older than another counts half as much; None weighs all alike.
+        half_life: in that mean a query this many queries before another counts half as much; None weighs all alike.
         pooling: mean over this many neighbouring positions, an odd number, of those that are active (SnapKV; FastKV, Jo
             et al. 2025, arXiv 2502.01068).
         heads: `mean` over the query heads, or `max`: a token that a single head needs is kept.
@@ -89,18 +89,6 @@ class AttentionRanking(Ranking, checked=False, parallel=True):
                 raise LazyLLMError(f"ranking {name}={getattr(self, name)!r} must be {must}")
         self.bonus = float(self.bonus)
         self.half_life = None if self.half_life is None else float(self.half_life)
-
-    @property
-    def changed(self) -> dict[str, int | float | str | bool]:
-        """The settings that differ from Eq. 1, none for the paper's ranking, and a subclass as `_target_`."""
-        kind = type(self)
-        own = {} if kind is AttentionRanking else {"_target_": f"{kind.__module__}.{kind.__qualname__}"}
-        return own | {part.name: value for part in fields(self) if (value := getattr(self, part.name)) != part.default}
-
-    def __str__(self) -> str:
-        own = [] if type(self) is AttentionRanking else [type(self).__qualname__]
-        parts = [f"{name}:{value}".lower() for name, value in self.changed.items() if name != "_target_"]
-        return ",".join([*own, *parts]) or "eq1"
 
     def wants(self, layer: int) -> bool:
         is_wanted = self.sequence.ranks or self.queries > 1  # the window takes the queries of every step

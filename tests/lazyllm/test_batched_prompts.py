@@ -196,7 +196,7 @@ def test_batches_that_cannot_be_right_are_refused(model):
     assert_refused("shows tokens that it hid in an earlier pass", call(attention_mask=torch.ones_like(longer)))
     assert_refused("1 sequences came with the cache of 2", call(input_ids=ids[:1, :1], attention_mask=longer[:1]))
     assert_refused(
-        "those that follow on each sequence's", call(attention_mask=longer, position_ids=torch.tensor([[14], [14]]))
+        "those that continue each sequence", call(attention_mask=longer, position_ids=torch.tensor([[14], [14]]))
     )
     assert_refused("lack of one, shows tokens that it hid", call())
     call(attention_mask=longer, position_ids=torch.tensor([[9], [14]]))()
@@ -211,3 +211,7 @@ def test_rotary_tables_that_change_with_length():
         assert_refused("change at 32 positions", lambda: families.generate(model, ids, 2, mask))
         assert_refused("change at 32 positions", lambda: families.generate(model, families.prompt(28), 10))
     check(model, texts(34, 40), {})
+    ids, mask = pad_left(texts(40, 80))
+    with lazyllm.enable(model, ""):  # the first chunk has padding alone of the shorter prompt
+        chunked = families.generate(model, ids, 2, mask, prefill_chunk_size=40)
+    assert torch.equal(chunked.sequences, families.generate(model, ids, 2, mask).sequences)

@@ -97,7 +97,6 @@ def test_a_ranking_may_reuse_its_tensor_and_is_checked_unless_it_says_so(model, 
 @pytest.mark.parametrize("wrong", [Own, {"queries": 8}], ids=str)
 def test_what_is_no_ranking_is_refused(model, wrong):
     assert_refused("ranking must be an instance", lambda: lazyllm.enable(model, STAGES, ranking=wrong))
-    assert_refused("Old.revives is not read", lambda: type("Old", (Own,), {"revives": False}))
 
 
 def test_a_generation_works_on_a_copy_of_the_ranking(model, ids):

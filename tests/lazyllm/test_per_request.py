@@ -90,6 +90,14 @@ def test_what_is_protected_later_is_revived_where_it_can_be(model, parts, more):
     assert stats.protected == len(protected) >= 8
 
 
+def test_protection_needs_the_ids_of_all_tokens_so_far(model):
+    with lazyllm.enable(model, STAGES):
+        begun = generate(model, LONG, return_dict_in_generate=True)
+        mask = torch.ones(1, begun.sequences.shape[1] + SHORT.shape[1], dtype=torch.int64)
+        turn = {"attention_mask": mask, "past_key_values": begun.past_key_values}
+        assert_refused("the ids of all tokens so far", lambda: generate(model, SHORT, protect=[(0, 4)], **turn))
+
+
 @settings(max_examples=15, deadline=None)
 @given(
     st.sets(st.integers(0, 59), max_size=59), st.sampled_from(["eq1", "plus", "static"]), st.sampled_from([None, 17])

@@ -34,8 +34,7 @@ def test_spec_is_read_back_exactly(pairs):
 
 
 def test_float_noise_does_not_keep_one_more():
-    assert Stage(0, 0.7).kept(10) == 7  # 0.7 * 10 is 7.000000000000001 for some keeps
-    assert Stage(0, 0.1 + 0.2).kept(10) == 3
+    assert Stage(0, 0.07).kept(100) == 7  # 0.07 * 100 is 7.000000000000001
 
 
 @pytest.mark.parametrize(
@@ -64,15 +63,12 @@ def test_a_stage_needs_a_layer_after_it(schedule):
     assert lazyllm.enable(two, schedule).schedule.spec == "0:0.5"
 
 
-@given(st.lists(st.floats(0, 1), min_size=1, max_size=30), st.data())
-def test_the_most_important_are_kept(values, data):
-    count = data.draw(st.integers(1, len(values)))
+@given(st.lists(st.sampled_from([0.0, 0.1, 0.2, 0.3, 0.5]), min_size=1, max_size=30), st.data())
+def test_the_most_important_are_kept_and_of_equal_ones_the_first(values, data):
+    count, newest = data.draw(st.integers(1, len(values))), len(values) - 1
     chosen = most_important(torch.tensor(values, dtype=torch.float64), count).tolist()
-    assert chosen == sorted(set(chosen))
-    assert len(chosen) == count
-    assert chosen[-1] == len(values) - 1
-    pruned = [value for index, value in enumerate(values) if index not in chosen]
-    assert all(values[index] >= value for index in chosen[:-1] for value in pruned)
+    ranked = sorted(range(newest), key=lambda position: -values[position])  # a stable sort
+    assert chosen == sorted([*ranked[: count - 1], newest])
 
 
 def test_a_percentage_without_a_number_of_layers_is_refused():
