@@ -1,1 +1,1 @@
-"""LazyBench: one harness, five ways to prune a prompt, sixteen LongBench datasets."""
+"""LazyBench: benchmark methods that prune prompts, on LongBench, LongBench-E, LongBench v2 and RULER."""

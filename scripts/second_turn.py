@@ -26,7 +26,6 @@ from lazybench.matching.match import interleave
 from lazybench.methods import Method, build_method
 from lazybench.methods.base import answer
 from lazybench.model.decoding import Decoder, decoder_for, synchronize, to_text
-from lazybench.model.device import dtype_of
 from lazybench.model.environment import describe
 from lazybench.model.loading import load_model
 from lazybench.model.prompts import Prompt, PromptBuilder
@@ -62,6 +61,7 @@ class SecondTurn(Decoder):
         cache = None
         for piece in earlier:
             cache = self._forward(piece, cache).past_key_values
+        synchronize(self.model.device)
         start, tokens, logits, piece = time.perf_counter(), [], [], question
         while len(tokens) < self.max_new_tokens and not (tokens and tokens[-1] in self.stop_ids):
             output = self._forward(piece, cache)
@@ -103,7 +103,8 @@ def main() -> None:
     measured = pd.read_csv(options.output) if options.output.exists() else pd.DataFrame()
     done = set(measured[["settings", "dataset", "_id"]].itertuples(index=False, name=None)) if len(measured) else set()
     environment = describe(config.model)
-    shared = {"limit": config.model.limit, "dtype": dtype_of(config.model)}
+    shared = {key: environment[key] for key in ("weights_format", "dtype", "device")}
+    shared |= {"model": config.model.name, "limit": config.model.limit}
     for prompt, question in questions[: options.records]:
         missing = {}
         for name, method in methods.items():

@@ -2,8 +2,8 @@
 
 A dataset's value is a mean over its records, or a ratio of two means. A task's value is the mean over its datasets, and
 the mean of the tasks is the mean over tasks. Failed records are never included, and disturbed ones are not included in
-times. A record without the measure's numbers is left out. A dataset with no record left leaves its task without a
-value, unless none of its records is timed: the task is then the mean over the other datasets, with a note.
+times. A record without the measure's numbers is left out. A task has no value if one of its datasets has no record
+left. A dataset that was not timed is skipped instead, with a note.
 """
 
 import math
@@ -36,7 +36,7 @@ class Measure:
     absent: str = "not timed"  # why it is missing if its columns are empty
     by_seed: str = ""  # column with one value a seed
     timed: bool = False  # whether it is computed from times: disturbed records are not included
-    with_times: bool = False  # whether only timed records have it, though it is not computed from times
+    with_times: bool = False  # whether untimed records may lack it, though it is not computed from times
     long_tailed: bool = False  # whether a few records may have most of the sum: there is no interval then
     least: float = 0.0  # smallest possible value, in the unit of tables
     most: float = math.inf  # largest possible value
@@ -119,7 +119,9 @@ def measured(records: pd.DataFrame, measure: Measure) -> Estimate:
     if len(lacking):
         skipped = (measure.timed or measure.with_times) and lacking["ttft_s"].isna().all()
         if not skipped or counted["task"].nunique() < records["task"].nunique():
-            reason = "disturbed" if measure.timed and eligible.empty else measure.absent
+            timed = lacking.dropna(subset="ttft_s")
+            is_disturbed = measure.timed and len(timed) > 0 and undisturbed(timed).empty
+            reason = "disturbed" if is_disturbed else measure.absent
             part = f": {total - num_counted} of {total}" if num_counted else ""
             return Estimate(records=num_counted, note=reason + part)
         note += f", {counted['dataset'].nunique()} of {records['dataset'].nunique()} datasets"
@@ -135,8 +137,8 @@ def _average(counted: pd.DataFrame, measure: Measure) -> Estimate:
     weights, limits = _weights(counted), (measure.least, measure.most)
     top, bottom, datasets = measure.scale * counted["top"], counted["bottom"], counted["dataset"]
     if datasets.is_unique:
-        # One record shows no spread: those of a task's datasets show it together, and too wide (collapsed strata,
-        # Cochran 1977, section 5A.12).
+        # One record shows no spread: take the datasets of a task as one, which gives too wide an interval (collapsed
+        # strata, Cochran 1977, section 5A.12).
         top, bottom, datasets = top / bottom, None, counted["task"]
     result = estimate(top, bottom, datasets, weights, limits=limits)
     if measure.long_tailed:

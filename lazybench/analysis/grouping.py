@@ -11,7 +11,7 @@ from typing import Any
 
 import pandas as pd
 
-from lazybench.analysis.averages import ran
+from lazybench.analysis.averages import ran, undisturbed
 from lazybench.analysis.labels import METHODS, label, short, stages, strength_order, title_of
 from lazybench.analysis.run_data import Run
 from lazybench.data.facts import CHINESE, DatasetFacts, datasets_of, task_names
@@ -50,31 +50,32 @@ class Row:
         """Select the records of tasks, which are given with their datasets.
 
         Returns:
-            The records with their `task`, including failed ones; the datasets that the row has a run of; and the reason
-            why the tasks have no numbers, empty if they have.
+            The records with their `task`, including failed ones; the datasets that the row has a run of; and why the
+            row has no numbers on the tasks, empty if it has.
         """
-        runs = {dataset: run for run in reversed(self.runs) for dataset in run.datasets}
-        task_of = {name: task for task, names in tasks.items() for name in names if name in runs}
+        expected: dict[str, int] = {}  # records of each dataset
+        for run in self.runs:
+            expected |= {name: max(expected.get(name, 0), run.expected(name)) for name in run.datasets}
+        task_of = {name: task for task, names in tasks.items() for name in names if name in expected}
         records = self.records[self.records["dataset"].isin(task_of)]
         records = records.assign(task=records["dataset"].map(task_of))
         reasons = []
         for task, names in tasks.items():
-            own = {name: runs[name] for name in names if name in runs}
+            own = {name: expected[name] for name in names if name in expected}
             if reason := _missing(records[records["task"] == task], own):
                 reasons.append(f"{task} {reason}" if len(tasks) > 1 else reason)
         return records, list(task_of), ", ".join(reasons)
 
 
-def _missing(records: pd.DataFrame, runs: Mapping[str, Run]) -> str:
-    """Return why a task has no numbers, from its records and the run of each of its datasets; empty if it has."""
-    if not runs:
+def _missing(records: pd.DataFrame, expected: Mapping[str, int]) -> str:
+    """Return why a task has no numbers, from its records and how many each dataset should have; empty if it has."""
+    if not expected:
         return "no run"
     counts = records["dataset"].value_counts()
-    expected = {name: run.expected(name) for name, run in runs.items()}
     if any(counts.get(name, 0) < number for name, number in expected.items()):
         return f"unfinished: {len(records)} of {sum(expected.values())}"
     complete = ran(records)
-    if set(runs) <= set(complete["dataset"]):
+    if set(expected) <= set(complete["dataset"]):
         return ""
     failed = len(records) - len(complete)
     return f"failed: {failed} of {len(records)}" if failed else "no records"
@@ -193,14 +194,14 @@ def group(runs: Sequence[Run]) -> list[Block]:
 
 
 def _with_keep_1(run: Run, baselines: Sequence[Run]) -> Run:
-    """Return a run on the engine with the times that the engine takes with nothing pruned, record by record.
+    """Fill a run's missing times of the engine with nothing pruned, record by record.
 
     A baseline's run times that engine beside itself. The ratio of both times scales the unmodified model's in this run.
     """
     for baseline in baselines if run.environment.get("on_engine") else ():
         if (baseline.model, baseline.data) != (run.model, run.data) or not agree(run, baseline):
             continue
-        unpruned = baseline.records.set_index(KEY)
+        unpruned = undisturbed(baseline.records).set_index(KEY)
         unpruned = unpruned.reindex(pd.MultiIndex.from_frame(run.records[KEY])).set_axis(run.records.index)
         for time in WALL_TIMES:
             estimated = run.records[f"baseline_{time}"] * unpruned[f"keep_1_{time}"] / unpruned[time]

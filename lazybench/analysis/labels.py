@@ -61,7 +61,7 @@ def provenance(method: Mapping[str, Any]) -> tuple[str, str]:
     folds, source = method["folds"], method.get("found") or {}
     settings = [setting_of(fold["method"]["name"], fold["method"]) for fold in folds]
     counts = source.get("records", [len(fold["records"]) for fold in folds])
-    counts = counts if isinstance(counts, list) else [counts] * len(folds)  # a number in earlier versions
+    counts = counts if isinstance(counts, list) else [counts] * len(folds)  # a number if nothing was tuned
     choices = [f"{setting} on {count} records" for setting, count in zip(settings, counts, strict=True)]
     forms = {"data": "of {}", "task": "task {}", "model": "with {}", "limit": "cut to {} tokens"}
     details = [form.format(source[key]) for key, form in forms.items() if key in source]

@@ -13,13 +13,13 @@ from lazybench.analysis.averages import SCORE_DIFFERENCE, TTFT, measured, ran
 from lazybench.analysis.grouping import Block, Row, agree
 from lazybench.analysis.intervals import NEGLIGIBLE, Estimate, geometric_mean
 
-EQUAL = 0.1  # how much larger one of two equal speedups may be
+EQUAL = 0.1  # relative difference up to which two speedups count as equal
 FEWEST = 6  # five records cannot give a p below 0.05
 _PAIR = ("model", "data", "first", "second", "first_ttft_speedup", "second_ttft_speedup")
 
 
 def compare(block: Block) -> pd.DataFrame:
-    """Compare every two rows of Table 1 at equal speed, except the baseline's, the reference of KL and speedup.
+    """Compare every two rows of methods that prune, in Table 1, at equal speed.
 
     Returns:
         A row a pair, with `model`, `data`, the labels of `first` and `second`, and `first_ttft_speedup` and

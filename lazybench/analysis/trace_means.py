@@ -13,10 +13,11 @@ def trace_means(rows: Collection[Mapping[str, Any]]) -> dict[str, Any]:
     """Average a run's lines of `traces.jsonl` over records.
 
     Returns:
-        `layers` and `computed` for Figure 7: the layers that prune, of most records if they differ, and the fraction of
-        prompt tokens computed after each, as `mean`, `low` and `high` (10th and 90th percentile) of shape
-        `(stages, steps)`, with the number of `records`. A record whose generation has ended keeps its last value, so
-        that every step averages the same records; `living` counts the records that still generate at each step.
+        `layers` and `computed` for Figure 7: the layers of the stages, and the fraction of prompt tokens computed after
+        each, as `mean`, `low` and `high` (10th and 90th percentile) of shape `(stages, steps)`, with the number of
+        `records`. If records differ in their layers, those with the most frequent ones are averaged. A record whose
+        generation has ended keeps its last value, so that every step averages the same records; `living` counts the
+        records that still generate at each step.
 
         `attention` for Figure 2: `map`, the mean of `(layers, BINS)`, and `mean`, `low` and `high` of the cumulative
         share of attention mass on the top x % of tokens, x = 0..100, with the number of `records`.

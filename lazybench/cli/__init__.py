@@ -1,1 +1,1 @@
-"""The command line: words in, lines out."""
+"""The commands of `python -m lazybench`."""

@@ -67,9 +67,11 @@ def main(command: str, words: Sequence[str]) -> int:
     for warning in dict.fromkeys(warning for job in jobs for warning in settings.literal_escapes(job.settings)):
         print(f"warning: {warning}", file=sys.stderr)
     outputs = [job.settings.output for job in jobs]
-    if command == "speed" and outputs[0] is not None and len(set(outputs)) < len(jobs):
+    files = [(output, job.config.hydra.runtime.choices.method) for output, job in zip(outputs, jobs, strict=True)]
+    is_taken = {"speed": len(set(outputs)) < len(jobs), "match": len(set(files)) < len(jobs)}
+    if outputs[0] is not None and is_taken.get(command):
         raise LazyBenchError(
-            f"output={outputs[0]} is one file for several jobs: use one each, such as output='${{method.name}}.csv'"
+            f"several jobs would write output={outputs[0]}: add to it what differs, such as ${{method.name}}"
         )
     if several and command != "map":
         print(f"checking {len(jobs)} job{'s' * (len(jobs) > 1)} before any starts", flush=True)

@@ -22,7 +22,7 @@ def main(config: SpeedConfig) -> int:
     if left_out := measured["disturbed"].sum():
         print(f"other work on this machine disturbed {left_out} repeats, which are left out")
     if config.output is not None:
-        output = Path(config.output).with_suffix(".csv")
+        output = Path(config.output.removesuffix(".csv") + ".csv")
         with writing(output):
             output.parent.mkdir(parents=True, exist_ok=True)
             measured.to_csv(output, index=False, float_format="%.5g")

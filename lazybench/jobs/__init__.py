@@ -1,1 +1,1 @@
-"""A sweep before it starts: what it would do, and a GPU for each of its jobs."""
+"""Plan a sweep, and give each of its jobs a GPU."""

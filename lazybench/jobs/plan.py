@@ -12,6 +12,7 @@ from lazybench.model import environment
 from lazybench.model.cost import Pace, a100_pace, memory_gb, unpruned_operations
 from lazybench.run.prepare import Job
 from lazybench.run.resources import Resources
+from lazybench.store.journal import journal_names
 from lazybench.store.run_folder import SCORES, RunFolder, read_settings
 from lazybench.store.survey import runs_of
 
@@ -51,7 +52,7 @@ def show(jobs: Sequence[Job], resources: Resources, in_turn: bool) -> None:
     if hours:
         print(f"A100 hours of {len(hours)} jobs together: {_format_hours(sum(hours))} at most")
     for reason in resources.missing.values():
-        print(f"run here, it would end with: {reason}")
+        print(f"on this machine the run would fail: {reason}")
 
 
 def _format_hours(hours: float) -> str:
@@ -74,7 +75,8 @@ def done_records(job: Job, machine: dict[str, Any] | None) -> int:
         if job.config.rerun and (folder / SCORES).exists():
             return 0
         run, own = RunFolder(folder), {record.key for record in job.own_records}
-        return len(own & run.done().keys() - run.runs_again(own, False, job.config.retry_failed))
+        done = own.intersection(*(run.done(name) for name in journal_names(job.config.trace)))
+        return len(done - run.runs_again(own, job.config.trace, job.config.retry_failed))
     return 0
 
 

@@ -47,10 +47,10 @@ class Matcher:
     _expected: dict[Key, Expected] = field(default_factory=dict)
 
     def match(self) -> Iterator[tuple[float, str, str]]:
-        """Yield each speedup, from the smallest on, with the method for it as YAML, and a message.
+        """Yield each speedup, the smallest first, with the method for it as YAML, and a message.
 
         Raises:
-            SpeedupOutOfReach: the method does not reach the smallest speedup; of a larger one a warning says so.
+            SpeedupOutOfReach: the method does not reach the smallest speedup; at a larger one it ends with a warning.
             LazyBenchError: no settings are near enough to a speedup, or a record cannot be answered.
         """
         match = self._tune if self.config.tune else self._by_operations
@@ -78,7 +78,7 @@ class Matcher:
         note = f"# speedup by operations {trial.speedup:.3f}: {self.describe_prompts()}, {self.config.model.name}\n"
         message = f"{trial.speedup:.2f}x with {setting_of(method.name, asdict(method))}"
         if trial.error(speedup) > self.config.tolerance:
-            message += "\n  no setting is nearer to what is wanted: operations go in steps"
+            message += "\n  no setting comes closer, as a layer's tokens are whole numbers"
         fold = {"method": method, "records": []}  # it may run all: the choice saw only how long they are
         return self._calibrated(speedup, [fold], records=len(self.prompts)), note, message
 
@@ -144,7 +144,9 @@ class Matcher:
                 trials.append(method.pruning(trial.share))
         if not trials:
             name = self.method.name
-            raise missed or LazyBenchError(f"no trial of {name} comes as near to {speedup:g}x: raise tolerance=")
+            raise missed or LazyBenchError(
+                f"no trial of {name} is within tolerance={self.config.tolerance:g} of {speedup:g}x: raise it"
+            )
         return trials
 
     def _best(self, trials: Sequence[Method], records: Sequence[Record]) -> tuple[Method, pd.DataFrame]:

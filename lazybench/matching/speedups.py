@@ -9,8 +9,7 @@ from lazybench.errors import LazyBenchError
 from lazybench.methods import Method
 from lazybench.model.cost import operations, unpruned_operations
 
-_MAX_SHARE = 0.98  # pruning more leaves nothing of a prompt
-_MAX_TRIALS = 12
+_MAX_SHARE = 0.98  # the largest that is tried
 _DIGITS = 4
 
 
@@ -30,28 +29,25 @@ class SpeedupOutOfReach(LazyBenchError):
 
 
 def find(measure: Callable[[float], float], speedup: float, tolerance: float) -> Trial:
-    """Return the trial whose speedup is within `tolerance`, a fraction, of `speedup`, above 1; else the nearest.
+    """Search by bisection for the trial nearest to `speedup`, above 1; end once it is within `tolerance`, a fraction.
 
     `measure` returns the speedup at a share.
 
     Raises:
-        SpeedupOutOfReach: the method is slower however much it prunes.
+        SpeedupOutOfReach: pruning the largest share gives less than `speedup`.
     """
-    trials: list[Trial] = []
-    for number in range(_MAX_TRIALS):
-        if any(trial.error(speedup) <= tolerance for trial in trials):
-            break
-        share = round(_next_share(sorted(trials), speedup, bisect=number % 3 == 2), _DIGITS)
-        if any(trial.share == share for trial in trials):
-            break
-        trials.append(Trial(share, measure(share)))
-    strongest, fastest = max(trials), max(trial.speedup for trial in trials)
-    if strongest.share == _MAX_SHARE and fastest < (1 - tolerance) * speedup:
+    strongest = Trial(_MAX_SHARE, measure(_MAX_SHARE))
+    if strongest.speedup < (1 - tolerance) * speedup:
         raise SpeedupOutOfReach(
             f"with {_MAX_SHARE:.0%} of the prompt pruned the speedup is {strongest.speedup:.2f}, so {speedup:g} is out "
             "of reach: prune at an earlier layer, or ask for less"
         )
-    return min(trials, key=lambda trial: trial.error(speedup))
+    low, high, nearest = 0.0, _MAX_SHARE, strongest
+    while nearest.error(speedup) > tolerance and (share := round((low + high) / 2, _DIGITS)) not in (low, high):
+        trial = Trial(share, measure(share))
+        low, high = (share, high) if trial.speedup < speedup else (low, share)
+        nearest = min(nearest, trial, key=lambda one: one.error(speedup))
+    return nearest
 
 
 def computed_speedup(method: Method, model: PreTrainedModel, lengths: Sequence[int]) -> float:
@@ -61,15 +57,3 @@ def computed_speedup(method: Method, model: PreTrainedModel, lengths: Sequence[i
     """
     layer_tokens = [tokens for length in lengths for tokens in method.layer_tokens(model, length)]
     return unpruned_operations(model, lengths) / operations(model, layer_tokens)
-
-
-def _next_share(trials: Sequence[Trial], speedup: float, bisect: bool) -> float:
-    """Return the share to try next: interpolated in the reciprocal of the speedup between the nearest two trials."""
-    below = max((trial.share for trial in trials if trial.speedup < speedup), default=0.0)
-    above = next((trial for trial in trials if trial.share > below), None)
-    if above is None:
-        return min(_MAX_SHARE, (1 + below) / 2 if trials else 1 - 1 / speedup)
-    time_below = next((1 / trial.speedup for trial in trials if trial.share == below), 1.0)
-    if bisect or 1 / above.speedup >= time_below:
-        return (below + above.share) / 2
-    return below + (above.share - below) * (time_below - 1 / speedup) / (time_below - 1 / above.speedup)

@@ -36,7 +36,7 @@ def _rows(block: Block) -> Iterator[str]:
         if any(run.calibrated_on for run in row.runs):
             yield f"{row.label}: its schedule was chosen on these records, so its numbers flatter it"
         if row.label.endswith(f" #{row.runs[0].digest}"):
-            yield f"{row.label}: another run of the same covers the same dataset, so it is a row of its own"
+            yield f"{row.label}: another run with this label has other code, answers or records, so each is a row"
     for key, values in block.differing.items():
         kept = "kept as separate rows, not to be compared with each other"
         usual = f"; rows that do not name it have {block.usual[key]}" if key in block.usual else ""
@@ -64,7 +64,7 @@ def _records(block: Block) -> Iterator[str]:
         for dataset, records in row.records.groupby("dataset"):
             if dataset in finished:
                 ids = frozenset(records["_id"])
-                pairs["the runs met different records of {}", dataset, ()].append((ids, row.label))
+                pairs["the runs have different records of {}", dataset, ()].append((ids, row.label))
         for run in row.runs:
             data, digest = run.settings["data"], str(run.settings.get("records"))[:12]
             subset = row.conditions, data.get("limit"), data.get("half")
@@ -150,7 +150,7 @@ def settings(block: Block, lines: pd.DataFrame) -> list[str]:
 
 
 def notes(block: Block) -> list[str]:
-    """Return a sentence for each generation config, for floors, and for times that were taken apart."""
+    """Return a sentence for each generation config, for floors, and for times from other runs."""
     texts = []
     for run in block.runs:
         if config := run.environment.get("generation_config"):
@@ -158,5 +158,5 @@ def notes(block: Block) -> list[str]:
     if datasets := ", ".join(sorted(block.floors)):
         texts.append(f"floor: every method scores 0 on every record of {datasets}, so their scores show nothing")
     if times := block.runs[0].environment.get("times"):
-        texts.append(f"times were taken apart: commit {times['commit']}, {times['threads']} threads")
+        texts.append(f"times are from other runs: commit {times['commit']}, {times['threads']} threads")
     return list(dict.fromkeys(texts))

@@ -32,9 +32,13 @@ def latex(name: str, caption: str, cells: pd.DataFrame, note: Sequence[str], war
         note: sentences to stand below the table.
         warnings: comments in the file.
     """
-    group = cells.iloc[:, 0].ne(cells.iloc[:, 0].shift()).cumsum()
-    last = group.map(group.groupby(group).size().cumsum())  # the row where the group ends
-    floats = [part for _, part in cells.groupby((last - 1) // _ROWS)] or [cells]
+    groups = [rows for _, rows in cells.groupby(cells.iloc[:, 0].ne(cells.iloc[:, 0].shift()).cumsum())]
+    floats = groups[:1] or [cells]
+    for rows in groups[1:]:
+        if len(floats[-1]) + len(rows) > _ROWS:
+            floats.append(rows)
+        else:
+            floats[-1] = pd.concat([floats[-1], rows])
     end = f"\\par\\smallskip\\parbox{{\\linewidth}}{{\\raggedright\\scriptsize {escaped('. '.join(note))}.}}\n"
     label, texts = "tab:" + re.sub("[^A-Za-z0-9.]+", "-", name), []
     for number, part in enumerate(floats, 1):

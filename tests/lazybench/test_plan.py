@@ -99,4 +99,4 @@ def test_a_plan_of_a_model_whose_size_is_out_of_reach(run, offline):
     code, out, err = run(*LAZY, "model.path=some/tiny", command="plan")
     assert (code, err) == (0, "")
     assert cells(out)[0][-3:] == ["0/2", "?", "?"]
-    assert "run here, it would end with: model.path=some/tiny cannot be loaded: HF_HUB_OFFLINE=1 is set" in out
+    assert "on this machine the run would fail: model.path=some/tiny cannot be loaded: HF_HUB_OFFLINE=1 is set" in out

@@ -55,7 +55,7 @@ def values(one, *keys):
 def test_a_task_is_the_mean_of_its_datasets(runs, made):
     steps = {"decode_step_s": 0.5, "baseline_decode_step_s": 1.0, "keep_1_decode_step_s": 0.75}
     first = {"score": 1.0, "ttft_s": 1.0, "baseline_ttft_s": 2.0, "prompt_computed": 0.5, "identical_tokens": 0.5}
-    second = {"score": 0.0, "ttft_s": 3.0, "baseline_ttft_s": 4.0, "prompt_computed": 0.7, "prediction": "another"}
+    second = {"score": 0.0, "ttft_s": 3.0, "baseline_ttft_s": 4.0, "prompt_computed": 0.7}
     rows = [
         row("hotpotqa", 1, **first, **steps),
         row("hotpotqa", 2, **second, **steps),
@@ -99,8 +99,11 @@ def test_equal_length_needs_no_decode_step_of_an_answer_of_one_token(runs, made)
 
 
 def test_seeds_count_as_one_record_each(runs, made):
-    seeds = [{"prediction": text, "score": 0, "new_tokens": n} for text, n in (("answer 1", 2), ("no", 4), ("no", 6))]
-    rows = [row("hotpotqa", number, new_tokens=2, repeats=seeds) for number in (1, 1, 2)]
+    def seeds(*shares):
+        return [{"prediction": "answer", "score": 0, "new_tokens": 4, "identical_tokens": share} for share in shares]
+
+    identical = ((1, (0, 0, 0)), (1, (1, 0.75, 0)), (2, (0.5, 0, 0)))
+    rows = [row("hotpotqa", number, repeats=seeds(*shares)) for number, shares in identical]
     write_run(runs, "random_drop", rows, task="hotpotqa")
     answers = line(made()["fidelity"], "random drop keep=0.5")
     assert values(answers, "records", "identical_answers") == pytest.approx([2, 100 / 6], rel=1e-5)
@@ -162,8 +165,8 @@ def test_what_must_not_be_compared_is_kept_apart_and_told(runs, made, tmp_path):
     for warning in (
         "the runs differ in dtype (bfloat16, float32): kept as separate rows, not to be compared with each other; rows "
         "that do not name it have bfloat16",
-        "the runs met different records of 2wikimqa, musique: 4 a dataset (baseline, ",
-        f"{LAZY} #d: another run of the same covers the same dataset",
+        "the runs have different records of 2wikimqa, musique: 4 a dataset (baseline, ",
+        f"{LAZY} #d: another run with this label has other code",
         "beside static pruning layer=4 keep=0.5 differ from those of baseline on 2 of 12",
     ):
         assert warning in text
@@ -297,6 +300,26 @@ def test_datasets_that_were_not_timed_are_left_out_of_times_alone(runs, made):
     assert (one["ttft_speedup_note"], one["score_note"]) == ("2 of 4 records, 2 of 3 datasets", "")
 
 
+def test_a_disturbed_pass_with_nothing_pruned_counts_in_no_speedup(runs, made):
+    baseline = {"new_tokens": 2, "ttft_s": 1.0, "generation_s": 2.0, "keep_1_ttft_s": 1.5, "keep_1_generation_s": 3.0}
+    disturbed = {**baseline, "keep_1_ttft_s": 9.0, "disturbed": True}
+    lines = [row("hotpotqa", 0, **baseline), row("hotpotqa", 1, **disturbed)]
+    write_run(runs, "baseline", lines, task="hotpotqa")
+    times = {"keep_1_ttft_s": None, "keep_1_generation_s": None, "ttft_s": 1.0, "baseline_ttft_s": 2.0}
+    rows = [row("hotpotqa", number, **times) for number in range(2)]
+    write_run(runs, "lazyllm", rows, task="hotpotqa", environment={"on_engine": True})
+    one = next(one for one in made()["table1"] if one["method"] == "lazyllm")
+    assert (one["ttft_speedup"], one["ttft_speedup_over_keep_1"]) == ("2", "3")
+
+
+def test_a_dataset_is_finished_once_the_run_with_most_records_of_it_is(runs, made):
+    write_run(runs, "baseline", [row("hotpotqa", 0)], task="hotpotqa", data={"limit": 1})
+    rows = [row("hotpotqa", number) for number in range(2)]
+    write_run(runs, "baseline", rows, task="hotpotqa", digest="2", finished=False, records_of={"hotpotqa": 4})
+    write_run(runs, "lazyllm", rows_of(["hotpotqa"]), task="hotpotqa")
+    assert line(made()["table1"], "baseline")["score_note"] == "unfinished: 2 of 4"
+
+
 def test_only_lazyllms_single_stages_beside_others_of_its_own_are_left_to_figure_6(runs, made):
     for name, schedule in (("lazyllm", "8:0.5,20:0.5"), ("lazyllm", "8:0.6"), ("lazyllm+", "8:0.4")):
         write_run(runs, name, rows_of(TASK), digest=schedule, method={"schedule": schedule})
@@ -350,7 +373,7 @@ def test_times_are_those_of_runs_that_were_timed_apart(tmp_path, runs, made):
     (tmp_path / "report/records").rename(runs)
     for words in ((), (f"times={runs}",)):  # of its own records, whose times have a machine of their own
         assert line(made(*words)["table1"]) == one
-        assert "times were taken apart: commit abc" in (tmp_path / "report/table1.md").read_text("utf-8")
+        assert "times are from other runs: commit abc" in (tmp_path / "report/table1.md").read_text("utf-8")
 
 
 def test_a_record_that_was_timed_twice_is_refused(tmp_path, runs, made):

@@ -30,10 +30,10 @@ _FEW = 30  # records of a task
 
 
 def speed_against_kl(block: Block) -> Figure | None:
-    """Draw two panels with the same y axis; a method without KL, or with a KL of 0, has no mark."""
+    """Plot KL against the speedup of the first token and of the whole answer; without KL or with 0 there is no mark."""
     measures = {"first token": averages.TTFT[0], "whole answer": averages.EQUAL_LENGTH, "kl": averages.GEOMETRIC_KL}
     points = [_point(block, row, block.tasks_compared(), measures) for row in block.pruned]
-    points = pd.DataFrame([point for point in points if all(point[key] for key in measures)])
+    points = _comparable([point for point in points if all(point[key] for key in measures)])
     if len(points) < 2:
         return None
     styles, keys = _styles(block), ("first token", "whole answer")
@@ -71,14 +71,20 @@ def _styles(block: Block) -> dict[str, dict[str, Any]]:
 def _point(
     block: Block, row: Row, tasks: Mapping[str, Sequence[str]], measures: Mapping[str, Measure]
 ) -> dict[str, Any]:
-    """Return a row's point: its line, and each measure's value over tasks, interval and number of records."""
-    point: dict[str, Any] = {"row": row, "line": _line(block, row)}
-    records, _, missing = row.select(tasks)
+    """Return a row's point: its line, the tasks, and each measure's value over them, interval and number of records."""
+    records, datasets, missing = row.select(tasks)
+    point: dict[str, Any] = {"row": row, "line": _line(block, row), "task": " ".join(tasks), "datasets": len(datasets)}
     complete = with_difference(ran(records), row, block)
     for key, measure in measures.items():
         estimate = Estimate() if missing else measured(complete, measure)
         point |= estimate.columns(key) | {f"{key}_records": estimate.records}
     return point
+
+
+def _comparable(points: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+    """Return a table of the points that cover as many of a panel's datasets as any point does."""
+    table = pd.DataFrame(points)
+    return table[table["datasets"] == table.groupby("task")["datasets"].transform("max")] if points else table
 
 
 def _by_task(
@@ -91,14 +97,13 @@ def _by_task(
     """
     measures = {"difference": averages.SCORE_DIFFERENCE, "speedup": averages.TTFT[0]}
     points = [
-        _point(block, row, {task: names}, measures) | {"task": task} | entries.get(row.label, {})
+        _point(block, row, {task: names}, measures) | entries.get(row.label, {})
         for (task, names), row in product(block.tasks().items(), rows)
         if not block.floors.issuperset(names)
     ]
-    points = [point for point in points if None not in (point["difference"], point[x])]
-    if len(points) < 2:
+    table = _comparable([point for point in points if None not in (point["difference"], point[x])])
+    if len(table) < 2:
         return None
-    table = pd.DataFrame(points)
     sizes = table.groupby("task")["difference_records"].max().sort_values(ascending=False, kind="stable")
     if (sizes < _FEW).any():
         table = table[table["task"].isin(sizes.index[:4])]
@@ -119,15 +124,16 @@ def figure1(block: Block) -> Figure | None:
     bars: dict[str, tuple[float, float]] = {}  # TTFT's share (%), and TTFT over a decode step
     counts: list[int] = []  # timed records of each row
     for row in block.baselines:
-        records = undisturbed(ran(row.records)).dropna(subset=["decode_step_s"])
+        records = undisturbed(ran(row.records)).dropna(subset=["ttft_s"])
         counts.append(len(records))
-        condition = f" [{row.conditions}]" if len(block.baselines) > 1 else ""
+        condition = f" [{row.conditions}]" if row.conditions else ""
         sections = {labels.title_of(task, "task"): names for task, names in block.tasks().items()}
         if len(sections) > 1:
             sections["All records"] = [*records["dataset"].unique()]
         for name, datasets in sections.items():
             part = records[records["dataset"].isin(datasets)]
             if len(part):
+                # An answer of one token has no decode step.
                 ttft, generation, step = part[["ttft_s", "generation_s", "decode_step_s"]].mean()
                 bars[f"{name}{condition}, n={len(part)}"] = 100 * ttft / generation, ttft / step
     if not bars:
@@ -144,7 +150,7 @@ def figure1(block: Block) -> Figure | None:
     axes.set(xlim=(0, 100), ylim=(y[-1] + 0.5, -0.5), xlabel="generation time (%)")
     axes.set_yticks(y, names)
     for height, (share, ratio) in zip(y, bars.values(), strict=True):
-        axes.text(101, height, f"{share:.0f}%, {ratio:.0f}×", va="center")
+        axes.text(101, height, f"{share:.0f}%" + (f", {ratio:.0f}×" if ratio > 0 else ""), va="center")
     axes.tick_params(axis="y", length=0)
     axes.grid(visible=False, axis="y")
     return finish(figure, subtitle(block, block.baselines, counts))
@@ -167,7 +173,8 @@ def figure2(block: Block) -> Figure | None:
     upper.set(xlabel="position in the prompt (%)", ylabel="layer")
     figure.colorbar(image, ax=upper, format="{x:g}", label=f"attention on\n{100 // BINS}% of the prompt")
     top, blue = np.arange(101), {"color": style.BLUE}
-    lower.fill_between(top, 100 * low, 100 * high, alpha=0.25, linewidth=0, label="10th–90th percentile", **blue)
+    if len(traced) == 1:  # those of several runs have no common percentiles
+        lower.fill_between(top, 100 * low, 100 * high, alpha=0.25, linewidth=0, label="10th–90th percentile", **blue)
     lower.plot(top, 100 * mean, label="mean", **blue)
     lower.plot(top, top, color=style.VERMILLION, linestyle=":", label="all tokens alike")
     lower.set(xlabel="top tokens of the prompt (%)", ylabel="attention they hold (%)", xlim=(0, 100), ylim=(0, 101))
@@ -185,12 +192,12 @@ def _mean(traces: Sequence[Mapping[str, Any]], key: str) -> np.ndarray:
 
 
 def figure5(block: Block) -> Figure | None:
-    """Draw the TTFT speedup of Table 1's rows."""
+    """Plot the score less the baseline's against the TTFT speedup of Table 1's rows, a panel per task."""
     return _by_task(block, block.pruned, "speedup", "TTFT speedup (×)", _styles(block), {})
 
 
 def figure6(block: Block) -> Figure | None:
-    """Draw the layer of schedules of a single stage, a line a keep."""
+    """Plot the score less the baseline's against the layer of schedules of a single stage, a line per keep."""
     stages = {row.label: labels.stages(row.runs[0]) for row in block.rows if row.method == "lazyllm"}
     rows = [row for row in block.rows if len(stages.get(row.label, ())) == 1]
     rows.sort(key=lambda row: -stages[row.label][0][1])
@@ -231,7 +238,8 @@ def figure7(block: Block) -> Figure | None:
         axes.axhline(100, **REFERENCE)
         for stage, layer in enumerate(traces[0]["layers"]):
             spread = {"color": styles[layer]["color"], "alpha": 0.2, "linewidth": 0}
-            axes.fill_between(range(num_steps), low[stage], high[stage], **spread)
+            if len(computed) == 1:  # those of several runs have no common percentiles
+                axes.fill_between(range(num_steps), low[stage], high[stage], **spread)
             axes.plot(mean[stage], markevery=max(1, num_steps // 4), **styles[layer])
         axes.set_ylim(0, 104)
     entries: dict[str, Any] = {"before any stage": Line2D([], [], **REFERENCE)}

@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 
 from lazybench.analysis import labels
 from lazybench.analysis.averages import ran
-from lazybench.analysis.grouping import Block, Row
+from lazybench.analysis.grouping import KEY, Block, Row
 
 COLUMN = 3.3  # inches
 LETTERS = 57  # in a line as wide as a column
@@ -112,9 +112,8 @@ def subtitle(block: Block, rows: Sequence[Row], records: Sequence[int] = ()) -> 
 
     `records` has the number of each row's records in the figure; by default, all that did not fail.
     """
-    key = ["dataset", "_id", "prompt_tokens"]  # a generated record has the same id at all lengths
-    parts = [pd.concat([ran(run.records) for run in row.runs]).drop_duplicates(key) for row in rows]
-    tokens = pd.concat(parts).drop_duplicates(key)["prompt_tokens"].dropna()
+    parts = [ran(row.records) for row in rows]
+    tokens = pd.concat(parts).drop_duplicates([*KEY, "prompt_tokens"])["prompt_tokens"].dropna()
     prompts = f"prompts {tokens.median():,.0f} tokens (median; max {tokens.max():,.0f})" if len(tokens) else ""
     runs = [run for row in rows for run in row.runs]
     warm_up = "no warm-up" if all(run.settings["timing"].get("warmup") == 0 for run in runs) else ""
